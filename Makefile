@@ -1,0 +1,58 @@
+# Each target makes its virtual environment, installs what it needs with uv, or else pip, and runs.
+# A second call installs nothing, until pyproject.toml or the interpreter changes.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHON))))
+PY := $(VENV)/bin/python
+UV := $(shell command -v uv 2>/dev/null)
+
+.PHONY: help demo test lint bench clean FORCE
+.NOTPARALLEL:
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
+	@echo 'Options: ARGS="..." is passed on; PYTHON=python3.13 runs in .venv-python3.13.'
+
+demo: $(VENV)/.installed-examples ## Train a small network on the digits: make demo ARGS="--epochs 3"
+	$(PY) examples/train_digits.py $(ARGS)
+
+test: $(VENV)/.installed-test ## Run the tests: make test ARGS="-k adam"
+	$(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+
+lint: $(VENV)/.installed-dev ## Check style, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pyright --pythonpath $(PY)
+
+bench: $(VENV)/.installed-examples ## Measure beside Optax
+	$(PY) -m benchmarks $(ARGS)
+
+clean: ## Remove environments, caches and builds
+	rm -rf .venv .venv-* .venv.lock dist build .hypothesis .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Two makes at once take turns to install (where the system has flock).
+lock = exec 9>$(VENV).lock; if command -v flock >/dev/null; then flock 9; fi
+
+# Which interpreter the environment is made of, and where; made anew when the answer changes.
+identity = import os, sys; sys.version_info < (3, 11) and sys.exit(1); \
+  print(sys.version, sys.base_prefix, os.getcwd())
+
+$(VENV)/.interpreter: FORCE
+	@now=$$("$(PYTHON)" -c '$(identity)' 2>/dev/null) || \
+	  { echo '$(PYTHON) is not Python 3.11 or later; choose one: make PYTHON=python3.13' >&2; exit 1; }; \
+	$(lock); \
+	if [ "$$now" != "$$(cat $@ 2>/dev/null)" ]; then \
+	  echo 'Making $(VENV)'; \
+	  $(if $(UV),exe=$$("$(PYTHON)" -c 'import sys; print(sys.executable)') && \
+	    uv venv --quiet --clear --seed --no-python-downloads --python "$$exe" $(VENV),\
+	    "$(PYTHON)" -m venv --clear $(VENV)) && \
+	  printf '%s\n' "$$now" >$@; \
+	fi
+
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.interpreter
+	@echo 'Installing gradxform[$*] in $(VENV)'; $(lock); \
+	$(if $(UV),uv pip install --quiet --python $(PY),\
+	  $(PY) -m pip install --quiet --disable-pip-version-check) --editable '.[$*]' && touch $@

@@ -1,0 +1,1 @@
+"""Code that names a mesh axis, a replica or a sharding."""

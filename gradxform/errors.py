@@ -1,0 +1,89 @@
+"""Range checks of hyperparameters, suggestions, and the way messages spell the path of a leaf.
+
+Every message names the part, the field or the leaf, the rule, the value, and the remedy if it is
+not obvious. Hyperparameters are checked when a transform is made; values that are only known
+inside a trace, and schedules, are let through.
+"""
+
+import difflib
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+
+
+
+def name_of(part: Any) -> str:
+    """How messages call `part`: the class name of a value, the name of a function, or the text."""
+    if isinstance(part, str):
+        return part
+    if isinstance(part, type):
+        return part.__name__
+    registered = getattr(type(part), "registered_name", None)
+    if isinstance(registered, str):
+        return registered
+    return getattr(part, "__name__", type(part).__name__)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _checked(part: Any, names: Iterable[str], holds, rule: str) -> None:
+    for name in names:
+        value = getattr(part, name)
+        if _number(value) and not holds(value):
+            raise ValueError(f"{name_of(part)}: {name} must be {rule}, got {value!r}.")
+
+
+def unit_interval(part: Any, *names: str) -> None:
+    """Require every named field to lie in [0, 1)."""
+    _checked(part, names, lambda v: 0 <= v < 1, "in [0, 1)")
+
+
+def closed_unit_interval(part: Any, *names: str) -> None:
+    """Require every named field to lie in [0, 1]."""
+    _checked(part, names, lambda v: 0 <= v <= 1, "in [0, 1]")
+
+
+def non_negative(part: Any, *names: str) -> None:
+    """Require every named field to be at least 0."""
+    _checked(part, names, lambda v: v >= 0, "at least 0")
+
+
+def positive(part: Any, *names: str) -> None:
+    """Require every named field to be greater than 0."""
+    _checked(part, names, lambda v: v > 0, "greater than 0")
+
+
+def at_least(part: Any, least: float, *names: str) -> None:
+    """Require every named field to be at least `least`."""
+    _checked(part, names, lambda v: v >= least, f"at least {least}")
+
+
+def finite(part: Any, *names: str) -> None:
+    """Require every named field to be finite."""
+    _checked(part, names, math.isfinite, "finite")
+
+
+def one_of(part: Any, name: str, choices: Iterable[Any]) -> None:
+    """Require the named field to be one of `choices`."""
+    choices, value = list(choices), getattr(part, name)
+    if isinstance(value, str | int | float | None) and value not in choices:
+        listed = ", ".join(repr(c) for c in choices)
+        hint = did_you_mean(value, [c for c in choices if isinstance(c, str)])
+        raise ValueError(f"{name_of(part)}: {name} must be one of {listed}, got {value!r}.{hint}")
+
+
+def did_you_mean(name: Any, choices: Iterable[str], n: int = 3) -> str:
+    """Return " Did you mean 'x' or 'y'?" for the nearest of `choices`, or an empty string."""
+    if not isinstance(name, str):
+        return ""
+    near = difflib.get_close_matches(name, list(choices), n=n, cutoff=0.6)
+    return f" Did you mean {' or '.join(repr(c) for c in near)}?" if near else ""
+
+
+def leaf_path(path: Any) -> str:
+    """Spell a key path as messages do, `['dense']['kernel']`; the tree's root is `the root`."""
+    return jax.tree_util.keystr(tuple(path)) or "the root"

@@ -1,0 +1,287 @@
+"""From a rule for one array to an update of a tree: the only tree map that rules ever meet.
+
+A run of neighbouring rules is lifted together: per leaf, one call of a jitted function whose static
+argument is the tuple of rules itself, so that it is traced once per distinct leaf signature and not
+once per leaf, in a trace as well as eagerly. Leaves of equal signature go through in chunks, which
+divides the cost of a call by the chunk.
+
+The policies that hold for every rule live here: computing in float32 or wider and casting back,
+holes, checks with the path of the leaf, and the live numbers that a rule holds.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import trees
+from gradxform._compat import is_tracer
+from gradxform.errors import name_of
+from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dtype
+from gradxform.types import Array, PyTree
+from gradxform.values import put_live, take_live
+
+# Leaves of one signature that go through one call. Larger chunks make fewer but dearer calls.
+CHUNK = 8
+
+
+class PerLeaf(NamedTuple):
+    """A step's scalars that differ from leaf to leaf, in the order of the leaves of the updates."""
+
+    values: list[Any]
+
+
+class Part(NamedTuple):
+    """One rule of a run with what it has for this step."""
+
+    rule: Any
+    slots: tuple[trees.Aligned, ...]
+    shared: tuple[Any, ...]
+    active: list[bool] | None  # for each leaf whether the rule acts on it; None: on all
+
+
+def chunked(keys: Sequence[Any], size: int = CHUNK) -> Iterator[list[int]]:
+    """Yield the indices of equal keys together, at most `size` at a time, in powers of two."""
+    groups: dict[Any, list[int]] = {}
+    for i, key in enumerate(keys):
+        groups.setdefault(key, []).append(i)
+    for indices in groups.values():
+        while indices:
+            step = size
+            while step > len(indices):
+                step //= 2
+            yield indices[:step]
+            indices = indices[step:]
+
+
+def signature(x: Any) -> Any:
+    """What must be equal for two leaves to share a compiled call: shape, dtype and placement."""
+    if not isinstance(x, jax.Array):
+        return getattr(x, "shape", ()), trees.dtype_of(x)
+    if is_tracer(x):
+        return x.shape, x.dtype
+    return x.shape, x.dtype, x.sharding
+
+
+def map_leaves(
+    parts: Sequence[Part], updates: PyTree, params: PyTree | None
+) -> tuple[PyTree, list[list[list[Any]]]]:
+    """Run the rules of `parts`, in order, over every leaf.
+
+    Args:
+      parts: the rules with their slots and scalars.
+      updates: the gradients, or what earlier parts made of them.
+      params: the parameters, or None if the caller has none.
+
+    Returns:
+      The new updates, and for every part and every slot the list of new leaves.
+    """
+    gs, treedef = jax.tree.flatten(updates)
+    first = parts[0].rule
+    ps: list[Any] = [None] * len(gs)
+    if params is not None:
+        ps = trees.align(first, updates, treedef, params, "the parameters have").leaves()
+    taken: list[Any] = []
+    rules = tuple(take_live(part.rule, taken) for part in parts)
+    held = tuple(taken)
+    slots = [[slot.leaves() for slot in part.slots] for part in parts]
+    shared, local = _split_shared(parts)
+    masks = [part.active for part in parts]
+
+    every = tuple(range(len(parts)))
+    acting = [every] * len(gs)
+    if any(mask is not None for mask in masks):
+        acting = [
+            tuple(k for k, mask in enumerate(masks) if mask is None or mask[i])
+            for i in range(len(gs))
+        ]
+    flat_slots = [leaves for part in slots for leaves in part]
+    keys = [
+        (on, *map(signature, leaf)) for on, *leaf in zip(acting, gs, ps, *flat_slots, strict=True)
+    ]
+    out: list[Any] = list(gs)
+    new = [[list(leaves) for leaves in part] for part in slots]
+    for chunk in chunked(keys):
+        _check(parts, updates, chunk[0], gs[chunk[0]], ps[chunk[0]])
+        on = acting[chunk[0]]
+        if not on:
+            continue
+        leaves = [
+            (
+                gs[i],
+                ps[i],
+                tuple(tuple(leaf[i] for leaf in slots[k]) for k in on),
+                tuple(tuple(x[i] for x in local[k]) for k in on),
+            )
+            for i in chunk
+        ]
+        active = tuple(rules[k] for k in on)
+        scalars = tuple(shared[k] for k in on)
+        if len(chunk) == 1:
+            done = [_one(active, held, *leaves[0], scalars)]
+        else:
+            done = _many(active, held, leaves, scalars)
+        for i, (u, fresh) in zip(chunk, done, strict=True):
+            out[i] = u
+            for k, leaf_slots in zip(on, fresh, strict=True):
+                for j, leaf in enumerate(leaf_slots):
+                    new[k][j][i] = leaf
+    return jax.tree.unflatten(treedef, out), new
+
+
+def _split_shared(parts: Sequence[Part]) -> tuple[list[tuple[Any, ...]], list[list[list[Any]]]]:
+    """Separate each part's scalars into those for all leaves and those per leaf.
+
+    A place that is per leaf holds None among the former.
+    """
+    shared = [tuple(None if isinstance(x, PerLeaf) else x for x in p.shared) for p in parts]
+    local = [[x.values for x in p.shared if isinstance(x, PerLeaf)] for p in parts]
+    return shared, local
+
+
+def _check(parts: Sequence[Part], updates: PyTree, i: int, g: Any, p: Any) -> None:
+    first = parts[0].rule
+    dtype = trees.dtype_of(g)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        raise TypeError(
+            f"{name_of(first)}: gradient of {trees.path_at(updates, i)} has dtype {dtype}; only "
+            "floating gradients can be transformed. Leave it out with masked(...) or partition(...)."
+        )
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        for part in parts:
+            if not part.rule.handles_complex:
+                raise TypeError(
+                    f"{name_of(part.rule)}: gradient of {trees.path_at(updates, i)} has dtype "
+                    f"{dtype}, for which this rule is not defined. Optimize its real and "
+                    "imaginary parts as two parameters."
+                )
+    if p is not None and jnp.shape(g) != jnp.shape(p):
+        raise ValueError(
+            f"{name_of(first)}: gradient of {trees.path_at(updates, i)} has shape "
+            f"{jnp.shape(g)}, the parameter has {jnp.shape(p)}."
+        )
+
+
+# ---------------------------------------------------------------------------- the compiled calls
+
+
+def _apply(rules, held, g, p, slots, local, shared):
+    dtype = at_least_float32(promote(*(trees.dtype_of(x) for x in (g, p) if x is not None)))
+    real = real_dtype(dtype)
+
+    def up(x):
+        """Widen an array that the rule computes with; leave counters and keys alone."""
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            return x
+        return cast(x, dtype if jnp.issubdtype(x.dtype, jnp.complexfloating) else real)
+
+    u = cast(jnp.asarray(g), dtype)
+    wide_p = None if p is None else cast(jnp.asarray(p), dtype)
+    held = tuple(up(x) for x in held)
+    out = []
+    for rule, old, mine, common in zip(rules, slots, local, shared, strict=True):
+        per_leaf = iter(mine)
+        scalars = [up(jnp.asarray(next(per_leaf) if x is None else x)) for x in common]
+        made = put_live(rule, held) if held else rule
+        result = made.rule(u, *(up(s) for s in old), wide_p, *scalars)
+        u, *new = result if isinstance(result, tuple) else (result,)
+        _check_result(rule, g, u, old, new)
+        out.append(tuple(cast(s, o.dtype) for s, o in zip(new, old, strict=True)))
+        u = cast(u, dtype)
+    return cast(u, trees.dtype_of(g)), tuple(out)
+
+
+def _check_result(rule, g, u, old, new):
+    if len(new) != len(old):
+        raise ValueError(
+            f"{name_of(rule)}: rule returned {len(new)} new slots, the state has {len(old)}. "
+            "It must return the update and then every slot, in the state's order."
+        )
+    if jnp.shape(u) != jnp.shape(g):
+        raise ValueError(
+            f"{name_of(rule)}: rule made an update of shape {jnp.shape(u)} from a gradient of "
+            f"shape {jnp.shape(g)}."
+        )
+    for index, (n, o) in enumerate(zip(new, old, strict=True)):
+        if jnp.shape(n) != jnp.shape(o):
+            raise ValueError(
+                f"{name_of(rule)}: rule made slot {index} of shape {jnp.shape(n)}, the state has "
+                f"{jnp.shape(o)}."
+            )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _one(rules, held, g, p, slots, local, shared):
+    return _apply(rules, held, g, p, slots, local, shared)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _many(rules, held, leaves, shared):
+    return [_one(rules, held, *leaf, shared) for leaf in leaves]
+
+
+# ------------------------------------------------------------------------------ whole-tree helpers
+
+
+def _sum_sq(x: Array) -> Array:
+    return jnp.sum(abs_sq(cast(jnp.asarray(x), at_least_float32(trees.dtype_of(x)))))
+
+
+_one_sum_sq = jax.jit(_sum_sq)
+
+
+@jax.jit
+def _many_sum_sq(xs: list[Any]) -> Array:
+    return functools.reduce(_add, [_one_sum_sq(x) for x in xs])
+
+
+def _add(a: Array, b: Array) -> Array:
+    dtype = promote(a.dtype, b.dtype)
+    return cast(a, dtype) + cast(b, dtype)
+
+
+def sum_of_squares(tree: PyTree) -> Array:
+    """Return the sum of |x|^2 over every entry of every leaf, in float32 or wider."""
+    leaves = jax.tree.leaves(tree)
+    keys = [signature(x) for x in leaves]
+    sums = [_many_sum_sq([leaves[i] for i in chunk]) for chunk in chunked(keys, 4 * CHUNK)]
+    return functools.reduce(_add, sums) if sums else jnp.zeros((), jnp.float32)
+
+
+def global_norm(updates: PyTree) -> Array:
+    """Return the Euclidean norm of a whole tree, sqrt(sum of |x|^2 over all leaves).
+
+    The squares are formed and summed in float32 or wider, so that neither bfloat16 nor float16
+    leaves saturate: 600 bfloat16 leaves of norm 1 have a norm of 24.49. An empty tree has norm 0.
+    """
+    return jnp.sqrt(sum_of_squares(updates))
+
+
+def map_rows(one: Callable[..., Any], columns: Sequence[list[Any]], *scalars: Any) -> list[Any]:
+    """Return `one(*row, *scalars)` for every row of several lists of leaves.
+
+    Args:
+      one: a function of arrays, defined at module level (it is the key of a compiled call); it may
+        return a tuple.
+      columns: lists of leaves of equal length.
+      *scalars: what every call gets.
+    """
+    keys = [tuple(map(signature, row)) for row in zip(*columns, strict=True)]
+    out: list[Any] = [None] * len(keys)
+    for chunk in chunked(keys):
+        done = _rows(one, [tuple(column[i] for column in columns) for i in chunk], scalars)
+        for i, x in zip(chunk, done, strict=True):
+            out[i] = x
+    return out
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _row(one, row, scalars):
+    return one(*row, *scalars)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _rows(one, rows, scalars):
+    return [_row(one, row, scalars) for row in rows]

@@ -1,0 +1,82 @@
+"""Scalar and elementwise arithmetic that rules share."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.types import Array, Scalar
+
+
+def safe_increment(count: Any) -> Array:
+    """Return `count + 1`, or `count` where that would overflow its dtype.
+
+    Args:
+      count: an integer or floating scalar, or array.
+
+    Raises:
+      TypeError: if `count` is neither integer nor floating.
+    """
+    count = jnp.asarray(count)
+    if jnp.issubdtype(count.dtype, jnp.integer):
+        largest = jnp.iinfo(count.dtype).max
+    elif jnp.issubdtype(count.dtype, jnp.floating):
+        largest = jnp.finfo(count.dtype).max
+    else:
+        raise TypeError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
+    top = jnp.asarray(largest, count.dtype)
+    return jnp.where(count < top, count + jnp.ones((), count.dtype), top)
+
+
+def bias_correction(decay: Scalar, count: Array) -> Array:
+    """Return 1 / (1 - decay**count) in float32: what debiases a moving average started at 0.
+
+    Computed as `-1 / expm1(count * log(decay))`: for a decay of 0.999 and the first step,
+    `1 - decay` formed in float32 is off by 1e-5, this is not.
+
+    Args:
+      decay: the decay of the average, in [0, 1).
+      count: how many gradients the average has seen, at least 1.
+    """
+    if isinstance(decay, jax.Array):
+        log = jnp.log(jnp.asarray(decay, jnp.float32))
+    else:
+        log = jnp.asarray(math.log(decay) if decay > 0 else -math.inf, jnp.float32)
+    return -1.0 / jnp.expm1(count.astype(jnp.float32) * log)
+
+
+def value_at(x: Any, count: Array) -> Array:
+    """Return a number, or a schedule's value at `count`, as a float32 (or wider) scalar."""
+    found = jnp.asarray(x(count) if callable(x) else x)
+    return cast(found, at_least_float32(found.dtype))
+
+
+def abs_sq(x: Array) -> Array:
+    """Return |x|^2 per entry; real also for complex `x`."""
+    if jnp.iscomplexobj(x):
+        return jnp.square(x.real) + jnp.square(x.imag)
+    return jnp.square(x)
+
+
+@functools.cache
+def promote(*dtypes: Any) -> Any:
+    """Return the dtype that holds all of `dtypes`; also where JAX is told to be strict."""
+    with jax.numpy_dtype_promotion("standard"):
+        return functools.reduce(jnp.promote_types, dtypes)
+
+
+def at_least_float32(dtype: Any) -> Any:
+    """Return the dtype in which a rule computes on an array of `dtype`: 32 bits or wider."""
+    return promote(jnp.dtype(dtype), jnp.dtype(jnp.float32))
+
+
+def real_dtype(dtype: Any) -> Any:
+    """Return the dtype of the real part of `dtype`."""
+    return jnp.finfo(dtype).dtype
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """Return `x` in `dtype`, the same object if it has it already."""
+    return x if x.dtype == dtype else jax.lax.convert_element_type(x, dtype)

@@ -1,0 +1,1 @@
+"""Transforms: each changes updates by a rule of its own. One family a file."""

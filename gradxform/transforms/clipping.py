@@ -1,0 +1,154 @@
+"""Bounding the size of the updates: per entry, per unit, per array, over the whole tree."""
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import non_negative, positive
+from gradxform.lift import global_norm
+from gradxform.numerics import abs_sq
+
+
+@transform
+class clip(ArrayRule):
+    """Clip every entry to [-max_delta, max_delta].
+
+    Update rule: u = min(max(g, -max_delta), max_delta). NaN stays NaN.
+
+    Args:
+      max_delta: the largest absolute value, at least 0.
+    """
+
+    max_delta: float
+
+    locality = "entry"
+
+    def __post_init__(self):
+        non_negative(self, "max_delta")
+
+    def rule(self, g, p):
+        """Return the clipped update."""
+        return jnp.clip(g, -self.max_delta, self.max_delta)
+
+
+@transform
+class clip_by_block_rms(ArrayRule):
+    """Scale down every array whose root mean square exceeds a threshold.
+
+    Update rule: u = g / max(1, rms(g) / threshold), with rms(g) = sqrt(mean |g|^2) over the array.
+    An empty array stays as it is.
+
+    Args:
+      threshold: the largest root mean square, greater than 0.
+
+    Reference: Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost,
+    2018, section 6.
+    """
+
+    threshold: float
+
+    locality = "array"
+    handles_complex = True
+
+    def __post_init__(self):
+        positive(self, "threshold")
+
+    def rule(self, g, p):
+        """Return the update, scaled down if it is large."""
+        rms = jnp.sqrt(jnp.sum(abs_sq(g)) / max(g.size, 1))
+        return g * (self.threshold / jnp.maximum(rms, self.threshold))
+
+
+@transform
+class clip_by_global_norm(ArrayRule):
+    """Scale all updates down together if their norm exceeds a maximum.
+
+    Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider:
+
+        u = g max_norm / max(|g|, max_norm)
+
+    A tree with a NaN becomes NaN everywhere: an infinite or undefined norm is not hidden.
+
+    Args:
+      max_norm: the largest norm, greater than 0.
+
+    Reference: Pascanu et al., On the Difficulty of Training Recurrent Neural Networks, 2013,
+    Algorithm 1.
+    """
+
+    max_norm: float
+
+    locality = "tree"
+    handles_complex = True
+
+    def __post_init__(self):
+        positive(self, "max_norm")
+
+    def prepare(self, updates, state, params):
+        """Return the factor for all leaves."""
+        norm = global_norm(updates)
+        return state, self.max_norm / jnp.maximum(norm, self.max_norm)
+
+    def rule(self, g, p, factor):
+        """Return the scaled update."""
+        return factor * g
+
+
+@transform
+class adaptive_grad_clip(ArrayRule):
+    """Scale down every unit whose gradient is large beside its parameters.
+
+    Update rule, with |x| the norm over a unit (what feeds one output: see `axis`):
+
+        u = g min(1, clipping max(|p|, eps) / |g|)
+
+    Args:
+      clipping: the largest ratio |g| / |p|, greater than 0.
+      eps: what |p| counts at least, at least 0, so that parameters that start at 0 can move.
+      axis: the axes that belong to one unit. By default all axes of a scalar or vector (axes of
+        size 1 do not count), axis 0 of a matrix or a 3-d array, and all but the last axis of
+        convolution kernels (4-d, 5-d); more dimensions need `axis`.
+
+    Raises:
+      ValueError: at update, for an array of more than 5 dimensions without `axis`, or without
+        parameters.
+
+    Reference: Brock et al., High-Performance Large-Scale Image Recognition Without Normalization,
+    2021, equation (3).
+    """
+
+    clipping: float
+    eps: float = 1e-3
+    axis: int | tuple[int, ...] | None = None
+
+    locality = "array"
+    handles_complex = True
+    needs_params = True
+
+    def __post_init__(self):
+        positive(self, "clipping")
+        non_negative(self, "eps")
+
+    def rule(self, g, p):
+        """Return the update, scaled down per unit."""
+        axes = _unit_axes(g.shape) if self.axis is None else self.axis
+        limit = self.clipping * jnp.maximum(_norm(p, axes), self.eps)
+        size = _norm(g, axes)
+        # Clipped only where it exceeds the limit, so the division below is never by zero.
+        return jnp.where(size > limit, (limit / jnp.where(size > limit, size, 1)) * g, g)
+
+
+def _norm(x, axes):
+    return jnp.sqrt(jnp.sum(abs_sq(x), axis=axes, keepdims=True))
+
+
+def _unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if sum(n != 1 for n in shape) <= 1:
+        return tuple(range(len(shape)))
+    if len(shape) in (2, 3):
+        return (0,)
+    if len(shape) in (4, 5):
+        return tuple(range(len(shape) - 1))
+    raise ValueError(
+        f"adaptive_grad_clip: no default unit for an array of shape {shape}; say which axes "
+        "belong to one unit with axis=."
+    )

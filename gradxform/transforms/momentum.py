@@ -1,0 +1,105 @@
+"""Momentum: accumulated and averaged gradients."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import closed_unit_interval, unit_interval
+from gradxform.numerics import bias_correction, safe_increment
+from gradxform.trees import zeros_like
+from gradxform.types import Array, DType, Slot
+
+
+class TraceState(NamedTuple):
+    """State of `trace`."""
+
+    trace: Slot  # like params, at least float32; the accumulated gradient m
+
+
+@transform
+class trace(ArrayRule):
+    """Accumulate a decaying sum of the gradients: heavy-ball momentum.
+
+    Update rule, from m = 0:
+
+        m <- g + decay m
+        u = m                      (nesterov: u = g + decay m)
+
+    Args:
+      decay: how much of the sum is kept, in [0, 1].
+      nesterov: look one step ahead.
+      accumulator_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+
+    Reference: Polyak, Some methods of speeding up the convergence of iteration methods, 1964;
+    Sutskever et al., On the importance of initialization and momentum in deep learning, 2013, (3-4).
+    """
+
+    decay: float
+    nesterov: bool = False
+    accumulator_dtype: DType = None
+
+    locality = "entry"
+    handles_complex = True
+
+    def __post_init__(self):
+        closed_unit_interval(self, "decay")
+
+    def init(self, params):
+        """Return a sum of zeros."""
+        return TraceState(trace=zeros_like(params, self.accumulator_dtype))
+
+    def rule(self, g, m, p):
+        """Return the momentum and the sum."""
+        m = g + self.decay * m
+        u = g + self.decay * m if self.nesterov else m
+        return u, m
+
+
+class EmaState(NamedTuple):
+    """State of `ema`."""
+
+    count: Array  # int32 scalar; the number of gradients in the average
+    ema: Slot  # like params, at least float32; the moving average m
+
+
+@transform
+class ema(ArrayRule):
+    """Replace the updates by their exponential moving average.
+
+    Update rule, from m = 0 and t = 1, 2, ...:
+
+        m <- decay m + (1 - decay) g
+        u = m / (1 - decay^t)      (without debias: u = m)
+
+    Args:
+      decay: how much of the average is old, in [0, 1).
+      debias: whether to correct for the average having started at zero.
+      accumulator_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+    """
+
+    decay: float
+    debias: bool = True
+    accumulator_dtype: DType = None
+
+    locality = "entry"
+    handles_complex = True
+
+    def __post_init__(self):
+        unit_interval(self, "decay")
+
+    def init(self, params):
+        """Return an average of zeros."""
+        zeros = zeros_like(params, self.accumulator_dtype)
+        return EmaState(count=jnp.zeros((), jnp.int32), ema=zeros)
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count and the factor that debiases."""
+        count = safe_increment(state.count)
+        factor = bias_correction(self.decay, count) if self.debias else jnp.ones((), jnp.float32)
+        return state._replace(count=count), factor
+
+    def rule(self, g, m, p, factor):
+        """Return the debiased average and the average."""
+        m = self.decay * m + (1 - self.decay) * g
+        return factor * m, m

@@ -1,0 +1,72 @@
+"""Adding noise to the updates."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import non_negative
+from gradxform.lift import PerLeaf
+from gradxform.numerics import safe_increment
+from gradxform.types import Array, Key
+
+
+class AddNoiseState(NamedTuple):
+    """State of `add_noise`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    rng_key: Array  # the PRNG key of the next draw
+
+
+def _live_key(key: Any) -> Array:
+    if isinstance(key, int):
+        return jax.random.PRNGKey(key)
+    if isinstance(key, tuple) and isinstance(key[0], str):
+        return jax.random.wrap_key_data(jnp.asarray(key[1:], jnp.uint32), impl=key[0])
+    return jnp.asarray(key, jnp.uint32)
+
+
+@transform
+class add_noise(ArrayRule):
+    """Add Gaussian noise whose variance falls with time.
+
+    Update rule, with t = 1, 2, ... and z standard normal, drawn anew for every entry:
+
+        u = g + sqrt(eta / t^gamma) z
+
+    Args:
+      eta: the variance of the first step, at least 0.
+      gamma: how fast it falls, at least 0; the paper uses 0.55.
+      key: the seed of the noise: an integer or a PRNG key. (Optax makes it optional, and has a
+        deprecated `seed`.)
+
+    Reference: Neelakantan et al., Adding Gradient Noise Improves Learning for Very Deep Networks,
+    2015, equation (1).
+    """
+
+    eta: float
+    gamma: float
+    key: Key
+
+    # Each entry by itself, but the draw depends on how many leaves there are.
+    locality = "tree"
+
+    def __post_init__(self):
+        non_negative(self, "eta", "gamma")
+
+    def init(self, params):
+        """Return the key."""
+        return AddNoiseState(count=jnp.zeros((), jnp.int32), rng_key=_live_key(self.key))
+
+    def prepare(self, updates, state, params):
+        """Return the advanced state, the deviation, and a key for every leaf."""
+        count = safe_increment(state.count)
+        deviation = jnp.sqrt(self.eta * count.astype(jnp.float32) ** -self.gamma)
+        rng_key, now = jax.random.split(state.rng_key)
+        keys = jax.random.split(now, len(jax.tree.leaves(updates)))
+        return AddNoiseState(count, rng_key), deviation, PerLeaf(list(keys))
+
+    def rule(self, g, p, deviation, key):
+        """Return the update plus noise."""
+        return g + deviation * jax.random.normal(key, g.shape, g.dtype)

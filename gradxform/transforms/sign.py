@@ -1,0 +1,93 @@
+"""Rules that keep only the direction of each entry."""
+
+from dataclasses import field
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import one_of, positive, unit_interval
+from gradxform.numerics import safe_increment
+from gradxform.trees import zeros_like
+from gradxform.types import Array, DType, Slot
+
+
+@transform
+class scale_by_sign(ArrayRule):
+    """Replace every entry by its sign.
+
+    Update rule: u = sign(g), with sign(0) = 0.
+
+    Reference: Bernstein et al., signSGD: Compressed Optimisation for Non-Convex Problems, 2018.
+    """
+
+    locality = "entry"
+
+    def rule(self, g, p):
+        """Return the sign."""
+        return jnp.sign(g)
+
+
+class ScaleByLionState(NamedTuple):
+    """State of `scale_by_lion`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the momentum m
+
+
+@transform
+class scale_by_lion(ArrayRule):
+    """Replace the update by the sign of an interpolated momentum.
+
+    Update rule, from m = 0:
+
+        c = b1 m + (1 - b1) g
+        u = sign(c)
+        m <- b2 m + (1 - b2) g
+
+    Every entry of u is -1, 0 or 1: choose a learning rate some ten times below Adam's, and a weight
+    decay some ten times above.
+
+    Args:
+      b1: how much of the emitted direction is old momentum, in [0, 1).
+      b2: the decay of the momentum itself, in [0, 1).
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      mode: "hard" for the sign; "smooth" for tanh(smooth_beta c); "refined" for c where |c| < 1 and
+        sign(c) elsewhere. Keyword-only.
+      smooth_beta: the slope of "smooth" at 0, greater than 0. Keyword-only.
+
+    Reference: Chen et al., Symbolic Discovery of Optimization Algorithms, 2023, Algorithm 2.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.99
+    mu_dtype: DType = None
+    mode: str = field(default="hard", kw_only=True)
+    smooth_beta: float = field(default=1.0, kw_only=True)
+
+    locality = "entry"
+
+    def __post_init__(self):
+        unit_interval(self, "b1", "b2")
+        one_of(self, "mode", ("hard", "smooth", "refined"))
+        positive(self, "smooth_beta")
+
+    def init(self, params):
+        """Return a momentum of zeros."""
+        mu = zeros_like(params, self.mu_dtype)
+        return ScaleByLionState(count=jnp.zeros((), jnp.int32), mu=mu)
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count."""
+        return (state._replace(count=safe_increment(state.count)),)
+
+    def rule(self, g, m, p):
+        """Return the direction and the momentum."""
+        c = self.b1 * m + (1 - self.b1) * g
+        if self.mode == "hard":
+            u = jnp.sign(c)
+        elif self.mode == "smooth":
+            u = jnp.tanh(self.smooth_beta * c)
+        else:
+            u = jnp.where(jnp.abs(c) < 1, c, jnp.sign(c))
+        return u, self.b2 * m + (1 - self.b2) * g

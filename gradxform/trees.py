@@ -1,0 +1,196 @@
+"""Trees of arrays: paths, holes, checks, and matching one tree to another leaf by leaf.
+
+A tree of updates may have holes: `None` freezes its parameter for the step, a `MaskedNode` marks a
+leaf that some mask left to others. Every other module meets trees through the functions here.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.errors import leaf_path, name_of
+from gradxform.numerics import at_least_float32, real_dtype
+from gradxform.types import MaskedNode, PyTree
+
+Path = tuple[str, ...]
+
+
+def is_hole(x: Any) -> bool:
+    """Whether `x` stands where a tree has no array: None, or a MaskedNode (ours or Optax's)."""
+    return x is None or isinstance(x, MaskedNode) or type(x).__name__ == "MaskedNode"
+
+
+def names(path: Iterable[Any]) -> Path:
+    """Return a key path as strings, without the `.value` of an nnx Variable.
+
+    `flax.nnx.Optimizer` shows `kernel.value` to `init` and `kernel` to `update`: the same leaf.
+    """
+    found = [str(_key(k)) for k in path]
+    if found and found[-1] == "value" and _is_attribute(tuple(path)[-1]):
+        found.pop()
+    return tuple(found)
+
+
+def _key(k: Any) -> Any:
+    for attribute in ("key", "idx", "name"):
+        if isinstance(k, _KEYS[attribute]):
+            return getattr(k, attribute)
+    return k
+
+
+def _is_attribute(k: Any) -> bool:
+    return isinstance(k, jax.tree_util.GetAttrKey)
+
+
+_KEYS: dict[str, tuple[type, ...]] = {
+    "key": (jax.tree_util.DictKey, jax.tree_util.FlattenedIndexKey),
+    "idx": (jax.tree_util.SequenceKey,),
+    "name": (jax.tree_util.GetAttrKey,),
+}
+
+
+def with_names(tree: PyTree) -> list[tuple[Path, Any]]:
+    """Return the leaves of `tree`, holes included, each with its path as strings."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_hole)
+    return [(names(path), leaf) for path, leaf in flat]
+
+
+def map_with_names(f: Callable[[Path, Any], Any], tree: PyTree) -> PyTree:
+    """Map `f(path, leaf)` over the arrays of `tree`; holes stay."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf if is_hole(leaf) else f(names(path), leaf), tree, is_leaf=is_hole
+    )
+
+
+def path_at(tree: PyTree, index: int) -> str:
+    """Return how messages call the leaf of `tree` with that index."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return leaf_path(flat[index][0])
+
+
+def dtype_of(x: Any) -> Any:
+    """Return the dtype of an array, or the one that a Python number would get."""
+    found = getattr(x, "dtype", None)
+    return jnp.result_type(x) if found is None else found
+
+
+def check_params(part: Any, params: PyTree) -> None:
+    """Require every leaf to be a floating (or complex) array, else say which is not."""
+    flat = jax.tree.leaves(params)
+    for index, leaf in enumerate(flat):
+        try:
+            good = jnp.issubdtype(dtype_of(leaf), jnp.inexact)
+        except TypeError:
+            good = False
+        if not good:
+            said = getattr(leaf, "dtype", None) or type(leaf).__name__
+            raise TypeError(
+                f"{name_of(part)}: parameter {path_at(params, index)} has dtype {said}; only "
+                "floating parameters can be optimized. Leave it out with masked(...) or partition(...)."
+            )
+
+
+def zeros_like(params: PyTree, dtype: Any = None) -> PyTree:
+    """Return one array of zeros per parameter, as an optimizer's slot.
+
+    Args:
+      params: the parameters; holes stay.
+      dtype: the dtype of the zeros. By default the parameter's own, but float32 for a 16-bit
+        parameter, because a moving average in bfloat16 stops moving.
+    """
+    return full_like(params, 0, dtype)
+
+
+def full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
+    """Return one array filled with `fill` per parameter; dtypes as in `zeros_like`."""
+
+    def make(p):
+        return jnp.full_like(p, fill, dtype=dtype or at_least_float32(dtype_of(p)))
+
+    return jax.tree.map(make, params)
+
+
+def real_zeros_like(params: PyTree) -> PyTree:
+    """Return real zeros per parameter, also for a complex one: for sums of |g|^2."""
+    return real_full_like(params, 0)
+
+
+def real_full_like(params: PyTree, fill: float) -> PyTree:
+    """Return one real array filled with `fill` per parameter, also for a complex one."""
+
+    def make(p):
+        return jnp.full_like(p, fill, dtype=real_dtype(at_least_float32(dtype_of(p))))
+
+    return jax.tree.map(make, params)
+
+
+class Aligned(NamedTuple):
+    """The leaves of one tree in the order of another's."""
+
+    own: list[Any]  # all leaves, in the tree's own order
+    treedef: Any
+    where: list[int] | None  # for each leaf of the leading tree its index in `own`; None: the same
+
+    def leaf(self, i: int) -> Any:
+        """Return the leaf that belongs to the leading tree's leaf `i`."""
+        return self.own[i if self.where is None else self.where[i]]
+
+    def leaves(self) -> list[Any]:
+        """Return the leaves in the leading tree's order."""
+        return self.own if self.where is None else [self.own[i] for i in self.where]
+
+    def rebuilt(self, new: list[Any]) -> PyTree:
+        """Return the tree with `new` in place of the leaves that the leading tree has."""
+        if self.where is None:
+            return jax.tree.unflatten(self.treedef, new)
+        out = list(self.own)
+        for i, leaf in zip(self.where, new, strict=True):
+            out[i] = leaf
+        return jax.tree.unflatten(self.treedef, out)
+
+
+def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Aligned:
+    """Match the leaves of `tree` to those of `lead`, the updates.
+
+    Trees of equal structure match at once. Else leaves match by path, so that a dict meets a
+    FrozenDict and a hole in `lead` leaves the leaf of `tree` alone.
+
+    Raises:
+      ValueError: if `lead` has a leaf that `tree` has not, or lacks one without a hole in its place.
+    """
+    own, treedef = jax.tree.flatten(tree)
+    if treedef == lead_def:
+        return Aligned(own, treedef, None)
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    found = {names(path): i for i, (path, _) in enumerate(flat)}
+    wanted, holes = [], []
+    for path, leaf in with_names(lead):
+        (holes if is_hole(leaf) else wanted).append(path)
+    where = []
+    for path in wanted:
+        if path not in found:
+            raise ValueError(
+                f"{name_of(part)}: the updates have a leaf {_said(path)}, {what} none. "
+                f"{_remedy(what)}"
+            )
+        where.append(found[path])
+    covered = set(wanted)
+    for path in found:
+        if path not in covered and not any(path[: len(h)] == h for h in holes):
+            raise ValueError(
+                f"{name_of(part)}: {what} a leaf {_said(path)}, the updates none. A gradient of "
+                "None in its place would freeze the parameter for this step."
+            )
+    return Aligned(own, treedef, where)
+
+
+def _said(path: Path) -> str:
+    return "".join(f"[{k!r}]" for k in path) or "at the root"
+
+
+def _remedy(what: str) -> str:
+    if "parameters" in what:
+        return "Updates and parameters must have the same structure."
+    return "Was this state made by another transform's init, or for other parameters?"

@@ -1,0 +1,65 @@
+"""The types that the whole library speaks of, and what it accepts as a transformation."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+
+Array = jax.Array
+PyTree = Any
+Params = PyTree
+Updates = PyTree
+OptState = PyTree
+
+# A scalar of a step: a Python number outside a trace, a 0-d array (or tracer) inside.
+Scalar = float | jax.Array
+
+# A schedule maps the step count (0 before the first update) to a value.
+Schedule = Callable[[Any], Any]
+ScalarOrSchedule = float | jax.Array | Schedule
+
+
+class _SlotMark:
+    """Marks the fields of a state that hold one array per parameter."""
+
+
+class _DTypeMark:
+    """Marks the fields of a transform that hold a dtype."""
+
+
+class _KeyMark:
+    """Marks the fields of a transform that hold a PRNG key."""
+
+
+class _TreeMark:
+    """Marks the fields of a transform that may hold a static tree (kept as a FrozenTree)."""
+
+
+# In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` leaf by leaf.
+Slot = Annotated[Any, _SlotMark]
+
+# In a transform: anything `jnp.dtype` understands. Stored by its name, so that it prints and serializes.
+DType = Annotated[Any, _DTypeMark]
+
+# In a transform: a seed or a PRNG key. Stored as integers, so that it prints and serializes.
+Key = Annotated[Any, _KeyMark]
+
+# In a transform: a static tree such as a dict of labels or of booleans.
+StaticTree = Annotated[Any, _TreeMark]
+
+
+@runtime_checkable
+class SupportsTransform(Protocol):
+    """What gradxform accepts as a transformation: any object with these two callables."""
+
+    def init(self, params: Any, /) -> Any:
+        """Return the initial state for `params`."""
+        ...
+
+    def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
+        """Return the transformed updates and the new state."""
+        ...
+
+
+class MaskedNode(NamedTuple):
+    """Stands where a masked-out leaf was; it has no leaves of its own."""

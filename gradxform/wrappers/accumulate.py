@@ -1,0 +1,152 @@
+"""Making one step of an optimizer out of several micro-batches."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import lift, trees
+from gradxform.base import Transform, check_transform, locality_of, transform
+from gradxform.errors import at_least, name_of
+from gradxform.numerics import cast, promote, safe_increment
+from gradxform.types import Array, DType
+from gradxform.wrappers.due import update_when
+
+
+class MultiStepsState(NamedTuple):
+    """State of `MultiSteps`."""
+
+    mini_step: Array  # int32 scalar; micro-batches in the accumulator
+    gradient_step: Array  # int32 scalar; steps of the inner optimizer so far
+    inner_opt_state: Any  # the inner optimizer's state
+    acc_grads: Any  # like params, in accumulator_dtype; the mean (or sum) of the micro-batches
+    skip_state: Any  # what should_skip_update_fn said of the last micro-batch; () without one
+
+
+def _mean(g, acc, seen, skip):
+    wide = promote(g.dtype, acc.dtype)
+    a = cast(acc, wide)
+    # Divided once per step, not per entry: `seen` is 1 / (how many are in with this one).
+    new = a + (cast(g, wide) - a) * cast(seen, jnp.finfo(wide).dtype)
+    return new if skip is None else jnp.where(skip, a, new)
+
+
+def _sum(g, acc, seen, skip):
+    wide = promote(g.dtype, acc.dtype)
+    new = cast(acc, wide) + cast(g, wide)
+    return new if skip is None else jnp.where(skip, cast(acc, wide), new)
+
+
+def _split(x, g, acc, due):
+    """The update where a step was due, else the accumulator: each is zero in the other case."""
+    zero = jnp.zeros_like(x)
+    return cast(jnp.where(due, x, zero), g.dtype), cast(jnp.where(due, zero, x), acc.dtype)
+
+
+@transform
+class MultiSteps(Transform):
+    """Take one step of an optimizer every k micro-batches, with their mean gradient.
+
+    Between steps the updates are zeros and the inner optimizer does not run. The mean is handed to
+    it in float32 or wider. The accumulator is emptied after each step by selection, so that a NaN
+    in one micro-batch reaches at most the step it belongs to; with `skip_not_finite` it reaches none,
+    and `MultiSteps(apply_if_finite(opt, n), k)` drops the whole step.
+
+    In a donated, jitted step the inner state is updated in place and no second copy of the gradients
+    is held. The update cannot be differentiated in reverse mode.
+
+    Args:
+      opt: the optimizer.
+      every_k_schedule: k, at least 1, or a function of the inner optimizer's step that returns it.
+      use_grad_mean: whether the optimizer sees the mean of the micro-batches, else their sum.
+      should_skip_update_fn: a function `(updates, gradient_step, params) -> (skip, skip_state)`, such
+        as `skip_not_finite`; a micro-batch for which `skip` is true counts for nothing.
+      accumulator_dtype: the dtype of the accumulator.
+
+    Raises:
+      TypeError: at update, if `should_skip_update_fn` does not return a boolean scalar.
+    """
+
+    opt: Any
+    every_k_schedule: int | Callable[..., Any]
+    use_grad_mean: bool = True
+    should_skip_update_fn: Callable[..., Any] | None = None
+    accumulator_dtype: DType = "float32"
+
+    def __post_init__(self):
+        check_transform(self, self.opt, "opt")
+        at_least(self, 1, "every_k_schedule")
+
+    @property
+    def locality(self) -> str:
+        """That of the optimizer, unless a micro-batch can be skipped as a whole."""
+        return locality_of(self.opt) if self.should_skip_update_fn is None else "tree"
+
+    @property
+    def inner_opt(self) -> Any:
+        """The optimizer."""
+        return self.opt
+
+    def gradient_transformation(self) -> "MultiSteps":
+        """Return this transform itself."""
+        return self
+
+    def has_updated(self, state: MultiStepsState) -> Array:
+        """Return whether the last update was a step of the optimizer."""
+        return (state.mini_step == 0) & (state.gradient_step > 0)
+
+    def init(self, params):
+        """Return an empty accumulator and the optimizer's state."""
+        step = jnp.zeros((), jnp.int32)
+        acc = trees.zeros_like(params, self.accumulator_dtype)
+        skip_state: Any = ()
+        if self.should_skip_update_fn is not None:
+            _, skip_state = self._skip(jax.tree.map(jnp.zeros_like, params), step, params)
+        return MultiStepsState(
+            mini_step=jnp.zeros((), jnp.int32),
+            gradient_step=step,
+            inner_opt_state=self.opt.init(params),
+            acc_grads=acc,
+            skip_state=skip_state,
+        )
+
+    def _skip(self, updates, step, params):
+        if self.should_skip_update_fn is None:
+            return None, ()
+        skip, skip_state = self.should_skip_update_fn(updates, step, params)
+        if jnp.shape(skip) != () or trees.dtype_of(skip) != jnp.bool_:
+            raise TypeError(
+                f"{name_of(self)}: should_skip_update_fn must return a boolean scalar first, got "
+                f"dtype {trees.dtype_of(skip)} and shape {jnp.shape(skip)}."
+            )
+        return skip, skip_state
+
+    def update(self, updates, state, params=None, **extra):
+        """Accumulate, and take a step if it is due."""
+        k = self.every_k_schedule
+        k = jnp.asarray(k(state.gradient_step) if callable(k) else k, jnp.int32)
+        skip, skip_state = self._skip(updates, state.gradient_step, params)
+
+        gs, treedef = jax.tree.flatten(updates)
+        gs = [jnp.asarray(g) for g in gs]
+        accs = trees.align(self, updates, treedef, state.acc_grads, "the state's acc_grads has")
+        add = _mean if self.use_grad_mean else _sum
+        seen = 1.0 / (state.mini_step + 1).astype(jnp.float32)
+        filled = lift.map_rows(add, [gs, accs.leaves()], seen, skip)
+
+        due = state.mini_step >= k - 1
+        due = due if skip is None else due & ~skip
+        mean = jax.tree.unflatten(treedef, filled)
+        out, inner_state = update_when(
+            self, self.opt, due, mean, state.inner_opt_state, params, extra
+        )
+        both = lift.map_rows(_split, [jax.tree.leaves(out), gs, accs.leaves()], due)
+        mini = jnp.where(due, 0, safe_increment(state.mini_step))
+        return jax.tree.unflatten(treedef, [u for u, _ in both]), MultiStepsState(
+            mini_step=(mini if skip is None else jnp.where(skip, state.mini_step, mini)),
+            gradient_step=jnp.where(due, safe_increment(state.gradient_step), state.gradient_step),
+            inner_opt_state=inner_state,
+            acc_grads=accs.rebuilt([acc for _, acc in both]),
+            skip_state=skip_state,
+        )

@@ -1,0 +1,147 @@
+"""Averaging the parameters along the way."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import lift, trees
+from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.errors import at_least, closed_unit_interval, name_of
+from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.types import Array
+
+
+class LookaheadState(NamedTuple):
+    """State of `lookahead`."""
+
+    fast_state: Any  # the fast optimizer's state
+    steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
+    slow: Any  # like params, at least float32; the slow weights. None for `LookaheadParams`
+
+
+class LookaheadParams(NamedTuple):
+    """A pair of fast and slow parameters, for those who keep the slow ones themselves."""
+
+    fast: Any  # take gradients here
+    slow: Any  # evaluate here
+
+    @classmethod
+    def init_synced(cls, params: Any) -> "LookaheadParams":
+        """Return the pair in which both are `params`."""
+        return cls(fast=params, slow=params)
+
+
+def _is_pair(params: Any) -> bool:
+    """Whether `params` is a `LookaheadParams`, ours or Optax's."""
+    return isinstance(params, tuple) and getattr(params, "_fields", ()) == ("fast", "slow")
+
+
+def _copy(p: Any) -> Array:
+    # A copy, never the parameter's own buffer: both may be donated.
+    return jnp.array(p, dtype=at_least_float32(trees.dtype_of(p)), copy=True)
+
+
+def _pull(u, p, slow, sync, step_size):
+    """The updates of the fast and of the slow weights."""
+    wide = promote(u.dtype, p.dtype, slow.dtype)
+    far = cast(p, wide) + cast(u, wide) - cast(slow, wide)
+    rate = cast(jnp.asarray(step_size), jnp.finfo(wide).dtype)
+    zero = jnp.zeros_like(far)
+    fast = jnp.where(sync, cast(u, wide) - (1 - rate) * far, cast(u, wide))
+    return cast(fast, u.dtype), jnp.where(sync, rate * far, zero)
+
+
+def _pull_params(u, p, slow, sync, step_size):
+    fast, change = _pull(u, p, slow, sync, step_size)
+    return fast, cast(change, u.dtype)
+
+
+def _pull_state(u, p, slow, sync, step_size):
+    fast, change = _pull(u, p, slow, sync, step_size)
+    return fast, cast(cast(slow, change.dtype) + change, slow.dtype)
+
+
+@transform
+class lookahead(Transform):
+    """Let an optimizer run ahead, and pull it back to a slow average of where it has been.
+
+    Update rule, with u the fast optimizer's update, s the slow weights, every `sync_period` steps:
+
+        s <- s + slow_step_size (p + u - s)
+        p <- s                           (on all other steps p <- p + u)
+
+    A drop-in: with plain parameters the slow weights live in the state (`state.slow`; evaluate
+    there). With a `LookaheadParams` pair, Optax's form, gradients are those of the fast parameters,
+    and the updates are a pair too. To be the last part of a chain: what it emits must be applied as
+    it is.
+
+    Args:
+      fast_optimizer: the optimizer of the fast weights.
+      sync_period: fast steps from one synchronization to the next, at least 1.
+      slow_step_size: how far the slow weights move, in [0, 1].
+      reset_state: whether the fast optimizer starts afresh at every synchronization.
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+
+    Reference: Zhang et al., Lookahead Optimizer: k steps forward, 1 step back, 2019, Algorithm 1.
+    """
+
+    fast_optimizer: Any
+    sync_period: int
+    slow_step_size: float
+    reset_state: bool = False
+
+    def __post_init__(self):
+        check_transform(self, self.fast_optimizer, "fast_optimizer")
+        at_least(self, 1, "sync_period")
+        closed_unit_interval(self, "slow_step_size")
+
+    @property
+    def locality(self) -> str:
+        """That of the fast optimizer."""
+        return locality_of(self.fast_optimizer)
+
+    def init(self, params):
+        """Return the fast state and, for plain parameters, the slow weights."""
+        pair = _is_pair(params)
+        return LookaheadState(
+            fast_state=self.fast_optimizer.init(params.fast if pair else params),
+            steps_since_sync=jnp.zeros((), jnp.int32),
+            slow=None if pair else jax.tree.map(_copy, params),
+        )
+
+    def update(self, updates, state, params=None, **extra):
+        """Take a fast step, and synchronize if it is time."""
+        if params is None:
+            raise ValueError(
+                f"{name_of(self)}: needs the parameters; call update(updates, state, params)."
+            )
+        pair = _is_pair(params)
+        if pair is not (state.slow is None):
+            raise ValueError(
+                f"{name_of(self)}: init and update must both get plain parameters, or both a "
+                "LookaheadParams."
+            )
+        fast = params.fast if pair else params
+        updates, fast_state = call_update(
+            self.fast_optimizer, updates, state.fast_state, fast, extra
+        )
+        sync = state.steps_since_sync >= self.sync_period - 1
+        us, treedef = jax.tree.flatten(updates)
+        ps = trees.align(self, updates, treedef, fast, "the parameters have").leaves()
+        old = params.slow if pair else state.slow
+        slow = trees.align(self, updates, treedef, old, "the slow weights have")
+        pull = _pull_params if pair else _pull_state
+        both = lift.map_rows(pull, [us, ps, slow.leaves()], sync, self.slow_step_size)
+        new = jax.tree.unflatten(treedef, [u for u, _ in both])
+        if self.reset_state:
+            fresh = self.fast_optimizer.init(fast)
+            fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, fresh)
+        steps = jnp.where(sync, 0, state.steps_since_sync + 1)
+        if pair:
+            slow_updates = jax.tree.unflatten(treedef, [s for _, s in both])
+            new_state = LookaheadState(fast_state, steps, None)
+            return type(params)(fast=new, slow=slow_updates), new_state
+        return new, LookaheadState(fast_state, steps, slow.rebuilt([s for _, s in both]))

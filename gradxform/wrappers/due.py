@@ -1,0 +1,60 @@
+"""Running an inner transform only when it is due."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import trees
+from gradxform.base import call_update
+from gradxform.errors import leaf_path, name_of
+from gradxform.numerics import cast
+from gradxform.types import PyTree
+
+
+def update_when(
+    part: Any, tx: Any, due: Any, updates: PyTree, state: PyTree, params: PyTree, extra: dict
+) -> tuple[PyTree, PyTree]:
+    """Return what `tx.update` gives if `due`, else `updates` and `state` as they are.
+
+    A loop of at most one turn rather than `lax.cond`: what a loop carries is updated in place, so
+    that the state of a donated step is never copied. (It cannot be differentiated in reverse.)
+
+    The new state keeps the dtypes of the old one, the result those of `updates`, whatever `tx`
+    makes of them, so that both are the same whether it ran or not.
+    """
+
+    def turn(carry):
+        _, now, held = carry
+        new, held_new = call_update(tx, now, held, params, extra)
+        return jnp.zeros((), jnp.bool_), _like(part, tx, new, now), _like(part, tx, held_new, held)
+
+    strong = jax.tree.map(_strong, (updates, state))
+    _, updates, state = lax.while_loop(lambda carry: carry[0], turn, (due, *strong))
+    return updates, state
+
+
+def _strong(x: Any) -> Any:
+    """An array that is not weakly typed, as what a loop carries must not change its type."""
+    if isinstance(x, jax.Array) and not getattr(x, "weak_type", False):
+        return x
+    return lax.convert_element_type(x, trees.dtype_of(x))
+
+
+def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
+    if jax.tree.structure(new) != jax.tree.structure(old):
+        raise ValueError(
+            f"{name_of(part)}: {name_of(tx)} changed the structure of its state or updates, from "
+            f"{jax.tree.structure(old)} to {jax.tree.structure(new)}."
+        )
+
+    def one(path, n, o):
+        if jnp.shape(n) != jnp.shape(o):
+            raise ValueError(
+                f"{name_of(part)}: {name_of(tx)} changed the shape of {leaf_path(path)} from "
+                f"{jnp.shape(o)} to {jnp.shape(n)}."
+            )
+        return cast(_strong(n), o.dtype)
+
+    return jax.tree_util.tree_map_with_path(one, new, old)

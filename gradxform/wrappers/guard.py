@@ -1,0 +1,128 @@
+"""Keeping bad gradients away from an optimizer."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import lift
+from gradxform.base import Transform, check_transform, transform
+from gradxform.errors import at_least
+from gradxform.numerics import safe_increment
+from gradxform.types import Array, PyTree
+from gradxform.values import register
+from gradxform.wrappers.due import update_when
+
+
+def _count_not_finite(x: Any) -> Array:
+    return jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
+
+
+def _all_finite(x: Any) -> Array:
+    return jnp.all(jnp.isfinite(x))
+
+
+def all_finite(tree: PyTree) -> Array:
+    """Return whether every entry of every leaf is finite, as a boolean scalar."""
+    flags = lift.map_rows(_all_finite, [jax.tree.leaves(tree)])
+    return jnp.all(jnp.stack(flags)) if flags else jnp.ones((), jnp.bool_)
+
+
+def _keep_or_zero(u: Any, keep: Any) -> Array:
+    return jnp.where(keep, u, jnp.zeros_like(u))
+
+
+def zero_unless(keep: Any, updates: PyTree) -> PyTree:
+    """Return `updates` if `keep`, else zeros; NaNs do not survive."""
+    leaves, treedef = jax.tree.flatten(updates)
+    return jax.tree.unflatten(treedef, lift.map_rows(_keep_or_zero, [leaves], keep))
+
+
+class ApplyIfFiniteState(NamedTuple):
+    """State of `apply_if_finite`."""
+
+    notfinite_count: Array  # int32 scalar; how many updates in a row were not finite
+    last_finite: Array  # boolean scalar; whether the last one was
+    total_notfinite: Array  # int32 scalar; how many were not, since init
+    inner_state: Any  # the inner state; it has seen only the accepted updates
+
+
+@transform
+class apply_if_finite(Transform):
+    """Skip every update with a NaN or an infinity in it, up to a number of them in a row.
+
+    A skipped update is all zeros and leaves the inner state as it was. After
+    `max_consecutive_errors` skipped in a row the next is accepted whatever it holds, so that a run
+    that is beyond repair is seen.
+
+    Args:
+      inner: the transform to guard.
+      max_consecutive_errors: how many bad updates in a row are skipped, at least 0.
+    """
+
+    inner: Any
+    max_consecutive_errors: int
+
+    def __post_init__(self):
+        check_transform(self, self.inner, "inner")
+        at_least(self, 0, "max_consecutive_errors")
+
+    locality = "tree"  # one bad entry anywhere stops all
+
+    def init(self, params):
+        """Return counts of 0 and the inner state."""
+        return ApplyIfFiniteState(
+            notfinite_count=jnp.zeros((), jnp.int32),
+            last_finite=jnp.ones((), jnp.bool_),
+            total_notfinite=jnp.zeros((), jnp.int32),
+            inner_state=self.inner.init(params),
+        )
+
+    def update(self, updates, state, params=None, **extra):
+        """Update if all is finite, or if patience is at its end."""
+        finite = all_finite(updates)
+        in_a_row = jnp.where(finite, 0, safe_increment(state.notfinite_count))
+        accept = finite | (in_a_row > self.max_consecutive_errors)
+        updates, inner_state = update_when(
+            self, self.inner, accept, updates, state.inner_state, params, extra
+        )
+        total = jnp.where(finite, state.total_notfinite, safe_increment(state.total_notfinite))
+        return zero_unless(accept, updates), ApplyIfFiniteState(
+            in_a_row.astype(jnp.int32), finite, total, inner_state
+        )
+
+
+def skip_not_finite(updates: PyTree, gradient_step: Any, params: PyTree) -> tuple[Array, Any]:
+    """Say whether to skip a micro-batch of `MultiSteps`: if any entry is NaN or infinite.
+
+    Returns:
+      A boolean scalar, and a dict of it (`should_skip`) and of how many entries were not finite
+      (`num_not_finite`, int32).
+    """
+    counts = lift.map_rows(_count_not_finite, [jax.tree.leaves(updates)])
+    bad = jnp.sum(jnp.stack(counts)) if counts else jnp.zeros((), jnp.int32)
+    skip = bad > 0
+    return skip, {"should_skip": skip, "num_not_finite": bad}
+
+
+def skip_large_updates(
+    updates: PyTree, gradient_step: Any, params: PyTree, max_squared_norm: float
+) -> tuple[Array, Any]:
+    """Say whether to skip a micro-batch of `MultiSteps`: if its squared norm is too large, or NaN.
+
+    Args:
+      updates: the gradients.
+      gradient_step: unused.
+      params: unused.
+      max_squared_norm: the largest squared Euclidean norm over the tree; give it with
+        `functools.partial`.
+
+    Returns:
+      A boolean scalar, and a dict of it (`should_skip`) and of the squared norm (`norm_squared`).
+    """
+    norm_squared = lift.sum_of_squares(updates)
+    skip = ~(norm_squared < max_squared_norm)
+    return skip, {"should_skip": skip, "norm_squared": norm_squared}
+
+
+register("skip_not_finite", skip_not_finite)

@@ -1,0 +1,231 @@
+"""Running transforms on some of the parameters, or different ones on different parameters."""
+
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax
+
+from gradxform import masks, trees
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    farthest,
+    locality_of,
+    transform,
+)
+from gradxform.errors import did_you_mean, name_of
+from gradxform.types import MaskedNode, PyTree, StaticTree
+from gradxform.values import FrozenTree
+
+
+class MaskedState(NamedTuple):
+    """State of `masked`."""
+
+    inner_state: Any  # the inner state, for the parameters that the mask selects
+
+
+def _keep(tree: PyTree, mask: PyTree, part: Any, what: str) -> PyTree:
+    """`tree` with a MaskedNode where `mask`, a tree of booleans, is False."""
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=trees.is_hole)
+    flags = _flags(tree, mask, part, what)
+    kept = [
+        leaf if trees.is_hole(leaf) or flag else MaskedNode()
+        for leaf, flag in zip(leaves, flags, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, kept)
+
+
+def _flags(tree: PyTree, mask: PyTree, part: Any, what: str) -> list[bool]:
+    found = dict(trees.with_names(mask))
+    out = []
+    for path, leaf in trees.with_names(tree):
+        flag = found.get(path, False if trees.is_hole(leaf) else None)
+        if flag is None:
+            raise ValueError(
+                f"{name_of(part)}: {what} a leaf at {'/'.join(path) or 'the root'} for which the "
+                "mask has no entry."
+            )
+        out.append(flag is True)
+    return out
+
+
+def _merge(new: PyTree, old: PyTree) -> PyTree:
+    """The leaves of `new` where it has one, of `old` elsewhere."""
+    flat, treedef = jax.tree.flatten(old, is_leaf=trees.is_hole)
+    fresh = jax.tree.leaves(new, is_leaf=trees.is_hole)
+    merged = [o if trees.is_hole(n) else n for o, n in zip(flat, fresh, strict=True)]
+    return jax.tree.unflatten(treedef, merged)
+
+
+def _run_masked(part, tx, mask, updates, state, params, extra, same_extra):
+    """Update with `tx` on the leaves that `mask` selects; pass the others through."""
+    if same_extra:
+        like = jax.tree.structure(updates)
+        extra = {
+            k: _keep(v, mask, part, f"{k} has") if jax.tree.structure(v) == like else v
+            for k, v in extra.items()
+        }
+    inner_params = params
+    if params is not None:
+        inner_params = _keep(params, mask, part, "the parameters have")
+    inner_updates = _keep(updates, mask, part, "the updates have")
+    new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
+    return _merge(new, updates), MaskedState(inner_state)
+
+
+@transform
+class masked(Transform):
+    """Run a transform on the parameters that a mask selects; other updates pass unchanged.
+
+    The inner state holds nothing for parameters outside the mask.
+
+    Args:
+      inner: the transform.
+      mask: a mask such as `ndim_at_least(2)` or `path_matches("kernel$")`, a tree of booleans that
+        may be a prefix of the parameters, or a function of the parameters that returns one.
+      mask_compatible_extra_args: whether extra arguments that have the structure of the updates
+        are masked too. Keyword-only.
+
+    Raises:
+      ValueError: if an entry of a mask tree matches no parameter, or a parameter has no entry.
+    """
+
+    inner: Any
+    mask: StaticTree
+    mask_compatible_extra_args: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self):
+        check_transform(self, self.inner, "inner")
+        _check_mask(self, self.mask)
+
+    @property
+    def locality(self) -> str:
+        """That of what is wrapped."""
+        return locality_of(self.inner)
+
+    def init(self, params):
+        """Return the inner state for the parameters in the mask."""
+        mask = masks.resolve(self, self.mask, params)
+        kept = _keep(params, mask, self, "the parameters have")
+        return MaskedState(inner_state=self.inner.init(kept))
+
+    def update(self, updates, state, params=None, **extra):
+        """Update what the mask selects."""
+        mask = masks.resolve(self, self.mask, updates if params is None else params)
+        same = self.mask_compatible_extra_args
+        return _run_masked(self, self.inner, mask, updates, state, params, extra, same)
+
+
+def _check_mask(part: Any, mask: Any) -> None:
+    good = isinstance(mask, bool | FrozenTree | masks.Mask) or callable(mask)
+    if not good or isinstance(mask, type):
+        raise TypeError(
+            f"{name_of(part)}: mask must be a mask such as ndim_at_least(2), a tree of booleans or "
+            f"a function of the parameters, got {mask!r}."
+        )
+    if isinstance(mask, FrozenTree):
+        for leaf in mask.leaves:
+            if not isinstance(leaf, bool) and leaf is not None:
+                raise TypeError(
+                    f"{name_of(part)}: the mask's entries must be True or False, got {leaf!r}."
+                )
+
+
+class PartitionState(NamedTuple):
+    """State of `partition`."""
+
+    inner_states: Any  # a dict: for each label the MaskedState of its transform
+
+
+@transform
+class partition(Transform):
+    """Run a transform of its own on every group of parameters.
+
+    Args:
+      transforms: a dict from labels to transforms.
+      param_labels: labels by mask, as `label_by(("matrix", ndim_at_least(2)), ("rest", True))`, a
+        tree of labels that may be a prefix of the parameters, or a function of the parameters that
+        returns one.
+      mask_compatible_extra_args: whether extra arguments that have the structure of the updates
+        are split too. Keyword-only.
+
+    Raises:
+      ValueError: if a parameter's label has no transform.
+    """
+
+    transforms: StaticTree
+    param_labels: StaticTree
+    mask_compatible_extra_args: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self):
+        given = self.transforms
+        if not isinstance(given, FrozenTree) or not isinstance(given.unfreeze(), dict):
+            raise TypeError(
+                f"{name_of(self)}: transforms must be a dict from labels to transforms, "
+                f"got {given!r}."
+            )
+        for label, tx in given.unfreeze().items():
+            check_transform(self, tx, f"the transform of {label!r}")
+        labels = self.param_labels
+        if not (isinstance(labels, FrozenTree) or callable(labels)):
+            raise TypeError(
+                f"{name_of(self)}: param_labels must be a tree of labels or a function of the "
+                f"parameters, got {labels!r}."
+            )
+
+    @property
+    def locality(self) -> str:
+        """The farthest locality of the transforms."""
+        return farthest(list(self.transforms.unfreeze().values()))
+
+    def _labels(self, tree: PyTree) -> PyTree:
+        labels = masks.resolve(self, self.param_labels, tree, kind=object)
+        known = self.transforms.unfreeze()
+        for path, label in trees.with_names(labels):
+            if not trees.is_hole(label) and label not in known:
+                listed = ", ".join(repr(k) for k in known)
+                raise ValueError(
+                    f"{name_of(self)}: the parameter {'/'.join(path) or 'at the root'} has the "
+                    f"label {label!r}, which has no transform; there are {listed}."
+                    f"{did_you_mean(label, [k for k in known if isinstance(k, str)])}"
+                )
+        return labels
+
+    def init(self, params):
+        """Return the states of all transforms, each for its own parameters."""
+        labels = self._labels(params)
+        return PartitionState(
+            {
+                label: MaskedState(
+                    tx.init(_keep(params, _has(labels, label), self, "the parameters have"))
+                )
+                for label, tx in self.transforms.unfreeze().items()
+            }
+        )
+
+    def update(self, updates, state, params=None, **extra):
+        """Update every group with its own transform."""
+        labels = self._labels(updates if params is None else params)
+        states = {}
+        same = self.mask_compatible_extra_args
+        for label, tx in self.transforms.unfreeze().items():
+            updates, states[label] = _run_masked(
+                self,
+                tx,
+                _has(labels, label),
+                updates,
+                state.inner_states[label],
+                params,
+                extra,
+                same,
+            )
+        return updates, PartitionState(states)
+
+
+multi_transform = partition  # Optax's older name
+MultiTransformState = PartitionState
+
+
+def _has(labels: PyTree, label: Any) -> PyTree:
+    return jax.tree.map(lambda x: x == label, labels)

@@ -1,0 +1,188 @@
+"""Hyperparameters that can be read and changed while training."""
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import masks
+from gradxform.base import Transform, call_update, check_transform, transform
+from gradxform.errors import did_you_mean, name_of
+from gradxform.numerics import at_least_float32, safe_increment, value_at
+from gradxform.types import Array, DType
+from gradxform.values import Value, annotation_kinds, frozen, keeping_arrays, printed, thawed, value
+
+
+class InjectStatefulHyperparamsState(NamedTuple):
+    """State of a transform made by `inject_hyperparams`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    hyperparams: Any  # a dict of scalars; those of the last update, read by the next
+    hyperparams_states: Any  # always {}: schedules here are functions of the count
+    inner_state: Any  # the inner state
+
+
+@value
+class inject_hyperparams(Value):
+    """Keep the hyperparameters of an optimizer in its state, where they can be read and set.
+
+    `inject_hyperparams(adamw)(learning_rate=1e-3)` is an adamw whose state has
+    `state.hyperparams["learning_rate"]`. Any number may be a schedule there, evaluated at every
+    update; the others can be set, in a jitted step too, without compiling anew. Hyperparameters
+    are float32 or wider, whatever the parameters are.
+
+    Args:
+      inner_factory: a transform class or an optimizer function, ours or another's.
+      static_args: the names of arguments to leave alone (a string or several).
+      hyperparam_dtype: the dtype of the hyperparameters, at least float32; float32 by default.
+
+    Raises:
+      ValueError: if `static_args` names no argument of the factory.
+    """
+
+    inner_factory: Callable[..., Any]
+    static_args: tuple[str, ...] | str = ()
+    hyperparam_dtype: DType = None
+
+    def __post_init__(self):
+        names = (self.static_args,) if isinstance(self.static_args, str) else self.static_args
+        known = list(inspect.signature(self.inner_factory).parameters)
+        for name in names:
+            if name not in known:
+                raise ValueError(
+                    f"inject_hyperparams: {name_of(self.inner_factory)} has no argument {name!r}, "
+                    f"only {', '.join(known)}.{did_you_mean(name, known)}"
+                )
+        object.__setattr__(self, "static_args", tuple(sorted(names)))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> "injected":
+        """Return the transform with these arguments, as the factory would."""
+        signature = inspect.signature(self.inner_factory)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{name_of(self.inner_factory)}: {error}.") from None
+        bound.apply_defaults()
+        kinds = {p.kind for p in signature.parameters.values()}
+        if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
+            raise TypeError(
+                f"inject_hyperparams: {name_of(self.inner_factory)} takes any number of "
+                "arguments; give a factory whose arguments have names."
+            )
+        return injected(self, tuple((k, frozen(v)) for k, v in bound.arguments.items()))
+
+    def __repr__(self) -> str:
+        rest = "".join(
+            f", {k}={printed(v)}"
+            for k, v in (
+                ("static_args", self.static_args),
+                ("hyperparam_dtype", self.hyperparam_dtype),
+            )
+            if v
+        )
+        return f"inject_hyperparams({printed(self.inner_factory)}{rest})"
+
+
+@transform
+class injected(Transform):
+    """A transform whose hyperparameters live in its state; made by `inject_hyperparams`.
+
+    Args:
+      factory: the `inject_hyperparams` value.
+      arguments: pairs of the name and the value of every argument of the inner factory.
+    """
+
+    factory: inject_hyperparams
+    arguments: tuple[Any, ...]
+
+    def __post_init__(self):
+        check_transform(self, self._inner({}), "what the factory returns")
+
+    def __repr__(self) -> str:
+        return f"{self.factory!r}({', '.join(f'{k}={printed(v)}' for k, v in self._given())})"
+
+    def _given(self) -> list[tuple[str, Any]]:
+        """The arguments that are not the factory's defaults."""
+        known = inspect.signature(self.factory.inner_factory).parameters
+        return [(k, v) for k, v in self.arguments if v is not known[k].default]
+
+    def _split(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return the numbers, the schedules, and all other arguments."""
+        numbers, schedules, rest = {}, {}, {}
+        annotations = _annotations(self.factory.inner_factory)
+        for name, x in self.arguments:
+            if name in self.factory.static_args or isinstance(x, bool):
+                rest[name] = x
+            elif isinstance(x, int | float | jax.Array):
+                numbers[name] = x
+            elif _is_schedule(x, annotations.get(name, inspect.Parameter.empty)):
+                schedules[name] = x
+            else:
+                rest[name] = x
+        return numbers, schedules, rest
+
+    def _scalar(self, x: Any) -> Array:
+        x = jnp.asarray(x)
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return x
+        return x.astype(at_least_float32(self.factory.hyperparam_dtype or jnp.float32))
+
+    def _inner(self, live: dict[str, Any]) -> Any:
+        """The inner transform with these hyperparameters; without any, with those it was given."""
+        numbers, schedules, rest = self._split()
+        rest = {k: thawed(v) for k, v in rest.items()}
+        if not live:
+            return self.factory.inner_factory(**(numbers | schedules | rest))
+        with keeping_arrays():
+            return self.factory.inner_factory(**(live | rest))
+
+    def init(self, params):
+        """Return the hyperparameters at step 0 and the inner state."""
+        numbers, schedules, _ = self._split()
+        count = jnp.zeros((), jnp.int32)
+        live = {k: self._scalar(x) for k, x in numbers.items()}
+        live |= {k: self._scalar(value_at(f, count)) for k, f in schedules.items()}
+        inner_state = self._inner(live).init(params)
+        return InjectStatefulHyperparamsState(count, live, {}, inner_state)
+
+    def update(self, updates, state, params=None, **extra):
+        """Update with the hyperparameters of the state, those with a schedule evaluated anew."""
+        numbers, schedules, _ = self._split()
+        for name in numbers:
+            if name not in state.hyperparams:
+                raise ValueError(
+                    f"inject_hyperparams: the state has no hyperparameter {name!r}, only "
+                    f"{', '.join(state.hyperparams)}. Was this state made by another optimizer?"
+                )
+        live = {k: self._scalar(state.hyperparams[k]) for k in numbers}
+        live |= {k: self._scalar(value_at(f, state.count)) for k, f in schedules.items()}
+        updates, inner_state = call_update(
+            self._inner(live), updates, state.inner_state, params, extra
+        )
+        count = safe_increment(state.count)
+        return updates, InjectStatefulHyperparamsState(count, live, {}, inner_state)
+
+
+def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        target = factory.__init__ if isinstance(factory, type) else factory
+        found = typing.get_type_hints(target, include_extras=True)
+        return found or typing.get_type_hints(factory, include_extras=True)
+    except (NameError, TypeError, AttributeError):  # annotations of another package, as strings
+        return {}
+
+
+def _is_schedule(x: Any, annotation: Any) -> bool:
+    """Whether a callable argument is a schedule: one stands where a number could, or unannotated.
+
+    A mask, a transform or a function of the parameters is not, although it can be called.
+    """
+    if not callable(x) or isinstance(x, masks.Mask | Transform | type):
+        return False
+    if annotation is inspect.Parameter.empty:
+        return True
+    kinds = annotation_kinds(annotation)
+    return float in kinds or int in kinds or complex in kinds
