@@ -3,13 +3,16 @@
 You write the update rule for one array; gradxform gives you the optimizer.
 """
 
+# Trees of arrays, under Optax's names.
+from gradxform import tree as tree
+
 # The core: what a transformation is, and how to write one.
 from gradxform._version import __version__ as __version__
 from gradxform.base import ArrayRule as ArrayRule
 from gradxform.base import EmptyState as EmptyState
 from gradxform.base import Transform as Transform
-from gradxform.base import apply_updates as apply_updates
-from gradxform.base import incremental_update as incremental_update
+from gradxform.apply import apply_updates as apply_updates
+from gradxform.apply import incremental_update as incremental_update
 from gradxform.base import transform as transform
 from gradxform.functions import GradientTransformation as GradientTransformation
 from gradxform.functions import GradientTransformationExtraArgs as GradientTransformationExtraArgs
@@ -29,9 +32,9 @@ from gradxform.types import Slot as Slot
 from gradxform.types import SupportsTransform as SupportsTransform
 from gradxform.types import Updates as Updates
 from gradxform.values import Value as Value
-from gradxform.values import register as register
+from gradxform.registry import register as register
 from gradxform.values import replace as replace
-from gradxform.values import value as value
+from gradxform.registry import value as value
 
 # Masks.
 from gradxform.masks import Mask as Mask
@@ -41,6 +44,33 @@ from gradxform.masks import label_by as label_by
 from gradxform.masks import ndim_at_least as ndim_at_least
 from gradxform.masks import none_of as none_of
 from gradxform.masks import path_matches as path_matches
+
+# Schedules.
+from gradxform.schedules import Schedule as Schedule
+from gradxform.schedules import as_schedule as as_schedule
+from gradxform.schedules import constant_schedule as constant_schedule
+from gradxform.schedules import cosine_decay_restarts as cosine_decay_restarts
+from gradxform.schedules import cosine_decay_schedule as cosine_decay_schedule
+from gradxform.schedules import cosine_onecycle_schedule as cosine_onecycle_schedule
+from gradxform.schedules import cosine_sign_decay as cosine_sign_decay
+from gradxform.schedules import exponential_decay as exponential_decay
+from gradxform.schedules import inverse_time_decay as inverse_time_decay
+from gradxform.schedules import join_schedules as join_schedules
+from gradxform.schedules import linear_cosine_decay as linear_cosine_decay
+from gradxform.schedules import linear_onecycle_schedule as linear_onecycle_schedule
+from gradxform.schedules import linear_schedule as linear_schedule
+from gradxform.schedules import linear_sign_decay as linear_sign_decay
+from gradxform.schedules import natural_exp_decay as natural_exp_decay
+from gradxform.schedules import piecewise_constant_schedule as piecewise_constant_schedule
+from gradxform.schedules import piecewise_interpolate_schedule as piecewise_interpolate_schedule
+from gradxform.schedules import polynomial_schedule as polynomial_schedule
+from gradxform.schedules import restart_sign_decay as restart_sign_decay
+from gradxform.schedules import sgdr_schedule as sgdr_schedule
+from gradxform.schedules import warmup_constant_schedule as warmup_constant_schedule
+from gradxform.schedules import warmup_cosine_decay_schedule as warmup_cosine_decay_schedule
+from gradxform.schedules import (
+    warmup_exponential_decay_schedule as warmup_exponential_decay_schedule,
+)
 
 # Transforms.
 from gradxform.transforms.adaptive import ScaleByAdamState as ScaleByAdamState

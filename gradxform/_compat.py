@@ -6,10 +6,9 @@ Everything here is public JAX API; when a name moves, it moves here and nowhere 
 from typing import Any
 
 import jax
+import jax.core
 
 
 def is_tracer(x: Any) -> bool:
     """Whether `x` is a value of a trace (under jit, vmap, grad, ...) and has no number yet."""
     return isinstance(x, jax.core.Tracer)
-
-

@@ -1,19 +1,16 @@
-"""What a transformation is: `Transform`, and `ArrayRule` for those that are a rule for one array."""
+"""What a transformation is: `Transform`, and `ArrayRule` for one given by its rule for an array."""
 
 import abc
 import inspect
-import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-import jax
-import jax.numpy as jnp
-
-from gradxform import lift, trees
-from gradxform.errors import name_of
-from gradxform.numerics import cast, promote
-from gradxform.types import OptState, Params, PyTree, Slot, SupportsTransform, Updates
-from gradxform.values import Value, value
+from gradxform import trees
+from gradxform.errors import name_of, shown
+from gradxform.registry import value
+from gradxform.running import STATES, routed, run_rules
+from gradxform.types import OptState, Params, PyTree, SupportsTransform, Updates
+from gradxform.values import Value
 
 T = TypeVar("T")
 
@@ -113,7 +110,7 @@ class ArrayRule(Transform):
 
     needs_params: ClassVar[bool] = False
     handles_complex: ClassVar[bool] = False
-    locality: ClassVar[str] = "array"
+    locality: Any = "array"
 
     def init(self, params: Params) -> OptState:
         """Return the initial state; by default there is none."""
@@ -158,11 +155,17 @@ def transform(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
     """
     if cls is None:
         return lambda c: transform(c, name=name)
-    if not issubclass(cls, Transform):
-        raise TypeError(f"{cls.__name__}: a transform subclasses ArrayRule or Transform.")
+    if not (isinstance(cls, type) and issubclass(cls, Transform)):
+        called = getattr(cls, "__name__", "transform")
+        raise TypeError(
+            f"{called}: a transform subclasses ArrayRule or Transform, {shown(cls)} does not."
+        )
     locality = cls.__dict__.get("locality", "array")
-    if isinstance(locality, str) and locality not in LOCALITIES:
-        raise ValueError(f"{cls.__name__}: locality must be one of {LOCALITIES}, got {locality!r}.")
+    if not (isinstance(locality, property) or locality in LOCALITIES):
+        listed = ", ".join(repr(k) for k in LOCALITIES)
+        raise ValueError(
+            f"{cls.__name__}: locality must be one of {listed}, got {shown(locality)}."
+        )
     made = value(cls, name=name)
     for method in ("init", "update"):
         function = getattr(made, method)
@@ -175,95 +178,17 @@ def transform(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
 def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
     def init(self, params: Params) -> OptState:
         trees.check_params(self, params)
-        return function(self, params)
+        state = function(self, params)
+        if not hasattr(state, "_fields"):
+            raise TypeError(
+                f"{name_of(self)}: init must return a NamedTuple, whose fields with one array per "
+                f"parameter are annotated Slot; got {shown(state)}."
+            )
+        STATES[type(self)] = type(state)
+        return state
 
     init.__doc__ = function.__doc__
     return init
-
-
-# ------------------------------------------------------------------------------ running the rules
-
-_SLOTS: dict[type, tuple[str, ...]] = {}
-
-
-def slot_fields(cls: type) -> tuple[str, ...]:
-    """Return the names of the fields of a state that hold one array per parameter."""
-    if cls not in _SLOTS:
-        hints = typing.get_type_hints(cls, include_extras=True)
-        _SLOTS[cls] = tuple(k for k, annotation in hints.items() if annotation == Slot)
-    return _SLOTS[cls]
-
-
-def run_rules(
-    rules: Sequence[ArrayRule],
-    updates: Updates,
-    states: Sequence[OptState],
-    params: Params | None,
-    extra: dict[str, Any],
-) -> tuple[Updates, list[OptState]]:
-    """Run neighbouring rules over a tree, together; only the first may look at all updates."""
-    treedef = jax.tree.structure(updates)
-    parts, new_states = [], []
-    for rule, state in zip(rules, states, strict=True):
-        if rule.needs_params and params is None:
-            raise ValueError(
-                f"{name_of(rule)}: needs the parameters; call update(updates, state, params)."
-            )
-        seen = updates if rule.locality == "tree" else None
-        fresh, *shared = rule.prepare(seen, state, params, **routed(rule, rule.prepare, extra))
-        names = slot_fields(type(fresh))
-        slots = tuple(
-            trees.align(rule, updates, treedef, getattr(fresh, k), f"the state's {k} has")
-            for k in names
-        )
-        mask = rule.active(updates if params is None else params)
-        if mask is not None:
-            mask = trees.align(rule, updates, treedef, mask, "the mask has").leaves()
-        parts.append(lift.Part(rule, slots, tuple(shared), mask))
-        new_states.append((fresh, names))
-    updates, new = lift.map_leaves(parts, updates, params)
-    return updates, [
-        state._replace(**{k: s.rebuilt(n) for k, s, n in zip(names, part.slots, leaves, strict=True)})
-        if names
-        else state
-        for (state, names), part, leaves in zip(new_states, parts, new, strict=True)
-    ]
-
-
-# -------------------------------------------------------------------------------- extra arguments
-
-_ACCEPTS: dict[Any, tuple[bool, frozenset[str], frozenset[str]]] = {}
-
-
-def _accepts(function: Callable[..., Any]) -> tuple[bool, frozenset[str], frozenset[str]]:
-    """Return whether `function` takes any keyword, which it names, and which of those it requires."""
-    found = inspect.signature(function).parameters.values()
-    anything = any(p.kind is p.VAR_KEYWORD for p in found)
-    named = {p.name for p in found if p.kind is p.KEYWORD_ONLY}
-    needed = {p.name for p in found if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
-    return anything, frozenset(named), frozenset(needed)
-
-
-def routed(part: Any, function: Callable[..., Any], extra: dict[str, Any]) -> dict[str, Any]:
-    """Return the extra arguments that `function` of `part` takes.
-
-    Raises:
-      TypeError: if it requires one that is not given.
-    """
-    key = (type(part), function.__name__) if isinstance(part, Transform) else None
-    taken = _ACCEPTS.get(key) if key else None
-    if taken is None:
-        taken = _accepts(function)
-        if key:
-            _ACCEPTS[key] = taken
-    anything, named, needed = taken
-    missing = sorted(needed - set(extra))
-    if missing:
-        raise TypeError(
-            f"{name_of(part)}: needs the extra argument {missing[0]!r}; "
-            f"call update(updates, state, params, {missing[0]}=...)."
-        )
-    return extra if anything else {k: v for k, v in extra.items() if k in named}
 
 
 def call_update(
@@ -274,20 +199,23 @@ def call_update(
     extra: dict[str, Any],
 ) -> tuple[Updates, OptState]:
     """Call the update of any accepted object with the extra arguments that it takes."""
-    return tx.update(updates, state, params, **routed(tx, tx.update, extra))
+    made = tx.update(updates, state, params, **routed(tx, tx.update, extra))
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise TypeError(f"{name_of(tx)}: update must return (updates, state), got {shown(made)}.")
+    return made[0], made[1]
 
 
 def check_transform(part: Any, tx: Any, what: str) -> None:
     """Require `tx` to be something with `init` and `update`."""
-    if isinstance(tx, type):
+    if isinstance(tx, type) or inspect.isroutine(tx):
         raise TypeError(
-            f"{name_of(part)}: {what} is the class {tx.__name__}, not a transform; "
-            f"call it: {tx.__name__}(...)."
+            f"{name_of(part)}: {what} is {shown(tx)}, not a transform; call it: {tx.__name__}(...)."
         )
     if not isinstance(tx, SupportsTransform):
         raise TypeError(
             f"{name_of(part)}: {what} must have init and update, as a transform does, "
-            f"got {tx!r}."
+            f"got {shown(tx)}."
+            + (" Unpack it with a star." if isinstance(tx, tuple | list) else "")
         )
 
 
@@ -304,48 +232,3 @@ def farthest(transforms: Sequence[Any]) -> str:
 def with_inner_locality(self: Any) -> str:
     """The locality of a wrapper: that of what it wraps."""
     return locality_of(self.inner)
-
-
-# -------------------------------------------------------------------------------- applying updates
-
-
-def _add(p: Any, u: Any) -> Any:
-    p, u = jnp.asarray(p), jnp.asarray(u)
-    dtype = promote(p.dtype, u.dtype)
-    return cast(cast(p, dtype) + cast(u, dtype), p.dtype)
-
-
-def apply_updates(params: Params, updates: Updates) -> Params:
-    """Return `params + updates`, each leaf in the dtype of its parameter.
-
-    Args:
-      params: the parameters.
-      updates: a tree of the same structure; a hole leaves its parameter as it is.
-
-    Raises:
-      ValueError: if the structures or the shapes differ.
-    """
-    us, treedef = jax.tree.flatten(updates)
-    ps = trees.align("apply_updates", updates, treedef, params, "the parameters have")
-    for i, (p, u) in enumerate(zip(ps.leaves(), us, strict=True)):
-        if jnp.shape(p) != jnp.shape(u):
-            raise ValueError(
-                f"apply_updates: the update of {trees.path_at(updates, i)} has shape "
-                f"{jnp.shape(u)}, the parameter has {jnp.shape(p)}."
-            )
-    return ps.rebuilt(lift.map_rows(_add, [ps.leaves(), us]))
-
-
-def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Any) -> PyTree:
-    """Return `step_size * new + (1 - step_size) * old`: one step of an exponential average.
-
-    Args:
-      new_tensors: the tree to move towards.
-      old_tensors: the average; holes stay as they are, and leaves keep their dtype.
-      step_size: the weight of the new, in [0, 1].
-    """
-
-    def one(new, old):
-        return None if new is None else cast(step_size * new + (1.0 - step_size) * old, old.dtype)
-
-    return jax.tree.map(one, new_tensors, old_tensors, is_leaf=lambda x: x is None)

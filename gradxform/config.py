@@ -6,6 +6,7 @@ Reading one looks names up in the registry and nowhere else: it never imports or
 says, beyond the registered constructors.
 """
 
+import dataclasses
 import inspect
 import json
 import math
@@ -13,9 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform._version import __version__
-from gradxform.errors import did_you_mean, name_of
+from gradxform.base import Transform
+from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.registry import REGISTRY
 from gradxform.types import SupportsTransform
-from gradxform.values import REGISTRY, FrozenTree, Value, fields_of, is_live, rebuild
+from gradxform.values import FrozenTree, Value, fields_of, is_live, rebuild
 from gradxform.wrappers.tune import injected
 
 Config = dict[str, Any]
@@ -36,9 +39,9 @@ def to_config(tx: Any) -> Config:
       TypeError: naming the place of anything that cannot be written: a function that is not
         registered, a class that is not, a transform of another library, a live array.
     """
-    body = _write(tx, name_of(tx))
+    body = _write(tx, "inject_hyperparams" if isinstance(tx, injected) else name_of(tx))
     if not isinstance(body, dict) or "name" not in body:
-        raise TypeError(f"to_config: a transform, schedule or mask is wanted, got {tx!r}.")
+        raise TypeError(f"to_config: a transform, schedule or mask is wanted, got {shown(tx)}.")
     return {"version": __version__, **body}
 
 
@@ -75,10 +78,7 @@ def from_config(config: Config) -> Any:
         raise TypeError(f"config.version: must be a string, got {version!r}.")
     if "name" not in body:
         raise ValueError("config: no 'name'; it says which transform this is.")
-    made = _read(body, "config")
-    if not isinstance(made, Value | SupportsTransform):
-        raise TypeError(f"config: {body['name']!r} is not a transform, schedule or mask.")
-    return made
+    return _read(body, "config")
 
 
 def from_json(text: str) -> Any:
@@ -87,6 +87,8 @@ def from_json(text: str) -> Any:
     Raises:
       ValueError: if the text is not JSON, or names a thing twice.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"config: JSON text is wanted, got {shown(text)}.")
     try:
         data = json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constants)
     except json.JSONDecodeError as error:
@@ -124,10 +126,10 @@ def _write(x: Any, path: str) -> Any:
     if isinstance(x, Value):
         return _write_value(x, path)
     if isinstance(x, FrozenTree):
-        return _write_tree(x.unfreeze(), path)
-    if isinstance(x, tuple | list | dict) and not hasattr(x, "_fields"):
+        return _write(x.unfreeze(), path)
+    if type(x) in (tuple, list, dict):
         return _write_tree(x, path)
-    if isinstance(x, SupportsTransform):
+    if isinstance(x, SupportsTransform) and not isinstance(x, type):
         raise TypeError(
             f"{path}: {name_of(x)} is not a registered transform and cannot be written. Use "
             "gradxform's of that name, or make it a class with @transform(name='package:name')."
@@ -136,12 +138,12 @@ def _write(x: Any, path: str) -> Any:
         for name, made in REGISTRY.items():
             if made is x:
                 return {"function": name}
-        what = "a lambda" if getattr(x, "__name__", "") == "<lambda>" else f"the function {x!r}"
+        what = "a lambda" if getattr(x, "__name__", "") == "<lambda>" else shown(x)
         raise TypeError(
             f"{path}: {what} cannot be written. Use a schedule or a mask of the library, or "
-            "register the function with register('package:name', function)."
+            "register it with register('package:name', ...)."
         )
-    raise TypeError(f"{path}: {x!r} cannot be written.")
+    raise TypeError(f"{path}: {shown(x)} cannot be written.")
 
 
 def _write_value(x: Value, path: str) -> Config:
@@ -149,7 +151,8 @@ def _write_value(x: Value, path: str) -> Config:
     if name is None:
         raise TypeError(
             f"{path}: the class {type(x).__name__} is not registered; decorate it with "
-            f"@transform(name='package:{type(x).__name__}')."
+            f"{'@transform' if isinstance(x, Transform) else '@value'}"
+            f"(name='package:{type(x).__name__}')."
         )
     fields = {}
     for field, v in fields_of(x).items():
@@ -173,15 +176,12 @@ def _write_injected(x: injected, path: str) -> Config:
 def _write_tree(x: Any, path: str) -> Any:
     """Lists and dicts with plain keys as they are; the others with their kind."""
     if isinstance(x, dict):
-        items = {k: _write_tree(v, f"{path}[{k!r}]") for k, v in x.items()}
+        items = {k: _write(v, f"{path}[{k!r}]") for k, v in x.items()}
         if all(isinstance(k, str) for k in items) and not _RESERVED & items.keys():
             return items
         return {"dict": [[_write(k, path), v] for k, v in items.items()]}
-    if isinstance(x, tuple) and not hasattr(x, "_fields"):
-        return {"tuple": [_write_tree(v, f"{path}[{i}]") for i, v in enumerate(x)]}
-    if isinstance(x, list):
-        return [_write_tree(v, f"{path}[{i}]") for i, v in enumerate(x)]
-    return _write(x, path)
+    items = [_write(v, f"{path}[{i}]") for i, v in enumerate(x)]
+    return {"tuple": items} if isinstance(x, tuple) else items
 
 
 _RESERVED = {"name", "dict", "tuple", "function", "number"}
@@ -196,7 +196,7 @@ def _read(x: Any, path: str) -> Any:
     if not isinstance(x, dict):
         if x is None or isinstance(x, bool | int | float | str):
             return x
-        raise TypeError(f"{path}: plain data is wanted, got {x!r}.")
+        raise TypeError(f"{path}: plain data is wanted, got {shown(x)}.")
     if "name" in x:
         return _read_value(x, path)
     if len(x) == 1:
@@ -206,7 +206,7 @@ def _read(x: Any, path: str) -> Any:
         if kind == "dict":
             return _read_dict(body, path)
         if kind == "number":
-            if body not in _NUMBERS:
+            if not isinstance(body, str) or body not in _NUMBERS:
                 raise ValueError(f"{path}: a number is one of 'inf', '-inf', got {body!r}.")
             return _NUMBERS[body]
         if kind == "function":
@@ -226,7 +226,11 @@ def _read_dict(body: Any, path: str) -> dict[Any, Any]:
         if not isinstance(pair, list) or len(pair) != 2:
             raise TypeError(f"{path}[{i}]: a pair [key, value] is wanted, got {pair!r}.")
         key = _read(pair[0], f"{path}[{i}]")
-        out[tuple(key) if isinstance(key, list) else key] = _read(pair[1], f"{path}[{i}]")
+        if isinstance(key, list | dict):
+            raise TypeError(f"{path}[{i}]: a {type(key).__name__} cannot be a key, got {key!r}.")
+        if key in out:
+            raise ValueError(f"{path}[{i}]: the key {key!r} is given twice.")
+        out[key] = _read(pair[1], f"{path}[{key!r}]")
     return out
 
 
@@ -243,33 +247,68 @@ def _look_up(name: Any, path: str, what: str) -> Callable[..., Any]:
 
 def _read_value(x: Config, path: str) -> Any:
     made = _look_up(x["name"], path, "transform")
+    if _is_plain_function(made):
+        raise TypeError(
+            f"{path}: {x['name']!r} is a function, not a transform, schedule or mask; where a "
+            f"field takes a function, write it as {{'function': {x['name']!r}}}."
+        )
     given = {k: v for k, v in x.items() if k != "name"}
     if x["name"] == "inject_hyperparams" and "arguments" in given:
         return _read_injected(given, path)
     variadic = getattr(made, "variadic", None)
-    known = list(inspect.signature(made).parameters if variadic is None else made.__dataclass_fields__)
+    parameters = inspect.signature(made).parameters
+    known = list(parameters) if variadic is None else _field_names(made)
     for field in given:
         if field not in known:
             raise ValueError(
-                f"{path}: {x['name']} has no field {field!r}.{did_you_mean(field, known)}"
+                f"{path}: {x['name']} has no field {field!r}, only {', '.join(known) or 'none'}."
+                f"{did_you_mean(field, known)}"
             )
     fields = {k: _read(v, f"{path}.{k}") for k, v in given.items()}
     if variadic is not None and not isinstance(fields.get(variadic, []), list | tuple):
         raise TypeError(f"{path}.{variadic}: a list is wanted, got {given[variadic]!r}.")
+    for field in known:
+        if variadic is None and field not in given and _required(parameters[field]):
+            raise ValueError(f"{path}: {x['name']} needs the field {field!r}.")
     try:
         if variadic is not None:
             return rebuild(made, {variadic: ()} | fields)  # type: ignore[arg-type]
-        return made(**fields)
+        found = made(**fields)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{path}: {error}") from None
+        raise _placed(error, path) from None
+    if not isinstance(found, Value | SupportsTransform):
+        raise TypeError(f"{path}: {x['name']!r} makes no transform, schedule or mask.")
+    return found
+
+
+def _field_names(cls: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(cls)]
+
+
+def _is_plain_function(made: Any) -> bool:
+    """Whether what is registered says of itself that it returns no value: it is then not called."""
+    if isinstance(made, type):
+        return False
+    said = getattr(made, "__annotations__", {}).get("return", Value)
+    return not (isinstance(said, type) and issubclass(said, Value))
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    varies = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not varies
+
+
+def _placed(error: Exception, path: str) -> Exception:
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    return kind(f"{path}: {error}")
 
 
 def _read_injected(given: Config, path: str) -> Any:
     arguments = _read(given.pop("arguments"), f"{path}.arguments")
     factory = _read_value({"name": "inject_hyperparams", **given}, path)
     if not isinstance(arguments, dict):
-        raise TypeError(f"{path}.arguments: a dict is wanted, got {arguments!r}.")
+        raise TypeError(f"{path}.arguments: a dict is wanted, got {shown(arguments)}.")
     try:
         return factory(**arguments)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{path}.arguments: {error}") from None
+        raise _placed(error, f"{path}.arguments") from None

@@ -6,12 +6,13 @@ inside a trace, and schedules, are let through.
 """
 
 import difflib
+import inspect
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import jax
-
+import jax.numpy as jnp
 
 
 def name_of(part: Any) -> str:
@@ -24,6 +25,22 @@ def name_of(part: Any) -> str:
     if isinstance(registered, str):
         return registered
     return getattr(part, "__name__", type(part).__name__)
+
+
+def shown(x: Any) -> str:
+    """Spell the value that a message refuses: on one line, and never the entries of an array."""
+    if getattr(x, "shape", ()) and hasattr(x, "dtype"):
+        return f"an array of shape {x.shape}"
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return "a PRNG key"
+    if isinstance(x, tuple | list | dict) and any(hasattr(k, "shape") for k in jax.tree.leaves(x)):
+        return f"a {type(x).__name__} of arrays"
+    if inspect.isroutine(x):
+        return f"the function {x.__name__}"
+    if isinstance(x, type):
+        return f"the class {x.__name__}"
+    text = " ".join(repr(x).split())
+    return text if len(text) <= 200 else text[:200] + " ..."
 
 
 def _number(value: Any) -> bool:

@@ -6,7 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, EmptyState, Transform, check_transform, routed, transform
+from gradxform import trees
+from gradxform.base import ArrayRule, EmptyState, Transform, check_transform, transform
+from gradxform.running import check_state, routed
 from gradxform.types import SupportsTransform
 
 
@@ -44,7 +46,12 @@ class GradientTransformation(Transform, metaclass=_EveryTransform):
 
 @transform
 class GradientTransformationExtraArgs(GradientTransformation):
-    """The same as `GradientTransformation`, which already hands on extra arguments."""
+    """The same as `GradientTransformation`, which already hands on extra arguments.
+
+    Args:
+      init_fn: as there.
+      update_fn: as there.
+    """
 
     init_fn: Callable[..., Any]
     update_fn: Callable[..., Any]
@@ -109,6 +116,7 @@ class stateless(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Return what `f` returns."""
+        check_state(self, state, EmptyState)
         return self.f(updates, params), EmptyState()
 
 
@@ -129,10 +137,16 @@ class stateless_with_tree_map(Transform):
 
     def init(self, params):
         """Return the empty state."""
+        trees.check_params(self, params)
         return EmptyState()
 
     def update(self, updates, state, params=None, **extra):
         """Return `f` of every leaf."""
-        if params is None:
-            return jax.tree.map(lambda u: self.f(u, None), updates), EmptyState()
-        return jax.tree.map(self.f, updates, params), EmptyState()
+        check_state(self, state, EmptyState)
+        us, treedef = jax.tree.flatten(updates)
+        ps: list[Any] = [None] * len(us)
+        if params is not None:
+            ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
+            trees.check_like(self, updates, ps, "the parameter has")
+        made = [self.f(u, p) for u, p in zip(us, ps, strict=True)]
+        return jax.tree.unflatten(treedef, made), EmptyState()

@@ -23,9 +23,7 @@ def as_optax(tx: Transform) -> Any:
     try:
         import optax
     except ImportError as error:
-        raise ImportError(
-            "as_optax: optax is not installed; install gradxform[optax]."
-        ) from error
+        raise ImportError("as_optax: optax is not installed; install gradxform[optax].") from error
     check_transform("as_optax", tx, "tx")
     if not isinstance(tx, Transform):
         raise TypeError(f"as_optax: {name_of(tx)} is not a transform of this library.")

@@ -5,20 +5,24 @@ argument is the tuple of rules itself, so that it is traced once per distinct le
 once per leaf, in a trace as well as eagerly. Leaves of equal signature go through in chunks, which
 divides the cost of a call by the chunk.
 
+Inside a trace a leaf without fellows needs no call of its own: its rules are traced in place.
+
 The policies that hold for every rule live here: computing in float32 or wider and casting back,
 holes, checks with the path of the leaf, and the live numbers that a rule holds.
 """
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from gradxform import trees
 from gradxform._compat import is_tracer
-from gradxform.errors import name_of
+from gradxform.errors import name_of, shown
 from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dtype
 from gradxform.types import Array, PyTree
 from gradxform.values import put_live, take_live
@@ -120,7 +124,8 @@ def map_leaves(
         active = tuple(rules[k] for k in on)
         scalars = tuple(shared[k] for k in on)
         if len(chunk) == 1:
-            done = [_one(active, held, *leaves[0], scalars)]
+            one = _apply if is_tracer(leaves[0][0]) else _one
+            done = [one(active, held, *leaves[0], scalars)]
         else:
             done = _many(active, held, leaves, scalars)
         for i, (u, fresh) in zip(chunk, done, strict=True):
@@ -147,7 +152,8 @@ def _check(parts: Sequence[Part], updates: PyTree, i: int, g: Any, p: Any) -> No
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(
             f"{name_of(first)}: gradient of {trees.path_at(updates, i)} has dtype {dtype}; only "
-            "floating gradients can be transformed. Leave it out with masked(...) or partition(...)."
+            "floating gradients can be transformed. Leave it out with masked(...) or "
+            "partition(...)."
         )
     if jnp.issubdtype(dtype, jnp.complexfloating):
         for part in parts:
@@ -185,12 +191,25 @@ def _apply(rules, held, g, p, slots, local, shared):
         per_leaf = iter(mine)
         scalars = [up(jnp.asarray(next(per_leaf) if x is None else x)) for x in common]
         made = put_live(rule, held) if held else rule
-        result = made.rule(u, *(up(s) for s in old), wide_p, *scalars)
+        with _promoting(dtype):
+            result = made.rule(u, *(up(s) for s in old), wide_p, *scalars)
         u, *new = result if isinstance(result, tuple) else (result,)
+        if not hasattr(u, "dtype"):
+            raise TypeError(
+                f"{name_of(rule)}: rule must return the update and then its slots, got "
+                f"{shown(result)}."
+            )
         _check_result(rule, g, u, old, new)
         out.append(tuple(cast(s, o.dtype) for s, o in zip(new, old, strict=True)))
         u = cast(u, dtype)
     return cast(u, trees.dtype_of(g)), tuple(out)
+
+
+def _promoting(dtype):
+    """Let real numbers meet complex ones, also where JAX is told to be strict."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return jax.numpy_dtype_promotion("standard")
+    return contextlib.nullcontext()
 
 
 def _check_result(rule, g, u, old, new):
@@ -225,28 +244,40 @@ def _many(rules, held, leaves, shared):
 # ------------------------------------------------------------------------------ whole-tree helpers
 
 
+# `lax` rather than `jnp` below: these run once per leaf, and an operator of `jnp` takes several
+# times as long to trace.
+
+
 def _sum_sq(x: Array) -> Array:
-    return jnp.sum(abs_sq(cast(jnp.asarray(x), at_least_float32(trees.dtype_of(x)))))
-
-
-_one_sum_sq = jax.jit(_sum_sq)
+    if not jnp.issubdtype(trees.dtype_of(x), jnp.number):
+        raise TypeError(f"global_norm: a tree of numbers is wanted, got {shown(x)}.")
+    x = cast(jnp.asarray(x), at_least_float32(trees.dtype_of(x)))
+    if jnp.iscomplexobj(x):
+        return jnp.sum(abs_sq(x))
+    return lax.reduce_sum(lax.mul(x, x), tuple(range(x.ndim)))
 
 
 @jax.jit
 def _many_sum_sq(xs: list[Any]) -> Array:
-    return functools.reduce(_add, [_one_sum_sq(x) for x in xs])
+    return functools.reduce(_add, [_sum_sq(x) for x in xs])
 
 
 def _add(a: Array, b: Array) -> Array:
-    dtype = promote(a.dtype, b.dtype)
-    return cast(a, dtype) + cast(b, dtype)
+    if a.dtype != b.dtype:
+        dtype = promote(a.dtype, b.dtype)
+        a, b = cast(a, dtype), cast(b, dtype)
+    return lax.add(a, b)
 
 
 def sum_of_squares(tree: PyTree) -> Array:
     """Return the sum of |x|^2 over every entry of every leaf, in float32 or wider."""
     leaves = jax.tree.leaves(tree)
     keys = [signature(x) for x in leaves]
-    sums = [_many_sum_sq([leaves[i] for i in chunk]) for chunk in chunked(keys, 4 * CHUNK)]
+    sums = []
+    for chunk in chunked(keys):
+        alone = len(chunk) == 1 and is_tracer(leaves[chunk[0]])
+        xs = [leaves[i] for i in chunk]
+        sums.append(_sum_sq(xs[0]) if alone else _many_sum_sq(xs))
     return functools.reduce(_add, sums) if sums else jnp.zeros((), jnp.float32)
 
 
@@ -263,25 +294,24 @@ def map_rows(one: Callable[..., Any], columns: Sequence[list[Any]], *scalars: An
     """Return `one(*row, *scalars)` for every row of several lists of leaves.
 
     Args:
-      one: a function of arrays, defined at module level (it is the key of a compiled call); it may
-        return a tuple.
+      one: a function of a few operations on arrays, defined at module level (it is the key of a
+        compiled call); it may return a tuple.
       columns: lists of leaves of equal length.
       *scalars: what every call gets.
     """
     keys = [tuple(map(signature, row)) for row in zip(*columns, strict=True)]
     out: list[Any] = [None] * len(keys)
     for chunk in chunked(keys):
-        done = _rows(one, [tuple(column[i] for column in columns) for i in chunk], scalars)
+        rows = [tuple(column[i] for column in columns) for i in chunk]
+        if len(rows) == 1 and is_tracer(rows[0][0]):
+            done = [one(*rows[0], *scalars)]
+        else:
+            done = _rows(one, rows, scalars)
         for i, x in zip(chunk, done, strict=True):
             out[i] = x
     return out
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _row(one, row, scalars):
-    return one(*row, *scalars)
-
-
-@functools.partial(jax.jit, static_argnums=0)
 def _rows(one, rows, scalars):
-    return [_row(one, row, scalars) for row in rows]
+    return [one(*row, *scalars) for row in rows]

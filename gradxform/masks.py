@@ -6,19 +6,23 @@ Equinox module) and before and after a partition. `&`, `|` and `~` combine masks
 
 import abc
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from gradxform import trees
-from gradxform.errors import at_least, name_of
+from gradxform.errors import at_least, name_of, shown
+from gradxform.registry import value
+from gradxform.trees import said
 from gradxform.types import PyTree
-from gradxform.values import FrozenTree, Value, value
+from gradxform.values import FrozenTree, Value
 
 
 class Mask(Value, abc.ABC):
     """A predicate on the leaves of the parameters."""
+
+    never_schedule = True
 
     @abc.abstractmethod
     def test(self, path: tuple[str, ...], leaf: Any) -> bool:
@@ -72,7 +76,8 @@ class path_matches(Mask):
             re.compile(self.pattern)
         except re.error as error:
             raise ValueError(
-                f"path_matches: pattern must be a regular expression, got {self.pattern!r}: {error}."
+                f"path_matches: pattern must be a regular expression, got {self.pattern!r}: "
+                f"{error}."
             ) from None
 
     def test(self, path, leaf):
@@ -88,7 +93,7 @@ class _Combination(Mask):
             if not isinstance(mask, Mask):
                 raise TypeError(
                     f"{name_of(self)}: masks are combined with masks such as ndim_at_least(2), "
-                    f"got {mask!r}."
+                    f"got {shown(mask)}."
                 )
 
 
@@ -97,6 +102,10 @@ class all_of(_Combination):
     """Select the leaves that every one of the masks selects; written `a & b`."""
 
     masks: tuple[Any, ...] = ()
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *masks: Any): ...
 
     def test(self, path, leaf):
         """Return whether all masks select the leaf."""
@@ -109,6 +118,10 @@ class any_of(_Combination):
 
     masks: tuple[Any, ...] = ()
 
+    if TYPE_CHECKING:
+
+        def __init__(self, *masks: Any): ...
+
     def test(self, path, leaf):
         """Return whether any mask selects the leaf."""
         return any(mask.test(path, leaf) for mask in self.masks)
@@ -120,6 +133,10 @@ class none_of(_Combination):
 
     masks: tuple[Any, ...] = ()
 
+    if TYPE_CHECKING:
+
+        def __init__(self, *masks: Any): ...
+
     def test(self, path, leaf):
         """Return whether no mask selects the leaf."""
         return not any(mask.test(path, leaf) for mask in self.masks)
@@ -130,8 +147,8 @@ class label_by(Value):
     """Label the parameters by masks, for `partition`.
 
     Args:
-      *pairs: pairs `(label, mask)`; the first whose mask selects a parameter gives its label. A mask
-        of True selects all that is left.
+      *pairs: pairs `(label, mask)`; the first whose mask selects a parameter gives its label. A
+        mask of True selects all that is left.
 
     Raises:
       ValueError: when called, if no mask selects a parameter.
@@ -141,12 +158,18 @@ class label_by(Value):
 
     variadic = "pairs"
 
+    if TYPE_CHECKING:
+
+        def __init__(self, *pairs: Any): ...
+
+    never_schedule = True
+
     def __post_init__(self):
         for i, pair in enumerate(self.pairs):
             good = isinstance(pair, tuple | list) and len(pair) == 2
             if not good or not isinstance(pair[1], Mask | bool):
                 raise TypeError(
-                    f"label_by: argument {i} must be a pair (label, mask), got {pair!r}."
+                    f"label_by: argument {i} must be a pair (label, mask), got {shown(pair)}."
                 )
         object.__setattr__(self, "pairs", tuple((label, mask) for label, mask in self.pairs))
 
@@ -159,7 +182,7 @@ class label_by(Value):
             if mask is True or (mask and mask.test(path, leaf)):
                 return label
         raise ValueError(
-            f"label_by: no mask selects the parameter {_said(path)}; end with (label, True)."
+            f"label_by: no mask selects the parameter {said(path)}; end with (label, True)."
         )
 
 
@@ -192,18 +215,18 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
                 entry = found[path[:end]]
                 if kind is bool and not isinstance(entry, bool):
                     raise TypeError(
-                        f"{name_of(part)}: the mask's entry at {_said(path[:end])} must be True "
-                        f"or False, got {entry!r}."
+                        f"{name_of(part)}: the mask's entry at {said(path[:end])} must be True "
+                        f"or False, got {shown(entry)}."
                     )
                 return entry
-        raise ValueError(f"{name_of(part)}: no entry for the parameter {_said(path)}.")
+        raise ValueError(f"{name_of(part)}: no entry for the parameter {said(path)}.")
 
     out = trees.map_with_names(look_up, tree)
     held = {path for path, leaf in trees.with_names(tree) if trees.is_hole(leaf)}
     for path, entry in found.items():
         if path not in used and not trees.is_hole(entry) and not _covers_hole(path, held):
             raise ValueError(
-                f"{name_of(part)}: the entry {_said(path)}: {entry!r} matches no parameter."
+                f"{name_of(part)}: the entry {said(path)}: {shown(entry)} matches no parameter."
             )
     return out
 
@@ -212,5 +235,17 @@ def _covers_hole(path: tuple[str, ...], holes: set[tuple[str, ...]]) -> bool:
     return any(h[: len(path)] == path or path[: len(h)] == h for h in holes)
 
 
-def _said(path: tuple[str, ...]) -> str:
-    return "".join(f"[{k!r}]" for k in path) or "the root"
+def check_mask(part: Any, mask: Any) -> None:
+    """Require a mask, a tree of booleans or a function of the parameters."""
+    good = isinstance(mask, bool | FrozenTree | Mask) or callable(mask)
+    if not good or isinstance(mask, type | label_by):
+        raise TypeError(
+            f"{name_of(part)}: mask must be a mask such as ndim_at_least(2), a tree of booleans or "
+            f"a function of the parameters, got {shown(mask)}."
+        )
+    if isinstance(mask, FrozenTree):
+        for leaf in mask.leaves:
+            if not isinstance(leaf, bool) and leaf is not None:
+                raise TypeError(
+                    f"{name_of(part)}: the mask's entries must be True or False, got {shown(leaf)}."
+                )

@@ -1,10 +1,12 @@
 """The famous names: each is one `return chain(...)`."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gradxform.base import Transform
+from gradxform.errors import shown
 from gradxform.functions import identity
+from gradxform.registry import register
 from gradxform.transforms.adaptive import (
     scale_by_adam,
     scale_by_amsgrad,
@@ -17,7 +19,6 @@ from gradxform.transforms.normalizing import scale_by_trust_ratio
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_lion, scale_by_sign
 from gradxform.types import DType, ScalarOrSchedule, StaticTree
-from gradxform.values import register
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import masked
 
@@ -32,6 +33,19 @@ def optimizer(function: F) -> F:
     register(function.__name__, function)
     OPTIMIZERS[function.__name__] = function
     return function
+
+
+def _momentum(
+    name: str, momentum: Any, nesterov: bool, accumulator_dtype: Any = None
+) -> trace | identity:
+    """Return `trace`; without momentum nothing, refusing the arguments that only it reads."""
+    made = trace(0.0 if momentum is None else momentum, nesterov, accumulator_dtype)
+    if momentum is not None:
+        return made
+    for field, given in (("nesterov", nesterov), ("accumulator_dtype", accumulator_dtype)):
+        if given:
+            raise ValueError(f"{name}: {field}={given!r} has no effect without a momentum.")
+    return identity()
 
 
 @optimizer
@@ -55,7 +69,7 @@ def sgd(
     2013, equations (1-4).
     """
     return chain(
-        identity() if momentum is None else trace(momentum, nesterov, accumulator_dtype),
+        _momentum("sgd", momentum, nesterov, accumulator_dtype),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -228,11 +242,13 @@ def rmsprop(
     Reference: Hinton, Neural Networks for Machine Learning, lecture 6e, 2012; Graves, Generating
     Sequences With Recurrent Neural Networks, 2013, equations (38-45).
     """
+    if not isinstance(centered, bool):
+        raise TypeError(f"rmsprop: centered must be True or False, got {shown(centered)}.")
     scale_by = scale_by_stddev if centered else scale_by_rms
     return chain(
         scale_by(decay, eps, initial_scale, eps_in_sqrt, bias_correction),
         scale_by_learning_rate(learning_rate),
-        identity() if momentum is None else trace(momentum, nesterov),
+        _momentum("rmsprop", momentum, nesterov),
     )
 
 

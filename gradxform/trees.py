@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from gradxform._compat import is_tracer
 from gradxform.errors import leaf_path, name_of
 from gradxform.numerics import at_least_float32, real_dtype
 from gradxform.types import MaskedNode, PyTree
@@ -73,7 +75,10 @@ def path_at(tree: PyTree, index: int) -> str:
 def dtype_of(x: Any) -> Any:
     """Return the dtype of an array, or the one that a Python number would get."""
     found = getattr(x, "dtype", None)
-    return jnp.result_type(x) if found is None else found
+    if found is None:  # a string would be read as the name of a dtype
+        number = isinstance(x, bool | int | float | complex)
+        found = jnp.result_type(x) if number else np.asarray(x).dtype
+    return found
 
 
 def check_params(part: Any, params: PyTree) -> None:
@@ -85,10 +90,11 @@ def check_params(part: Any, params: PyTree) -> None:
         except TypeError:
             good = False
         if not good:
-            said = getattr(leaf, "dtype", None) or type(leaf).__name__
+            dtype = getattr(leaf, "dtype", None) or type(leaf).__name__
             raise TypeError(
-                f"{name_of(part)}: parameter {path_at(params, index)} has dtype {said}; only "
-                "floating parameters can be optimized. Leave it out with masked(...) or partition(...)."
+                f"{name_of(part)}: parameter {path_at(params, index)} has dtype {dtype}; only "
+                "floating parameters can be optimized. Leave it out with masked(...) or "
+                "partition(...)."
             )
 
 
@@ -107,7 +113,7 @@ def full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     """Return one array filled with `fill` per parameter; dtypes as in `zeros_like`."""
 
     def make(p):
-        return jnp.full_like(p, fill, dtype=dtype or at_least_float32(dtype_of(p)))
+        return _filled(p, fill, dtype or at_least_float32(dtype_of(p)))
 
     return jax.tree.map(make, params)
 
@@ -121,9 +127,16 @@ def real_full_like(params: PyTree, fill: float) -> PyTree:
     """Return one real array filled with `fill` per parameter, also for a complex one."""
 
     def make(p):
-        return jnp.full_like(p, fill, dtype=real_dtype(at_least_float32(dtype_of(p))))
+        return _filled(p, fill, real_dtype(at_least_float32(dtype_of(p))))
 
     return jax.tree.map(make, params)
+
+
+def _filled(p: Any, fill: float, dtype: Any) -> Any:
+    made = jnp.full_like(p, fill, dtype=dtype)
+    # Under jit, XLA puts what is made of no input on one device, wherever the parameter is. Adding
+    # something that is never true, but looks at the parameter, carries its sharding over.
+    return made + (jnp.real(p) < -jnp.inf).astype(dtype) if is_tracer(p) else made
 
 
 class Aligned(NamedTuple):
@@ -151,6 +164,22 @@ class Aligned(NamedTuple):
         return jax.tree.unflatten(self.treedef, out)
 
 
+def check_like(part: Any, updates: PyTree, others: list[Any], what: str) -> None:
+    """Require every update to be a floating array of the shape of its fellow in `others`."""
+    for index, (g, other) in enumerate(zip(jax.tree.leaves(updates), others, strict=True)):
+        if not jnp.issubdtype(dtype_of(g), jnp.inexact):
+            raise TypeError(
+                f"{name_of(part)}: gradient of {path_at(updates, index)} has dtype {dtype_of(g)}; "
+                "only floating gradients can be transformed. Leave it out with masked(...) or "
+                "partition(...)."
+            )
+        if jnp.shape(g) != jnp.shape(other):
+            raise ValueError(
+                f"{name_of(part)}: gradient of {path_at(updates, index)} has shape {jnp.shape(g)}, "
+                f"{what} {jnp.shape(other)}."
+            )
+
+
 def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Aligned:
     """Match the leaves of `tree` to those of `lead`, the updates.
 
@@ -158,7 +187,7 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
     FrozenDict and a hole in `lead` leaves the leaf of `tree` alone.
 
     Raises:
-      ValueError: if `lead` has a leaf that `tree` has not, or lacks one without a hole in its place.
+      ValueError: if `lead` has a leaf that `tree` has not, or lacks one with no hole in its place.
     """
     own, treedef = jax.tree.flatten(tree)
     if treedef == lead_def:
@@ -172,7 +201,7 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
     for path in wanted:
         if path not in found:
             raise ValueError(
-                f"{name_of(part)}: the updates have a leaf {_said(path)}, {what} none. "
+                f"{name_of(part)}: the updates have a leaf {said(path)}, {what} none. "
                 f"{_remedy(what)}"
             )
         where.append(found[path])
@@ -180,13 +209,14 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
     for path in found:
         if path not in covered and not any(path[: len(h)] == h for h in holes):
             raise ValueError(
-                f"{name_of(part)}: {what} a leaf {_said(path)}, the updates none. A gradient of "
+                f"{name_of(part)}: {what} a leaf {said(path)}, the updates none. A gradient of "
                 "None in its place would freeze the parameter for this step."
             )
     return Aligned(own, treedef, where)
 
 
-def _said(path: Path) -> str:
+def said(path: Path) -> str:
+    """Spell names as `leaf_path` does a key path: `['dense']['kernel']`."""
     return "".join(f"[{k!r}]" for k in path) or "at the root"
 
 

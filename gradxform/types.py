@@ -35,10 +35,11 @@ class _TreeMark:
     """Marks the fields of a transform that may hold a static tree (kept as a FrozenTree)."""
 
 
-# In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` leaf by leaf.
+# In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` by leaf.
 Slot = Annotated[Any, _SlotMark]
 
-# In a transform: anything `jnp.dtype` understands. Stored by its name, so that it prints and serializes.
+# In a transform: anything `jnp.dtype` understands. Stored by its name, so that it prints and
+# serializes.
 DType = Annotated[Any, _DTypeMark]
 
 # In a transform: a seed or a PRNG key. Stored as integers, so that it prints and serializes.

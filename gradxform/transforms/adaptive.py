@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import non_negative, unit_interval
+from gradxform.errors import finite, non_negative, unit_interval
 from gradxform.numerics import abs_sq, bias_correction, safe_increment
 from gradxform.trees import real_full_like, real_zeros_like, zeros_like
 from gradxform.types import Array, DType, Slot
@@ -62,6 +62,7 @@ class scale_by_adam(ArrayRule):
     def __post_init__(self):
         unit_interval(self, "b1", "b2")
         non_negative(self, "eps", "eps_root")
+        finite(self, "eps", "eps_root")
 
     def init(self, params):
         """Return moments of zeros."""
@@ -136,6 +137,7 @@ class scale_by_amsgrad(ArrayRule):
     def __post_init__(self):
         unit_interval(self, "b1", "b2")
         non_negative(self, "eps", "eps_root")
+        finite(self, "eps", "eps_root")
 
     def init(self, params):
         """Return moments of zeros."""
@@ -169,7 +171,7 @@ class ScaleByRmsState(NamedTuple):
 
 
 def _over_root(x, g, eps, eps_in_sqrt):
-    """g / sqrt(x + eps), or g / (sqrt(x) + eps)."""
+    """Return g / sqrt(x + eps), or g / (sqrt(x) + eps)."""
     return g * lax.rsqrt(x + eps) if eps_in_sqrt else g / (jnp.sqrt(x) + eps)
 
 
@@ -206,6 +208,7 @@ class scale_by_rms(ArrayRule):
     def __post_init__(self):
         unit_interval(self, "decay")
         non_negative(self, "eps", "initial_scale")
+        finite(self, "eps", "initial_scale")
 
     def init(self, params):
         """Return an average of `initial_scale`."""
@@ -269,6 +272,7 @@ class scale_by_stddev(ArrayRule):
     def __post_init__(self):
         unit_interval(self, "decay")
         non_negative(self, "eps", "initial_scale")
+        finite(self, "eps", "initial_scale")
 
     def init(self, params):
         """Return averages of 0 and of `initial_scale`."""
@@ -319,6 +323,7 @@ class scale_by_rss(ArrayRule):
 
     def __post_init__(self):
         non_negative(self, "initial_accumulator_value", "eps")
+        finite(self, "initial_accumulator_value", "eps")
 
     def init(self, params):
         """Return a sum of `initial_accumulator_value`."""

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import non_negative, positive
+from gradxform.errors import finite, non_negative, positive
 from gradxform.lift import global_norm
 from gradxform.numerics import abs_sq
 
@@ -127,6 +127,7 @@ class adaptive_grad_clip(ArrayRule):
     def __post_init__(self):
         positive(self, "clipping")
         non_negative(self, "eps")
+        finite(self, "eps")
 
     def rule(self, g, p):
         """Return the update, scaled down per unit."""

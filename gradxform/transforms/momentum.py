@@ -32,7 +32,8 @@ class trace(ArrayRule):
       accumulator_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
 
     Reference: Polyak, Some methods of speeding up the convergence of iteration methods, 1964;
-    Sutskever et al., On the importance of initialization and momentum in deep learning, 2013, (3-4).
+    Sutskever et al., On the importance of initialization and momentum in deep learning, 2013,
+    equations (3-4).
     """
 
     decay: float

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import non_negative
+from gradxform.errors import finite, non_negative
 from gradxform.lift import PerLeaf
 from gradxform.numerics import safe_increment
 from gradxform.types import Array, Key
@@ -54,6 +54,7 @@ class add_noise(ArrayRule):
 
     def __post_init__(self):
         non_negative(self, "eta", "gamma")
+        finite(self, "eta", "gamma")
 
     def init(self, params):
         """Return the key."""

@@ -50,6 +50,7 @@ class normalize_by_update_norm(ArrayRule):
     def __post_init__(self):
         finite(self, "scale_factor")
         non_negative(self, "eps")
+        finite(self, "eps")
 
     def prepare(self, updates, state, params):
         """Return the factor for all leaves."""
@@ -90,7 +91,7 @@ class scale_by_trust_ratio(ArrayRule):
 
     def __post_init__(self):
         non_negative(self, "min_norm", "eps")
-        finite(self, "trust_coefficient")
+        finite(self, "min_norm", "trust_coefficient", "eps")
 
     def rule(self, g, p):
         """Return the scaled update."""

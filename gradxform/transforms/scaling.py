@@ -2,7 +2,7 @@
 
 import abc
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
@@ -52,7 +52,7 @@ class scale(ArrayRule):
 
 
 class _Scheduled(ArrayRule, abc.ABC):
-    """What scaling by a schedule shares: a count, and one number a step."""
+    """What scaling by a number or schedule shares: a count, and one number a step."""
 
     locality = "entry"
     handles_complex = True
@@ -62,16 +62,22 @@ class _Scheduled(ArrayRule, abc.ABC):
         return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
 
     @abc.abstractmethod
-    def factor(self, count: Array) -> Array:
-        """Return what this step's updates are multiplied by."""
+    def factor(self) -> Any:
+        """Return the number or schedule."""
+
+    def sign(self) -> int:
+        """Return 1, or -1 to turn the updates around."""
+        return 1
 
     def prepare(self, updates, state, params):
-        """Return the advanced count and this step's factor."""
-        return ScaleByScheduleState(safe_increment(state.count)), self.factor(state.count)
+        """Return the advanced count and, of a schedule, this step's value."""
+        factor, count = self.factor(), state.count
+        state = ScaleByScheduleState(safe_increment(count))
+        return (state, self.sign() * value_at(factor, count)) if callable(factor) else (state,)
 
-    def rule(self, g, p, factor):
+    def rule(self, g, p, value=None):
         """Return the scaled update."""
-        return factor * g
+        return (self.sign() * self.factor() if value is None else value) * g
 
 
 @transform
@@ -86,9 +92,9 @@ class scale_by_schedule(_Scheduled):
 
     step_size_fn: Schedule
 
-    def factor(self, count):
-        """Return the schedule's value."""
-        return value_at(self.step_size_fn, count)
+    def factor(self):
+        """Return the schedule."""
+        return self.step_size_fn
 
 
 @transform
@@ -112,10 +118,13 @@ class scale_by_learning_rate(_Scheduled):
         non_negative(self, "learning_rate")
         finite(self, "learning_rate")
 
-    def factor(self, count):
-        """Return the learning rate, negated if it flips the sign."""
-        rate = value_at(self.learning_rate, count)
-        return -rate if self.flip_sign else rate
+    def factor(self):
+        """Return the learning rate."""
+        return self.learning_rate
+
+    def sign(self):
+        """Return -1 to minimize."""
+        return -1 if self.flip_sign else 1
 
 
 @transform
@@ -149,21 +158,25 @@ class add_decayed_weights(ArrayRule):
     def __post_init__(self):
         non_negative(self, "weight_decay")
         finite(self, "weight_decay")
+        if self.mask is not None:
+            masks.check_mask(self, self.mask)
 
     def init(self, params):
         """Return a count of 0, which a scheduled decay reads."""
         return WeightDecaySchedule(count=jnp.zeros((), jnp.int32))
 
     def prepare(self, updates, state, params):
-        """Return the advanced count and this step's decay."""
-        decay = value_at(self.weight_decay, state.count)
-        return WeightDecaySchedule(safe_increment(state.count)), decay
+        """Return the advanced count and, of a schedule, this step's decay."""
+        decay, count = self.weight_decay, state.count
+        state = WeightDecaySchedule(safe_increment(count))
+        return (state, value_at(decay, count)) if callable(decay) else (state,)
 
     def active(self, tree):
         """Return the leaves that the mask selects."""
         return None if self.mask is None else masks.resolve(self, self.mask, tree)
 
-    def rule(self, g, p, decay):
+    def rule(self, g, p, value=None):
         """Return the update plus the decay."""
+        decay = self.weight_decay if value is None else value
         # Without decay the parameter need not be read at all.
-        return g if isinstance(self.weight_decay, float) and not self.weight_decay else g + decay * p
+        return g if isinstance(decay, float) and not decay else g + decay * p

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import one_of, positive, unit_interval
+from gradxform.errors import finite, one_of, positive, unit_interval
 from gradxform.numerics import safe_increment
 from gradxform.trees import zeros_like
 from gradxform.types import Array, DType, Slot
@@ -71,6 +71,7 @@ class scale_by_lion(ArrayRule):
         unit_interval(self, "b1", "b2")
         one_of(self, "mode", ("hard", "smooth", "refined"))
         positive(self, "smooth_beta")
+        finite(self, "smooth_beta")
 
     def init(self, params):
         """Return a momentum of zeros."""

@@ -1,5 +1,6 @@
 """Making one step of an optimizer out of several micro-batches."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import lift, trees
+from gradxform._compat import is_tracer
 from gradxform.base import Transform, check_transform, locality_of, transform
-from gradxform.errors import at_least, name_of
+from gradxform.errors import at_least, name_of, shown
 from gradxform.numerics import cast, promote, safe_increment
-from gradxform.types import Array, DType
+from gradxform.running import check_state
+from gradxform.types import Array, DType, Slot
 from gradxform.wrappers.due import update_when
 
 
@@ -20,7 +23,7 @@ class MultiStepsState(NamedTuple):
     mini_step: Array  # int32 scalar; micro-batches in the accumulator
     gradient_step: Array  # int32 scalar; steps of the inner optimizer so far
     inner_opt_state: Any  # the inner optimizer's state
-    acc_grads: Any  # like params, in accumulator_dtype; the mean (or sum) of the micro-batches
+    acc_grads: Slot  # like params, in accumulator_dtype; the mean (or sum) of the micro-batches
     skip_state: Any  # what should_skip_update_fn said of the last micro-batch; () without one
 
 
@@ -50,18 +53,18 @@ class MultiSteps(Transform):
 
     Between steps the updates are zeros and the inner optimizer does not run. The mean is handed to
     it in float32 or wider. The accumulator is emptied after each step by selection, so that a NaN
-    in one micro-batch reaches at most the step it belongs to; with `skip_not_finite` it reaches none,
-    and `MultiSteps(apply_if_finite(opt, n), k)` drops the whole step.
+    in one micro-batch reaches at most the step it belongs to; with `skip_not_finite` it reaches
+    none, and `MultiSteps(apply_if_finite(opt, n), k)` drops the whole step.
 
-    In a donated, jitted step the inner state is updated in place and no second copy of the gradients
-    is held. The update cannot be differentiated in reverse mode.
+    In a donated, jitted step the inner state is updated in place and no second copy of the
+    gradients is held. The update cannot be differentiated in reverse mode.
 
     Args:
       opt: the optimizer.
       every_k_schedule: k, at least 1, or a function of the inner optimizer's step that returns it.
       use_grad_mean: whether the optimizer sees the mean of the micro-batches, else their sum.
-      should_skip_update_fn: a function `(updates, gradient_step, params) -> (skip, skip_state)`, such
-        as `skip_not_finite`; a micro-batch for which `skip` is true counts for nothing.
+      should_skip_update_fn: a function `(updates, gradient_step, params) -> (skip, skip_state)`,
+        such as `skip_not_finite`; a micro-batch for which `skip` is true counts for nothing.
       accumulator_dtype: the dtype of the accumulator.
 
     Raises:
@@ -77,6 +80,15 @@ class MultiSteps(Transform):
     def __post_init__(self):
         check_transform(self, self.opt, "opt")
         at_least(self, 1, "every_k_schedule")
+        if self.should_skip_update_fn is not None:
+            try:
+                inspect.signature(self.should_skip_update_fn).bind(None, None, None)
+            except TypeError as error:
+                raise TypeError(
+                    f"{name_of(self)}: should_skip_update_fn is called with (updates, "
+                    f"gradient_step, params): {error}. Give what else it needs with "
+                    "functools.partial."
+                ) from None
 
     @property
     def locality(self) -> str:
@@ -114,7 +126,13 @@ class MultiSteps(Transform):
     def _skip(self, updates, step, params):
         if self.should_skip_update_fn is None:
             return None, ()
-        skip, skip_state = self.should_skip_update_fn(updates, step, params)
+        made = self.should_skip_update_fn(updates, step, params)
+        if not isinstance(made, tuple | list) or len(made) != 2:
+            raise TypeError(
+                f"{name_of(self)}: should_skip_update_fn must return (skip, skip_state), got "
+                f"{shown(made)}."
+            )
+        skip, skip_state = made
         if jnp.shape(skip) != () or trees.dtype_of(skip) != jnp.bool_:
             raise TypeError(
                 f"{name_of(self)}: should_skip_update_fn must return a boolean scalar first, got "
@@ -122,15 +140,32 @@ class MultiSteps(Transform):
             )
         return skip, skip_state
 
+    def _every(self, step):
+        k = self.every_k_schedule
+        k = k(step) if callable(k) else k
+        good = isinstance(k, int | float) or getattr(k, "shape", None) == ()
+        if good and not is_tracer(k):
+            good = k >= 1 and k == int(k)
+        if not good:
+            raise ValueError(
+                f"{name_of(self)}: every_k_schedule must return an integer of at least 1, got "
+                f"{shown(k)}."
+            )
+        return jnp.asarray(k).astype(jnp.int32)
+
     def update(self, updates, state, params=None, **extra):
         """Accumulate, and take a step if it is due."""
-        k = self.every_k_schedule
-        k = jnp.asarray(k(state.gradient_step) if callable(k) else k, jnp.int32)
+        check_state(self, state, MultiStepsState)
+        k = self._every(state.gradient_step)
         skip, skip_state = self._skip(updates, state.gradient_step, params)
 
         gs, treedef = jax.tree.flatten(updates)
         gs = [jnp.asarray(g) for g in gs]
         accs = trees.align(self, updates, treedef, state.acc_grads, "the state's acc_grads has")
+        if params is not None:
+            fellows = trees.align(self, updates, treedef, params, "the parameters have").leaves()
+            trees.check_like(self, updates, fellows, "the parameter has")
+        trees.check_like(self, updates, accs.leaves(), "the state's acc_grads has")
         add = _mean if self.use_grad_mean else _sum
         seen = 1.0 / (state.mini_step + 1).astype(jnp.float32)
         filled = lift.map_rows(add, [gs, accs.leaves()], seen, skip)

@@ -9,7 +9,8 @@ from gradxform import lift, trees
 from gradxform.base import Transform, call_update, check_transform, locality_of, transform
 from gradxform.errors import at_least, closed_unit_interval, name_of
 from gradxform.numerics import at_least_float32, cast, promote
-from gradxform.types import Array
+from gradxform.running import check_state
+from gradxform.types import Array, Slot
 
 
 class LookaheadState(NamedTuple):
@@ -17,7 +18,7 @@ class LookaheadState(NamedTuple):
 
     fast_state: Any  # the fast optimizer's state
     steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
-    slow: Any  # like params, at least float32; the slow weights. None for `LookaheadParams`
+    slow: Slot  # like params, at least float32; the slow weights. None for `LookaheadParams`
 
 
 class LookaheadParams(NamedTuple):
@@ -118,6 +119,7 @@ class lookahead(Transform):
             raise ValueError(
                 f"{name_of(self)}: needs the parameters; call update(updates, state, params)."
             )
+        check_state(self, state, LookaheadState)
         pair = _is_pair(params)
         if pair is not (state.slow is None):
             raise ValueError(

@@ -1,19 +1,11 @@
 """Running several transforms one after the other."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from gradxform.base import (
-    ArrayRule,
-    Transform,
-    call_update,
-    check_transform,
-    farthest,
-    run_rules,
-    transform,
-)
-from gradxform.errors import did_you_mean, name_of
-
+from gradxform.base import ArrayRule, Transform, call_update, check_transform, farthest, transform
+from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.running import run_rules
 
 
 class _Chain(Transform):
@@ -104,6 +96,10 @@ def _closed(tx: _Chain, states: Any) -> Any:
     )
 
 
+def _many(things: Sequence[Any], what: str) -> str:
+    return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
+
+
 @transform
 class chain(_Chain):
     """Run transforms one after the other, each on the updates of the one before.
@@ -122,6 +118,10 @@ class chain(_Chain):
 
     variadic = "transforms"
 
+    if TYPE_CHECKING:
+
+        def __init__(self, *transforms: Any): ...
+
     def __post_init__(self):
         for i, tx in enumerate(self.transforms):
             check_transform(self, tx, f"argument {i}")
@@ -132,15 +132,15 @@ class chain(_Chain):
 
     def split_state(self, state):
         """Return the states in order."""
-        if not isinstance(state, tuple | list):
+        if not isinstance(state, tuple | list) or hasattr(state, "_fields"):
             raise TypeError(
-                f"{name_of(self)}: the state must be a tuple of {len(self.transforms)} states, "
+                f"{name_of(self)}: the state must be a tuple of {_many(self.transforms, 'state')}, "
                 f"got {type(state).__name__}. Was this state made by another transform's init?"
             )
         if len(state) != len(self.transforms):
             raise ValueError(
-                f"{name_of(self)}: {len(self.transforms)} transforms but {len(state)} states. "
-                "Was this state made by another chain's init?"
+                f"{name_of(self)}: {_many(self.transforms, 'transform')} but "
+                f"{_many(state, 'state')}. Was this state made by another chain's init?"
             )
         return state
 
@@ -164,12 +164,17 @@ class named_chain(_Chain):
 
     variadic = "transforms"
 
+    if TYPE_CHECKING:
+
+        def __init__(self, *transforms: Any): ...
+
     def __post_init__(self):
         seen: set[str] = set()
         for i, pair in enumerate(self.transforms):
             if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
                 raise TypeError(
-                    f"{name_of(self)}: argument {i} must be a pair (name, transform), got {pair!r}."
+                    f"{name_of(self)}: argument {i} must be a pair (name, transform), got "
+                    f"{shown(pair)}."
                 )
             name, tx = pair
             check_transform(self, tx, f"{name!r}")
@@ -184,6 +189,11 @@ class named_chain(_Chain):
 
     def split_state(self, state):
         """Return the states in order."""
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"{name_of(self)}: the state must be a dict of {_many(self.transforms, 'state')}, "
+                f"got {type(state).__name__}. Was this state made by another transform's init?"
+            )
         known = [name for name, _ in self.transforms]
         for name in known:
             if name not in state:

@@ -37,16 +37,15 @@ def update_when(
 
 def _strong(x: Any) -> Any:
     """An array that is not weakly typed, as what a loop carries must not change its type."""
-    if isinstance(x, jax.Array) and not getattr(x, "weak_type", False):
-        return x
-    return lax.convert_element_type(x, trees.dtype_of(x))
+    return cast(x, x.dtype) if isinstance(x, jax.Array) else jnp.asarray(x)
 
 
 def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
     if jax.tree.structure(new) != jax.tree.structure(old):
+        differ = {p for p, _ in trees.with_names(old)} ^ {p for p, _ in trees.with_names(new)}
+        where = f", at {trees.said(min(differ))}" if differ else ""
         raise ValueError(
-            f"{name_of(part)}: {name_of(tx)} changed the structure of its state or updates, from "
-            f"{jax.tree.structure(old)} to {jax.tree.structure(new)}."
+            f"{name_of(part)}: {name_of(tx)} changed the structure of its state or updates{where}."
         )
 
     def one(path, n, o):
@@ -55,6 +54,6 @@ def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
                 f"{name_of(part)}: {name_of(tx)} changed the shape of {leaf_path(path)} from "
                 f"{jnp.shape(o)} to {jnp.shape(n)}."
             )
-        return cast(_strong(n), o.dtype)
+        return cast(jnp.asarray(n), o.dtype)
 
     return jax.tree_util.tree_map_with_path(one, new, old)

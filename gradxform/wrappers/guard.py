@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform import lift
+from gradxform import lift, trees
 from gradxform.base import Transform, check_transform, transform
-from gradxform.errors import at_least
+from gradxform.errors import at_least, shown
 from gradxform.numerics import safe_increment
+from gradxform.registry import register
+from gradxform.running import check_state
 from gradxform.types import Array, PyTree
-from gradxform.values import register
 from gradxform.wrappers.due import update_when
 
 
@@ -19,6 +20,8 @@ def _count_not_finite(x: Any) -> Array:
 
 
 def _all_finite(x: Any) -> Array:
+    if not jnp.issubdtype(trees.dtype_of(x), jnp.number):
+        raise TypeError(f"all_finite: a tree of numbers is wanted, got {shown(x)}.")
     return jnp.all(jnp.isfinite(x))
 
 
@@ -80,6 +83,7 @@ class apply_if_finite(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Update if all is finite, or if patience is at its end."""
+        check_state(self, state, ApplyIfFiniteState)
         finite = all_finite(updates)
         in_a_row = jnp.where(finite, 0, safe_increment(state.notfinite_count))
         accept = finite | (in_a_row > self.max_consecutive_errors)

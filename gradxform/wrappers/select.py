@@ -6,15 +6,9 @@ from typing import Any, NamedTuple
 import jax
 
 from gradxform import masks, trees
-from gradxform.base import (
-    Transform,
-    call_update,
-    check_transform,
-    farthest,
-    locality_of,
-    transform,
-)
-from gradxform.errors import did_you_mean, name_of
+from gradxform.base import Transform, call_update, check_transform, farthest, locality_of, transform
+from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.running import check_state
 from gradxform.types import MaskedNode, PyTree, StaticTree
 from gradxform.values import FrozenTree
 
@@ -40,11 +34,11 @@ def _flags(tree: PyTree, mask: PyTree, part: Any, what: str) -> list[bool]:
     found = dict(trees.with_names(mask))
     out = []
     for path, leaf in trees.with_names(tree):
-        flag = found.get(path, False if trees.is_hole(leaf) else None)
-        if flag is None:
+        flag = found.get(path)
+        if flag is None and not trees.is_hole(leaf):
             raise ValueError(
-                f"{name_of(part)}: {what} a leaf at {'/'.join(path) or 'the root'} for which the "
-                "mask has no entry."
+                f"{name_of(part)}: {what} a leaf {trees.said(path)} for which the mask has no "
+                "entry."
             )
         out.append(flag is True)
     return out
@@ -56,6 +50,11 @@ def _merge(new: PyTree, old: PyTree) -> PyTree:
     fresh = jax.tree.leaves(new, is_leaf=trees.is_hole)
     merged = [o if trees.is_hole(n) else n for o, n in zip(flat, fresh, strict=True)]
     return jax.tree.unflatten(treedef, merged)
+
+
+def _check_structure(part: Any, updates: PyTree, params: PyTree) -> None:
+    if params is not None:
+        trees.align(part, updates, jax.tree.structure(updates), params, "the parameters have")
 
 
 def _run_masked(part, tx, mask, updates, state, params, extra, same_extra):
@@ -97,7 +96,7 @@ class masked(Transform):
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
-        _check_mask(self, self.mask)
+        masks.check_mask(self, self.mask)
 
     @property
     def locality(self) -> str:
@@ -112,24 +111,18 @@ class masked(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Update what the mask selects."""
+        check_state(self, state, MaskedState)
+        _check_structure(self, updates, params)
         mask = masks.resolve(self, self.mask, updates if params is None else params)
         same = self.mask_compatible_extra_args
         return _run_masked(self, self.inner, mask, updates, state, params, extra, same)
 
 
-def _check_mask(part: Any, mask: Any) -> None:
-    good = isinstance(mask, bool | FrozenTree | masks.Mask) or callable(mask)
-    if not good or isinstance(mask, type):
-        raise TypeError(
-            f"{name_of(part)}: mask must be a mask such as ndim_at_least(2), a tree of booleans or "
-            f"a function of the parameters, got {mask!r}."
-        )
-    if isinstance(mask, FrozenTree):
-        for leaf in mask.leaves:
-            if not isinstance(leaf, bool) and leaf is not None:
-                raise TypeError(
-                    f"{name_of(part)}: the mask's entries must be True or False, got {leaf!r}."
-                )
+def _known_labels(labels: Any) -> list[Any]:
+    """The labels that can be seen before any parameters are."""
+    if isinstance(labels, FrozenTree):
+        return list(labels.leaves)
+    return [label for label, _ in labels.pairs] if isinstance(labels, masks.label_by) else []
 
 
 class PartitionState(NamedTuple):
@@ -163,16 +156,24 @@ class partition(Transform):
         if not isinstance(given, FrozenTree) or not isinstance(given.unfreeze(), dict):
             raise TypeError(
                 f"{name_of(self)}: transforms must be a dict from labels to transforms, "
-                f"got {given!r}."
+                f"got {shown(given)}."
             )
         for label, tx in given.unfreeze().items():
             check_transform(self, tx, f"the transform of {label!r}")
         labels = self.param_labels
-        if not (isinstance(labels, FrozenTree) or callable(labels)):
+        good = isinstance(labels, FrozenTree) or callable(labels)
+        if not good or isinstance(labels, type | masks.Mask):
             raise TypeError(
                 f"{name_of(self)}: param_labels must be a tree of labels or a function of the "
-                f"parameters, got {labels!r}."
+                f"parameters, got {shown(labels)}."
             )
+        for label in _known_labels(labels):
+            if not trees.is_hole(label) and label not in given.unfreeze():
+                raise ValueError(
+                    f"{name_of(self)}: the label {shown(label)} has no transform; there are "
+                    f"{', '.join(repr(k) for k in given.unfreeze())}."
+                    f"{did_you_mean(label, [k for k in given.unfreeze() if isinstance(k, str)])}"
+                )
 
     @property
     def locality(self) -> str:
@@ -186,8 +187,8 @@ class partition(Transform):
             if not trees.is_hole(label) and label not in known:
                 listed = ", ".join(repr(k) for k in known)
                 raise ValueError(
-                    f"{name_of(self)}: the parameter {'/'.join(path) or 'at the root'} has the "
-                    f"label {label!r}, which has no transform; there are {listed}."
+                    f"{name_of(self)}: the parameter {trees.said(path)} has the label "
+                    f"{shown(label)}, which has no transform; there are {listed}."
                     f"{did_you_mean(label, [k for k in known if isinstance(k, str)])}"
                 )
         return labels
@@ -206,7 +207,15 @@ class partition(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Update every group with its own transform."""
+        check_state(self, state, PartitionState)
+        _check_structure(self, updates, params)
         labels = self._labels(updates if params is None else params)
+        known = list(self.transforms.unfreeze())
+        if sorted(map(repr, state.inner_states)) != sorted(map(repr, known)):
+            raise ValueError(
+                f"{name_of(self)}: the transforms are {known!r}, the state has "
+                f"{list(state.inner_states)!r}. Was this state made by another partition's init?"
+            )
         states = {}
         same = self.mask_compatible_extra_args
         for label, tx in self.transforms.unfreeze().items():

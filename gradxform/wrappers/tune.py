@@ -10,10 +10,12 @@ import jax.numpy as jnp
 
 from gradxform import masks
 from gradxform.base import Transform, call_update, check_transform, transform
-from gradxform.errors import did_you_mean, name_of
+from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.numerics import at_least_float32, safe_increment, value_at
+from gradxform.registry import annotation_kinds, value
+from gradxform.running import check_state
 from gradxform.types import Array, DType
-from gradxform.values import Value, annotation_kinds, frozen, keeping_arrays, printed, thawed, value
+from gradxform.values import Value, frozen, keeping_arrays, key_of, printed, thawed
 
 
 class InjectStatefulHyperparamsState(NamedTuple):
@@ -43,6 +45,8 @@ class inject_hyperparams(Value):
       ValueError: if `static_args` names no argument of the factory.
     """
 
+    never_schedule = True
+
     inner_factory: Callable[..., Any]
     static_args: tuple[str, ...] | str = ()
     hyperparam_dtype: DType = None
@@ -61,17 +65,27 @@ class inject_hyperparams(Value):
     def __call__(self, *args: Any, **kwargs: Any) -> "injected":
         """Return the transform with these arguments, as the factory would."""
         signature = inspect.signature(self.inner_factory)
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{name_of(self.inner_factory)}: {error}.") from None
-        bound.apply_defaults()
         kinds = {p.kind for p in signature.parameters.values()}
         if inspect.Parameter.VAR_POSITIONAL in kinds or inspect.Parameter.VAR_KEYWORD in kinds:
             raise TypeError(
                 f"inject_hyperparams: {name_of(self.inner_factory)} takes any number of "
                 "arguments; give a factory whose arguments have names."
             )
+        known = list(signature.parameters)
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(
+                    f"inject_hyperparams: {name_of(self.inner_factory)} has no argument {name!r}, "
+                    f"only {', '.join(known)}.{did_you_mean(name, known)}"
+                )
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(
+                f"inject_hyperparams: {name_of(self.inner_factory)} {error}; its arguments are "
+                f"{', '.join(known)}."
+            ) from None
+        bound.apply_defaults()
         return injected(self, tuple((k, frozen(v)) for k, v in bound.arguments.items()))
 
     def __repr__(self) -> str:
@@ -99,7 +113,14 @@ class injected(Transform):
     arguments: tuple[Any, ...]
 
     def __post_init__(self):
-        check_transform(self, self._inner({}), "what the factory returns")
+        numbers, schedules, _ = self._split()
+
+        def check(values):
+            made = self._inner(numbers | values)
+            check_transform("inject_hyperparams", made, "what the factory returns")
+
+        # A schedule stands for a number that only a run knows, also where none may be given.
+        jax.eval_shape(check, {k: jax.ShapeDtypeStruct((), jnp.float32) for k in schedules})
 
     def __repr__(self) -> str:
         return f"{self.factory!r}({', '.join(f'{k}={printed(v)}' for k, v in self._given())})"
@@ -107,7 +128,7 @@ class injected(Transform):
     def _given(self) -> list[tuple[str, Any]]:
         """The arguments that are not the factory's defaults."""
         known = inspect.signature(self.factory.inner_factory).parameters
-        return [(k, v) for k, v in self.arguments if v is not known[k].default]
+        return [(k, v) for k, v in self.arguments if not _same(v, frozen(known[k].default))]
 
     def _split(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Return the numbers, the schedules, and all other arguments."""
@@ -131,13 +152,29 @@ class injected(Transform):
         return x.astype(at_least_float32(self.factory.hyperparam_dtype or jnp.float32))
 
     def _inner(self, live: dict[str, Any]) -> Any:
-        """The inner transform with these hyperparameters; without any, with those it was given."""
-        numbers, schedules, rest = self._split()
-        rest = {k: thawed(v) for k, v in rest.items()}
-        if not live:
-            return self.factory.inner_factory(**(numbers | schedules | rest))
+        """The inner transform with these hyperparameters."""
+        rest = {k: thawed(v) for k, v in self._split()[2].items()}
         with keeping_arrays():
             return self.factory.inner_factory(**(live | rest))
+
+    def _check_hyperparams(self, given: dict[str, Any], known: list[str]) -> None:
+        for name in known:
+            if name not in given:
+                raise ValueError(
+                    f"inject_hyperparams: the state has no hyperparameter {name!r}, only "
+                    f"{', '.join(given)}. Was this state made by another optimizer?"
+                )
+        for name, x in given.items():
+            if name not in known:
+                raise ValueError(
+                    f"inject_hyperparams: {name_of(self.factory.inner_factory)} has no "
+                    f"hyperparameter {name!r}, only {', '.join(known)}.{did_you_mean(name, known)}"
+                )
+            if not isinstance(x, int | float) and getattr(x, "shape", None) != ():
+                raise TypeError(
+                    f"inject_hyperparams: the hyperparameter {name!r} must be a scalar, got "
+                    f"{shown(x)}."
+                )
 
     def init(self, params):
         """Return the hyperparameters at step 0 and the inner state."""
@@ -150,13 +187,9 @@ class injected(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Update with the hyperparameters of the state, those with a schedule evaluated anew."""
+        check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
         numbers, schedules, _ = self._split()
-        for name in numbers:
-            if name not in state.hyperparams:
-                raise ValueError(
-                    f"inject_hyperparams: the state has no hyperparameter {name!r}, only "
-                    f"{', '.join(state.hyperparams)}. Was this state made by another optimizer?"
-                )
+        self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
         live = {k: self._scalar(state.hyperparams[k]) for k in numbers}
         live |= {k: self._scalar(value_at(f, state.count)) for k, f in schedules.items()}
         updates, inner_state = call_update(
@@ -164,6 +197,13 @@ class injected(Transform):
         )
         count = safe_increment(state.count)
         return updates, InjectStatefulHyperparamsState(count, live, {}, inner_state)
+
+
+def _same(x: Any, default: Any) -> bool:
+    try:
+        return x is default or key_of(x) == key_of(default)
+    except TypeError:  # a live number, or something without a hash
+        return False
 
 
 def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:

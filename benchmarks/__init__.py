@@ -1,0 +1,1 @@
+"""Measurements of gradxform beside Optax. Run `python -m benchmarks --help`."""

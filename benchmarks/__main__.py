@@ -1,0 +1,139 @@
+"""Measure gradxform beside Optax; print tables, write JSON and PNG files."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NoReturn
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.cases import CHAINS, DEFAULT_TREES, QUICK_TREES, TREES
+from benchmarks.figures import FIGURES
+from benchmarks.options import Options, Results
+from benchmarks.sections import DEFAULT_SECTIONS, SECTIONS
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line each."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the message without the usage and exit with status 2."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+class Bar:
+    """The `Job` of the command line: a progress bar, and a JSON file that grows case by case."""
+
+    def __init__(self, name: str, progress: Progress, path: Path):
+        self.task = progress.add_task(name, total=None)
+        self.progress, self.path = progress, path
+
+    def plan(self, total: int) -> None:
+        self.progress.update(self.task, total=total)
+
+    def begin(self, label: str) -> None:
+        self.progress.update(self.task, description=label)
+
+    def advance(self) -> None:
+        self.progress.advance(self.task)
+
+    def save(self, results: Results) -> None:
+        # Beside, then renamed: an interruption leaves the previous file whole.
+        beside = self.path.with_suffix(".part")
+        beside.write_text(json.dumps(results, indent=1) + "\n")
+        beside.replace(self.path)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the sections that were asked for."""
+    names, options = parse(argv)
+    # A program found on disk would be no compilation.
+    jax.config.update("jax_enable_compilation_cache", False)
+    console, errors = Console(), Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    for name in names:
+        section = SECTIONS[name]
+        path = options.out / f"{name}.json"
+        try:
+            with Progress(*columns, console=errors, transient=True) as progress:
+                results = section.run(options, Bar(name, progress, path))
+        except KeyboardInterrupt:
+            errors.print(f"Interrupted. {path} holds the cases that were complete, if any.")
+            return 130
+        section.show(results, console)
+        section.draw(results, path.with_suffix(".png"))
+        console.print(f"Wrote {path} and {path.with_suffix('.png')}.", soft_wrap=True)
+    return 0
+
+
+def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
+    """Return the names of the sections and the options; exit with status 2 if they are wrong."""
+    about = "; ".join(f"{name}: {section.about}" for name, section in SECTIONS.items())
+    parser = Parser(prog="python -m benchmarks", description=f"{__doc__} Sections: {about}.")
+    add = parser.add_argument
+    add("sections", nargs="*", type=_one_of(SECTIONS), help=f"from {_listed(SECTIONS)}")
+    add("--trees", type=_some_of(TREES), metavar="A,B", help=f"from {_listed(TREES)}")
+    add("--chains", type=_some_of(CHAINS), metavar="A,B", help=f"from {_listed(CHAINS)}")
+    add("--only", type=_some_of(FIGURES), metavar="A,B", help=f"figures, of {_listed(FIGURES)}")
+    add("--repeats", type=_positive, metavar="N", help="samples per timing (25)")
+    add("--seed", type=int, default=0, help="of parameters and gradients (0)")
+    add("--out", type=Path, default=RESULTS, metavar="DIR", help="(benchmarks/results)")
+    add("--quick", action="store_true", help="small trees and few samples, under a minute")
+    args = parser.parse_args(argv)
+    options = Options(
+        trees=args.trees or (QUICK_TREES if args.quick else DEFAULT_TREES),
+        chains=args.chains or tuple(CHAINS),
+        only=args.only or tuple(FIGURES),
+        repeats=args.repeats or (3 if args.quick else 25),
+        seed=args.seed,
+        out=args.out,
+        quick=args.quick,
+    )
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"cannot write to {options.out}: {error.strerror}")
+    return tuple(dict.fromkeys(args.sections)) or DEFAULT_SECTIONS, options
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _one_of(names: Iterable[str]) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {_listed(names)}")
+        return text
+
+    return convert
+
+
+def _some_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+    one = _one_of(names)
+
+    def convert(text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one(part.strip()) for part in text.split(",")))
+
+    return convert
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Section `core`: what famous optimizers cost beside Optax, from tracing to the step."""
+
+import gc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import machine, plot, report
+from benchmarks.cases import CHAINS, LIBRARIES, OURS, THEIRS, make_tree
+from benchmarks.figures import FIGURES
+from benchmarks.measure import Budget, interleave, summarize
+from benchmarks.options import Job, Options, Results, Section
+from benchmarks.staging import Staged, stage, static_costs
+from benchmarks.targets import judge
+
+Samples = dict[str, list[float]]  # by library
+
+# Pieces of work of a case, and the figures that need them.
+TRACED = {"trace", "lower", "trace+lower"}
+PARTS = {
+    "stage": TRACED | {"compile", "step", "temp", "bytes"},
+    "step": {"step"},
+    "eager": {"eager"},
+}
+
+# Time limits that hold the whole default run to some ten minutes on two cores.
+STAGE_SECONDS, COMPILE_SECONDS, STEP_SECONDS, EAGER_SECONDS = 15.0, 10.0, 10.0, 10.0
+LINGER_SECONDS = 1.0  # for cheap calls; none in a smoke run
+
+
+def run(options: Options, job: Job) -> Results:
+    """Measure every chain on every tree."""
+    results: Results = {
+        "section": "core",
+        "machine": machine.describe(),
+        "options": options.as_json(),
+        "cases": [],
+    }
+    parts = sum(_wanted(part, options) for part in PARTS)
+    job.plan(len(options.trees) * len(options.chains) * parts)
+    for tree in options.trees:
+        params, grads = make_tree(tree, options.seed)
+        for chain in options.chains:
+            results["cases"].append(_case(tree, chain, params, grads, options, job))
+            results["targets"] = judge(results)
+            job.save(results)
+        del params, grads  # before the next tree is made
+    return results
+
+
+def _wanted(part: str, options: Options) -> bool:
+    return not PARTS[part].isdisjoint(options.only)
+
+
+def _case(
+    tree: str, chain: str, params: Any, grads: Any, options: Options, job: Job
+) -> dict[str, Any]:
+    """Measure one chain on one tree."""
+    txs = {name: CHAINS[chain](lib) for name, lib in LIBRARIES.items()}
+    states = {name: _size(jax.eval_shape(tx.init, params)) for name, tx in txs.items()}
+    case: dict[str, Any] = {
+        "tree": tree,
+        "chain": chain,
+        "load": machine.load(),  # before; much above 1 means that others used the machine
+        "leaves": len(jax.tree.leaves(params)),
+        "entries": sum(x.size for x in jax.tree.leaves(params)),
+        "param_bytes": _size(params),
+        "state_bytes": states,
+        # Each of gradients, slots and parameters read once, slots and parameters written once.
+        # One floor for both libraries, so that a larger state shows as more bytes.
+        "floor_bytes": _size(grads) + 2 * (_size(params) + min(states.values())),
+    }
+    samples: dict[str, Samples] = {}
+
+    if _wanted("stage", options):
+        job.begin(f"{tree} {chain}: trace, lower, compile")
+        staged = _stage(chain, params, grads, options)
+        samples |= staged.samples
+        for name, compiled in staged.compiled.items():
+            for figure, value in static_costs(compiled).items():
+                samples.setdefault(figure, {})[name] = [value]
+        case["accessed_bytes"] = {k: v[0] for k, v in samples.get("bytes", {}).items()}
+        for accessed in samples.get("bytes", {}).values():
+            accessed[0] /= case["floor_bytes"]
+        job.advance()
+        if _wanted("step", options):
+            job.begin(f"{tree} {chain}: step")
+            samples["step"], case["difference"] = _steps(
+                staged.compiled, txs, params, grads, options
+            )
+            job.advance()
+        del staged
+    if _wanted("eager", options):
+        job.begin(f"{tree} {chain}: eager update")
+        samples["eager"] = _eager(txs, params, grads, options)
+        job.advance()
+
+    case["figures"] = {
+        name: {"unit": FIGURES[name].unit, **summarize(samples[name], THEIRS, OURS)}
+        for name in FIGURES  # in this order
+        if name in options.only and all(samples.get(name, {}).get(lib) for lib in LIBRARIES)
+    }
+    jax.clear_caches()
+    gc.collect()
+    return case
+
+
+def _stage(chain: str, params: Any, grads: Any, options: Options) -> Staged:
+    """Stage as often as the wanted figures need it."""
+    only = set(options.only)
+    goal = min(5, options.repeats)
+    tracing, compiling = Budget(0, 0, 0.0), Budget(0, 0, 0.0)
+    if TRACED & only:
+        tracing = Budget(goal, min(3, goal), STAGE_SECONDS, _linger(options))
+    if not PARTS["stage"] & only <= TRACED:
+        often = "compile" in only and not options.quick
+        compiling = Budget(min(3, goal) if often else 1, 1, COMPILE_SECONDS)
+    return stage(chain, params, grads, tracing, compiling)
+
+
+def _steps(
+    compiled: dict[str, Any], txs: dict[str, Any], params: Any, grads: Any, options: Options
+) -> tuple[Samples, float]:
+    """Return the seconds of each step, and how far the two libraries' parameters are apart."""
+    current: dict[str, tuple[Any, Any]] = {}
+
+    def stepper(name: str):
+        def step():
+            current[name] = compiled[name](*current[name], grads)
+            return current[name]
+
+        return step
+
+    for name, tx in txs.items():
+        own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)  # will be donated
+        current[name] = own, tx.init(own)
+    budget = Budget(options.repeats, min(15, options.repeats), STEP_SECONDS, _linger(options))
+    samples = interleave({name: stepper(name) for name in compiled}, budget)
+    return samples, _difference(current[OURS][0], current[THEIRS][0])
+
+
+def _eager(txs: dict[str, Any], params: Any, grads: Any, options: Options) -> Samples:
+    """Return the seconds of each update without jit, each library carrying its own state on."""
+    states = {name: tx.init(params) for name, tx in txs.items()}
+
+    def updater(name: str):
+        def update():
+            updates, states[name] = txs[name].update(grads, states[name], params)
+            return updates, states[name]
+
+        return update
+
+    budget = Budget(options.repeats, min(5, options.repeats), EAGER_SECONDS, _linger(options))
+    return interleave({name: updater(name) for name in txs}, budget)
+
+
+def _linger(options: Options) -> float:
+    return 0.0 if options.quick else LINGER_SECONDS
+
+
+def _size(tree: Any) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _difference(ours: Any, theirs: Any) -> float:
+    """Return max |ours - theirs| / max |theirs|: whether both computed the same."""
+    pairs = [
+        (np.max(np.abs(np.asarray(a) - np.asarray(b))), np.max(np.abs(np.asarray(b))))
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    ]
+    return float(np.max([d for d, _ in pairs]) / np.max([m for _, m in pairs]))
+
+
+SECTION = Section(
+    about="trace, lower, compile, step, eager update and memory of four optimizers",
+    run=run,
+    show=report.show,
+    draw=plot.draw,
+)

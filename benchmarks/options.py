@@ -1,0 +1,72 @@
+"""What a run is asked to measure, and the protocol between the command line and a section."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+
+Results = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options of the command line.
+
+    Attributes:
+      trees: names of parameter trees, see `cases.TREES`.
+      chains: names of optimizers, see `cases.CHAINS`.
+      only: names of the figures to measure, see `figures.FIGURES`.
+      repeats: how many samples a timing should have; a time limit may stop it earlier.
+      seed: of the random parameters and gradients.
+      out: the folder for JSON and PNG files.
+      quick: whether this is a smoke run.
+    """
+
+    trees: tuple[str, ...]
+    chains: tuple[str, ...]
+    only: tuple[str, ...]
+    repeats: int
+    seed: int
+    out: Path
+    quick: bool
+
+    def as_json(self) -> Results:
+        """Return what belongs in a results file: all but where it is written."""
+        fields = dataclasses.asdict(self)
+        del fields["out"]
+        return fields
+
+
+class Job(Protocol):
+    """How a running section reports: a progress bar and the results so far."""
+
+    def plan(self, total: int) -> None:
+        """Say how many pieces of work there will be."""
+
+    def begin(self, label: str) -> None:
+        """Say what is being measured now."""
+
+    def advance(self) -> None:
+        """Say that one piece is done."""
+
+    def save(self, results: Results) -> None:
+        """Write the results so far, so that an interrupted run loses one case only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Section:
+    """A group of measurements that can be asked for by name.
+
+    Attributes:
+      about: one line for `--help`.
+      run: measures, and returns what goes into `<name>.json`.
+      show: prints the results.
+      draw: writes the results as a picture.
+    """
+
+    about: str
+    run: Callable[[Options, Job], Results]
+    show: Callable[[Results, Console], None]
+    draw: Callable[[Results, Path], None]

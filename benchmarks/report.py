@@ -1,0 +1,99 @@
+"""Section `core` on a terminal."""
+
+from itertools import groupby
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from benchmarks import machine
+from benchmarks.cases import OURS, THEIRS
+from benchmarks.figures import FIGURES, at_most, show_ratio, show_value, title
+from benchmarks.targets import OTHERWISE
+
+# Two libraries that compute the same agree much better than this after some steps.
+SUSPICIOUS_DIFFERENCE = 1e-3
+# This process alone makes a load of 1 to 2.
+BUSY_LOAD = 3.0
+
+
+def show(results: dict[str, Any], console: Console) -> None:
+    """Print one table per tree, then the targets."""
+    console.print(machine.one_line(results["machine"]), highlight=False)
+    console.print("Ratio gradxform / Optax, below it the medians of both; less is better.\n")
+    for _, group in groupby(results["cases"], key=lambda case: case["tree"]):
+        cases = list(group)
+        console.print(title(cases[0]), style="bold", highlight=False)
+        console.print(_table(cases))
+    _warn(results["cases"], console)
+    console.print(_targets(results["targets"]))
+    reached = sum(row["reached"] for row in results["targets"])
+    console.print(
+        f"{reached} of {len(results['targets'])} targets reached "
+        "(missed~: by less than the spread of the samples, or they are too few).",
+        highlight=False,
+    )
+
+
+def _table(cases: list[dict[str, Any]]) -> Table:
+    table = Table(show_lines=True)
+    table.add_column("figure", no_wrap=True)
+    for case in cases:
+        table.add_column(case["chain"], justify="right", no_wrap=True)
+    for name in FIGURES:
+        cells = [_cell(case["figures"].get(name)) for case in cases]
+        if any(cells):
+            table.add_row(name, *cells)
+    return table
+
+
+def _cell(found: dict[str, Any] | None) -> Text:
+    if found is None:
+        return Text()
+    ours, theirs = found["median"][OURS], found["median"][THEIRS]
+    unit = found["unit"]
+    return Text.assemble(
+        (show_ratio(found["ratio"]), _style(found["ratio"])),
+        "\n",
+        (f"{show_value(ours, unit)}/{show_value(theirs, unit)}", "dim"),
+    )
+
+
+def _style(ratio: float | None) -> str:
+    if not at_most(ratio, OTHERWISE):
+        return "bold red"
+    return "bold green" if at_most(ratio, 0.95) else "bold"
+
+
+def _warn(cases: list[dict[str, Any]], console: Console) -> None:
+    for case in cases:
+        if (case["load"] or 0.0) > BUSY_LOAD:
+            console.print(
+                f"{case['tree']} {case['chain']}: the machine was busy (load {case['load']}).",
+                style="yellow",
+                highlight=False,
+            )
+        apart = case.get("difference", 0.0)
+        if not apart <= SUSPICIOUS_DIFFERENCE:  # also if it is NaN
+            console.print(
+                f"{case['tree']} {case['chain']}: the two libraries' parameters differ by "
+                f"{apart:.1e} of the largest; they may not compute the same.",
+                style="yellow",
+                highlight=False,
+            )
+
+
+def _verdict(row: dict[str, Any]) -> Text:
+    if row["reached"]:
+        return Text("reached", "green")
+    return Text("missed~", "yellow") if row["unsettled"] else Text("missed", "bold red")
+
+
+def _targets(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="Targets", title_justify="left")
+    for name in ("case", "target", "measured", ""):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(row["case"], row["target"], row["measured"], _verdict(row))
+    return table

@@ -1,0 +1,94 @@
+"""Tracing, lowering and compiling the training step of each library, with nothing cached."""
+
+import dataclasses
+import gc
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.cases import CHAINS, LIBRARIES, make_step
+from benchmarks.measure import Budget
+
+# The figures that come from here.
+STAGED = ("trace", "lower", "trace+lower", "compile")
+
+
+@dataclasses.dataclass
+class Staged:
+    """Samples in seconds, `samples[figure][library]`, and each library's last compiled step."""
+
+    samples: dict[str, dict[str, list[float]]]
+    compiled: dict[str, Any]
+
+
+def stage(chain: str, params: Any, grads: Any, tracing: Budget, compiling: Budget) -> Staged:
+    """Stage the step of each library in turn until both budgets are used up.
+
+    Args:
+      chain: the name of the optimizer.
+      params: the parameters; only shapes and dtypes matter.
+      grads: the gradients, likewise.
+      tracing: how many rounds of tracing and lowering.
+      compiling: in how many of them to compile too; with a goal of 0, in none.
+    """
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, grads))
+    _import_lazy_modules(chain)
+    out = Staged({figure: {name: [] for name in LIBRARIES} for figure in STAGED}, {})
+    rounds = compiled = 0
+    spent = 0.0  # by compiling, which has a time limit of its own
+    start = time.perf_counter()
+    while True:
+        more = not compiling.exhausted(compiled, spent)
+        if not more and tracing.exhausted(rounds, time.perf_counter() - start - spent):
+            return out
+        for name in LIBRARIES:
+            (trace, lower), lowered = _trace_and_lower(name, chain, *shapes)
+            out.samples["trace"][name].append(trace)
+            out.samples["lower"][name].append(lower)
+            out.samples["trace+lower"][name].append(trace + lower)
+            if more:
+                begin = time.perf_counter()
+                out.compiled[name] = lowered.compile()
+                out.samples["compile"][name].append(time.perf_counter() - begin)
+                spent += out.samples["compile"][name][-1]
+        rounds += 1
+        compiled += more
+
+
+def _import_lazy_modules(chain: str) -> None:
+    """Stage a tree of one leaf, so that no sample pays for modules imported at first use."""
+    leaf = {"w": jax.ShapeDtypeStruct((2, 2), jnp.float32)}
+    for name in LIBRARIES:
+        _trace_and_lower(name, chain, leaf, leaf)
+
+
+def _trace_and_lower(
+    name: str, chain: str, params: Any, grads: Any
+) -> tuple[tuple[float, float], Any]:
+    """Return the seconds of tracing and of lowering, and the lowered step."""
+    lib = LIBRARIES[name]
+    tx = CHAINS[chain](lib)
+    state = jax.eval_shape(tx.init, params)
+    jitted = jax.jit(make_step(lib, tx), donate_argnums=(0, 1))
+    jax.clear_caches()
+    gc.collect()
+    start = time.perf_counter()
+    traced = jitted.trace(params, state, grads)
+    middle = time.perf_counter()
+    lowered = traced.lower()
+    end = time.perf_counter()
+    return (middle - start, end - middle), lowered
+
+
+def static_costs(compiled: Any) -> dict[str, float]:
+    """Return what the compiler says about memory, in bytes; backends differ in what they tell."""
+    costs = {}
+    memory = compiled.memory_analysis()
+    if memory is not None:
+        costs["temp"] = memory.temp_size_in_bytes
+    analysis = compiled.cost_analysis()
+    if analysis and "bytes accessed" in analysis:
+        costs["bytes"] = analysis["bytes accessed"]
+    return costs

@@ -1,0 +1,258 @@
+"""What `train_digits.py` needs besides training: the command line, the files, the figure."""
+
+import argparse
+import dataclasses
+import difflib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import orbax.checkpoint as ocp
+from matplotlib.figure import Figure
+
+import gradxform as gx
+
+KEPT = 3  # checkpoints, the last ones
+
+
+class Refused(Exception):
+    """What the user can put right: one line on stderr and exit code 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What decides the parameters that come out. Saved with the run, so that it can be resumed."""
+
+    optimizer: str = "adamw"
+    learning_rate: float | None = None  # None where a JSON config says it
+    schedule: str | None = None
+    epochs: int = 30
+    batch_size: int = 64
+    seed: int = 0
+
+
+# ---------------------------------------------------------------------------- the command line
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused(message if message.endswith((".", "?")) else message + ".")
+
+
+def parse(argv: Sequence[str] | None, description: str) -> tuple[dict[str, Any], Path, bool]:
+    """Return the options that are given, the directory, and whether to resume."""
+    parser = Parser("train_digits.py", description=description, allow_abbrev=False)
+    add = parser.add_argument
+    add("--optimizer", metavar="NAME", help="a name, or the path of a JSON config (default: adamw)")
+    add("--learning-rate", type=positive, metavar="RATE", help="the peak (default: by optimizer)")
+    add("--schedule", choices=["cosine", "constant"], help="of the learning rate (default: cosine)")
+    add("--epochs", type=whole(1), metavar="N", help=f"(default: {Options.epochs})")
+    add("--batch-size", type=whole(1), metavar="N", help=f"(default: {Options.batch_size})")
+    add("--seed", type=whole(0), metavar="N", help=f"(default: {Options.seed})")
+    add("--out", type=Path, default="runs/digits", metavar="DIR", help="(default: %(default)s)")
+    add("--resume", action="store_true", help="go on with the run in --out, with its options")
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        word = unknown[0].split("=")[0]
+        flags = ["--resume", "--out", *(flag(f.name) for f in dataclasses.fields(Options))]
+        parser.error(f"unknown argument {word!r}. {did_you_mean(word, flags) or 'See --help.'}")
+    given = {f.name: getattr(args, f.name) for f in dataclasses.fields(Options)}
+    return {k: v for k, v in given.items() if v is not None}, args.out, args.resume
+
+
+def positive(text: str) -> float:
+    """Read a positive, finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}")
+    return number
+
+
+def whole(least: int) -> Any:
+    """Return a reader of whole numbers from `least`, such as fit 32 bits."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) < 2**31:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def flag(key: str) -> str:
+    """Return the command-line option of a field of `Options`."""
+    return "--" + key.replace("_", "-")
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return "Did you mean 'x'?" for the nearest choices, or an empty string."""
+    near = difflib.get_close_matches(name, list(choices))
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    # str(KeyError("x")) is the repr of its message.
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    return " ".join(str(message).split()) or type(error).__name__
+
+
+def over_lines(text: str, indent: str = "", width: int = 92) -> str:
+    """Break a long `name(a, b, ...)` into one argument a line, and long arguments likewise."""
+    start = text.find("(") + 1
+    if len(indent + text) <= width or not start or not text.endswith(")"):
+        return indent + text
+    arguments, depth = [""], 0
+    for char in text[start:-1]:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and not depth:
+            arguments.append("")
+        else:
+            arguments[-1] += char
+    lines = [over_lines(a.strip(), indent + "  ", width) + "," for a in arguments if a.strip()]
+    return "\n".join([indent + text[:start], *lines, indent + ")"])
+
+
+# --------------------------------------------------------------------------- the run's files
+
+
+def is_config(optimizer: str) -> bool:
+    """Return whether --optimizer is the path of a JSON config, and not a name."""
+    return optimizer.endswith(".json") or Path(optimizer).is_file()
+
+
+def read_optimizer(path: Path) -> Any:
+    """Return the optimizer that a JSON config describes."""
+    try:
+        tx = gx.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refused(one_line(error)) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused(f"{path}: {one_line(error)}") from error
+    if not isinstance(tx, gx.Transform):
+        raise Refused(f"{path}: config: {tx!r} is not a transform.")
+    return tx
+
+
+class Run:
+    """The directory of a run: its options, its optimizer, its checkpoints and its figure."""
+
+    def __init__(self, out: Path):
+        self.out = out
+        self.checkpoints = out / "checkpoints"
+        self.options = out / "options.json"
+        self.optimizer = out / "optimizer.json"
+        self.figure = out / "training.png"
+
+    def manager(self) -> ocp.CheckpointManager:
+        """Open the checkpoints; to be used in a `with`."""
+        # Saved synchronously: the next step donates, and so overwrites, what is being saved.
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=KEPT, enable_async_checkpointing=False, cleanup_tmp_directories=True
+        )
+        return ocp.CheckpointManager(self.checkpoints.absolute(), options=options)
+
+    def epochs_done(self) -> int:
+        """Return the epoch of the last checkpoint, 0 if there is none."""
+        # Orbax gives a checkpoint its final name, the epoch, only when it is complete.
+        names = [p.name for p in self.checkpoints.iterdir()] if self.checkpoints.is_dir() else []
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
+    def begin(self, options: Options, tx: Any) -> bool:
+        """Save the options and the optimizer; return whether an earlier run had to make way."""
+        replaced = self.options.exists()  # the mark of a directory of ours: only that is replaced
+        if self.out.exists() and not replaced:
+            if not self.out.is_dir() or any(self.out.iterdir()):
+                raise Refused(f"--out {self.out} exists and holds no run; choose another.")
+        if replaced:
+            with self.manager() as manager:
+                for epoch in manager.all_steps():
+                    manager.delete(epoch)
+            self.figure.unlink(missing_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.save(options)
+        self.optimizer.write_text(gx.to_json(tx) + "\n", encoding="utf-8")
+        return replaced
+
+    def save(self, options: Options) -> None:
+        """Save the options."""
+        text = json.dumps(dataclasses.asdict(options), indent=2)
+        self.options.write_text(text + "\n", encoding="utf-8")
+
+    def load(self, given: dict[str, Any]) -> tuple[Options, Any]:
+        """Return the saved options and optimizer, if what is given now goes with them."""
+        done = self.epochs_done()
+        if not done or not self.options.exists():
+            raise Refused(f"no checkpoint in {self.out} to resume; without --resume a run starts.")
+        tx = read_optimizer(self.optimizer)
+        try:
+            saved = Options(**json.loads(self.options.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise Refused(f"{self.options}: {one_line(error)}") from error
+        for key, value in given.items():
+            was = getattr(saved, key)
+            why = "" if value == was else f"was started with {was}"
+            if key == "optimizer" and is_config(value):  # the file may have changed, or moved
+                why = "" if read_optimizer(Path(value)) == tx else "has another optimizer"
+            elif key == "epochs" and saved.schedule == "cosine" and why:
+                why += ", where its schedule ends"
+            elif key == "epochs":
+                why = f"has {done} already" if value < done else ""
+            elif was is None:
+                why = "has it from its JSON config"
+            if why:
+                raise Refused(
+                    f"cannot resume with {flag(key)} {value}: the run in {self.out} {why}. "
+                    "Leave the option out, or start another run with another --out."
+                )
+        return dataclasses.replace(saved, epochs=given.get("epochs", saved.epochs)), tx
+
+
+# ----------------------------------------------------------------------------------- the figure
+
+
+def draw(path: Path, history: dict[str, list[float]], title: str) -> None:
+    """Draw loss, accuracy, learning rate and update norm against the steps."""
+    blue, orange, grey = "#1f77b4", "#d95f02", "#4d4d4d"
+    epochs = len(history["held_out_loss"])
+    steps = np.arange(1, len(history["loss"]) + 1)
+    ends = steps.reshape(epochs, -1)[:, -1]  # the step at which each epoch ended
+    figure = Figure(figsize=(11, 7.5), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=13)
+    figure.subplots(2, 2, sharex=True)
+    loss, accuracy, rate, norm = figure.axes
+    for axis, name in ((loss, "loss"), (accuracy, "accuracy")):
+        mean = np.reshape(history[name], (epochs, -1)).mean(axis=1)
+        held_out = history[f"held_out_{name}"]
+        axis.plot(steps, history[name], color=blue, alpha=0.25, linewidth=0.8, label="train, step")
+        axis.plot(ends, mean, color=blue, label="train, mean of the epoch")
+        axis.plot(ends, held_out, color=orange, marker="o", markersize=3, label="held out")
+        axis.legend(frameon=False)
+    loss.set(title="Loss", yscale="log")
+    # The first steps, near chance, need no room.
+    lowest = min(
+        *history["held_out_accuracy"], float(np.mean(history["accuracy"][ends[-1] // 2 :]))
+    )
+    accuracy.set(title="Accuracy", ylim=(max(0.0, min(0.9, lowest - 0.05)), 1.005))
+    rate.set(title="Learning rate", xlabel="step")
+    if "learning_rate" in history:
+        rate.plot(steps, history["learning_rate"], color=grey)
+        rate.set_ylim(0, 1.05 * max(history["learning_rate"]) or 1)
+    else:
+        rate.text(0.5, 0.5, "none found in this optimizer", ha="center", transform=rate.transAxes)
+    norm.plot(steps, history["update_norm"], color=grey, linewidth=0.8)
+    norm.set(title="Norm of the update", xlabel="step", yscale="log")
+    for axis in figure.axes:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)

@@ -1,0 +1,76 @@
+"""Applying updates to parameters, and averaging trees."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import lift, trees
+from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.types import Params, PyTree, Updates
+
+
+def _add(p: Any, u: Any) -> Any:
+    p, u = jnp.asarray(p), jnp.asarray(u)
+    dtype = promote(p.dtype, u.dtype)
+    return cast(lax.add(cast(p, dtype), cast(u, dtype)), p.dtype)
+
+
+def _mixed(new: Any, old: Any, step_size: Any) -> Any:
+    new, old = jnp.asarray(new), jnp.asarray(old)
+    dtype = at_least_float32(promote(new.dtype, old.dtype))
+    weight = cast(jnp.asarray(step_size), dtype)
+    return cast(weight * cast(new, dtype) + (1 - weight) * cast(old, dtype), old.dtype)
+
+
+def apply_updates(params: Params, updates: Updates) -> Params:
+    """Return `params + updates`, each leaf in the dtype of its parameter.
+
+    Args:
+      params: the parameters.
+      updates: a tree of the same structure; a hole leaves its parameter as it is.
+
+    Raises:
+      ValueError: if the structures or the shapes differ.
+    """
+    us, treedef = jax.tree.flatten(updates)
+    ps = trees.align("apply_updates", updates, treedef, params, "the parameters have")
+    for i, (p, u) in enumerate(zip(ps.leaves(), us, strict=True)):
+        if jnp.shape(p) != jnp.shape(u):
+            raise ValueError(
+                f"apply_updates: the update of {trees.path_at(updates, i)} has shape "
+                f"{jnp.shape(u)}, the parameter has {jnp.shape(p)}."
+            )
+        old, new = trees.dtype_of(p), trees.dtype_of(u)
+        for kind in (jnp.inexact, jnp.complexfloating):  # else cast back, and in part lost
+            if jnp.issubdtype(new, kind) and not jnp.issubdtype(old, kind):
+                raise TypeError(
+                    f"apply_updates: the update of {trees.path_at(updates, i)} has dtype {new}, "
+                    f"which a parameter of dtype {old} cannot take."
+                )
+    return ps.rebuilt(lift.map_rows(_add, [ps.leaves(), us]))
+
+
+def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Any) -> PyTree:
+    """Return `step_size * new + (1 - step_size) * old`: one step of an exponential average.
+
+    Args:
+      new_tensors: the tree to move towards.
+      old_tensors: the average; holes stay as they are, and leaves keep their dtype.
+      step_size: the weight of the new, in [0, 1].
+
+    Raises:
+      ValueError: if the structures or the shapes differ, or `step_size` is out of range.
+    """
+    if isinstance(step_size, int | float) and not 0 <= step_size <= 1:
+        raise ValueError(f"incremental_update: step_size must be in [0, 1], got {step_size!r}.")
+    news, treedef = jax.tree.flatten(new_tensors)
+    olds = trees.align("incremental_update", new_tensors, treedef, old_tensors, "the average has")
+    for i, (new, old) in enumerate(zip(news, olds.leaves(), strict=True)):
+        if jnp.shape(new) != jnp.shape(old):
+            raise ValueError(
+                f"incremental_update: {trees.path_at(new_tensors, i)} has shape {jnp.shape(new)}, "
+                f"the average has {jnp.shape(old)}."
+            )
+    return olds.rebuilt(lift.map_rows(_mixed, [news, olds.leaves()], step_size))

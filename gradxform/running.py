@@ -1,0 +1,158 @@
+"""Running the rules of a chain: their checks, their scalars, their slots, extra arguments.
+
+Speaks of rules by what they have (`rule`, `prepare`, `locality`, ...); `base.py` says what that is.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import lift, trees
+from gradxform.errors import name_of, shown
+from gradxform.types import OptState, Params, PyTree, Slot, Updates
+from gradxform.values import Value
+
+_SLOTS: dict[type, tuple[str, ...]] = {}
+
+
+def slot_fields(cls: type) -> tuple[str, ...]:
+    """Return the names of the fields of a state that hold one array per parameter."""
+    if cls not in _SLOTS:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        _SLOTS[cls] = tuple(k for k, annotation in hints.items() if annotation == Slot)
+    return _SLOTS[cls]
+
+
+# The kind of state that each class of rule begins with.
+STATES: dict[type, type] = {}
+
+
+def _check_rule_state(rule: Any, state: Any, tree: PyTree) -> None:
+    if type(rule) not in STATES:  # a state from a checkpoint: init was not called here
+        jax.eval_shape(lambda: rule.init(tree))
+    check_state(rule, state, STATES[type(rule)])
+
+
+def check_state(part: Any, state: Any, kind: type) -> None:
+    """Require `state` to be of that kind, or of another library's with the same fields."""
+    if type(state) is not kind and getattr(state, "_fields", None) != kind._fields:  # type: ignore[attr-defined]
+        raise TypeError(
+            f"{name_of(part)}: the state must be of kind {kind.__name__}, got "
+            f"{type(state).__name__}. Was this state made by another transform's init?"
+        )
+
+
+def _check_prepared(rule: Any, prepared: Any, state: Any) -> None:
+    fields = getattr(state, "_fields", None)
+    first = prepared[0] if isinstance(prepared, tuple) and prepared else None
+    if getattr(first, "_fields", ()) != fields:
+        raise TypeError(
+            f"{name_of(rule)}: prepare must return (state, *scalars), with the new state "
+            f"first; got {shown(prepared)}."
+        )
+
+
+def _wrong_slot(
+    rules: Sequence[Any], states: Sequence[OptState], updates: PyTree, params: PyTree | None
+) -> str | None:
+    """Say which slot has not the shape that `init` gives it for these parameters; None: none."""
+    need = "the gradient has" if params is None else "this parameter needs"
+    for rule, state in zip(rules, states, strict=True):
+        wanted = jax.eval_shape(lambda r=rule: r.init(updates if params is None else params))
+        for k in slot_fields(type(wanted)):
+            had = dict(trees.with_names(getattr(state, k)))
+            for path, leaf in trees.with_names(getattr(wanted, k)):
+                old = had.get(path)
+                if old is None or trees.is_hole(leaf) or trees.is_hole(old):
+                    continue
+                if jnp.shape(old) != leaf.shape:
+                    return (
+                        f"{name_of(rule)}: the state's {k} of {trees.said(path)} has shape "
+                        f"{jnp.shape(old)}, {need} {leaf.shape}. Was this state made for other "
+                        "parameters?"
+                    )
+    return None
+
+
+def run_rules(
+    rules: Sequence[Any],
+    updates: Updates,
+    states: Sequence[OptState],
+    params: Params | None,
+    extra: dict[str, Any],
+) -> tuple[Updates, list[OptState]]:
+    """Run neighbouring rules over a tree, together; only the first may look at all updates."""
+    treedef = jax.tree.structure(updates)
+    parts, new_states = [], []
+    for rule, state in zip(rules, states, strict=True):
+        if rule.needs_params and params is None:
+            raise ValueError(
+                f"{name_of(rule)}: needs the parameters; call update(updates, state, params)."
+            )
+        _check_rule_state(rule, state, updates if params is None else params)
+        seen = updates if rule.locality == "tree" else None
+        prepared = rule.prepare(seen, state, params, **routed(rule, rule.prepare, extra))
+        _check_prepared(rule, prepared, state)
+        fresh, *shared = prepared
+        names = slot_fields(type(fresh))
+        slots = tuple(
+            trees.align(rule, updates, treedef, getattr(fresh, k), f"the state's {k} has")
+            for k in names
+        )
+        mask = rule.active(updates if params is None else params)
+        if mask is not None:
+            mask = trees.align(rule, updates, treedef, mask, "the mask has").leaves()
+        parts.append(lift.Part(rule, slots, tuple(shared), mask))
+        new_states.append((fresh, names))
+    try:
+        new_updates, new = lift.map_leaves(parts, updates, params)
+    except (TypeError, ValueError):
+        reason = _wrong_slot(rules, states, updates, params)
+        if reason is None:
+            raise
+        raise ValueError(reason) from None
+    done = []
+    for (state, names), part, leaves in zip(new_states, parts, new, strict=True):
+        slots = {k: s.rebuilt(n) for k, s, n in zip(names, part.slots, leaves, strict=True)}
+        done.append(state._replace(**slots) if slots else state)
+    return new_updates, done
+
+
+# -------------------------------------------------------------------------------- extra arguments
+
+_ACCEPTS: dict[Any, tuple[bool, frozenset[str], frozenset[str]]] = {}
+
+
+def _accepts(function: Callable[..., Any]) -> tuple[bool, frozenset[str], frozenset[str]]:
+    """Return whether `function` takes any keyword, which it names, and which of them it needs."""
+    found = inspect.signature(function).parameters.values()
+    anything = any(p.kind is p.VAR_KEYWORD for p in found)
+    named = {p.name for p in found if p.kind is p.KEYWORD_ONLY}
+    needed = {p.name for p in found if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
+    return anything, frozenset(named), frozenset(needed)
+
+
+def routed(part: Any, function: Callable[..., Any], extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the extra arguments that `function` of `part` takes.
+
+    Raises:
+      TypeError: if it requires one that is not given.
+    """
+    key = (type(part), function.__name__) if isinstance(part, Value) else None
+    taken = _ACCEPTS.get(key) if key else None
+    if taken is None:
+        taken = _accepts(function)
+        if key:
+            _ACCEPTS[key] = taken
+    anything, named, needed = taken
+    missing = sorted(needed - set(extra))
+    if missing:
+        raise TypeError(
+            f"{name_of(part)}: needs the extra argument {missing[0]!r}; "
+            f"call update(updates, state, params, {missing[0]}=...)."
+        )
+    return extra if anything else {k: v for k, v in extra.items() if k in named}

@@ -1,0 +1,166 @@
+"""Schedules that hold a value, or lead from one value to another in a straight line or a power."""
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.errors import at_least, finite
+from gradxform.registry import value
+from gradxform.schedules.base import (
+    Schedule,
+    alike,
+    as_count,
+    check_steps,
+    float32,
+    fractions,
+    is_known,
+    number,
+    since,
+)
+from gradxform.types import Array
+from gradxform.values import Value
+
+
+@value
+class constant_schedule(Schedule):
+    """Hold one value.
+
+    Value: y(n) = value.
+
+    Args:
+      value: any number.
+    """
+
+    value: float
+
+    def __call__(self, count):
+        """Return the value."""
+        return jnp.broadcast_to(float32(self.value), jnp.shape(count))
+
+
+def as_schedule(x: Any) -> Callable[[Any], Any]:
+    """Return a number as a constant schedule, and a schedule or function of the count as it is.
+
+    Args:
+      x: a number, a schedule, or a plain function `f(count) -> value`.
+
+    Raises:
+      TypeError: for anything else, a class and a mask included.
+    """
+    found = schedule_or_none(x)
+    if found is None:
+        raise TypeError(
+            f"as_schedule: a number or a function of the step count is wanted, got {x!r}."
+        )
+    return found
+
+
+def schedule_or_none(x: Any) -> Callable[[Any], Any] | None:
+    """Return `as_schedule(x)`, or None if `x` is no schedule."""
+    if isinstance(x, bool | np.bool_ | type) or (isinstance(x, Value) and x.never_schedule):
+        return None
+    if callable(x):
+        return x
+    held: Any = x
+    return constant_schedule(held) if is_known(x) or hasattr(x, "dtype") else None
+
+
+@value
+class polynomial_schedule(Schedule):
+    """Lead from one value to another along a power of the time left.
+
+    Value, with k = n - transition_begin clipped to 0 .. T and T = transition_steps:
+
+        y(n) = end_value + (init_value - end_value) (1 - k / T)^power
+
+    With `cycle`, T stretches to the next multiple of transition_steps at or after k, and the value
+    climbs back a little after each: it is `end_value` at every multiple of transition_steps.
+
+    As in Optax, transition_steps <= 0 holds `init_value` for ever.
+
+    Args:
+      init_value: the value at the start.
+      end_value: the value at the end, and after it.
+      power: at least 0; 1 is a straight line.
+      transition_steps: the length of the transition, in steps.
+      transition_begin: how many steps the start is held before, at least 0.
+      cycle: whether to start over at the end. Keyword-only; not in Optax.
+
+    Reference: `polynomial_decay` of TensorFlow, for `cycle`.
+    """
+
+    init_value: float
+    end_value: float
+    power: float
+    transition_steps: int | float
+    transition_begin: int | float = 0
+    cycle: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self):
+        finite(self, "init_value", "end_value", "power")
+        at_least(self, 0, "power", "transition_begin")
+        check_steps(self, "transition_steps", "transition_begin")
+
+    def __call__(self, count):
+        """Return the interpolated value."""
+        return _transition(self, self.power, self.cycle, count)
+
+
+@value
+class linear_schedule(Schedule):
+    """Lead from one value to another in a straight line.
+
+    Value, with k = n - transition_begin clipped to 0 .. T and T = transition_steps:
+
+        y(n) = init_value (T - k) / T + end_value k / T
+
+    As in Optax, transition_steps <= 0 holds `init_value` for ever.
+
+    Args:
+      init_value: the value at the start.
+      end_value: the value at the end, and after it.
+      transition_steps: the length of the transition, in steps.
+      transition_begin: how many steps the start is held before, at least 0.
+    """
+
+    init_value: float
+    end_value: float
+    transition_steps: int | float
+    transition_begin: int | float = 0
+
+    def __post_init__(self):
+        finite(self, "init_value", "end_value")
+        at_least(self, 0, "transition_begin")
+        check_steps(self, "transition_steps", "transition_begin")
+
+    def __call__(self, count):
+        """Return the interpolated value."""
+        return _transition(self, 1.0, False, count)
+
+
+def _transition(
+    part: linear_schedule | polynomial_schedule, power: Any, cycle: bool, count: Any
+) -> Array:
+    init, end, steps = number(part.init_value), number(part.end_value), part.transition_steps
+    count = as_count(count)
+    if is_known(steps) and steps <= 0:
+        return jnp.broadcast_to(float32(init), count.shape)
+    count = since(count, part.transition_begin)
+    left, done = _cycled(count, steps) if cycle else fractions(count, steps)
+    if not (is_known(power) and power == 1):
+        left = jnp.power(left, float32(power))
+        done = 1.0 - left
+    found = init * left + end * done
+    return found if is_known(steps) else jnp.where(float32(steps) > 0.0, found, float32(init))
+
+
+def _cycled(count: Array, steps: Any) -> tuple[Array, Array]:
+    """`fractions` of a period that is stretched to the next multiple of `steps`."""
+    count, steps = alike(count, steps)
+    past = count % steps
+    left = jnp.where((past == 0) & (count > 0), jnp.zeros_like(past), steps - past)
+    whole = float32(count) + float32(left)
+    return float32(left) / whole, float32(count) / whole

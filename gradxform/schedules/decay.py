@@ -1,0 +1,321 @@
+"""Schedules that decay: exponentials, one over time, cosines, and what TensorFlow had besides."""
+
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.errors import at_least, finite, name_of, non_negative, positive
+from gradxform.registry import value
+from gradxform.schedules.base import (
+    LARGEST,
+    Schedule,
+    as_count,
+    check_steps,
+    float32,
+    fractions,
+    half_cosine,
+    is_known,
+    number,
+    quotient,
+    segment,
+    since,
+)
+from gradxform.schedules.periodic import wave
+from gradxform.types import Array
+
+
+def _periods(part: Any, count: Any) -> Array:
+    """How many periods of `transition_steps` have passed; whole ones for a staircase."""
+    k = since(count, part.transition_begin)
+    if part.staircase:
+        return quotient(k, part.transition_steps)
+    return float32(k) / float32(part.transition_steps)
+
+
+def _check_periods(part: Any) -> None:
+    finite(part, "init_value", "decay_rate")
+    positive(part, "transition_steps")
+    at_least(part, 0, "transition_begin")
+    check_steps(part, "transition_steps", "transition_begin")
+
+
+@value
+class exponential_decay(Schedule):
+    """Multiply the value by a rate in every period.
+
+    Value, with k = max(n - transition_begin, 0) and T = transition_steps:
+
+        y(n) = init_value decay_rate^(k / T)            k / T rounded down for a staircase
+
+    bounded below by `end_value` if the rate is less than 1, else bounded above by it.
+
+    Optax logs and holds `init_value` where transition_steps or decay_rate is not positive; here it
+    is an error. The power is formed from the logarithm of the rate in double precision: 0.9999 in
+    float32, to the power of 1e5, is off by 2e-3.
+
+    Args:
+      init_value: the value at the start.
+      transition_steps: the length of a period, in steps, greater than 0.
+      decay_rate: the factor of a period, greater than 0.
+      transition_begin: how many steps the start is held before, at least 0.
+      staircase: whether to change only at the end of each period.
+      end_value: the bound of the value, or None.
+    """
+
+    init_value: float
+    transition_steps: int | float
+    decay_rate: float
+    transition_begin: int | float = 0
+    staircase: bool = False
+    end_value: float | None = None
+
+    def __post_init__(self):
+        _check_periods(self)
+        positive(self, "decay_rate")
+        finite(self, "end_value")
+
+    def __call__(self, count):
+        """Return the decayed value, within its bound."""
+        rate = self.decay_rate
+        log = math.log(rate) if is_known(rate) else jnp.log(float32(rate))
+        found = number(self.init_value) * jnp.exp(_periods(self, count) * log)
+        if self.end_value is None:
+            return found
+        bound = float32(self.end_value)
+        falls = float32(rate) < 1.0
+        return jnp.where(falls, jnp.maximum(found, bound), jnp.minimum(found, bound))
+
+
+@value
+class natural_exp_decay(Schedule):
+    """Decay at a natural exponential rate.
+
+    Value, with k = max(n - transition_begin, 0) and T = transition_steps:
+
+        y(n) = init_value exp(-decay_rate k / T)        k / T rounded down for a staircase
+
+    Args:
+      init_value: the value at the start.
+      transition_steps: the length of a period, in steps, greater than 0.
+      decay_rate: the rate of a period, at least 0.
+      transition_begin: how many steps the start is held before, at least 0.
+      staircase: whether to change only at the end of each period.
+
+    Reference: `tf.train.natural_exp_decay` of TensorFlow 1.
+    """
+
+    init_value: float
+    transition_steps: int | float
+    decay_rate: float
+    transition_begin: int | float = 0
+    staircase: bool = False
+
+    def __post_init__(self):
+        _check_periods(self)
+        non_negative(self, "decay_rate")
+
+    def __call__(self, count):
+        """Return the decayed value."""
+        rate = number(self.decay_rate)
+        return number(self.init_value) * jnp.exp(-rate * _periods(self, count))
+
+
+@value
+class inverse_time_decay(Schedule):
+    """Divide the value by what grows in proportion to time.
+
+    Value, with k = max(n - transition_begin, 0) and T = transition_steps:
+
+        y(n) = init_value / (1 + decay_rate k / T)      k / T rounded down for a staircase
+
+    Args:
+      init_value: the value at the start.
+      transition_steps: the length of a period, in steps, greater than 0.
+      decay_rate: what a period adds to the divisor, at least 0.
+      transition_begin: how many steps the start is held before, at least 0.
+      staircase: whether to change only at the end of each period.
+
+    Reference: `tf.train.inverse_time_decay` of TensorFlow 1.
+    """
+
+    init_value: float
+    transition_steps: int | float
+    decay_rate: float
+    transition_begin: int | float = 0
+    staircase: bool = False
+
+    def __post_init__(self):
+        _check_periods(self)
+        non_negative(self, "decay_rate")
+
+    def __call__(self, count):
+        """Return the decayed value."""
+        return number(self.init_value) / (1.0 + number(self.decay_rate) * _periods(self, count))
+
+
+# --------------------------------------------------------------------------------------- cosines
+
+
+@value
+class cosine_decay_schedule(Schedule):
+    """Decay along half a period of a cosine.
+
+    Value, with t = min(n / decay_steps, 1):
+
+        y(n) = init_value ((1 - alpha) ((1 + cos(pi t)) / 2)^exponent + alpha)
+
+    Args:
+      init_value: the value at the start.
+      decay_steps: the length of the decay, in steps, greater than 0.
+      alpha: the value at the end, as a fraction of that at the start.
+      exponent: the power of the cosine, at least 0.
+
+    Reference: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017,
+      equation 5 without restarts.
+    """
+
+    init_value: float
+    decay_steps: int | float
+    alpha: float = 0.0
+    exponent: float = 1.0
+
+    def __post_init__(self):
+        finite(self, "init_value", "alpha", "exponent")
+        positive(self, "decay_steps")
+        check_steps(self, "decay_steps")
+        non_negative(self, "exponent")
+
+    def __call__(self, count):
+        """Return the decayed value."""
+        left, _ = fractions(as_count(count), self.decay_steps)
+        cosine = half_cosine(left)
+        if not (is_known(self.exponent) and self.exponent == 1):
+            cosine = jnp.power(cosine, float32(self.exponent))
+        alpha = number(self.alpha)
+        return number(self.init_value) * ((1.0 - alpha) * cosine + alpha)
+
+
+@value
+class linear_cosine_decay(Schedule):
+    """Decay along a line times a cosine.
+
+    Value, with t = min(n / decay_steps, 1):
+
+        y(n) = init_value ((alpha + 1 - t) (1 + cos(2 pi num_periods t)) / 2 + beta)
+
+    Args:
+      init_value: scales all values; that at the start is init_value (1 + alpha + beta).
+      decay_steps: the length of the decay, in steps, greater than 0.
+      num_periods: how many periods the cosine has, at least 0.
+      alpha: what is added to the line.
+      beta: what is added to the product; the value at the end if num_periods is 0.5.
+
+    Reference: Bello et al., Neural Optimizer Search with Reinforcement Learning, 2017, section 4.3;
+      `tf.train.linear_cosine_decay` of TensorFlow 1.
+    """
+
+    init_value: float
+    decay_steps: int | float
+    num_periods: float = 0.5
+    alpha: float = 0.0
+    beta: float = 0.001
+
+    def __post_init__(self):
+        finite(self, "init_value", "num_periods", "alpha", "beta")
+        positive(self, "decay_steps")
+        check_steps(self, "decay_steps")
+        non_negative(self, "num_periods")
+
+    def __call__(self, count):
+        """Return the decayed value."""
+        count = as_count(count)
+        left, _ = fractions(count, self.decay_steps)
+        line = number(self.alpha) + left
+        cosine = wave(count, self.decay_steps, self.num_periods)
+        return number(self.init_value) * (line * cosine + number(self.beta))
+
+
+@value
+class cosine_decay_restarts(Schedule):
+    """Decay along a cosine, and start over, in ever longer and lower cycles.
+
+    Value, in cycle i = 0, 1, ... of length D_i = first_decay_steps t_mul^i, k steps into it:
+
+        y(n) = init_value ((1 - alpha) m_mul^i (1 + cos(pi k / D_i)) / 2 + alpha)
+
+    Cycles begin exactly where these lengths say, also after 2**24 steps; TensorFlow takes their
+    number from a float32 logarithm.
+
+    Args:
+      init_value: the value at the start.
+      first_decay_steps: the length of the first cycle, in steps, greater than 0.
+      t_mul: how much longer each cycle is than the last: 1, or at least 1.001.
+      m_mul: what the height of each cycle is multiplied by, at least 0.
+      alpha: the value at the end of a cycle, as a fraction of `init_value`.
+
+    Reference: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017,
+      equation 5; `tf.train.cosine_decay_restarts` of TensorFlow 1.
+    """
+
+    init_value: float
+    first_decay_steps: int | float
+    t_mul: float = 2.0
+    m_mul: float = 1.0
+    alpha: float = 0.0
+
+    def __post_init__(self):
+        finite(self, "init_value", "t_mul", "m_mul", "alpha")
+        positive(self, "first_decay_steps")
+        check_steps(self, "first_decay_steps")
+        non_negative(self, "m_mul")
+        if is_known(self.t_mul) and not (self.t_mul == 1 or self.t_mul >= 1.001):
+            raise ValueError(
+                f"{name_of(self)}: t_mul must be 1 or at least 1.001, got {self.t_mul!r}."
+            )
+
+    def __call__(self, count):
+        """Return the value in the cycle that `count` is in."""
+        for name in ("first_decay_steps", "t_mul"):
+            if not is_known(getattr(self, name)):
+                raise TypeError(
+                    f"{name_of(self)}: {name} must be a Python number, got a traced one; where "
+                    "the cycles begin is worked out beforehand."
+                )
+        cycle, left = _cycle(as_count(count), self.first_decay_steps, self.t_mul)
+        height = jnp.power(float32(self.m_mul), cycle)
+        alpha = number(self.alpha)
+        return number(self.init_value) * ((1.0 - alpha) * height * half_cosine(left) + alpha)
+
+
+def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
+    """Which cycle each count is in, and the fraction of it that is left."""
+    if t_mul == 1:
+        cycle = quotient(count, first)
+        if isinstance(first, int) and first <= LARGEST:
+            count = count % jnp.asarray(first, count.dtype)
+        else:
+            count = float32(count) % first
+        return cycle, fractions(count, first)[0]
+    starts, lengths = _cycles(first, t_mul)
+    cycle = segment(count, starts[1:])
+    if jnp.issubdtype(count.dtype, jnp.integer):
+        whole = np.floor(starts)
+        done = float32(count - jnp.asarray(whole.astype(np.int32))[cycle])
+        done = done - float32(starts - whole)[cycle]
+    else:
+        done = count - float32(starts)[cycle]
+    length = float32(lengths)[cycle]
+    return float32(cycle), jnp.maximum(length - done, 0.0) / length
+
+
+@functools.lru_cache(maxsize=64)
+def _cycles(first: float, t_mul: float) -> tuple[np.ndarray, np.ndarray]:
+    """Where the cycles within reach of an integer count begin, and how long they are."""
+    starts, lengths = [0.0], [float(first)]
+    while (start := starts[-1] + lengths[-1]) <= LARGEST:
+        starts.append(float(round(start)) if abs(start - round(start)) < 1e-6 else start)
+        lengths.append(first * t_mul ** len(lengths))
+    return np.asarray(starts), np.asarray(lengths)

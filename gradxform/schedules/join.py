@@ -1,0 +1,273 @@
+"""Schedules one after another: `join_schedules`, and the warm-ups that are made with it."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import jax.numpy as jnp
+
+from gradxform.errors import finite, name_of, non_negative, positive
+from gradxform.registry import register, value
+from gradxform.schedules.base import (
+    Composite,
+    Schedule,
+    alike,
+    as_count,
+    check_steps,
+    float32,
+    is_known,
+    is_open,
+    number,
+    since,
+)
+from gradxform.schedules.basic import constant_schedule, linear_schedule, schedule_or_none
+from gradxform.schedules.decay import cosine_decay_schedule, exponential_decay
+
+
+@value
+class join_schedules(Schedule):
+    """Apply schedules one after another, each from its own count of 0.
+
+    Value: y(n) = s_i(n - b_i) for b_i <= n < b_(i+1), with b_0 = 0.
+
+    Args:
+      schedules: at least one schedule, plain function of the count, or number.
+      boundaries: at which steps the second and later schedules begin: one less than there are
+        schedules, at least 0, increasing.
+    """
+
+    schedules: tuple[Any, ...]
+    boundaries: tuple[Any, ...]
+
+    def __post_init__(self):
+        self._check_schedules()
+        self._check_boundaries()
+
+    def _check_schedules(self):
+        found = []
+        for i, given in enumerate(self.schedules):
+            made = schedule_or_none(given)
+            if made is None:
+                raise TypeError(
+                    f"join_schedules: schedules[{i}] must be a schedule, a function of the count "
+                    f"or a number, got {given!r}."
+                )
+            found.append(made)
+        if not found:
+            raise ValueError("join_schedules: schedules must hold at least one schedule.")
+        if len(self.boundaries) != len(found) - 1:
+            raise ValueError(
+                f"join_schedules: {len(found)} schedules need {len(found) - 1} boundaries, "
+                f"got {len(self.boundaries)}."
+            )
+        object.__setattr__(self, "schedules", tuple(found))
+
+    def _check_boundaries(self):
+        found: list[Any] = []
+        for i, step in enumerate(self.boundaries):
+            if is_open(step):
+                found.append(step)
+                continue
+            if not is_known(step):
+                raise TypeError(f"join_schedules: boundaries[{i}] must be a number, got {step!r}.")
+            if not (math.isfinite(step) and step >= 0):
+                raise ValueError(
+                    f"join_schedules: boundaries[{i}] must be finite and at least 0, got {step!r}."
+                )
+            if found and is_known(found[-1]) and step <= found[-1]:
+                raise ValueError(
+                    f"join_schedules: boundaries must increase, got {found[-1]!r} before {step!r}."
+                )
+            found.append(int(step) if float(step).is_integer() else step)
+        object.__setattr__(self, "boundaries", tuple(found))
+
+    def __call__(self, count):
+        """Return the value of the schedule that `count` falls to."""
+        count = as_count(count)
+        found = jnp.broadcast_to(float32(self.schedules[0](count)), count.shape)
+        for begin, schedule in zip(self.boundaries, self.schedules[1:], strict=True):
+            now, first = alike(count, begin)
+            found = jnp.where(now < first, found, float32(schedule(since(count, begin))))
+        return found
+
+
+# ------------------------------------------------------------------------------------- warm-ups
+
+
+@value
+class warmup_constant_schedule(Composite):
+    """Climb to a value in a straight line, and hold it.
+
+    Value: y(n) = init_value + (peak_value - init_value) min(n / warmup_steps, 1).
+
+    With no warm-up steps the value is `peak_value` at once; Optax holds `init_value` for ever.
+
+    Args:
+      init_value: the value at the start.
+      peak_value: the value after the warm-up.
+      warmup_steps: the length of the climb, in steps, at least 0.
+    """
+
+    init_value: float
+    peak_value: float
+    warmup_steps: int | float
+
+    def __post_init__(self):
+        finite(self, "init_value", "peak_value")
+        _check_warmup(self)
+
+    def expand(self):
+        """Return the line joined to the constant."""
+        return _warmed_up(self, constant_schedule(number(self.peak_value)))
+
+
+@value
+class warmup_cosine_decay_schedule(Composite):
+    """Climb to a peak in a straight line, and decay along half a cosine.
+
+    Value, with W = warmup_steps, D = decay_steps and t = min((n - W) / (D - W), 1):
+
+        y(n) = init_value + (peak_value - init_value) n / W                         for n < W
+        y(n) = end_value + (peak_value - end_value) ((1 + cos(pi t)) / 2)^exponent  from W on
+
+    Args:
+      init_value: the value at the start.
+      peak_value: the value after the warm-up.
+      warmup_steps: the length of the climb, in steps, at least 0.
+      decay_steps: the length of the whole, the climb included, greater than `warmup_steps`.
+      end_value: the value at the end, and after it; 0 if `peak_value` is.
+      exponent: the power of the cosine, at least 0.
+
+    Reference: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017,
+      equation 5; Goyal et al., Accurate, Large Minibatch SGD, 2017, section 2.2, for the warm-up.
+    """
+
+    init_value: float
+    peak_value: float
+    warmup_steps: int | float
+    decay_steps: int | float
+    end_value: float = 0.0
+    exponent: float = 1.0
+
+    def __post_init__(self):
+        finite(self, "init_value", "peak_value", "end_value", "exponent")
+        non_negative(self, "exponent")
+        _check_warmup(self)
+        check_steps(self, "decay_steps")
+        warmup, steps = self.warmup_steps, self.decay_steps
+        if is_known(warmup) and is_known(steps) and not steps > warmup:
+            raise ValueError(
+                f"{name_of(self)}: decay_steps must be greater than warmup_steps, which it "
+                f"includes, got {steps!r} and {warmup!r}."
+            )
+        if is_known(self.peak_value) and self.peak_value == 0:
+            if is_known(self.end_value) and self.end_value != 0:
+                raise ValueError(
+                    f"{name_of(self)}: end_value must be 0 where peak_value is, "
+                    f"got {self.end_value!r}."
+                )
+
+    def expand(self):
+        """Return the line joined to the cosine."""
+        peak, end = number(self.peak_value), number(self.end_value)
+        alpha: Any
+        if is_known(peak):
+            alpha = 0.0 if peak == 0 else end / peak
+        else:
+            alpha = jnp.where(peak == 0.0, 0.0, end / jnp.where(peak == 0.0, 1.0, peak))
+        steps = _add(self.decay_steps, self.warmup_steps, sign=-1)
+        return _warmed_up(self, cosine_decay_schedule(peak, steps, alpha, self.exponent))
+
+
+@value
+class warmup_exponential_decay_schedule(Composite):
+    """Climb to a peak in a straight line, and decay exponentially.
+
+    Value, with W = warmup_steps, k = max(n - W - transition_begin, 0) and T = transition_steps:
+
+        y(n) = init_value + (peak_value - init_value) n / W        for n < W
+        y(n) = peak_value decay_rate^(k / T)                       from W on, bounded by end_value
+
+    Args:
+      init_value: the value at the start.
+      peak_value: the value after the warm-up.
+      warmup_steps: the length of the climb, in steps, at least 0.
+      transition_steps: the length of a period of the decay, in steps, greater than 0.
+      decay_rate: the factor of a period, greater than 0.
+      transition_begin: how many steps the peak is held after the warm-up, at least 0.
+      staircase: whether to change only at the end of each period.
+      end_value: the bound of the decay, below if the rate is less than 1, else above; or None.
+    """
+
+    init_value: float
+    peak_value: float
+    warmup_steps: int | float
+    transition_steps: int | float
+    decay_rate: float
+    transition_begin: int | float = 0
+    staircase: bool = False
+    end_value: float | None = None
+
+    def __post_init__(self):
+        finite(self, "init_value", "peak_value", "decay_rate", "end_value")
+        positive(self, "transition_steps", "decay_rate")
+        non_negative(self, "transition_begin")
+        check_steps(self, "transition_steps", "transition_begin")
+        _check_warmup(self)
+
+    def expand(self):
+        """Return the line joined to the decay."""
+        decay = exponential_decay(
+            init_value=self.peak_value,
+            transition_steps=self.transition_steps,
+            decay_rate=self.decay_rate,
+            transition_begin=self.transition_begin,
+            staircase=self.staircase,
+            end_value=self.end_value,
+        )
+        return _warmed_up(self, decay)
+
+
+def sgdr_schedule(cosine_kwargs: Iterable[dict[str, Any]]) -> join_schedules:
+    """Return warmed-up cosine cycles, one after another.
+
+    Args:
+      cosine_kwargs: for every cycle the arguments of `warmup_cosine_decay_schedule`; its
+        `decay_steps` is how long the cycle lasts.
+
+    Reference: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017.
+    """
+    cycles: list[warmup_cosine_decay_schedule] = []
+    for i, kwargs in enumerate(cosine_kwargs):
+        if not isinstance(kwargs, dict):
+            raise TypeError(f"sgdr_schedule: cosine_kwargs[{i}] must be a dict, got {kwargs!r}.")
+        try:
+            cycles.append(warmup_cosine_decay_schedule(**kwargs))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"sgdr_schedule: cosine_kwargs[{i}]: {error}") from None
+    if not cycles:
+        raise ValueError("sgdr_schedule: cosine_kwargs must hold at least one cycle.")
+    begins: list[Any] = []
+    for cycle in cycles[:-1]:
+        begins.append(_add(begins[-1], cycle.decay_steps) if begins else cycle.decay_steps)
+    return join_schedules(tuple(cycles), tuple(begins))
+
+
+register("sgdr_schedule", sgdr_schedule)
+
+
+def _check_warmup(part: Any) -> None:
+    non_negative(part, "warmup_steps")
+    check_steps(part, "warmup_steps")
+
+
+def _add(a: Any, b: Any, sign: int = 1) -> Any:
+    """`a + sign * b` for numbers of steps, of which some may only be known in a run."""
+    if not (is_known(a) and is_known(b)):
+        a, b = alike(as_count(a), b)
+    return a + sign * b
+
+
+def _warmed_up(part: Any, after: Schedule) -> join_schedules:
+    rise = linear_schedule(part.init_value, part.peak_value, part.warmup_steps)
+    return join_schedules((rise, after), (part.warmup_steps,))

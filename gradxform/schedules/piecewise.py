@@ -1,0 +1,269 @@
+"""Schedules given by steps and by what the value is multiplied by there; one-cycle schedules."""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.errors import finite, name_of, one_of, positive
+from gradxform.registry import value
+from gradxform.schedules.base import (
+    LARGEST,
+    Composite,
+    Schedule,
+    as_count,
+    check_steps,
+    float32,
+    fractions,
+    half_cosine,
+    is_known,
+    is_open,
+    number,
+    segment,
+)
+from gradxform.types import StaticTree
+from gradxform.values import FrozenTree
+
+
+def _freeze(part: Any) -> None:
+    """Check and sort `boundaries_and_scales`; keep it as a dict if all of it is known."""
+    given = part.boundaries_and_scales
+    if given is None:
+        return
+    tree = given.unfreeze() if isinstance(given, FrozenTree) else given
+    pairs = list(tree.items()) if isinstance(tree, dict) else tree
+    if not isinstance(pairs, list | tuple) or not all(
+        isinstance(p, list | tuple) and len(p) == 2 for p in pairs
+    ):
+        raise TypeError(
+            f"{name_of(part)}: boundaries_and_scales must be a dict {{step: scale}}, got {tree!r}."
+        )
+    found: dict[int, Any] = {}
+    for step, scale in pairs:
+        step = _boundary(part, step)
+        if step in found:
+            raise ValueError(f"{name_of(part)}: boundaries_and_scales has the step {step} twice.")
+        found[step] = _scale(part, step, scale)
+    if any(is_open(scale) for scale in found.values()):
+        # Live numbers are found in tuples, not in frozen trees.
+        frozen: Any = tuple(sorted(found.items(), key=lambda pair: pair[0]))
+    else:
+        frozen = FrozenTree(found)
+    object.__setattr__(part, "boundaries_and_scales", frozen)
+
+
+def _boundary(part: Any, step: Any) -> int:
+    where = f"{name_of(part)}: the steps of boundaries_and_scales must be"
+    if hasattr(step, "item") and not is_open(step):
+        step = step.item()
+    if not is_known(step) or step != step or not float(step).is_integer():
+        raise TypeError(f"{where} integers, got {step!r}.")
+    if step < 0:
+        raise ValueError(f"{where} at least 0, got {step!r}.")
+    return int(step)
+
+
+def _scale(part: Any, step: int, scale: Any) -> Any:
+    where = f"{name_of(part)}: the scale at step {step} must be"
+    if is_open(scale):
+        return scale
+    if not is_known(scale):
+        raise TypeError(f"{where} a number, got {scale!r}.")
+    if not (math.isfinite(scale) and scale >= 0):
+        raise ValueError(f"{where} finite and at least 0, got {scale!r}.")
+    return float(scale)
+
+
+def _steps_and_values(part: Any) -> tuple[list[int], list[Any]]:
+    """The boundaries, and the values before the first and from each on."""
+    frozen = part.boundaries_and_scales
+    if isinstance(frozen, FrozenTree):
+        frozen = sorted(frozen.unfreeze().items())
+    values = [number(part.init_value)]
+    for _, scale in frozen or ():
+        values.append(values[-1] * number(scale))
+    return [step for step, _ in frozen or ()], values
+
+
+@value
+class piecewise_constant_schedule(Schedule):
+    """Hold a value, and multiply it by a scale at each of some steps.
+
+    Value: y(n) = init_value times the product of the scales of all boundaries b <= n.
+
+    The value changes at the boundary itself. TensorFlow's `piecewise_constant` changes one step
+    later: its boundary b is b + 1 here.
+
+    Args:
+      init_value: the value at the start.
+      boundaries_and_scales: a dict {step: scale}, or pairs (step, scale): the steps at least 0, in
+        any order, the scales at least 0. None for a constant.
+    """
+
+    init_value: float
+    boundaries_and_scales: StaticTree = None
+
+    def __post_init__(self):
+        finite(self, "init_value")
+        _freeze(self)
+
+    def __call__(self, count):
+        """Return the value that holds at `count`."""
+        steps, values = _steps_and_values(self)
+        return jnp.stack([float32(v) for v in values])[segment(as_count(count), steps)]
+
+
+@value
+class piecewise_interpolate_schedule(Schedule):
+    """Lead from value to value, each given by a scale at a step.
+
+    Value, with y_i the value at step b_i, that is init_value times the scales up to b_i (b_0 = 0,
+    y_0 = init_value), for b_i <= n < b_(i+1) and t = (n - b_i) / (b_(i+1) - b_i):
+
+        linear: y(n) = y_i + (y_(i+1) - y_i) t
+        cosine: y(n) = y_(i+1) + (y_i - y_(i+1)) (1 + cos(pi t)) / 2
+
+    and the last value after the last step.
+
+    Args:
+      interpolate_type: "linear" or "cosine".
+      init_value: the value at the start.
+      boundaries_and_scales: a dict {step: scale}, or pairs (step, scale): the steps at least 0, in
+        any order, the scales at least 0. None for a constant.
+    """
+
+    interpolate_type: str
+    init_value: float
+    boundaries_and_scales: StaticTree = None
+
+    def __post_init__(self):
+        one_of(self, "interpolate_type", ("linear", "cosine"))
+        finite(self, "init_value")
+        _freeze(self)
+
+    def __call__(self, count):
+        """Return the interpolated value."""
+        count = as_count(count)
+        steps, values = _steps_and_values(self)
+        if steps and steps[-1] > LARGEST:
+            count = float32(count)
+        index = segment(count, steps)
+        begins = np.asarray([0, *steps], np.dtype(count.dtype))
+        lengths = np.append(np.maximum(np.diff(begins), 1), np.ones((), begins.dtype))
+        left, done = fractions(count - jnp.asarray(begins)[index], jnp.asarray(lengths)[index])
+        if self.interpolate_type == "cosine":
+            left, done = half_cosine(left), half_cosine(done)
+        table = jnp.stack([float32(v) for v in [*values, values[-1]]])
+        return table[index] * left + table[index + 1] * done
+
+
+# ------------------------------------------------------------------------------------- one cycle
+
+
+class _OneCycle(Composite):
+    def _check(self, *fractions: str) -> None:
+        part: Any = self
+        finite(part, "peak_value", "div_factor", "final_div_factor")
+        positive(part, "transition_steps", "div_factor", "final_div_factor")
+        check_steps(part, "transition_steps")
+        steps = part.transition_steps
+        if not isinstance(steps, int):
+            raise TypeError(f"{name_of(part)}: transition_steps must be an integer, got {steps!r}.")
+        begins = [0]
+        for name in fractions:
+            fraction = getattr(part, name)
+            if not is_known(fraction):
+                raise TypeError(f"{name_of(part)}: {name} must be a Python number.")
+            if not 0 <= fraction < 1:
+                raise ValueError(f"{name_of(part)}: {name} must be in [0, 1), got {fraction!r}.")
+            begins.append(int(fraction * steps))
+        if any(a >= b for a, b in zip(begins[1:], [*begins[2:], steps], strict=True)):
+            raise ValueError(
+                f"{name_of(part)}: the phases must begin at increasing steps, got "
+                f"{', '.join(str(b) for b in begins[1:])} and the end {steps}."
+            )
+
+
+@value
+class linear_onecycle_schedule(_OneCycle):
+    """Climb to a peak, come down as fast as the climb began, and fade out, in straight lines.
+
+    Values, linear between, with T = transition_steps:
+
+        peak_value / div_factor                        at 0
+        peak_value                                     at int(pct_start T)
+        peak_value / div_factor                        at int(pct_final T)
+        peak_value / (div_factor final_div_factor)     at T
+
+    Args:
+      transition_steps: the length of the cycle, in steps, an integer greater than 0.
+      peak_value: the largest value.
+      pct_start: which fraction of the steps is the climb, in [0, 1).
+      pct_final: which fraction of the steps is over when the last phase begins, in (pct_start, 1).
+      div_factor: what the peak is divided by at the start, greater than 0.
+      final_div_factor: what the start is divided by at the end, greater than 0.
+
+    Reference: Smith and Topin, Super-Convergence: Very Fast Training of Neural Networks Using Large
+      Learning Rates, 2017, section 2.
+    """
+
+    transition_steps: int | float
+    peak_value: float
+    pct_start: float = 0.3
+    pct_final: float = 0.85
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+
+    def __post_init__(self):
+        self._check("pct_start", "pct_final")
+
+    def expand(self):
+        """Return the piecewise interpolation."""
+        steps, div = int(self.transition_steps), number(self.div_factor)
+        scales = (
+            (int(self.pct_start * steps), div),
+            (int(self.pct_final * steps), 1.0 / div),
+            (steps, 1.0 / number(self.final_div_factor)),
+        )
+        return piecewise_interpolate_schedule("linear", number(self.peak_value) / div, scales)
+
+
+@value
+class cosine_onecycle_schedule(_OneCycle):
+    """Climb to a peak and come down, along half a cosine each.
+
+    Values, half a cosine between, with T = transition_steps:
+
+        peak_value / div_factor                        at 0
+        peak_value                                     at int(pct_start T)
+        peak_value / (div_factor final_div_factor)     at T
+
+    Args:
+      transition_steps: the length of the cycle, in steps, an integer greater than 0.
+      peak_value: the largest value.
+      pct_start: which fraction of the steps is the climb, in [0, 1).
+      div_factor: what the peak is divided by at the start, greater than 0.
+      final_div_factor: what the start is divided by at the end, greater than 0.
+
+    Reference: Smith and Topin, Super-Convergence: Very Fast Training of Neural Networks Using Large
+      Learning Rates, 2017, section 2, which has straight lines.
+    """
+
+    transition_steps: int | float
+    peak_value: float
+    pct_start: float = 0.3
+    div_factor: float = 25.0
+    final_div_factor: float = 1e4
+
+    def __post_init__(self):
+        self._check("pct_start")
+
+    def expand(self):
+        """Return the piecewise interpolation."""
+        steps, div = int(self.transition_steps), number(self.div_factor)
+        scales = (
+            (int(self.pct_start * steps), div),
+            (steps, 1.0 / (div * number(self.final_div_factor))),
+        )
+        return piecewise_interpolate_schedule("cosine", number(self.peak_value) / div, scales)

@@ -1,0 +1,548 @@
+"""Configs: every value of the library is plain data, and plain data can do nothing but describe."""
+
+import builtins
+import copy
+import importlib
+import json
+import math
+import os
+import pickle
+import sys
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import gradxform as gx
+from gradxform.registry import REGISTRY
+from tests.catalogue import CASES
+
+# ---------------------------------------------------------------------- what others may register
+
+
+@gx.transform(name="their:shout")
+class shout(gx.ArrayRule):
+    """A transform of another package."""
+
+    loudness: float = 2.0
+
+    def rule(self, g, p):
+        return self.loudness * g
+
+
+@gx.value(name="their:only_scalars")
+class only_scalars(gx.Mask):
+    def test(self, path, leaf):
+        return jnp.ndim(leaf) == 0
+
+
+@gx.value(name="their:sawtooth")
+class sawtooth(gx.Schedule):
+    period: int
+
+    def __call__(self, count):
+        return (count % self.period) / self.period
+
+
+def quiet(learning_rate: gx.ScalarOrSchedule, loudness: float = 0.5) -> gx.chain:
+    return gx.chain(shout(loudness), gx.scale_by_learning_rate(learning_rate))
+
+
+def halved(count):
+    return 0.5**count
+
+
+gx.register("their:quiet", quiet)
+gx.register("their:halved", halved)
+
+
+@gx.transform
+class unregistered(gx.ArrayRule):
+    def rule(self, g, p):
+        return g
+
+
+@gx.value
+class unregistered_mask(gx.Mask):
+    def test(self, path, leaf):
+        return True
+
+
+THEIRS = vars(gx) | {"shout": shout, "only_scalars": only_scalars, "sawtooth": sawtooth}
+THEIRS |= {"halved": halved, "quiet": quiet}
+
+# --------------------------------------------------------------------------------- round trips
+
+ADAMW = gx.adamw(1e-3)
+MATRICES, KERNELS = gx.ndim_at_least(2), gx.path_matches("kernel$")
+VALUES = {
+    "mask": (MATRICES & KERNELS) | ~gx.path_matches("^head/"),
+    "labels": gx.label_by(("a", MATRICES), (3, KERNELS), ("rest", True)),
+    "mask: prefix": gx.masked(ADAMW, {"encoder": True, "head": {"kernel": True, "bias": False}}),
+    "mask: a key called name": gx.masked(ADAMW, {"name": True, "b": {"dict": False}}),
+    "mask: int keys": gx.masked(ADAMW, {0: True, 1: {"w": False}}),
+    "mask: tuple keys": gx.masked(ADAMW, {(0, "a"): True, (1, "b"): False}),
+    "mask: sequences": gx.masked(ADAMW, (True, [False, None, {"a": (True,)}])),
+    "mask: theirs": gx.masked(shout(3.0), only_scalars() | MATRICES),
+    "chain: empty": gx.chain(),
+    "chain in chain": gx.chain(gx.clip(1.0), gx.chain(ADAMW, gx.chain()), gx.zero_nans()),
+    "infinite": gx.clip(math.inf),
+    "minus zero": gx.scale(-0.0),
+    "dtype": gx.trace(0.9, accumulator_dtype=jnp.bfloat16),
+    "key": gx.add_noise(0.1, 0.5, np.uint32([1, 2])),
+    "named": gx.named_chain(("clip", gx.clip(1.0)), ("name", ADAMW)),
+    "partition": gx.partition({"a": ADAMW, "name": gx.sgd(0.1)}, {"x": "a", "y": ["name", "a"]}),
+    "MultiSteps": gx.MultiSteps(ADAMW, 4, should_skip_update_fn=gx.skip_not_finite),
+    "MultiSteps: scheduled": gx.MultiSteps(ADAMW, gx.piecewise_constant_schedule(2, {100: 2.0})),
+    "lookahead": gx.lookahead(gx.apply_if_finite(ADAMW, 5), 6, 0.5, reset_state=True),
+    "injected": gx.inject_hyperparams(gx.adamw)(1e-3, mask={"w": True}),
+    "injected: static": gx.inject_hyperparams(gx.adamw, ("b1", "b2"), jnp.float32)(
+        gx.cosine_decay_schedule(1e-3, 100), weight_decay=gx.linear_schedule(0.1, 0.0, 10)
+    ),
+    "injected: class": gx.inject_hyperparams(gx.clip)(1.0),
+    "injector": gx.inject_hyperparams(gx.lion, "b1"),
+    "schedule": gx.warmup_cosine_decay_schedule(0.0, 1e-3, 10, 100),
+    "schedule: joined": gx.join_schedules((gx.constant_schedule(1e-3), halved, 0.5), (10, 20)),
+    "schedule: pieces": gx.piecewise_interpolate_schedule("linear", 1.0, {10: 0.5, 30: 0.1}),
+    "schedule: theirs": gx.sgd(sawtooth(10)),
+    "function: theirs": gx.scale_by_schedule(halved),
+    "recipe: theirs": quiet(0.1),
+}
+
+
+def registered(x: Any) -> bool:
+    try:
+        gx.to_config(x)
+    except TypeError:
+        return False
+    return True
+
+
+FROM_CATALOGUE = {name: case.tx for name, case in CASES.items() if registered(case.tx)}
+
+
+def check_round_trips(tx):
+    """What must hold of every value that a config can describe."""
+    config = gx.to_config(tx)
+    assert config["version"] == gx.__version__
+    assert gx.from_config(config) == tx
+    text = gx.to_json(tx)
+    assert json.loads(text, parse_constant=pytest.fail) == config  # no NaN or Infinity in it
+    for again in (
+        gx.from_json(text),
+        gx.from_json(gx.to_json(tx, indent=None)),
+        pickle.loads(pickle.dumps(tx)),
+        copy.deepcopy(tx),
+        copy.copy(tx),
+        eval(repr(tx), dict(THEIRS)),
+    ):
+        assert again == tx and type(again) is type(tx) and hash(again) == hash(tx)
+        assert repr(again) == repr(tx) and gx.to_json(again) == text
+
+
+@pytest.mark.parametrize("name", [*VALUES, *FROM_CATALOGUE])
+def test_round_trips(name):
+    check_round_trips(VALUES.get(name, FROM_CATALOGUE.get(name)))
+
+
+def test_the_catalogue_is_nearly_all_covered():
+    functions = {name for name in CASES if name not in FROM_CATALOGUE}
+    assert len(functions) < len(CASES) / 4, functions  # what holds lambdas, or Optax's
+
+
+def test_all_fields_are_written():
+    assert gx.to_config(gx.chain(gx.scale_by_adam(b1=0.8), gx.clip(math.inf))) == {
+        "version": gx.__version__,
+        "name": "chain",
+        "transforms": [
+            {
+                "name": "scale_by_adam",
+                "b1": 0.8,
+                "b2": 0.999,
+                "eps": 1e-8,
+                "eps_root": 0.0,
+                "mu_dtype": None,
+                "nesterov": False,
+            },
+            {"name": "clip", "max_delta": {"number": "inf"}},
+        ],
+    }
+    for tx in [*VALUES.values(), *FROM_CATALOGUE.values()]:
+        if isinstance(tx, gx.Value) and "arguments" not in tx.__dataclass_fields__:
+            assert set(gx.to_config(tx)) == {"version", "name", *tx.__dataclass_fields__}
+
+
+# ------------------------------------------------------------------------------- by hypothesis
+
+unit = st.floats(0, 1, exclude_max=True)
+size = st.floats(0, 1e6, allow_subnormal=False)
+positive = st.floats(1e-6, 1e6) | st.integers(1, 10)
+dtypes = st.sampled_from([None, "float32", jnp.bfloat16, np.float16])
+keys = st.sampled_from(["name", "dict", "tuple", "number", "kernel", "ä b", "", "0"])
+masks = st.recursive(
+    st.builds(gx.ndim_at_least, st.integers(0, 4))
+    | st.builds(gx.path_matches, st.sampled_from(["kernel$", "^a/", "[0-9]+", "é"])),
+    lambda m: (
+        st.tuples(m, m).map(lambda ab: ab[0] & ab[1])
+        | st.tuples(m, m).map(lambda ab: ab[0] | ab[1])
+        | m.map(lambda a: ~a)
+    ),
+    max_leaves=4,
+)
+
+
+def trees(leaves):
+    return st.recursive(
+        leaves,
+        lambda t: (
+            st.dictionaries(keys, t, max_size=3)
+            | st.dictionaries(st.integers(0, 20), t, max_size=3)
+            | st.lists(t, max_size=3)
+            | st.lists(t, max_size=3).map(tuple)
+        ),
+        max_leaves=5,
+    )
+
+
+schedules = (
+    st.builds(gx.constant_schedule, size)
+    | st.builds(gx.linear_schedule, size, size, st.integers(1, 100), st.integers(0, 9))
+    | st.builds(gx.cosine_decay_schedule, size, st.integers(1, 100), unit)
+    | st.builds(
+        gx.piecewise_constant_schedule,
+        size,
+        st.dictionaries(st.integers(1, 99), st.floats(0.1, 2), min_size=1, max_size=3),
+    )
+    | st.just(halved)
+)
+rates = size | schedules
+rules = st.one_of(
+    st.builds(gx.scale, st.floats(-1e3, 1e3) | st.sampled_from([0.0, -0.0, 1, True.__int__()])),
+    st.builds(gx.scale_by_learning_rate, rates, flip_sign=st.booleans()),
+    st.builds(gx.scale_by_schedule, schedules),
+    st.builds(gx.add_decayed_weights, rates, st.none() | masks | trees(st.booleans())),
+    st.builds(gx.clip, positive | st.just(math.inf)),
+    st.builds(gx.clip_by_global_norm, positive),
+    st.builds(gx.adaptive_grad_clip, positive, size, st.none() | st.just((0, 1)) | st.just(-1)),
+    st.builds(gx.trace, unit, st.booleans(), dtypes),
+    st.builds(gx.scale_by_adam, unit, unit, size, size, dtypes, nesterov=st.booleans()),
+    st.builds(gx.scale_by_lion, unit, unit, mode=st.sampled_from(["hard", "smooth", "refined"])),
+    st.builds(gx.add_noise, size, unit, st.integers(-(2**31), 2**31 - 1)),
+    st.sampled_from([gx.identity(), gx.set_to_zero(), gx.zero_nans(), shout(), gx.centralize()]),
+    st.builds(gx.adamw, rates, mask=st.none() | masks),
+    st.builds(gx.inject_hyperparams(gx.sgd), rates, momentum=st.none() | unit),
+    st.builds(gx.inject_hyperparams(gx.lamb, "b1"), rates, unit, mask=st.none() | masks),
+)
+transforms = st.recursive(
+    rules,
+    lambda tx: st.one_of(
+        st.lists(tx, max_size=3).map(lambda parts: gx.chain(*parts)),
+        st.dictionaries(keys, tx, max_size=3).map(lambda d: gx.named_chain(*d.items())),
+        st.builds(gx.masked, tx, masks | trees(st.booleans())),
+        st.builds(
+            gx.partition,
+            st.fixed_dictionaries({"name": tx, "b": tx}),
+            trees(st.sampled_from(["name", "b"]))
+            | masks.map(lambda m: gx.label_by(("name", m), ("b", True))),
+        ),
+        st.builds(
+            gx.MultiSteps,
+            tx,
+            st.integers(1, 9),
+            st.booleans(),
+            st.none() | st.just(gx.skip_not_finite),
+        ),
+        st.builds(gx.lookahead, tx, st.integers(1, 9), unit),
+        st.builds(gx.apply_if_finite, tx, st.integers(0, 9)),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(transforms | schedules.filter(lambda s: s is not halved) | masks)
+def test_any_composition_round_trips(tx):
+    check_round_trips(tx)
+
+
+# -------------------------------------------------------------------------- equal and not equal
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (gx.scale(0.0), gx.scale(-0.0)),
+        (gx.masked(ADAMW, {"a": True}), gx.masked(ADAMW, {"a": False})),
+        (gx.masked(ADAMW, [True]), gx.masked(ADAMW, (True,))),
+        (gx.label_by((1, MATRICES)), gx.label_by((True, MATRICES))),
+        (gx.label_by((1, MATRICES)), gx.label_by((1.0, MATRICES))),
+        (gx.chain(gx.clip(1.0)), gx.named_chain(("0", gx.clip(1.0)))),
+        (gx.trace(0.9), gx.ema(0.9)),
+        (gx.sgd(0.1), gx.sgd(gx.constant_schedule(0.1))),
+    ],
+)
+def test_told_apart(one, other):
+    assert one != other and gx.to_json(one) != gx.to_json(other)
+    assert gx.from_config(gx.to_config(one)) != gx.from_config(gx.to_config(other))
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (gx.scale(1), gx.scale(1.0)),
+        (gx.scale(np.float32(0.5)), gx.scale(0.5)),
+        (gx.scale(jnp.asarray(2)), gx.scale(2.0)),
+        (gx.trace(0.9, accumulator_dtype="float32"), gx.trace(0.9, accumulator_dtype=jnp.float32)),
+        (gx.MultiSteps(ADAMW, np.int64(2)), gx.MultiSteps(ADAMW, 2)),
+        (gx.add_noise(1, 1, np.int64(3)), gx.add_noise(1, 1, 3)),
+        (gx.masked(ADAMW, {"b": True, "a": False}), gx.masked(ADAMW, {"a": False, "b": np.True_})),
+    ],
+)
+def test_normalised(one, other):
+    assert one == other and hash(one) == hash(other) and gx.to_json(one) == gx.to_json(other)
+
+
+# ----------------------------------------------------------------------------- written by hand
+
+
+@pytest.mark.parametrize(
+    "config, tx",
+    [
+        ({"name": "adamw", "learning_rate": 1e-3}, ADAMW),
+        ({"name": "adamw", "learning_rate": 1, "b1": 0}, gx.adamw(1.0, b1=0.0)),
+        ({"name": "scale_by_adam"}, gx.scale_by_adam()),
+        ({"name": "chain"}, gx.chain()),
+        ({"name": "their:quiet", "learning_rate": 0.1}, quiet(0.1)),
+        ({"name": "sgd", "learning_rate": {"function": "their:halved"}}, gx.sgd(halved)),
+        (
+            {"name": "sgd", "learning_rate": {"name": "constant_schedule", "value": 0.1}},
+            gx.sgd(gx.constant_schedule(0.1)),
+        ),
+        (
+            {"name": "named_chain", "transforms": [["a", {"name": "clip", "max_delta": 1}]]},
+            gx.named_chain(("a", gx.clip(1.0))),
+        ),
+        (
+            {"name": "add_noise", "eta": 0.1, "gamma": 0.5, "key": [1, 2]},
+            gx.add_noise(0.1, 0.5, (1, 2)),
+        ),
+        (
+            {
+                "name": "partition",
+                "transforms": {"a": {"name": "sgd", "learning_rate": 0.1}},
+                "param_labels": {
+                    "name": "label_by",
+                    "pairs": [["a", {"name": "ndim_at_least", "n": 2}], ["a", True]],
+                },
+            },
+            gx.partition({"a": gx.sgd(0.1)}, gx.label_by(("a", MATRICES), ("a", True))),
+        ),
+        (
+            {
+                "name": "inject_hyperparams",
+                "inner_factory": {"function": "sgd"},
+                "arguments": {"learning_rate": 0.1},
+            },
+            gx.inject_hyperparams(gx.sgd)(0.1),
+        ),
+    ],
+)
+def test_written_by_hand(config, tx):
+    before = copy.deepcopy(config)
+    assert gx.from_config(config) == tx
+    assert gx.from_json(json.dumps(config)) == tx
+    assert config == before
+
+
+def test_the_version_is_no_field():
+    assert gx.from_config({"version": "99.0", "name": "identity"}) == gx.identity()
+
+
+# ------------------------------------------------------------------------------ what is refused
+
+
+class Foreign(NamedTuple):
+    init: Any
+    update: Any
+
+
+def chain_of(*parts):
+    return {"name": "chain", "transforms": list(parts)}
+
+
+FUNCTION = "'skip_not_finite' is a function, not a transform, schedule or mask; where a field takes"
+READING = [
+    (3, TypeError, "config: must be a dict with a 'name', got int."),
+    ('{"name": "sgd"}', TypeError, "For JSON text there is from_json."),
+    ({}, ValueError, "config: no 'name'; it says which transform this is."),
+    ({"name": None}, TypeError, "config: the name of a transform must be a string, got None."),
+    ({"name": "sgd", "version": 1}, TypeError, "config.version: must be a string, got 1."),
+    (
+        chain_of({"name": "clip", "max_delta": 1}, {"name": "scale_by_adm"}),
+        ValueError,
+        "config.transforms[1]: no transform named 'scale_by_adm'. Did you mean 'scale_by_adam'",
+    ),
+    ({"name": "adamw", "learning_rte": 1}, ValueError, "config: adamw has no field 'learning_rte'"),
+    ({"name": "adamw", "learning_rte": 1}, ValueError, "Did you mean 'learning_rate'?"),
+    ({"name": "adamw"}, ValueError, "config: adamw needs the field 'learning_rate'."),
+    (chain_of({"name": "scale"}), ValueError, "config.transforms[0]: scale needs the field 'step_"),
+    ({"name": "scale_by_adam", "b1": 2}, ValueError, "config: scale_by_adam: b1 must be in [0, 1)"),
+    (
+        {"name": "sgd", "learning_rate": "0.1"},
+        TypeError,
+        "config: scale_by_learning_rate: learning",
+    ),
+    ({"name": "chain", "transforms": 3}, TypeError, "config.transforms: a list is wanted, got 3."),
+    (chain_of(3), TypeError, "config: chain: argument 0 must have init and update"),
+    (chain_of({"b": 1}), TypeError, "config: chain: argument 0 must have init and update"),
+    ({"name": "chain", "parts": []}, ValueError, "chain has no field 'parts', only transforms."),
+    (
+        {"name": "scale", "step_size": {"number": "nan"}},
+        ValueError,
+        "config.step_size: a number is",
+    ),
+    ({"name": "scale", "step_size": {"number": []}}, ValueError, "config.step_size: a number is"),
+    ({"name": "scale", "step_size": jnp.ones(3)}, TypeError, "plain data is wanted, got an array"),
+    ({"name": "masked", "mask": {"dict": 1}}, TypeError, "config.mask: a list is wanted, got 1."),
+    ({"name": "masked", "mask": {"dict": [1]}}, TypeError, "config.mask[0]: a pair [key, value]"),
+    ({"name": "masked", "mask": {"dict": [[[1], 1]]}}, TypeError, "a list cannot be a key"),
+    (
+        {"name": "masked", "mask": {"dict": [[1, 1], [1, 2]]}},
+        ValueError,
+        "the key 1 is given twice",
+    ),
+    ({"name": "masked", "mask": {"tuple": 1}}, TypeError, "config.mask: a list is wanted"),
+    ({"name": "their:shuot"}, ValueError, "Did you mean 'their:shout'"),
+    ({"name": "acme:zoom"}, ValueError, "Import the package that registers 'acme:zoom' first."),
+    ({"name": "skip_not_finite"}, TypeError, f"config: {FUNCTION}"),
+    (chain_of({"name": "skip_not_finite", "updates": [1]}), TypeError, "config.transforms[0]: 'sk"),
+    ({"name": "their:halved", "count": 1}, TypeError, "'their:halved' makes no transform, sch"),
+    (
+        {"name": "inject_hyperparams", "inner_factory": {"function": "sgd"}, "arguments": [1]},
+        TypeError,
+        "config.arguments: a dict is wanted, got [1].",
+    ),
+    (
+        {
+            "name": "inject_hyperparams",
+            "inner_factory": {"function": "sgd"},
+            "arguments": {"lr": 1},
+        },
+        TypeError,
+        "config.arguments: inject_hyperparams: sgd has no argument 'lr'",
+    ),
+]
+TEXTS = [
+    (None, TypeError, "config: JSON text is wanted, got None."),
+    ("{'name': 'sgd'}", ValueError, "config: not JSON: "),
+    ('{"name": "sgd",}', ValueError, "at line 1, column "),
+    ('{"name": "sgd", "name": "adam"}', ValueError, "config: 'name' is given twice."),
+    ('{"name": "clip", "max_delta": NaN}', ValueError, "config: NaN is not JSON"),
+    ('{"name": "clip", "max_delta": Infinity}', ValueError, "{'number': 'inf'}"),
+    ("[]", TypeError, "config: must be a dict with a 'name', got list."),
+]
+WRITING = [
+    (
+        gx.chain(gx.clip(1.0), gx.sgd(lambda n: 0.1)),
+        "chain.transforms[1].transforms[1].learning_rate: a lambda cannot be written. Use a sch",
+    ),
+    (gx.masked(ADAMW, lambda p: p), "masked.mask: a lambda cannot be written."),
+    (gx.sgd(math.sqrt), "learning_rate: the function sqrt cannot be written."),
+    (
+        gx.chain(gx.clip(1.0), unregistered()),
+        "chain.transforms[1]: the class unregistered is not re",
+    ),
+    (unregistered(), "@transform(name='package:unregistered')."),
+    (unregistered_mask(), "@value(name='package:unregistered_mask')."),
+    (
+        gx.chain(optax.scale(1.0)),
+        "chain.transforms[0]: GradientTransformation is not a registered tr",
+    ),
+    (gx.chain(Foreign(len, len)), "chain.transforms[0]: Foreign is not a registered transform"),
+    (gx.GradientTransformation(lambda p: (), halved), "GradientTransformation.init_fn: a lambda"),
+    (gx.inject_hyperparams(unregistered)(), "inner_factory: the class unregistered cannot be"),
+    (gx.partition({"a": optax.sgd(0.1)}, "a"), "partition.transforms['a']: "),
+    (gx.adamw, "to_config: a transform, schedule or mask is wanted, got the function adamw."),
+    (3, "to_config: a transform, schedule or mask is wanted, got 3."),
+]
+
+
+def check_message(caught, words):
+    message = str(caught.value)
+    assert words in message, message
+    assert "\n" not in message and " at 0x" not in message
+    assert message.endswith((".", "?")) and len(message) < 400
+
+
+@pytest.mark.parametrize("config, error, words", READING)
+def test_reading_says_what_is_wrong_and_where(config, error, words):
+    with pytest.raises(error) as caught:
+        gx.from_config(config)
+    check_message(caught, words)
+
+
+@pytest.mark.parametrize("text, error, words", TEXTS)
+def test_text_that_is_no_config(text, error, words):
+    with pytest.raises(error) as caught:
+        gx.from_json(text)
+    check_message(caught, words)
+
+
+@pytest.mark.parametrize("tx, words", WRITING)
+def test_writing_says_what_cannot_be_written_and_the_remedy(tx, words):
+    with pytest.raises(TypeError) as caught:
+        gx.to_config(tx)
+    check_message(caught, words)
+
+
+DOTTED = ["os.system", "builtins.eval", "__import__", "gradxform.chain", "chain.__init__", "eval"]
+
+
+@pytest.mark.parametrize("name", [*DOTTED, "optax:adam", "os:system", "", "adamw ", "../adamw"])
+def test_a_name_is_looked_up_and_never_imported_or_run(name, monkeypatch):
+    called = []
+    configs = (
+        {"name": name, "command": "true"},
+        chain_of({"name": name}),
+        {"name": "scale_by_schedule", "step_size_fn": {"function": name}},
+        {"name": "sgd", "learning_rate": {"name": name}},
+    )
+    modules, messages = set(sys.modules), []
+    with monkeypatch.context() as patched:
+        for module, function in [
+            (builtins, "eval"),
+            (builtins, "exec"),
+            (importlib, "import_module"),
+            (os, "system"),
+        ]:
+            patched.setattr(module, function, lambda *args, **kwargs: called.append(args))
+        for config in configs:
+            try:
+                gx.from_config(config)
+            except ValueError as error:
+                messages.append(str(error))
+    assert not called and set(sys.modules) == modules
+    assert len(messages) == len(configs)
+    assert all(f"named {name!r}." in message for message in messages)
+
+
+def test_a_function_is_not_called_by_a_config(monkeypatch):
+    def never(count: Any) -> tuple[Any, Any]:
+        pytest.fail("a config called a function")
+
+    monkeypatch.setitem(REGISTRY, "their:never", never)
+    with pytest.raises(TypeError, match="is a function, not a transform"):
+        gx.from_config(chain_of({"name": "their:never", "count": 1}))
+    for text in ("lambda n: 1", "their:never"):
+        with pytest.raises(TypeError, match="step_size_fn must be a function, got '"):
+            gx.from_config({"name": "scale_by_schedule", "step_size_fn": text})
+
+
+def test_every_registered_class_has_its_name_and_no_dots():
+    for name, made in REGISTRY.items():
+        assert "." not in name
+        if isinstance(made, type) and made.__module__.startswith("gradxform"):
+            assert name == made.__name__ == made.registered_name
