@@ -2,10 +2,8 @@
 
 A run of neighbouring rules is lifted together: per leaf, one call of a jitted function whose static
 argument is the tuple of rules itself, so that it is traced once per distinct leaf signature and not
-once per leaf, in a trace as well as eagerly. Leaves of equal signature go through in chunks, which
-divides the cost of a call by the chunk.
-
-Inside a trace a leaf without fellows needs no call of its own: its rules are traced in place.
+once per leaf, in a trace as well as eagerly. Leaves go through in chunks, which divides the cost of
+a call by the chunk. Inside a trace a chunk without fellows needs no call: it is traced in place.
 
 The policies that hold for every rule live here: computing in float32 or wider and casting back,
 holes, checks with the path of the leaf, and the live numbers that a rule holds.
@@ -27,7 +25,7 @@ from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dty
 from gradxform.types import Array, PyTree
 from gradxform.values import put_live, take_live
 
-# Leaves of one signature that go through one call. Larger chunks make fewer but dearer calls.
+# Leaves that go through one call. Larger chunks make fewer but dearer calls.
 CHUNK = 8
 
 
@@ -46,18 +44,48 @@ class Part(NamedTuple):
     active: list[bool] | None  # for each leaf whether the rule acts on it; None: on all
 
 
-def chunked(keys: Sequence[Any], size: int = CHUNK) -> Iterator[list[int]]:
-    """Yield the indices of equal keys together, at most `size` at a time, in powers of two."""
-    groups: dict[Any, list[int]] = {}
+class Chunk(NamedTuple):
+    """Leaves that go through one call."""
+
+    indices: list[int]
+    alike: bool  # whether another chunk has leaves of the same signatures
+    rows: int  # how many leaves of each signature it has
+
+
+def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> Iterator[Chunk]:
+    """Divide leaves into chunks of which as many as possible are alike.
+
+    A chunk holds a leaf of every signature that is left, as a layer of a network does, so that a
+    tree of equal layers needs one compiled call, however many signatures a layer has.
+
+    Args:
+      keys: the signature of every leaf.
+      places: what only leaves of one chunk must share, such as their devices; by default nothing.
+    """
+    groups: dict[Any, dict[Any, list[int]]] = {}
     for i, key in enumerate(keys):
-        groups.setdefault(key, []).append(i)
-    for indices in groups.values():
-        while indices:
-            step = size
-            while step > len(indices):
-                step //= 2
-            yield indices[:step]
-            indices = indices[step:]
+        place = None if places is None else places[i]
+        groups.setdefault(place, {}).setdefault(key, []).append(i)
+    for group in groups.values():
+        yield from _rounds(list(group.values()))
+
+
+def _rounds(columns: list[list[int]]) -> Iterator[Chunk]:
+    """Chunks of the leaves of each signature; each column is one signature's."""
+    done = 0
+    for count in sorted({len(column) for column in columns}):
+        left = [column for column in columns if len(column) >= count]
+        for start in range(0, len(left), CHUNK):
+            some = left[start : start + CHUNK]
+            first = done
+            while first < count:
+                rows = 1
+                while 2 * rows * len(some) <= CHUNK and first + 2 * rows <= count:
+                    rows *= 2
+                chunk = [column[r] for r in range(first, first + rows) for column in some]
+                yield Chunk(chunk, alike=count - done >= 2 * rows, rows=rows)
+                first += rows
+        done = count
 
 
 def signature(x: Any) -> Any:
@@ -67,6 +95,11 @@ def signature(x: Any) -> Any:
     if is_tracer(x):
         return x.shape, x.dtype
     return x.shape, x.dtype, x.sharding
+
+
+def _devices(x: Any) -> Any:
+    """Where a leaf is; leaves in different places cannot be arguments of one call."""
+    return x.sharding.device_set if isinstance(x, jax.Array) and not is_tracer(x) else None
 
 
 def map_leaves(
@@ -107,8 +140,13 @@ def map_leaves(
     ]
     out: list[Any] = list(gs)
     new = [[list(leaves) for leaves in part] for part in slots]
-    for chunk in chunked(keys):
-        _check(parts, updates, chunk[0], gs[chunk[0]], ps[chunk[0]])
+    checked = set()
+    places = [(on, _devices(g)) for on, g in zip(acting, gs, strict=True)]
+    for chunk, alike, rows in chunked(keys, places):
+        for i in chunk:
+            if keys[i] not in checked:
+                checked.add(keys[i])
+                _check(parts, updates, i, gs[i], ps[i])
         on = acting[chunk[0]]
         if not on:
             continue
@@ -123,11 +161,9 @@ def map_leaves(
         ]
         active = tuple(rules[k] for k in on)
         scalars = tuple(shared[k] for k in on)
-        if len(chunk) == 1:
-            one = _apply if is_tracer(leaves[0][0]) else _one
-            done = [one(active, held, *leaves[0], scalars)]
-        else:
-            done = _many(active, held, leaves, scalars)
+        one = _apply if rows == 1 else _one
+        run = _many if alike or not is_tracer(leaves[0][0]) else _run
+        done = run(one, active, held, leaves, scalars)
         for i, (u, fresh) in zip(chunk, done, strict=True):
             out[i] = u
             for k, leaf_slots in zip(on, fresh, strict=True):
@@ -231,14 +267,14 @@ def _check_result(rule, g, u, old, new):
             )
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _one(rules, held, g, p, slots, local, shared):
-    return _apply(rules, held, g, p, slots, local, shared)
+_one = jax.jit(_apply, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _many(rules, held, leaves, shared):
-    return [_one(rules, held, *leaf, shared) for leaf in leaves]
+def _run(one, rules, held, leaves, shared):
+    return [one(rules, held, *leaf, shared) for leaf in leaves]
+
+
+_many = jax.jit(_run, static_argnums=(0, 1))
 
 
 # ------------------------------------------------------------------------------ whole-tree helpers
@@ -257,9 +293,11 @@ def _sum_sq(x: Array) -> Array:
     return lax.reduce_sum(lax.mul(x, x), tuple(range(x.ndim)))
 
 
-@jax.jit
-def _many_sum_sq(xs: list[Any]) -> Array:
+def _sum_sqs(xs: list[Any]) -> Array:
     return functools.reduce(_add, [_sum_sq(x) for x in xs])
+
+
+_many_sum_sqs = jax.jit(_sum_sqs)
 
 
 def _add(a: Array, b: Array) -> Array:
@@ -272,12 +310,10 @@ def _add(a: Array, b: Array) -> Array:
 def sum_of_squares(tree: PyTree) -> Array:
     """Return the sum of |x|^2 over every entry of every leaf, in float32 or wider."""
     leaves = jax.tree.leaves(tree)
-    keys = [signature(x) for x in leaves]
     sums = []
-    for chunk in chunked(keys):
-        alone = len(chunk) == 1 and is_tracer(leaves[chunk[0]])
+    for chunk, alike, _ in chunked([signature(x) for x in leaves], [_devices(x) for x in leaves]):
         xs = [leaves[i] for i in chunk]
-        sums.append(_sum_sq(xs[0]) if alone else _many_sum_sq(xs))
+        sums.append((_many_sum_sqs if alike or not is_tracer(xs[0]) else _sum_sqs)(xs))
     return functools.reduce(_add, sums) if sums else jnp.zeros((), jnp.float32)
 
 
@@ -301,12 +337,12 @@ def map_rows(one: Callable[..., Any], columns: Sequence[list[Any]], *scalars: An
     """
     keys = [tuple(map(signature, row)) for row in zip(*columns, strict=True)]
     out: list[Any] = [None] * len(keys)
-    for chunk in chunked(keys):
+    for chunk, alike, _ in chunked(keys, [_devices(x) for x in columns[0]] if columns else None):
         rows = [tuple(column[i] for column in columns) for i in chunk]
-        if len(rows) == 1 and is_tracer(rows[0][0]):
-            done = [one(*rows[0], *scalars)]
-        else:
+        if alike or not is_tracer(rows[0][0]):
             done = _rows(one, rows, scalars)
+        else:
+            done = [one(*row, *scalars) for row in rows]
         for i, x in zip(chunk, done, strict=True):
             out[i] = x
     return out
