@@ -99,7 +99,9 @@ def signature(x: Any) -> Any:
 
 def _devices(x: Any) -> Any:
     """Where a leaf is; leaves in different places cannot be arguments of one call."""
-    return x.sharding.device_set if isinstance(x, jax.Array) and not is_tracer(x) else None
+    if not isinstance(x, jax.Array) or is_tracer(x):
+        return None
+    return frozenset(x.sharding.device_set)
 
 
 def map_leaves(
