@@ -75,6 +75,12 @@ def test_an_injected_hyperparameter_can_be_set():
     assert float(state.hyperparams["learning_rate"]) == pytest.approx(0.7)
 
 
+def test_an_injected_integer_is_the_float_it_stands_for():
+    one, other = gx.inject_hyperparams(gx.sgd)(1), gx.inject_hyperparams(gx.sgd)(1.0)
+    assert one == other
+    assert one.init(params()).hyperparams["learning_rate"].dtype == jnp.float32
+
+
 def test_a_mask_is_no_schedule():
     tx = gx.inject_hyperparams(gx.adamw)(0.1, mask=lambda p: jax.tree.map(lambda x: x.ndim > 1, p))
     tree = params()

@@ -15,20 +15,17 @@ def blocks():
 
 def test_the_training_loop_trains():
     loop = blocks()[0]
-    assert len(loop.strip().splitlines()) <= 25
+    assert len(loop.strip().splitlines()) <= 15
     params = {"dense": {"kernel": jnp.ones((3, 2)), "bias": jnp.zeros((2,))}}
 
     def loss_fn(params, batch):
         out = batch @ params["dense"]["kernel"] + params["dense"]["bias"][None]
         return jnp.mean(out * out)
 
-    scope = {"params": params, "loss_fn": loss_fn}
+    scope = {"params": params, "loss_fn": loss_fn, "batches": [jnp.ones((4, 3))] * 50}
+    before = loss_fn(params, scope["batches"][0])
     exec(loop, scope)
-    state, losses = scope["state"], []
-    for _ in range(50):
-        params, state, loss = scope["step"](params, state, jnp.ones((4, 3)))
-        losses.append(float(loss))
-    assert losses[-1] < losses[0]
+    assert scope["loss"] < before
 
 
 def test_an_optimizer_of_your_own():

@@ -86,7 +86,9 @@ class inject_hyperparams(Value):
                 f"{', '.join(known)}."
             ) from None
         bound.apply_defaults()
-        return injected(self, tuple((k, frozen(v)) for k, v in bound.arguments.items()))
+        annotations = _annotations(self.inner_factory)
+        given = bound.arguments.items()
+        return injected(self, tuple((k, frozen(_number(v, annotations.get(k)))) for k, v in given))
 
     def __repr__(self) -> str:
         rest = "".join(
@@ -213,6 +215,13 @@ def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:
         return found or typing.get_type_hints(factory, include_extras=True)
     except (NameError, TypeError, AttributeError):  # annotations of another package, as strings
         return {}
+
+
+def _number(x: Any, annotation: Any) -> Any:
+    """`x`, as a float where it is an integer in the place of one."""
+    kinds = annotation_kinds(annotation)
+    whole = isinstance(x, int) and not isinstance(x, bool)
+    return float(x) if whole and float in kinds and int not in kinds else x
 
 
 def _is_schedule(x: Any, annotation: Any) -> bool:
