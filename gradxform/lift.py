@@ -9,8 +9,10 @@ The policies that hold for every rule live here: computing in float32 or wider a
 holes, checks with the path of the leaf, and the live numbers that a rule holds.
 """
 
+import collections
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -49,14 +51,14 @@ class Chunk(NamedTuple):
 
     indices: list[int]
     alike: bool  # whether another chunk has leaves of the same signatures
-    rows: int  # how many leaves of each signature it has
 
 
 def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> Iterator[Chunk]:
     """Divide leaves into chunks of which as many as possible are alike.
 
-    A chunk holds a leaf of every signature that is left, as a layer of a network does, so that a
-    tree of equal layers needs one compiled call, however many signatures a layer has.
+    A tree is mostly equal layers. If every signature occurs a multiple of n times, a chunk is an
+    n-th of all leaves, what one layer has, so that one compiled call does for all layers, however
+    many signatures a layer has. Leaves that are alone of their kind have chunks of their own.
 
     Args:
       keys: the signature of every leaf.
@@ -67,25 +69,39 @@ def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> Iterato
         place = None if places is None else places[i]
         groups.setdefault(place, {}).setdefault(key, []).append(i)
     for group in groups.values():
-        yield from _rounds(list(group.values()))
+        alone = [i for same in group.values() if len(same) == 1 for i in same]
+        for start in range(0, len(alone), CHUNK):
+            yield Chunk(alone[start : start + CHUNK], alike=False)
+        yield from _layers([same for same in group.values() if len(same) > 1])
 
 
-def _rounds(columns: list[list[int]]) -> Iterator[Chunk]:
-    """Chunks of the leaves of each signature; each column is one signature's."""
+def _layers(groups: list[list[int]]) -> Iterator[Chunk]:
+    """Chunks of the leaves of several signatures; each group holds one signature's."""
+    layers = math.gcd(*map(len, groups)) if groups else 0
+    if sum(len(group) // layers for group in groups if layers) > 2 * CHUNK or layers == 1:
+        # No layer of a handy size: one signature after the other.
+        for group in groups:
+            yield from _equal_parts([[i] for i in group])
+    elif layers:
+        every = range(layers)
+        yield from _equal_parts([[i for g in groups for i in _part(g, k, layers)] for k in every])
+
+
+def _part(group: list[int], k: int, layers: int) -> list[int]:
+    """Return the `k`-th of so many equal parts."""
+    n = len(group) // layers
+    return group[k * n : k * n + n]
+
+
+def _equal_parts(layers: list[list[int]]) -> Iterator[Chunk]:
+    """Join equal layers to chunks of about CHUNK leaves, in powers of two."""
     done = 0
-    for count in sorted({len(column) for column in columns}):
-        left = [column for column in columns if len(column) >= count]
-        for start in range(0, len(left), CHUNK):
-            some = left[start : start + CHUNK]
-            first = done
-            while first < count:
-                rows = 1
-                while 2 * rows * len(some) <= CHUNK and first + 2 * rows <= count:
-                    rows *= 2
-                chunk = [column[r] for r in range(first, first + rows) for column in some]
-                yield Chunk(chunk, alike=count - done >= 2 * rows, rows=rows)
-                first += rows
-        done = count
+    while done < len(layers):
+        n = 1
+        while 2 * n * len(layers[0]) <= CHUNK and done + 2 * n <= len(layers):
+            n *= 2
+        yield Chunk([i for layer in layers[done : done + n] for i in layer], len(layers) >= 2 * n)
+        done += n
 
 
 def signature(x: Any) -> Any:
@@ -144,7 +160,7 @@ def map_leaves(
     new = [[list(leaves) for leaves in part] for part in slots]
     checked = set()
     places = [(on, _devices(g)) for on, g in zip(acting, gs, strict=True)]
-    for chunk, alike, rows in chunked(keys, places):
+    for chunk, alike in chunked(keys, places):
         for i in chunk:
             if keys[i] not in checked:
                 checked.add(keys[i])
@@ -163,9 +179,11 @@ def map_leaves(
         ]
         active = tuple(rules[k] for k in on)
         scalars = tuple(shared[k] for k in on)
-        one = _apply if rows == 1 else _one
+        often = collections.Counter(keys[i] for i in chunk)
+        # Traced once for all that are equal; what occurs once in a chunk is traced in place.
+        ones = tuple(_one if often[keys[i]] > 1 else _apply for i in chunk)
         run = _many if alike or not is_tracer(leaves[0][0]) else _run
-        done = run(one, active, held, leaves, scalars)
+        done = run(ones, active, held, leaves, scalars)
         for i, (u, fresh) in zip(chunk, done, strict=True):
             out[i] = u
             for k, leaf_slots in zip(on, fresh, strict=True):
@@ -272,8 +290,8 @@ def _check_result(rule, g, u, old, new):
 _one = jax.jit(_apply, static_argnums=0)
 
 
-def _run(one, rules, held, leaves, shared):
-    return [one(rules, held, *leaf, shared) for leaf in leaves]
+def _run(ones, rules, held, leaves, shared):
+    return [one(rules, held, *leaf, shared) for one, leaf in zip(ones, leaves, strict=True)]
 
 
 _many = jax.jit(_run, static_argnums=(0, 1))
@@ -313,7 +331,7 @@ def sum_of_squares(tree: PyTree) -> Array:
     """Return the sum of |x|^2 over every entry of every leaf, in float32 or wider."""
     leaves = jax.tree.leaves(tree)
     sums = []
-    for chunk, alike, _ in chunked([signature(x) for x in leaves], [_devices(x) for x in leaves]):
+    for chunk, alike in chunked([signature(x) for x in leaves], [_devices(x) for x in leaves]):
         xs = [leaves[i] for i in chunk]
         sums.append((_many_sum_sqs if alike or not is_tracer(xs[0]) else _sum_sqs)(xs))
     return functools.reduce(_add, sums) if sums else jnp.zeros((), jnp.float32)
@@ -339,7 +357,7 @@ def map_rows(one: Callable[..., Any], columns: Sequence[list[Any]], *scalars: An
     """
     keys = [tuple(map(signature, row)) for row in zip(*columns, strict=True)]
     out: list[Any] = [None] * len(keys)
-    for chunk, alike, _ in chunked(keys, [_devices(x) for x in columns[0]] if columns else None):
+    for chunk, alike in chunked(keys, [_devices(x) for x in columns[0]] if columns else None):
         rows = [tuple(column[i] for column in columns) for i in chunk]
         if alike or not is_tracer(rows[0][0]):
             done = _rows(one, rows, scalars)

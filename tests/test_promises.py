@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import gradxform as gx
+from gradxform.lift import chunked
 from tests.catalogue import gradients, params
 
 
@@ -301,6 +303,26 @@ def test_double_precision():
         updates, state = tx.update(tree, state, tree)
         assert updates["w"].dtype == jnp.float64 and updates["v"].dtype == jnp.float32
         assert state[1][0].mu["w"].dtype == jnp.float64
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 1)), max_size=60))
+def test_chunks_hold_every_leaf_once(leaves):
+    """And equal layers share one kind of chunk."""
+    keys, places = [k for k, _ in leaves], [place for _, place in leaves]
+    chunks = list(chunked(keys, places))
+    assert sorted(i for chunk in chunks for i in chunk.indices) == list(range(len(keys)))
+    for chunk in chunks:
+        assert len({places[i] for i in chunk.indices}) == 1
+    layers = list(chunked(keys * 4))
+    kinds = {tuple(sorted(keys[i % len(keys)] for i in chunk.indices)) for chunk in layers}
+    assert len(kinds) <= max(1, 2 * len(set(keys)))
+
+
+def test_a_chunk_is_a_layer():
+    layer = ["kernel", "bias", "scale", "bias"]
+    chunks = [[(layer * 12)[i] for i in chunk.indices] for chunk in chunked(layer * 12)]
+    assert all(sorted(chunk) == sorted(layer * 2) for chunk in chunks) and len(chunks) == 6
 
 
 def test_one_trace_per_signature():
