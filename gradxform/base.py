@@ -227,8 +227,3 @@ def locality_of(tx: Any) -> str:
 def farthest(transforms: Sequence[Any]) -> str:
     """Return the farthest locality of several transforms; "entry" of none."""
     return max((locality_of(tx) for tx in transforms), key=LOCALITIES.index, default="entry")
-
-
-def with_inner_locality(self: Any) -> str:
-    """The locality of a wrapper: that of what it wraps."""
-    return locality_of(self.inner)

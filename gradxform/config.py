@@ -11,7 +11,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from gradxform._version import __version__
 from gradxform.base import Transform
@@ -272,7 +272,7 @@ def _read_value(x: Config, path: str) -> Any:
             raise ValueError(f"{path}: {x['name']} needs the field {field!r}.")
     try:
         if variadic is not None:
-            return rebuild(made, {variadic: ()} | fields)  # type: ignore[arg-type]
+            return rebuild(cast(type, made), {variadic: ()} | fields)
         found = made(**fields)
     except (TypeError, ValueError) as error:
         raise _placed(error, path) from None

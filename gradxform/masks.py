@@ -87,9 +87,10 @@ class path_matches(Mask):
 
 class _Combination(Mask):
     variadic = "masks"
+    masks: tuple[Any, ...]
 
     def __post_init__(self):
-        for mask in self.masks:  # type: ignore[attr-defined]
+        for mask in self.masks:
             if not isinstance(mask, Mask):
                 raise TypeError(
                     f"{name_of(self)}: masks are combined with masks such as ndim_at_least(2), "

@@ -28,6 +28,9 @@ T = TypeVar("T")
 # Every class and recipe that a config may name. Third parties register under "their:name".
 REGISTRY: dict[str, Callable[..., Any]] = {}
 
+# Where a class keeps the evaluated annotations of its fields.
+_HINTS = "_hints"
+
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(dataclasses.field,))
 def value(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
@@ -58,13 +61,14 @@ def value(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
         if check is not None:
             check(self)
 
-    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+    open_class: Any = cls  # what follows sets attributes that `type` does not declare
+    open_class.__post_init__ = __post_init__
     variadic = getattr(cls, "variadic", None)
-    made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     if variadic is not None:
-        made.__init__ = _variadic_init(made, variadic)  # type: ignore[misc]
+        made.__init__ = _variadic_init(made, variadic)
     # An attribute of the class itself, never inherited: a subclass has no name of its own yet.
-    made.registered_name = name  # type: ignore[attr-defined]
+    made.registered_name = name
     if name is not None:
         register(name, made)
     return made
@@ -128,11 +132,11 @@ def _variadic_init(cls: type, variadic: str) -> Callable[..., None]:
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    found = cls.__dict__.get("_hints")
+    found = cls.__dict__.get(_HINTS)
     if found is None:
         hints = typing.get_type_hints(cls, include_extras=True)
         found = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-        cls._hints = found  # type: ignore[attr-defined]
+        setattr(cls, _HINTS, found)
     return found
 
 

@@ -39,7 +39,8 @@ def _check_rule_state(rule: Any, state: Any, tree: PyTree) -> None:
 
 def check_state(part: Any, state: Any, kind: type) -> None:
     """Require `state` to be of that kind, or of another library's with the same fields."""
-    if type(state) is not kind and getattr(state, "_fields", None) != kind._fields:  # type: ignore[attr-defined]
+    fields = getattr(kind, "_fields", ())
+    if type(state) is not kind and getattr(state, "_fields", None) != fields:
         raise TypeError(
             f"{name_of(part)}: the state must be of kind {kind.__name__}, got "
             f"{type(state).__name__}. Was this state made by another transform's init?"

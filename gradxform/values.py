@@ -9,6 +9,7 @@ import contextvars
 import dataclasses
 import math
 import types as pytypes
+import typing
 from collections.abc import Iterator
 from typing import Any, ClassVar, TypeVar
 
@@ -121,7 +122,7 @@ class Value:
 
 def fields_of(v: Value) -> dict[str, Any]:
     """Return the fields of a value by name, in order."""
-    return {f.name: getattr(v, f.name) for f in dataclasses.fields(v)}  # type: ignore[arg-type]
+    return {f.name: getattr(v, f.name) for f in dataclasses.fields(typing.cast(Any, v))}
 
 
 def rebuild(cls: type[T], fields: dict[str, Any]) -> T:
@@ -249,7 +250,7 @@ def printed(x: Any) -> str:
 
 def _printed(v: Value) -> Iterator[str]:
     """The arguments of the call that makes `v`; switches that are off are left out."""
-    for f in dataclasses.fields(v):  # type: ignore[arg-type]
+    for f in dataclasses.fields(typing.cast(Any, v)):
         x = getattr(v, f.name)
         if f.name == v.variadic:
             yield from (printed(item) for item in x)

@@ -293,7 +293,6 @@ def is_key(x):
 
 # -------------------------------------------------------------------------------------- sharding
 
-needs_8 = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices")
 SPECS = {"w": jax.P("x", "y"), "b": jax.P("y"), "r": jax.P()}
 
 
@@ -337,7 +336,6 @@ def assert_placed_as_params(state, params):
     assert seen
 
 
-@needs_8
 @pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
 @pytest.mark.parametrize("jit_init", [False, True], ids=["eager init", "jitted init"])
 @pytest.mark.parametrize("name", list(SHARDABLE))
@@ -356,7 +354,6 @@ def unsharded(name):
     return step(*step(params, tx.init(params)))
 
 
-@needs_8
 @pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
 @pytest.mark.parametrize("name", ["adamw", "MultiSteps", "lookahead"])
 def test_sharded_equals_unsharded(name, axis_type):
@@ -370,7 +367,6 @@ def test_sharded_equals_unsharded(name, axis_type):
     assert_placed_as_params(carry, params)
 
 
-@needs_8
 @pytest.mark.parametrize("name", ["adamw", "lookahead"])
 def test_eager_updates_of_sharded_parameters(name):
     tx = SHARDABLE[name]
@@ -381,7 +377,6 @@ def test_eager_updates_of_sharded_parameters(name):
     assert_placed_as_params(carry, params)
 
 
-@needs_8
 @pytest.mark.parametrize("tx", [gx.adam(0.1), gx.chain(gx.trace(0.9), gx.adamw(0.1))], ids=repr)
 def test_parameters_on_different_devices(tx):
     """A pipeline's stages: leaf by leaf on other devices, updated eagerly."""
@@ -399,7 +394,6 @@ def test_parameters_on_different_devices(tx):
     assert np.all(np.asarray(params["p"]) < 1)
 
 
-@needs_8
 def test_shard_map_of_an_update_equals_the_whole():
     mesh = mesh_of("Auto")
     p = jnp.linspace(-1.0, 1.0, 16)

@@ -1,5 +1,6 @@
 """Running several transforms one after the other."""
 
+import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,17 @@ class _Chain(Transform):
     together; a rule that must see all updates first, such as a global norm, begins a new run.
     """
 
+    @abc.abstractmethod
     def inner(self) -> tuple[Any, ...]:
         """Return the transforms in order."""
-        raise NotImplementedError  # abstract: both kinds of chain say it
 
+    @abc.abstractmethod
     def split_state(self, state: Any) -> Sequence[Any]:
         """Return the states in the transforms' order."""
-        raise NotImplementedError  # abstract: both kinds of chain say it
 
+    @abc.abstractmethod
     def join_states(self, states: Sequence[Any]) -> Any:
         """Undo `split_state`."""
-        raise NotImplementedError  # abstract: both kinds of chain say it
 
     @property
     def locality(self) -> str:
