@@ -1,0 +1,79 @@
+"""Optimizers whose step for an array is in proportion to the array."""
+
+from gradxform.optimizers.base import optimizer
+from gradxform.transforms.adaptive import scale_by_adam
+from gradxform.transforms.momentum import trace
+from gradxform.transforms.normalizing import scale_by_trust_ratio
+from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.select import masked
+
+
+@optimizer
+def lamb(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    eps_root: float = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: StaticTree = None,
+) -> chain:
+    """Adam whose update of each array is scaled to the array's norm, for large batches.
+
+    Args:
+      learning_rate: at least 0, or a schedule.
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0.
+      eps_root: added under the root, at least 0.
+      weight_decay: at least 0, or a schedule.
+      mask: which parameters decay; None: all.
+
+    Reference: You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes,
+    2020, Algorithm 2.
+    """
+    return chain(
+        scale_by_adam(b1, b2, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_trust_ratio(),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@optimizer
+def lars(
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: StaticTree = True,
+    trust_coefficient: float = 0.001,
+    eps: float = 0.0,
+    trust_ratio_mask: StaticTree = True,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+) -> chain:
+    """SGD with momentum whose step for each array is in proportion to the array's norm.
+
+    The ratio is trust_coefficient |p| / (|g + weight_decay p| + eps), as Optax has it.
+
+    Args:
+      learning_rate: at least 0, or a schedule; it is inside the momentum's buffer.
+      weight_decay: at least 0, or a schedule.
+      weight_decay_mask: which parameters decay.
+      trust_coefficient: the ratio of the sizes of step and array, finite.
+      eps: added to the gradient's norm, at least 0.
+      trust_ratio_mask: which parameters' steps are scaled.
+      momentum: in [0, 1].
+      nesterov: whether to look one step ahead.
+
+    Reference: You et al., Large Batch Training of Convolutional Networks, 2017, Algorithm 1.
+    """
+    return chain(
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        masked(
+            scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps), trust_ratio_mask
+        ),
+        scale_by_learning_rate(learning_rate),
+        trace(momentum, nesterov),
+    )

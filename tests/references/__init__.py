@@ -1,0 +1,4 @@
+"""Every rule in NumPy float64, one family a file."""
+
+from tests.references.base import *  # noqa: F403
+from tests.references.core import *  # noqa: F403
