@@ -457,7 +457,7 @@ WRITTEN = [
 ]
 
 
-ROWS = HYPERPARAMETERS + COMPOSITION + TREES + WRITTEN
+ROWS = HYPERPARAMETERS + COMPOSITION + TREES + WRITTEN + [Row(*row) for row in catalogue.REFUSED]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.words[0][:70]}" for row in ROWS])

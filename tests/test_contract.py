@@ -12,7 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import gradxform as gx
 from gradxform.registry import REGISTRY
-from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS, gradients, params
+from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS, params
 from tests.references import as_tree
 
 every_case = pytest.mark.parametrize("name", list(CASES))
@@ -78,14 +78,14 @@ def test_follows_its_reference(name):
     tree = params()
     wide = [np.asarray(p, np.float64) for p in jax.tree.leaves(tree)]
     start, state = [p.copy() for p in wide], reference.start(wide)
-    grads = gradients(tree, 7)
+    grads = case.gradients(tree, 7)
     theirs = []
     for t, g in enumerate(grads, 1):
         flat = [np.asarray(x, np.float64) for x in jax.tree.leaves(g)]
         updates, state = reference.step(flat, state, wide, t)
         theirs.append(updates)
         wide = [p + u for p, u in zip(wide, updates, strict=True)]
-    ours, our_updates, _ = run(case.tx, tree, grads)
+    ours, our_updates, _ = run(case.bound, tree, grads)
     for u, expected in zip(our_updates, theirs, strict=True):
         for a, b in zip(jax.tree.leaves(u), expected, strict=True):
             size = max(1e-6, np.max(np.abs(b), initial=0))
@@ -99,9 +99,9 @@ def test_follows_its_reference(name):
 @optax_is_lax
 def test_jit_changes_nothing(name):
     case, tree = CASES[name], params()
-    grads = gradients(tree, 3)
-    eager = run(case.tx, tree, grads)
-    jitted = run(case.tx, tree, grads, jax.jit(case.tx.update))
+    grads = case.gradients(tree, 3)
+    eager = run(case.bound, tree, grads)
+    jitted = run(case.bound, tree, grads, jax.jit(case.bound.update))
     assert jax.tree.structure(eager) == jax.tree.structure(jitted)
 
     def floats(t):
@@ -113,14 +113,15 @@ def test_jit_changes_nothing(name):
 @every_case
 @optax_is_lax
 def test_state_is_a_scan_carry_and_updates_keep_their_dtype(name):
-    tx = CASES[name].tx
+    case = CASES[name]
+    tx = case.bound
     if "optax" in name or name == "GradientTransformation":
         mixes = MIXES[:2]  # what Optax does in mixed precision is not ours to promise
     else:
         mixes = MIXES
     for p_dtype, g_dtype in mixes:
         tree = params(p_dtype)
-        grads = jax.tree.map(lambda *x: jnp.stack(x), *gradients(tree, 3, g_dtype))
+        grads = jax.tree.map(lambda *x: jnp.stack(x), *case.gradients(tree, 3, g_dtype))
 
         def steps(tree, grads):
             def step(carry, g):
@@ -148,10 +149,10 @@ def test_16_bit_parameters_have_wide_slots_and_follow(name):
         pytest.skip("random, or asked for a narrow slot, or not ours")
     narrow = params(jnp.bfloat16)
     wide = jax.tree.map(lambda p: p.astype(jnp.float32), narrow)
-    grads = gradients(narrow, 1)
-    ours, state = case.tx.update(grads[0], case.tx.init(narrow), narrow)
-    exact, _ = case.tx.update(
-        jax.tree.map(lambda g: g.astype(jnp.float32), grads[0]), case.tx.init(wide), wide
+    grads = case.gradients(narrow, 1)
+    ours, state = case.bound.update(grads[0], case.bound.init(narrow), narrow)
+    exact, _ = case.bound.update(
+        jax.tree.map(lambda g: g.astype(jnp.float32), grads[0]), case.bound.init(wide), wide
     )
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
         np.testing.assert_allclose(a.astype(jnp.float32), b, rtol=1e-2, atol=1e-6)
@@ -186,14 +187,14 @@ def test_holes_pass(name):
     if not case.pickles or "tree" in name:
         pytest.skip("a foreign function need not know holes; a mask tree names every leaf")
     tree = params()
-    grads = gradients(tree, 2)
+    grads = case.gradients(tree, 2)
     missing = {**tree, "none": None}
-    state = case.tx.init(missing)
-    updates, _ = case.tx.update({**grads[0], "none": None}, state, missing)
+    state = case.bound.init(missing)
+    updates, _ = case.bound.update({**grads[0], "none": None}, state, missing)
     assert updates["none"] is None
 
-    state = case.tx.init(tree)
-    updates, after = case.tx.update({**grads[0], "b": None}, state, tree)
+    state = case.bound.init(tree)
+    updates, after = case.bound.update({**grads[0], "b": None}, state, tree)
     assert updates["b"] is None
     assert gx.apply_updates(tree, updates)["b"] is tree["b"]
     assert jax.tree.structure(after) == jax.tree.structure(state)
@@ -207,23 +208,23 @@ def test_holes_pass(name):
 @optax_is_lax
 def test_takes_params_by_keyword_and_ignores_foreign_extras(name):
     case, tree = CASES[name], params()
-    state, (g,) = case.tx.init(tree), gradients(tree, 1)
-    a, _ = case.tx.update(g, state, tree)
-    b, _ = case.tx.update(g, state, params=tree)
+    state, (g,) = case.bound.init(tree), case.gradients(tree, 1)
+    a, _ = case.bound.update(g, state, tree)
+    b, _ = case.bound.update(g, state, params=tree)
     assert_close(a, b, 0)
     if case.pickles:
-        c, _ = case.tx.update(g, state, tree, nobody_asked=1)
+        c, _ = case.bound.update(g, state, tree, nobody_asked=1)
         assert_close(a, c, 0)
 
 
 @every_case
 def test_runs_inside_optax_and_optax_inside(name):
     case, tree = CASES[name], params()
-    grads = gradients(tree, 2)
+    grads = case.gradients(tree, 2)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        plain, _, _ = run(gx.chain(case.tx, gx.scale(0.5)), tree, grads)
-        outside, _, _ = run(optax.chain(case.tx, optax.scale(0.5)), tree, grads)
-        inside, _, _ = run(gx.chain(case.tx, optax.scale(0.5)), tree, grads)
+        plain, _, _ = run(gx.chain(case.bound, gx.scale(0.5)), tree, grads)
+        outside, _, _ = run(optax.chain(case.bound, optax.scale(0.5)), tree, grads)
+        inside, _, _ = run(gx.chain(case.bound, optax.scale(0.5)), tree, grads)
     assert_close(plain, outside, 1e-6)
     assert_close(plain, inside, 1e-6)
 
@@ -233,14 +234,14 @@ def test_runs_inside_optax_and_optax_inside(name):
 def test_buffers_are_its_own(name):
     """No two leaves of the first state, or leaf and parameter, share a buffer: donation works."""
     case, tree = CASES[name], params()
-    (g,) = gradients(tree, 1)
+    (g,) = case.gradients(tree, 1)
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(tree, state, g):
-        updates, state = case.tx.update(g, state, tree)
+        updates, state = case.bound.update(g, state, tree)
         return gx.apply_updates(tree, updates), state
 
-    for init in (case.tx.init, jax.jit(case.tx.init)):
+    for init in (case.bound.init, jax.jit(case.bound.init)):
         mine = jax.tree.map(jnp.copy, tree)
         state = init(mine)
         pointers = [
@@ -270,11 +271,11 @@ def test_sharded_equals_unsharded(name):
         spec = PartitionSpec("x") if x.ndim else PartitionSpec()
         return jax.device_put(x, NamedSharding(mesh, spec))
 
-    grads = gradients(tree, 2)
-    plain, _, _ = run(case.tx, tree, grads, jax.jit(case.tx.update))
-    update = jax.jit(case.tx.update)
+    grads = case.gradients(tree, 2)
+    plain, _, _ = run(case.bound, tree, grads, jax.jit(case.bound.update))
+    update = jax.jit(case.bound.update)
     spread = jax.tree.map(place, tree)
-    state = case.tx.init(spread)
+    state = case.bound.init(spread)
     for g in grads:
         updates, state = update(jax.tree.map(place, g), state, spread)
         spread = gx.apply_updates(spread, updates)
@@ -296,7 +297,7 @@ def test_extremes_stay_finite(name, dtype):
         pytest.skip("not ours")
     tree = params(dtype)
     tree["empty"] = jnp.zeros((0, 3), dtype)
-    tx = case.tx
+    tx = case.bound
     if "tree" in name:
         tree.pop("empty")
     for kind, make in EXTREMES.items():
@@ -304,7 +305,7 @@ def test_extremes_stay_finite(name, dtype):
             continue
         state, now = tx.init(tree), tree
         for _ in range(2):
-            updates, state = tx.update(jax.tree.map(make, now), state, now)
+            updates, state = tx.update(case.like(jax.tree.map(make, now)), state, now)
             for path, u in jax.tree_util.tree_flatten_with_path(updates)[0]:
                 assert np.all(np.isfinite(u.astype(jnp.float32))), (kind, path, u)
 
@@ -313,27 +314,28 @@ def test_extremes_stay_finite(name, dtype):
 @optax_is_lax
 def test_vmap_over_gradients(name):
     case, tree = CASES[name], params()
-    grads = gradients(tree, 3)
-    state = case.tx.init(tree)
+    grads = case.gradients(tree, 3)
+    state = case.bound.init(tree)
     wide = jax.tree.map(lambda *x: jnp.stack(x), *grads)
-    together, _ = jax.vmap(lambda g: case.tx.update(g, state, tree))(wide)
+    together, _ = jax.vmap(lambda g: case.bound.update(g, state, tree))(wide)
     if case.reference is None:
         return
     for i, g in enumerate(grads):
-        alone, _ = case.tx.update(g, state, tree)
+        alone, _ = case.bound.update(g, state, tree)
         assert_close(jax.tree.map(lambda x, i=i: x[i], together), alone, 1e-5)
 
 
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if "/" not in n])
 def test_a_schedule_in_place_of_a_number_keeps_the_structure_of_the_state(name):
-    factory, tree = getattr(gx, name), params()
+    case, factory, tree = CASES[name], getattr(gx, name), params()
+    extra = case.extra or {}
     number = factory(0.1).init(tree)
     schedule = factory(gx.constant_schedule(0.1)).init(tree)
     assert jax.tree.structure(number) == jax.tree.structure(schedule)
     assert shapes(number) == shapes(schedule)
-    (g,) = gradients(tree, 1)
-    a, _ = factory(0.1).update(g, number, tree)
-    b, _ = factory(gx.constant_schedule(0.1)).update(g, number, tree)
+    (g,) = case.gradients(tree, 1)
+    a, _ = factory(0.1).update(g, number, tree, **extra)
+    b, _ = factory(gx.constant_schedule(0.1)).update(g, number, tree, **extra)
     assert_close(a, b, 1e-6)
 
 

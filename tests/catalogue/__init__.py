@@ -4,10 +4,10 @@ Every promise of tests/test_contract.py is tested for every row, and every publi
 and optimizer must have one.
 """
 
-from tests.catalogue import core
+from tests.catalogue import contrib, core, matrix, optax_rules, seeds
 from tests.catalogue.base import Case as Case, gradients as gradients, params as params
 
-FAMILIES = (core,)
+FAMILIES = (core, seeds, optax_rules, contrib, matrix)
 
 
 def _all(kind: str) -> dict[str, Case]:
@@ -22,3 +22,5 @@ def _all(kind: str) -> dict[str, Case]:
 
 TRANSFORMS, WRAPPERS, OPTIMIZERS = _all("TRANSFORMS"), _all("WRAPPERS"), _all("OPTIMIZERS")
 CASES = TRANSFORMS | WRAPPERS | OPTIMIZERS
+# Calls that must be refused: (call, error, words of the message).
+REFUSED = [row for family in FAMILIES for row in getattr(family, "REFUSED", [])]

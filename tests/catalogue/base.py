@@ -26,6 +26,31 @@ class Case:
     rtol: float = 2e-5  # of the movement, in float32
     pickles: bool = True  # whether it is made of values only
     huge_ok: bool = True  # whether gradients whose square overflows float32 have a finite update
+    extra: Any = None  # the extra arguments of every update, a dict
+    examples: int | None = None  # how many gradients, along axis 0, an update takes; None: just one
+
+    @property
+    def bound(self) -> Any:
+        """The transform with its extra arguments."""
+        if not self.extra:
+            return self.tx
+
+        def update(updates, state, params=None, **more):
+            return self.tx.update(updates, state, params, **(self.extra | more))
+
+        return gx.GradientTransformationExtraArgs(self.tx.init, update)
+
+    def like(self, grads: Any) -> Any:
+        """A gradient in the form that an update takes."""
+        if self.examples is None:
+            return grads
+        return jax.tree.map(lambda g: jnp.broadcast_to(g, (self.examples, *g.shape)), grads)
+
+    def gradients(self, tree: Any, steps: int, dtype: Any = None) -> list[Any]:
+        """Random gradients for `tree`, one for each step."""
+        if self.examples is None:
+            return gradients(tree, steps, dtype)
+        return gradients(self.like(tree), steps, dtype)
 
 
 def params(dtype=jnp.float32) -> Any:
