@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform.errors import name_of, shown
 from gradxform.types import Array, Scalar
 
 
@@ -22,18 +23,13 @@ def safe_increment(count: Any) -> Array:
       TypeError: if `count` is neither integer nor floating.
     """
     count = count if isinstance(count, jax.Array) else jnp.asarray(count)
-    if jnp.issubdtype(count.dtype, jnp.integer):
-        largest = jnp.iinfo(count.dtype).max
-    elif jnp.issubdtype(count.dtype, jnp.floating):
-        largest = jnp.finfo(count.dtype).max
-    else:
+    if not any(jnp.issubdtype(count.dtype, k) for k in (jnp.integer, jnp.floating)):
         raise TypeError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
     # Once a step and in every chain, so in as few operations as it takes, and in those of `lax`,
-    # which trace several times faster than those of `jnp`.
-    one, last = np.asarray(1, count.dtype), np.asarray(largest - 1, count.dtype)
-    if count.ndim:
-        one, last = lax.full_like(count, one), lax.full_like(count, last)
-    return lax.add(lax.min(count, last), one)
+    # which trace several times faster than those of `jnp`. An integer wraps around to its least
+    # value, and the maximum takes that back. (As min(count, last - 1) + 1 XLA copies the count.)
+    one = np.asarray(1, count.dtype)
+    return lax.max(lax.add(count, lax.full_like(count, one) if count.ndim else one), count)
 
 
 def bias_correction(decay: Scalar, count: Array) -> Array:
@@ -89,3 +85,23 @@ def cast(x: Any, dtype: Any) -> Any:
     if x.dtype == dtype and not getattr(x, "weak_type", False):
         return x
     return lax.convert_element_type(x, dtype)
+
+
+# ------------------------------------------------------------------- scalars that a caller hands in
+
+
+def as_flag(part: Any, name: str, x: Any) -> Array:
+    """Return an extra argument of `update` as a boolean scalar, or say that it is none."""
+    return _scalar(part, name, x, jnp.bool_, "True or False")
+
+
+def as_step(part: Any, name: str, x: Any) -> Array:
+    """Return an extra argument of `update`, a number of steps, as an int32 scalar."""
+    return cast(_scalar(part, name, x, jnp.integer, "an integer"), jnp.int32)
+
+
+def _scalar(part: Any, name: str, x: Any, kind: Any, rule: str) -> Array:
+    number = isinstance(x, bool | int | float) or hasattr(x, "dtype")
+    if not number or np.shape(x) != () or not jnp.issubdtype(jnp.result_type(x), kind):
+        raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")
+    return jnp.asarray(x)
