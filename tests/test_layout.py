@@ -16,6 +16,7 @@ FLOORS = [
     {"values"},
     {"registry"},
     {"numerics"},
+    {"linalg"},
     {"trees"},
     {"lift"},
     {"running"},
@@ -24,9 +25,12 @@ FLOORS = [
     {"transforms"},
     {"wrappers", "distributed"},
     {"optimizers"},
-    {"treestate"},
+    {"treestate", "contrib", "compat"},
     {"tree"},
     {"config", "interop"},
+    {"testing", "describe"},
+    {"catalog"},
+    {"__main__"},
 ]
 EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}
 

@@ -77,6 +77,8 @@ ADDED = [
     spelled("natural_exp_decay", 0.1, 15, 0.5, 4, True),
     spelled("inverse_time_decay", 0.1, 10, 0.5),
     spelled("inverse_time_decay", 0.1, 15, 0.5, 4, True),
+    spelled("inverse_sqrt_decay", 0.1),
+    spelled("inverse_sqrt_decay", 0.1, 15, 4),
     spelled("linear_cosine_decay", 0.1, 20),
     spelled("linear_cosine_decay", 0.1, 21, 2.3, 0.1, 0.01),
     spelled("cosine_decay_restarts", 0.1, 8),
@@ -96,6 +98,7 @@ EVERY = [
     *SHARED,
     *ADDED,
     pytest.param("join_schedules", None, {}, id="join_schedules"),
+    pytest.param("product_schedule", None, {}, id="product_schedule"),
 ]
 
 
@@ -107,6 +110,8 @@ def make(name, args, kwargs):
     if name == "join_schedules":
         first, last = gx.linear_schedule(0.0, 1.0, 10), gx.cosine_decay_schedule(1.0, 60)
         return gx.join_schedules((first, 0.7, last), (10, 20))
+    if name == "product_schedule":
+        return gx.product_schedule(gx.linear_schedule(0.0, 1.0, 10), 0.5, gx.inverse_sqrt_decay(2))
     return getattr(gx, name)(*args, **kwargs)
 
 
@@ -192,6 +197,9 @@ REFERENCES = {
     ),
     "inverse_time_decay": lambda n, init, steps, rate, begin=0, stairs=False: (
         init / (1 + rate * elapsed(n, steps, begin, stairs))
+    ),
+    "inverse_sqrt_decay": lambda n, init, steps=1, begin=0: (
+        init / math.sqrt(1 + elapsed(n, steps, begin, False))
     ),
     "linear_cosine_decay": linear_cosine,
     "cosine_decay_restarts": restarts,
@@ -358,7 +366,7 @@ def numbers(name):
 @pytest.mark.parametrize("name, args, kwargs", EACH)
 def test_fields_may_be_traced(name, args, kwargs):
     """Every number may be mapped over; the values are those of separate schedules."""
-    if name in ("sgdr_schedule", "join_schedules"):
+    if name in ("sgdr_schedule", "join_schedules", "product_schedule"):
         return
     schedule = make(name, args, kwargs)
     may_vary = numbers(name)
@@ -503,6 +511,13 @@ def test_schedule_is_abstract_and_open_to_others():
             return jnp.float32(2 * self.value)
 
     assert float(gx.join_schedules((twice(1.0), 0.0), (3,))(1)) == 2.0
+
+
+def test_a_product_multiplies_value_by_value():
+    line = gx.linear_schedule(1.0, 0.0, 10)
+    product = gx.product_schedule(line, lambda n: 2.0 * n, 0.5)
+    np.testing.assert_allclose(values(product), values(line) * STEPS, rtol=1e-6)
+    assert gx.product_schedule(line, 0.5) == eval(repr(gx.product_schedule(line, 0.5)), vars(gx))
 
 
 def test_drives_an_optimizer():

@@ -54,18 +54,44 @@ def adagrad(
     learning_rate: ScalarOrSchedule,
     initial_accumulator_value: float = 0.1,
     eps: float = 1e-7,
+    *,
+    eps_in_sqrt: bool = True,
 ) -> chain:
     """The gradient over the root of the sum of its squares.
 
     Args:
       learning_rate: at least 0, or a schedule.
       initial_accumulator_value: the sum's first value, at least 0.
-      eps: added under the root, at least 0.
+      eps: at least 0; TensorFlow 1 has none.
+      eps_in_sqrt: whether eps is added under the root; Keras adds it outside.
 
     Reference: Duchi et al., Adaptive Subgradient Methods for Online Learning and Stochastic
     Optimization, 2011, Figure 1, with a diagonal matrix.
     """
     return chain(
-        scale_by_rss(initial_accumulator_value, eps),
+        scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt),
         scale_by_learning_rate(learning_rate),
     )
+
+
+@optimizer
+def reg_adagrad(
+    learning_rate: ScalarOrSchedule,
+    initial_accumulator_value: float = 0.1,
+    eps: float = 0.0,
+) -> chain:
+    """Adagrad with steps that leave its sum alone, for the gradients of a regularizer.
+
+    `tx.update(grads, state, params, update_slots=False)` divides by the root of the sum as it is;
+    any other update is Adagrad's. Apply the loss's gradient by one update and the regularizer's by
+    a second.
+
+    Args:
+      learning_rate: at least 0, or a schedule.
+      initial_accumulator_value: the sum's first value, at least 0.
+      eps: added under the root, at least 0.
+
+    Reference: TensorFlow, tf.contrib.opt.RegAdagradOptimizer; Duchi et al., Adaptive Subgradient
+    Methods for Online Learning and Stochastic Optimization, 2011.
+    """
+    return adagrad(learning_rate, initial_accumulator_value, eps)

@@ -1,8 +1,8 @@
 """Adam and its closest kin."""
 
-from gradxform.optimizers.base import optimizer
-from gradxform.transforms.adaptive import scale_by_adam, scale_by_amsgrad
-from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.optimizers.base import decayed, optimizer
+from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
+from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.compose import chain
 
@@ -17,6 +17,7 @@ def adam(
     mu_dtype: DType = None,
     *,
     nesterov: bool = False,
+    eps_hat: bool = False,
 ) -> chain:
     """Adam: `scale_by_adam`, then the learning rate.
 
@@ -28,11 +29,13 @@ def adam(
       eps_root: added under the root, at least 0.
       mu_dtype: the dtype of the first moment; by default the parameter's, float32 for 16-bit ones.
       nesterov: whether to look one step ahead.
+      eps_hat: whether the epsilons are added before the second moment is corrected: the paper's
+        "epsilon hat", and what TensorFlow and Keras compute.
 
     Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 1.
     """
     return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
+        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov, eps_hat=eps_hat),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -49,6 +52,8 @@ def adamw(
     mask: StaticTree = None,
     *,
     nesterov: bool = False,
+    eps_hat: bool = False,
+    decay_by_learning_rate: bool = True,
 ) -> chain:
     """Adam with decoupled weight decay: u = -lr (adam + weight_decay p).
 
@@ -62,14 +67,14 @@ def adamw(
       weight_decay: at least 0, or a schedule.
       mask: which parameters decay, such as `ndim_at_least(2)`; None: all.
       nesterov: whether to look one step ahead.
+      eps_hat: whether the epsilons are added before the second moment is corrected.
+      decay_by_learning_rate: without it u = -lr adam - weight_decay p, as in TensorFlow; choose a
+        weight_decay that is smaller by about the learning rate.
 
     Reference: Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, Algorithm 2.
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov, eps_hat=eps_hat)
+    return decayed(chain(direction), learning_rate, weight_decay, mask, decay_by_learning_rate)
 
 
 @optimizer
@@ -82,12 +87,54 @@ def nadam(
     mu_dtype: DType = None,
     *,
     nesterov: bool = True,
+    eps_hat: bool = False,
+    correct_ahead: bool = True,
+    schedule_decay: float | None = None,
 ) -> chain:
-    """Adam with Nesterov momentum; arguments as `adam`.
+    """Adam with Nesterov momentum.
 
-    Reference: Dozat, Incorporating Nesterov Momentum into Adam, 2016, with b1 constant.
+    Three forms: with a constant momentum, corrected for the step ahead (Dozat's, the default); with
+    `correct_ahead=False, eps_hat=True`, that of TensorFlow's contrib; with `schedule_decay=0.004`,
+    that of Keras, whose momentum warms up.
+
+    Args:
+      learning_rate: at least 0, or a schedule.
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0.
+      eps_root: added under the root, at least 0; not with schedule_decay.
+      mu_dtype: the dtype of the first moment; by default the parameter's, float32 for 16-bit ones.
+      nesterov: whether to look one step ahead.
+      eps_hat: whether the epsilons are added before the second moment is corrected.
+      correct_ahead: whether the first moment is corrected for the step ahead.
+      schedule_decay: how fast the momentum warms up, at least 0; None: it is constant.
+
+    Reference: Dozat, Incorporating Nesterov Momentum into Adam, 2016, Algorithm 2.
     """
-    return adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    if schedule_decay is None:
+        part = scale_by_adam(
+            b1,
+            b2,
+            eps,
+            eps_root,
+            mu_dtype,
+            nesterov=nesterov,
+            eps_hat=eps_hat,
+            correct_ahead=correct_ahead,
+        )
+        return chain(part, scale_by_learning_rate(learning_rate))
+    others = {
+        "eps_root": eps_root != 0,
+        "nesterov": not nesterov,
+        "eps_hat": eps_hat,
+        "correct_ahead": not correct_ahead,
+    }
+    for name, given in others.items():
+        if given:
+            raise ValueError(f"nadam: {name} cannot be set together with schedule_decay.")
+    return chain(
+        scale_by_nadam(b1, b2, eps, schedule_decay, mu_dtype), scale_by_learning_rate(learning_rate)
+    )
 
 
 @optimizer
@@ -123,6 +170,8 @@ def amsgrad(
     mu_dtype: DType = None,
     bias_correction_mu: bool = True,
     bias_correction_nu: bool = True,
+    *,
+    correct_after: bool = False,
 ) -> chain:
     """Adam divided by the root of the largest second moment so far.
 
@@ -135,10 +184,20 @@ def amsgrad(
       mu_dtype: the dtype of the first moment; by default the parameter's, float32 for 16-bit ones.
       bias_correction_mu: whether to debias the first moment; the paper does not.
       bias_correction_nu: whether to debias the second before the maximum; the paper does not.
+      correct_after: whether to debias it after the maximum, as Keras does.
 
     Reference: Reddi et al., On the Convergence of Adam and Beyond, 2018, Algorithm 2.
     """
     return chain(
-        scale_by_amsgrad(b1, b2, eps, eps_root, mu_dtype, bias_correction_mu, bias_correction_nu),
+        scale_by_amsgrad(
+            b1,
+            b2,
+            eps,
+            eps_root,
+            mu_dtype,
+            bias_correction_mu,
+            bias_correction_nu,
+            correct_after=correct_after,
+        ),
         scale_by_learning_rate(learning_rate),
     )

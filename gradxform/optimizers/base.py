@@ -7,6 +7,8 @@ from gradxform.base import Transform
 from gradxform.functions import identity
 from gradxform.registry import register
 from gradxform.transforms.momentum import trace
+from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.wrappers.compose import chain
 
 F = TypeVar("F", bound=Callable[..., Transform])
 
@@ -32,3 +34,17 @@ def momentum_or_none(
         if given:
             raise ValueError(f"{name}: {field}={given!r} has no effect without a momentum.")
     return identity()
+
+
+def decayed(
+    direction: chain, learning_rate: Any, weight_decay: Any, mask: Any, by_learning_rate: bool
+) -> chain:
+    """Return a descent along `direction` with decoupled weight decay.
+
+    The learning rate multiplies the decay too, or, without `by_learning_rate`, not.
+    """
+    rate = scale_by_learning_rate(learning_rate)
+    if by_learning_rate:
+        return chain(*direction.transforms, add_decayed_weights(weight_decay, mask), rate)
+    decay = add_decayed_weights(weight_decay, mask, flip_sign=True)
+    return chain(*direction.transforms, rate, decay)

@@ -1,11 +1,15 @@
 """Optimizers whose step for an array is in proportion to the array."""
 
+from typing import Any
+
+from gradxform.errors import shown
 from gradxform.optimizers.base import optimizer
-from gradxform.transforms.adaptive import scale_by_adam
+from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.normalizing import scale_by_trust_ratio
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.values import frozen, key_of
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import masked
 
@@ -52,28 +56,50 @@ def lars(
     trust_ratio_mask: StaticTree = True,
     momentum: float = 0.9,
     nesterov: bool = False,
+    *,
+    sum_norms: bool = False,
 ) -> chain:
     """SGD with momentum whose step for each array is in proportion to the array's norm.
 
-    The ratio is trust_coefficient |p| / (|g + weight_decay p| + eps), as Optax has it.
+    The ratio is trust_coefficient |p| / (|g + weight_decay p| + eps), as Optax has it, or with
+    sum_norms trust_coefficient |p| / (|g| + weight_decay |p| + eps), as the paper and TensorFlow.
 
     Args:
       learning_rate: at least 0, or a schedule; it is inside the momentum's buffer.
-      weight_decay: at least 0, or a schedule.
+      weight_decay: at least 0, or a schedule; a number with sum_norms.
       weight_decay_mask: which parameters decay.
       trust_coefficient: the ratio of the sizes of step and array, finite.
       eps: added to the gradient's norm, at least 0.
-      trust_ratio_mask: which parameters' steps are scaled.
+      trust_ratio_mask: which parameters' steps are scaled, such as `~path_matches("bias|norm")`;
+        with sum_norms the same mask as weight_decay_mask.
       momentum: in [0, 1].
       nesterov: whether to look one step ahead.
+      sum_norms: whether the norms of gradient and decay are added, instead of the norm of the sum
+        taken. Keyword-only.
 
-    Reference: You et al., Large Batch Training of Convolutional Networks, 2017, Algorithm 1.
+    Reference: You et al., Large Batch Training of Convolutional Networks, 2017, Algorithm 1 and
+    equation (6).
     """
-    return chain(
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        masked(
-            scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps), trust_ratio_mask
-        ),
-        scale_by_learning_rate(learning_rate),
-        trace(momentum, nesterov),
-    )
+    if sum_norms:
+        parts = (_paper_ratio(weight_decay, weight_decay_mask, trust_coefficient, eps),)
+        if key_of(frozen(weight_decay_mask)) != key_of(frozen(trust_ratio_mask)):
+            raise ValueError(
+                "lars: with sum_norms, weight_decay_mask and trust_ratio_mask must be the same "
+                f"mask, got {shown(weight_decay_mask)} and {shown(trust_ratio_mask)}."
+            )
+    else:
+        ratio = scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps)
+        parts = (
+            add_decayed_weights(weight_decay, weight_decay_mask),
+            masked(ratio, trust_ratio_mask),
+        )
+    return chain(*parts, scale_by_learning_rate(learning_rate), trace(momentum, nesterov))
+
+
+def _paper_ratio(weight_decay: Any, mask: Any, trust_coefficient: float, eps: float) -> Any:
+    if callable(weight_decay):
+        raise TypeError(
+            f"lars: weight_decay must be a number with sum_norms, got {shown(weight_decay)}."
+        )
+    ratio = scale_by_trust_ratio(0.0, trust_coefficient, eps, weight_decay=weight_decay)
+    return ratio if mask is True else masked(ratio, mask)

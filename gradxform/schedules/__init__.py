@@ -15,6 +15,7 @@ from gradxform.schedules.decay import (
     cosine_decay_restarts as cosine_decay_restarts,
     cosine_decay_schedule as cosine_decay_schedule,
     exponential_decay as exponential_decay,
+    inverse_sqrt_decay as inverse_sqrt_decay,
     inverse_time_decay as inverse_time_decay,
     linear_cosine_decay as linear_cosine_decay,
     natural_exp_decay as natural_exp_decay,
@@ -37,3 +38,4 @@ from gradxform.schedules.piecewise import (
     piecewise_constant_schedule as piecewise_constant_schedule,
     piecewise_interpolate_schedule as piecewise_interpolate_schedule,
 )
+from gradxform.schedules.product import product_schedule as product_schedule

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from gradxform.errors import at_least, finite, name_of, non_negative, positive
 from gradxform.registry import value
@@ -154,6 +155,39 @@ class inverse_time_decay(Schedule):
     def __call__(self, count):
         """Return the decayed value."""
         return number(self.init_value) / (1.0 + number(self.decay_rate) * _periods(self, count))
+
+
+@value
+class inverse_sqrt_decay(Schedule):
+    """Divide the value by the root of what grows in proportion to time.
+
+    Value, with k = max(n - transition_begin, 0) and T = transition_steps:
+
+        y(n) = init_value / sqrt(1 + k / T)
+
+    Args:
+      init_value: the value at the start.
+      transition_steps: after how many steps the square has halved, greater than 0.
+      transition_begin: how many steps the start is held before, at least 0.
+
+    Reference: Zinkevich, Online Convex Programming and Generalized Infinitesimal Gradient Ascent,
+    2003, Theorem 1, with transition_steps 1.
+    """
+
+    init_value: float
+    transition_steps: int | float = 1
+    transition_begin: int | float = 0
+
+    def __post_init__(self):
+        finite(self, "init_value")
+        positive(self, "transition_steps")
+        at_least(self, 0, "transition_begin")
+        check_steps(self, "transition_steps", "transition_begin")
+
+    def __call__(self, count):
+        """Return the decayed value."""
+        periods = float32(since(count, self.transition_begin)) / float32(self.transition_steps)
+        return number(self.init_value) * lax.rsqrt(1.0 + periods)
 
 
 # --------------------------------------------------------------------------------------- cosines

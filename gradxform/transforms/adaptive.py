@@ -1,166 +1,20 @@
-"""Rules that divide by a running size of the gradient: Adam, RMSProp, Adagrad and their kin."""
+"""Rules that divide by a running size of the gradient: RMSProp, Adagrad and their kin."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, safe_increment
-from gradxform.trees import real_full_like, real_zeros_like, zeros_like
-from gradxform.types import Array, DType, Slot
+from gradxform.numerics import abs_sq, as_flag, bias_correction, safe_increment
+from gradxform.trees import real_full_like, zeros_like
+from gradxform.types import Array, Slot
 
 
 def _zero_count() -> Array:
     return jnp.zeros((), jnp.int32)
-
-
-class ScaleByAdamState(NamedTuple):
-    """State of `scale_by_adam`."""
-
-    count: Array  # int32 scalar; the number of updates so far
-    mu: Slot  # like params, at least float32; the first moment m
-    nu: Slot  # like params, at least float32 and real; the second moment v
-
-
-@transform
-class scale_by_adam(ArrayRule):
-    """Divide a moving average of the gradient by the root of one of its square.
-
-    Update rule, from m = v = 0 and t = 1, 2, ...:
-
-        m <- b1 m + (1 - b1) g
-        v <- b2 v + (1 - b2) |g|^2
-        u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t) + eps_root) + eps)
-
-    With nesterov, the numerator is b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t).
-
-    Args:
-      b1: the decay of the first moment, in [0, 1).
-      b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
-      eps_root: added under the root, at least 0; needed to differentiate through the update.
-      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
-      nesterov: whether to look one step ahead, as NAdam does. Keyword-only.
-
-    Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 1;
-    Dozat, Incorporating Nesterov Momentum into Adam, 2016, with b1 constant.
-    """
-
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    eps_root: float = 0.0
-    mu_dtype: DType = None
-    nesterov: bool = field(default=False, kw_only=True)
-
-    locality = "entry"
-    handles_complex = True
-
-    def __post_init__(self):
-        unit_interval(self, "b1", "b2")
-        non_negative(self, "eps", "eps_root")
-        finite(self, "eps", "eps_root")
-
-    def init(self, params):
-        """Return moments of zeros."""
-        mu = zeros_like(params, self.mu_dtype)
-        return ScaleByAdamState(count=_zero_count(), mu=mu, nu=real_zeros_like(params))
-
-    def prepare(self, updates, state, params):
-        """Return the advanced count and the factors that debias m, v, and m a step ahead."""
-        count = safe_increment(state.count)
-        c1, c2 = bias_correction(self.b1, count), bias_correction(self.b2, count)
-        state = state._replace(count=count)
-        if not self.nesterov:
-            return state, c1, c2
-        return state, c1, c2, bias_correction(self.b1, safe_increment(count))
-
-    def rule(self, g, m, v, p, c1, c2, ahead=None):
-        """Return the update and the moments."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        top = c1 * m if ahead is None else (self.b1 * ahead) * m + ((1 - self.b1) * c1) * g
-        return top / (jnp.sqrt(_plus(c2 * v, self.eps_root)) + self.eps), m, v
-
-
-def _plus(x, eps):
-    """`x + eps`, or `x` itself where eps is known to be 0."""
-    return x if isinstance(eps, float) and not eps else x + eps
-
-
-class ScaleByAmsgradState(NamedTuple):
-    """State of `scale_by_amsgrad`."""
-
-    count: Array  # int32 scalar; the number of updates so far
-    mu: Slot  # like params, at least float32; the first moment m
-    nu: Slot  # like params, at least float32 and real; the second moment v
-    nu_max: Slot  # like nu; the largest (corrected) second moment h
-
-
-@transform
-class scale_by_amsgrad(ArrayRule):
-    """Divide a moving average of the gradient by the root of the largest one of its square.
-
-    Update rule, from m = v = h = 0 and t = 1, 2, ...:
-
-        m <- b1 m + (1 - b1) g
-        v <- b2 v + (1 - b2) |g|^2
-        h <- max(h, v / (1 - b2^t))      (without bias_correction_nu: max(h, v))
-        u = (m / (1 - b1^t)) / (sqrt(h + eps_root) + eps)
-
-    Args:
-      b1: the decay of the first moment, in [0, 1).
-      b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
-      eps_root: added under the root, at least 0.
-      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
-      bias_correction_mu: whether to debias m. The paper does not.
-      bias_correction_nu: whether to debias v before the maximum. The paper does not.
-
-    Reference: Reddi et al., On the Convergence of Adam and Beyond, 2018, Algorithm 2.
-    """
-
-    b1: float = 0.9
-    b2: float = 0.999
-    eps: float = 1e-8
-    eps_root: float = 0.0
-    mu_dtype: DType = None
-    bias_correction_mu: bool = True
-    bias_correction_nu: bool = True
-
-    locality = "entry"
-    handles_complex = True
-
-    def __post_init__(self):
-        unit_interval(self, "b1", "b2")
-        non_negative(self, "eps", "eps_root")
-        finite(self, "eps", "eps_root")
-
-    def init(self, params):
-        """Return moments of zeros."""
-        return ScaleByAmsgradState(
-            count=_zero_count(),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_zeros_like(params),
-            nu_max=real_zeros_like(params),
-        )
-
-    def prepare(self, updates, state, params):
-        """Return the advanced count and the factors that debias m and v."""
-        count, one = safe_increment(state.count), jnp.ones((), jnp.float32)
-        c1 = bias_correction(self.b1, count) if self.bias_correction_mu else one
-        c2 = bias_correction(self.b2, count) if self.bias_correction_nu else one
-        return state._replace(count=count), c1, c2
-
-    def rule(self, g, m, v, h, p, c1, c2):
-        """Return the update, the moments and the largest."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        h = jnp.maximum(h, c2 * v)
-        return c1 * m / (jnp.sqrt(_plus(h, self.eps_root)) + self.eps), m, v, h
 
 
 class ScaleByRmsState(NamedTuple):
@@ -305,11 +159,16 @@ class scale_by_rss(ArrayRule):
     Update rule, from s = initial_accumulator_value:
 
         s <- s + |g|^2
-        u = g / sqrt(s + eps)      (0 where s = 0)
+        u = g / sqrt(s + eps)      (without eps_in_sqrt: g / (sqrt(s) + eps); 0 where s = 0)
+
+    The extra argument `update_slots` of `update` (a boolean, True if not given) says whether this
+    gradient may touch the sum; where it may not, the first line is left out: what a regularizer's
+    gradient does in TensorFlow's RegAdagrad.
 
     Args:
       initial_accumulator_value: the sum's first value, at least 0.
-      eps: added under the root, at least 0.
+      eps: at least 0; 0 for none.
+      eps_in_sqrt: whether eps is added under the root. Keyword-only.
 
     Reference: Duchi et al., Adaptive Subgradient Methods for Online Learning and Stochastic
     Optimization, 2011, Figure 1, with a diagonal matrix.
@@ -317,6 +176,7 @@ class scale_by_rss(ArrayRule):
 
     initial_accumulator_value: float = 0.1
     eps: float = 1e-7
+    eps_in_sqrt: bool = field(default=True, kw_only=True)
 
     locality = "entry"
     handles_complex = True
@@ -329,7 +189,18 @@ class scale_by_rss(ArrayRule):
         """Return a sum of `initial_accumulator_value`."""
         return ScaleByRssState(real_full_like(params, self.initial_accumulator_value))
 
-    def rule(self, g, s, p):
+    def prepare(self, updates, state, params, *, update_slots: Any = True):
+        """Return the state and, unless it is known, whether the sum is updated."""
+        if update_slots is True:
+            return (state,)
+        return state, as_flag(self, "update_slots", update_slots)
+
+    def rule(self, g, s, p, update_slots=None):
         """Return the update and the sum."""
-        s = s + abs_sq(g)
-        return g * jnp.where(s > 0, lax.rsqrt(s + self.eps), 0), s
+        more = s + abs_sq(g)
+        s = more if update_slots is None else jnp.where(update_slots, more, s)
+        if self.eps_in_sqrt:
+            below = jnp.where(s > 0, lax.rsqrt(s + self.eps), 0)
+        else:
+            below = jnp.where(s > 0, 1 / (jnp.sqrt(s) + self.eps), 0)
+        return g * below, s

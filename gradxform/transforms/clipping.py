@@ -59,6 +59,33 @@ class clip_by_block_rms(ArrayRule):
 
 
 @transform
+class clip_by_block_norm(ArrayRule):
+    """Scale down every array whose norm exceeds a maximum.
+
+    Update rule, with |g| the Euclidean norm of one array: u = g max_norm / max(|g|, max_norm).
+
+    Args:
+      max_norm: the largest norm, greater than 0.
+
+    Reference: Pascanu et al., On the Difficulty of Training Recurrent Neural Networks, 2013,
+    Algorithm 1, array by array.
+    """
+
+    max_norm: float
+
+    locality = "array"
+    handles_complex = True
+
+    def __post_init__(self):
+        positive(self, "max_norm")
+
+    def rule(self, g, p):
+        """Return the update, scaled down if it is large."""
+        norm = jnp.sqrt(jnp.sum(abs_sq(g)))
+        return g * (self.max_norm / jnp.maximum(norm, self.max_norm))
+
+
+@transform
 class clip_by_global_norm(ArrayRule):
     """Scale all updates down together if their norm exceeds a maximum.
 

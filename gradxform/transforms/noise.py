@@ -1,6 +1,6 @@
 """Adding noise to the updates."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative
 from gradxform.lift import PerLeaf
 from gradxform.numerics import safe_increment
+from gradxform.transforms.shared import live_key
 from gradxform.types import Array, Key
 
 
@@ -17,14 +18,6 @@ class AddNoiseState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     rng_key: Array  # the PRNG key of the next draw
-
-
-def _live_key(key: Any) -> Array:
-    if isinstance(key, int):
-        return jax.random.PRNGKey(key)
-    if isinstance(key, tuple) and isinstance(key[0], str):
-        return jax.random.wrap_key_data(jnp.asarray(key[1:], jnp.uint32), impl=key[0])
-    return jnp.asarray(key, jnp.uint32)
 
 
 @transform
@@ -58,7 +51,7 @@ class add_noise(ArrayRule):
 
     def init(self, params):
         """Return the key."""
-        return AddNoiseState(count=jnp.zeros((), jnp.int32), rng_key=_live_key(self.key))
+        return AddNoiseState(count=jnp.zeros((), jnp.int32), rng_key=live_key(self.key))
 
     def prepare(self, updates, state, params):
         """Return the advanced state, the deviation, and a key for every leaf."""

@@ -136,11 +136,14 @@ class add_decayed_weights(ArrayRule):
         u = g + weight_decay(n) p      on the leaves that `mask` selects, u = g on others
 
     Before the preconditioner this is L2 regularization, after it the decoupled decay of AdamW.
+    After the learning rate, where updates point downhill already, `flip_sign` makes it a decay that
+    the learning rate does not multiply: u = g - weight_decay(n) p.
 
     Args:
       weight_decay: the multiple, at least 0, or a schedule of it.
       mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of booleans that may
         be a prefix of the parameters, or a function of the parameters. None: all.
+      flip_sign: whether to subtract, for updates that point downhill already. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -150,6 +153,7 @@ class add_decayed_weights(ArrayRule):
 
     weight_decay: ScalarOrSchedule = 0.0
     mask: StaticTree = None
+    flip_sign: bool = field(default=False, kw_only=True)
 
     locality = "entry"
     handles_complex = True
@@ -179,4 +183,6 @@ class add_decayed_weights(ArrayRule):
         """Return the update plus the decay."""
         decay = self.weight_decay if value is None else value
         # Without decay the parameter need not be read at all.
-        return g if isinstance(decay, float) and not decay else g + decay * p
+        if isinstance(decay, float) and not decay:
+            return g
+        return g - decay * p if self.flip_sign else g + decay * p

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from gradxform import lift, trees
 from gradxform.base import Transform, call_update, check_transform, locality_of, transform
 from gradxform.errors import at_least, closed_unit_interval, name_of
-from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.numerics import cast, promote
 from gradxform.running import check_state
+from gradxform.transforms.shared import copied
 from gradxform.types import Array, Slot
 
 
@@ -36,11 +37,6 @@ class LookaheadParams(NamedTuple):
 def _is_pair(params: Any) -> bool:
     """Whether `params` is a `LookaheadParams`, ours or Optax's."""
     return isinstance(params, tuple) and getattr(params, "_fields", ()) == ("fast", "slow")
-
-
-def _copy(p: Any) -> Array:
-    # A copy, never the parameter's own buffer: both may be donated.
-    return jnp.array(p, dtype=at_least_float32(trees.dtype_of(p)), copy=True)
 
 
 def _pull(u, p, slow, sync, step_size):
@@ -110,7 +106,7 @@ class lookahead(Transform):
         return LookaheadState(
             fast_state=self.fast_optimizer.init(params.fast if pair else params),
             steps_since_sync=jnp.zeros((), jnp.int32),
-            slow=None if pair else jax.tree.map(_copy, params),
+            slow=None if pair else copied(params),
         )
 
     def update(self, updates, state, params=None, **extra):

@@ -1,0 +1,284 @@
+"""`tf.keras.optimizers` of TensorFlow 2.8 (OptimizerV2), and its learning rate schedules.
+
+A learning rate may be a schedule of this module or any function of the step.
+"""
+
+from typing import Any
+
+from gradxform.compat.arguments import by_step, descend, ignored, piecewise
+from gradxform.compat.keras_common import door, epsilon_of
+from gradxform.errors import shown
+from gradxform.schedules.basic import polynomial_schedule
+from gradxform.schedules.decay import (
+    cosine_decay_restarts,
+    cosine_decay_schedule,
+    exponential_decay,
+    inverse_time_decay,
+    linear_cosine_decay,
+)
+from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
+from gradxform.transforms.adam_kin import scale_by_adamax
+from gradxform.transforms.adaptive import scale_by_rms, scale_by_rss, scale_by_stddev
+from gradxform.transforms.momentum import trace
+from gradxform.transforms.proximal import step_by_ftrl
+from gradxform.transforms.step_size import scale_by_adadelta
+from gradxform.types import ScalarOrSchedule, Schedule
+from gradxform.wrappers.compose import chain
+
+
+def _check_momentum(name: str, momentum: Any) -> None:
+    if isinstance(momentum, int | float) and not 0 <= momentum <= 1:
+        raise ValueError(f"{name}: momentum must be in [0, 1], got {momentum!r}.")
+
+
+@door
+def SGD(
+    learning_rate: ScalarOrSchedule = 0.01,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    name: Any = "SGD",
+) -> chain:
+    """Gradient descent, the learning rate inside the momentum: `scale_by_learning_rate`, `trace`.
+
+    Reference: `tf.keras.optimizers.SGD`.
+    """
+    ignored(name)
+    _check_momentum("SGD", momentum)
+    moving = (trace(momentum, nesterov),) if momentum else ()
+    return chain(descend(learning_rate), *moving)
+
+
+@door
+def RMSprop(
+    learning_rate: ScalarOrSchedule = 0.001,
+    rho: float = 0.9,
+    momentum: float = 0.0,
+    epsilon: float | None = 1e-7,
+    centered: bool = False,
+    name: Any = "RMSprop",
+) -> chain:
+    """RMSProp, epsilon inside the root if there is momentum, else outside.
+
+    Made of `scale_by_rms` (`scale_by_stddev` if centered), `scale_by_learning_rate` and, with
+    momentum, `trace`.
+
+    Reference: `tf.keras.optimizers.RMSprop`.
+    """
+    ignored(name)
+    _check_momentum("RMSprop", momentum)
+    scale_by = scale_by_stddev if centered else scale_by_rms
+    rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=bool(momentum))
+    moving = (trace(momentum),) if momentum else ()
+    return chain(rule, descend(learning_rate), *moving)
+
+
+@door
+def Adagrad(
+    learning_rate: ScalarOrSchedule = 0.001,
+    initial_accumulator_value: float = 0.1,
+    epsilon: float | None = 1e-7,
+    name: Any = "Adagrad",
+) -> chain:
+    """Adagrad, epsilon outside the root: `scale_by_rss`, `scale_by_learning_rate`.
+
+    Reference: `tf.keras.optimizers.Adagrad`.
+    """
+    ignored(name)
+    rule = scale_by_rss(initial_accumulator_value, epsilon_of(epsilon), eps_in_sqrt=False)
+    return chain(rule, descend(learning_rate))
+
+
+@door
+def Adadelta(
+    learning_rate: ScalarOrSchedule = 0.001,
+    rho: float = 0.95,
+    epsilon: float | None = 1e-7,
+    name: Any = "Adadelta",
+) -> chain:
+    """Adadelta: `scale_by_adadelta`, `scale_by_learning_rate`.
+
+    Reference: `tf.keras.optimizers.Adadelta`.
+    """
+    ignored(name)
+    return chain(scale_by_adadelta(rho, epsilon_of(epsilon)), descend(learning_rate))
+
+
+@door
+def Adam(
+    learning_rate: ScalarOrSchedule = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float | None = 1e-7,
+    amsgrad: bool = False,
+    name: Any = "Adam",
+) -> chain:
+    """Adam with the paper's epsilon hat: `scale_by_adam`, `scale_by_learning_rate`.
+
+    With amsgrad: `scale_by_amsgrad`, corrected after the maximum.
+
+    Reference: `tf.keras.optimizers.Adam`.
+    """
+    ignored(name)
+    eps = epsilon_of(epsilon)
+    if amsgrad:
+        return chain(
+            scale_by_amsgrad(beta_1, beta_2, eps, correct_after=True), descend(learning_rate)
+        )
+    return chain(scale_by_adam(beta_1, beta_2, eps, eps_hat=True), descend(learning_rate))
+
+
+@door
+def Adamax(
+    learning_rate: ScalarOrSchedule = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float | None = 1e-7,
+    name: Any = "Adamax",
+) -> chain:
+    """AdaMax with epsilon added to the maximum: `scale_by_adamax`, `scale_by_learning_rate`.
+
+    Reference: `tf.keras.optimizers.Adamax`.
+    """
+    ignored(name)
+    rule = scale_by_adamax(beta_1, beta_2, epsilon_of(epsilon), eps_in_max=False)
+    return chain(rule, descend(learning_rate))
+
+
+@door
+def Nadam(
+    learning_rate: float = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float | None = 1e-7,
+    name: Any = "Nadam",
+    *,
+    schedule_decay: float = 0.004,
+) -> chain:
+    """Adam with Nesterov momentum that warms up: `scale_by_nadam`, `scale_by_learning_rate`.
+
+    As in the original the learning rate is a number, and the keyword decay is ignored.
+
+    Reference: `tf.keras.optimizers.Nadam`.
+    """
+    ignored(name)
+    if callable(learning_rate):
+        raise ValueError(
+            f"Nadam: learning_rate must be a number, got {shown(learning_rate)}; Keras's Nadam "
+            "takes no schedules."
+        )
+    rule = scale_by_nadam(beta_1, beta_2, epsilon_of(epsilon), schedule_decay)
+    return chain(rule, descend(learning_rate))
+
+
+@door
+def Ftrl(
+    learning_rate: ScalarOrSchedule = 0.001,
+    learning_rate_power: float = -0.5,
+    initial_accumulator_value: float = 0.1,
+    l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+    name: Any = "Ftrl",
+    l2_shrinkage_regularization_strength: float = 0.0,
+    beta: float = 0.0,
+) -> chain:
+    """Follow the regularized leader: `step_by_ftrl`.
+
+    Reference: `tf.keras.optimizers.Ftrl`.
+    """
+    ignored(name)
+    rule = step_by_ftrl(
+        learning_rate,
+        learning_rate_power,
+        initial_accumulator_value,
+        l1_regularization_strength,
+        l2_regularization_strength,
+        l2_shrinkage_regularization_strength,
+        beta=beta,
+    )
+    return chain(by_step(rule, learning_rate))
+
+
+# ------------------------------------------------------------------------------------- schedules
+
+
+def ExponentialDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    decay_rate: float,
+    staircase: bool = False,
+    name: Any = None,
+) -> Schedule:
+    """Return `exponential_decay`: initial_learning_rate decay_rate^(n / decay_steps)."""
+    ignored(name)
+    return exponential_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
+
+
+def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Schedule:
+    """Return values[i] up to and with step boundaries[i]: `join_schedules` of constants.
+
+    Raises:
+      ValueError: unless there is one value more than there are boundaries.
+    """
+    ignored(name)
+    return piecewise("PiecewiseConstantDecay", boundaries, values)
+
+
+def PolynomialDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    end_learning_rate: float = 0.0001,
+    power: float = 1.0,
+    cycle: bool = False,
+    name: Any = None,
+) -> Schedule:
+    """Return `polynomial_schedule` to end_learning_rate in decay_steps."""
+    ignored(name)
+    return polynomial_schedule(
+        initial_learning_rate, end_learning_rate, power, decay_steps, cycle=cycle
+    )
+
+
+def InverseTimeDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    decay_rate: float,
+    staircase: bool = False,
+    name: Any = None,
+) -> Schedule:
+    """Return `inverse_time_decay`: initial_learning_rate / (1 + decay_rate n / decay_steps)."""
+    ignored(name)
+    return inverse_time_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
+
+
+def CosineDecay(
+    initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, name: Any = None
+) -> Schedule:
+    """Return `cosine_decay_schedule`, down to alpha initial_learning_rate."""
+    ignored(name)
+    return cosine_decay_schedule(initial_learning_rate, decay_steps, alpha)
+
+
+def CosineDecayRestarts(
+    initial_learning_rate: float,
+    first_decay_steps: int,
+    t_mul: float = 2.0,
+    m_mul: float = 1.0,
+    alpha: float = 0.0,
+    name: Any = None,
+) -> Schedule:
+    """Return `cosine_decay_restarts`."""
+    ignored(name)
+    return cosine_decay_restarts(initial_learning_rate, first_decay_steps, t_mul, m_mul, alpha)
+
+
+def LinearCosineDecay(
+    initial_learning_rate: float,
+    decay_steps: int,
+    num_periods: float = 0.5,
+    alpha: float = 0.0,
+    beta: float = 0.001,
+    name: Any = None,
+) -> Schedule:
+    """Return `linear_cosine_decay`, of `tf.keras.experimental`."""
+    ignored(name)
+    return linear_cosine_decay(initial_learning_rate, decay_steps, num_periods, alpha, beta)

@@ -1,0 +1,114 @@
+"""What every optimizer of Keras takes: clips, a decay of the learning rate, aliases."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gradxform.compat.arguments import not_below_zero
+from gradxform.errors import did_you_mean, shown
+from gradxform.schedules.decay import inverse_time_decay
+from gradxform.schedules.product import product_schedule
+from gradxform.transforms.clipping import clip, clip_by_block_norm, clip_by_global_norm
+from gradxform.wrappers.compose import chain
+
+Door = Callable[..., chain]
+
+_KEYWORDS = {
+    "clipnorm": None,
+    "clipvalue": None,
+    "global_clipnorm": None,
+    "decay": 0.0,
+    "lr": None,
+    "gradient_transformers": None,
+    "gradient_aggregator": None,
+}
+
+_DOC = """
+    Of every optimizer of Keras: clipvalue bounds entries, clipnorm the norm of every array,
+    global_clipnorm that of all together, in this order; decay divides the learning rate by
+    1 + decay n after n steps; lr is an alias of learning_rate; name and gradient_aggregator are
+    ignored.
+
+    Raises:
+      TypeError: for an unknown keyword.
+      ValueError: for negative keyword numbers, and for clipnorm and global_clipnorm together.
+"""
+
+
+def door(function: Door) -> Door:
+    """Give a factory the keywords that all optimizers of Keras share."""
+    own = inspect.signature(function)
+    extra = [
+        inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Any)
+        for k, default in _KEYWORDS.items()
+    ]
+    kept = [p for p in own.parameters.values() if p.name not in _KEYWORDS]
+    signature = own.replace(parameters=[*kept, *extra])
+
+    @functools.wraps(function)
+    def made(*args: Any, **kwargs: Any) -> chain:
+        shared = dict(_KEYWORDS)
+        for k in list(kwargs):
+            if k in shared:
+                shared[k] = kwargs.pop(k)
+            elif k not in own.parameters:
+                raise TypeError(
+                    f"{function.__name__}: unexpected keyword argument {k!r}."
+                    f"{did_you_mean(k, signature.parameters)}"
+                )
+        bound = own.bind(*args, **kwargs)
+        bound.apply_defaults()
+        clips = _clips(function.__name__, shared)
+        if shared["lr"] is not None:
+            bound.arguments["learning_rate"] = shared["lr"]
+        if "schedule_decay" not in own.parameters:
+            bound.arguments["learning_rate"] = _decayed(
+                bound.arguments["learning_rate"], shared["decay"]
+            )
+        return chain(*clips, *function(*bound.args, **bound.kwargs).transforms)
+
+    open_function: Any = made
+    open_function.__signature__ = signature
+    head, _, reference = (function.__doc__ or "").partition("\n    Reference:")
+    made.__doc__ = f"{head.rstrip()}\n{_DOC}\n    Reference:{reference}"
+    return made
+
+
+def _clips(name: str, given: dict[str, Any]) -> list[Any]:
+    numbers = {k: given[k] for k in ("clipnorm", "clipvalue", "global_clipnorm", "decay", "lr")}
+    not_below_zero(name, **numbers)
+    clipping = [k for k in ("clipvalue", "clipnorm", "global_clipnorm") if given[k] is not None]
+    if given["clipnorm"] is not None and given["global_clipnorm"] is not None:
+        raise ValueError(
+            f"{name}: clipnorm and global_clipnorm cannot both be given, got "
+            f"{given['clipnorm']!r} and {given['global_clipnorm']!r}."
+        )
+    if given["gradient_transformers"]:
+        if clipping:
+            raise ValueError(f"{name}: gradient_transformers cannot be given with {clipping[0]}.")
+        raise ValueError(
+            f"{name}: gradient_transformers are functions of TensorFlow's variables, got "
+            f"{shown(given['gradient_transformers'])}; put a transform before this optimizer in a "
+            "chain instead."
+        )
+    parts = {
+        "clipvalue": clip,
+        "clipnorm": clip_by_block_norm,
+        "global_clipnorm": clip_by_global_norm,
+    }
+    # A bound of 0 leaves nothing, as in the original; the norms' parts want it above 0.
+    return [parts[k](float(given[k])) if given[k] else clip(0.0) for k in clipping]
+
+
+def _decayed(learning_rate: Any, decay: Any) -> Any:
+    if not decay:
+        return learning_rate
+    if callable(learning_rate):
+        return product_schedule(learning_rate, inverse_time_decay(1.0, 1, decay))
+    return inverse_time_decay(learning_rate, 1, decay)
+
+
+def epsilon_of(epsilon: float | None) -> float:
+    """Return Keras's own epsilon for None and 0, as Keras does."""
+    return epsilon or 1e-7

@@ -1,0 +1,127 @@
+"""The optimizer classes that RETURNN adds to TensorFlow 1.
+
+`use_locking` and `name` are accepted and ignored. A learning rate may be a schedule of
+`gradxform.compat.tf1` or any function of the step. RETURNN's Updater sets epsilon to its config's
+`optimizer_epsilon`, 1e-16 if not given; the defaults here are those of the classes.
+"""
+
+from typing import Any
+
+from gradxform.compat.arguments import descend, ignored
+from gradxform.compat.contrib import Nadam as Nadam
+from gradxform.compat.tf1 import Adam, GradientDescent
+from gradxform.schedules.decay import inverse_sqrt_decay
+from gradxform.transforms.adam import scale_by_amsgrad
+from gradxform.transforms.agreement import scale_by_grad_variance, scale_by_sign_agreement
+from gradxform.transforms.normalizing import normalize_by_block_norm
+from gradxform.transforms.scaling import scale_by_schedule
+from gradxform.types import ScalarOrSchedule
+from gradxform.wrappers.compose import chain
+
+
+def AMSGrad(
+    learning_rate: ScalarOrSchedule = 0.001,
+    decay: bool = False,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    epsilon: float = 0.0,
+    var_list: Any = (),
+) -> chain:
+    """AMSGrad without corrections: `scale_by_amsgrad`, `scale_by_learning_rate`.
+
+    With decay, the learning rate is divided by sqrt(t) too: `inverse_sqrt_decay`, which counts the
+    updates of this optimizer.
+
+    Reference: `AMSGradOptimizer` of RETURNN.
+    """
+    ignored(var_list)
+    rule = scale_by_amsgrad(
+        beta1, beta2, epsilon, bias_correction_mu=False, bias_correction_nu=False
+    )
+    falling = (scale_by_schedule(inverse_sqrt_decay(1.0)),) if decay else ()
+    return chain(rule, *falling, descend(learning_rate))
+
+
+def BaseCustom(learning_rate: Any, use_locking: Any = False, name: Any = None) -> chain:
+    """Refuse: the original is abstract.
+
+    Raises:
+      NotImplementedError: always.
+
+    Reference: `BaseCustomOptimizer` of RETURNN.
+    """
+    ignored(learning_rate, use_locking, name)
+    raise NotImplementedError(
+        "BaseCustom: it has no update rule; write one as an ArrayRule, or take CustomAdam or "
+        "CustomGradientDescent."
+    )
+
+
+def CustomGradientDescent(
+    learning_rate: ScalarOrSchedule, use_locking: Any = False, name: Any = None
+) -> chain:
+    """Gradient descent: `scale_by_learning_rate`.
+
+    Reference: `CustomGradientDescentOptimizer` of RETURNN.
+    """
+    return GradientDescent(learning_rate, use_locking, name)
+
+
+def CustomAdam(
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    *,
+    learning_rate: ScalarOrSchedule,
+    use_locking: Any = False,
+    name: Any = None,
+) -> chain:
+    """Adam, as `tf1.Adam` on arrays.
+
+    Reference: `CustomAdamOptimizer` of RETURNN.
+    """
+    return Adam(learning_rate, beta1, beta2, epsilon, use_locking, name)
+
+
+def NormalizedSGD(
+    learning_rate: ScalarOrSchedule, use_locking: Any = False, name: Any = None
+) -> chain:
+    """Steps of one length for every array: `normalize_by_block_norm`, learning rate.
+
+    Reference: `NormalizedSGD` of RETURNN.
+    """
+    ignored(use_locking, name)
+    return chain(normalize_by_block_norm(min_norm=1e-6), descend(learning_rate))
+
+
+def NeuralOptimizer1(
+    beta1: float = 0.9,
+    decrease_factor: float = 0.1,
+    *,
+    learning_rate: ScalarOrSchedule,
+    use_locking: Any = False,
+    name: Any = None,
+) -> chain:
+    """Smaller steps where signs differ: `scale_by_sign_agreement`, learning rate.
+
+    Reference: `NeuralOptimizer1` of RETURNN.
+    """
+    ignored(use_locking, name)
+    return chain(scale_by_sign_agreement(beta1, decrease_factor), descend(learning_rate))
+
+
+def GradVarianceScaled(
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    *,
+    learning_rate: ScalarOrSchedule,
+    use_locking: Any = False,
+    name: Any = None,
+) -> chain:
+    """Smaller steps at unusual gradients: `scale_by_grad_variance`, learning rate.
+
+    Reference: `GradVarianceScaledOptimizer` of RETURNN.
+    """
+    ignored(use_locking, name)
+    return chain(scale_by_grad_variance(beta1, beta2, epsilon), descend(learning_rate))

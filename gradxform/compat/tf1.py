@@ -1,0 +1,375 @@
+"""`tf.train` of TensorFlow 1: its optimizers and schedules.
+
+`use_locking` and `name` are accepted and ignored. A learning rate may be a schedule of this module
+or any function of the step.
+"""
+
+from typing import Any
+
+from gradxform.compat.arguments import (
+    REQUIRED,
+    above_zero,
+    by_step,
+    descend,
+    ignored,
+    not_below_zero,
+    piecewise,
+    require,
+)
+from gradxform.schedules.basic import polynomial_schedule
+from gradxform.schedules.decay import (
+    cosine_decay_restarts as _cosine_decay_restarts,
+    cosine_decay_schedule,
+    exponential_decay as _exponential_decay,
+    inverse_time_decay as _inverse_time_decay,
+    linear_cosine_decay as _linear_cosine_decay,
+    natural_exp_decay as _natural_exp_decay,
+)
+from gradxform.transforms.adam import scale_by_adam
+from gradxform.transforms.adaptive import scale_by_rms, scale_by_rss, scale_by_stddev
+from gradxform.transforms.momentum import trace
+from gradxform.transforms.proximal import (
+    step_by_dual_averaging,
+    step_by_ftrl,
+    step_by_proximal_adagrad,
+    step_by_proximal_gradient,
+)
+from gradxform.transforms.step_size import scale_by_adadelta
+from gradxform.types import ScalarOrSchedule, Schedule
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.step import external_step
+
+# ------------------------------------------------------------------------------------ optimizers
+
+
+def GradientDescent(
+    learning_rate: ScalarOrSchedule, use_locking: Any = False, name: Any = "GradientDescent"
+) -> chain:
+    """Gradient descent: `scale_by_learning_rate`.
+
+    Reference: `tf.train.GradientDescentOptimizer`.
+    """
+    ignored(use_locking, name)
+    return chain(descend(learning_rate))
+
+
+def Momentum(
+    learning_rate: ScalarOrSchedule,
+    momentum: float,
+    use_locking: Any = False,
+    name: Any = "Momentum",
+    use_nesterov: bool = False,
+) -> chain:
+    """Momentum, the learning rate outside its buffer: `trace`, `scale_by_learning_rate`.
+
+    Reference: `tf.train.MomentumOptimizer`.
+    """
+    ignored(use_locking, name)
+    return chain(trace(momentum, use_nesterov), descend(learning_rate))
+
+
+def Adagrad(
+    learning_rate: ScalarOrSchedule,
+    initial_accumulator_value: float = 0.1,
+    use_locking: Any = False,
+    name: Any = "Adagrad",
+) -> chain:
+    """Adagrad without epsilon: `scale_by_rss`, `scale_by_learning_rate`.
+
+    Raises:
+      ValueError: unless initial_accumulator_value is greater than 0.
+
+    Reference: `tf.train.AdagradOptimizer`.
+    """
+    ignored(use_locking, name)
+    above_zero("Adagrad", initial_accumulator_value=initial_accumulator_value)
+    return chain(scale_by_rss(initial_accumulator_value, 0.0), descend(learning_rate))
+
+
+def Adadelta(
+    learning_rate: ScalarOrSchedule = 0.001,
+    rho: float = 0.95,
+    epsilon: float = 1e-8,
+    use_locking: Any = False,
+    name: Any = "Adadelta",
+) -> chain:
+    """Adadelta: `scale_by_adadelta`, `scale_by_learning_rate`.
+
+    Reference: `tf.train.AdadeltaOptimizer`.
+    """
+    ignored(use_locking, name)
+    return chain(scale_by_adadelta(rho, epsilon), descend(learning_rate))
+
+
+def AdagradDA(
+    learning_rate: ScalarOrSchedule,
+    global_step: Any = None,
+    initial_gradient_squared_accumulator_value: float = 0.1,
+    l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+    use_locking: Any = False,
+    name: Any = "AdagradDA",
+) -> chain:
+    """Adagrad by dual averaging: `step_by_dual_averaging`, which reads the step.
+
+    The step is the extra argument `step` of `update`; `global_step` is ignored.
+
+    Raises:
+      ValueError: unless the accumulator's first value is greater than 0 and the strengths at least
+        0.
+
+    Reference: `tf.train.AdagradDAOptimizer`.
+    """
+    ignored(global_step, use_locking, name)
+    above_zero(
+        "AdagradDA",
+        initial_gradient_squared_accumulator_value=initial_gradient_squared_accumulator_value,
+    )
+    not_below_zero(
+        "AdagradDA",
+        l1_regularization_strength=l1_regularization_strength,
+        l2_regularization_strength=l2_regularization_strength,
+    )
+    rule = step_by_dual_averaging(
+        learning_rate,
+        initial_gradient_squared_accumulator_value,
+        l1_regularization_strength,
+        l2_regularization_strength,
+    )
+    return chain(external_step(rule))
+
+
+def Adam(
+    learning_rate: ScalarOrSchedule = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    use_locking: Any = False,
+    name: Any = "Adam",
+) -> chain:
+    """Adam with the paper's epsilon hat: `scale_by_adam`, `scale_by_learning_rate`.
+
+    Reference: `tf.train.AdamOptimizer`.
+    """
+    ignored(use_locking, name)
+    return chain(scale_by_adam(beta1, beta2, epsilon, eps_hat=True), descend(learning_rate))
+
+
+def RMSProp(
+    learning_rate: ScalarOrSchedule,
+    decay: float = 0.9,
+    momentum: float = 0.0,
+    epsilon: float = 1e-10,
+    use_locking: Any = False,
+    centered: bool = False,
+    name: Any = "RMSProp",
+) -> chain:
+    """RMSProp, whose mean square starts at 1, and momentum with the learning rate inside.
+
+    Made of `scale_by_rms` (`scale_by_stddev` if centered), `scale_by_learning_rate`, `trace`.
+
+    Reference: `tf.train.RMSPropOptimizer`.
+    """
+    ignored(use_locking, name)
+    scale_by = scale_by_stddev if centered else scale_by_rms
+    return chain(scale_by(decay, epsilon, 1.0), descend(learning_rate), trace(momentum))
+
+
+def Ftrl(
+    learning_rate: ScalarOrSchedule,
+    learning_rate_power: float = -0.5,
+    initial_accumulator_value: float = 0.1,
+    l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+    use_locking: Any = False,
+    name: Any = "Ftrl",
+    accum_name: Any = None,
+    linear_name: Any = None,
+    l2_shrinkage_regularization_strength: float = 0.0,
+) -> chain:
+    """Follow the regularized leader: `step_by_ftrl`.
+
+    Raises:
+      ValueError: for a negative first value or strength, or a positive power.
+
+    Reference: `tf.train.FtrlOptimizer`.
+    """
+    ignored(use_locking, name, accum_name, linear_name)
+    rule = step_by_ftrl(
+        learning_rate,
+        learning_rate_power,
+        initial_accumulator_value,
+        l1_regularization_strength,
+        l2_regularization_strength,
+        l2_shrinkage_regularization_strength,
+    )
+    return chain(by_step(rule, learning_rate))
+
+
+def ProximalAdagrad(
+    learning_rate: ScalarOrSchedule,
+    initial_accumulator_value: float = 0.1,
+    l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+    use_locking: Any = False,
+    name: Any = "ProximalAdagrad",
+) -> chain:
+    """Adagrad with a proximal step: `step_by_proximal_adagrad`.
+
+    Raises:
+      ValueError: unless the accumulator's first value is greater than 0 and the strengths at least
+        0.
+
+    Reference: `tf.train.ProximalAdagradOptimizer`.
+    """
+    ignored(use_locking, name)
+    rule = step_by_proximal_adagrad(
+        learning_rate,
+        initial_accumulator_value,
+        l1_regularization_strength,
+        l2_regularization_strength,
+    )
+    return chain(by_step(rule, learning_rate))
+
+
+def ProximalGradientDescent(
+    learning_rate: ScalarOrSchedule,
+    l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+    use_locking: Any = False,
+    name: Any = "ProximalGradientDescent",
+) -> chain:
+    """Gradient descent with a proximal step: `step_by_proximal_gradient`.
+
+    Raises:
+      ValueError: for a negative strength.
+
+    Reference: `tf.train.ProximalGradientDescentOptimizer`.
+    """
+    ignored(use_locking, name)
+    rule = step_by_proximal_gradient(
+        learning_rate, l1_regularization_strength, l2_regularization_strength
+    )
+    return chain(by_step(rule, learning_rate))
+
+
+# ------------------------------------------------------------------------------------- schedules
+
+# `global_step` stands where the originals have it and is ignored: these return a function of the
+# step, which an optimizer of this module reads.
+
+
+def exponential_decay(
+    learning_rate: float,
+    global_step: Any = None,
+    decay_steps: Any = REQUIRED,
+    decay_rate: Any = REQUIRED,
+    staircase: bool = False,
+    name: Any = None,
+) -> Schedule:
+    """Return `exponential_decay`: learning_rate decay_rate^(n / decay_steps)."""
+    ignored(global_step, name)
+    require("exponential_decay", decay_steps=decay_steps, decay_rate=decay_rate)
+    return _exponential_decay(learning_rate, decay_steps, decay_rate, staircase=staircase)
+
+
+def natural_exp_decay(
+    learning_rate: float,
+    global_step: Any = None,
+    decay_steps: Any = REQUIRED,
+    decay_rate: Any = REQUIRED,
+    staircase: bool = False,
+    name: Any = None,
+) -> Schedule:
+    """Return `natural_exp_decay`: learning_rate exp(-decay_rate n / decay_steps)."""
+    ignored(global_step, name)
+    require("natural_exp_decay", decay_steps=decay_steps, decay_rate=decay_rate)
+    return _natural_exp_decay(learning_rate, decay_steps, decay_rate, staircase=staircase)
+
+
+def inverse_time_decay(
+    learning_rate: float,
+    global_step: Any = None,
+    decay_steps: Any = REQUIRED,
+    decay_rate: Any = REQUIRED,
+    staircase: bool = False,
+    name: Any = None,
+) -> Schedule:
+    """Return `inverse_time_decay`: learning_rate / (1 + decay_rate n / decay_steps)."""
+    ignored(global_step, name)
+    require("inverse_time_decay", decay_steps=decay_steps, decay_rate=decay_rate)
+    return _inverse_time_decay(learning_rate, decay_steps, decay_rate, staircase=staircase)
+
+
+def polynomial_decay(
+    learning_rate: float,
+    global_step: Any = None,
+    decay_steps: Any = REQUIRED,
+    end_learning_rate: float = 0.0001,
+    power: float = 1.0,
+    cycle: bool = False,
+    name: Any = None,
+) -> Schedule:
+    """Return `polynomial_schedule` from learning_rate to end_learning_rate in decay_steps."""
+    ignored(global_step, name)
+    require("polynomial_decay", decay_steps=decay_steps)
+    return polynomial_schedule(learning_rate, end_learning_rate, power, decay_steps, cycle=cycle)
+
+
+def piecewise_constant(
+    x: Any = None, boundaries: Any = REQUIRED, values: Any = REQUIRED, name: Any = None
+) -> Schedule:
+    """Return values[i] up to and with step boundaries[i]: `join_schedules` of constants.
+
+    Raises:
+      ValueError: unless there is one value more than there are boundaries.
+    """
+    ignored(x, name)
+    require("piecewise_constant", boundaries=boundaries, values=values)
+    return piecewise("piecewise_constant", boundaries, values)
+
+
+piecewise_constant_decay = piecewise_constant  # TensorFlow has both names
+
+
+def cosine_decay(
+    learning_rate: float,
+    global_step: Any = None,
+    decay_steps: Any = REQUIRED,
+    alpha: float = 0.0,
+    name: Any = None,
+) -> Schedule:
+    """Return `cosine_decay_schedule`, down to alpha learning_rate."""
+    ignored(global_step, name)
+    require("cosine_decay", decay_steps=decay_steps)
+    return cosine_decay_schedule(learning_rate, decay_steps, alpha)
+
+
+def cosine_decay_restarts(
+    learning_rate: float,
+    global_step: Any = None,
+    first_decay_steps: Any = REQUIRED,
+    t_mul: float = 2.0,
+    m_mul: float = 1.0,
+    alpha: float = 0.0,
+    name: Any = None,
+) -> Schedule:
+    """Return `cosine_decay_restarts`."""
+    ignored(global_step, name)
+    require("cosine_decay_restarts", first_decay_steps=first_decay_steps)
+    return _cosine_decay_restarts(learning_rate, first_decay_steps, t_mul, m_mul, alpha)
+
+
+def linear_cosine_decay(
+    learning_rate: float,
+    global_step: Any = None,
+    decay_steps: Any = REQUIRED,
+    num_periods: float = 0.5,
+    alpha: float = 0.0,
+    beta: float = 0.001,
+    name: Any = None,
+) -> Schedule:
+    """Return `linear_cosine_decay`."""
+    ignored(global_step, name)
+    require("linear_cosine_decay", decay_steps=decay_steps)
+    return _linear_cosine_decay(learning_rate, decay_steps, num_periods, alpha, beta)

@@ -1,0 +1,86 @@
+"""Optax's contributed optimizers under the names they have there: `optax.contrib` by its import.
+
+Everything here is a name of `gradxform` too.
+"""
+
+from gradxform.optimizers.ademamix import (
+    ademamix as ademamix,
+    simplified_ademamix as simplified_ademamix,
+)
+from gradxform.optimizers.adopt import (
+    acprop as acprop,
+    adopt as adopt,
+)
+from gradxform.optimizers.learning_rate_free import (
+    cocob as cocob,
+    dadapt_adamw as dadapt_adamw,
+    dog as dog,
+    dowg as dowg,
+    momo as momo,
+    momo_adam as momo_adam,
+    prodigy as prodigy,
+)
+from gradxform.optimizers.madgrad import (
+    madgrad as madgrad,
+)
+from gradxform.optimizers.matrix import (
+    galore as galore,
+    muon as muon,
+)
+from gradxform.optimizers.privacy import (
+    dpsgd as dpsgd,
+)
+from gradxform.optimizers.sophia import (
+    sophia as sophia,
+)
+from gradxform.transforms.ademamix import (
+    ScaleByAdemamixState as ScaleByAdemamixState,
+    ScaleBySimplifiedAdEMAMixState as ScaleBySimplifiedAdEMAMixState,
+    scale_by_ademamix as scale_by_ademamix,
+    scale_by_simplified_ademamix as scale_by_simplified_ademamix,
+)
+from gradxform.transforms.adopt import (
+    scale_by_acprop as scale_by_acprop,
+    scale_by_adopt as scale_by_adopt,
+)
+from gradxform.transforms.betting import (
+    COCOBState as COCOBState,
+    scale_by_cocob as scale_by_cocob,
+)
+from gradxform.transforms.dadapt import (
+    DAdaptAdamWState as DAdaptAdamWState,
+    ProdigyState as ProdigyState,
+)
+from gradxform.transforms.dimensions import (
+    GaLoreDimensionNumbers as GaLoreDimensionNumbers,
+    MuonDimensionNumbers as MuonDimensionNumbers,
+)
+from gradxform.transforms.dog import (
+    DoGState as DoGState,
+    DoWGState as DoWGState,
+)
+from gradxform.transforms.galore import (
+    GaLoreState as GaLoreState,
+    scale_by_galore as scale_by_galore,
+)
+from gradxform.transforms.madgrad import (
+    MadgradState as MadgradState,
+    scale_by_madgrad as scale_by_madgrad,
+)
+from gradxform.transforms.momo import (
+    MomoAdamState as MomoAdamState,
+    MomoState as MomoState,
+)
+from gradxform.transforms.muon import (
+    MuonState as MuonState,
+    scale_by_muon as scale_by_muon,
+)
+from gradxform.transforms.privacy import (
+    DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
+    differentially_private_aggregate as differentially_private_aggregate,
+)
+from gradxform.transforms.sophia import (
+    HutchinsonState as HutchinsonState,
+    SophiaState as SophiaState,
+    hutchinson_estimator_diag_hessian as hutchinson_estimator_diag_hessian,
+)

@@ -1,0 +1,77 @@
+"""Adam with a second, much slower memory of the gradient."""
+
+from gradxform.optimizers.base import optimizer
+from gradxform.transforms.ademamix import scale_by_ademamix, scale_by_simplified_ademamix
+from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.wrappers.compose import chain
+
+
+@optimizer
+def ademamix(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    b3: ScalarOrSchedule = 0.9999,
+    alpha: ScalarOrSchedule = 5.0,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: DType = None,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: StaticTree = None,
+) -> chain:
+    """AdamW whose momentum is a fast average of the gradient plus a very slow one.
+
+    Args:
+      learning_rate: at least 0, or a schedule; it multiplies the decay too.
+      b1: the decay of the fast average, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      b3: the decay of the slow average, in [0, 1), or a schedule.
+      alpha: the weight of the slow average, at least 0, or a schedule.
+      eps: added to the root, at least 0.
+      eps_root: added under the root, at least 0.
+      mu_dtype: the dtype of both averages; by default the parameter's, float32 for 16-bit ones.
+      weight_decay: at least 0, or a schedule.
+      mask: which parameters decay; None: all.
+
+    Reference: Pagliardini et al., The AdEMAMix Optimizer: Better, Faster, Older, 2024, Algorithm 1.
+    """
+    return chain(
+        scale_by_ademamix(b1, b2, b3, alpha, eps, eps_root, mu_dtype),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@optimizer
+def simplified_ademamix(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.99,
+    b2: float = 0.95,
+    alpha: ScalarOrSchedule = 0.0,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: StaticTree = None,
+) -> chain:
+    """AdEMAMix with one slow momentum, and more weight for the newest gradient.
+
+    Args:
+      learning_rate: at least 0, or a schedule; some 1 - b1 times Adam's. It multiplies the decay
+        too.
+      b1: the decay of the momentum, a sum, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      alpha: how much more the newest gradient counts, at least 0, or a schedule.
+      eps: added to the root, at least 0.
+      eps_root: added under the root, at least 0.
+      weight_decay: at least 0, or a schedule.
+      mask: which parameters decay; None: all.
+
+    Reference: Morwani et al., Connections between Schedule-Free Optimizers, AdEMAMix, and
+    Accelerated SGD Variants, 2025, Simplified-AdEMAMix.
+    """
+    return chain(
+        scale_by_simplified_ademamix(b1, b2, alpha, eps, eps_root),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )

@@ -1,0 +1,106 @@
+"""Optimizers that find the size of the step, or of every array's step, themselves."""
+
+from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.sgd import sgd
+from gradxform.transforms.blocks import scale_by_novograd, undo_norm_growth
+from gradxform.transforms.normalizing import scale_by_trust_ratio
+from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.transforms.step_size import scale_by_adadelta, scale_by_polyak
+from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.wrappers.compose import chain
+
+
+@optimizer
+def adadelta(
+    learning_rate: ScalarOrSchedule | None = None,
+    rho: float = 0.9,
+    eps: float = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: StaticTree = None,
+) -> chain:
+    """Steps of the size of earlier steps, whatever the gradient's unit.
+
+    Args:
+      learning_rate: at least 0, or a schedule; None for 1, as in the paper, which has none.
+      rho: the decay of both averages, in [0, 1).
+      eps: added under both roots, greater than 0.
+      weight_decay: at least 0, or a schedule; added to the gradient.
+      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`; None: all.
+
+    Reference: Zeiler, ADADELTA: An Adaptive Learning Rate Method, 2012, Algorithm 1.
+    """
+    return chain(
+        add_decayed_weights(weight_decay, weight_decay_mask),
+        scale_by_adadelta(rho, eps),
+        scale_by_learning_rate(1.0 if learning_rate is None else learning_rate),
+    )
+
+
+@optimizer
+def polyak_sgd(
+    max_learning_rate: float = 1.0,
+    scaling: ScalarOrSchedule = 1.0,
+    f_min: float = 0.0,
+    eps: float = 0.0,
+    variant: str = "sps",
+) -> chain:
+    """Gradient descent by Polyak's step size; `update` needs the loss, `value=`.
+
+    Args:
+      max_learning_rate: the largest step size, at least 0.
+      scaling: what the gradients are multiplied by first, at least 0, or a schedule; the step size
+        is then that of the scaled gradients.
+      f_min: the least value of the loss, finite: 0 for a model that can fit its data.
+      eps: added to the squared norm, at least 0.
+      variant: "sps"; or "sps+", which counts a loss below f_min as f_min.
+
+    Reference: Loizou et al., Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for
+    Fast Convergence, 2021, SPS_max.
+    """
+    return chain(sgd(scaling), scale_by_polyak(f_min, max_learning_rate, eps, variant))
+
+
+@optimizer
+def novograd(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.25,
+    eps: float = 1e-6,
+    eps_root: float = 0.0,
+    weight_decay: ScalarOrSchedule = 0.0,
+) -> chain:
+    """The gradient of every array over a running norm of it, with momentum and weight decay.
+
+    Args:
+      learning_rate: at least 0, or a schedule.
+      b1: the decay of the momentum, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0.
+      eps_root: added under the root, at least 0.
+      weight_decay: at least 0, or a schedule; it is inside the momentum.
+
+    Reference: Ginsburg et al., Stochastic Gradient Methods with Layer-wise Adaptive Moments for
+    Training of Deep Networks, 2019, Algorithm 1.
+    """
+    return chain(
+        scale_by_novograd(b1, b2, eps, eps_root, weight_decay),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@optimizer
+def fromage(learning_rate: ScalarOrSchedule, min_norm: float = 1e-6) -> chain:
+    """Steps in proportion to the norm of every array, after which it is shrunk to its norm.
+
+    Args:
+      learning_rate: the length of the step beside the array's norm, at least 0, or a schedule.
+      min_norm: what norms count at least, at least 0.
+
+    Reference: Bernstein et al., On the distance between two neural networks and the stability of
+    learning, 2020, Algorithm 1.
+    """
+    return chain(
+        scale_by_trust_ratio(min_norm),
+        scale_by_learning_rate(learning_rate),
+        undo_norm_growth(learning_rate),
+    )

@@ -1,0 +1,46 @@
+"""Schedules of schedules, value by value."""
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from gradxform.errors import shown
+from gradxform.registry import value
+from gradxform.schedules.base import Schedule, float32
+from gradxform.schedules.basic import schedule_or_none
+
+
+@value
+class product_schedule(Schedule):
+    """Multiply the values of several schedules.
+
+    Value: y(n) = f_1(n) f_2(n) ...
+
+    Args:
+      *factors: at least one schedule, plain function of the count, or number.
+    """
+
+    factors: tuple[Any, ...] = ()
+
+    variadic = "factors"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *factors: Any): ...
+
+    def __post_init__(self):
+        if not self.factors:
+            raise ValueError("product_schedule: at least one factor is wanted.")
+        made = tuple(schedule_or_none(f) for f in self.factors)
+        for i, (found, given) in enumerate(zip(made, self.factors, strict=True)):
+            if found is None:
+                raise TypeError(
+                    f"product_schedule: factor {i} must be a schedule, a function of the count or "
+                    f"a number, got {shown(given)}."
+                )
+        object.__setattr__(self, "factors", made)
+
+    def __call__(self, count):
+        """Return the product."""
+        return functools.reduce(jnp.multiply, (float32(f(count)) for f in self.factors))

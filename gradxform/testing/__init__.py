@@ -1,0 +1,55 @@
+"""The promises of the library, as functions to try on any transform.
+
+    from gradxform import testing
+
+    print(testing.check(my_transform(0.9), testing.Reference(start, step)))
+    testing.check(my_transform(0.9)).raise_if_broken()  # as a test
+
+or, one test for each promise:
+
+    @pytest.mark.parametrize("promise", testing.PROMISES)
+    def test_keeps(promise):
+        testing.PROMISES[promise](testing.Case(my_transform(0.9)))
+"""
+
+from gradxform.testing.case import (
+    Case as Case,
+    example_params as example_params,
+    random_gradients as random_gradients,
+)
+from gradxform.testing.promise import Broken as Broken, Promise as Promise, Skipped as Skipped
+from gradxform.testing.promises import PROMISES as PROMISES
+from gradxform.testing.promises_form import (
+    goes_to_json_and_back as goes_to_json_and_back,
+    holes_pass as holes_pass,
+    is_a_value as is_a_value,
+    state_is_a_scan_carry as state_is_a_scan_carry,
+    takes_params_by_keyword as takes_params_by_keyword,
+)
+from gradxform.testing.promises_numbers import (
+    extremes_stay_finite as extremes_stay_finite,
+    follows_its_reference as follows_its_reference,
+    jit_changes_nothing as jit_changes_nothing,
+    narrow_parameters_have_wide_slots as narrow_parameters_have_wide_slots,
+    vmaps_over_gradients as vmaps_over_gradients,
+)
+from gradxform.testing.promises_places import (
+    owns_its_buffers as owns_its_buffers,
+    runs_inside_optax_and_optax_inside as runs_inside_optax_and_optax_inside,
+    sharded_equals_unsharded as sharded_equals_unsharded,
+)
+from gradxform.testing.references import (
+    Reference as Reference,
+    TreeReference as TreeReference,
+    as_tree as as_tree,
+    only as only,
+    sequence as sequence,
+    stateless as stateless,
+    zeros as zeros,
+)
+from gradxform.testing.report import (
+    BrokenPromises as BrokenPromises,
+    Finding as Finding,
+    Report as Report,
+    check as check,
+)

@@ -1,0 +1,41 @@
+"""Every promise, in the order in which `check` tries them: what is most telling comes first."""
+
+from gradxform.testing.promise import Promise
+from gradxform.testing.promises_form import (
+    goes_to_json_and_back,
+    holes_pass,
+    is_a_value,
+    state_is_a_scan_carry,
+    takes_params_by_keyword,
+)
+from gradxform.testing.promises_numbers import (
+    extremes_stay_finite,
+    follows_its_reference,
+    jit_changes_nothing,
+    narrow_parameters_have_wide_slots,
+    vmaps_over_gradients,
+)
+from gradxform.testing.promises_places import (
+    owns_its_buffers,
+    runs_inside_optax_and_optax_inside,
+    sharded_equals_unsharded,
+)
+
+PROMISES: dict[str, Promise] = {
+    promise.__name__: promise
+    for promise in (
+        follows_its_reference,
+        state_is_a_scan_carry,
+        jit_changes_nothing,
+        vmaps_over_gradients,
+        extremes_stay_finite,
+        narrow_parameters_have_wide_slots,
+        holes_pass,
+        takes_params_by_keyword,
+        owns_its_buffers,
+        sharded_equals_unsharded,
+        runs_inside_optax_and_optax_inside,
+        is_a_value,
+        goes_to_json_and_back,
+    )
+}

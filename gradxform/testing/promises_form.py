@@ -1,0 +1,190 @@
+"""Promises about the form: of the transform itself, of its state, and of how it is called."""
+
+import inspect
+import pickle
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.apply import apply_updates
+from gradxform.base import Transform
+from gradxform.config import from_json, to_json
+from gradxform.functions import GradientTransformation
+from gradxform.testing.case import Case, inside
+from gradxform.testing.promise import (
+    Broken,
+    Skipped,
+    as_numpy,
+    check_close,
+    check_structure,
+    check_types,
+    leaves_of,
+    promise,
+)
+from gradxform.types import PyTree
+from gradxform.values import Value
+
+# Mixes of the dtypes of parameters and gradients.
+MIXES = [
+    (jnp.float32, jnp.float32),
+    (jnp.bfloat16, jnp.bfloat16),
+    (jnp.bfloat16, jnp.float32),
+    (jnp.float32, jnp.bfloat16),
+    (jnp.float16, jnp.float16),
+]
+
+
+@promise(
+    "Give every new leaf the dtype of the old one (x.astype(old.dtype)), make it with an explicit "
+    "dtype (jnp.zeros((), jnp.float32)), and return updates in the dtype of the gradients."
+)
+def state_is_a_scan_carry(case: Case) -> None:
+    """The state keeps its structure, shapes, dtypes and weak types; updates keep their dtype."""
+    tx = case.bound
+    # What foreign code does in mixed precision is not ours to promise.
+    for p_dtype, g_dtype in MIXES[:2] if case.foreign else MIXES:
+        tree = case.params(p_dtype)
+        grads = jax.tree.map(lambda *x: jnp.stack(x), *case.gradients(tree, 3, g_dtype))
+        state = tx.init(tree)
+        for path, leaf in leaves_of("state", jax.eval_shape(lambda s: s, state)).items():
+            if leaf.weak_type:
+                raise Broken("a weakly typed number", expected="a dtype", leaf=path)
+        one = jax.tree.map(lambda g: g[0], grads)
+        updates, after = jax.eval_shape(tx.update, one, state, tree)
+        check_types("updates", updates, jax.eval_shape(_like, one, tree))
+        check_types("state", after, jax.eval_shape(lambda s: s, state))
+
+        def steps(tree, grads):
+            def step(carry, g):
+                p, state = carry
+                updates, state = tx.update(g, state, p)
+                return (apply_updates(p, updates), state), updates
+
+            return jax.lax.scan(step, (tree, tx.init(tree)), grads)
+
+        jax.eval_shape(steps, tree, grads)  # raises if the carry changes
+
+
+def _like(grads: PyTree, tree: PyTree) -> PyTree:
+    """The gradients without a leading axis of examples."""
+    return jax.tree.map(lambda g, p: jnp.zeros(p.shape, g.dtype), grads, tree)
+
+
+@promise(
+    "Make it a class with @transform whose fields are all that it is: numbers, strings, tuples, "
+    "other transforms. Define the class at module level, so that it pickles."
+)
+def is_a_value(case: Case) -> None:
+    """Equal ones are equal, hash alike, print as the call that makes them, and pickle."""
+    tx = case.tx
+    if not isinstance(tx, Transform):
+        raise Skipped(
+            f"{type(tx).__name__} is no transform of gradxform; a class with @transform is a value"
+        )
+    hash(tx)
+    _hold("isinstance(tx, GradientTransformation)", isinstance(tx, GradientTransformation))
+    init, update = tx
+    _hold("init, update = tx unpacks its methods", init == tx.init and update == tx.update)
+    _hold("tx.update is one object, which jit can cache", tx.update is tx.update)
+    if not case.pickles:
+        return
+    again = eval(repr(tx), _namespace(tx))
+    for name, made in (("eval(repr(tx))", again), ("pickling", pickle.loads(pickle.dumps(tx)))):
+        if made != tx:
+            raise Broken(repr(made), expected=f"{tx!r} after {name}")
+        _hold(f"hash(tx) is the same after {name}", hash(made) == hash(tx))
+    _hold("equal transforms have equal methods", tx.update == again.update)
+    _hold("tx.update pickles", pickle.loads(pickle.dumps(tx.update)) == tx.update)
+
+
+def _hold(what: str, holds: bool) -> None:
+    if not holds:
+        raise Broken("it does not", expected=what)
+
+
+def _namespace(tx: Any) -> dict[str, Any]:
+    """What `repr` may speak of: the public names, and the classes and functions inside."""
+    import gradxform
+
+    known = dict(vars(gradxform))
+    for x in inside(tx):
+        made = type(x) if isinstance(x, Value) else x
+        if inspect.isroutine(made) or isinstance(made, type):
+            known[made.__qualname__.split(".")[-1]] = made
+    return known
+
+
+@promise("Fields must be plain data, values, or functions that are registered under a name.")
+def goes_to_json_and_back(case: Case) -> None:
+    """`from_json(to_json(tx)) == tx`."""
+    unnamed = [
+        type(x) for x in inside(case.tx) if isinstance(x, Value) and not type(x).registered_name
+    ]
+    if not isinstance(case.tx, Transform) or not case.pickles:
+        raise Skipped("it is not made of values only")
+    if unnamed:
+        name = unnamed[0].__name__
+        raise Skipped(f"{name} has no name for configs; give it one: name='package:{name}'")
+    text = to_json(case.tx)
+    if from_json(text) != case.tx:
+        raise Broken(repr(from_json(text)), expected=repr(case.tx))
+
+
+@promise(
+    "Map over leaves with jax.tree.map or an ArrayRule, and match trees by path "
+    "(gradxform.trees.align), so that a None has no leaf to work on."
+)
+def holes_pass(case: Case) -> None:
+    """A None among the parameters stays; a None gradient freezes its parameter and its slots."""
+    if case.foreign:
+        raise Skipped("foreign code need not know holes")
+    tree = case.params()
+    grads = case.gradients(tree, 2)
+    leaves = jax.tree.leaves(tree)
+    state = case.bound.init(tree)
+    given = _without_first(grads[0])
+    updates, after = case.bound.update(given, state, tree)
+    check_structure("updates", updates, given)
+    check_structure("state", after, state)
+    if jax.tree.leaves(apply_updates(tree, updates))[0] is not leaves[0]:
+        raise Broken("an array", expected="None, where the gradient is None", leaf="updates")
+    path, _ = jax.tree_util.tree_flatten_with_path(tree)[0][0]
+    before = dict(jax.tree_util.tree_flatten_with_path(state)[0])
+    for where, leaf in jax.tree_util.tree_flatten_with_path(after)[0]:
+        mine = path and where[-len(path) :] == path
+        if mine and np.any(as_numpy(leaf) != as_numpy(before[where])):
+            raise Broken(
+                "another value",
+                expected="the old one, where the gradient is None",
+                leaf="state" + jax.tree_util.keystr(where),
+            )
+
+    if len(leaves) > 1:
+        added = isinstance(tree, dict) and not case.names_leaves
+        missing = {**tree, "none": None} if added else _without_first(tree)
+        given = {**grads[0], "none": None} if added else given
+        updates, _ = case.bound.update(given, case.bound.init(missing), missing)
+        check_structure("updates", updates, given)
+
+
+def _without_first(tree: PyTree) -> PyTree:
+    leaves, treedef = jax.tree.flatten(tree)
+    return jax.tree.unflatten(treedef, [None, *leaves[1:]])
+
+
+@promise(
+    "Write update(self, updates, state, params=None, **extra): no positional-only parameter, and "
+    "extra arguments keyword-only."
+)
+def takes_params_by_keyword(case: Case) -> None:
+    """`update(g, state, params=p)` works, and extra arguments that nobody asked for do no harm."""
+    tree = case.params()
+    state, (g,) = case.bound.init(tree), case.gradients(tree, 1)
+    a, _ = case.bound.update(g, state, tree)
+    b, _ = case.bound.update(g, state, params=tree)
+    check_close("updates", b, a, 0, what=" by position")
+    if not case.foreign:
+        c, _ = case.bound.update(g, state, tree, nobody_asked=1)
+        check_close("updates", c, a, 0, what=" without the extra argument")

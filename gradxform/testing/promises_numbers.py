@@ -1,0 +1,140 @@
+"""Promises about the numbers: the right ones, the same ones, and never NaN without reason."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.testing.case import Case
+from gradxform.testing.promise import (
+    Broken,
+    Skipped,
+    as_numpy,
+    check_close,
+    leaves_of,
+    promise,
+    run,
+)
+from gradxform.testing.references import as_tree
+
+STEPS = 7
+
+
+@promise(
+    "Follow the paper in both, then look at signs, at whether the count is 0 or 1 in the first "
+    "step, and at what is updated before it is used."
+)
+def follows_its_reference(case: Case) -> None:
+    """Seven steps in float32 are those of the NumPy reference in float64."""
+    if case.reference is None:
+        raise Skipped("no reference is given, or the numbers are random")
+    reference = as_tree(case.reference)
+    tree = case.params(jnp.float32)
+    wide = [as_numpy(p) for p in jax.tree.leaves(tree)]
+    start, state = [p.copy() for p in wide], reference.start(wide)
+    grads = case.gradients(tree, STEPS)
+    theirs = []
+    for t, g in enumerate(grads, 1):
+        flat = [as_numpy(x) for x in jax.tree.leaves(g)]
+        updates, state = reference.step(flat, state, wide, t)
+        theirs.append(jax.tree.unflatten(jax.tree.structure(tree), map(np.asarray, updates)))
+        wide = [p + u for p, u in zip(wide, updates, strict=True)]
+    ours, our_updates, _ = run(case.bound, tree, grads)
+    for t, (u, expected) in enumerate(zip(our_updates, theirs, strict=True), 1):
+        check_close("updates", u, expected, case.rtol, what=f" by the reference at step {t}")
+    moved = [
+        max(np.max(np.abs(b - first), initial=0.0), np.max(np.abs(b), initial=0.0) * 1e-2)
+        for b, first in zip(wide, start, strict=True)
+    ]
+    allowed = [2 * case.rtol * m for m in moved]
+    end = jax.tree.unflatten(jax.tree.structure(tree), wide)
+    check_close("params", ours, end, 0, allowed, f" by the reference after {STEPS} steps")
+
+
+@promise(
+    "Let nothing depend on whether a value is traced: no Python state, no branch on a number, no "
+    "NumPy on arrays."
+)
+def jit_changes_nothing(case: Case) -> None:
+    """Steps with and without `jax.jit` give the same parameters, updates and state."""
+    tree = case.params()
+    grads = case.gradients(tree, 3)
+    eager = run(case.bound, tree, grads)
+    jitted = run(case.bound, tree, grads, jax.jit(case.bound.update))
+    for name, a, b in zip(("params", "updates", "state"), jitted, eager, strict=True):
+        check_close(name, a, b, 1e-5, what=" without jit")
+
+
+@promise(
+    "Compute in float32 (an ArrayRule does by itself) and make slots with gradxform.trees.zeros_"
+    "like or full_like, which widen 16-bit parameters."
+)
+def narrow_parameters_have_wide_slots(case: Case) -> None:
+    """In bfloat16 the rule is that of float32, rounded, and no slot is narrower than 32 bits."""
+    if case.foreign:
+        raise Skipped("foreign code does in 16 bits what it does")
+    if case.narrow:
+        raise Skipped("it was asked for a 16-bit slot")
+    tree = case.params(jnp.bfloat16)
+    wide = jax.tree.map(_widened, tree)
+    g = case.gradients(tree, 1)[0]
+    ours, state = case.bound.update(g, case.bound.init(tree), tree)
+    g = jax.tree.map(_widened, g)
+    exact, _ = case.bound.update(g, case.bound.init(wide), wide)
+    allowed = [1e-6] * len(jax.tree.leaves(ours))
+    check_close("updates", ours, exact, 1e-2, allowed, " in float32")
+    for path, leaf in leaves_of("state", state).items():
+        if leaf.dtype in (jnp.bfloat16, jnp.float16):
+            raise Broken(str(leaf.dtype), expected="float32", leaf=path)
+
+
+def _widened(x: jax.Array) -> jax.Array:
+    return x.astype(jnp.float32) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+EXTREMES = {
+    "zero": lambda p: jnp.zeros_like(p),
+    "tiny": lambda p: jnp.full_like(p, jnp.finfo(p.dtype).tiny),
+    "huge": lambda p: jnp.full_like(p, jnp.finfo(p.dtype).max / 8),
+}
+
+
+@promise(
+    "Guard what divides: an eps, or jnp.where on the denominator before the division (after it "
+    "is too late for inf * 0); sum squares in float32."
+)
+def extremes_stay_finite(case: Case) -> None:
+    """All-zero, tiny and huge gradients have finite updates, in float32 and in float16."""
+    if case.foreign:
+        raise Skipped("foreign code promises nothing of the kind")
+    for dtype in (jnp.float32, jnp.float16):
+        tree = case.params(dtype)
+        if case.tree is None and not case.names_leaves:
+            tree["empty"] = jnp.zeros((0, 3), dtype)
+        for kind, make in EXTREMES.items():
+            if kind == "huge" and not case.huge_ok:
+                continue
+            state = case.bound.init(tree)
+            for _ in range(2):
+                g = case.like(jax.tree.map(make, tree))
+                updates, state = case.bound.update(g, state, tree)
+                for path, u in leaves_of("updates", updates).items():
+                    if not np.all(np.isfinite(as_numpy(u))):
+                        raise Broken(
+                            "NaN" if np.any(np.isnan(as_numpy(u))) else "an infinity",
+                            expected=f"finite numbers of {kind} gradients in {jnp.dtype(dtype)}",
+                            leaf=path,
+                        )
+
+
+@promise("Use operations of jax.numpy only, and no shape or number of the batch.")
+def vmaps_over_gradients(case: Case) -> None:
+    """`jax.vmap` over three gradients is three updates."""
+    tree = case.params()
+    grads = case.gradients(tree, 3)
+    state = case.bound.init(tree)
+    wide = jax.tree.map(lambda *x: jnp.stack(x), *grads)
+    together, _ = jax.vmap(lambda g: case.bound.update(g, state, tree))(wide)
+    for i, g in enumerate(grads):
+        alone, _ = case.bound.update(g, state, tree)
+        one = jax.tree.map(lambda x, i=i: x[i], together)
+        check_close("updates", one, alone, 1e-5, what=" alone")

@@ -1,0 +1,277 @@
+"""Adam and its closest kin: the forms of its epsilon, of NAdam, and of AMSGrad."""
+
+from dataclasses import field
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import finite, name_of, non_negative, unit_interval
+from gradxform.numerics import abs_sq, bias_correction, safe_increment
+from gradxform.trees import real_zeros_like, zeros_like
+from gradxform.types import Array, DType, Slot
+
+
+def _zero_count() -> Array:
+    return jnp.zeros((), jnp.int32)
+
+
+def _plus(x, eps):
+    """`x + eps`, or `x` itself where eps is known to be 0."""
+    return x if isinstance(eps, float) and not eps else x + eps
+
+
+class ScaleByAdamState(NamedTuple):
+    """State of `scale_by_adam`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the first moment m
+    nu: Slot  # like params, at least float32 and real; the second moment v
+
+
+@transform
+class scale_by_adam(ArrayRule):
+    """Divide a moving average of the gradient by the root of one of its square.
+
+    Update rule, from m = v = 0 and t = 1, 2, ...:
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t) + eps_root) + eps)
+
+    With nesterov, the numerator is b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t).
+    Without correct_ahead, both of its terms are divided by 1 - b1^t, as TensorFlow's NAdam has it.
+
+    With eps_hat, both epsilons are added before the second moment is corrected, as in the form of
+    the paper's section 2 and in TensorFlow:
+
+        u = (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(v + eps_root) + eps)
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps_root: added under the root, at least 0; needed to differentiate through the update.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      nesterov: whether to look one step ahead, as NAdam does. Keyword-only.
+      eps_hat: whether the epsilons are added before the correction. Keyword-only.
+      correct_ahead: whether nesterov corrects m for the step ahead. Keyword-only.
+
+    Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 1, and the
+    end of section 2 for eps_hat; Dozat, Incorporating Nesterov Momentum into Adam, 2016, with b1
+    constant.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    eps_root: float = 0.0
+    mu_dtype: DType = None
+    nesterov: bool = field(default=False, kw_only=True)
+    eps_hat: bool = field(default=False, kw_only=True)
+    correct_ahead: bool = field(default=True, kw_only=True)
+
+    locality = "entry"
+    handles_complex = True
+
+    def __post_init__(self):
+        unit_interval(self, "b1", "b2")
+        non_negative(self, "eps", "eps_root")
+        finite(self, "eps", "eps_root")
+        if not (self.nesterov or self.correct_ahead):
+            raise ValueError(
+                f"{name_of(self)}: correct_ahead=False has no effect without nesterov."
+            )
+
+    def init(self, params):
+        """Return moments of zeros."""
+        mu = zeros_like(params, self.mu_dtype)
+        return ScaleByAdamState(count=_zero_count(), mu=mu, nu=real_zeros_like(params))
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count and what multiplies m, then v and g where they need it."""
+        count = safe_increment(state.count)
+        c1, c2 = bias_correction(self.b1, count), bias_correction(self.b2, count)
+        state = state._replace(count=count)
+        # The epsilons stay as they are if it is the numerator that carries the second correction.
+        common, below = (jnp.sqrt(1 / c2), ()) if self.eps_hat else (None, (c2,))
+        if self.nesterov:
+            ahead = bias_correction(self.b1, safe_increment(count)) if self.correct_ahead else c1
+            above = (self.b1 * ahead, (1 - self.b1) * c1)
+        else:
+            above = (c1,)
+        if common is not None:
+            above = tuple(common * x for x in above)
+        return state, *above, *below
+
+    def rule(self, g, m, v, p, c1, *others):
+        """Return the update and the moments."""
+        m = self.b1 * m + (1 - self.b1) * g
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        top = c1 * m + others[0] * g if self.nesterov else c1 * m
+        root = v if self.eps_hat else others[-1] * v
+        return top / (jnp.sqrt(_plus(root, self.eps_root)) + self.eps), m, v
+
+
+class ScaleByNadamState(NamedTuple):
+    """State of `scale_by_nadam`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the first moment m
+    nu: Slot  # like params, at least float32 and real; the second moment v
+    mu_product: Array  # float32 scalar; the product P of the momenta so far
+
+
+@transform
+class scale_by_nadam(ArrayRule):
+    """Adam with Nesterov momentum whose weight warms up.
+
+    Update rule, from m = v = 0, P = 1 and t = 1, 2, ...:
+
+        mu(t) = b1 (1 - 0.96^(schedule_decay t) / 2)
+        P <- P mu(t)
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        top = mu(t+1) m / (1 - P mu(t+1)) + (1 - mu(t)) g / (1 - P)
+        u = top / (sqrt(v / (1 - b2^t)) + eps)
+
+    As Keras has it. `scale_by_adam(nesterov=True)` is the form with a constant momentum.
+
+    Args:
+      b1: the decay of the first moment, and the limit of the momentum, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      schedule_decay: how fast the momentum warms up, from b1 / 2 to b1, at least 0.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+
+    Reference: Dozat, Incorporating Nesterov Momentum into Adam, 2016, Algorithm 2; the momentum
+    schedule is that of Sutskever et al., On the importance of initialization and momentum in deep
+    learning, 2013, in the form of Dozat's report.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    schedule_decay: float = 0.004
+    mu_dtype: DType = None
+
+    locality = "entry"
+    handles_complex = True
+
+    def __post_init__(self):
+        unit_interval(self, "b1", "b2")
+        non_negative(self, "eps", "schedule_decay")
+        finite(self, "eps", "schedule_decay")
+
+    def init(self, params):
+        """Return moments of zeros and a product of 1."""
+        return ScaleByNadamState(
+            count=_zero_count(),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=real_zeros_like(params),
+            mu_product=jnp.ones((), jnp.float32),
+        )
+
+    def _momentum(self, t):
+        return self.b1 * (1 - 0.5 * 0.96 ** (self.schedule_decay * t.astype(jnp.float32)))
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count and product, and what multiplies m, g and v."""
+        count = safe_increment(state.count)
+        now, ahead = self._momentum(count), self._momentum(safe_increment(count))
+        product = state.mu_product * now
+        above = ahead / (1 - product * ahead), (1 - now) / (1 - product)
+        state = state._replace(count=count, mu_product=product)
+        return state, *above, bias_correction(self.b2, count)
+
+    def rule(self, g, m, v, p, of_m, of_g, c2):
+        """Return the update and the moments."""
+        m = self.b1 * m + (1 - self.b1) * g
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        return (of_m * m + of_g * g) / (jnp.sqrt(c2 * v) + self.eps), m, v
+
+
+class ScaleByAmsgradState(NamedTuple):
+    """State of `scale_by_amsgrad`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the first moment m
+    nu: Slot  # like params, at least float32 and real; the second moment v
+    nu_max: Slot  # like nu; the largest second moment h
+
+
+@transform
+class scale_by_amsgrad(ArrayRule):
+    """Divide a moving average of the gradient by the root of the largest one of its square.
+
+    Update rule, from m = v = h = 0 and t = 1, 2, ...:
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        h <- max(h, v / (1 - b2^t))      (without bias_correction_nu: max(h, v))
+        u = (m / (1 - b1^t)) / (sqrt(h + eps_root) + eps)
+
+    With correct_after, as Keras has it, the maximum is of what is not corrected yet, and eps is
+    added before the correction, as by the eps_hat of `scale_by_adam`:
+
+        h <- max(h, v)
+        u = (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps)
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps_root: added under the root, at least 0.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      bias_correction_mu: whether to debias m. The paper does not.
+      bias_correction_nu: whether to debias v before the maximum. The paper does not.
+      correct_after: whether bias_correction_nu works after the maximum. Keyword-only.
+
+    Reference: Reddi et al., On the Convergence of Adam and Beyond, 2018, Algorithm 2.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+    eps_root: float = 0.0
+    mu_dtype: DType = None
+    bias_correction_mu: bool = True
+    bias_correction_nu: bool = True
+    correct_after: bool = field(default=False, kw_only=True)
+
+    locality = "entry"
+    handles_complex = True
+
+    def __post_init__(self):
+        unit_interval(self, "b1", "b2")
+        non_negative(self, "eps", "eps_root")
+        finite(self, "eps", "eps_root")
+        if self.correct_after and not self.bias_correction_nu:
+            raise ValueError(
+                f"{name_of(self)}: correct_after=True has no effect without bias_correction_nu."
+            )
+
+    def init(self, params):
+        """Return moments of zeros."""
+        return ScaleByAmsgradState(
+            count=_zero_count(),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=real_zeros_like(params),
+            nu_max=real_zeros_like(params),
+        )
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count and the factors that debias m and v."""
+        count, one = safe_increment(state.count), jnp.ones((), jnp.float32)
+        c1 = bias_correction(self.b1, count) if self.bias_correction_mu else one
+        c2 = bias_correction(self.b2, count) if self.bias_correction_nu else one
+        if self.correct_after:
+            c1, c2 = c1 * jnp.sqrt(1 / c2), one
+        return state._replace(count=count), c1, c2
+
+    def rule(self, g, m, v, h, p, c1, c2):
+        """Return the update, the moments and the largest."""
+        m = self.b1 * m + (1 - self.b1) * g
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        h = jnp.maximum(h, c2 * v)
+        return c1 * m / (jnp.sqrt(_plus(h, self.eps_root)) + self.eps), m, v, h

@@ -1,0 +1,147 @@
+"""Rules that divide by a second moment of earlier gradients only: ACProp, ADOPT."""
+
+from dataclasses import field
+from typing import Any
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import finite, non_negative, unit_interval
+from gradxform.numerics import abs_sq, bias_correction, safe_increment
+from gradxform.registry import register
+from gradxform.transforms.adam import ScaleByAdamState
+from gradxform.transforms.adam_kin import ScaleByBeliefState
+from gradxform.transforms.shared import decay_at, rate_at
+from gradxform.trees import real_zeros_like, zeros_like
+from gradxform.types import Array, DType, Schedule
+
+
+@transform
+class scale_by_acprop(ArrayRule):
+    """Divide the gradient by the root mean square of earlier ones' deviations from their average.
+
+    Update rule, from m = s = 0 and t = 1, 2, ...:
+
+        d = sqrt(s / (1 - b2^(t-1)))      (d = 1 at t = 1)
+        s <- b2 s + (1 - b2) |g - m|^2 + eps_root
+        m <- b1 m + (1 - b1) g
+        u = g / (d + eps)
+
+    The divisor knows nothing of this step's gradient. As in Optax the deviation is from the average
+    before the gradient; from the average after it, as in the paper, it is b1 times as large.
+
+    Args:
+      b1: the decay of the average, in [0, 1).
+      b2: the decay of the squared deviations, in [0, 1).
+      eps: added to the root, at least 0.
+      eps_root: added to s at every step, at least 0; if both are 0, an entry that never had a
+        gradient becomes NaN.
+
+    Reference: Zhuang et al., Momentum Centering and Asynchronous Update for Adaptive Gradient
+    Methods, 2021, ACProp.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-16
+    eps_root: float = 1e-16
+
+    locality = "entry"
+    handles_complex = True
+
+    def __post_init__(self):
+        unit_interval(self, "b1", "b2")
+        non_negative(self, "eps", "eps_root")
+        finite(self, "eps", "eps_root")
+
+    def init(self, params):
+        """Return averages of zeros."""
+        nu = real_zeros_like(params)
+        return ScaleByBeliefState(jnp.zeros((), jnp.int32), mu=zeros_like(params), nu=nu)
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count, the factor that debiases s, and 1 where there is no s yet."""
+        first = state.count == 0
+        c2 = jnp.where(first, 0, bias_correction(self.b2, jnp.maximum(state.count, 1)))
+        state = state._replace(count=safe_increment(state.count))
+        return state, c2, first.astype(jnp.float32)
+
+    def rule(self, g, m, s, p, c2, start):
+        """Return the update and the averages."""
+        d = jnp.sqrt(c2 * s + start)
+        s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
+        m = self.b1 * m + (1 - self.b1) * g
+        return g / (d + self.eps), m, s
+
+
+def fourth_root(count: Any) -> Array:
+    """Return the fourth root of a count: by how much ADOPT lets an entry move."""
+    return jnp.sqrt(jnp.sqrt(jnp.asarray(count, jnp.float32)))
+
+
+register("fourth_root", fourth_root)
+
+
+@transform
+class scale_by_adopt(ArrayRule):
+    """Average the gradient divided by the root of a second moment that has not seen it.
+
+    Update rule, from m = v = 0 and with n = 0, 1, ... the number of earlier updates:
+
+        c = g / max(sqrt(v), eps), clipped to [-clip_value_fn(n), clip_value_fn(n)]
+        m <- b1 m + (1 - b1) c      (m <- 0 at n = 0)
+        v <- b2 v + (1 - b2) |g|^2      (v <- |g|^2 at n = 0)
+        u = m
+
+    With nesterov, u = b1 m + (1 - b1) c. The first update is 0: it only fills v. It converges for
+    every b2, which Adam does not.
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: the least divisor, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      nesterov: whether to look one step ahead. Keyword-only.
+      use_clipping: whether c is clipped; an entry whose first gradients were small jumps without.
+        Keyword-only.
+      clip_value_fn: the bound by the number of earlier updates, a function or schedule.
+        Keyword-only.
+
+    Reference: Taniguchi et al., ADOPT: Modified Adam Can Converge with Any beta2 with the Optimal
+    Rate, 2024, Algorithm 2, and the clipping of its section 4.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.9999
+    eps: float = 1e-6
+    mu_dtype: DType = None
+    nesterov: bool = field(default=False, kw_only=True)
+    use_clipping: bool = field(default=True, kw_only=True)
+    clip_value_fn: Schedule = field(default=fourth_root, kw_only=True)
+
+    locality = "entry"
+
+    def __post_init__(self):
+        unit_interval(self, "b1", "b2")
+        non_negative(self, "eps")
+        finite(self, "eps")
+
+    def init(self, params):
+        """Return moments of zeros."""
+        mu = zeros_like(params, self.mu_dtype)
+        return ScaleByAdamState(jnp.zeros((), jnp.int32), mu=mu, nu=real_zeros_like(params))
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count, the decay of v, and the bound, which is 0 at first."""
+        first = state.count == 0
+        bound = rate_at(self.clip_value_fn if self.use_clipping else jnp.inf, state.count)
+        state = state._replace(count=safe_increment(state.count))
+        b2, rest = decay_at(self.b2, state.count)
+        return state, jnp.where(first, 0, b2), jnp.where(first, 1, rest), jnp.where(first, 0, bound)
+
+    def rule(self, g, m, v, p, b2, rest, bound):
+        """Return the update and the moments."""
+        c = jnp.clip(g / jnp.maximum(jnp.sqrt(v), self.eps), -bound, bound)
+        m = self.b1 * m + (1 - self.b1) * c
+        v = b2 * v + rest * abs_sq(g)
+        return self.b1 * m + (1 - self.b1) * c if self.nesterov else m, m, v

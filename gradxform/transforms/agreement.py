@@ -1,0 +1,216 @@
+"""Rules that step further where the gradient and its moving average have the same sign."""
+
+import abc
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import finite, non_negative, positive, unit_interval
+from gradxform.numerics import safe_increment, value_at
+from gradxform.trees import zeros_like
+from gradxform.types import Array, DType, Schedule, Slot
+
+
+class ScaleByAgreementState(NamedTuple):
+    """State of the rules that compare a gradient with its moving average."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the moving average m
+
+
+class _Agreement(ArrayRule, abc.ABC):
+    """What these rules share: the average, and one factor per entry."""
+
+    b1: float
+    mu_dtype: DType
+
+    locality = "entry"
+
+    def init(self, params):
+        """Return a count of 0 and an average of zeros."""
+        mu = zeros_like(params, self.mu_dtype)
+        return ScaleByAgreementState(count=jnp.zeros((), jnp.int32), mu=mu)
+
+    def decay(self) -> Schedule | None:
+        """Return the schedule by which the signs fade out; None if they do not."""
+        return None
+
+    @abc.abstractmethod
+    def factor(self, agreement: Any) -> Any:
+        """Return the factor for an agreement: 1 for equal signs, -1 for opposite ones, else 0."""
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count and, if there is a schedule, how much of the signs is left."""
+        state, decay, count = _advanced(state), self.decay(), state.count
+        return (state,) if decay is None else (state, value_at(decay, count))
+
+    def rule(self, g, m, p, left=None):
+        """Return the scaled gradient and the average."""
+        m = self.b1 * m + (1 - self.b1) * g
+        agreement = jnp.sign(g) * jnp.sign(m)
+        return self.factor(agreement if left is None else left * agreement) * g, m
+
+
+def _advanced(state: ScaleByAgreementState) -> ScaleByAgreementState:
+    return state._replace(count=safe_increment(state.count))
+
+
+@transform
+class scale_by_add_sign(_Agreement):
+    """Scale every entry by a sum, larger where gradient and average agree in sign.
+
+    Update rule, from m = 0 and with n = 0, 1, ... the number of earlier updates:
+
+        m <- b1 m + (1 - b1) g
+        u = (alpha + d(n) sign(g) sign(m)) g          (d = 1 without sign_decay)
+
+    Args:
+      alpha: the factor where there is no agreement either way, finite.
+      b1: the decay of the average, in [0, 1).
+      sign_decay: a function of the count, such as `linear_sign_decay`, that leads from 1 to 0; or
+        None.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones. Keyword-only.
+
+    Reference: Bello et al., Neural Optimizer Search with Reinforcement Learning, 2017, section 4.4.
+    """
+
+    alpha: float = 1.0
+    b1: float = 0.9
+    sign_decay: Schedule | None = None
+    mu_dtype: DType = field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        finite(self, "alpha")
+        unit_interval(self, "b1")
+
+    def decay(self):
+        """Return the decay of the signs."""
+        return self.sign_decay
+
+    def factor(self, agreement):
+        """Return the sum."""
+        return self.alpha + agreement
+
+
+@transform
+class scale_by_power_sign(_Agreement):
+    """Scale every entry by a power, larger where gradient and average agree in sign.
+
+    Update rule, from m = 0 and with n = 0, 1, ... the number of earlier updates:
+
+        m <- b1 m + (1 - b1) g
+        u = base^(d(n) sign(g) sign(m)) g             (d = 1 without sign_decay)
+
+    Args:
+      base: the factor of full agreement, greater than 0 and finite; the paper uses e.
+      b1: the decay of the average, in [0, 1).
+      sign_decay: a function of the count, such as `linear_sign_decay`, that leads from 1 to 0; or
+        None.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones. Keyword-only.
+
+    Reference: Bello et al., Neural Optimizer Search with Reinforcement Learning, 2017, section 4.4.
+    """
+
+    base: float = 2.718281828459045
+    b1: float = 0.9
+    sign_decay: Schedule | None = None
+    mu_dtype: DType = field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        positive(self, "base")
+        finite(self, "base")
+        unit_interval(self, "b1")
+
+    def decay(self):
+        """Return the decay of the signs."""
+        return self.sign_decay
+
+    def factor(self, agreement):
+        """Return the power."""
+        return jnp.power(jnp.asarray(self.base, agreement.dtype), agreement)
+
+
+@transform
+class scale_by_sign_agreement(_Agreement):
+    """Scale down every entry whose sign is not that of its moving average.
+
+    Update rule, from m = 0:
+
+        m <- b1 m + (1 - b1) g
+        u = g where sign(g) = sign(m), else decrease_factor g
+
+    Args:
+      b1: the decay of the average, in [0, 1).
+      decrease_factor: what entries of another sign are multiplied by, finite.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones. Keyword-only.
+
+    Reference: RETURNN, NeuralOptimizer1; after Bello et al., Neural Optimizer Search with
+    Reinforcement Learning, 2017.
+    """
+
+    b1: float = 0.9
+    decrease_factor: float = 0.1
+    mu_dtype: DType = field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        unit_interval(self, "b1")
+        finite(self, "decrease_factor")
+
+    def factor(self, agreement):
+        """Return 1 or the decrease; entries of gradient 0 stay 0 with either."""
+        return jnp.where(agreement > 0, 1, self.decrease_factor)
+
+
+class ScaleByGradVarianceState(NamedTuple):
+    """State of `scale_by_grad_variance`."""
+
+    mu: Slot  # like params, at least float32; the moving average m
+    nu: Slot  # like params, at least float32; the moving average v of squared deviations
+
+
+@transform
+class scale_by_grad_variance(ArrayRule):
+    """Scale down every entry that lies further from its moving average than it usually does.
+
+    Update rule, from m = v = 0:
+
+        m <- b1 m + (1 - b1) g
+        w = (g - m)^2
+        v <- b2 v + (1 - b2) w
+        u = g min(v / (w + eps), 1)
+
+    Nothing is corrected for having started at 0: the first steps are about 1 - b2 of the gradient.
+
+    Args:
+      b1: the decay of the average, in [0, 1).
+      b2: the decay of the average of squared deviations, in [0, 1).
+      eps: added to the squared deviation, at least 0; an entry without deviation stays as it is.
+
+    Reference: RETURNN, GradVarianceScaled.
+    """
+
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+    locality = "entry"
+
+    def __post_init__(self):
+        unit_interval(self, "b1", "b2")
+        non_negative(self, "eps")
+        finite(self, "eps")
+
+    def init(self, params):
+        """Return averages of zeros."""
+        return ScaleByGradVarianceState(mu=zeros_like(params), nu=zeros_like(params))
+
+    def rule(self, g, m, v, p):
+        """Return the scaled gradient and the averages."""
+        m = self.b1 * m + (1 - self.b1) * g
+        w = jnp.square(g - m)
+        v = self.b2 * v + (1 - self.b2) * w
+        below = w + self.eps
+        ratio = jnp.where(below > 0, v / jnp.where(below > 0, below, 1), 1)
+        return g * jnp.minimum(ratio, 1), m, v

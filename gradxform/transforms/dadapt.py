@@ -1,0 +1,240 @@
+"""Adam that estimates its learning rate from the distance to the solution: D-Adaptation, Prodigy.
+
+Both emit the whole step, learning rate included. Their estimates are from sums over the whole tree
+of what the rules are about to make, formed in a pass of their own that stores nothing.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import finite, name_of, non_negative, positive, shown, unit_interval
+from gradxform.numerics import bias_correction, safe_increment
+from gradxform.transforms.shared import columns, copied, rate_at, ratio_or_zero, tree_sums
+from gradxform.trees import zeros_like
+from gradxform.types import Array, ScalarOrSchedule, Slot
+
+
+def _check_betas(part: Any) -> None:
+    pair = part.betas
+    numbers = [isinstance(x, int | float | Array) and not isinstance(x, bool) for x in pair]
+    if len(pair) != 2 or not all(numbers):
+        raise TypeError(f"{name_of(part)}: betas must be a pair of numbers, got {shown(pair)}.")
+    if not all(0 <= x < 1 for x in pair if not isinstance(x, Array)):
+        raise ValueError(f"{name_of(part)}: betas must both be in [0, 1), got {shown(pair)}.")
+
+
+def _corrected(betas: tuple[Any, ...], count: Array) -> Array:
+    """Adam's correction of both moments, as one factor of the step."""
+    b1, b2 = betas
+    return bias_correction(b1, count) / jnp.sqrt(bias_correction(b2, count))
+
+
+def _sum_of_gradients(s, g, keep, add):
+    return keep * s + add * g
+
+
+class DAdaptAdamWState(NamedTuple):
+    """State of `step_by_dadapt_adamw`."""
+
+    exp_avg: Slot  # like params, at least float32; the average m of the scaled gradient
+    exp_avg_sq: Slot  # like params, at least float32; the second moment v
+    grad_sum: Slot  # like params, at least float32; the slower average s of the scaled gradient
+    estim_lr: Array  # float32 scalar; the estimate d
+    numerator_weighted: Array  # float32 scalar; what d is estimated from, r
+    count: Array  # int32 scalar; the number of updates so far
+
+
+def _dadapt_sums(g, m, v, s, p, keep, add, eps):
+    return g * s / (jnp.sqrt(v) + eps), jnp.abs(_sum_of_gradients(s, g, keep, add))
+
+
+@transform
+class step_by_dadapt_adamw(ArrayRule):
+    """AdamW whose learning rate is estimated by D-Adaptation: the whole step.
+
+    Update rule, from m = v = s = r = 0, d = estim_lr0 and t = 1, 2, ..., with q = sqrt(b2), and
+    sums and products over the whole tree:
+
+        k = d lr(t-1) sqrt(1 - b2^t) / (1 - b1^t)
+        r <- q r + (1 - q) k <g, s / (sqrt(v) + eps)>
+        s <- q s + (1 - q) k g
+        m <- b1 m + (1 - b1) k g
+        v <- b2 v + (1 - b2) g^2
+        u = -m / (sqrt(v) + eps) - weight_decay k p
+        d <- max(d, r / ((1 - q) sum |s|))
+
+    Leave the learning rate at 1 and let a schedule shape it: a warmup, then a fall to 0. Without
+    any gradient d stays (Optax makes it NaN, for good).
+
+    Args:
+      learning_rate: at least 0, or a schedule.
+      betas: the decays (b1, b2) of the moments, each in [0, 1).
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      estim_lr0: the first d, greater than 0 and well below what is needed.
+      weight_decay: at least 0.
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+
+    Reference: Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation, 2023,
+    Algorithm 5, D-Adapted Adam.
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    estim_lr0: float = 1e-6
+    weight_decay: float = 0.0
+
+    locality = "tree"
+    needs_params = True
+
+    def __post_init__(self):
+        _check_betas(self)
+        non_negative(self, "learning_rate", "eps", "weight_decay")
+        positive(self, "estim_lr0")
+        finite(self, "learning_rate", "eps", "estim_lr0", "weight_decay")
+
+    def init(self, params):
+        """Return averages of zeros and the first estimate."""
+        return DAdaptAdamWState(
+            exp_avg=zeros_like(params),
+            exp_avg_sq=zeros_like(params),
+            grad_sum=zeros_like(params),
+            estim_lr=jnp.asarray(self.estim_lr0, jnp.float32),
+            numerator_weighted=jnp.zeros((), jnp.float32),
+            count=jnp.zeros((), jnp.int32),
+        )
+
+    def prepare(self, updates, state, params):
+        """Return the new estimate, and the step size that the old one gives."""
+        count, q = safe_increment(state.count), self.betas[1] ** 0.5
+        k = state.estim_lr * rate_at(self.learning_rate, state.count)
+        k = k * _corrected(self.betas, count)
+        leaves = columns(self, updates, state, params)
+        product, size = tree_sums(_dadapt_sums, leaves, q, (1 - q) * k, self.eps)
+        r = q * state.numerator_weighted + (1 - q) * k * product
+        d = jnp.maximum(state.estim_lr, ratio_or_zero(r, (1 - q) * size))
+        state = state._replace(estim_lr=d, numerator_weighted=r, count=count)
+        return state, k
+
+    def rule(self, g, m, v, s, p, k):
+        """Return the step, the moments and the slower average."""
+        (b1, b2), q = self.betas, self.betas[1] ** 0.5
+        s = _sum_of_gradients(s, g, q, (1 - q) * k)
+        m = b1 * m + ((1 - b1) * k) * g
+        v = b2 * v + (1 - b2) * jnp.square(g)
+        u = -m / (jnp.sqrt(v) + self.eps)
+        return u - (self.weight_decay * k) * p, m, v, s
+
+
+class ProdigyState(NamedTuple):
+    """State of `step_by_prodigy`."""
+
+    exp_avg: Slot  # like params, at least float32; the average m of the scaled gradient
+    exp_avg_sq: Slot  # like params, at least float32; the second moment v of the scaled gradient
+    grad_sum: Slot  # like params, at least float32; the decaying sum s of scaled gradients
+    params0: Slot  # like params, at least float32; where the parameters began, p0
+    estim_lr: Array  # float32 scalar; the estimate d
+    numerator_weighted: Array  # float32 scalar; what d is estimated from, r
+    count: Array  # int32 scalar; the number of updates so far
+
+
+def _prodigy_sums(g, m, v, s, p0, p, keep, add):
+    return g * (p0 - p), jnp.abs(_sum_of_gradients(s, g, keep, add))
+
+
+@transform
+class step_by_prodigy(ArrayRule):
+    """AdamW whose learning rate is estimated by Prodigy: the whole step.
+
+    Update rule, from m = v = s = r = 0, d = d0 = estim_lr0, p0 = the parameter at `init` and
+    t = 1, 2, ..., with sums and products over the whole tree:
+
+        k = d lr(t-1) sqrt(1 - b2^t) / (1 - b1^t)
+        r <- beta3 r + (d / d0) k <g, p0 - p>
+        s <- beta3 s + (d / d0) k g      (with safeguard_warmup: (d / d0) d g)
+        d' = max(d, estim_lr_coef r / sum |s|)
+        m <- b1 m + (1 - b1) d g
+        v <- b2 v + (1 - b2) d^2 g^2
+        u = -k m / (sqrt(v) + d' eps) - weight_decay k p
+        d <- d'
+
+    Leave the learning rate at 1 and let a schedule shape it: a fall to 0, after a warmup if need
+    be. Without any gradient d stays (Optax makes it NaN, for good). As in Optax, eps meets the new
+    estimate, and the step is corrected as Adam's.
+
+    Args:
+      learning_rate: at least 0, or a schedule.
+      betas: the decays (b1, b2) of the moments, each in [0, 1).
+      beta3: the decay of the sums behind the estimate, in [0, 1); None: sqrt(b2).
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      estim_lr0: the first d, greater than 0 and well below what is needed.
+      estim_lr_coef: what the estimates are multiplied by, greater than 0; 0.5 to 2 is usual.
+      weight_decay: at least 0.
+      safeguard_warmup: whether to keep the learning rate out of s, for long warmups.
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+
+    Reference: Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner,
+    2023, Algorithm 4, Prodigy in Adam's form.
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    beta3: float | None = None
+    eps: float = 1e-8
+    estim_lr0: float = 1e-6
+    estim_lr_coef: float = 1.0
+    weight_decay: float = 0.0
+    safeguard_warmup: bool = False
+
+    locality = "tree"
+    needs_params = True
+
+    def __post_init__(self):
+        _check_betas(self)
+        unit_interval(self, "beta3")
+        non_negative(self, "learning_rate", "eps", "weight_decay")
+        positive(self, "estim_lr0", "estim_lr_coef")
+        finite(self, "learning_rate", "eps", "estim_lr0", "estim_lr_coef", "weight_decay")
+
+    def init(self, params):
+        """Return averages of zeros, where the parameters are, and the first estimate."""
+        return ProdigyState(
+            exp_avg=zeros_like(params),
+            exp_avg_sq=zeros_like(params),
+            grad_sum=zeros_like(params),
+            params0=copied(params),
+            estim_lr=jnp.asarray(self.estim_lr0, jnp.float32),
+            numerator_weighted=jnp.zeros((), jnp.float32),
+            count=jnp.zeros((), jnp.int32),
+        )
+
+    def _beta3(self):
+        return self.betas[1] ** 0.5 if self.beta3 is None else self.beta3
+
+    def prepare(self, updates, state, params):
+        """Return the new estimate; the old one, the step size, the sum's weight and the eps."""
+        count, d, beta3 = safe_increment(state.count), state.estim_lr, self._beta3()
+        k = d * rate_at(self.learning_rate, state.count) * _corrected(self.betas, count)
+        grown = d / self.estim_lr0
+        add = grown * (d if self.safeguard_warmup else k)
+        leaves = columns(self, updates, state, params)
+        product, size = tree_sums(_prodigy_sums, leaves, beta3, add)
+        r = beta3 * state.numerator_weighted + grown * k * product
+        new = jnp.maximum(d, ratio_or_zero(self.estim_lr_coef * r, size))
+        state = state._replace(estim_lr=new, numerator_weighted=r, count=count)
+        return state, d, k, add, new * self.eps
+
+    def rule(self, g, m, v, s, p0, p, d, k, add, eps):
+        """Return the step, the moments, the sum and the beginning."""
+        b1, b2 = self.betas
+        s = _sum_of_gradients(s, g, self._beta3(), add)
+        m = b1 * m + ((1 - b1) * d) * g
+        v = b2 * v + (1 - b2) * jnp.square(d * g)
+        u = -k * (m / (jnp.sqrt(v) + eps))
+        return u - (self.weight_decay * k) * p, m, v, s, p0

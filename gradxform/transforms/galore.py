@@ -1,0 +1,208 @@
+"""GaLore: any rule of gradients, run on projections of low rank."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import lift, trees
+from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.errors import at_least, finite, name_of
+from gradxform.numerics import at_least_float32, cast, safe_increment
+from gradxform.running import check_state
+from gradxform.transforms.adam import scale_by_adam
+from gradxform.transforms.dimensions import (
+    GaLoreDimensionNumbers,
+    MatrixAxes,
+    axes_of,
+    check_numbers,
+    matrices,
+    static_integers,
+)
+from gradxform.types import Array, Slot, StaticTree
+
+
+class GaLoreState(NamedTuple):
+    """State of `scale_by_galore`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    base_optimizer_state: Any  # the state of the base transform, for the projected parameters
+    projector: Slot  # (longer side, rank), at least float32; (0, 0) for what is not projected
+
+
+@transform
+class scale_by_galore(Transform):
+    """Run a transform on projections of the gradients of matrices, and project back.
+
+    Update rule for a matrix G of n rows and k columns; every `update_proj_gap` steps, from the
+    first, P is computed anew, the leading `rank` singular vectors of the longer side of G:
+
+        R = P^T G        (n >= k; else R = G P)
+        S = base_optimizer(R)
+        u = scale P S    (else u = scale S P^T)
+
+    So the state of the base transform has the size of R. Parameters that are no matrices go to it
+    as they are. The base transform is given no parameters; weight decay belongs after this, where
+    `galore` has it.
+
+    The signs of singular vectors are arbitrary. They do not matter within a period, but what the
+    base transform carries over to the next (its momentum) meets vectors of other signs, and other
+    meanings: on another machine training takes another, equally good course.
+
+    Args:
+      rank: the number of singular vectors, at least 1.
+      update_proj_gap: the number of steps for which P is kept, at least 1.
+      scale: any finite number.
+      base_optimizer: a transform that needs no parameters; None for `scale_by_adam()`.
+      weight_dimension_numbers: `GaLoreDimensionNumbers` for all parameters of two dimensions or
+        more, a tree of them with None for what is not projected (a prefix of the parameters will
+        do), or a function of the parameters that returns one. None: parameters of two dimensions
+        are matrices.
+
+    Raises:
+      ValueError: at init and update, if dimension numbers do not fit a parameter.
+
+    Reference: Zhao et al., GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection,
+    2024, Algorithm 1.
+    """
+
+    rank: int = 128
+    update_proj_gap: int = 200
+    scale: float = 1.0
+    base_optimizer: Any = None
+    weight_dimension_numbers: StaticTree = None
+
+    def __post_init__(self):
+        static_integers(self, "rank")
+        at_least(self, 1, "rank", "update_proj_gap")
+        finite(self, "scale")
+        if self.base_optimizer is not None:
+            check_transform(self, self.base_optimizer, "base_optimizer")
+        check_numbers(self, "weight_dimension_numbers", GaLoreDimensionNumbers)
+
+    @property
+    def locality(self) -> str:
+        """That of the base transform, but at least the array."""
+        return "tree" if locality_of(self._base()) == "tree" else "array"
+
+    def _base(self):
+        return scale_by_adam() if self.base_optimizer is None else self.base_optimizer
+
+    def _matrices(self, tree):
+        """The axes of every leaf of a tree; None for what is not projected."""
+        given, one = self.weight_dimension_numbers, None
+        if given is None or isinstance(given, GaLoreDimensionNumbers):
+            given, one = None, given
+        out = []
+        for path, x, axes in matrices(self, given, GaLoreDimensionNumbers, tree):
+            if given is None and (jnp.ndim(x) == 2 if one is None else jnp.ndim(x) >= 2):
+                axes = axes_of(self, path, x, one or GaLoreDimensionNumbers())
+            if axes is not None and axes.batch:
+                raise ValueError(
+                    f"{name_of(self)}: the dimension numbers of {trees.said(path)} name only axes "
+                    f"{sorted(axes.rows + axes.columns)} of shape {jnp.shape(x)}; every axis must "
+                    "be one of rows or columns."
+                )
+            out.append(axes if jnp.size(x) else None)  # an empty matrix has nothing to project
+        return out
+
+    def init(self, params):
+        """Return projectors of zeros, and the base state for the projected parameters."""
+        trees.check_params(self, params)
+        ps, treedef = jax.tree.flatten(params)
+        projectors, projected = [], []
+        for p, axes in zip(ps, self._matrices(params), strict=True):
+            dtype = at_least_float32(trees.dtype_of(p))
+            if axes is None:
+                projectors.append(jnp.zeros((0, 0), dtype))
+                projected.append(trees.zeros_like(p))
+            else:
+                _, n, k = axes.sizes(p.shape)
+                r = min(self.rank, n, k)
+                projectors.append(jnp.zeros((max(n, k), r), dtype))
+                projected.append(jnp.zeros((r, k) if n >= k else (n, r), dtype))
+        return GaLoreState(
+            count=jnp.zeros((), jnp.int32),
+            base_optimizer_state=self._base().init(jax.tree.unflatten(treedef, projected)),
+            projector=jax.tree.unflatten(treedef, projectors),
+        )
+
+    def update(self, updates, state, params=None, **extra):
+        """Return what the base transform makes of the projections, projected back."""
+        check_state(self, state, GaLoreState)
+        gs, treedef = jax.tree.flatten(updates)
+        if params is not None:
+            ps = trees.align(self, updates, treedef, params, "the parameters have")
+            trees.check_like(self, updates, ps.leaves(), "the parameter has")
+        projector = trees.align(self, updates, treedef, state.projector, "the state has")
+        axes, projectors = self._matrices(updates), projector.leaves()
+
+        due = state.count % self.update_proj_gap == 0
+        low = [cast(jnp.asarray(g), p.dtype) for g, p in zip(gs, projectors, strict=True)]
+        kinds = [
+            (kind, [i for i, a in enumerate(axes) if a == kind]) for kind in dict.fromkeys(axes)
+        ]
+        for kind, mine in kinds:
+            if kind is not None:
+                columns = [[low[i] for i in mine], [projectors[i] for i in mine]]
+                done = lift.map_rows(_Projected(kind), columns, due)
+                for i, (r, p) in zip(mine, done, strict=True):
+                    low[i], projectors[i] = r, p
+
+        low, base_state = call_update(
+            self._base(),
+            jax.tree.unflatten(treedef, low),
+            state.base_optimizer_state,
+            None,
+            extra,
+        )
+        us = treedef.flatten_up_to(low)
+        for kind, mine in kinds:
+            columns = [[x[i] for i in mine] for x in (us, projectors, gs)]
+            scale = () if kind is None else (self.scale,)
+            for i, u in zip(mine, lift.map_rows(_Returned(kind), columns, *scale), strict=True):
+                us[i] = u
+        return jax.tree.unflatten(treedef, us), GaLoreState(
+            count=safe_increment(state.count),
+            base_optimizer_state=base_state,
+            projector=projector.rebuilt(projectors),
+        )
+
+
+@dataclass(frozen=True)
+class _Projected:
+    """The projection of one gradient; the key of its compiled call."""
+
+    axes: MatrixAxes
+
+    def __call__(self, g, projector, due):
+        """Return the projection and the projector."""
+        g = self.axes.to_matrices(g)[0]
+        left = g.shape[0] >= g.shape[1]
+
+        def singular_vectors():
+            u, _, vh = jnp.linalg.svd(g, full_matrices=False)
+            vectors = u if left else jnp.conj(vh).T
+            return vectors[:, : projector.shape[1]]
+
+        projector = lax.cond(due, singular_vectors, lambda: projector)
+        return (jnp.conj(projector).T @ g if left else g @ projector), projector
+
+
+@dataclass(frozen=True)
+class _Returned:
+    """The way back; the key of its compiled call."""
+
+    axes: MatrixAxes | None
+
+    def __call__(self, u, projector, g, scale=None):
+        """Return the update in the shape and dtype of the gradient."""
+        if self.axes is None:
+            return cast(u, g.dtype)
+        _, n, k = self.axes.sizes(g.shape)
+        u = projector @ u if n >= k else u @ jnp.conj(projector).T
+        return cast(
+            cast(jnp.asarray(scale), u.dtype) * self.axes.from_matrices(u, g.shape), g.dtype
+        )

@@ -1,0 +1,137 @@
+"""GGT: a full-matrix preconditioner from a window of past gradients."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import lift, linalg, trees
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import at_least, finite, non_negative, positive, unit_interval
+from gradxform.numerics import cast, promote, safe_increment
+from gradxform.transforms.dimensions import static_integers
+from gradxform.types import Array, Slot
+
+
+class ScaleByGgtState(NamedTuple):
+    """State of `scale_by_ggt`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the average m of the gradient
+    buffer: Slot  # for each parameter (window, *shape): the last averages, the oldest replaced next
+
+
+@transform
+class scale_by_ggt(ArrayRule):
+    """Divide the gradient by the root of the matrix of its last averages, over all parameters.
+
+    Update rule, all parameters in one vector, from m = 0 and t = 1, 2, ...; M has the last `window`
+    averages as columns (zeros for those that are yet to come), divided by sqrt(min(t, window)):
+
+        m <- b1 m + (1 - b1) g
+        U diag(s) U^T = M^T M + svd_eps I
+        c = U^T M^T m
+        u = M U (c / (sqrt(s) + sigma_eps)^3)
+        u <- u + (m - M U (c / s)) / sqrt(min(s))        (only if sqrt(min(s)) > eps)
+
+    All of it is one combination of the averages in the buffer, whose `window` weights come from the
+    matrix M^T M: the large matrix M M^T is never formed, and what cancels in m - M U (c / s)
+    cancels on paper. Memory: `window` arrays like the parameters.
+
+    u has a norm of about sqrt(min(t, window)), over all parameters together: learning rates want to
+    be larger than Adam's. With an eps below sqrt(svd_eps), as by default, the last line always
+    holds; it matters where the averages are below sqrt(svd_eps), and makes u = m / sqrt(svd_eps).
+
+    Args:
+      b1: the decay of the average, in [0, 1).
+      window: how many averages are kept, at least 1.
+      eps: the root of the smallest eigenvalue above which the rest of m is used too, at least 0.
+      svd_eps: added to the eigenvalues, greater than 0.
+      sigma_eps: added to their roots, at least 0.
+
+    Reference: Agarwal et al., Efficient Full-Matrix Adaptive Regularization, 2019, Algorithm 1 and
+    section 3; of the decays of past gradients there, this has that of the average m only, as
+    TensorFlow's contrib optimizer has.
+    """
+
+    b1: float = 0.9
+    window: int = 10
+    eps: float = 1e-4
+    svd_eps: float = 1e-6
+    sigma_eps: float = 1e-2
+
+    locality = "tree"
+
+    def __post_init__(self):
+        unit_interval(self, "b1")
+        static_integers(self, "window")
+        at_least(self, 1, "window")
+        non_negative(self, "eps", "sigma_eps")
+        positive(self, "svd_eps")
+        finite(self, "eps", "svd_eps", "sigma_eps")
+
+    def init(self, params):
+        """Return an average and a buffer of zeros."""
+        mu = trees.zeros_like(params)
+        past = jax.tree.map(lambda m: jnp.stack([m] * self.window), mu)
+        return ScaleByGgtState(count=jnp.zeros((), jnp.int32), mu=mu, buffer=past)
+
+    def prepare(self, updates, state, params):
+        """Return the state with the new average in the buffer, and the weights of the averages."""
+        gs, treedef = jax.tree.flatten(updates)
+        mu = trees.align(self, updates, treedef, state.mu, "the state's mu has")
+        buffer = trees.align(self, updates, treedef, state.buffer, "the state's buffer has")
+        if params is not None:
+            ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
+            trees.check_like(self, updates, ps, "the parameter has")
+        trees.check_like(self, updates, mu.leaves(), "the state's mu has")
+
+        count = safe_increment(state.count)
+        column = jnp.mod(state.count, self.window)
+        scalars = (column, self.b1, 1 - self.b1)
+        done = lift.map_rows(_remember, [gs, mu.leaves(), buffer.leaves()], *scalars)
+        state = state._replace(
+            count=count,
+            mu=mu.rebuilt([m for m, _, _ in done]),
+            buffer=buffer.rebuilt([past for _, past, _ in done]),
+        )
+        gram = functools.reduce(_add, [gram for _, _, gram in done], jnp.zeros((), jnp.float32))
+        if not done:
+            return state, jnp.zeros(self.window, jnp.float32)
+        columns = cast(jnp.minimum(count, self.window), gram.dtype)
+        return state, self._weights(gram / columns, column)
+
+    def _weights(self, a, column):
+        """The weight of every average in u, from A = M^T M.
+
+        With k = min(t, window) and e the unit vector of the newest column, m = sqrt(k) M e. So c =
+        sqrt(k) U^T A e = sqrt(k) l q, where l = s - svd_eps are the eigenvalues of A and q = U^T e,
+        and m - M U (c / s) = sqrt(k) M U (q svd_eps / s). The factor sqrt(k) is that in M.
+        """
+        values, u = linalg.eigen(a)
+        l = jnp.maximum(values, 0)
+        s = l + self.svd_eps
+        smallest = jnp.sqrt(jnp.min(s))
+        rest = jnp.where(smallest > self.eps, self.svd_eps / (s * smallest), 0)
+        q = lax.dynamic_index_in_dim(u, column, keepdims=False)
+        return linalg.matmul(u, q * (l / (jnp.sqrt(s) + self.sigma_eps) ** 3 + rest))
+
+    def rule(self, g, m, past, p, weights):
+        """Return the combination of the averages."""
+        return jnp.tensordot(weights, past, axes=1, precision=linalg.HIGHEST), m, past
+
+
+def _remember(g, m, past, column, old, new):
+    """The new average, the averages with it, and all products of two of them."""
+    old, new = (cast(jnp.asarray(x), m.dtype) for x in (old, new))
+    m = old * m + new * cast(jnp.asarray(g), m.dtype)
+    past = lax.dynamic_update_index_in_dim(past, m, column, 0)
+    axes = tuple(range(1, past.ndim))
+    return m, past, jnp.tensordot(past, past, axes=(axes, axes), precision=linalg.HIGHEST)
+
+
+def _add(a, b):
+    dtype = promote(a.dtype, b.dtype)
+    return cast(a, dtype) + cast(b, dtype)

@@ -1,0 +1,85 @@
+"""Dual averaging of momentum SGD: MADGRAD."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import finite, non_negative, unit_interval
+from gradxform.numerics import safe_increment
+from gradxform.transforms.shared import copied, rate_at
+from gradxform.trees import zeros_like
+from gradxform.types import Array, ScalarOrSchedule, Slot
+
+
+class MadgradState(NamedTuple):
+    """State of `scale_by_madgrad`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    grad_sum_sq: Slot  # like params, at least float32; the weighted sum v of squared gradients
+    s: Slot  # like params, at least float32; the weighted sum s of gradients
+    x0: Slot  # like params, at least float32; where the parameters began
+
+
+@transform
+class scale_by_madgrad(ArrayRule):
+    """Move towards the dual average of all gradients so far: the whole step.
+
+    Update rule, from v = s = 0, x0 = the parameter at `init`, with n = 0, 1, ... the number of
+    earlier updates:
+
+        k = (learning_rate(n) + eps) sqrt(n + 1)
+        s <- s + k g
+        v <- v + k g^2
+        u = (1 - momentum) (x0 - s / (cbrt(v) + eps) - p)
+
+    The learning rate is inside (as in the authors' code, so is eps), and the step points downhill
+    already. Weight decay pulls towards 0 while s remembers x0: use little or none. To be the last
+    part of a chain: what it emits must be applied as it is.
+
+    Args:
+      learning_rate: at least 0, or a schedule.
+      momentum: how much of the way is left for later steps, in [0, 1).
+      eps: added to the root and to the learning rate, at least 0. With 0, an entry that never had a
+        gradient stays at x0 (in Optax it becomes NaN).
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+
+    Reference: Defazio and Jelassi, Adaptivity without Compromise: A Momentumized, Adaptive, Dual
+    Averaged Gradient Method for Stochastic Optimization, 2021, Algorithm 1.
+    """
+
+    learning_rate: ScalarOrSchedule
+    momentum: float = 0.9
+    eps: float = 1e-6
+
+    locality = "entry"
+    needs_params = True
+
+    def __post_init__(self):
+        non_negative(self, "learning_rate", "eps")
+        finite(self, "learning_rate", "eps")
+        unit_interval(self, "momentum")
+
+    def init(self, params):
+        """Return sums of zeros, and where the parameters are."""
+        return MadgradState(
+            count=jnp.zeros((), jnp.int32),
+            grad_sum_sq=zeros_like(params),
+            s=zeros_like(params),
+            x0=copied(params),
+        )
+
+    def prepare(self, updates, state, params):
+        """Return the advanced count and the weight of this step's gradient."""
+        count = safe_increment(state.count)
+        rate = rate_at(self.learning_rate, state.count) + self.eps
+        return state._replace(count=count), rate * jnp.sqrt(count.astype(jnp.float32))
+
+    def rule(self, g, v, s, x0, p, k):
+        """Return the step, the sums and the beginning."""
+        s, v = s + k * g, v + k * jnp.square(g)
+        below = jnp.cbrt(v) + self.eps
+        z = x0 - s / jnp.where(below > 0, below, 1)
+        return (1 - self.momentum) * (z - p), v, s, x0

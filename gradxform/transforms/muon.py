@@ -1,0 +1,312 @@
+"""Muon: momentum whose matrices are orthogonalized."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform import lift, linalg, trees
+from gradxform.base import EmptyState, Transform, transform
+from gradxform.errors import (
+    at_least,
+    finite,
+    name_of,
+    non_negative,
+    one_of,
+    shown,
+    unit_interval,
+)
+from gradxform.numerics import (
+    at_least_float32,
+    bias_correction,
+    cast,
+    promote,
+    real_dtype,
+    safe_increment,
+)
+from gradxform.registry import value
+from gradxform.running import check_state
+from gradxform.transforms.dimensions import (
+    MatrixAxes,
+    MuonDimensionNumbers,
+    check_numbers,
+    matrices,
+    static_integers,
+)
+from gradxform.types import Array, DType, PyTree, Slot, StaticTree
+from gradxform.values import Value
+
+# Coefficients of the orthogonalization by name. One row is repeated; of several, each is a turn.
+NS_COEFFS: dict[str, tuple[Any, ...]] = {
+    "standard": (3.4445, -4.7750, 2.0315),
+    "dion": (
+        (4.0848, -6.8946, 2.9270),
+        (3.9505, -6.3029, 2.6377),
+        (3.7418, -5.5913, 2.3037),
+        (2.8769, -3.1427, 1.2046),
+        (2.8366, -3.0525, 1.2012),
+    ),
+}
+
+
+class MuonState(NamedTuple):
+    """State of `scale_by_muon`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the average m of the gradient
+    ns_coeffs: Array  # float32 (3,) or (turns, 3); the coefficients of the orthogonalization
+
+
+@transform
+class scale_by_muon(Transform):
+    """Orthogonalize a moving average of the gradient, matrix by matrix.
+
+    Update rule, from m = 0 and t = 1, 2, ...:
+
+        m <- beta m + (1 - beta) g
+        a = m / (1 - beta^t)
+        u = NewtonSchulz(a)      (adaptive: u <- <a, u> u)
+
+    With nesterov, a = beta m / (1 - beta^(t+1)) + (1 - beta) g / (1 - beta^t). NewtonSchulz keeps
+    the singular vectors and brings all singular values near 1 (some 0.7 to 1.2), by a few matrix
+    products.
+
+    For the hidden matrices of a network; embeddings, heads and vectors are for another rule, which
+    `muon` arranges. Computed in float32, with products in the precision that JAX is told to use
+    (`jax.default_matmul_precision`): on accelerators bfloat16 does well.
+
+    Args:
+      ns_coeffs: three numbers for all turns, or three for each turn.
+      ns_steps: the number of turns, at least 1; with three numbers for each turn at least as many.
+      beta: the decay of the average, in [0, 1).
+      eps: added to the norm of a matrix, at least 0; with 0 a gradient of zeros becomes NaN.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      nesterov: whether to look one step ahead. Keyword-only.
+      adaptive: whether to scale u by the dual norm of a, so that it follows the gradient's size.
+        Keyword-only.
+      preconditioning: what a matrix is divided by first: "frobenius", "spectral", "aol" or
+        "schatten"; see `linalg.orthogonalize`. Keyword-only.
+      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them (a prefix
+        of the parameters will do), or a function of the parameters that returns one. None, also
+        for one parameter: it has two dimensions. Keyword-only.
+
+    Raises:
+      ValueError: at init and update, if a parameter is no matrix, or its numbers do not fit.
+
+    Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024;
+    Bernstein and Newhouse, Old Optimizer, New Norm: An Anthology, 2024, for adaptive.
+    """
+
+    ns_coeffs: tuple[Any, ...] = NS_COEFFS["standard"]
+    ns_steps: int = 5
+    beta: float = 0.95
+    eps: float = 1e-8
+    mu_dtype: DType = None
+    nesterov: bool = field(default=True, kw_only=True)
+    adaptive: bool = field(default=False, kw_only=True)
+    preconditioning: str = field(default="frobenius", kw_only=True)
+    weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+
+    locality = "array"
+
+    def __post_init__(self):
+        object.__setattr__(self, "ns_coeffs", self._coefficients())
+        static_integers(self, "ns_steps")
+        at_least(self, 1, "ns_steps")
+        unit_interval(self, "beta")
+        non_negative(self, "eps")
+        finite(self, "eps")
+        one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+        rows = len(self.ns_coeffs)
+        if isinstance(self.ns_coeffs[0], tuple) and rows > self.ns_steps:
+            raise ValueError(
+                f"{name_of(self)}: ns_coeffs has {rows} turns, ns_steps allows {self.ns_steps}."
+            )
+
+    def _coefficients(self) -> tuple[Any, ...]:
+        """The coefficients as a tuple of numbers, or of tuples of numbers."""
+        try:
+            made: Any = np.asarray(self.ns_coeffs, np.float64)
+        except (TypeError, ValueError):
+            made = np.zeros(0)
+        good = made.shape == (3,) or (made.ndim == 2 and made.shape[1] == 3 and len(made))
+        words = any(isinstance(x, str) for x in jax.tree.leaves(self.ns_coeffs))
+        if words or not good or not np.isfinite(made).all():
+            raise ValueError(
+                f"{name_of(self)}: ns_coeffs must be three numbers, or three for each turn, "
+                f"got {shown(self.ns_coeffs)}."
+            )
+        return tuple(tuple(x) if isinstance(x, list) else x for x in made.tolist())
+
+    def init(self, params):
+        """Return an average of zeros, and the coefficients."""
+        trees.check_params(self, params)
+        _matrices(self, self.weight_dimension_numbers, params)
+        return MuonState(
+            count=jnp.zeros((), jnp.int32),
+            mu=trees.zeros_like(params, self.mu_dtype),
+            ns_coeffs=jnp.asarray(self.ns_coeffs, jnp.float32),
+        )
+
+    def update(self, updates, state, params=None, **extra):
+        """Return the orthogonalized averages."""
+        check_state(self, state, MuonState)
+        gs, treedef = jax.tree.flatten(updates)
+        mu = trees.align(self, updates, treedef, state.mu, "the state's mu has")
+        _check_like(self, updates, treedef, params, mu)
+        axes = _matrices(self, self.weight_dimension_numbers, updates)
+
+        count = safe_increment(state.count)
+        now = bias_correction(self.beta, count)
+        of_m, of_g = now, jnp.zeros((), jnp.float32)
+        if self.nesterov:
+            of_m = self.beta * bias_correction(self.beta, safe_increment(count))
+            of_g = (1 - self.beta) * now
+        coefficients = state.ns_coeffs
+        if coefficients.ndim == 1:
+            coefficients = jnp.broadcast_to(coefficients[None], (self.ns_steps, 3))
+        scalars = (self.beta, 1 - self.beta, of_m, of_g, coefficients, self.eps)
+        us, ms = list(gs), mu.leaves()
+        for kind in dict.fromkeys(axes):
+            one = _Orthogonalized(kind, self.nesterov, self.adaptive, self.preconditioning)
+            mine = [i for i, a in enumerate(axes) if a == kind]
+            done = lift.map_rows(one, [[gs[i] for i in mine], [ms[i] for i in mine]], *scalars)
+            for i, (u, m) in zip(mine, done, strict=True):
+                us[i], ms[i] = u, m
+        new = MuonState(count=count, mu=mu.rebuilt(ms), ns_coeffs=state.ns_coeffs)
+        return jax.tree.unflatten(treedef, us), new
+
+
+@dataclass(frozen=True)
+class _Orthogonalized:
+    """The step of Muon for one array; the key of its compiled call."""
+
+    axes: MatrixAxes
+    nesterov: bool
+    adaptive: bool
+    preconditioning: str
+
+    def __call__(self, g, m, old, new, of_m, of_g, coefficients, eps):
+        """Return the update and the average."""
+        dtype = at_least_float32(promote(g.dtype, m.dtype))
+        old, new, of_m, of_g = (cast(jnp.asarray(x), dtype) for x in (old, new, of_m, of_g))
+        eps = cast(jnp.asarray(eps), real_dtype(dtype))
+        wide = cast(jnp.asarray(g), dtype)
+        mean = old * cast(m, dtype) + new * wide
+        a = of_m * mean + of_g * wide if self.nesterov else of_m * mean
+        u = linalg.orthogonalize(self.axes.to_matrices(a), coefficients, self.preconditioning, eps)
+        u = self.axes.from_matrices(u, g.shape)
+        if self.adaptive:
+            u = jnp.sum(jnp.conj(a) * u) * u
+        return cast(u, g.dtype), cast(mean, m.dtype)
+
+
+@transform
+class scale_by_shape(Transform):
+    """Multiply the update of every matrix by a factor of its shape, so that its size fits.
+
+    Update rule, with n the number of rows of a matrix and k that of its columns:
+
+        u = sqrt(max(1, k / n)) g                       (without consistent_rms)
+        u = consistent_rms sqrt(max(n, k)) g
+
+    An orthogonal matrix has entries of mean square 1 / max(n, k). The first keeps learning rates
+    when a network is made wider, the second makes the mean square that of Adam's updates.
+
+    Args:
+      weight_dimension_numbers: as in `scale_by_muon`.
+      consistent_rms: the root mean square of the entries of u, at least 0; 0.2 is that of Adam.
+
+    Raises:
+      ValueError: at update, if a parameter is no matrix, or its numbers do not fit.
+
+    Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024;
+    Liu et al., Muon is Scalable for LLM Training, 2025, equation (4), for consistent_rms.
+    """
+
+    weight_dimension_numbers: StaticTree = None
+    consistent_rms: float | None = None
+
+    locality = "array"
+
+    def __post_init__(self):
+        non_negative(self, "consistent_rms")
+        finite(self, "consistent_rms")
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+
+    def init(self, params):
+        """Return an empty state."""
+        trees.check_params(self, params)
+        _matrices(self, self.weight_dimension_numbers, params)
+        return EmptyState()
+
+    def update(self, updates, state, params=None, **extra):
+        """Return the scaled updates."""
+        check_state(self, state, EmptyState)
+        gs, treedef = jax.tree.flatten(updates)
+        _check_like(self, updates, treedef, params, None)
+        axes = _matrices(self, self.weight_dimension_numbers, updates)
+        factors = [self._factor(a.sizes(g.shape)) for a, g in zip(axes, gs, strict=True)]
+        return jax.tree.unflatten(treedef, lift.map_rows(_times, [gs, factors])), state
+
+    def _factor(self, size):
+        _, rows, columns = size
+        if self.consistent_rms is None:
+            return np.float32(max(1, columns / max(rows, 1)) ** 0.5)
+        return jnp.asarray(self.consistent_rms, jnp.float32) * max(rows, columns) ** 0.5
+
+
+def _times(g, factor):
+    wide = at_least_float32(g.dtype)
+    return cast(cast(jnp.asarray(factor), wide) * cast(jnp.asarray(g), wide), g.dtype)
+
+
+@value
+class muon_labels(Value):
+    """Label the parameters that have dimension numbers "muon" and the others "adam".
+
+    Args:
+      weight_dimension_numbers: as in `scale_by_muon`; None for one parameter labels it "adam".
+    """
+
+    weight_dimension_numbers: StaticTree
+
+    never_schedule = True
+
+    def __post_init__(self):
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+
+    def __call__(self, params: PyTree) -> PyTree:
+        """Return the tree of labels."""
+        found = {
+            path: "adam" if axes is None else "muon"
+            for path, _, axes in matrices(
+                self, self.weight_dimension_numbers, MuonDimensionNumbers, params
+            )
+        }
+        return trees.map_with_names(lambda path, _: found[path], params)
+
+
+def _check_like(part, updates, treedef, params, mu):
+    if params is not None:
+        ps = trees.align(part, updates, treedef, params, "the parameters have")
+        trees.check_like(part, updates, ps.leaves(), "the parameter has")
+    if mu is not None:
+        trees.check_like(part, updates, mu.leaves(), "the state's mu has")
+
+
+def _matrices(part: Value, given: Any, tree: PyTree) -> list[MatrixAxes]:
+    """The axes of every leaf; those of an array without numbers are its two."""
+    out = []
+    for path, x, axes in matrices(part, given, MuonDimensionNumbers, tree):
+        if axes is None and jnp.ndim(x) != 2:
+            raise ValueError(
+                f"{name_of(part)}: parameter {trees.said(path)} of shape {jnp.shape(x)} is no "
+                "matrix. Give its weight_dimension_numbers, or leave it to another transform with "
+                "muon(...) or partition(...)."
+            )
+        out.append(MatrixAxes((), (0,), (1,)) if axes is None else axes)
+    return out

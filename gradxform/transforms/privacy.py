@@ -1,0 +1,124 @@
+"""Aggregating the gradients of single examples so that none can be told from the sum."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import lift, trees
+from gradxform.base import Transform, transform
+from gradxform.errors import finite, name_of, non_negative, positive
+from gradxform.numerics import abs_sq, at_least_float32, cast
+from gradxform.running import check_state
+from gradxform.transforms.shared import live_key
+from gradxform.types import Array, Key
+
+
+class DifferentiallyPrivateAggregateState(NamedTuple):
+    """State of `differentially_private_aggregate`."""
+
+    rng_key: Array  # the PRNG key of the next draw
+
+
+def _wide(g: Any) -> Array:
+    return cast(g, at_least_float32(trees.dtype_of(g)))
+
+
+def _sum_sq_per_example(g: Any) -> Array:
+    return cast(jnp.sum(abs_sq(_wide(g)), axis=tuple(range(1, g.ndim))), jnp.float32)
+
+
+def _private_mean(g: Any, key: Any, factors: Any, deviation: Any) -> Array:
+    wide = _wide(g)
+    noise = jax.random.normal(key, g.shape[1:], wide.dtype)
+    # A sum of products would be fused with the draws, entry by entry.
+    total = jnp.tensordot(
+        cast(factors, wide.dtype), wide, axes=1, precision=jax.lax.Precision.HIGHEST
+    )
+    total = total + jnp.asarray(deviation, wide.dtype) * noise
+    return cast(total / g.shape[0], trees.dtype_of(g))
+
+
+@transform
+class differentially_private_aggregate(Transform):
+    """Clip the gradient of every example, sum, add noise, and divide by their number.
+
+    Update rule, with g[i] the gradient of example i of B, |x| the Euclidean norm over every entry
+    of the tree in float32, and z standard normal, drawn anew for every entry:
+
+        u = (sum over i of g[i] min(1, l2_norm_clip / |g[i]|) + noise_multiplier l2_norm_clip z) / B
+
+    Every gradient has a leading axis of examples, as `jax.vmap` of a gradient gives it; the updates
+    have none. To be the first part of a chain. Averaging several of these, as accumulation does,
+    changes what is private. The draws are Optax's.
+
+    Args:
+      l2_norm_clip: the largest norm of an example's gradient, greater than 0.
+      noise_multiplier: the deviation of the noise over l2_norm_clip, at least 0.
+      key: the seed of the noise: an integer or a PRNG key.
+
+    Raises:
+      ValueError: at update, if a gradient has no leading axis of examples, or another number of
+        them than the others.
+
+    Reference: Abadi et al., Deep Learning with Differential Privacy, 2016, Algorithm 1.
+    """
+
+    l2_norm_clip: float
+    noise_multiplier: float
+    key: Key
+
+    locality = "tree"
+
+    def __post_init__(self):
+        positive(self, "l2_norm_clip")
+        non_negative(self, "noise_multiplier")
+        finite(self, "l2_norm_clip", "noise_multiplier")
+
+    def init(self, params):
+        """Return the key."""
+        trees.check_params(self, params)
+        return DifferentiallyPrivateAggregateState(rng_key=live_key(self.key))
+
+    def update(self, updates, state, params=None, **extra):
+        """Return the mean of the clipped gradients, with noise."""
+        check_state(self, state, DifferentiallyPrivateAggregateState)
+        gs, treedef = jax.tree.flatten(updates)
+        self._check(updates, gs, treedef, params)
+        rng_key, *keys = jax.random.split(state.rng_key, len(gs) + 1)
+        state = DifferentiallyPrivateAggregateState(rng_key)
+        if not gs:
+            return updates, state
+        norms = jnp.sqrt(sum(lift.map_rows(_sum_sq_per_example, [gs])))
+        factors = self.l2_norm_clip / jnp.maximum(norms, self.l2_norm_clip)
+        deviation = self.l2_norm_clip * self.noise_multiplier
+        return jax.tree.unflatten(
+            treedef, lift.map_rows(_private_mean, [gs, keys], factors, deviation)
+        ), state
+
+    def _check(self, updates, gs, treedef, params):
+        ps = gs
+        if params is not None:
+            ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
+        for i, (g, p) in enumerate(zip(gs, ps, strict=True)):
+            where = f"{name_of(self)}: gradient of {trees.path_at(updates, i)}"
+            if not jnp.issubdtype(trees.dtype_of(g), jnp.floating):
+                raise TypeError(
+                    f"{where} has dtype {trees.dtype_of(g)}; only real floating gradients can be "
+                    "transformed."
+                )
+            if not jnp.ndim(g) or not g.shape[0]:
+                raise ValueError(
+                    f"{where} has shape {jnp.shape(g)}; a leading axis of examples is wanted, one "
+                    "gradient for each."
+                )
+            if g.shape[0] != gs[0].shape[0]:
+                raise ValueError(
+                    f"{where} has {g.shape[0]} examples, that of {trees.path_at(updates, 0)} has "
+                    f"{gs[0].shape[0]}."
+                )
+            if params is not None and g.shape[1:] != jnp.shape(p):
+                raise ValueError(
+                    f"{where} has shape {g.shape[1:]} after its axis of examples, the parameter "
+                    f"has {jnp.shape(p)}."
+                )

@@ -1,0 +1,344 @@
+"""Shampoo: a full-matrix preconditioner for every axis of an array."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeGuard
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import lift, linalg, schedules, trees
+from gradxform.base import Transform, transform
+from gradxform.errors import (
+    at_least,
+    closed_unit_interval,
+    finite,
+    name_of,
+    non_negative,
+    positive,
+    shown,
+)
+from gradxform.numerics import at_least_float32, cast, safe_increment, value_at
+from gradxform.running import check_state
+from gradxform.transforms.dimensions import static_integers
+from gradxform.types import Array, ScalarOrSchedule, Schedule, Slot
+
+
+class ShampooState(NamedTuple):
+    """State of `step_by_shampoo`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    gbar: Slot  # like params, at least float32; the average of the gradient
+    # Plain dicts, nested and with strings as keys, whatever containers the parameters are in: these
+    # arrays are no parameters. For each parameter a tuple with an array for each axis.
+    statistics: Any  # G, (d, d), or its diagonal, (d,)
+    roots: Any  # what the axis was last multiplied by, H; in the shape of G
+
+
+@transform
+class step_by_shampoo(Transform):
+    """Take the step of Shampoo: multiply every axis of the gradient by the root of a matrix.
+
+    Update rule for an array of k dimensions, its axis i of length d_i, with T = 1, 2, ... and from
+    G_i = 0; `*_i` contracts over all axes but i:
+
+        gbar <- gbar_decay gbar + gbar_weight g
+        G_i <- mat_gbar_decay G_i + mat_gbar_weight precond_update_interval (g *_i g)
+        H_i = (G_i / d_i + epsilon I)^(-alpha / k)
+        u = -learning_rate (gbar multiplied by H_i along each axis i)
+
+    An axis longer than `max_matrix_size` keeps the diagonal of its G_i only, every entry divided by
+    d_i as it is added (not so for vectors); there H_i is that diagonal to the power -alpha / k
+    without epsilon, and 0 where the diagonal is 0. A scalar counts as a vector of one entry.
+
+    Every number but `max_matrix_size` and `epsilon` may be a function of T, a float32 scalar, or a
+    schedule of this library, which reads T - 1, the number of earlier updates, as everywhere. This
+    emits the whole step, with the learning rate and turned downhill.
+
+    Time and memory go with d^3 and d^2 for an axis of length d: `svd_interval=20` or so makes the
+    roots affordable. With `mat_gbar_decay` of 1 the steps shrink as those of Adagrad do. There is
+    no grafting and no blocking. In float32, roots of singular matrices have three digits.
+
+    Differs from TensorFlow's contrib optimizer, whose rule this is, in that scalars are no error.
+
+    Args:
+      learning_rate: at least 0.
+      max_matrix_size: the longest axis that has a whole matrix, an integer, at least 0.
+      gbar_decay: how much of the average is kept, in [0, 1]; with the number 0.0 there is none.
+      gbar_weight: the weight of a new gradient in the average, at least 0.
+      mat_gbar_decay: how much of the matrices is kept, in [0, 1].
+      mat_gbar_weight: the weight of a new product in the matrices, at least 0.
+      svd_interval: H is computed when T is a multiple of it, and is the identity before; at least
+        1. Diagonals follow at once.
+      precond_update_interval: G is updated when T is a multiple of it; at least 1. Diagonals are
+        updated always, and with the weight as it is.
+      epsilon: added to the diagonals of the matrices, greater than 0.
+      alpha: the power, shared by the axes, greater than 0; 0.5 in the paper.
+      use_iterative_root: whether the roots are found by matrix products only, which accelerators
+        do faster. Then k / (2 alpha) must be an integer for every parameter.
+
+    Raises:
+      ValueError: at init and update, if k / (2 alpha) is no integer but must be.
+
+    Reference: Gupta et al., Shampoo: Preconditioned Stochastic Tensor Optimization, 2018,
+    Algorithm 2; Anil et al., Scalable Second Order Optimization for Deep Learning, 2021, for the
+    iterative roots.
+    """
+
+    learning_rate: ScalarOrSchedule = 1.0
+    max_matrix_size: int = 768
+    gbar_decay: ScalarOrSchedule = 0.0
+    gbar_weight: ScalarOrSchedule = 1.0
+    mat_gbar_decay: ScalarOrSchedule = 1.0
+    mat_gbar_weight: ScalarOrSchedule = 1.0
+    svd_interval: int | float | jax.Array | Schedule = 1
+    precond_update_interval: int | float | jax.Array | Schedule = 1
+    epsilon: float = 1e-4
+    alpha: ScalarOrSchedule = 0.5
+    use_iterative_root: bool = False
+
+    locality = "array"
+
+    def __post_init__(self):
+        static_integers(self, "max_matrix_size")
+        non_negative(self, "learning_rate", "gbar_weight", "mat_gbar_weight", "max_matrix_size")
+        closed_unit_interval(self, "gbar_decay", "mat_gbar_decay")
+        at_least(self, 1, "svd_interval", "precond_update_interval")
+        positive(self, "epsilon", "alpha")
+        finite(self, "learning_rate", "gbar_weight", "mat_gbar_weight", "epsilon", "alpha")
+        finite(self, "svd_interval", "precond_update_interval")
+        if self.use_iterative_root and not _is_number(self.alpha):
+            raise ValueError(
+                f"{name_of(self)}: alpha must be a Python number where use_iterative_root is True, "
+                f"got {shown(self.alpha)}."
+            )
+
+    def init(self, params):
+        """Return an average and matrices of zeros, and roots of the identity."""
+        trees.check_params(self, params)
+        self._check_leaves("parameter", params)
+        first = {path: self._first(p) for path, p in _arrays(params)}
+        return ShampooState(
+            count=jnp.zeros((), jnp.int32),
+            gbar=trees.zeros_like(params),
+            statistics=_nested({path: statistics for path, (statistics, _) in first.items()}),
+            roots=_nested({path: roots for path, (_, roots) in first.items()}),
+        )
+
+    def _first(self, p):
+        """The statistics and roots of one parameter before the first update."""
+        dtype, shape = at_least_float32(trees.dtype_of(p)), _at_least_vector(jnp.shape(p))
+        power = 1.0
+        if _at_once(self.svd_interval) and _is_number(self.alpha):  # what G = 0 has
+            power = self.epsilon ** (-self.alpha / len(shape))
+        statistics, roots = [], []
+        for d in shape:
+            whole = d <= self.max_matrix_size
+            statistics.append(jnp.zeros((d, d) if whole else d, dtype))
+            identity = jnp.eye(d, dtype=dtype) if whole else jnp.zeros(d, dtype)
+            roots.append(jnp.asarray(power, dtype) * identity)
+        return tuple(statistics), tuple(roots)
+
+    def update(self, updates, state, params=None, **extra):
+        """Return the step for every array."""
+        check_state(self, state, ShampooState)
+        self._check_leaves("gradient of", updates)
+        gs, treedef = jax.tree.flatten(updates)
+        gbar = trees.align(self, updates, treedef, state.gbar, "the state's gbar has")
+        if params is not None:
+            ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
+            trees.check_like(self, updates, ps, "the parameter has")
+        trees.check_like(self, updates, gbar.leaves(), "the state's gbar has")
+        every = [path for path, _ in _arrays(state.gbar)]
+        statistics = {path: _at(state.statistics, path) for path in every}
+        roots = {path: _at(state.roots, path) for path in every}
+        count = safe_increment(state.count)
+        scalars = self._scalars(cast(count, jnp.float32))
+        us, means, paths = list(gs), gbar.leaves(), [path for path, _ in _arrays(updates)]
+        for rank in dict.fromkeys(len(statistics[path]) for path in paths):
+            mine = [i for i, path in enumerate(paths) if len(statistics[path]) == rank]
+            rows = [(gs[i], means[i], *statistics[paths[i]], *roots[paths[i]]) for i in mine]
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            done = lift.map_rows(self._axes(rank), columns, scalars)
+            for i, (u, mean, grown, renewed) in zip(mine, done, strict=True):
+                us[i], means[i] = u, mean
+                statistics[paths[i]], roots[paths[i]] = grown, renewed
+        return jax.tree.unflatten(treedef, us), ShampooState(
+            count=count,
+            gbar=gbar.rebuilt(means),
+            statistics=_nested(statistics),
+            roots=_nested(roots),
+        )
+
+    def _scalars(self, t):
+        """Every number of the step T."""
+
+        def at(x):
+            return value_at(x, t - 1 if isinstance(x, schedules.Schedule) else t)
+
+        interval = at(self.precond_update_interval)
+        return _Scalars(
+            learning_rate=at(self.learning_rate),
+            gbar_decay=at(self.gbar_decay),
+            gbar_weight=at(self.gbar_weight),
+            decay=at(self.mat_gbar_decay),
+            weight=at(self.mat_gbar_weight),
+            interval=interval,
+            epsilon=at(self.epsilon),
+            alpha=at(self.alpha),
+            grow=jnp.mod(t, interval) < 1,
+            renew=jnp.mod(t, at(self.svd_interval)) < 1,
+        )
+
+    def _axes(self, rank):
+        """What is done with an array of that many axes."""
+        grow = None if _at_once(self.precond_update_interval) else "grow"
+        renew = "renew"
+        if _at_once(self.svd_interval):  # as often as the roots can change
+            renew = grow if _is_number(self.alpha) else None
+        averages = not (_is_number(self.gbar_decay) and self.gbar_decay == 0)
+        return _Axes(rank, averages, grow, renew, round(self._p(rank)) or None)
+
+    def _p(self, rank):
+        """Which iterative root an array of that many axes needs; 0 for none."""
+        alpha: Any = self.alpha
+        return rank / (2 * alpha) if self.use_iterative_root else 0
+
+    def _check_leaves(self, what, tree):
+        for i, x in enumerate(jax.tree.leaves(tree)):
+            if jnp.issubdtype(trees.dtype_of(x), jnp.complexfloating):
+                raise TypeError(
+                    f"{name_of(self)}: {what} {trees.path_at(tree, i)} has dtype "
+                    f"{trees.dtype_of(x)}, for which this rule is not defined. Optimize its real "
+                    "and imaginary parts as two parameters."
+                )
+            k = len(_at_least_vector(jnp.shape(x)))
+            if self._p(k) != round(self._p(k)):
+                raise ValueError(
+                    f"{name_of(self)}: use_iterative_root needs k / (2 alpha) to be an integer, "
+                    f"{what} {trees.path_at(tree, i)} has k = {k} dimensions, alpha is "
+                    f"{self.alpha}."
+                )
+
+
+class _Scalars(NamedTuple):
+    """The numbers of one step."""
+
+    learning_rate: Array
+    gbar_decay: Array
+    gbar_weight: Array
+    decay: Array
+    weight: Array
+    interval: Array
+    epsilon: Array
+    alpha: Array
+    grow: Array  # whether the matrices are updated
+    renew: Array  # whether the roots are
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """One step for one array; the key of its compiled call."""
+
+    rank: int
+    averages: bool  # whether the gradient is averaged
+    grow: str | None  # the flag that says when the matrices are updated; None: always
+    renew: str | None  # the flag that says when their roots are computed; None: always
+    p: int | None  # which iterative root; None: by eigendecomposition
+
+    def __call__(self, g, gbar, *rest):
+        """Return the step, the average, the statistics and the roots."""
+        old, (s,) = (rest[: self.rank], rest[self.rank : 2 * self.rank]), rest[2 * self.rank :]
+        dtype = gbar.dtype
+        n = _Scalars(*(x if x.dtype == bool else cast(x, dtype) for x in s))
+        x = jnp.reshape(cast(jnp.asarray(g), dtype), _at_least_vector(g.shape))
+        mean = n.gbar_weight * x
+        if self.averages:
+            mean = n.gbar_decay * jnp.reshape(gbar, x.shape) + mean
+        u, statistics, roots = mean, [], []
+        for i, (statistic, root) in enumerate(zip(*old, strict=True)):
+            if not x.size:
+                pass
+            elif statistic.ndim == 1:
+                statistic, root = self._diagonal(x, i, statistic, n)
+                u = jnp.moveaxis(u, 0, -1) * jnp.expand_dims(root, tuple(range(x.ndim - 1)))
+            else:
+                statistic, root = self._whole(x, i, statistic, root, n)
+                # The first axis goes to the end, so that each has its turn and its place again.
+                u = jnp.tensordot(u, root, axes=(0, 0), precision=linalg.HIGHEST)
+            statistics.append(statistic)
+            roots.append(root)
+        u = cast(jnp.reshape(-n.learning_rate * u, g.shape), g.dtype)
+        kept = jnp.reshape(mean, g.shape) if self.averages else gbar
+        return u, kept, tuple(statistics), tuple(roots)
+
+    def _diagonal(self, x, i, diagonal, n):
+        """The new diagonal of the statistics of axis i, and its power."""
+        others = _all_but(x, i)
+        sums = jnp.sum(x * x, axis=others) / (x.shape[i] if others else 1)
+        diagonal = n.decay * diagonal + n.weight * sums
+        none = diagonal == 0
+        power = jnp.where(none, 1, diagonal) ** (-n.alpha / self.rank)
+        return diagonal, jnp.where(none, 0, power)
+
+    def _whole(self, x, i, matrix, root, n):
+        """The new statistics of axis i, and their root."""
+        others = _all_but(x, i)
+
+        def grown():
+            product = jnp.tensordot(x, x, axes=(others, others), precision=linalg.HIGHEST)
+            return n.decay * matrix + n.weight * n.interval * product
+
+        matrix = _when(self.grow, n, grown, matrix)
+        return matrix, _when(self.renew, n, lambda: self._root(matrix / x.shape[i], n), root)
+
+    def _root(self, matrix, n):
+        if self.p is None or len(matrix) == 1:
+            return linalg.symmetric_power(matrix, -n.alpha / self.rank, n.epsilon)
+        ridge = n.epsilon * jnp.eye(len(matrix), dtype=matrix.dtype)
+        return linalg.inverse_root(linalg.square_root(matrix + ridge), self.p)
+
+
+def _arrays(tree):
+    return [(path, x) for path, x in trees.with_names(tree) if not trees.is_hole(x)]
+
+
+def _nested(found):
+    """Nested dicts from a dict by paths; what is at the root is that itself."""
+    if () in found:
+        return found[()]
+    out: dict[str, Any] = {}
+    for path, x in found.items():
+        node = out
+        for name in path[:-1]:
+            node = node.setdefault(name, {})
+        node[path[-1]] = x
+    return out
+
+
+def _at(nested, path):
+    for name in path:
+        nested = nested[name]
+    return nested
+
+
+def _when(flag, scalars, make, old):
+    """`make()` where the flag is set, else `old`; without a flag `make()`."""
+    return make() if flag is None else lax.cond(getattr(scalars, flag), make, lambda: old)
+
+
+def _all_but(x, i):
+    return tuple(k for k in range(x.ndim) if k != i)
+
+
+def _at_least_vector(shape):
+    return shape or (1,)
+
+
+def _is_number(x: Any) -> TypeGuard[float]:
+    """Whether a hyperparameter is a number that is known before a run."""
+    return isinstance(x, int | float)
+
+
+def _at_once(interval):
+    return _is_number(interval) and interval <= 1

@@ -1,0 +1,131 @@
+"""What rules share that look at the whole tree, at the loss, or back at the first parameters."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import lift, trees
+from gradxform.errors import name_of, shown
+from gradxform.numerics import at_least_float32, cast, promote, real_dtype, value_at
+from gradxform.running import slot_fields
+from gradxform.types import Array, Params, PyTree, Updates
+
+Columns = list[list[Any]]
+
+
+def copied(params: Params) -> PyTree:
+    """Return a copy of the parameters, at least float32, as a slot that begins where they are.
+
+    Never the parameter's own buffer: both may be donated.
+    """
+
+    def copy(p):
+        return jnp.array(p, dtype=at_least_float32(trees.dtype_of(p)), copy=True)
+
+    return jax.tree.map(copy, params)
+
+
+def live_key(key: Any) -> Array:
+    """Return the PRNG key that a field annotated `Key` stands for."""
+    if isinstance(key, int):
+        return jax.random.PRNGKey(key)
+    if isinstance(key, tuple) and isinstance(key[0], str):
+        return jax.random.wrap_key_data(jnp.asarray(key[1:], jnp.uint32), impl=key[0])
+    return jnp.asarray(key, jnp.uint32)
+
+
+def rate_at(x: Any, count: Array) -> Array:
+    """Return a number, or a schedule's value at `count`, as a float32 scalar."""
+    return cast(value_at(x, count), jnp.float32)
+
+
+def decay_at(x: Any, count: Array) -> tuple[Array, Array]:
+    """Return a decay, a number or schedule, and 1 minus it, as float32 scalars.
+
+    Of a number, the difference is formed first: 1 - 0.9999 in float32 is off by 2e-4 of itself.
+    """
+    if isinstance(x, float):
+        return jnp.asarray(x, jnp.float32), jnp.asarray(1 - x, jnp.float32)
+    decay = rate_at(x, count)
+    return decay, 1 - decay
+
+
+def as_loss(part: Any, value: Any) -> Array:
+    """Return the extra argument `value` as a scalar, at least float32, or say that it is none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    dtype = getattr(value, "dtype", jnp.float32 if number else None)
+    real = dtype is not None and any(jnp.issubdtype(dtype, k) for k in (jnp.floating, jnp.integer))
+    if not real or jnp.shape(value) != ():
+        raise TypeError(f"{name_of(part)}: value must be the loss, a scalar, got {shown(value)}.")
+    loss = jnp.asarray(value)
+    return cast(loss, at_least_float32(loss.dtype))
+
+
+def columns(part: Any, updates: Updates, state: Any, params: Params) -> Columns:
+    """Return the leaves that a rule gets, of the updates, every slot and the parameters.
+
+    In the order in which the rule gets them; leaves without an update are left out.
+
+    Raises:
+      ValueError: if a gradient or a slot has not the shape of its parameter.
+    """
+    gs, treedef = jax.tree.flatten(updates)
+    ps = trees.align(part, updates, treedef, params, "the parameters have").leaves()
+    trees.check_like(part, updates, ps, "the parameter has")
+    slots = []
+    for k in slot_fields(type(state)):
+        slot = trees.align(part, updates, treedef, getattr(state, k), f"the state's {k} has")
+        slots.append(slot.leaves())
+        for i, (s, p) in enumerate(zip(slots[-1], ps, strict=True)):
+            if jnp.shape(s) != jnp.shape(p):
+                raise ValueError(
+                    f"{name_of(part)}: the state's {k} of {trees.path_at(updates, i)} has shape "
+                    f"{jnp.shape(s)}, this parameter needs {jnp.shape(p)}. Was this state made for "
+                    "other parameters?"
+                )
+    return [gs, *slots, ps]
+
+
+@dataclass(frozen=True)
+class _Summed:
+    """The sums of the arrays that a function makes of a row; equal for equal functions."""
+
+    arrays: Callable[..., tuple[Any, ...]]
+
+    def __call__(self, *row_and_scalars: Any) -> tuple[Array, ...]:
+        dtype = at_least_float32(promote(*(trees.dtype_of(x) for x in row_and_scalars)))
+        real = real_dtype(dtype)
+        # A complex leaf is refused when the rule meets it, with its path.
+        wide = [cast(jnp.real(x), real) for x in row_and_scalars]
+        return tuple(cast(jnp.sum(x), jnp.float32) for x in self.arrays(*wide))
+
+
+def tree_sums(arrays: Callable[..., tuple[Any, ...]], leaves: Columns, *scalars: Any) -> Any:
+    """Return, for every array that `arrays` makes of a row of leaves, its sum over the tree.
+
+    In float32, formed in float32 or wider. What `arrays` makes is summed on the fly and never
+    stored.
+
+    Args:
+      arrays: a function `arrays(*row, *scalars)` of a few operations, defined at module level,
+        that returns a tuple of arrays.
+      leaves: lists of leaves of equal length, as `columns` returns them.
+      *scalars: what every call gets.
+    """
+    summed = _Summed(arrays)
+    common = [jnp.asarray(x, jnp.float32) for x in scalars]
+    if not leaves[0]:  # nothing has a gradient
+        return summed(*(jnp.zeros(0) for _ in leaves), *common)
+    found = lift.map_rows(summed, leaves, *common)
+    return tuple(functools.reduce(lax.add, sums) for sums in zip(*found, strict=True))
+
+
+def ratio_or_zero(above: Array, below: Array) -> Array:
+    """Return `above / below` for scalars, and 0 where `below` is at most 0; a NaN stays."""
+    undefined = below <= 0
+    return jnp.where(undefined, 0, above / jnp.where(undefined, 1, below))

@@ -1,0 +1,208 @@
+"""Rules that find the size of the step themselves: Adadelta, DoG, Polyak's."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gradxform.base import ArrayRule, transform
+from gradxform.errors import (
+    finite,
+    non_negative,
+    one_of,
+    positive,
+    unit_interval,
+)
+from gradxform.lift import sum_of_squares
+from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dtype
+from gradxform.transforms.shared import as_loss
+from gradxform.trees import dtype_of, real_zeros_like
+from gradxform.types import DType, Slot
+
+
+class ScaleByAdaDeltaState(NamedTuple):
+    """State of `scale_by_adadelta`."""
+
+    e_g: Slot  # like params, at least float32; the average of the squared gradient
+    e_x: Slot  # like params, at least float32; the average of the squared update
+
+
+@transform
+class scale_by_adadelta(ArrayRule):
+    """Give every entry a step of the size of its earlier steps, whatever the gradient's unit.
+
+    Update rule, from v = x = 0:
+
+        v <- rho v + (1 - rho) |g|^2
+        u = sqrt((x + eps) / (v + eps)) g
+        x <- rho x + (1 - rho) |u|^2
+
+    The steps begin at about sqrt(eps) and grow from there.
+
+    Args:
+      rho: the decay of both averages, in [0, 1).
+      eps: added under both roots, greater than 0: without it nothing would ever move.
+
+    Reference: Zeiler, ADADELTA: An Adaptive Learning Rate Method, 2012, Algorithm 1.
+    """
+
+    rho: float = 0.9
+    eps: float = 1e-6
+
+    locality = "entry"
+    handles_complex = True
+
+    def __post_init__(self):
+        unit_interval(self, "rho")
+        positive(self, "eps")
+        finite(self, "eps")
+
+    def init(self, params):
+        """Return averages of zeros."""
+        return ScaleByAdaDeltaState(e_g=real_zeros_like(params), e_x=real_zeros_like(params))
+
+    def rule(self, g, v, x, p):
+        """Return the update and the averages."""
+        v = self.rho * v + (1 - self.rho) * abs_sq(g)
+        u = jnp.sqrt((x + self.eps) / (v + self.eps)) * g
+        return u, v, self.rho * x + (1 - self.rho) * abs_sq(u)
+
+
+class ScaleByDistanceOverGradientsState(NamedTuple):
+    """State of `scale_by_distance_over_gradients`."""
+
+    max_dist: Slot  # a scalar per parameter, at least float32; how far it has been from its start
+    grad_sum_of_squares: Slot  # a scalar per parameter, at least float32; over all its gradients
+    init_params: Slot  # like params, in param_dtype; where it started
+
+
+@transform
+class scale_by_distance_over_gradients(ArrayRule):
+    """Give every array a step in proportion to how far it has come from its start.
+
+    Update rule for every array by itself, from its start p_0, d = reps_rel (1 + |p_0|) and s = 0:
+
+        d <- max(d, |p - p_0|)
+        s <- s + |g|^2
+        u = global_scale d / sqrt(s + eps) g
+
+    There is no learning rate to choose: set global_scale to -1 and apply u. Evaluate an average of
+    the parameters, as the authors do.
+
+    Args:
+      reps_rel: the first step's size beside 1 + |p_0|, greater than 0: 1e-6, or 1e-4 with batch
+        normalization.
+      eps: added under the root, at least 0.
+      param_dtype: the dtype in which the start is kept; None for the parameter's, float32 for
+        16-bit ones.
+      global_scale: a factor, finite; -1 to descend.
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+
+    Reference: Ivgi et al., DoG is SGD's Best Friend: A Parameter-Free Dynamic Step Size Schedule,
+    2023, L-DoG.
+    """
+
+    reps_rel: float = 1e-6
+    eps: float = 1e-8
+    param_dtype: DType = "float32"
+    global_scale: float = 1.0
+
+    locality = "array"
+    handles_complex = True
+    needs_params = True
+
+    def __post_init__(self):
+        positive(self, "reps_rel")
+        non_negative(self, "eps")
+        finite(self, "reps_rel", "eps", "global_scale")
+
+    def init(self, params):
+        """Return the first distance, a sum of 0, and a copy of the parameters."""
+
+        def distance(p):
+            wide = cast(jnp.asarray(p), at_least_float32(dtype_of(p)))
+            return cast(jnp.asarray(self.reps_rel * (1 + _norm(wide))), real_dtype(wide.dtype))
+
+        def start(p):
+            dtype = self.param_dtype or at_least_float32(dtype_of(p))
+            dtype = promote(dtype, jnp.complex64) if jnp.iscomplexobj(p) else dtype
+            # A copy, never the parameter's own buffer: both may be donated.
+            return jnp.array(p, dtype, copy=True)
+
+        return ScaleByDistanceOverGradientsState(
+            max_dist=jax.tree.map(distance, params),
+            grad_sum_of_squares=jax.tree.map(
+                lambda p: jnp.zeros((), real_dtype(at_least_float32(dtype_of(p)))), params
+            ),
+            init_params=jax.tree.map(start, params),
+        )
+
+    def rule(self, g, d, s, start, p):
+        """Return the update, the distance, the sum and the start."""
+        d = jnp.maximum(d, _norm(p - start))
+        s = s + jnp.sum(abs_sq(g))
+        rate = d * jnp.where(s > 0, lax.rsqrt(s + self.eps), 0)
+        return (self.global_scale * rate) * g, d, s, start
+
+
+def _norm(x):
+    return jnp.sqrt(jnp.sum(abs_sq(x)))
+
+
+@transform
+class scale_by_polyak(ArrayRule):
+    """Scale all updates by Polyak's step size: how far the loss is above its least value.
+
+    Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider, and
+    the extra argument `value` of `update`, the loss:
+
+        u = g min((value - f_min) / (|g|^2 + eps), max_learning_rate)
+
+    and 0 where |g|^2 + eps is at most 2.2e-16. The updates that come in must be gradients of this
+    very loss (of the same batch), or minus them.
+
+    Args:
+      f_min: the least value of the loss, finite: 0 for a model that can fit its data.
+      max_learning_rate: the largest step size, at least 0.
+      eps: added to the squared norm, at least 0.
+      variant: "sps"; or "sps+", which counts a loss below f_min as f_min instead of going uphill.
+
+    Raises:
+      TypeError: at update, if `value` is missing or no real scalar.
+
+    Reference: Loizou et al., Stochastic Polyak Step-size for SGD: An Adaptive Learning Rate for
+    Fast Convergence, 2021, SPS_max; Garrigos et al., Function Value Learning: Adaptive Learning
+    Rates Based on the Polyak Stepsize and Function Splitting in ERM, 2023, SPS+.
+    """
+
+    f_min: float = 0.0
+    max_learning_rate: float = 1.0
+    eps: float = 0.0
+    variant: str = "sps"
+
+    locality = "tree"
+    handles_complex = True
+
+    def __post_init__(self):
+        non_negative(self, "max_learning_rate", "eps")
+        finite(self, "f_min", "max_learning_rate", "eps")
+        one_of(self, "variant", ("sps", "sps+"))
+
+    def prepare(self, updates, state, params, *, value: Any):
+        """Return the step size for all leaves."""
+        loss = as_loss(self, value)
+        square = sum_of_squares(updates) + self.eps
+        gap = loss - self.f_min
+        if self.variant == "sps+":
+            gap = jnp.maximum(gap, 0)
+        flat = square <= float(np.finfo(np.float64).eps)
+        step = cast(gap, square.dtype) / jnp.where(flat, 1, square)
+        return state, jnp.where(flat, 0, jnp.minimum(step, self.max_learning_rate))
+
+    def rule(self, g, p, step):
+        """Return the scaled update."""
+        return step * g
