@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test lint bench clean FORCE
+.PHONY: help demo test lint bench tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -28,6 +28,9 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
+
+tables: $(VENV)/.installed-test ## Write the README's table of optimizers anew
+	$(PY) -m gradxform list optimizers --markdown --into README.md
 
 clean: ## Remove environments, caches and builds
 	rm -rf .venv .venv-* .venv.lock dist build .hypothesis .pytest_cache .ruff_cache

@@ -1,25 +1,19 @@
 """What `train_digits.py` needs besides training: the command line, the files, the figure."""
 
-import argparse
 import dataclasses
-import difflib
 import json
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import orbax.checkpoint as ocp
+from command_line import Parser, Refused, one_line, positive, whole
 from matplotlib.figure import Figure
 
 import gradxform as gx
 
 KEPT = 3  # checkpoints, the last ones
-
-
-class Refused(Exception):
-    """What the user can put right: one line on stderr and exit code 2."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +31,6 @@ class Options:
 # ---------------------------------------------------------------------------- the command line
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise Refused(message if message.endswith((".", "?")) else message + ".")
-
-
 def parse(argv: Sequence[str] | None, description: str) -> tuple[dict[str, Any], Path, bool]:
     """Return the options that are given, the directory, and whether to resume."""
     parser = Parser("train_digits.py", description=description, allow_abbrev=False)
@@ -56,55 +43,14 @@ def parse(argv: Sequence[str] | None, description: str) -> tuple[dict[str, Any],
     add("--seed", type=whole(0), metavar="N", help=f"(default: {Options.seed})")
     add("--out", type=Path, default="runs/digits", metavar="DIR", help="(default: %(default)s)")
     add("--resume", action="store_true", help="go on with the run in --out, with its options")
-    args, unknown = parser.parse_known_args(argv)
-    if unknown:
-        word = unknown[0].split("=")[0]
-        flags = ["--resume", "--out", *(flag(f.name) for f in dataclasses.fields(Options))]
-        parser.error(f"unknown argument {word!r}. {did_you_mean(word, flags) or 'See --help.'}")
+    args = parser.parse_strictly(argv)
     given = {f.name: getattr(args, f.name) for f in dataclasses.fields(Options)}
     return {k: v for k, v in given.items() if v is not None}, args.out, args.resume
-
-
-def positive(text: str) -> float:
-    """Read a positive, finite number."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}")
-    return number
-
-
-def whole(least: int) -> Any:
-    """Return a reader of whole numbers from `least`, such as fit 32 bits."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) < 2**31:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least}, got {text!r}")
-        return int(text)
-
-    return read
 
 
 def flag(key: str) -> str:
     """Return the command-line option of a field of `Options`."""
     return "--" + key.replace("_", "-")
-
-
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """Return "Did you mean 'x'?" for the nearest choices, or an empty string."""
-    near = difflib.get_close_matches(name, list(choices))
-    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
-def one_line(error: Exception) -> str:
-    """Return the message of an error on one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
-    # str(KeyError("x")) is the repr of its message.
-    message = error.args[0] if isinstance(error, KeyError) and error.args else error
-    return " ".join(str(message).split()) or type(error).__name__
 
 
 def over_lines(text: str, indent: str = "", width: int = 92) -> str:

@@ -14,7 +14,6 @@ was stopped and resumed ends with the same parameters, bit for bit, as one that 
 """
 
 import dataclasses
-import inspect
 import math
 import shlex
 import sys
@@ -28,23 +27,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+from command_line import Refused, has_learning_rate, make_by_name, one_line, takes_schedule
+from digits import Data, load_data
 from digits_run import (
     Options,
-    Refused,
     Run,
-    did_you_mean,
     draw,
     flag,
     is_config,
-    one_line,
     over_lines,
     parse,
     read_optimizer,
 )
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 import gradxform as gx
 
@@ -80,14 +76,13 @@ def make_optimizer(options: Options, steps: int) -> tuple[Any, Options]:
             if getattr(options, key) is not None:
                 raise Refused(f"{flag(key)}: {name} says it already; leave the option out.")
         return read_optimizer(Path(name)), options
-    if name not in gx.OPTIMIZERS:
-        known = f"There are {', '.join(sorted(gx.OPTIMIZERS))}."
-        raise Refused(f"no optimizer named {name!r}. {did_you_mean(name, gx.OPTIMIZERS) or known}")
-    make = gx.OPTIMIZERS[name]
-    if "learning_rate" not in inspect.signature(make).parameters:
-        raise Refused(f"{name} takes no learning rate; give it as a JSON config.")
+    if not has_learning_rate(name):
+        for key in ("learning_rate", "schedule"):
+            if getattr(options, key) is not None:
+                raise Refused(f"{flag(key)}: {name} takes no learning rate; leave the option out.")
+        return make_by_name(name, None, options.seed), options
     peak = peak or LEARNING_RATES.get(name, 1e-3)
-    schedule = options.schedule or "cosine"
+    schedule = options.schedule or ("cosine" if takes_schedule(name) else "constant")
     rate: Any = peak
     if schedule == "cosine":
         rate = gx.warmup_cosine_decay_schedule(
@@ -97,7 +92,8 @@ def make_optimizer(options: Options, steps: int) -> tuple[Any, Options]:
             decay_steps=steps,
             end_value=peak / 100,
         )
-    return make(rate), dataclasses.replace(options, learning_rate=peak, schedule=schedule)
+    tx = make_by_name(name, rate, options.seed)
+    return tx, dataclasses.replace(options, learning_rate=peak, schedule=schedule)
 
 
 def learning_rate_of(tx: Any) -> Any:
@@ -116,23 +112,6 @@ def learning_rate_of(tx: Any) -> Any:
 
 
 # --------------------------------------------------------------------- the data and the network
-
-
-class Data(NamedTuple):
-    """Images as float32 in [0, 1] of shape (n, 8, 8, 1), and labels as int32."""
-
-    images: np.ndarray
-    labels: np.ndarray
-
-
-def load_data() -> tuple[Data, Data]:
-    """Return the training and the held-out digits; the split does not depend on --seed."""
-    pixels, labels = load_digits(return_X_y=True)
-    images = (pixels / 16).astype(np.float32).reshape(-1, 8, 8, 1)
-    split: Any = train_test_split(
-        images, labels.astype(np.int32), test_size=0.25, stratify=labels, random_state=0
-    )
-    return Data(split[0], split[2]), Data(split[1], split[3])
 
 
 def batches(data: Data, options: Options, epoch: int) -> Iterator[Data]:
@@ -191,8 +170,10 @@ def prepare(tx: Any, options: Options, data: Data) -> tuple[State, Step]:
 
     def train_step(state: State, batch: Data) -> tuple[State, dict[str, jax.Array]]:
         (loss, accuracy), grads = jax.value_and_grad(measure, has_aux=True)(state.params, batch)
-        # Some optimizers want the loss too; the others do not mind.
-        updates, opt_state = tx.update(grads, state.opt_state, state.params, value=loss)
+        # Some optimizers want the loss too, as a number or a function; the others do not mind.
+        updates, opt_state = tx.update(
+            grads, state.opt_state, state.params, value=loss, obj_fn=lambda p: measure(p, batch)[0]
+        )
         params = gx.apply_updates(state.params, updates)
         metrics = {"loss": loss, "accuracy": accuracy, "update_norm": gx.global_norm(updates)}
         if rate is not None:

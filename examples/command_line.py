@@ -1,0 +1,118 @@
+"""What the command lines of the examples share: errors of one line, numbers, optimizers by name."""
+
+import argparse
+import difflib
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, get_args, get_origin
+
+import gradxform as gx
+
+
+class Refused(Exception):
+    """What the user can put right: one line on stderr and exit code 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Refused(message if message.endswith((".", "?")) else message + ".")
+
+    def parse_strictly(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Parse, and suggest what an unknown argument may have meant."""
+        args, unknown = self.parse_known_args(argv)
+        if unknown:
+            word = unknown[0].split("=")[0]
+            flags = dict.fromkeys(re.findall(r"--[a-z][a-z-]*", self.format_usage()))
+            self.error(f"unknown argument {word!r}. {did_you_mean(word, flags) or 'See --help.'}")
+        return args
+
+
+def positive(text: str) -> float:
+    """Read a positive, finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number, got {text!r}")
+    return number
+
+
+def whole(least: int) -> Any:
+    """Return a reader of whole numbers from `least`, such as fit 32 bits."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) < 2**31:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least}, got {text!r}")
+        return int(text)
+
+    return read
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """Return "Did you mean 'x'?" for the nearest choices, or an empty string."""
+    near = difflib.get_close_matches(name, list(choices))
+    return f"Did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of an error on one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror}."
+    # str(KeyError("x")) is the repr of its message.
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    return " ".join(str(message).split()) or type(error).__name__
+
+
+# ---------------------------------------------------------------------------- optimizers by name
+
+
+def factory_of(name: str) -> Any:
+    """Return the function that makes the optimizer of that name."""
+    if name not in gx.OPTIMIZERS:
+        hint = did_you_mean(name, gx.OPTIMIZERS)
+        listed = "List them with: python -m gradxform list optimizers"
+        raise Refused(f"no optimizer named {name!r}. {hint or listed}")
+    return gx.OPTIMIZERS[name]
+
+
+def has_learning_rate(name: str) -> bool:
+    """Return whether the optimizer takes a learning rate; some find their own."""
+    return "learning_rate" in inspect.signature(factory_of(name)).parameters
+
+
+def takes_schedule(name: str) -> bool:
+    """Return whether its learning rate may be a schedule."""
+    parameter = inspect.signature(factory_of(name)).parameters.get("learning_rate")
+    kinds = get_args(parameter.annotation) if parameter is not None else ()
+    return any(get_origin(kind) is Callable for kind in kinds)
+
+
+def make_by_name(name: str, learning_rate: Any, seed: int) -> Any:
+    """Return the optimizer of that name.
+
+    Args:
+      name: of an optimizer of gradxform.
+      learning_rate: a number or a schedule, for those that take one.
+      seed: for those that draw random numbers.
+    """
+    factory = factory_of(name)
+    given: dict[str, Any] = {}
+    needed = []
+    for parameter in inspect.signature(factory).parameters.values():
+        if parameter.name == "learning_rate":
+            given["learning_rate"] = learning_rate
+        elif parameter.name in ("key", "seed"):
+            given[parameter.name] = seed
+        elif parameter.default is parameter.empty:
+            needed.append(parameter.name)
+    if needed:
+        raise Refused(f"{name} needs {', '.join(needed)} too, and can only be made in code.")
+    try:
+        return factory(**given)
+    except (TypeError, ValueError) as error:
+        raise Refused(one_line(error)) from error

@@ -1,0 +1,217 @@
+"""`python -m gradxform`, and the docstrings that it reads."""
+
+import inspect
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import gradxform as gx
+from gradxform import catalog
+from gradxform.__main__ import BEGIN, END, main
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Not what other tests register.
+ENTRIES = {entry.name: entry for entry in catalog.entries() if ":" not in entry.name}
+
+
+def run(capsys, *argv):
+    assert main(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def refused(capsys, *argv):
+    with pytest.raises(SystemExit) as info:
+        main(argv)
+    out, err = capsys.readouterr()
+    assert info.value.code == 2 and out == "" and err.count("\n") == 1, err
+    assert err.startswith("python -m gradxform")
+    return err
+
+
+# --------------------------------------------------------------------------------- what is there
+
+
+def test_every_public_part_is_in_the_catalog():
+    public = {
+        name
+        for name, made in vars(gx).items()
+        if isinstance(made, type) and issubclass(made, gx.Transform | gx.Schedule | gx.Mask)
+    }
+    public -= {"Transform", "ArrayRule", "Schedule", "Mask"}
+    aliases = {name for name in public if getattr(gx, name).__name__ != name}
+    assert (public - aliases) | set(gx.OPTIMIZERS) <= set(ENTRIES)
+    assert {e.name for e in catalog.entries("optimizers")} == set(gx.OPTIMIZERS)
+    assert ENTRIES["masked"].kind == ENTRIES["inject_hyperparams"].kind == "wrappers"
+    assert ENTRIES["label_by"].kind == "masks" and ENTRIES["trace"].kind == "transforms"
+    assert "injected" not in ENTRIES and "skip_not_finite" not in ENTRIES
+
+
+@pytest.mark.parametrize("name", list(ENTRIES))
+def test_it_is_documented(name):
+    entry = ENTRIES[name]
+    summary = entry.doc.summary
+    assert 10 < len(summary) <= 100 and summary.endswith("."), summary
+    if entry.kind == "optimizers":
+        assert entry.doc.reference.endswith(".")
+    for argument in entry.arguments:
+        assert argument.text or entry.kind == "masks", argument.name
+    known = {argument.name.lstrip("*") for argument in entry.arguments}
+    assert {said.lstrip("*") for said in entry.doc.arguments} <= known  # nothing that is gone
+    json.dumps(entry.as_data())
+
+
+def test_docstrings_are_read():
+    doc = catalog.parse(inspect.getdoc(gx.add_decayed_weights))
+    assert doc.summary.startswith("Add a multiple of the parameter to its update")
+    assert (
+        doc.rule.startswith("Update rule, with n = 0") and "u = g + weight_decay(n) p" in doc.rule
+    )
+    assert doc.notes.startswith("Before the preconditioner")
+    assert list(doc.arguments)[:2] == ["weight_decay", "mask"]
+    assert doc.arguments["mask"].endswith("or a function of the parameters. None: all.")
+    assert doc.raises == {"ValueError": "at update, if no parameters are given."}
+    assert doc.reference.endswith("Regularization, 2019, Algorithm 2.")
+    assert catalog.parse("").summary == "" and catalog.parse("One.").arguments == {}
+
+
+def test_arguments_and_rules_may_be_said_elsewhere():
+    entry = ENTRIES["nadamw"]
+    assert "arguments as `adamw`" in entry.doc.summary
+    (decay,) = (a for a in entry.arguments if a.name == "weight_decay")
+    assert decay.text == "at least 0, or a schedule." and decay.default == "0.0001"
+    assert "m <- b1 m + (1 - b1) g" in ENTRIES["adam"].rule and not ENTRIES["adam"].doc.rule
+    assert ENTRIES["chain"].arguments[0][:2] == ("*transforms", "")
+    assert ENTRIES["scale"].arguments[0][:2] == ("step_size", None)
+
+
+def test_parts_of_other_packages_are_listed_by_their_names():
+    @gx.transform(name="tests:catalogued")
+    class catalogued(gx.ArrayRule):
+        """Do nothing, for a test."""
+
+        def rule(self, g, p):
+            return g
+
+    assert catalog.entry("tests:catalogued").kind == "transforms"
+    assert catalog.entry("tests:catalogued").doc.summary == "Do nothing, for a test."
+
+
+# ----------------------------------------------------------------------------- the command line
+
+
+def test_list(capsys):
+    out = run(capsys, "list", "schedules", "masks")
+    assert f"schedules ({len(catalog.entries('schedules'))})" in out and "optimizers" not in out
+    assert "  linear_schedule" in out and "written `a & b`" in out
+    everything = run(capsys, "list")
+    for name in ENTRIES:
+        assert f"  {name}" in everything
+    assert "Kingma and Ba" in everything
+    assert max(map(len, everything.splitlines())) <= 100
+
+
+def test_list_as_json(capsys):
+    rows = json.loads(run(capsys, "list", "wrappers", "--json"))
+    assert [row["name"] for row in rows] == [e.name for e in catalog.entries("wrappers")]
+    assert set(rows[0]) == {"name", "kind", "summary", "reference"}
+
+
+def test_list_as_markdown(capsys):
+    lines = run(capsys, "list", "masks", "--markdown").splitlines()
+    assert lines[:2] == ["| name | what it does | reference |", "| --- | --- | --- |"]
+    assert len(lines) == 2 + len(catalog.entries("masks"))
+    assert r"written `a \| b`" in "\n".join(lines)
+
+
+def test_a_table_is_written_into_a_file(capsys, tmp_path):
+    path = tmp_path / "page.md"
+    head, tail = f"# Page\n\n{BEGIN.format('masks')}\n", f"{END.format('masks')}\n\nMore.\n"
+    path.write_text(f"{head}old\n{tail}")
+    argv = ("list", "masks", "--markdown", "--into", str(path))
+    assert run(capsys, *argv) == f"{path}: written\n"
+    assert path.read_text() == head + run(capsys, *argv[:3]) + tail
+    assert run(capsys, *argv) == f"{path}: unchanged\n"
+    assert "has no lines '<!-- begin schedules -->'" in refused(
+        capsys, "list", "schedules", "--markdown", "--into", str(path)
+    )
+    assert "No such file" in refused(capsys, *argv[:4], str(tmp_path / "absent.md"))
+    assert "--into goes with" in refused(capsys, "list", "--into", str(path))
+
+
+def test_the_readme_lists_the_optimizers(capsys):
+    text = (ROOT / "README.md").read_text()
+    _, _, rest = text.partition(BEGIN.format("optimizers") + "\n")
+    table, _, _ = rest.partition(END.format("optimizers"))
+    said = "Write it anew: make tables"
+    assert table == run(capsys, "list", "optimizers", "--markdown"), said
+
+
+def test_show(capsys):
+    out = run(capsys, "show", "adamw")
+    assert out.startswith("adamw(learning_rate, b1=0.9, b2=0.999, eps=1e-08,")
+    for words in (
+        "Adam with decoupled weight decay",
+        "    add_decayed_weights     weight_decay=0.0001",
+        "v <- b2 v + (1 - b2) |g|^2",
+        "  learning_rate = required\n      at least 0, or a schedule; it multiplies the decay too.",
+        "Reference:\n  Loshchilov and Hutter",
+    ):
+        assert words in out
+    assert "Raises:\n  ValueError: at update" in run(capsys, "show", "chain")
+    data = json.loads(run(capsys, "show", "scale_by_lion", "--json"))
+    assert data["rule"].startswith("Update rule") and data["arguments"][0]["default"] == "0.9"
+
+
+@pytest.mark.parametrize("name", list(ENTRIES))
+def test_everything_can_be_shown(name, capsys):
+    out = run(capsys, "show", name)
+    assert out.startswith(f"{name}(") and ENTRIES[name].doc.summary.split()[0] in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("show adamm", "nothing is named 'adamm'. Did you mean 'adam'"),
+        ("show ADAMW", "nothing is named 'ADAMW'. Did you mean 'adamw'"),
+        ("show qqqqq", "nothing is named 'qqqqq'. List all with: python -m gradxform list"),
+        ("show", "required: NAME"),
+        ("show adam adamw", "unknown argument 'adamw'. See --help."),
+        ("list optimizer", "no kind 'optimizer'. Did you mean 'optimizers'?"),
+        ("list qqqqq", "no kind 'qqqqq'. There are optimizers, transforms,"),
+        ("list --jsn", "unknown argument '--jsn'. Did you mean '--json'?"),
+        ("list --json --markdown", "not allowed with argument"),
+        ("lst", "no command 'lst'. Did you mean 'list'?"),
+        ("qqqqq", "no command 'qqqqq'. There are list and show."),
+    ],
+)
+def test_a_wrong_word_is_one_line(argv, words, capsys):
+    assert words in refused(capsys, *argv.split())
+
+
+def test_without_a_command_it_helps(capsys):
+    assert "COMMAND" in run(capsys)
+    with pytest.raises(SystemExit) as info:
+        main(["--version"])
+    assert info.value.code == 0 and gx.__version__ in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_reader_may_leave_early():
+    env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "gradxform", "list"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout is not None and writer.stderr is not None
+    writer.stdout.close()  # before anything is written
+    error = writer.stderr.read()
+    writer.stderr.close()
+    assert writer.wait(timeout=120) == 0 and error == b""

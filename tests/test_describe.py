@@ -1,0 +1,158 @@
+"""`describe` lists the parts of any transform, and whose bytes its state's are."""
+
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import gradxform as gx
+from tests.catalogue import CASES, params
+
+MATRICES = gx.ndim_at_least(2)
+SHAPES = {
+    "kernel": jax.ShapeDtypeStruct((500, 200), jnp.float32),
+    "bias": jax.ShapeDtypeStruct((200,), jnp.bfloat16),
+}
+
+
+def listed(tx, *args):
+    """Depth, label and name of every row."""
+    return [(row.depth, row.label, row.name) for row in gx.describe(tx, *args).rows]
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_the_bytes_are_those_of_the_state(name):
+    tx, tree = CASES[name].tx, params()
+    found = gx.describe(tx, tree)
+    with jax.numpy_dtype_promotion("standard"):
+        state = tx.init(tree)
+    size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+    assert found.total_bytes == size == sum(row.bytes for row in found.rows)
+    assert found.param_bytes == sum(x.nbytes for x in jax.tree.leaves(tree))
+    for row in found.rows:
+        assert row.bytes == sum(slot.bytes for slot in row.slots)
+    assert [row[:6] for row in found.rows] == [row[:6] for row in gx.describe(tx).rows]
+    assert str(found) and str(gx.describe(tx))
+
+
+def test_a_chain_prints_as_a_table():
+    rate = gx.linear_schedule(1e-3, 0.0, 100)
+    tx = gx.chain(gx.clip_by_global_norm(1.0), gx.masked(gx.scale_by_lion(), MATRICES))
+    tx = gx.chain(tx, gx.scale_by_learning_rate(rate, flip_sign=False))
+    assert str(gx.describe(tx, SHAPES)) == textwrap.dedent("""\
+        part                           hyperparameters                                  slot   dtype     bytes
+        ------------------------------------------------------------------------------------------------------
+        chain
+          chain
+            clip_by_global_norm        max_norm=1.0
+            masked                     mask=ndim_at_least(n=2)
+              scale_by_lion on 1 of 2  b1=0.9, b2=0.99, mode='hard', smooth_beta=1.0    count  int32       4 B
+                                                                                        mu     float32  400 kB
+          scale_by_learning_rate       learning_rate=linear_schedule(init_value=0.001,  count  int32       4 B
+                                         end_value=0.0, transition_steps=100,
+                                         transition_begin=0), flip_sign=False
+        state 400 kB / parameters 400 kB in 2 leaves = 1.00""")  # noqa: E501
+
+
+def test_without_parameters_there_are_no_sizes():
+    found = gx.describe(gx.adamw(1e-3))
+    assert "bytes" not in str(found) and found.total_bytes is None
+    assert all(row.bytes is None and row.slots == () for row in found.rows)
+
+
+def test_rows_are_data():
+    _, adam, rate = gx.describe(gx.adam(0.25, b2=0.95), SHAPES).rows
+    assert adam.name == "scale_by_adam" and adam.package == "gradxform" and not adam.foreign
+    assert adam.hyperparameters["b2"] == 0.95 and "b2" not in adam.defaults
+    assert "b1" in adam.defaults
+    assert [slot.name for slot in adam.slots] == ["count", "mu", "nu"]
+    assert adam.slots[1] == ("mu", ("float32",), 2, 4 * (500 * 200 + 200))
+    assert rate.hyperparameters["learning_rate"] == 0.25
+
+
+def test_wrappers_have_their_parts_inside():
+    tx = gx.MultiSteps(gx.named_chain(("m", gx.trace(0.9)), ("lr", gx.scale(-0.1))), 4)
+    assert listed(tx) == [
+        (0, "", "MultiSteps"),
+        (1, "", "named_chain"),
+        (2, "m", "trace"),
+        (2, "lr", "scale"),
+    ]
+    outer, *_ = gx.describe(tx, SHAPES).rows
+    assert "acc_grads" in [slot.name for slot in outer.slots]
+    assert set(outer.hyperparameters) >= {"every_k_schedule", "use_grad_mean"}
+    assert "opt" not in outer.hyperparameters
+
+
+def test_the_groups_of_a_partition_see_their_own_parameters():
+    parts = {"big": optax.sgd(0.1, 0.9), "small": gx.adam(0.1)}
+    tx = gx.partition(parts, gx.label_by(("big", MATRICES), ("small", True)))
+    found = gx.describe(tx, SHAPES)
+    assert [(row.label, row.name, row.leaves) for row in found.rows] == [
+        ("", "partition", 2),
+        ("big", "chain", 1),
+        ("small", "chain", 1),
+        ("", "scale_by_adam", 1),
+        ("", "scale_by_learning_rate", 1),
+    ]
+    assert found.rows[1].foreign and found.rows[1].bytes == 4 * 500 * 200
+    assert "big: chain (optax) on 1 of 2  not known" in str(found)
+
+
+def test_injected_hyperparameters_and_what_they_go_to():
+    tx = gx.inject_hyperparams(gx.adamw)(gx.linear_schedule(1e-3, 0.0, 10), b2=0.9)
+    outer, chain, adam, *_ = gx.describe(tx, SHAPES).rows
+    assert outer.name == "inject_hyperparams(adamw)" and chain.name == "chain"
+    assert outer.hyperparameters["b2"] == 0.9 == adam.hyperparameters["b2"]
+    assert [slot.name for slot in outer.slots] == ["count", "hyperparams"]
+    # A schedule may also stand where the factory itself takes none.
+    tx = gx.inject_hyperparams(gx.scale_by_adam)(b1=gx.linear_schedule(0.5, 0.9, 10))
+    outer, adam = gx.describe(tx, SHAPES).rows
+    assert adam.hyperparameters["b1"] == 0.5 and adam.bytes == 4 + 2 * 4 * (500 * 200 + 200)
+
+
+def test_optaxs_parts_are_said_to_be_optaxs():
+    tx = gx.chain(optax.clip_by_global_norm(1.0), optax.scale_by_adam(), gx.scale(-0.1))
+    found = gx.describe(tx, SHAPES)
+    _, clip, adam, scale = found.rows
+    assert (clip.name, clip.package, clip.foreign) == ("clip_by_global_norm", "optax", True)
+    assert [slot.name for slot in adam.slots] == ["count", "mu", "nu"] and not scale.foreign
+    assert "scale_by_adam (optax)" in str(found) and "not known" in str(found)
+    assert listed(optax.sgd(0.1)) == [(0, "", "chain")]
+    alone = gx.describe(optax.adam(0.1), SHAPES)
+    assert [slot.name for slot in alone.rows[0].slots] == ["0.count", "0.mu", "0.nu"]
+
+
+def test_the_same_part_twice_is_two_rows():
+    momentum = gx.trace(0.9)
+    found = gx.describe(gx.chain(momentum, momentum), SHAPES)
+    assert [row.bytes for row in found.rows] == [0, 400_800, 400_800]
+    assert momentum.init == gx.trace(0.9).init  # left as it was
+
+
+def test_a_huge_model_costs_nothing():
+    huge = {"w": jax.ShapeDtypeStruct((1 << 20, 1 << 20), jnp.float32)}
+    assert "8.8e+03 GB" not in (text := str(gx.describe(gx.adam(1e-3), huge)))
+    assert "8796 GB" in text
+
+
+def test_what_is_no_transform_is_refused():
+    with pytest.raises(TypeError, match=r"describe: tx is the class scale, .* call it: scale\("):
+        gx.describe(gx.scale)
+    with pytest.raises(TypeError, match=r"scale_by_adam: parameter \['n'\] has dtype int32"):
+        gx.describe(gx.adam(0.1), {"n": jnp.arange(3)})
+
+
+def test_a_transform_of_your_own():
+    class undecorated(gx.Transform):
+        def init(self, params):
+            return {"seen": jnp.zeros((), jnp.int32)}
+
+        def update(self, updates, state, params=None, **extra):
+            return updates, state
+
+    found = gx.describe(gx.chain(undecorated(), gx.scale(-0.1)), SHAPES)
+    assert found.rows[1].name == "undecorated" and not found.rows[1].foreign
+    assert found.rows[1].slots == (("seen", ("int32",), 1, 4),)

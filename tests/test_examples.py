@@ -1,0 +1,205 @@
+"""The examples `race.py` and `new_optimizer.py` run, draw, and refuse in one line."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gradxform as gx
+from gradxform import testing
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+
+import command_line  # noqa: E402
+import new_optimizer  # noqa: E402
+import problems  # noqa: E402
+import race  # noqa: E402
+
+
+def run_race(capsys, *argv):
+    """Run the race, which must succeed; return what it prints."""
+    assert race.main([str(a) for a in argv]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def refused(capsys, *argv, code=2):
+    """Run the race, which must refuse; return what it says."""
+    assert race.main([str(a) for a in argv]) == code
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"race\.py: [^\n]+\n", err), err
+    return err
+
+
+# --------------------------------------------------------------------------------- new_optimizer
+
+
+def test_a_new_optimizer_needs_less_than_sixty_lines():
+    assert len((ROOT / "examples" / "new_optimizer.py").read_text().splitlines()) < 60
+
+
+def test_the_new_optimizer_keeps_every_promise_and_trains():
+    rule = new_optimizer.scale_by_agreement
+    reference = testing.Reference(testing.zeros(2), new_optimizer.reference)
+    report = testing.check(rule(), reference).raise_if_broken()
+    assert not report.skipped
+    tx = gx.chain(rule(), gx.scale_by_learning_rate(0.1))
+    assert gx.from_json(gx.to_json(tx)) == tx
+    assert new_optimizer.train(tx, 30) < 0.5 * new_optimizer.train(tx, 0)
+
+
+@pytest.mark.slow
+def test_the_new_optimizer_runs_as_it_stands():
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))}
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "new_optimizer.py")],
+        env=env | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "12 kept, 1 skipped" in done.stdout
+    losses = re.findall(r"loss (\S+), of adam (\S+)", done.stdout)
+    assert len(losses) == 3 and float(losses[1][0]) < 0.1
+
+
+# ------------------------------------------------------------------------------------------ race
+
+
+def test_a_race_draws_and_lists_every_result(tmp_path, capsys):
+    argv = ["--optimizers", "adam=0.1,adam,polyak_sgd", "--steps", "30", "--out", tmp_path / "x"]
+    out = run_race(capsys, *argv, "--problem", "quadratic,rosenbrock")
+    assert out.count(" in ") == 6  # no terminal: a line for each result
+    assert "\x1b" not in out
+    assert "a quadratic of condition 50, 30 steps" in out and "Rosenbrock's valley" in out
+    assert "adam=0.1" in out and "its own" in out
+    assert out.endswith(f"Wrote {tmp_path / 'x' / 'race.png'}\n")
+    assert (tmp_path / "x" / "race.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "x" / "race.png").stat().st_size > 30_000
+
+
+@pytest.mark.slow
+def test_a_race_on_digits_measures_what_is_held_out(tmp_path, capsys):
+    argv = ["--optimizers", "adam=0.01,sophia=0.01", "--problem", "digits", "--steps", "60"]
+    out = run_race(capsys, *argv, "--out", tmp_path)
+    assert "held-out" in out
+    first = next(line for line in out.splitlines() if "│ 1 │" in line)
+    accuracy = float(first.split("│")[5])
+    assert accuracy > 0.9
+    assert (tmp_path / "race.png").stat().st_size > 30_000
+
+
+def test_the_best_learning_rate_wins():
+    problem = problems.quadratic(0)
+    best = race.run(problem, race.Entrant("sgd", None, False), 60, 0, lambda: None)
+    for rate in (best.rate, best.rate / 3):
+        one = race.run(problem, race.Entrant("sgd", rate, False), 60, 0, lambda: None)
+        assert one.score >= best.score * (1 - 1e-4)
+    assert best.loss[0] == pytest.approx(float(problem.total(problem.params)))
+    assert best.steps[-1] == 60 and len(best.loss) == len(best.steps) == len(best.path)
+    np.testing.assert_allclose(best.path[0], problem.params["xy"])
+    assert best.state_bytes == 4
+    assert np.all(np.isfinite(best.loss))
+
+
+def test_a_race_is_the_plain_loop():
+    problem = problems.rosenbrock(0)
+    raced = race.run(problem, race.Entrant("adam", 0.1, False), 20, 0, lambda: None)
+    tx, params = gx.adam(0.1), problem.params
+    state = tx.init(params)
+    for _ in range(20):
+        updates, state = tx.update(jax.grad(problem.total)(params), state, params)
+        params = gx.apply_updates(params, updates)
+    np.testing.assert_allclose(raced.path[-1], params["xy"], rtol=1e-5)
+
+
+def test_a_slow_optimizer_goes_on_with_fewer_rates(monkeypatch):
+    monkeypatch.setattr(race, "LIMIT", 0.0)
+    problem = problems.quadratic(0)
+    ticks = []
+    result = race.run(problem, race.Entrant("sgd", None, False), 40, 0, lambda: ticks.append(1))
+    assert len(ticks) == race.CHUNKS and result.rate in problem.rates
+    assert len(result.loss) == 41 and result.score < result.loss[0]
+
+
+def test_a_wild_rate_does_not_win():
+    problem = problems.rosenbrock(0)
+    result = race.run(problem, race.Entrant("adagrad", None, False), 100, 0, lambda: None)
+    assert np.max(result.loss) <= race.WILD * result.loss[0]
+
+
+def test_a_network_of_digits_can_be_raced_on_by_every_optimizer():
+    """Traced only, one step each: what can be made by name gets the extra arguments it needs."""
+    problem = problems.digits(0)
+    batch = jnp.asarray(problem.batches(1)[0])
+    for name in sorted(gx.OPTIMIZERS):
+        try:
+            tx = command_line.make_by_name(name, 0.1, seed=0)
+        except command_line.Refused as error:
+            assert "can only be made in code" in str(error)
+            continue
+
+        def step(params, state, tx=tx):
+            def loss(p):
+                return problem.loss(p, batch)
+
+            value, grads = jax.value_and_grad(loss)(params)
+            extra = {"value": value, "grad": grads, "value_fn": loss, "obj_fn": loss}
+            return tx.update(grads, state, params, **extra)
+
+        updates, _ = jax.eval_shape(step, problem.params, tx.init(problem.params))
+        assert jax.tree.structure(updates) == jax.tree.structure(problem.params), name
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("--optimizers adm", "no optimizer named 'adm'. Did you mean 'adam'"),
+        ("--optimizers adam,qqqq", "List them with: python -m gradxform list optimizers"),
+        ("--optimizers adam=", "--optimizers adam=: the learning rate must be a positive number"),
+        ("--optimizers adam=-1", "the learning rate must be a positive number, got '-1'."),
+        ("--optimizers adam=fast", "the learning rate must be a positive number, got 'fast'."),
+        ("--optimizers polyak_sgd=0.1", "polyak_sgd takes no learning rate; leave it out."),
+        ("--optimizers dpsgd", "dpsgd needs l2_norm_clip, noise_multiplier too, and can only be"),
+        ("--optimizers ,", "name at least one optimizer and one problem."),
+        ("--problem digit", "no problem named 'digit'. Did you mean 'digits'?"),
+        ("--problem qqqq", "There are rosenbrock, quadratic, digits."),
+        ("--problm digits", "unknown argument '--problm'. Did you mean '--problem'?"),
+        ("--steps 0", "--steps: must be a whole number from 1, got '0'"),
+        ("--seed x", "--seed: must be a whole number from 0, got 'x'"),
+        ("adam", "unknown argument 'adam'. See --help."),
+    ],
+)
+def test_a_bad_option_is_one_line(argv, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert words in refused(capsys, *argv.split())
+    assert not list(tmp_path.iterdir())  # nothing was written
+
+
+def test_an_out_that_is_a_file_is_refused(tmp_path, capsys):
+    (tmp_path / "file").write_text("mine")
+    assert "File exists" in refused(capsys, "--out", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_optimizer_that_does_not_fit_is_refused(tmp_path, capsys, monkeypatch):
+    def wants_more(learning_rate):
+        def update(updates, state, params=None, *, curvature):
+            return updates, state
+
+        return gx.GradientTransformationExtraArgs(lambda p: (), update)
+
+    monkeypatch.setitem(gx.OPTIMIZERS, "wants_more", wants_more)
+    argv = ["--optimizers", "wants_more", "--problem", "quadratic", "--out", tmp_path]
+    message = refused(capsys, *argv)
+    assert "wants_more cannot race on a quadratic of condition 50: " in message
+    assert "needs the extra argument 'curvature'" in message
