@@ -11,9 +11,10 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.cases import CHAINS, DEFAULT_TREES, QUICK_TREES, TREES
+from benchmarks.cases import CHAINS, TREES
 from benchmarks.figures import FIGURES
 from benchmarks.options import Options, Results
+from benchmarks.pairs import PAIRS
 from benchmarks.sections import DEFAULT_SECTIONS, SECTIONS
 
 RESULTS = Path(__file__).parent / "results"
@@ -85,6 +86,7 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
     add("sections", nargs="*", type=_one_of(SECTIONS), help=f"from {_listed(SECTIONS)}")
     add("--trees", type=_some_of(TREES), metavar="A,B", help=f"from {_listed(TREES)}")
     add("--chains", type=_some_of(CHAINS), metavar="A,B", help=f"from {_listed(CHAINS)}")
+    add("--optimizers", type=_some_of(PAIRS), metavar="A,B", help="that both libraries have (all)")
     add("--only", type=_some_of(FIGURES), metavar="A,B", help=f"figures, of {_listed(FIGURES)}")
     add("--repeats", type=_positive, metavar="N", help="samples per timing (25)")
     add("--seed", type=int, default=0, help="of parameters and gradients (0)")
@@ -92,8 +94,9 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
     add("--quick", action="store_true", help="small trees and few samples, under a minute")
     args = parser.parse_args(argv)
     options = Options(
-        trees=args.trees or (QUICK_TREES if args.quick else DEFAULT_TREES),
+        trees=args.trees or (),
         chains=args.chains or tuple(CHAINS),
+        optimizers=args.optimizers or tuple(PAIRS),
         only=args.only or tuple(FIGURES),
         repeats=args.repeats or (3 if args.quick else 25),
         seed=args.seed,

@@ -1,6 +1,6 @@
 """The parameter trees and the optimizers that are measured, and the libraries that run them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -76,15 +76,23 @@ def make_tree(name: str, seed: int) -> tuple[Any, Any]:
     return draw(0.02), draw(1.0)
 
 
-def make_step(lib: Any, tx: Any) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
+def make_step(
+    lib: Any, tx: Any, extra: Mapping[str, Any] | None = None
+) -> Callable[[Any, Any, Any], tuple[Any, Any]]:
     """Return a fresh function for one training step without the gradient.
 
     What is donated and what is returned come in the same order, else a result would be written
     over the wrong argument and XLA would have to copy.
+
+    Args:
+      lib: the library, for its `apply_updates`.
+      tx: its optimizer.
+      extra: extra arguments of the update.
     """
+    extra = extra or {}
 
     def step(params, state, grads):
-        updates, state = tx.update(grads, state, params)
+        updates, state = tx.update(grads, state, params, **extra)
         return lib.apply_updates(params, updates), state
 
     return step

@@ -4,15 +4,22 @@ import gc
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from benchmarks import machine, plot, report
-from benchmarks.cases import CHAINS, LIBRARIES, OURS, THEIRS, make_tree
+from benchmarks.cases import (
+    CHAINS,
+    DEFAULT_TREES,
+    LIBRARIES,
+    OURS,
+    QUICK_TREES,
+    THEIRS,
+    make_tree,
+)
 from benchmarks.figures import FIGURES
 from benchmarks.measure import Budget, interleave, summarize
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.staging import Staged, stage, static_costs
+from benchmarks.stepping import size, time_steps
 from benchmarks.targets import judge
 
 Samples = dict[str, list[float]]  # by library
@@ -39,8 +46,9 @@ def run(options: Options, job: Job) -> Results:
         "cases": [],
     }
     parts = sum(_wanted(part, options) for part in PARTS)
-    job.plan(len(options.trees) * len(options.chains) * parts)
-    for tree in options.trees:
+    trees = options.trees or (QUICK_TREES if options.quick else DEFAULT_TREES)
+    job.plan(len(trees) * len(options.chains) * parts)
+    for tree in trees:
         params, grads = make_tree(tree, options.seed)
         for chain in options.chains:
             results["cases"].append(_case(tree, chain, params, grads, options, job))
@@ -59,18 +67,18 @@ def _case(
 ) -> dict[str, Any]:
     """Measure one chain on one tree."""
     txs = {name: CHAINS[chain](lib) for name, lib in LIBRARIES.items()}
-    states = {name: _size(jax.eval_shape(tx.init, params)) for name, tx in txs.items()}
+    states = {name: size(jax.eval_shape(tx.init, params)) for name, tx in txs.items()}
     case: dict[str, Any] = {
         "tree": tree,
         "chain": chain,
         "load": machine.load(),  # before; much above 1 means that others used the machine
         "leaves": len(jax.tree.leaves(params)),
         "entries": sum(x.size for x in jax.tree.leaves(params)),
-        "param_bytes": _size(params),
+        "param_bytes": size(params),
         "state_bytes": states,
         # Each of gradients, slots and parameters read once, slots and parameters written once.
         # One floor for both libraries, so that a larger state shows as more bytes.
-        "floor_bytes": _size(grads) + 2 * (_size(params) + min(states.values())),
+        "floor_bytes": size(grads) + 2 * (size(params) + min(states.values())),
     }
     samples: dict[str, Samples] = {}
 
@@ -117,28 +125,15 @@ def _stage(chain: str, params: Any, grads: Any, options: Options) -> Staged:
     if not PARTS["stage"] & only <= TRACED:
         often = "compile" in only and not options.quick
         compiling = Budget(min(3, goal) if often else 1, 1, COMPILE_SECONDS)
-    return stage(chain, params, grads, tracing, compiling)
+    return stage(CHAINS[chain], params, grads, tracing, compiling)
 
 
 def _steps(
     compiled: dict[str, Any], txs: dict[str, Any], params: Any, grads: Any, options: Options
 ) -> tuple[Samples, float]:
     """Return the seconds of each step, and how far the two libraries' parameters are apart."""
-    current: dict[str, tuple[Any, Any]] = {}
-
-    def stepper(name: str):
-        def step():
-            current[name] = compiled[name](*current[name], grads)
-            return current[name]
-
-        return step
-
-    for name, tx in txs.items():
-        own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)  # will be donated
-        current[name] = own, tx.init(own)
     budget = Budget(options.repeats, min(15, options.repeats), STEP_SECONDS, _linger(options))
-    samples = interleave({name: stepper(name) for name in compiled}, budget)
-    return samples, _difference(current[OURS][0], current[THEIRS][0])
+    return time_steps(compiled, txs, params, grads, budget)
 
 
 def _eager(txs: dict[str, Any], params: Any, grads: Any, options: Options) -> Samples:
@@ -158,19 +153,6 @@ def _eager(txs: dict[str, Any], params: Any, grads: Any, options: Options) -> Sa
 
 def _linger(options: Options) -> float:
     return 0.0 if options.quick else LINGER_SECONDS
-
-
-def _size(tree: Any) -> int:
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _difference(ours: Any, theirs: Any) -> float:
-    """Return max |ours - theirs| / max |theirs|: whether both computed the same."""
-    pairs = [
-        (np.max(np.abs(np.asarray(a) - np.asarray(b))), np.max(np.abs(np.asarray(b))))
-        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
-    ]
-    return float(np.max([d for d, _ in pairs]) / np.max([m for _, m in pairs]))
 
 
 SECTION = Section(

@@ -15,8 +15,9 @@ class Options:
     """The options of the command line.
 
     Attributes:
-      trees: names of parameter trees, see `cases.TREES`.
-      chains: names of optimizers, see `cases.CHAINS`.
+      trees: names of parameter trees, see `cases.TREES`; empty for those of the section.
+      chains: names of chains of the section `core`, see `cases.CHAINS`.
+      optimizers: names of optimizers of the section `optimizers`, see `pairs.PAIRS`.
       only: names of the figures to measure, see `figures.FIGURES`.
       repeats: how many samples a timing should have; a time limit may stop it earlier.
       seed: of the random parameters and gradients.
@@ -26,6 +27,7 @@ class Options:
 
     trees: tuple[str, ...]
     chains: tuple[str, ...]
+    optimizers: tuple[str, ...]
     only: tuple[str, ...]
     repeats: int
     seed: int

@@ -1,5 +1,6 @@
 """Section `core` as a picture: small multiples of ratio bars."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,11 @@ def draw(results: dict[str, Any], path: Path) -> None:
     panels = figure.subplots(len(trees), len(chains), sharex=True, sharey=True, squeeze=False)
     for i, tree in enumerate(trees):
         for j, chain in enumerate(chains):
-            _panel(panels[i, j], names, cases.get((tree, chain)))
+            case = cases.get((tree, chain))
+            panel(panels[i, j], names, [case and case["figures"].get(name) for name in names])
             panels[i, j].set_title(f"{tree}   {chain}", fontsize=10, loc="left")
-    for panel in panels[-1]:
-        panel.set_xlabel("gradxform / Optax")
+    for lowest in panels[-1]:
+        lowest.set_xlabel("gradxform / Optax")
     figure.suptitle(
         "Cost relative to Optax: left of the line gradxform costs less\n"
         + machine.one_line(results["machine"]),
@@ -40,32 +42,38 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _panel(panel: Any, names: list[str], case: dict[str, Any] | None) -> None:
-    panel.set_xscale("log", base=2)
-    panel.set_xlim(LOW, HIGH)
+def panel(axes: Any, names: list[str], found: Sequence[dict[str, Any] | None]) -> None:
+    """Draw one bar per name, as long as the logarithm of its ratio.
+
+    Args:
+      axes: where.
+      names: of the bars, from the top.
+      found: the figure of each; None leaves it out.
+    """
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(LOW, HIGH)
     ticks = [1 / 16, 1 / 4, 1 / 2, 1, 2]
-    panel.set_xticks(ticks, ["1/16", "1/4", "1/2", "1", "2"])
-    panel.set_yticks(range(len(names)), names)
-    panel.set_ylim(len(names) - 0.4, -0.6)  # the first figure on top
-    panel.axvline(1.0, color="black", linewidth=1)
-    panel.grid(axis="x", color="#e3e5e8", linewidth=0.7)
-    panel.set_axisbelow(True)
-    panel.tick_params(axis="y", length=0)
+    axes.set_xticks(ticks, ["1/16", "1/4", "1/2", "1", "2"])
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)  # the first figure on top
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.grid(axis="x", color="#e3e5e8", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
-        panel.spines[side].set_visible(False)
-    for y, name in enumerate(names):
-        found = case and case["figures"].get(name)
-        if found:
-            _bar(panel, y, found["ratio"])
+        axes.spines[side].set_visible(False)
+    for y, one in enumerate(found):
+        if one:
+            _bar(axes, y, one["ratio"])
 
 
-def _bar(panel: Any, y: int, ratio: float | None) -> None:
+def _bar(axes: Any, y: int, ratio: float | None) -> None:
     end = HIGH if ratio is None else min(max(ratio, LOW), HIGH)
     color = WORSE if ratio is None or ratio > 1.05 else BETTER if ratio < 0.95 else SAME
-    panel.barh(y, end - 1.0, left=1.0, height=0.62, color=color)
+    axes.barh(y, end - 1.0, left=1.0, height=0.62, color=color)
     # The label stands on the free side of the line, so that it never covers its bar.
     right = end < 1.005
-    panel.annotate(
+    axes.annotate(
         show_ratio(ratio),
         (1.0, y),
         xytext=(4 if right else -4, 0),

@@ -26,7 +26,7 @@ def show(results: dict[str, Any], console: Console) -> None:
         cases = list(group)
         console.print(title(cases[0]), style="bold", highlight=False)
         console.print(_table(cases))
-    _warn(results["cases"], console)
+    warn(results["cases"], console)
     console.print(_targets(results["targets"]))
     reached = sum(row["reached"] for row in results["targets"])
     console.print(
@@ -42,20 +42,21 @@ def _table(cases: list[dict[str, Any]]) -> Table:
     for case in cases:
         table.add_column(case["chain"], justify="right", no_wrap=True)
     for name in FIGURES:
-        cells = [_cell(case["figures"].get(name)) for case in cases]
+        cells = [cell(case["figures"].get(name)) for case in cases]
         if any(cells):
             table.add_row(name, *cells)
     return table
 
 
-def _cell(found: dict[str, Any] | None) -> Text:
+def cell(found: dict[str, Any] | None, between: str = "\n") -> Text:
+    """Return a ratio and the medians of both; empty for what was not measured."""
     if found is None:
         return Text()
     ours, theirs = found["median"][OURS], found["median"][THEIRS]
     unit = found["unit"]
     return Text.assemble(
         (show_ratio(found["ratio"]), _style(found["ratio"])),
-        "\n",
+        between,
         (f"{show_value(ours, unit)}/{show_value(theirs, unit)}", "dim"),
     )
 
@@ -66,7 +67,8 @@ def _style(ratio: float | None) -> str:
     return "bold green" if at_most(ratio, 0.95) else "bold"
 
 
-def _warn(cases: list[dict[str, Any]], console: Console) -> None:
+def warn(cases: list[dict[str, Any]], console: Console) -> None:
+    """Say where the machine was busy, and where the libraries seem to differ."""
     for case in cases:
         if (case["load"] or 0.0) > BUSY_LOAD:
             console.print(

@@ -1,7 +1,7 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import core
+from benchmarks import core, optimizers
 from benchmarks.options import Section
 
-SECTIONS: dict[str, Section] = {"core": core.SECTION}
+SECTIONS: dict[str, Section] = {"core": core.SECTION, "optimizers": optimizers.SECTION}
 DEFAULT_SECTIONS = ("core",)

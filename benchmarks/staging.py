@@ -3,12 +3,12 @@
 import dataclasses
 import gc
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from benchmarks.cases import CHAINS, LIBRARIES, make_step
+from benchmarks.cases import LIBRARIES, make_step
 from benchmarks.measure import Budget
 
 # The figures that come from here.
@@ -23,18 +23,29 @@ class Staged:
     compiled: dict[str, Any]
 
 
-def stage(chain: str, params: Any, grads: Any, tracing: Budget, compiling: Budget) -> Staged:
+def stage(
+    make: Callable[[Any], Any],
+    params: Any,
+    grads: Any,
+    tracing: Budget,
+    compiling: Budget,
+    extra: Mapping[str, Any] | None = None,
+) -> Staged:
     """Stage the step of each library in turn until both budgets are used up.
 
     Args:
-      chain: the name of the optimizer.
+      make: returns the optimizer of a library.
       params: the parameters; only shapes and dtypes matter.
       grads: the gradients, likewise.
       tracing: how many rounds of tracing and lowering.
       compiling: in how many of them to compile too; with a goal of 0, in none.
+      extra: extra arguments of the update.
     """
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, grads))
-    _import_lazy_modules(chain)
+    # A tree of one leaf first, so that no sample pays for modules imported at first use.
+    for name in LIBRARIES:
+        one, its_gradient = ({"w": jax.tree.leaves(tree)[0]} for tree in shapes)
+        _trace_and_lower(name, make, one, its_gradient, extra)
     out = Staged({figure: {name: [] for name in LIBRARIES} for figure in STAGED}, {})
     rounds = compiled = 0
     spent = 0.0  # by compiling, which has a time limit of its own
@@ -44,7 +55,7 @@ def stage(chain: str, params: Any, grads: Any, tracing: Budget, compiling: Budge
         if not more and tracing.exhausted(rounds, time.perf_counter() - start - spent):
             return out
         for name in LIBRARIES:
-            (trace, lower), lowered = _trace_and_lower(name, chain, *shapes)
+            (trace, lower), lowered = _trace_and_lower(name, make, shapes[0], shapes[1], extra)
             out.samples["trace"][name].append(trace)
             out.samples["lower"][name].append(lower)
             out.samples["trace+lower"][name].append(trace + lower)
@@ -57,21 +68,18 @@ def stage(chain: str, params: Any, grads: Any, tracing: Budget, compiling: Budge
         compiled += more
 
 
-def _import_lazy_modules(chain: str) -> None:
-    """Stage a tree of one leaf, so that no sample pays for modules imported at first use."""
-    leaf = {"w": jax.ShapeDtypeStruct((2, 2), jnp.float32)}
-    for name in LIBRARIES:
-        _trace_and_lower(name, chain, leaf, leaf)
-
-
 def _trace_and_lower(
-    name: str, chain: str, params: Any, grads: Any
+    name: str,
+    make: Callable[[Any], Any],
+    params: Any,
+    grads: Any,
+    extra: Mapping[str, Any] | None,
 ) -> tuple[tuple[float, float], Any]:
     """Return the seconds of tracing and of lowering, and the lowered step."""
     lib = LIBRARIES[name]
-    tx = CHAINS[chain](lib)
+    tx = make(lib)
     state = jax.eval_shape(tx.init, params)
-    jitted = jax.jit(make_step(lib, tx), donate_argnums=(0, 1))
+    jitted = jax.jit(make_step(lib, tx, extra), donate_argnums=(0, 1))
     jax.clear_caches()
     gc.collect()
     start = time.perf_counter()

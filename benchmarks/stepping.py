@@ -1,0 +1,52 @@
+"""Timing compiled steps that take turns, each library carrying its own parameters on."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.cases import OURS, THEIRS
+from benchmarks.measure import Budget, interleave
+
+
+def time_steps(
+    compiled: dict[str, Any], txs: dict[str, Any], params: Any, grads: Any, budget: Budget
+) -> tuple[dict[str, list[float]], float]:
+    """Return the seconds of each step, and how far the two libraries' parameters are apart.
+
+    Args:
+      compiled: the compiled step of each library, which may donate parameters and state.
+      txs: the optimizers that made them.
+      params: the parameters to begin with.
+      grads: the gradients of every step.
+      budget: how many steps.
+    """
+    current: dict[str, tuple[Any, Any]] = {}
+
+    def stepper(name: str):
+        def step():
+            current[name] = compiled[name](*current[name], grads)
+            return current[name]
+
+        return step
+
+    for name, tx in txs.items():
+        own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)  # will be donated
+        current[name] = own, tx.init(own)
+    samples = interleave({name: stepper(name) for name in compiled}, budget)
+    return samples, difference(current[OURS][0], current[THEIRS][0])
+
+
+def size(tree: Any) -> int:
+    """Return the bytes of all arrays of a tree."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def difference(ours: Any, theirs: Any) -> float:
+    """Return max |ours - theirs| / max |theirs|: whether both computed the same."""
+    pairs = [
+        (np.max(np.abs(np.asarray(a) - np.asarray(b))), np.max(np.abs(np.asarray(b))))
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True)
+    ]
+    return float(np.max([d for d, _ in pairs]) / np.max([m for _, m in pairs]))

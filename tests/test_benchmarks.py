@@ -1,0 +1,55 @@
+"""The benchmarks find what both libraries have, and a short run writes what it measured."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import gradxform as gx
+from benchmarks.__main__ import main
+from benchmarks.cases import LIBRARIES, make_step, make_tree
+from benchmarks.pairs import PAIRS
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Optax about its own arguments
+def test_every_pair_makes_a_step_of_both_libraries():
+    assert {"adam", "lion", "sgd"} <= set(PAIRS) <= set(gx.OPTIMIZERS)
+    params, grads = make_tree("8-mixed", 0)
+    for name, pair in PAIRS.items():
+        n = pair.examples
+        like = [jnp.broadcast_to(g, (n, *g.shape)) if n else g for g in jax.tree.leaves(grads)]
+        given = jax.tree.unflatten(jax.tree.structure(grads), like)
+        for lib in LIBRARIES.values():
+            with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+                tx = pair.make(lib)
+                state = jax.eval_shape(tx.init, params)
+                new, after = jax.eval_shape(make_step(lib, tx, pair.extra), params, state, given)
+            assert jax.tree.structure(new) == jax.tree.structure(params), name
+            assert jax.tree.structure(after) == jax.tree.structure(state), name
+
+
+@pytest.mark.slow
+def test_a_short_run_writes_tables_and_figures(tmp_path, capsys):
+    cache = jax.config.jax_enable_compilation_cache
+    argv = ["optimizers", "--optimizers", "sgd,polyak_sgd", "--trees", "one-1M", "--repeats", "1"]
+    try:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            assert main([*argv, "--quick", "--out", str(tmp_path)]) == 0
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cache)
+    results = json.loads((tmp_path / "optimizers.json").read_text())
+    assert [case["chain"] for case in results["cases"]] == ["sgd", "polyak_sgd"]
+    for case in results["cases"]:
+        assert "error" not in case and case["difference"] < 1e-3
+        assert set(case["figures"]) == {"step", "temp", "trace+lower"}
+    assert (tmp_path / "optimizers.png").read_bytes()[:4] == b"\x89PNG"
+    assert "polyak_sgd" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", ["optimizer", "--optimizers adm", "--trees none", "--repeats 0"])
+def test_a_wrong_word_is_one_line(argv, capsys):
+    with pytest.raises(SystemExit) as info:
+        main(argv.split())
+    assert info.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
