@@ -1,5 +1,6 @@
 """Strictness is set once, for every test: eight devices, no implicit promotion, no warnings."""
 
+import itertools
 import os
 
 # Before JAX looks at its devices.
@@ -20,3 +21,14 @@ jax.config.update("jax_disable_most_optimizations", True)
 # A compilation in the middle of an example is no sign of a slow test.
 hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("project")
+
+# A process may map so many pieces of memory (65530 on Linux) and no more, and every compiled
+# program takes several: after some thousands the next compilation ends in a crash.
+TESTS_BETWEEN_CLEARINGS = 250
+_run = itertools.count(1)
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Forget the compiled programs from time to time."""
+    if next(_run) % TESTS_BETWEEN_CLEARINGS == 0:
+        jax.clear_caches()

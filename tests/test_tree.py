@@ -17,7 +17,7 @@ from gradxform import functions, tree, treestate
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.masks import label_by, ndim_at_least
 from gradxform.optimizers import adam, adamw, sgd
-from gradxform.transforms.adaptive import ScaleByAdamState, scale_by_adam
+from gradxform.transforms.adam import ScaleByAdamState, scale_by_adam
 from gradxform.transforms.constraining import zero_nans
 from gradxform.transforms.momentum import TraceState, trace
 from gradxform.transforms.noise import add_noise

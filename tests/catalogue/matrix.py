@@ -30,7 +30,7 @@ MUON = ref.sequence(
 TRANSFORMS: dict[str, Case] = {
     "step_by_shampoo/options": Case(
         gx.step_by_shampoo(FALLING, 3, 0.9, 0.5, 0.8, 0.5, 2, 2, 1e-2, 0.7),
-        ref.shampoo(lambda T: falling(T), 3, 0.9, 0.5, 0.8, 0.5, 2, 2, 1e-2, 0.7),
+        ref.shampoo(lambda T: falling(T - 1), 3, 0.9, 0.5, 0.8, 0.5, 2, 2, 1e-2, 0.7),
         rtol=1e-4,
         huge_ok=False,
     ),
