@@ -1,4 +1,4 @@
-"""The rules that TensorFlow 1, its contrib, RETURNN and Keras had: written from SEMANTICS."""
+"""The rules that TensorFlow 1, its contrib, RETURNN and Keras had, from what each computes."""
 
 import numpy as np
 
