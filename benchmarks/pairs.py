@@ -54,7 +54,8 @@ def _pair(name: str) -> Pair:
         factory = _theirs(name) if lib is LIBRARIES[THEIRS] else gradxform.OPTIMIZERS[name]
         given = dict(ARGUMENTS.get(name, {}))
         rate = inspect.signature(factory).parameters.get("learning_rate")
-        if rate is not None and rate.default is rate.empty:
+        # Without one, Optax's adadelta goes uphill.
+        if rate is not None and (rate.default is rate.empty or rate.default is None):
             given["learning_rate"] = 1e-3
         return factory(**given)
 

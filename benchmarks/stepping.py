@@ -33,7 +33,8 @@ def time_steps(
 
     for name, tx in txs.items():
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)  # will be donated
-        current[name] = own, tx.init(own)
+        # Some states of Optax hold the parameters' own buffers, which cannot be donated twice.
+        current[name] = own, jax.tree.map(lambda x: jnp.array(x, copy=True), tx.init(own))
     samples = interleave({name: stepper(name) for name in compiled}, budget)
     return samples, difference(current[OURS][0], current[THEIRS][0])
 
