@@ -10,6 +10,7 @@ take long, those that lag early are given up. `adam=0.01` has that one only. It 
 figure `race.png`: loss against steps, and the paths where a problem has two parameters.
 """
 
+import argparse
 import math
 import sys
 import time
@@ -244,7 +245,7 @@ def entrant(text: str) -> Entrant:
     if given:
         try:
             return Entrant(name, positive(rate), own)
-        except Exception as error:
+        except argparse.ArgumentTypeError as error:
             raise Refused(f"--optimizers {text}: the learning rate {error}.") from error
     make_by_name(name, None if own else 0.1, 0)  # refuses what needs more than a name
     return Entrant(name, None, own)

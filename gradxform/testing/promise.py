@@ -73,7 +73,7 @@ def promise(remedy: str) -> Callable[[Promise], Promise]:
                 broken.promise = name
                 broken.remedy = broken.remedy or remedy
                 raise
-            except Exception as error:
+            except Exception as error:  # whatever a transform raises, it breaks the promise
                 raise Broken(
                     f"{type(error).__name__}: {_shortened(error)}",
                     expected="no error",
