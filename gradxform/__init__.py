@@ -74,6 +74,14 @@ from gradxform.schedules import (
     warmup_exponential_decay_schedule as warmup_exponential_decay_schedule,
 )
 
+# Row-sparse gradients.
+from gradxform import sparse as sparse
+from gradxform.rowsparse import RowSparse as RowSparse
+from gradxform.transforms.densify import densify as densify
+from gradxform.wrappers.rows import only_dense as only_dense
+from gradxform.wrappers.rows import only_rows as only_rows
+from gradxform.wrappers.rows import sparse_semantics as sparse_semantics
+
 # Transforms.
 from gradxform.transforms.adam import ScaleByAdamState as ScaleByAdamState
 from gradxform.transforms.adam import ScaleByAmsgradState as ScaleByAmsgradState
@@ -226,6 +234,7 @@ from gradxform.wrappers.average import LookaheadState as LookaheadState
 from gradxform.wrappers.average import lookahead as lookahead
 from gradxform.wrappers.compose import chain as chain
 from gradxform.wrappers.compose import named_chain as named_chain
+from gradxform.wrappers.compose import sum_of as sum_of
 from gradxform.wrappers.guard import ApplyIfFiniteState as ApplyIfFiniteState
 from gradxform.wrappers.guard import all_finite as all_finite
 from gradxform.wrappers.guard import apply_if_finite as apply_if_finite

@@ -8,10 +8,13 @@ from jax import lax
 
 from gradxform import lift, trees
 from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.rowsparse import RowSparse
 from gradxform.types import Params, PyTree, Updates
 
 
 def _add(p: Any, u: Any) -> Any:
+    if isinstance(u, RowSparse):
+        return u.add_to(p)
     p, u = jnp.asarray(p), jnp.asarray(u)
     dtype = promote(p.dtype, u.dtype)
     return cast(lax.add(cast(p, dtype), cast(u, dtype)), p.dtype)
@@ -29,18 +32,19 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     Args:
       params: the parameters.
-      updates: a tree of the same structure; a hole leaves its parameter as it is.
+      updates: a tree of the same structure; a hole leaves its parameter as it is, the rows of a
+        `RowSparse` are added in place.
 
     Raises:
       ValueError: if the structures or the shapes differ.
     """
-    us, treedef = jax.tree.flatten(updates)
+    us, treedef = trees.flatten(updates)
     ps = trees.align("apply_updates", updates, treedef, params, "the parameters have")
     for i, (p, u) in enumerate(zip(ps.leaves(), us, strict=True)):
-        if jnp.shape(p) != jnp.shape(u):
+        if jnp.shape(p) != trees.shape_of(u):
             raise ValueError(
                 f"apply_updates: the update of {trees.path_at(updates, i)} has shape "
-                f"{jnp.shape(u)}, the parameter has {jnp.shape(p)}."
+                f"{trees.shape_of(u)}, the parameter has {jnp.shape(p)}."
             )
         old, new = trees.dtype_of(p), trees.dtype_of(u)
         for kind in (jnp.inexact, jnp.complexfloating):  # else cast back, and in part lost

@@ -1,11 +1,12 @@
 """What a transformation is: `Transform`, and `ArrayRule` for one given by its rule for an array."""
 
 import abc
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-from gradxform import trees
+from gradxform import rows, trees
 from gradxform.errors import name_of, shown
 from gradxform.registry import value
 from gradxform.running import STATES, routed, run_rules
@@ -95,6 +96,8 @@ class Transform(Value, abc.ABC):
 
     # How far the transform looks; wrappers and chains derive it from their parts.
     locality: Any = "tree"
+    # Whether `update` knows what to do with a `RowSparse`. Others are not called with one.
+    handles_rows: ClassVar[bool] = False
 
     def __iter__(self) -> Iterator[Any]:
         """Unpack as `init, update = tx`."""
@@ -110,7 +113,12 @@ class ArrayRule(Transform):
 
     needs_params: ClassVar[bool] = False
     handles_complex: ClassVar[bool] = False
+    handles_rows: ClassVar[bool] = True  # the lift shows the rule the touched rows, if it may
     locality: Any = "array"
+    # How far `rule` itself looks, where `prepare` is what looks further; None: as far as that.
+    rule_locality: ClassVar[str | None] = None
+    # A rule of its own for slices of which several may be of one row; see `sparse_semantics`.
+    slice_rule: ClassVar[Callable[..., Any] | None] = None
 
     def init(self, params: Params) -> OptState:
         """Return the initial state; by default there is none."""
@@ -171,6 +179,8 @@ def transform(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
         function = getattr(made, method)
         if method == "init" and issubclass(made, ArrayRule):
             function = _checked_init(function)
+        if method == "update" and not made.handles_rows:
+            function = _without_rows(function)
         setattr(made, method, _ValueMethod(function))
     return made
 
@@ -191,6 +201,20 @@ def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
+def _without_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def update(
+        self: Any, updates: Any, state: Any, params: Any = None, **extra: Any
+    ) -> tuple[Any, Any]:
+        rows.refuse(self, updates, f"looks at {_WHOLE.get(self.locality, 'every row')}")
+        return function(self, updates, state, params, **extra)
+
+    return update
+
+
+_WHOLE = {"array": "whole arrays", "tree": "the whole tree"}
+
+
 def call_update(
     tx: SupportsTransform,
     updates: Updates,
@@ -199,6 +223,8 @@ def call_update(
     extra: dict[str, Any],
 ) -> tuple[Updates, OptState]:
     """Call the update of any accepted object with the extra arguments that it takes."""
+    if not isinstance(tx, Transform):
+        rows.refuse(tx, updates, "is no transform of this library")
     made = tx.update(updates, state, params, **routed(tx, tx.update, extra))
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise TypeError(f"{name_of(tx)}: update must return (updates, state), got {shown(made)}.")

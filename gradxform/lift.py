@@ -12,23 +12,21 @@ holes, checks with the path of the leaf, and the live numbers that a rule holds.
 import collections
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import trees
+from gradxform import rows, trees
 from gradxform._compat import is_tracer
+from gradxform.chunks import chunked, devices, signature
 from gradxform.errors import name_of, shown
 from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dtype
+from gradxform.rowsparse import RowSparse
 from gradxform.types import Array, PyTree
 from gradxform.values import put_live, take_live
-
-# Leaves that go through one call. Larger chunks make fewer but dearer calls.
-CHUNK = 8
 
 
 class PerLeaf(NamedTuple):
@@ -46,80 +44,6 @@ class Part(NamedTuple):
     active: list[bool] | None  # for each leaf whether the rule acts on it; None: on all
 
 
-class Chunk(NamedTuple):
-    """Leaves that go through one call."""
-
-    indices: list[int]
-    alike: bool  # whether another chunk has leaves of the same signatures
-
-
-def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> Iterator[Chunk]:
-    """Divide leaves into chunks of which as many as possible are alike.
-
-    A tree is mostly equal layers. If every signature occurs a multiple of n times, a chunk is an
-    n-th of all leaves, what one layer has, so that one compiled call does for all layers, however
-    many signatures a layer has. Leaves that are alone of their kind have chunks of their own.
-
-    Args:
-      keys: the signature of every leaf.
-      places: what only leaves of one chunk must share, such as their devices; by default nothing.
-    """
-    groups: dict[Any, dict[Any, list[int]]] = {}
-    for i, key in enumerate(keys):
-        place = None if places is None else places[i]
-        groups.setdefault(place, {}).setdefault(key, []).append(i)
-    for group in groups.values():
-        alone = [i for same in group.values() if len(same) == 1 for i in same]
-        for start in range(0, len(alone), CHUNK):
-            yield Chunk(alone[start : start + CHUNK], alike=False)
-        yield from _layers([same for same in group.values() if len(same) > 1])
-
-
-def _layers(groups: list[list[int]]) -> Iterator[Chunk]:
-    """Chunks of the leaves of several signatures; each group holds one signature's."""
-    layers = math.gcd(*map(len, groups)) if groups else 0
-    if sum(len(group) // layers for group in groups if layers) > 2 * CHUNK or layers == 1:
-        # No layer of a handy size: one signature after the other.
-        for group in groups:
-            yield from _equal_parts([[i] for i in group])
-    elif layers:
-        every = range(layers)
-        yield from _equal_parts([[i for g in groups for i in _part(g, k, layers)] for k in every])
-
-
-def _part(group: list[int], k: int, layers: int) -> list[int]:
-    """Return the `k`-th of so many equal parts."""
-    n = len(group) // layers
-    return group[k * n : k * n + n]
-
-
-def _equal_parts(layers: list[list[int]]) -> Iterator[Chunk]:
-    """Join equal layers to chunks of about CHUNK leaves, in powers of two."""
-    done = 0
-    while done < len(layers):
-        n = 1
-        while 2 * n * len(layers[0]) <= CHUNK and done + 2 * n <= len(layers):
-            n *= 2
-        yield Chunk([i for layer in layers[done : done + n] for i in layer], len(layers) >= 2 * n)
-        done += n
-
-
-def signature(x: Any) -> Any:
-    """What must be equal for two leaves to share a compiled call: shape, dtype and placement."""
-    if not isinstance(x, jax.Array):
-        return getattr(x, "shape", ()), trees.dtype_of(x)
-    if is_tracer(x):
-        return x.shape, x.dtype
-    return x.shape, x.dtype, x.sharding
-
-
-def _devices(x: Any) -> Any:
-    """Where a leaf is; leaves in different places cannot be arguments of one call."""
-    if not isinstance(x, jax.Array) or is_tracer(x):
-        return None
-    return frozenset(x.sharding.device_set)
-
-
 def map_leaves(
     parts: Sequence[Part], updates: PyTree, params: PyTree | None
 ) -> tuple[PyTree, list[list[list[Any]]]]:
@@ -133,7 +57,7 @@ def map_leaves(
     Returns:
       The new updates, and for every part and every slot the list of new leaves.
     """
-    gs, treedef = jax.tree.flatten(updates)
+    gs, treedef = trees.flatten(updates)
     first = parts[0].rule
     ps: list[Any] = [None] * len(gs)
     if params is not None:
@@ -152,14 +76,36 @@ def map_leaves(
             tuple(k for k, mask in enumerate(masks) if mask is None or mask[i])
             for i in range(len(gs))
         ]
+    out: list[Any] = list(gs)
+    new = [[list(leaves) for leaves in part] for part in slots]
+    whole = {i: g for i, g in enumerate(gs) if isinstance(g, RowSparse)}
+    for i, g in whole.items():
+        on = acting[i]
+        rows.check_shape(first, updates, i, ps[i])
+        for k in on:
+            for leaves in slots[k]:
+                rows.check_slot(parts[k].rule, g, leaves[i], trees.path_at(updates, i))
+                leaves[i] = leaves[i] if g.raw else rows.take(g, leaves[i])
+        ps[i] = None if ps[i] is None else rows.take(g, ps[i])
+        if g.raw:
+            done = _raw(
+                tuple(rules[k] for k in on),
+                held,
+                g,
+                ps[i],
+                [[leaf[i] for leaf in new[k]] for k in on],
+                [tuple(x[i] for x in local[k]) for k in on],
+                [shared[k] for k in on],
+            )
+            _keep(out, new, i, on, done)
+            acting[i] = ()
+        gs[i] = g.values
     flat_slots = [leaves for part in slots for leaves in part]
     keys = [
         (on, *map(signature, leaf)) for on, *leaf in zip(acting, gs, ps, *flat_slots, strict=True)
     ]
-    out: list[Any] = list(gs)
-    new = [[list(leaves) for leaves in part] for part in slots]
     checked = set()
-    places = [(on, _devices(g)) for on, g in zip(acting, gs, strict=True)]
+    places = [(on, devices(g)) for on, g in zip(acting, gs, strict=True)]
     for chunk, alike in chunked(keys, places):
         for i in chunk:
             if keys[i] not in checked:
@@ -185,11 +131,43 @@ def map_leaves(
         run = _many if alike or not is_tracer(leaves[0][0]) else _run
         done = run(ones, active, held, leaves, scalars)
         for i, (u, fresh) in zip(chunk, done, strict=True):
-            out[i] = u
-            for k, leaf_slots in zip(on, fresh, strict=True):
-                for j, leaf in enumerate(leaf_slots):
-                    new[k][j][i] = leaf
+            if i in whole:
+                u, fresh = _put_rows(whole[i], u, fresh, [[x[i] for x in new[k]] for k in on])
+            _keep(out, new, i, on, (u, fresh))
     return jax.tree.unflatten(treedef, out), new
+
+
+def _keep(out: list[Any], new: list[list[list[Any]]], i: int, on: Sequence[int], done: Any) -> None:
+    """Note what the rules `on` made of leaf `i`."""
+    out[i], fresh = done
+    for k, leaf_slots in zip(on, fresh, strict=True):
+        for j, leaf in enumerate(leaf_slots):
+            new[k][j][i] = leaf
+
+
+def _put_rows(g: RowSparse, u: Any, fresh: Any, slots: list[list[Any]]) -> tuple[Any, Any]:
+    """Return the update as a RowSparse, and the slots with the rows that the rules made."""
+    back = [
+        tuple(rows.put(g, whole, new) for whole, new in zip(arrays, made, strict=True))
+        for arrays, made in zip(slots, fresh, strict=True)
+    ]
+    return g.with_values(u), back
+
+
+def _raw(rules, held, g, p, slots, local, shared):
+    """Run rules on slices of which several may be of one row, each slice by itself."""
+    done = []
+    for rule, old, mine, common in zip(rules, slots, local, shared, strict=True):
+        by_slice = type(rule).slice_rule is not None
+        seen = tuple(old if by_slice else (rows.take(g, s) for s in old))
+        u, (new,) = _apply(
+            (rule,), held, g if by_slice else g.values, p, (seen,), (mine,), (common,)
+        )
+        if not by_slice:
+            new = tuple(rows.put(g, s, n) for s, n in zip(old, new, strict=True))
+        g = g.with_values(u)
+        done.append(new)
+    return g, done
 
 
 def _split_shared(parts: Sequence[Part]) -> tuple[list[tuple[Any, ...]], list[list[list[Any]]]]:
@@ -239,7 +217,8 @@ def _apply(rules, held, g, p, slots, local, shared):
             return x
         return cast(x, dtype if jnp.issubdtype(x.dtype, jnp.complexfloating) else real)
 
-    u = cast(jnp.asarray(g), dtype)
+    slices = g if isinstance(g, RowSparse) else None
+    u = cast(jnp.asarray(g) if slices is None else slices.values, dtype)
     wide_p = None if p is None else cast(jnp.asarray(p), dtype)
     held = tuple(up(x) for x in held)
     out = []
@@ -248,7 +227,9 @@ def _apply(rules, held, g, p, slots, local, shared):
         scalars = [up(jnp.asarray(next(per_leaf) if x is None else x)) for x in common]
         made = put_live(rule, held) if held else rule
         with _promoting(dtype):
-            result = made.rule(u, *(up(s) for s in old), wide_p, *scalars)
+            rule_now = made.rule if slices is None else made.slice_rule
+            seen = u if slices is None else slices.with_values(u)
+            result = rule_now(seen, *(up(s) for s in old), wide_p, *scalars)
         u, *new = result if isinstance(result, tuple) else (result,)
         if not hasattr(u, "dtype"):
             raise TypeError(
@@ -305,6 +286,8 @@ _many = jax.jit(_run, static_argnums=(0, 1))
 
 
 def _sum_sq(x: Array) -> Array:
+    if isinstance(x, RowSparse):
+        return x.sum_of_squares()
     if not jnp.issubdtype(trees.dtype_of(x), jnp.number):
         raise TypeError(f"global_norm: a tree of numbers is wanted, got {shown(x)}.")
     x = cast(jnp.asarray(x), at_least_float32(trees.dtype_of(x)))
@@ -315,6 +298,10 @@ def _sum_sq(x: Array) -> Array:
 
 def _sum_sqs(xs: list[Any]) -> Array:
     return functools.reduce(_add, [_sum_sq(x) for x in xs])
+
+
+def _traced(x: Any) -> bool:
+    return is_tracer(x.values if isinstance(x, RowSparse) else x)
 
 
 _many_sum_sqs = jax.jit(_sum_sqs)
@@ -329,11 +316,11 @@ def _add(a: Array, b: Array) -> Array:
 
 def sum_of_squares(tree: PyTree) -> Array:
     """Return the sum of |x|^2 over every entry of every leaf, in float32 or wider."""
-    leaves = jax.tree.leaves(tree)
+    leaves = trees.leaves(tree)
     sums = []
-    for chunk, alike in chunked([signature(x) for x in leaves], [_devices(x) for x in leaves]):
+    for chunk, alike in chunked([signature(x) for x in leaves], [devices(x) for x in leaves]):
         xs = [leaves[i] for i in chunk]
-        sums.append((_many_sum_sqs if alike or not is_tracer(xs[0]) else _sum_sqs)(xs))
+        sums.append((_many_sum_sqs if alike or not _traced(xs[0]) else _sum_sqs)(xs))
     return functools.reduce(_add, sums) if sums else jnp.zeros((), jnp.float32)
 
 
@@ -357,17 +344,17 @@ def map_rows(one: Callable[..., Any], columns: Sequence[list[Any]], *scalars: An
     """
     keys = [tuple(map(signature, row)) for row in zip(*columns, strict=True)]
     out: list[Any] = [None] * len(keys)
-    for chunk, alike in chunked(keys, [_devices(x) for x in columns[0]] if columns else None):
-        rows = [tuple(column[i] for column in columns) for i in chunk]
-        if alike or not is_tracer(rows[0][0]):
-            done = _rows(one, rows, scalars)
+    for chunk, alike in chunked(keys, [devices(x) for x in columns[0]] if columns else None):
+        group = [tuple(column[i] for column in columns) for i in chunk]
+        if alike or not _traced(group[0][0]):
+            done = _rows(one, group, scalars)
         else:
-            done = [one(*row, *scalars) for row in rows]
+            done = [one(*row, *scalars) for row in group]
         for i, x in zip(chunk, done, strict=True):
             out[i] = x
     return out
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _rows(one, rows, scalars):
-    return [one(*row, *scalars) for row in rows]
+def _rows(one, group, scalars):
+    return [one(*row, *scalars) for row in group]

@@ -8,9 +8,6 @@ import abc
 import re
 from typing import TYPE_CHECKING, Any
 
-import jax
-import jax.numpy as jnp
-
 from gradxform import trees
 from gradxform.errors import at_least, name_of, shown
 from gradxform.registry import value
@@ -57,7 +54,7 @@ class ndim_at_least(Mask):
 
     def test(self, path, leaf):
         """Return whether the leaf has that many dimensions."""
-        return jnp.ndim(leaf) >= self.n
+        return len(trees.shape_of(leaf)) >= self.n
 
 
 @value
@@ -205,7 +202,7 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
     if isinstance(mask, Mask):
         return mask(tree)
     if not isinstance(mask, FrozenTree):
-        return jax.tree.map(lambda _: mask, tree)
+        return trees.map_updates(lambda _: mask, tree)
     found = dict(trees.with_names(mask.unfreeze()))
     used: set[tuple[str, ...]] = set()
 

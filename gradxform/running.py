@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform import lift, trees
+from gradxform import lift, rows, trees
 from gradxform.errors import name_of, shown
 from gradxform.types import OptState, Params, PyTree, Slot, Updates
 from gradxform.values import Value
@@ -33,7 +33,7 @@ STATES: dict[type, type] = {}
 
 def _check_rule_state(rule: Any, state: Any, tree: PyTree) -> None:
     if type(rule) not in STATES:  # a state from a checkpoint: init was not called here
-        jax.eval_shape(lambda: rule.init(tree))
+        jax.eval_shape(rule.init, trees.like_params(tree))
     check_state(rule, state, STATES[type(rule)])
 
 
@@ -63,7 +63,7 @@ def _wrong_slot(
     """Say which slot has not the shape that `init` gives it for these parameters; None: none."""
     need = "the gradient has" if params is None else "this parameter needs"
     for rule, state in zip(rules, states, strict=True):
-        wanted = jax.eval_shape(lambda r=rule: r.init(updates if params is None else params))
+        wanted = jax.eval_shape(rule.init, trees.like_params(updates if params is None else params))
         for k in slot_fields(type(wanted)):
             had = dict(trees.with_names(getattr(state, k)))
             for path, leaf in trees.with_names(getattr(wanted, k)):
@@ -87,7 +87,9 @@ def run_rules(
     extra: dict[str, Any],
 ) -> tuple[Updates, list[OptState]]:
     """Run neighbouring rules over a tree, together; only the first may look at all updates."""
-    treedef = jax.tree.structure(updates)
+    updates = rows.merged(updates)
+    treedef = trees.structure(updates)
+    sparse = trees.has_rows(updates)
     parts, new_states = [], []
     for rule, state in zip(rules, states, strict=True):
         if rule.needs_params and params is None:
@@ -95,6 +97,11 @@ def run_rules(
                 f"{name_of(rule)}: needs the parameters; call update(updates, state, params)."
             )
         _check_rule_state(rule, state, updates if params is None else params)
+        mask = rule.active(updates if params is None else params)
+        if mask is not None:
+            mask = trees.align(rule, updates, treedef, mask, "the mask has").leaves()
+        if sparse:
+            rows.check_rule(rule, updates, mask, bool(slot_fields(type(state))))
         seen = updates if rule.locality == "tree" else None
         prepared = rule.prepare(seen, state, params, **routed(rule, rule.prepare, extra))
         _check_prepared(rule, prepared, state)
@@ -104,9 +111,6 @@ def run_rules(
             trees.align(rule, updates, treedef, getattr(fresh, k), f"the state's {k} has")
             for k in names
         )
-        mask = rule.active(updates if params is None else params)
-        if mask is not None:
-            mask = trees.align(rule, updates, treedef, mask, "the mask has").leaves()
         parts.append(lift.Part(rule, slots, tuple(shared), mask))
         new_states.append((fresh, names))
     try:

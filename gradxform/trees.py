@@ -14,6 +14,7 @@ import numpy as np
 from gradxform._compat import is_tracer
 from gradxform.errors import leaf_path, name_of
 from gradxform.numerics import at_least_float32, real_dtype
+from gradxform.rowsparse import RowSparse, is_row_sparse
 from gradxform.types import MaskedNode, PyTree
 
 Path = tuple[str, ...]
@@ -22,6 +23,46 @@ Path = tuple[str, ...]
 def is_hole(x: Any) -> bool:
     """Whether `x` stands where a tree has no array: None, or a MaskedNode (ours or Optax's)."""
     return x is None or isinstance(x, MaskedNode) or type(x).__name__ == "MaskedNode"
+
+
+def is_leaf(x: Any) -> bool:
+    """Whether `x` is one leaf of updates to us, though a tree to JAX: a hole, or a RowSparse."""
+    return isinstance(x, RowSparse) or is_hole(x)
+
+
+def flatten(updates: PyTree) -> tuple[list[Any], Any]:
+    """Return the leaves of `updates`, a RowSparse being one, and the structure around them."""
+    return jax.tree.flatten(updates, is_leaf=is_row_sparse)
+
+
+def leaves(updates: PyTree) -> list[Any]:
+    """Return the leaves of `updates`, a RowSparse being one."""
+    return jax.tree.leaves(updates, is_leaf=is_row_sparse)
+
+
+def structure(updates: PyTree) -> Any:
+    """Return the structure of `updates`, a RowSparse being a leaf."""
+    return jax.tree.structure(updates, is_leaf=is_row_sparse)
+
+
+def map_updates(f: Callable[..., Any], updates: PyTree) -> PyTree:
+    """Map `f` over the leaves of `updates`, a RowSparse being one; holes stay."""
+    return jax.tree.map(f, updates, is_leaf=is_row_sparse)
+
+
+def has_rows(updates: PyTree) -> bool:
+    """Whether any leaf is a RowSparse."""
+    return any(map(is_row_sparse, leaves(updates)))
+
+
+def like_params(updates: PyTree) -> PyTree:
+    """Return what the parameters must look like: shapes and dtypes, of the updates."""
+    return map_updates(lambda g: jax.ShapeDtypeStruct(shape_of(g), dtype_of(g)), updates)
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """Return the shape of an array, of what a RowSparse stands for, or of a number."""
+    return x.shape if isinstance(x, RowSparse) else jnp.shape(x)
 
 
 def names(path: Iterable[Any]) -> Path:
@@ -55,20 +96,20 @@ _KEYS: dict[str, tuple[type, ...]] = {
 
 def with_names(tree: PyTree) -> list[tuple[Path, Any]]:
     """Return the leaves of `tree`, holes included, each with its path as strings."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_hole)
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return [(names(path), leaf) for path, leaf in flat]
 
 
 def map_with_names(f: Callable[[Path, Any], Any], tree: PyTree) -> PyTree:
     """Map `f(path, leaf)` over the arrays of `tree`; holes stay."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf if is_hole(leaf) else f(names(path), leaf), tree, is_leaf=is_hole
+        lambda path, leaf: leaf if is_hole(leaf) else f(names(path), leaf), tree, is_leaf=is_leaf
     )
 
 
 def path_at(tree: PyTree, index: int) -> str:
     """Return how messages call the leaf of `tree` with that index."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_row_sparse)
     return leaf_path(flat[index][0])
 
 
@@ -166,16 +207,16 @@ class Aligned(NamedTuple):
 
 def check_like(part: Any, updates: PyTree, others: list[Any], what: str) -> None:
     """Require every update to be a floating array of the shape of its fellow in `others`."""
-    for index, (g, other) in enumerate(zip(jax.tree.leaves(updates), others, strict=True)):
+    for index, (g, other) in enumerate(zip(leaves(updates), others, strict=True)):
         if not jnp.issubdtype(dtype_of(g), jnp.inexact):
             raise TypeError(
                 f"{name_of(part)}: gradient of {path_at(updates, index)} has dtype {dtype_of(g)}; "
                 "only floating gradients can be transformed. Leave it out with masked(...) or "
                 "partition(...)."
             )
-        if jnp.shape(g) != jnp.shape(other):
+        if shape_of(g) != jnp.shape(other):
             raise ValueError(
-                f"{name_of(part)}: gradient of {path_at(updates, index)} has shape {jnp.shape(g)}, "
+                f"{name_of(part)}: gradient of {path_at(updates, index)} has shape {shape_of(g)}, "
                 f"{what} {jnp.shape(other)}."
             )
 

@@ -105,6 +105,7 @@ class clip_by_global_norm(ArrayRule):
     max_norm: float
 
     locality = "tree"
+    rule_locality = "entry"
     handles_complex = True
 
     def __post_init__(self):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform import trees
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative
 from gradxform.lift import PerLeaf
@@ -44,6 +45,7 @@ class add_noise(ArrayRule):
 
     # Each entry by itself, but the draw depends on how many leaves there are.
     locality = "tree"
+    rule_locality = "entry"
 
     def __post_init__(self):
         non_negative(self, "eta", "gamma")
@@ -58,7 +60,7 @@ class add_noise(ArrayRule):
         count = safe_increment(state.count)
         deviation = jnp.sqrt(self.eta * count.astype(jnp.float32) ** -self.gamma)
         rng_key, now = jax.random.split(state.rng_key)
-        keys = jax.random.split(now, len(jax.tree.leaves(updates)))
+        keys = jax.random.split(now, len(trees.leaves(updates)))
         return AddNoiseState(count, rng_key), deviation, PerLeaf(list(keys))
 
     def rule(self, g, p, deviation, key):

@@ -47,6 +47,7 @@ class normalize_by_update_norm(ArrayRule):
     eps: float = 1e-6
 
     locality = "tree"
+    rule_locality = "entry"
     handles_complex = True
 
     def __post_init__(self):

@@ -185,6 +185,7 @@ class scale_by_polyak(ArrayRule):
     variant: str = "sps"
 
     locality = "tree"
+    rule_locality = "entry"
     handles_complex = True
 
     def __post_init__(self):

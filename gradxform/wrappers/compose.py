@@ -4,8 +4,13 @@ import abc
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+
+from gradxform import lift, trees
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, farthest, transform
 from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.numerics import cast, promote
+from gradxform.rowsparse import is_row_sparse
 from gradxform.running import run_rules
 
 
@@ -15,6 +20,8 @@ class _Chain(Transform):
     Chains inside chains are opened, and every run of neighbouring rules goes through the leaves
     together; a rule that must see all updates first, such as a global norm, begins a new run.
     """
+
+    handles_rows = True
 
     @abc.abstractmethod
     def inner(self) -> tuple[Any, ...]:
@@ -101,6 +108,21 @@ def _many(things: Sequence[Any], what: str) -> str:
     return f"{len(things)} {what}" + ("" if len(things) == 1 else "s")
 
 
+def _as_many(part: Any, transforms: Sequence[Any], state: Any) -> Sequence[Any]:
+    """Return `state`, which must be a tuple of one state for each transform."""
+    if not isinstance(state, tuple | list) or hasattr(state, "_fields"):
+        raise TypeError(
+            f"{name_of(part)}: the state must be a tuple of {_many(transforms, 'state')}, "
+            f"got {type(state).__name__}. Was this state made by another transform's init?"
+        )
+    if len(state) != len(transforms):
+        raise ValueError(
+            f"{name_of(part)}: {_many(transforms, 'transform')} but {_many(state, 'state')}. "
+            "Was this state made by another chain's init?"
+        )
+    return state
+
+
 @transform
 class chain(_Chain):
     """Run transforms one after the other, each on the updates of the one before.
@@ -133,17 +155,7 @@ class chain(_Chain):
 
     def split_state(self, state):
         """Return the states in order."""
-        if not isinstance(state, tuple | list) or hasattr(state, "_fields"):
-            raise TypeError(
-                f"{name_of(self)}: the state must be a tuple of {_many(self.transforms, 'state')}, "
-                f"got {type(state).__name__}. Was this state made by another transform's init?"
-            )
-        if len(state) != len(self.transforms):
-            raise ValueError(
-                f"{name_of(self)}: {_many(self.transforms, 'transform')} but "
-                f"{_many(state, 'state')}. Was this state made by another chain's init?"
-            )
-        return state
+        return _as_many(self, self.transforms, state)
 
     def join_states(self, states):
         """Return the tuple of states."""
@@ -213,3 +225,70 @@ class named_chain(_Chain):
     def join_states(self, states):
         """Return the dict of states."""
         return {name: s for (name, _), s in zip(self.transforms, states, strict=True)}
+
+
+@transform
+class sum_of(Transform):
+    """Add up what several transforms make of the same updates.
+
+    Update rule: u = u_1 + u_2 + ..., each u_i what one transform makes of g. The state is the tuple
+    of their states. A sum of row-sparse updates is row-sparse, that of a row-sparse and a dense one
+    dense.
+
+    Args:
+      *transforms: at least one transform.
+
+    Raises:
+      ValueError: if there is none; at update, if the state is not that of as many transforms.
+    """
+
+    transforms: tuple[Any, ...] = ()
+
+    variadic = "transforms"
+    handles_rows = True
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *transforms: Any): ...
+
+    def __post_init__(self):
+        if not self.transforms:
+            raise ValueError(f"{name_of(self)}: at least one transform is wanted, got none.")
+        for i, tx in enumerate(self.transforms):
+            check_transform(self, tx, f"argument {i}")
+
+    @property
+    def locality(self) -> str:
+        """The farthest locality of the parts."""
+        return farthest(self.transforms)
+
+    def init(self, params):
+        """Return the tuple of states."""
+        return tuple(tx.init(params) for tx in self.transforms)
+
+    def update(self, updates, state, params=None, **extra):
+        """Return the sum, in the dtypes of the updates."""
+        states = _as_many(self, self.transforms, state)
+        made = [
+            call_update(tx, updates, s, params, extra)
+            for tx, s in zip(self.transforms, states, strict=True)
+        ]
+        leaves, treedef = trees.flatten(updates)
+        parts = [treedef.flatten_up_to(u) for u, _ in made]
+        sums = lift.map_rows(_sum, [leaves, *parts]) if leaves else []
+        return jax.tree.unflatten(treedef, sums), tuple(s for _, s in made)
+
+
+def _sum(g: Any, *parts: Any) -> Any:
+    """Return the sum of the parts, dense ones first, in the dtype of `g`."""
+    dtype = trees.dtype_of(g)
+    total = None
+    for u in sorted(parts, key=is_row_sparse):
+        if total is None:
+            total = u
+        elif is_row_sparse(total) or is_row_sparse(u):
+            total = total + u
+        else:
+            wide = promote(total.dtype, u.dtype)
+            total = cast(total, wide) + cast(u, wide)
+    return total if is_row_sparse(total) else cast(total, dtype)

@@ -21,7 +21,7 @@ class MaskedState(NamedTuple):
 
 def _keep(tree: PyTree, mask: PyTree, part: Any, what: str) -> PyTree:
     """`tree` with a MaskedNode where `mask`, a tree of booleans, is False."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=trees.is_hole)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=trees.is_leaf)
     flags = _flags(tree, mask, part, what)
     kept = [
         leaf if trees.is_hole(leaf) or flag else MaskedNode()
@@ -46,23 +46,23 @@ def _flags(tree: PyTree, mask: PyTree, part: Any, what: str) -> list[bool]:
 
 def _merge(new: PyTree, old: PyTree) -> PyTree:
     """The leaves of `new` where it has one, of `old` elsewhere."""
-    flat, treedef = jax.tree.flatten(old, is_leaf=trees.is_hole)
-    fresh = jax.tree.leaves(new, is_leaf=trees.is_hole)
+    flat, treedef = jax.tree.flatten(old, is_leaf=trees.is_leaf)
+    fresh = jax.tree.leaves(new, is_leaf=trees.is_leaf)
     merged = [o if trees.is_hole(n) else n for o, n in zip(flat, fresh, strict=True)]
     return jax.tree.unflatten(treedef, merged)
 
 
 def _check_structure(part: Any, updates: PyTree, params: PyTree) -> None:
     if params is not None:
-        trees.align(part, updates, jax.tree.structure(updates), params, "the parameters have")
+        trees.align(part, updates, trees.structure(updates), params, "the parameters have")
 
 
 def _run_masked(part, tx, mask, updates, state, params, extra, same_extra):
     """Update with `tx` on the leaves that `mask` selects; pass the others through."""
     if same_extra:
-        like = jax.tree.structure(updates)
+        like = trees.structure(updates)
         extra = {
-            k: _keep(v, mask, part, f"{k} has") if jax.tree.structure(v) == like else v
+            k: _keep(v, mask, part, f"{k} has") if trees.structure(v) == like else v
             for k, v in extra.items()
         }
     inner_params = params
@@ -93,6 +93,8 @@ class masked(Transform):
     inner: Any
     mask: StaticTree
     mask_compatible_extra_args: bool = field(default=False, kw_only=True)
+
+    handles_rows = True
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
@@ -150,6 +152,8 @@ class partition(Transform):
     transforms: StaticTree
     param_labels: StaticTree
     mask_compatible_extra_args: bool = field(default=False, kw_only=True)
+
+    handles_rows = True
 
     def __post_init__(self):
         given = self.transforms

@@ -30,6 +30,8 @@ class external_step(Transform):
 
     inner: Any
 
+    handles_rows = True
+
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
 

@@ -114,6 +114,8 @@ class injected(Transform):
     factory: inject_hyperparams
     arguments: tuple[Any, ...]
 
+    handles_rows = True
+
     def __post_init__(self):
         numbers, schedules, _ = self._split()
 

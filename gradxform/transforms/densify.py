@@ -1,0 +1,32 @@
+"""From row-sparse gradients to arrays."""
+
+import jax
+
+from gradxform import trees
+from gradxform.base import EmptyState, Transform, transform
+from gradxform.rowsparse import RowSparse
+from gradxform.running import check_state
+
+
+@transform
+class densify(Transform):
+    """Make an array of every row-sparse gradient, zero in the rows that were not touched.
+
+    Before a part that looks further than a row, or for the behaviour of a dense optimizer, in which
+    every row moves. It costs what the whole table costs.
+    """
+
+    locality = "entry"
+    handles_rows = True
+
+    def init(self, params):
+        """Return the empty state."""
+        trees.check_params(self, params)
+        return EmptyState()
+
+    def update(self, updates, state, params=None, **extra):
+        """Return the updates as arrays."""
+        check_state(self, state, EmptyState)
+        leaves, treedef = trees.flatten(updates)
+        dense = [g.to_dense() if isinstance(g, RowSparse) else g for g in leaves]
+        return jax.tree.unflatten(treedef, dense), EmptyState()
