@@ -110,6 +110,10 @@ from gradxform.transforms.constraining import NonNegativeParamsState as NonNegat
 from gradxform.transforms.constraining import ZeroNansState as ZeroNansState
 from gradxform.transforms.constraining import keep_params_nonnegative as keep_params_nonnegative
 from gradxform.transforms.constraining import zero_nans as zero_nans
+from gradxform.transforms.lazy import ScaleByAdamCatchingUpState as ScaleByAdamCatchingUpState
+from gradxform.transforms.lazy import ScaleByRowwiseRssState as ScaleByRowwiseRssState
+from gradxform.transforms.lazy import scale_by_adam_catching_up as scale_by_adam_catching_up
+from gradxform.transforms.lazy import scale_by_rowwise_rss as scale_by_rowwise_rss
 from gradxform.transforms.momentum import EmaState as EmaState
 from gradxform.transforms.momentum import TraceState as TraceState
 from gradxform.transforms.momentum import ema as ema
@@ -229,6 +233,9 @@ from gradxform.transforms.shampoo import step_by_shampoo as step_by_shampoo
 # Wrappers.
 from gradxform.wrappers.accumulate import MultiSteps as MultiSteps
 from gradxform.wrappers.accumulate import MultiStepsState as MultiStepsState
+from gradxform.wrappers.accumulate_rows import AccumulateRowsState as AccumulateRowsState
+from gradxform.wrappers.accumulate_rows import RowBuffer as RowBuffer
+from gradxform.wrappers.accumulate_rows import accumulate_rows as accumulate_rows
 from gradxform.wrappers.average import LookaheadParams as LookaheadParams
 from gradxform.wrappers.average import LookaheadState as LookaheadState
 from gradxform.wrappers.average import lookahead as lookahead
@@ -314,6 +321,10 @@ from gradxform.optimizers import galore as galore
 from gradxform.optimizers import ggt as ggt
 from gradxform.optimizers import muon as muon
 from gradxform.optimizers import shampoo as shampoo
+from gradxform.optimizers import lazy_adam as lazy_adam
+from gradxform.optimizers import lazy_adamw as lazy_adamw
+from gradxform.optimizers import rowwise_adagrad as rowwise_adagrad
+from gradxform.optimizers import sparse_adagrad as sparse_adagrad
 
 # Optax's contributed optimizers, under their names there.
 from gradxform import compat as compat

@@ -339,15 +339,19 @@ def _joined(a: RowSparse, b: RowSparse) -> RowSparse:
     return _made(rows, values, a.num_rows, False, a.raw and b.raw)
 
 
-jax.tree_util.register_pytree_with_keys(
-    RowSparse,
-    lambda x: (
-        (
-            (jax.tree_util.GetAttrKey("indices"), x._rows),
-            (jax.tree_util.GetAttrKey("values"), x.values),
-        ),
-        (x.num_rows, x.coalesced, x.raw),
-    ),
-    lambda aux, children: _made(children[0], children[1], *aux),
-    lambda x: ((x._rows, x.values), (x.num_rows, x.coalesced, x.raw)),
-)
+def _flatten(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return (x._rows, x.values), (x.num_rows, x.coalesced, x.raw)
+
+
+def _flatten_with_keys(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    children, aux = _flatten(x)
+    names = map(jax.tree_util.GetAttrKey, ("indices", "values"))
+    return tuple(zip(names, children, strict=True)), aux
+
+
+def _unflatten(aux: tuple[Any, ...], children: Any) -> RowSparse:
+    rows, values = children  # not always arrays: JAX puts other things in their place
+    return _made(rows, values, *aux)
+
+
+jax.tree_util.register_pytree_with_keys(RowSparse, _flatten_with_keys, _unflatten, _flatten)

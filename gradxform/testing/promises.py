@@ -20,6 +20,7 @@ from gradxform.testing.promises_places import (
     runs_inside_optax_and_optax_inside,
     sharded_equals_unsharded,
 )
+from gradxform.testing.promises_rows import touches_rows_or_refuses
 
 PROMISES: dict[str, Promise] = {
     promise.__name__: promise
@@ -33,6 +34,7 @@ PROMISES: dict[str, Promise] = {
         holes_pass,
         takes_params_by_keyword,
         owns_its_buffers,
+        touches_rows_or_refuses,
         sharded_equals_unsharded,
         runs_inside_optax_and_optax_inside,
         is_a_value,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform import lift, trees
+from gradxform import lift, rows, trees
 from gradxform._compat import is_tracer
 from gradxform.base import Transform, check_transform, locality_of, transform
 from gradxform.errors import at_least, name_of, shown
@@ -27,15 +27,17 @@ class MultiStepsState(NamedTuple):
     skip_state: Any  # what should_skip_update_fn said of the last micro-batch; () without one
 
 
-def _mean(g, acc, seen, skip):
+def mean_so_far(g: Any, acc: Any, seen: Any, skip: Any) -> Any:
+    """Return the mean with one more micro-batch; `seen` is 1 / (how many are in with it)."""
     wide = promote(g.dtype, acc.dtype)
     a = cast(acc, wide)
-    # Divided once per step, not per entry: `seen` is 1 / (how many are in with this one).
+    # Divided once per step, not per entry.
     new = a + (cast(g, wide) - a) * cast(seen, jnp.finfo(wide).dtype)
     return new if skip is None else jnp.where(skip, a, new)
 
 
-def _sum(g, acc, seen, skip):
+def sum_so_far(g: Any, acc: Any, seen: Any, skip: Any) -> Any:
+    """Return the sum with one more micro-batch."""
     wide = promote(g.dtype, acc.dtype)
     new = cast(acc, wide) + cast(g, wide)
     return new if skip is None else jnp.where(skip, cast(acc, wide), new)
@@ -76,6 +78,8 @@ class MultiSteps(Transform):
     use_grad_mean: bool = True
     should_skip_update_fn: Callable[..., Any] | None = None
     accumulator_dtype: DType = "float32"
+
+    handles_rows = True  # to refuse them with a better remedy
 
     def __post_init__(self):
         check_transform(self, self.opt, "opt")
@@ -156,6 +160,7 @@ class MultiSteps(Transform):
     def update(self, updates, state, params=None, **extra):
         """Accumulate, and take a step if it is due."""
         check_state(self, state, MultiStepsState)
+        rows.refuse(self, updates, "adds gradients up in arrays (accumulate_rows has a buffer)")
         k = self._every(state.gradient_step)
         skip, skip_state = self._skip(updates, state.gradient_step, params)
 
@@ -166,7 +171,7 @@ class MultiSteps(Transform):
             fellows = trees.align(self, updates, treedef, params, "the parameters have").leaves()
             trees.check_like(self, updates, fellows, "the parameter has")
         trees.check_like(self, updates, accs.leaves(), "the state's acc_grads has")
-        add = _mean if self.use_grad_mean else _sum
+        add = mean_so_far if self.use_grad_mean else sum_so_far
         seen = 1.0 / (state.mini_step + 1).astype(jnp.float32)
         filled = lift.map_rows(add, [gs, accs.leaves()], seen, skip)
 

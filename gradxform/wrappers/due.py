@@ -23,7 +23,12 @@ def update_when(
 
     The new state keeps the dtypes of the old one, the result those of `updates`, whatever `tx`
     makes of them, so that both are the same whether it ran or not.
+
+    With a row-sparse leaf among the updates the result is zeros if it is not due, in the form that
+    `tx` gives it.
     """
+    if trees.has_rows(updates):
+        return _rows_when(part, tx, due, updates, state, params, extra)
 
     def turn(carry):
         _, now, held = carry
@@ -32,6 +37,25 @@ def update_when(
 
     strong = jax.tree.map(_strong, (updates, state))
     _, updates, state = lax.while_loop(lambda carry: carry[0], turn, (due, *strong))
+    return updates, state
+
+
+def _rows_when(
+    part: Any, tx: Any, due: Any, updates: PyTree, state: PyTree, params: PyTree, extra: dict
+) -> tuple[PyTree, PyTree]:
+    """`update_when` for updates of which `tx` may make others than it was given."""
+    made, _ = jax.eval_shape(
+        lambda u, s, p, e: call_update(tx, u, s, p, e), updates, state, params, extra
+    )
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), made)
+
+    def turn(carry):
+        _, _, held = carry
+        new, held_new = call_update(tx, updates, held, params, extra)
+        return jnp.zeros((), jnp.bool_), new, _like(part, tx, held_new, held)
+
+    carry = (due, nothing, jax.tree.map(_strong, state))
+    _, updates, state = lax.while_loop(lambda carry: carry[0], turn, carry)
     return updates, state
 
 

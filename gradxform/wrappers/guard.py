@@ -5,21 +5,29 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform import lift, trees
+from gradxform import lift, rows, trees
 from gradxform.base import Transform, check_transform, transform
 from gradxform.errors import at_least, shown
 from gradxform.numerics import safe_increment
 from gradxform.registry import register
+from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
 from gradxform.types import Array, PyTree
 from gradxform.wrappers.due import update_when
 
 
+def _entries(x: Any) -> Any:
+    """Return what a leaf has entries of: of a RowSparse the values, without padding."""
+    return x.with_values(x.values).values if isinstance(x, RowSparse) else x
+
+
 def _count_not_finite(x: Any) -> Array:
+    x = _entries(x)
     return jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
 
 
 def _all_finite(x: Any) -> Array:
+    x = _entries(x)
     if not jnp.issubdtype(trees.dtype_of(x), jnp.number):
         raise TypeError(f"all_finite: a tree of numbers is wanted, got {shown(x)}.")
     return jnp.all(jnp.isfinite(x))
@@ -27,17 +35,19 @@ def _all_finite(x: Any) -> Array:
 
 def all_finite(tree: PyTree) -> Array:
     """Return whether every entry of every leaf is finite, as a boolean scalar."""
-    flags = lift.map_rows(_all_finite, [jax.tree.leaves(tree)])
+    flags = lift.map_rows(_all_finite, [trees.leaves(tree)])
     return jnp.all(jnp.stack(flags)) if flags else jnp.ones((), jnp.bool_)
 
 
 def _keep_or_zero(u: Any, keep: Any) -> Array:
+    if isinstance(u, RowSparse):
+        return u.with_values(_keep_or_zero(u.values, keep))
     return jnp.where(keep, u, jnp.zeros_like(u))
 
 
 def zero_unless(keep: Any, updates: PyTree) -> PyTree:
     """Return `updates` if `keep`, else zeros; NaNs do not survive."""
-    leaves, treedef = jax.tree.flatten(updates)
+    leaves, treedef = trees.flatten(updates)
     return jax.tree.unflatten(treedef, lift.map_rows(_keep_or_zero, [leaves], keep))
 
 
@@ -71,6 +81,7 @@ class apply_if_finite(Transform):
         at_least(self, 0, "max_consecutive_errors")
 
     locality = "tree"  # one bad entry anywhere stops all
+    handles_rows = True
 
     def init(self, params):
         """Return counts of 0 and the inner state."""
@@ -84,6 +95,7 @@ class apply_if_finite(Transform):
     def update(self, updates, state, params=None, **extra):
         """Update if all is finite, or if patience is at its end."""
         check_state(self, state, ApplyIfFiniteState)
+        updates = rows.merged(updates)
         finite = all_finite(updates)
         in_a_row = jnp.where(finite, 0, safe_increment(state.notfinite_count))
         accept = finite | (in_a_row > self.max_consecutive_errors)
@@ -103,7 +115,7 @@ def skip_not_finite(updates: PyTree, gradient_step: Any, params: PyTree) -> tupl
       A boolean scalar, and a dict of it (`should_skip`) and of how many entries were not finite
       (`num_not_finite`, int32).
     """
-    counts = lift.map_rows(_count_not_finite, [jax.tree.leaves(updates)])
+    counts = lift.map_rows(_count_not_finite, [trees.leaves(updates)])
     bad = jnp.sum(jnp.stack(counts)) if counts else jnp.zeros((), jnp.int32)
     skip = bad > 0
     return skip, {"should_skip": skip, "num_not_finite": bad}

@@ -1,0 +1,107 @@
+"""The promise about row-sparse gradients."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.apply import apply_updates
+from gradxform.rowsparse import RowSparse
+from gradxform.testing.case import Case, inside
+from gradxform.testing.promise import Broken, Skipped, check_close, leaves_of, promise
+from gradxform.types import PyTree
+from gradxform.wrappers.rows import only_dense, only_rows, sparse_semantics
+
+# Rows of the table that no gradient touches.
+UNTOUCHED = 3
+
+
+@promise(
+    'Declare how far the rule looks: locality = "entry", "row", "array" or "tree". A rule of the '
+    "first two sees the touched rows only, of the gradient, of its slots and of the parameter."
+)
+def touches_rows_or_refuses(case: Case) -> None:
+    """A row-sparse gradient does to its rows what a dense one does, and nothing to others.
+
+    Or it is refused, with `densify()` as the remedy.
+    """
+    if any(isinstance(x, sparse_semantics | only_dense | only_rows) for x in inside(case.tx)):
+        raise Skipped("it says by itself what it does with row-sparse gradients")
+    tree = case.params()
+    at = _table(tree)
+    if at is None or case.examples is not None:
+        raise Skipped("no parameter has rows")
+    flat, treedef = jax.tree.flatten(tree)
+    few = flat[at]
+    n = few.shape[0] + UNTOUCHED
+    where = np.random.default_rng(3).permutation(n)[: few.shape[0]]  # rows in any order
+    table = jnp.asarray(np.random.default_rng(4).normal(size=(n, *few.shape[1:])), few.dtype)
+    table = table.at[where].set(few)
+    large = jax.tree.unflatten(treedef, [*flat[:at], table, *flat[at + 1 :]])
+    extra = case.extra or {}
+
+    start, state, small = case.tx.init(large), case.tx.init(large), tree
+    small_state, rows = case.tx.init(tree), None
+    for g in case.gradients(tree, 2):
+        dense = jax.tree.leaves(g)
+        rows = _split(where, dense[at], n)
+        sparse = jax.tree.unflatten(treedef, [*dense[:at], rows, *dense[at + 1 :]])
+        try:
+            updates, state = case.tx.update(sparse, state, large, **extra)
+        except (TypeError, ValueError) as error:
+            if "densify()" in str(error):
+                return
+            raise
+        if not isinstance(treedef.flatten_up_to(updates)[at], RowSparse):
+            _check_dense(case, sparse, updates, large)
+            return
+        large = apply_updates(large, updates)
+        if case.reference is not None:
+            updates, small_state = case.tx.update(g, small_state, small, **extra)
+            small = apply_updates(small, updates)
+    _check_untouched(table, jax.tree.leaves(large)[at], where, "params")
+    _check_slots(start, state, table, where)
+    if case.reference is not None:
+        leaves = jax.tree.leaves(large)
+        touched = jax.tree.unflatten(
+            treedef, [*leaves[:at], leaves[at][where], *leaves[at + 1 :]]
+        )
+        check_close("params", touched, small, 1e-5, what=" with dense gradients")
+
+
+def _table(tree: PyTree) -> int | None:
+    """Return the index of the largest array that has rows."""
+    sizes = [x.size if x.ndim and not jnp.iscomplexobj(x) else 0 for x in jax.tree.leaves(tree)]
+    return int(np.argmax(sizes)) if any(sizes) else None
+
+
+def _split(where: Any, g: jax.Array, n: int) -> RowSparse:
+    """Return a gradient in two halves, so that every row occurs twice, and a row of padding."""
+    values = jnp.concatenate([g / 2, g[::-1] / 2, jnp.ones_like(g[:1])])
+    return RowSparse(np.concatenate([where, where[::-1], [n]]), values, n)
+
+
+def _check_dense(case: Case, sparse: PyTree, updates: PyTree, tree: PyTree) -> None:
+    """Require of one that makes arrays of rows that they are those of the dense gradient."""
+    g = jax.tree.map(
+        lambda x: x.to_dense() if isinstance(x, RowSparse) else x,
+        sparse,
+        is_leaf=lambda x: isinstance(x, RowSparse),
+    )
+    theirs, _ = case.tx.update(g, case.tx.init(tree), tree, **(case.extra or {}))
+    check_close("updates", updates, theirs, 1e-6, what=" with the same gradient as an array")
+
+
+def _check_untouched(old: Any, new: Any, where: Any, name: str) -> None:
+    rest = np.setdiff1d(np.arange(old.shape[0]), where)
+    if not np.array_equal(np.asarray(old)[rest], np.asarray(new)[rest], equal_nan=True):
+        raise Broken("another value", expected="the old one in untouched rows", leaf=name)
+
+
+def _check_slots(start: PyTree, state: PyTree, table: Any, where: Any) -> None:
+    """Require of every array in the state that has one row for each of the table's to keep them."""
+    old = leaves_of("state", start)
+    for path, new in leaves_of("state", state).items():
+        if jnp.ndim(new) and new.shape[0] == table.shape[0]:
+            _check_untouched(old[path], new, where, path)
