@@ -128,6 +128,9 @@ class RowSparse(metaclass=_Named):
         rows = self.indices if known else self._rows
         return f"RowSparse(indices={rows}, values={self.values}, num_rows={self.num_rows})"
 
+    def __reduce__(self):
+        return _restored, (self.indices, self.values, self.num_rows, self.coalesced, self.raw)
+
     # --------------------------------------------------------------------------- other forms of it
 
     def with_values(self, values: Array) -> "RowSparse":
@@ -337,6 +340,10 @@ def _joined(a: RowSparse, b: RowSparse) -> RowSparse:
     values = jnp.concatenate([cast(a.values, dtype), cast(b.values, dtype)])
     rows = _hidden(jnp.concatenate([a.indices, b.indices]))
     return _made(rows, values, a.num_rows, False, a.raw and b.raw)
+
+
+def _restored(indices: Array, *rest: Any) -> RowSparse:
+    return _made(_hidden(indices), *rest)
 
 
 def _flatten(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -64,9 +64,7 @@ def touches_rows_or_refuses(case: Case) -> None:
     _check_slots(start, state, table, where)
     if case.reference is not None:
         leaves = jax.tree.leaves(large)
-        touched = jax.tree.unflatten(
-            treedef, [*leaves[:at], leaves[at][where], *leaves[at + 1 :]]
-        )
+        touched = jax.tree.unflatten(treedef, [*leaves[:at], leaves[at][where], *leaves[at + 1 :]])
         check_close("params", touched, small, 1e-5, what=" with dense gradients")
 
 
