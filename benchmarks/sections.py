@@ -1,7 +1,11 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import core, optimizers
+from benchmarks import core, optimizers, rows
 from benchmarks.options import Section
 
-SECTIONS: dict[str, Section] = {"core": core.SECTION, "optimizers": optimizers.SECTION}
+SECTIONS: dict[str, Section] = {
+    "core": core.SECTION,
+    "optimizers": optimizers.SECTION,
+    "rows": rows.SECTION,
+}
 DEFAULT_SECTIONS = ("core",)

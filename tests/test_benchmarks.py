@@ -47,6 +47,21 @@ def test_a_short_run_writes_tables_and_figures(tmp_path, capsys):
     assert "polyak_sgd" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_short_run_over_sizes_of_a_table_writes_what_it_found(tmp_path, capsys):
+    cache = jax.config.jax_enable_compilation_cache
+    try:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            assert main(["rows", "--quick", "--repeats", "1", "--out", str(tmp_path)]) == 0
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cache)
+    results = json.loads((tmp_path / "rows.json").read_text())
+    for case in results["cases"]:
+        assert set(case["figures"]) == {"step", "update"} and case["figures"]["step"]["ratio"] > 0
+    assert (tmp_path / "rows.png").read_bytes()[:4] == b"\x89PNG"
+    assert "1,000" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("argv", ["optimizer", "--optimizers adm", "--trees none", "--repeats 0"])
 def test_a_wrong_word_is_one_line(argv, capsys):
     with pytest.raises(SystemExit) as info:

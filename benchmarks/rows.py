@@ -1,0 +1,245 @@
+"""Section `rows`: a table of embeddings, row-sparse beside dense, over sizes of the table."""
+
+import gc
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import gradxform as gx
+from benchmarks import machine
+from benchmarks.cases import OURS, THEIRS
+from benchmarks.figures import show_value
+from benchmarks.measure import Budget, interleave, summarize
+from benchmarks.options import Job, Options, Results, Section
+from benchmarks.staging import static_costs
+
+WIDTH, IDS, QUICK_IDS, HIDDEN = 64, 4096, 64, 16
+SIZES = (1_000, 4_000, 16_000, 64_000, 100_000, 1_000_000, 4_000_000)
+QUICK_SIZES = (1_000, 16_000)
+# Above this a dense step needs more memory and time than it tells.
+LARGEST_DENSE = 1_000_000
+# Over these the row-sparse step should not depend on the size of the table.
+FLAT_FROM = 100_000
+# So that no batch finds its rows in a cache because the one before had them.
+BATCHES = 16
+SECONDS, LINGER = 20.0, 4.0
+
+
+def loss(params: Any, ids: Any) -> Any:
+    """Look rows up, and send them through a small layer."""
+    hidden = jnp.tanh(params["table"][ids] @ params["kernel"])
+    return jnp.mean(hidden**2)
+
+
+def make_steps(n: int) -> dict[str, dict[str, Any]]:
+    """Return for each library the whole training step, and the update alone, of a table of n rows.
+
+    The first is `step(params, state, ids)`, the other `update(params, state, ids, values)`.
+    """
+    ours, theirs = gx.adam(1e-3), optax.adam(1e-3)
+    sparse_grad = gx.sparse.value_and_grad(loss, where=gx.path_matches("table"))
+
+    def ours_step(params, state, ids):
+        _, grads = sparse_grad(params, ids)
+        updates, state = ours.update(grads, state, params)
+        return gx.apply_updates(params, updates), state
+
+    def theirs_step(params, state, ids):
+        grads = jax.grad(loss)(params, ids)
+        updates, state = theirs.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    def ours_update(params, state, ids, values):
+        grads = {"table": gx.RowSparse(ids, values, n), "kernel": params["kernel"]}
+        updates, state = ours.update(grads, state, params)
+        return gx.apply_updates(params, updates), state
+
+    def theirs_update(params, state, ids, values):
+        dense = jnp.zeros((n, WIDTH)).at[ids].add(values)
+        grads = {"table": dense, "kernel": params["kernel"]}
+        updates, state = theirs.update(grads, state, params)
+        return optax.apply_updates(params, updates), state
+
+    return {
+        OURS: {"step": ours_step, "update": ours_update, "init": ours.init},
+        THEIRS: {"step": theirs_step, "update": theirs_update, "init": theirs.init},
+    }
+
+
+def run(options: Options, job: Job) -> Results:
+    """Measure tables of every size."""
+    results: Results = {
+        "section": "rows",
+        "machine": machine.describe(),
+        "options": options.as_json(),
+        "ids": QUICK_IDS if options.quick else IDS,
+        "cases": [],
+    }
+    sizes = QUICK_SIZES if options.quick else SIZES
+    job.plan(len(sizes))
+    for n in sizes:
+        job.begin(f"{n} rows")
+        results["cases"].append(_case(n, options))
+        job.save(results)
+        job.advance()
+    results["summary"] = _summary(results["cases"])
+    job.save(results)
+    return results
+
+
+def _case(n: int, options: Options) -> dict[str, Any]:
+    rng = np.random.default_rng(options.seed)
+    ids = QUICK_IDS if options.quick else IDS
+    batches = [jnp.asarray(rng.integers(0, n, ids), jnp.int32) for _ in range(BATCHES)]
+    values = jnp.asarray(rng.normal(size=(ids, WIDTH)), jnp.float32)
+    steps = make_steps(n)
+    if n > LARGEST_DENSE:
+        del steps[THEIRS]
+    case: dict[str, Any] = {
+        "rows": n,
+        "load": machine.load(),
+        "table_bytes": 4 * n * WIDTH,
+        "temp": {},
+        "figures": {},
+    }
+    quiet = Budget(
+        options.repeats, min(5, options.repeats), SECONDS, 0 if options.quick else LINGER
+    )
+    for figure, rest in (("step", ()), ("update", (values,))):
+        calls = {}
+        for lib, made in steps.items():
+            params = {
+                "table": jax.random.normal(jax.random.key(options.seed), (n, WIDTH)),
+                "kernel": jnp.ones((WIDTH, HIDDEN)) / WIDTH,
+            }
+            state = jax.tree.map(jnp.copy, made["init"](params))
+            jitted = jax.jit(made[figure], donate_argnums=(0, 1))
+            compiled = jitted.lower(params, state, batches[0], *rest).compile()
+            if figure == "step":
+                case["temp"][lib] = static_costs(compiled).get("temp", 0.0)
+            calls[lib] = _stepper(compiled, params, state, batches, rest)
+        samples = interleave(calls, quiet)
+        if THEIRS in samples:
+            found = summarize(samples, THEIRS, OURS)
+        else:
+            found = {"samples": samples, "median": {OURS: float(np.median(samples[OURS]))}}
+        case["figures"][figure] = {"unit": "s", **found}
+        del calls
+        gc.collect()
+    return case
+
+
+def _stepper(compiled: Any, params: Any, state: Any, batches: list[Any], rest: tuple[Any, ...]):
+    held = {"now": (params, state), "turn": 0}
+
+    def step():
+        ids = batches[held["turn"] % len(batches)]
+        held["turn"] += 1
+        held["now"] = compiled(*held["now"], ids, *rest)
+        return held["now"]
+
+    return step
+
+
+def _summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how flat the row-sparse step is, and from which size on it is the faster one."""
+    medians = {case["rows"]: case["figures"]["step"]["median"] for case in cases}
+    large = [m[OURS] for n, m in medians.items() if n >= FLAT_FROM]
+    both = sorted((n, m[THEIRS] / m[OURS]) for n, m in medians.items() if THEIRS in m)
+    return {
+        "flat": max(large) / min(large) if large else None,
+        "break_even_rows": _crossing(both),
+    }
+
+
+def _crossing(speedups: list[tuple[int, float]]) -> float | None:
+    """Return the number of rows at which the speed-up is 1, on a line between the logarithms."""
+    for (a, x), (b, y) in itertools.pairwise(speedups):
+        if x < 1 <= y:
+            part = -math.log(x) / (math.log(y) - math.log(x))
+            return a * (b / a) ** part
+    return None
+
+
+# -------------------------------------------------------------------------------- showing it
+
+
+def show(results: Results, console: Console) -> None:
+    """Print one row per size, then what follows from all."""
+    console.print(machine.one_line(results["machine"]), highlight=False)
+    ids = results["ids"]
+    title = f"Adam on a table of width {WIDTH}, {ids} ids a step: row-sparse, and Optax's dense"
+    table = Table(title=title, title_justify="left")
+    for name in ("rows", "step", "dense", "faster", "update", "dense", "faster", "temp of dense"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for case in results["cases"]:
+        cells = [f"{case['rows']:,}"]
+        for figure in ("step", "update"):
+            found = case["figures"][figure]
+            theirs = found["median"].get(THEIRS)
+            cells.append(show_value(found["median"][OURS], "s"))
+            cells.append(show_value(theirs, "s") if theirs else "")
+            cells.append(f"{1 / found['ratio']:.1f}x" if theirs else "")
+        temp = case["temp"]
+        share = f"{temp[OURS] / temp[THEIRS]:.1%}" if temp.get(THEIRS) else ""
+        table.add_row(*cells, share)
+    console.print(table)
+    for case in results["cases"]:
+        if case["rows"] >= FLAT_FROM and case["temp"][OURS] >= case["table_bytes"]:
+            console.print(f"{case['rows']} rows: a copy of the table!", style="bold red")
+    summary = results["summary"]
+    if summary["flat"]:
+        console.print(
+            f"Slowest over fastest row-sparse step from {FLAT_FROM:,} rows on: "
+            f"{summary['flat']:.2f}.",
+            highlight=False,
+        )
+    if summary["break_even_rows"]:
+        console.print(
+            f"Row-sparse is faster from {summary['break_even_rows']:,.0f} rows on "
+            f"({summary['break_even_rows'] / results['ids']:.1f} rows for each id).",
+            highlight=False,
+        )
+
+
+def draw(results: Results, path: Path) -> None:
+    """Write the time of a step against the size of the table."""
+    figure = Figure(figsize=(6.5, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)  # no window, and pyplot's global state is left alone
+    axes = figure.subplots()
+    for lib, label, color in ((OURS, "row-sparse", "#2a6fbb"), (THEIRS, "dense", "#d9622b")):
+        points = [
+            (case["rows"], 1e3 * case["figures"]["step"]["median"][lib])
+            for case in results["cases"]
+            if lib in case["figures"]["step"]["median"]
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), "o-", color=color, label=label)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rows of the table")
+    axes.set_ylabel("milliseconds a step, median")
+    axes.grid(color="#e3e5e8", linewidth=0.7)
+    axes.legend(frameon=False)
+    axes.set_title(
+        f"Adam, {results['ids']} ids a step\n{machine.one_line(results['machine'])}", fontsize=9
+    )
+    figure.savefig(path, dpi=120)
+
+
+SECTION = Section(
+    about="row-sparse Adam on a table of embeddings beside the dense one, over sizes",
+    run=run,
+    show=show,
+    draw=draw,
+)
