@@ -16,15 +16,20 @@ from gradxform.errors import name_of, shown
 from gradxform.types import OptState, Params, PyTree, Slot, Updates
 from gradxform.values import Value
 
-_SLOTS: dict[type, tuple[str, ...]] = {}
+_MARKED: dict[tuple[type, Any], tuple[str, ...]] = {}
+
+
+def marked_fields(cls: type, mark: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a state with that annotation."""
+    if (cls, mark) not in _MARKED:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        _MARKED[cls, mark] = tuple(k for k, annotation in hints.items() if annotation == mark)
+    return _MARKED[cls, mark]
 
 
 def slot_fields(cls: type) -> tuple[str, ...]:
     """Return the names of the fields of a state that hold one array per parameter."""
-    if cls not in _SLOTS:
-        hints = typing.get_type_hints(cls, include_extras=True)
-        _SLOTS[cls] = tuple(k for k, annotation in hints.items() if annotation == Slot)
-    return _SLOTS[cls]
+    return marked_fields(cls, Slot)
 
 
 # The kind of state that each class of rule begins with.

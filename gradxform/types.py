@@ -23,6 +23,10 @@ class _SlotMark:
     """Marks the fields of a state that hold one array per parameter."""
 
 
+class _EverywhereMark:
+    """Marks the fields of a state that are the same on all replicas."""
+
+
 class _DTypeMark:
     """Marks the fields of a transform that hold a dtype."""
 
@@ -37,6 +41,10 @@ class _TreeMark:
 
 # In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` by leaf.
 Slot = Annotated[Any, _SlotMark]
+
+# In a state: what is the same on all replicas, such as the count that says when they meet. It has
+# no axis of replicas, so that a decision made by it is one decision.
+Everywhere = Annotated[Any, _EverywhereMark]
 
 # In a transform: anything `jnp.dtype` understands. Stored by its name, so that it prints and
 # serializes.

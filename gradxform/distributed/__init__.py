@@ -1,1 +1,33 @@
-"""Code that names a mesh axis, a replica or a sharding."""
+"""Replicas: what names a mesh axis, a replica or a sharding."""
+
+from gradxform.distributed.averaging import (
+    ModelAverageState as ModelAverageState,
+    model_average as model_average,
+)
+from gradxform.distributed.axis import (
+    AlreadyReducedError as AlreadyReducedError,
+    local_view as local_view,
+)
+from gradxform.distributed.elastic import (
+    AgnState as AgnState,
+    ElasticAverageState as ElasticAverageState,
+    agn as agn,
+    elastic_average as elastic_average,
+)
+from gradxform.distributed.outer import (
+    OuterState as OuterState,
+    bmuf as bmuf,
+    diloco as diloco,
+    outer as outer,
+    post_local_sgd as post_local_sgd,
+    slowmo as slowmo,
+)
+from gradxform.distributed.replicas import Replicas as Replicas
+from gradxform.distributed.stale import DropStaleState as DropStaleState, drop_stale as drop_stale
+from gradxform.distributed.synchronous import (
+    SyncReplicasState as SyncReplicasState,
+    TowerState as TowerState,
+    scale_loss as scale_loss,
+    sync_replicas as sync_replicas,
+    tower as tower,
+)

@@ -1,0 +1,83 @@
+"""Replicas that average their parameters every few steps."""
+
+from dataclasses import field
+from typing import Any, NamedTuple
+
+from gradxform.base import transform
+from gradxform.distributed.axis import tree_pmean
+from gradxform.distributed.exchanging import Exchanging, is_multiple, zero_step
+from gradxform.errors import at_least
+from gradxform.numerics import safe_increment
+from gradxform.types import Array, Everywhere
+
+
+class ModelAverageState(NamedTuple):
+    """State of `model_average`. Per replica, but for the counts."""
+
+    inner: Any  # per replica; the inner state
+    schedule_step: Everywhere  # int32 scalar; steps since init
+    global_step: Everywhere  # int32 scalar; how often replicas have averaged
+
+
+@transform
+class model_average(Exchanging):
+    """Let every replica train by itself, and average the parameters every few steps.
+
+    Update rule on replica i of N, with t = 1, 2, ... the number of steps:
+
+        p_i <- p_i + inner(g_i)
+        p_i <- (1/N) sum_j p_j     if t is a multiple of `period`, or t <= warmup
+
+    With a warm-up this is post-local SGD. The inner state stays each replica's own, as in
+    TensorFlow, unless it is averaged too. A replica is evaluated at its own parameters; after an
+    exchange all have the same.
+
+    Under one program a slow device still delays every exchange.
+
+    Args:
+      inner: the optimizer of every replica, ours or Optax's.
+      axis: the name of the axis of replicas.
+      period: steps from one exchange to the next, at least 1. Keyword-only.
+      warmup: how many first steps all end in an exchange, at least 0. Keyword-only.
+      average_state: whether floating arrays of the inner state are averaged too. Keyword-only.
+      inner_axes: names of bound axes along which all devices have the same parameters: each then
+        sends only its slice along `axis`, and gathers the others along these. Keyword-only.
+
+    Raises:
+      AlreadyReducedError: at update, for gradients that were summed over the replicas before.
+      NameError: at update, where the axis is not bound.
+
+    Reference: `tf.contrib.opt.ModelAverageOptimizer`; McDonald et al., Distributed Training
+    Strategies for the Structured Perceptron, 2010; Lin et al., Don't Use Large Mini-Batches, Use
+    Local SGD, 2020, for the warm-up.
+    """
+
+    inner: Any
+    axis: str
+    period: int = field(default=100, kw_only=True)
+    warmup: int = field(default=0, kw_only=True)
+    average_state: bool = field(default=False, kw_only=True)
+    inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
+
+    state_kind = ModelAverageState
+
+    def __post_init__(self):
+        super().__post_init__()
+        at_least(self, 1, "period")
+        at_least(self, 0, "warmup")
+
+    def init(self, params):
+        """Return the inner state and counts of 0."""
+        return ModelAverageState(self.inner.init(params), zero_step(), zero_step())
+
+    def due(self, step: Array) -> Array:
+        """Return whether replicas average after that many steps."""
+        return is_multiple(step, self.period) | (step <= self.warmup)
+
+    def exchange(self, params, state, extra):
+        """Return the average."""
+        mean = tree_pmean(params, self.axis, self.inner_axes)
+        state = state._replace(global_step=safe_increment(state.global_step))
+        if self.average_state:
+            state = state._replace(inner=tree_pmean(state.inner, self.axis, self.inner_axes))
+        return mean, state

@@ -1,0 +1,159 @@
+"""What optimizers share that let replicas go their own way and meet every few steps.
+
+Every replica steps with its own gradients on its own parameters; at some steps they exchange. What an
+exchange does to a replica's parameters is all that such a wrapper has to say.
+"""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import trees
+from gradxform.apply import apply_updates
+from gradxform.base import Transform, call_update, check_transform
+from gradxform.distributed.axis import as_varying, check_axis_name, check_bound, require_local
+from gradxform.errors import name_of, shown
+from gradxform.numerics import at_least_float32, cast, promote, safe_increment
+from gradxform.running import check_state
+from gradxform.types import Array, PyTree
+
+
+class Exchanging(Transform, abc.ABC):
+    """A wrapper under which replicas differ, and meet when `schedule_step` says so.
+
+    Its state is a NamedTuple with the fields `inner`, `schedule_step` (annotated `Everywhere`) and
+    `global_step` (the same), and what the exchange needs.
+    """
+
+    inner: Any
+    axis: str
+    state_kind: Any  # the class of the state
+
+    locality = "tree"
+
+    def __post_init__(self):
+        check_transform(self, self.inner, "inner")
+        check_axis_name(self)
+
+    # ------------------------------------------------------------------ what a wrapper says itself
+
+    @abc.abstractmethod
+    def due(self, step: Array) -> Array:
+        """Return whether replicas exchange after that many steps, a boolean scalar."""
+
+    @abc.abstractmethod
+    def exchange(self, params: PyTree, state: Any, extra: dict[str, Any]) -> tuple[PyTree, Any]:
+        """Return a replica's parameters and state after an exchange."""
+
+    def gradient(self, updates: PyTree, state: Any, params: PyTree) -> PyTree:
+        """Return the gradient of a local step; by default the one given."""
+        return updates
+
+    def stepped(self, updates: PyTree, state: Any) -> Any:
+        """Return the state after a local step with that gradient, before any exchange."""
+        return state
+
+    # ---------------------------------------------------------------------------------- stepping
+
+    def update(self, updates, state, params=None, *, sync: Any = None, **extra):
+        """Return the updates of a local step, and of an exchange if it is due.
+
+        `params + updates` rounds: replicas that met may differ by an ulp. `step` does not.
+
+        Args:
+          updates: this replica's own gradients.
+          state: this replica's state.
+          params: this replica's parameters.
+          sync: True or False to say whether to exchange, for two compiled programs without a
+            condition; None to follow the schedule.
+          **extra: extra arguments of the inner transform.
+        """
+        u, state = self._local(updates, state, params, sync, extra)
+
+        def meet(state):
+            moved, state = self.exchange(apply_updates(params, u), state, extra)
+            change = jax.tree.map(_difference, moved, params, u)
+            return self._varying((change, state))
+
+        return self._if_due(meet, lambda state: self._varying((u, state)), state, sync)
+
+    def step(
+        self, grads: PyTree, state: Any, params: PyTree, *, sync: Any = None, **extra: Any
+    ) -> tuple[PyTree, Any]:
+        """Return the new parameters, assigned and not added, and the new state.
+
+        After an exchange that makes replicas equal they are equal to the last bit.
+
+        Args:
+          grads: this replica's own gradients.
+          state: this replica's state.
+          params: this replica's parameters.
+          sync: as for `update`.
+          **extra: extra arguments of the inner transform.
+        """
+        u, state = self._local(grads, state, params, sync, extra)
+        moved = apply_updates(params, u)
+
+        def meet(state):
+            return self._varying(self.exchange(moved, state, extra))
+
+        return self._if_due(meet, lambda state: self._varying((moved, state)), state, sync)
+
+    def _local(
+        self, updates: PyTree, state: Any, params: PyTree, sync: Any, extra: dict[str, Any]
+    ) -> tuple[PyTree, Any]:
+        """Return the updates of a local step and the state before any exchange."""
+        if params is None:
+            raise ValueError(
+                f"{name_of(self)}: needs the parameters; call update(updates, state, params)."
+            )
+        if not (sync is None or isinstance(sync, bool)):
+            raise TypeError(
+                f"{name_of(self)}: sync must be True, False or None, not a traced value, got "
+                f"{shown(sync)}; None follows the schedule."
+            )
+        check_state(self, state, self.state_kind)
+        check_bound(self, self.axis)
+        require_local(self, updates, self.axis)
+        ps = trees.align(self, updates, trees.structure(updates), params, "the parameters have")
+        trees.check_like(self, updates, ps.leaves(), "the parameter has")
+        g = self.gradient(updates, state, params)
+        u, inner = call_update(self.inner, g, state.inner, params, extra)
+        step = safe_increment(state.schedule_step)
+        return u, self.stepped(g, state._replace(inner=inner, schedule_step=step))
+
+    def _if_due(self, meet: Any, go_on: Any, state: Any, sync: Any) -> Any:
+        if sync is not None:
+            return (meet if sync else go_on)(state)
+        return lax.cond(self.due(state.schedule_step), meet, go_on, state)
+
+    def _varying(self, made: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
+        """Mark what may differ between replicas, so that both branches are of one type."""
+        tree, state = made
+        shared = {k: getattr(state, k) for k in ("schedule_step", "global_step")}
+        marked = as_varying(state._replace(schedule_step=None, global_step=None), self.axis)
+        return as_varying(tree, self.axis), marked._replace(**shared)
+
+
+def _difference(moved: Any, p: Any, u: Any) -> Any:
+    """Return what takes `p` to `moved`, in the dtype of the update that it replaces."""
+    wide = at_least_float32(promote(moved.dtype, p.dtype))
+    return cast(cast(moved, wide) - cast(p, wide), u.dtype)
+
+
+def zero_step() -> Array:
+    """Return a count of 0."""
+    return jnp.zeros((), jnp.int32)
+
+
+def is_multiple(step: Array, period: int) -> Array:
+    """Return whether `step` is a multiple of the period."""
+    return step % period == 0
+
+
+def wide(x: Any) -> Any:
+    """Return an array in float32 or wider."""
+    return cast(x, at_least_float32(x.dtype))

@@ -1,0 +1,287 @@
+"""Running one step, written for one replica, on all of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from gradxform.errors import did_you_mean, shown
+from gradxform.running import marked_fields
+from gradxform.types import Everywhere, PyTree
+
+MODES = ("shard_map", "pmap", "jit", "vmap")
+
+
+def is_shared(tree: PyTree) -> list[bool]:
+    """Return for every leaf whether it is the same on all replicas and has no axis of them.
+
+    Those are the fields of states that are annotated `Everywhere`; they are found wherever a state
+    stands in the tree.
+    """
+    flags: list[bool] = []
+    _visit(tree, False, flags)
+    return flags
+
+
+def _visit(x: Any, shared: bool, flags: list[bool]) -> None:
+    opened = jax.tree_util.default_registry.flatten_one_level(x)
+    if opened is None:
+        flags.append(shared)
+        return
+    marked: tuple[str, ...] = ()
+    names = getattr(type(x), "_fields", None)
+    if names is not None and hasattr(type(x), "__annotations__"):
+        marked = _marks(type(x))
+    for i, child in enumerate(opened[0]):
+        _visit(child, shared or (names is not None and names[i] in marked), flags)
+
+
+def _marks(cls: type) -> tuple[str, ...]:
+    try:
+        return marked_fields(cls, Everywhere)
+    except (NameError, TypeError, AttributeError):  # annotations of another package, as strings
+        return ()
+
+
+class Replicas:
+    """N replicas of a training step along one axis.
+
+    `wrap` makes of a step for one replica a step for all: every array has a leading axis of replicas,
+    `[N, ...]`, except for what a state keeps once for all of them (its fields annotated
+    `Everywhere`). The same step runs in four ways:
+
+    - "shard_map": one replica on each device along `axis` of a mesh;
+    - "pmap": the same by `jax.pmap`;
+    - "jit": `jax.vmap` under `jax.jit`, arrays divided along `axis`; the compiler places the rest;
+    - "vmap": all N on one device, a simulation.
+
+    Args:
+      axis: the name of the axis of replicas.
+      inner_axes: names of mesh axes that are left to the compiler inside of a replica (FSDP or
+        tensor parallelism); "shard_map" and "jit" only.
+      mesh: a mesh with these axes, of type Auto; by default all devices along `axis`.
+      n: how many replicas; by default the size of the axis, or, for "vmap", the number of devices.
+      mode: "shard_map", "pmap", "jit" or "vmap".
+      check_vma: for "shard_map", whether JAX keeps account of what differs between replicas.
+
+    Raises:
+      ValueError: for an unknown mode, a mesh without the axes or with an Explicit one, or an n that
+        is not the size of the axis.
+    """
+
+    def __init__(
+        self,
+        axis: str = "replica",
+        inner_axes: tuple[str, ...] = (),
+        mesh: Mesh | None = None,
+        n: int | None = None,
+        mode: str = "shard_map",
+        check_vma: bool = True,
+    ):
+        if mode not in MODES:
+            raise ValueError(
+                f"Replicas: mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}."
+                f"{did_you_mean(mode, MODES)}"
+            )
+        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+            raise ValueError(f"Replicas: n must be an int of at least 1, got {shown(n)}.")
+        self.axis, self.inner_axes, self.mode, self.check_vma = axis, inner_axes, mode, check_vma
+        if inner_axes and mode not in ("shard_map", "jit"):
+            raise ValueError(f"Replicas: inner_axes need mode 'shard_map' or 'jit', not {mode!r}.")
+        if mode == "vmap":
+            self.mesh, self.n = mesh, n or jax.device_count()
+            return
+        if mesh is None:
+            if inner_axes:
+                raise ValueError("Replicas: inner_axes need a mesh that has them.")
+            devices = jax.devices()
+            wanted = n or len(devices)
+            if wanted > len(devices):
+                raise ValueError(
+                    f"Replicas: {wanted} replicas need as many devices, there are {len(devices)}; "
+                    'mode="vmap" simulates them on one.'
+                )
+            mesh = jax.make_mesh(
+                (wanted,), (axis,), axis_types=(AxisType.Auto,), devices=devices[:wanted]
+            )
+        _check_mesh(mesh, (axis, *inner_axes))
+        self.mesh, self.n = mesh, mesh.shape[axis]
+        if n is not None and n != self.n:
+            raise ValueError(
+                f"Replicas: n is {n}, but the axis {axis!r} of the mesh has {self.n} devices."
+            )
+
+    def __repr__(self) -> str:
+        return f"Replicas({self.axis!r}, n={self.n}, mode={self.mode!r})"
+
+    # ------------------------------------------------------------------------------ placing data
+
+    def sharding(self, shared: bool = False) -> NamedSharding | None:
+        """Return where an array with an axis of replicas (or one for all) lies; None for vmap."""
+        if self.mesh is None or self.mode == "vmap":
+            return None
+        return NamedSharding(self.mesh, PartitionSpec() if shared else PartitionSpec(self.axis))
+
+    def _place(self, x: Any, shared: bool = False) -> Any:
+        sharding = self.sharding(shared)
+        return x if sharding is None else jax.device_put(x, sharding)
+
+    def replicate(self, tree: PyTree) -> PyTree:
+        """Return N copies of every array, stacked along a new leading axis, one on each replica."""
+        leaves, treedef = jax.tree.flatten(tree)
+        made = [
+            self._place(jnp.array(x, copy=True), True)
+            if shared
+            else self._place(jnp.broadcast_to(x, (self.n, *jnp.shape(x))))
+            for x, shared in zip(leaves, is_shared(tree), strict=True)
+        ]
+        return jax.tree.unflatten(treedef, made)
+
+    def split(self, batch: PyTree) -> PyTree:
+        """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
+
+        Raises:
+          ValueError: if N does not divide the first axis of every array.
+        """
+
+        def one(path, x):
+            size = jnp.shape(x)[0] if jnp.ndim(x) else None
+            if size is None or size % self.n:
+                raise ValueError(
+                    f"Replicas: {self.n} replicas cannot divide {jax.tree_util.keystr(path)} of "
+                    f"shape {jnp.shape(x)} along its first axis."
+                )
+            return self._place(x.reshape(self.n, size // self.n, *x.shape[1:]))
+
+        return jax.tree_util.tree_map_with_path(one, batch)
+
+    def unreplicate(self, tree: PyTree, replica: int = 0) -> PyTree:
+        """Return one replica's arrays, as NumPy arrays; what all share as it is."""
+        leaves, treedef = jax.tree.flatten(tree)
+        made = [
+            np.asarray(x) if shared else np.asarray(x[replica])
+            for x, shared in zip(leaves, is_shared(tree), strict=True)
+        ]
+        return jax.tree.unflatten(treedef, made)
+
+    # ------------------------------------------------------------------------------ running steps
+
+    def wrap(self, function: Callable[..., Any], donate_argnums: Any = ()) -> Callable[..., Any]:
+        """Return `function`, written for one replica, as a compiled function for all.
+
+        Args:
+          function: takes and returns trees of arrays; inside, collectives over `axis` work.
+          donate_argnums: the indices of arguments whose buffers may be reused.
+        """
+        compiled: dict[Any, Callable[..., Any]] = {}
+
+        def run(*args: Any) -> Any:
+            leaves, treedef = jax.tree.flatten(args)
+            flags = tuple(is_shared(args))
+            for x, shared in zip(leaves, flags, strict=True):
+                if not shared and (not jnp.ndim(x) or jnp.shape(x)[0] != self.n):
+                    raise ValueError(
+                        f"Replicas: an argument of shape {jnp.shape(x)} has no leading axis of "
+                        f"{self.n} replicas; make it with replicate(...) or split(...)."
+                    )
+            key = treedef, flags, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
+            if key not in compiled:
+                compiled[key] = self._compiled(function, args, flags, donate_argnums)
+            return compiled[key](*args)
+
+        run.lower = lambda *args: self._compiled(  # type: ignore[attr-defined]
+            function, args, tuple(is_shared(args)), donate_argnums
+        ).lower(*args)
+        return run
+
+    def _compiled(
+        self, function: Any, args: Any, flags: tuple[bool, ...], donate_argnums: Any
+    ) -> Any:
+        treedef = jax.tree.structure(args)
+        axes = jax.tree.unflatten(treedef, [None if shared else 0 for shared in flags])
+        probe = jax.vmap(function, in_axes=axes, axis_name=self.axis, axis_size=self.n)
+        made = jax.eval_shape(probe, *args)
+        out_flags = is_shared(made)
+        out_def = jax.tree.structure(made)
+        out_axes = jax.tree.unflatten(out_def, [None if shared else 0 for shared in out_flags])
+        if self.mode == "pmap":
+            devices = None if self.mesh is None else list(self.mesh.devices.flat)
+            return jax.pmap(
+                function,
+                self.axis,
+                in_axes=axes,
+                out_axes=out_axes,
+                devices=devices,
+                donate_argnums=donate_argnums,
+            )
+        if self.mode != "shard_map":
+            spmd = self.axis if self.mode == "jit" else None
+            mapped = jax.vmap(
+                function,
+                in_axes=axes,
+                out_axes=out_axes,
+                axis_name=self.axis,
+                axis_size=self.n,
+                spmd_axis_name=spmd,
+            )
+            if self.mode == "vmap":
+                return jax.jit(mapped, donate_argnums=donate_argnums)
+            places = [self.sharding(shared) for shared in flags]
+            out_places = [self.sharding(shared) for shared in out_flags]
+            keep = bool(self.inner_axes)  # what is divided further inside says so by itself
+            return jax.jit(
+                mapped,
+                in_shardings=None if keep else jax.tree.unflatten(treedef, places),
+                out_shardings=None if keep else jax.tree.unflatten(out_def, out_places),
+                donate_argnums=donate_argnums,
+            )
+
+        def body(*local: Any) -> Any:
+            out = function(*_squeezed(local, flags))
+            return _unsqueezed(out, out_flags)
+
+        return jax.jit(
+            jax.shard_map(
+                body,
+                mesh=self.mesh,
+                in_specs=self._specs(treedef, flags),
+                out_specs=self._specs(out_def, out_flags),
+                axis_names={self.axis},
+                check_vma=self.check_vma,
+            ),
+            donate_argnums=donate_argnums,
+        )
+
+    def _specs(self, treedef: Any, flags: Any) -> Any:
+        specs = [PartitionSpec() if shared else PartitionSpec(self.axis) for shared in flags]
+        return jax.tree.unflatten(treedef, specs)
+
+
+def _squeezed(tree: PyTree, flags: Any) -> PyTree:
+    leaves, treedef = jax.tree.flatten(tree)
+    pairs = zip(leaves, flags, strict=True)
+    return jax.tree.unflatten(treedef, [x if s else jnp.squeeze(x, 0) for x, s in pairs])
+
+
+def _unsqueezed(tree: PyTree, flags: Any) -> PyTree:
+    leaves, treedef = jax.tree.flatten(tree)
+    pairs = zip(leaves, flags, strict=True)
+    return jax.tree.unflatten(treedef, [x if s else jnp.asarray(x)[None] for x, s in pairs])
+
+
+def _check_mesh(mesh: Mesh, axes: tuple[str, ...]) -> None:
+    for axis in axes:
+        if axis not in mesh.shape:
+            raise ValueError(
+                f"Replicas: the mesh has no axis {axis!r}, only {', '.join(mesh.axis_names)}."
+                f"{did_you_mean(axis, mesh.axis_names)}"
+            )
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+        if kind == AxisType.Explicit:
+            raise ValueError(
+                f"Replicas: the mesh's axis {name!r} is Explicit, the default of jax.make_mesh; "
+                "make it with axis_types=(jax.sharding.AxisType.Auto,) * number of axes."
+            )
