@@ -3,10 +3,14 @@
 Everything here is public JAX API; when a name moves, it moves here and nowhere else.
 """
 
+import os
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.core
+import jax.extend.core as extend
 import jax.extend.random as random_extension
 import jax.numpy as jnp
 
@@ -52,3 +56,143 @@ def transparent(x: Any) -> Any:
             "leaves; call gradxform.sparse.densify() first."
         )
     return jax.random.key_data(x)[..., 0]
+
+
+# --------------------------------------------------------------------------- traces of functions
+
+Literal = extend.Literal
+
+# Whose body may be run in their place, and what `jax.checkpoint` makes.
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "call"}
+_REMATS = {"remat", "remat2", "checkpoint"}
+
+
+def traced(f: Callable[..., Any], args: Iterable[Any]) -> tuple[Any, list[Any]]:
+    """Return the jaxpr of `f` for `args` (arrays or their types), and its constants."""
+    return opened(jax.make_jaxpr(f)(*args))
+
+
+def opened(closed: Any) -> tuple[Any, list[Any]]:
+    """Return a jaxpr and its constants; it may come without any."""
+    jaxpr = getattr(closed, "jaxpr", closed)
+    return jaxpr, list(getattr(closed, "consts", ()))
+
+
+def called(eqn: Any) -> tuple[Any, list[Any]] | None:
+    """Return the jaxpr that `eqn` calls, and its constants; None if it is no plain call."""
+    if eqn.primitive.name not in _CALLS:
+        return None
+    found = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+    return None if found is None else opened(found)
+
+
+def rematerialized(eqn: Any) -> Any | None:
+    """Return the jaxpr that `eqn` rematerializes; None if it is no `jax.checkpoint`."""
+    return opened(eqn.params["jaxpr"])[0] if eqn.primitive.name in _REMATS else None
+
+
+def as_function(jaxpr: Any, eqns: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
+    """Return the function that evaluates some equations of `jaxpr`, contexts and all."""
+    part = jaxpr.replace(eqns=eqns, invars=inputs, outvars=outputs, constvars=[])
+    return extend.jaxpr_as_fun(extend.ClosedJaxpr(part, ()))
+
+
+def in_this_mesh(eqn: Any) -> bool:
+    """Whether `eqn` runs in the mesh of its surroundings, not in one of its own."""
+    mesh = getattr(getattr(eqn, "ctx", None), "cur_abstract_mesh", None)
+    return mesh is None or mesh == jax.sharding.get_abstract_mesh()
+
+
+def variables(atoms: Iterable[Any]) -> list[Any]:
+    """Return the variables among the operands or results of an equation, each once."""
+    none = extend.Literal, extend.DropVar
+    return list(dict.fromkeys(v for v in atoms if not isinstance(v, none)))
+
+
+def is_inexact(x: Any) -> bool:
+    """Whether an array, or the type of one, is floating or complex."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
+
+
+def varying(aval: Any) -> frozenset[str]:
+    """Return the mesh axes of an enclosing `shard_map` over which an array varies."""
+    kind = getattr(aval, "manual_axis_type", None)
+    return frozenset(getattr(kind, "varying", None) or getattr(aval, "vma", None) or ())
+
+
+def zeros_of(aval: Any, lengths: tuple[int, ...] = ()) -> jax.Array:
+    """Return zeros of the type of `aval`, sharding and all, with axes of `lengths` before it."""
+    place = getattr(aval, "sharding", None)
+    spec = getattr(place, "spec", ())
+    if place is not None and any(axis is not None for axis in spec):  # explicit, so of the type
+        spec = jax.sharding.PartitionSpec(*[None] * len(lengths), *spec)
+        place = jax.NamedSharding(place.mesh, spec)
+    else:
+        place = None
+    zeros = jnp.zeros((*lengths, *aval.shape), aval.dtype, device=place)
+    axes = tuple(sorted(varying(aval)))
+    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
+
+
+def gathered(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    """Return the `x` of all devices along mesh `axes`, joined along the first axis."""
+    alike = tuple(sorted(set(axes) - varying(jax.typeof(x))))
+    x = jax.lax.pcast(x, alike, to="varying") if alike else x
+    return jax.lax.all_gather(x, axes, tiled=True, to="invarying")
+
+
+# ------------------------------------------------------------------------------ lines of programs
+
+# Whose frames are not the user's own.
+_LIBRARIES = ("jax", "jaxlib", "flax", "haiku", "equinox", "gradxform")
+
+
+def _is_library(file: str) -> bool:
+    homes = [getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES]
+    return any(home and file.startswith(os.path.dirname(home) + os.sep) for home in homes)
+
+
+def line_of(eqn: Any, call: str | None = None) -> str | None:
+    """Return the user's line that made `eqn`, `file:line (function)`, if it is known.
+
+    Args:
+      eqn: the equation.
+      call: the line of the call in whose program `eqn` stands. A cached program was made by some
+        earlier call, and its lines count only if they are those of this one.
+    """
+    frames = getattr(getattr(eqn.source_info, "traceback", None), "frames", ())
+    lines = [
+        f"{frame.file_name}:{frame.line_num} ({frame.function_name})"
+        for frame in frames
+        if not _is_library(frame.file_name) and not frame.file_name.startswith("<frozen")
+    ]
+    return lines[0] if lines and (call is None or call in lines) else call
+
+
+def is_library_function(jaxpr: Any) -> bool:
+    """Whether `jaxpr` is of a library's function, whose lines may be those of an earlier call."""
+    file = getattr(getattr(jaxpr, "debug_info", None), "func_filename", None)
+    return file is None or _is_library(file)
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """Return the mesh axes along which `x` may differ, as far as JAX keeps account of it."""
+    kind = getattr(jax.typeof(x), "manual_axis_type", None)
+    return frozenset(getattr(kind, "varying", ()))
+
+
+def as_varying_as(tree: Any, others: Any) -> Any:
+    """Return `tree` marked as what may differ along every axis along which a leaf of `others` may.
+
+    A loop carries values whose marks must not change from turn to turn.
+    """
+    axes = frozenset().union(*(varying_axes(x) for x in jax.tree.leaves(others)))
+    if not axes:
+        return tree
+
+    def mark(x: Any) -> Any:
+        missing = tuple(sorted(axes - varying_axes(x)))
+        return jax.lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(mark, tree)

@@ -98,6 +98,9 @@ class Transform(Value, abc.ABC):
     locality: Any = "tree"
     # Whether `update` knows what to do with a `RowSparse`. Others are not called with one.
     handles_rows: ClassVar[bool] = False
+    # Whether all that is asked of the whole tree are sums that are right for shards too, such as
+    # `lift.sum_of_squares` (see `shards.py`).
+    asks_for_sums: ClassVar[bool] = False
 
     def __iter__(self) -> Iterator[Any]:
         """Unpack as `init, update = tx`."""
@@ -118,7 +121,7 @@ class ArrayRule(Transform):
     # How far `rule` itself looks, where `prepare` is what looks further; None: as far as that.
     rule_locality: ClassVar[str | None] = None
     # A rule of its own for slices of which several may be of one row; see `sparse_semantics`.
-    slice_rule: ClassVar[Callable[..., Any] | None] = None
+    slice_rule: Any = None
 
     def init(self, params: Params) -> OptState:
         """Return the initial state; by default there is none."""

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import rows, trees
+from gradxform import rows, shards, trees
 from gradxform._compat import is_tracer
 from gradxform.chunks import chunked, devices, signature
 from gradxform.errors import name_of, shown
@@ -156,6 +156,7 @@ def _put_rows(g: RowSparse, u: Any, fresh: Any, slots: list[list[Any]]) -> tuple
 
 def _raw(rules, held, g, p, slots, local, shared):
     """Run rules on slices of which several may be of one row, each slice by itself."""
+    g = g.with_values(g.values)  # whole arrays are looked at here: padding must be zero
     done = []
     for rule, old, mine, common in zip(rules, slots, local, shared, strict=True):
         by_slice = type(rule).slice_rule is not None
@@ -236,7 +237,7 @@ def _apply(rules, held, g, p, slots, local, shared):
                 f"{name_of(rule)}: rule must return the update and then its slots, got "
                 f"{shown(result)}."
             )
-        _check_result(rule, g, u, old, new)
+        _check_result(rule, g if slices is None else g.values, u, old, new)
         out.append(tuple(cast(s, o.dtype) for s, o in zip(new, old, strict=True)))
         u = cast(u, dtype)
     return cast(u, trees.dtype_of(g)), tuple(out)
@@ -316,11 +317,13 @@ def _add(a: Array, b: Array) -> Array:
 
 def sum_of_squares(tree: PyTree) -> Array:
     """Return the sum of |x|^2 over every entry of every leaf, in float32 or wider."""
-    leaves = trees.leaves(tree)
     sums = []
-    for chunk, alike in chunked([signature(x) for x in leaves], [devices(x) for x in leaves]):
-        xs = [leaves[i] for i in chunk]
-        sums.append((_many_sum_sqs if alike or not _traced(xs[0]) else _sum_sqs)(xs))
+    for axes, leaves in shards.groups(tree):
+        mine = []
+        for chunk, alike in chunked([signature(x) for x in leaves], [devices(x) for x in leaves]):
+            xs = [leaves[i] for i in chunk]
+            mine.append((_many_sum_sqs if alike or not _traced(xs[0]) else _sum_sqs)(xs))
+        sums += [shards.summed(functools.reduce(_add, mine), axes)] if mine else []
     return functools.reduce(_add, sums) if sums else jnp.zeros((), jnp.float32)
 
 

@@ -14,6 +14,7 @@ from gradxform.distributed.elastic import (
     agn as agn,
     elastic_average as elastic_average,
 )
+from gradxform.distributed.evaluating import eval_params as eval_params
 from gradxform.distributed.outer import (
     OuterState as OuterState,
     bmuf as bmuf,

@@ -1,7 +1,8 @@
 """The axis that replicas share: whether it is bound, what differs along it, and sums over it.
 
-The same code runs under `shard_map` (with and without `check_vma`), `pmap` and `vmap`. Only the first
-of these knows which values differ between replicas; where it does, what is summed must be told so.
+The same code runs under `shard_map` (with and without `check_vma`), `pmap` and `vmap`. Only the
+first of these knows which values differ between replicas; where it does, what is summed must be
+told so.
 """
 
 from typing import Any

@@ -1,5 +1,6 @@
-"""Replicas that are tied to a centre: elastic averaging, and accumulated gradients for the centre."""
+"""Replicas that are tied to a centre: elastic averaging, and accumulated gradients."""
 
+import typing
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -126,8 +127,10 @@ class elastic_average(Exchanging):
 
     def gradient(self, updates, state, params):
         """Return the gradient with the pull towards the centre."""
-        rho = self._rate() / self.learning_rate if self.rho is None else self.rho
-        if not rho:
+        rho = self.rho
+        if rho is None:
+            rho = self._rate() / typing.cast(float, self.learning_rate)
+        if isinstance(rho, float) and not rho:
             return updates
         gs, treedef = jax.tree.flatten(updates)
         ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
@@ -187,8 +190,8 @@ class agn(Exchanging):
             c <- c + inner_c(A_i / period);  v_i <- c;  A_i <- 0
 
     With "mean" the centre takes one step along the mean over all replicas. With "sequential" it
-    takes one for each replica in turn, and a replica goes on from where the centre is after its own:
-    TensorFlow's workers when they come in order; it gathers the gradients of all. Centre and
+    takes one for each replica in turn, and a replica goes on from where the centre is after its
+    own: TensorFlow's workers when they come in order; it gathers the gradients of all. Centre and
     replicas have states of their own. As in TensorFlow, whose worker keeps one set of Adam's powers
     for both, a step of the centre also counts as one of the replica: every `count` in the inner
     states.

@@ -1,7 +1,7 @@
 """What optimizers share that let replicas go their own way and meet every few steps.
 
-Every replica steps with its own gradients on its own parameters; at some steps they exchange. What an
-exchange does to a replica's parameters is all that such a wrapper has to say.
+Every replica steps with its own gradients on its own parameters; at some steps they exchange. What
+an exchange does to a replica's parameters is all that such a wrapper has to say.
 """
 
 import abc

@@ -43,9 +43,9 @@ class outer(Exchanging):
     The mean difference d takes the place of a gradient. With `outer_tx = scale(-1.0)` this is
     `model_average`. The inner states stay each replica's own.
 
-    With several fragments, each has its turn: fragment k of K is exchanged every `period` steps, K
-    exchanges apart by period / K steps, so that the largest exchange is 1/K of the parameters. Every
-    count in the outer state then counts exchanges of fragments.
+    With K fragments, each has its turn every `period` steps, the next one period / K steps later,
+    so that the largest exchange is 1/K of the parameters (as far as leaves divide so). Every count
+    in the outer state then counts exchanges of fragments.
 
     The anchor is what to evaluate and to keep: `eval_params(state)`.
 

@@ -49,8 +49,8 @@ def _marks(cls: type) -> tuple[str, ...]:
 class Replicas:
     """N replicas of a training step along one axis.
 
-    `wrap` makes of a step for one replica a step for all: every array has a leading axis of replicas,
-    `[N, ...]`, except for what a state keeps once for all of them (its fields annotated
+    `wrap` makes of a step for one replica a step for all: every array has a leading axis of
+    replicas, `[N, ...]`, except for what a state keeps once for all of them (its fields annotated
     `Everywhere`). The same step runs in four ways:
 
     - "shard_map": one replica on each device along `axis` of a mesh;
@@ -127,7 +127,19 @@ class Replicas:
 
     def _place(self, x: Any, shared: bool = False) -> Any:
         sharding = self.sharding(shared)
-        return x if sharding is None else jax.device_put(x, sharding)
+        if sharding is None:
+            return jnp.asarray(x)
+        if sharding.is_fully_addressable:
+            return jax.device_put(x, sharding)
+        whole = np.asarray(x)  # every process has all of it, and keeps what its devices hold
+        return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
+
+    def place(self, tree: PyTree) -> PyTree:
+        """Return arrays that have an axis of replicas, [N, ...], each replica's on its device."""
+        leaves, treedef = jax.tree.flatten(tree)
+        flags = is_shared(tree)
+        made = [self._place(x, shared) for x, shared in zip(leaves, flags, strict=True)]
+        return jax.tree.unflatten(treedef, made)
 
     def replicate(self, tree: PyTree) -> PyTree:
         """Return N copies of every array, stacked along a new leading axis, one on each replica."""

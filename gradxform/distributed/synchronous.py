@@ -168,12 +168,12 @@ class sync_replicas(Transform):
     needed count, in the order of `arrival`, ties by index; the later ones are dropped, as
     TensorFlow's backups are. What is dropped does not enter the sum, be it NaN.
 
-    Flags need not agree between replicas: every replica always takes part in the sums, so none waits
-    for another that does not come. For the same reason a slow device is waited for.
+    Flags need not agree between replicas: every replica always takes part in the sums, so none
+    waits for another that does not come. For the same reason a slow device is waited for.
 
-    Each row of a row-sparse gradient is divided by the number of contributions that touched it,
-    and not by n, as TensorFlow does. They are not accumulated from call to call: rows of a call that
-    takes no step are dropped, and `replicas_to_aggregate` above the number of replicas refuses them.
+    Each row of a row-sparse gradient is divided by the number of contributions that touched it, and
+    not by n, as TensorFlow does. They are not accumulated from call to call: rows of a call that
+    takes no step are dropped, and more `replicas_to_aggregate` than replicas refuse them.
 
     Args:
       inner: the optimizer, ours or Optax's.

@@ -41,6 +41,12 @@ from gradxform.optimizers.games import (
     optimistic_gradient_descent as optimistic_gradient_descent,
 )
 from gradxform.optimizers.layerwise import lamb as lamb, lars as lars
+from gradxform.optimizers.lazy import (
+    lazy_adam as lazy_adam,
+    lazy_adamw as lazy_adamw,
+    rowwise_adagrad as rowwise_adagrad,
+    sparse_adagrad as sparse_adagrad,
+)
 from gradxform.optimizers.learning_rate_free import (
     cocob as cocob,
     dadapt_adamw as dadapt_adamw,

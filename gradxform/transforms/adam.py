@@ -47,6 +47,9 @@ class scale_by_adam(ArrayRule):
 
         u = (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(v + eps_root) + eps)
 
+    Under `sparse_semantics(..., "raw")`, the last of a row's slices stands for each of them: it
+    makes the moments, and the row moves once for every slice, as in RETURNN's CustomAdam.
+
     Args:
       b1: the decay of the first moment, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
@@ -111,6 +114,18 @@ class scale_by_adam(ArrayRule):
         top = c1 * m + others[0] * g if self.nesterov else c1 * m
         root = v if self.eps_hat else others[-1] * v
         return top / (jnp.sqrt(_plus(root, self.eps_root)) + self.eps), m, v
+
+    def slice_rule(self, g, m, v, p, *shared):
+        """Return the update of the slices and the moments."""
+        u, *moments = self.rule(_lasts(g), g.take(m), g.take(v), p, *shared)
+        return u, *(g.put(whole, rows) for whole, rows in zip((m, v), moments, strict=True))
+
+
+def _lasts(g):
+    """Return, for each of the slices of a RowSparse, the last one of the same row."""
+    order = jnp.argsort(g.indices, stable=True)
+    ends = jnp.searchsorted(g.indices[order], g.indices, side="right") - 1
+    return g.values[order[ends]]
 
 
 class ScaleByNadamState(NamedTuple):

@@ -141,6 +141,9 @@ class scale_by_sign_agreement(_Agreement):
         m <- b1 m + (1 - b1) g
         u = g where sign(g) = sign(m), else decrease_factor g
 
+    Under `sparse_semantics(..., "raw")`, m decays in every row and the slices of a row add up in
+    it, as in RETURNN; each of them is then compared with that m.
+
     Args:
       b1: the decay of the average, in [0, 1).
       decrease_factor: what entries of another sign are multiplied by, finite.
@@ -162,6 +165,16 @@ class scale_by_sign_agreement(_Agreement):
         """Return 1 or the decrease; entries of gradient 0 stay 0 with either."""
         return jnp.where(agreement > 0, 1, self.decrease_factor)
 
+    def slice_rule(self, g, m, p):
+        """Return the scaled slices and the average."""
+        m = _averaged(self.b1, m, g, g.values)
+        return self.factor(jnp.sign(g.values) * jnp.sign(g.take(m))) * g.values, m
+
+
+def _averaged(decay, average, g, values):
+    """Let a whole average decay, and add the values of slices to their rows of it."""
+    return g.with_values((1 - decay) * values).add_to(decay * average)
+
 
 class ScaleByGradVarianceState(NamedTuple):
     """State of `scale_by_grad_variance`."""
@@ -182,6 +195,9 @@ class scale_by_grad_variance(ArrayRule):
         u = g min(v / (w + eps), 1)
 
     Nothing is corrected for having started at 0: the first steps are about 1 - b2 of the gradient.
+
+    Under `sparse_semantics(..., "raw")`, m and v decay in every row and what the slices of a row
+    bring adds up in them, as in RETURNN; the w of each is its distance from that m.
 
     Args:
       b1: the decay of the average, in [0, 1).
@@ -211,6 +227,16 @@ class scale_by_grad_variance(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         w = jnp.square(g - m)
         v = self.b2 * v + (1 - self.b2) * w
+        return self._scaled(g, w, v), m, v
+
+    def slice_rule(self, g, m, v, p):
+        """Return the scaled slices and the averages."""
+        m = _averaged(self.b1, m, g, g.values)
+        w = jnp.square(g.values - g.take(m))
+        v = _averaged(self.b2, v, g, w)
+        return self._scaled(g.values, w, g.take(v)), m, v
+
+    def _scaled(self, g, w, v):
         below = w + self.eps
         ratio = jnp.where(below > 0, v / jnp.where(below > 0, below, 1), 1)
-        return g * jnp.minimum(ratio, 1), m, v
+        return g * jnp.minimum(ratio, 1)

@@ -106,6 +106,7 @@ class clip_by_global_norm(ArrayRule):
 
     locality = "tree"
     rule_locality = "entry"
+    asks_for_sums = True
     handles_complex = True
 
     def __post_init__(self):

@@ -48,6 +48,7 @@ class normalize_by_update_norm(ArrayRule):
 
     locality = "tree"
     rule_locality = "entry"
+    asks_for_sums = True
     handles_complex = True
 
     def __post_init__(self):

@@ -1,13 +1,11 @@
 """Shampoo: a full-matrix preconditioner for every axis of an array."""
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from gradxform import lift, linalg, schedules, trees
+from gradxform import lift, rows, schedules, trees
 from gradxform.base import Transform, transform
 from gradxform.errors import (
     at_least,
@@ -19,8 +17,10 @@ from gradxform.errors import (
     shown,
 )
 from gradxform.numerics import at_least_float32, cast, safe_increment, value_at
+from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
 from gradxform.transforms.dimensions import static_integers
+from gradxform.transforms.shampoo_axes import Axes, Scalars, at_least_vector
 from gradxform.types import Array, ScalarOrSchedule, Schedule, Slot
 
 
@@ -59,6 +59,11 @@ class step_by_shampoo(Transform):
     roots affordable. With `mat_gbar_decay` of 1 the steps shrink as those of Adagrad do. There is
     no grafting and no blocking. In float32, roots of singular matrices have three digits.
 
+    A row-sparse gradient is taken as an array, and every row may move, unless it is of a table of
+    more than `max_matrix_size` rows and `gbar_decay` is 0.0. Then only the touched rows move, the
+    diagonal of the first axis changes in these only, no diagonal is divided by its length, and
+    gbar_weight does not matter; mat_gbar_decay must be 1, for the other rows cannot decay.
+
     Differs from TensorFlow's contrib optimizer, whose rule this is, in that scalars are no error.
 
     Args:
@@ -78,7 +83,8 @@ class step_by_shampoo(Transform):
         do faster. Then k / (2 alpha) must be an integer for every parameter.
 
     Raises:
-      ValueError: at init and update, if k / (2 alpha) is no integer but must be.
+      ValueError: at init and update, if k / (2 alpha) is no integer but must be; at update, for a
+        row-sparse gradient whose untouched rows would decay.
 
     Reference: Gupta et al., Shampoo: Preconditioned Stochastic Tensor Optimization, 2018,
     Algorithm 2; Anil et al., Scalable Second Order Optimization for Deep Learning, 2021, for the
@@ -98,6 +104,7 @@ class step_by_shampoo(Transform):
     use_iterative_root: bool = False
 
     locality = "array"
+    handles_rows = True
 
     def __post_init__(self):
         static_integers(self, "max_matrix_size")
@@ -127,7 +134,7 @@ class step_by_shampoo(Transform):
 
     def _first(self, p):
         """The statistics and roots of one parameter before the first update."""
-        dtype, shape = at_least_float32(trees.dtype_of(p)), _at_least_vector(jnp.shape(p))
+        dtype, shape = at_least_float32(trees.dtype_of(p)), at_least_vector(jnp.shape(p))
         power = 1.0
         if _at_once(self.svd_interval) and _is_number(self.alpha):  # what G = 0 has
             power = self.epsilon ** (-self.alpha / len(shape))
@@ -143,7 +150,7 @@ class step_by_shampoo(Transform):
         """Return the step for every array."""
         check_state(self, state, ShampooState)
         self._check_leaves("gradient of", updates)
-        gs, treedef = jax.tree.flatten(updates)
+        leaves, treedef = trees.flatten(updates)
         gbar = trees.align(self, updates, treedef, state.gbar, "the state's gbar has")
         if params is not None:
             ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
@@ -154,11 +161,12 @@ class step_by_shampoo(Transform):
         roots = {path: _at(state.roots, path) for path in every}
         count = safe_increment(state.count)
         scalars = self._scalars(cast(count, jnp.float32))
+        gs = [self._seen(updates, i, g) for i, g in enumerate(leaves)]
         us, means, paths = list(gs), gbar.leaves(), [path for path, _ in _arrays(updates)]
         for rank in dict.fromkeys(len(statistics[path]) for path in paths):
             mine = [i for i, path in enumerate(paths) if len(statistics[path]) == rank]
-            rows = [(gs[i], means[i], *statistics[paths[i]], *roots[paths[i]]) for i in mine]
-            columns = [list(column) for column in zip(*rows, strict=True)]
+            each = [(gs[i], means[i], *statistics[paths[i]], *roots[paths[i]]) for i in mine]
+            columns = [list(column) for column in zip(*each, strict=True)]
             done = lift.map_rows(self._axes(rank), columns, scalars)
             for i, (u, mean, grown, renewed) in zip(mine, done, strict=True):
                 us[i], means[i] = u, mean
@@ -170,6 +178,26 @@ class step_by_shampoo(Transform):
             roots=_nested(roots),
         )
 
+    def _seen(self, updates, i, g):
+        """A gradient as its step takes it: row-sparse only where untouched rows do not move."""
+        if not isinstance(g, RowSparse):
+            return g
+        if g.raw:
+            rows.refuse(self, updates, "looks at whole arrays")
+        if g.num_rows <= self.max_matrix_size or self._averages():
+            return g.to_dense()
+        if not (_is_number(self.mat_gbar_decay) and self.mat_gbar_decay == 1):
+            raise ValueError(
+                f"{name_of(self)}: mat_gbar_decay must be 1.0 for the row-sparse gradient of "
+                f"{trees.path_at(updates, i)}, whose untouched rows cannot decay, got "
+                f"{shown(self.mat_gbar_decay)}. {rows.REMEDY}"
+            )
+        return g.coalesce()
+
+    def _averages(self):
+        """Whether the gradient is averaged."""
+        return not (_is_number(self.gbar_decay) and self.gbar_decay == 0)
+
     def _scalars(self, t):
         """Every number of the step T."""
 
@@ -177,7 +205,7 @@ class step_by_shampoo(Transform):
             return value_at(x, t - 1 if isinstance(x, schedules.Schedule) else t)
 
         interval = at(self.precond_update_interval)
-        return _Scalars(
+        return Scalars(
             learning_rate=at(self.learning_rate),
             gbar_decay=at(self.gbar_decay),
             gbar_weight=at(self.gbar_weight),
@@ -196,8 +224,7 @@ class step_by_shampoo(Transform):
         renew = "renew"
         if _at_once(self.svd_interval):  # as often as the roots can change
             renew = grow if _is_number(self.alpha) else None
-        averages = not (_is_number(self.gbar_decay) and self.gbar_decay == 0)
-        return _Axes(rank, averages, grow, renew, round(self._p(rank)) or None)
+        return Axes(rank, self._averages(), grow, renew, round(self._p(rank)) or None)
 
     def _p(self, rank):
         """Which iterative root an array of that many axes needs; 0 for none."""
@@ -205,98 +232,20 @@ class step_by_shampoo(Transform):
         return rank / (2 * alpha) if self.use_iterative_root else 0
 
     def _check_leaves(self, what, tree):
-        for i, x in enumerate(jax.tree.leaves(tree)):
+        for i, x in enumerate(trees.leaves(tree)):
             if jnp.issubdtype(trees.dtype_of(x), jnp.complexfloating):
                 raise TypeError(
                     f"{name_of(self)}: {what} {trees.path_at(tree, i)} has dtype "
                     f"{trees.dtype_of(x)}, for which this rule is not defined. Optimize its real "
                     "and imaginary parts as two parameters."
                 )
-            k = len(_at_least_vector(jnp.shape(x)))
+            k = len(at_least_vector(trees.shape_of(x)))
             if self._p(k) != round(self._p(k)):
                 raise ValueError(
                     f"{name_of(self)}: use_iterative_root needs k / (2 alpha) to be an integer, "
                     f"{what} {trees.path_at(tree, i)} has k = {k} dimensions, alpha is "
                     f"{self.alpha}."
                 )
-
-
-class _Scalars(NamedTuple):
-    """The numbers of one step."""
-
-    learning_rate: Array
-    gbar_decay: Array
-    gbar_weight: Array
-    decay: Array
-    weight: Array
-    interval: Array
-    epsilon: Array
-    alpha: Array
-    grow: Array  # whether the matrices are updated
-    renew: Array  # whether the roots are
-
-
-@dataclass(frozen=True)
-class _Axes:
-    """One step for one array; the key of its compiled call."""
-
-    rank: int
-    averages: bool  # whether the gradient is averaged
-    grow: str | None  # the flag that says when the matrices are updated; None: always
-    renew: str | None  # the flag that says when their roots are computed; None: always
-    p: int | None  # which iterative root; None: by eigendecomposition
-
-    def __call__(self, g, gbar, *rest):
-        """Return the step, the average, the statistics and the roots."""
-        old, (s,) = (rest[: self.rank], rest[self.rank : 2 * self.rank]), rest[2 * self.rank :]
-        dtype = gbar.dtype
-        n = _Scalars(*(x if x.dtype == bool else cast(x, dtype) for x in s))
-        x = jnp.reshape(cast(jnp.asarray(g), dtype), _at_least_vector(g.shape))
-        mean = n.gbar_weight * x
-        if self.averages:
-            mean = n.gbar_decay * jnp.reshape(gbar, x.shape) + mean
-        u, statistics, roots = mean, [], []
-        for i, (statistic, root) in enumerate(zip(*old, strict=True)):
-            if not x.size:
-                pass
-            elif statistic.ndim == 1:
-                statistic, root = self._diagonal(x, i, statistic, n)
-                u = jnp.moveaxis(u, 0, -1) * jnp.expand_dims(root, tuple(range(x.ndim - 1)))
-            else:
-                statistic, root = self._whole(x, i, statistic, root, n)
-                # The first axis goes to the end, so that each has its turn and its place again.
-                u = jnp.tensordot(u, root, axes=(0, 0), precision=linalg.HIGHEST)
-            statistics.append(statistic)
-            roots.append(root)
-        u = cast(jnp.reshape(-n.learning_rate * u, g.shape), g.dtype)
-        kept = jnp.reshape(mean, g.shape) if self.averages else gbar
-        return u, kept, tuple(statistics), tuple(roots)
-
-    def _diagonal(self, x, i, diagonal, n):
-        """The new diagonal of the statistics of axis i, and its power."""
-        others = _all_but(x, i)
-        sums = jnp.sum(x * x, axis=others) / (x.shape[i] if others else 1)
-        diagonal = n.decay * diagonal + n.weight * sums
-        none = diagonal == 0
-        power = jnp.where(none, 1, diagonal) ** (-n.alpha / self.rank)
-        return diagonal, jnp.where(none, 0, power)
-
-    def _whole(self, x, i, matrix, root, n):
-        """The new statistics of axis i, and their root."""
-        others = _all_but(x, i)
-
-        def grown():
-            product = jnp.tensordot(x, x, axes=(others, others), precision=linalg.HIGHEST)
-            return n.decay * matrix + n.weight * n.interval * product
-
-        matrix = _when(self.grow, n, grown, matrix)
-        return matrix, _when(self.renew, n, lambda: self._root(matrix / x.shape[i], n), root)
-
-    def _root(self, matrix, n):
-        if self.p is None or len(matrix) == 1:
-            return linalg.symmetric_power(matrix, -n.alpha / self.rank, n.epsilon)
-        ridge = n.epsilon * jnp.eye(len(matrix), dtype=matrix.dtype)
-        return linalg.inverse_root(linalg.square_root(matrix + ridge), self.p)
 
 
 def _arrays(tree):
@@ -320,19 +269,6 @@ def _at(nested, path):
     for name in path:
         nested = nested[name]
     return nested
-
-
-def _when(flag, scalars, make, old):
-    """`make()` where the flag is set, else `old`; without a flag `make()`."""
-    return make() if flag is None else lax.cond(getattr(scalars, flag), make, lambda: old)
-
-
-def _all_but(x, i):
-    return tuple(k for k in range(x.ndim) if k != i)
-
-
-def _at_least_vector(shape):
-    return shape or (1,)
 
 
 def _is_number(x: Any) -> TypeGuard[float]:

@@ -186,6 +186,7 @@ class scale_by_polyak(ArrayRule):
 
     locality = "tree"
     rule_locality = "entry"
+    asks_for_sums = True
     handles_complex = True
 
     def __post_init__(self):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import trees
+from gradxform._compat import as_varying_as
 from gradxform.base import call_update
 from gradxform.errors import leaf_path, name_of
 from gradxform.numerics import cast
@@ -31,12 +32,13 @@ def update_when(
         return _rows_when(part, tx, due, updates, state, params, extra)
 
     def turn(carry):
-        _, now, held = carry
+        flag, now, held = carry
         new, held_new = call_update(tx, now, held, params, extra)
-        return jnp.zeros((), jnp.bool_), _like(part, tx, new, now), _like(part, tx, held_new, held)
+        return flag ^ flag, _like(part, tx, new, now), _like(part, tx, held_new, held)
 
     strong = jax.tree.map(_strong, (updates, state))
-    _, updates, state = lax.while_loop(lambda carry: carry[0], turn, (due, *strong))
+    carry = as_varying_as((due, *strong), (due, *strong, params))
+    _, updates, state = lax.while_loop(lambda carry: carry[0], turn, carry)
     return updates, state
 
 
@@ -50,11 +52,13 @@ def _rows_when(
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), made)
 
     def turn(carry):
-        _, _, held = carry
-        new, held_new = call_update(tx, updates, held, params, extra)
-        return jnp.zeros((), jnp.bool_), new, _like(part, tx, held_new, held)
+        flag, _, held = carry
+        new, held_new = call_update(tx, given, held, params, extra)
+        return flag ^ flag, new, _like(part, tx, held_new, held)
 
     carry = (due, nothing, jax.tree.map(_strong, state))
+    everything = (carry, updates, params)
+    carry, given = as_varying_as((carry, updates), everything)
     _, updates, state = lax.while_loop(lambda carry: carry[0], turn, carry)
     return updates, state
 

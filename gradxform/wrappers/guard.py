@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform import lift, rows, trees
+from gradxform import lift, rows, shards, trees
 from gradxform.base import Transform, check_transform, transform
 from gradxform.errors import at_least, shown
 from gradxform.numerics import safe_increment
@@ -36,7 +36,7 @@ def _all_finite(x: Any) -> Array:
 def all_finite(tree: PyTree) -> Array:
     """Return whether every entry of every leaf is finite, as a boolean scalar."""
     flags = lift.map_rows(_all_finite, [trees.leaves(tree)])
-    return jnp.all(jnp.stack(flags)) if flags else jnp.ones((), jnp.bool_)
+    return shards.everywhere(jnp.all(jnp.stack(flags)) if flags else jnp.ones((), jnp.bool_))
 
 
 def _keep_or_zero(u: Any, keep: Any) -> Array:
@@ -81,6 +81,7 @@ class apply_if_finite(Transform):
         at_least(self, 0, "max_consecutive_errors")
 
     locality = "tree"  # one bad entry anywhere stops all
+    asks_for_sums = True
     handles_rows = True
 
     def init(self, params):

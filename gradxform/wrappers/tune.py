@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import masks
-from gradxform.base import Transform, call_update, check_transform, transform
+from gradxform.base import Transform, call_update, check_transform, locality_of, transform
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.numerics import at_least_float32, safe_increment, value_at
 from gradxform.registry import annotation_kinds, value
@@ -182,12 +182,25 @@ class injected(Transform):
 
     def init(self, params):
         """Return the hyperparameters at step 0 and the inner state."""
-        numbers, schedules, _ = self._split()
         count = jnp.zeros((), jnp.int32)
-        live = {k: self._scalar(x) for k, x in numbers.items()}
-        live |= {k: self._scalar(value_at(f, count)) for k, f in schedules.items()}
+        live = self._first(count)
         inner_state = self._inner(live).init(params)
         return InjectStatefulHyperparamsState(count, live, {}, inner_state)
+
+    def _first(self, count: Array) -> dict[str, Array]:
+        """The hyperparameters of the first step."""
+        numbers, schedules, _ = self._split()
+        live = {k: self._scalar(x) for k, x in numbers.items()}
+        return live | {k: self._scalar(value_at(f, count)) for k, f in schedules.items()}
+
+    def at_first(self) -> Any:
+        """Return the transform that the factory makes for the first step."""
+        return self._inner(self._first(jnp.zeros((), jnp.int32)))
+
+    @property
+    def locality(self) -> str:
+        """How far the transform looks that the factory makes."""
+        return locality_of(self.at_first())
 
     def update(self, updates, state, params=None, **extra):
         """Update with the hyperparameters of the state, those with a schedule evaluated anew."""

@@ -1,0 +1,88 @@
+"""Dividing an array over mesh axes: which dimension each axis cuts, and the collectives for it.
+
+Axis by axis, never over several at once: of a reduce-scatter over several axes, compilers for TPUs
+make an all-reduce, which sends twice the bytes.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from gradxform.distributed.axis import as_varying, knows_what_varies
+from gradxform.types import Array
+
+# A tile of a TPU's memory: rows and columns of the last two dimensions that are stored together.
+_TILE = (8, 128)
+
+
+class Division(NamedTuple):
+    """How one array is divided."""
+
+    cuts: tuple[tuple[str, int], ...]  # in order: a mesh axis, and the dimension that it cuts
+    whole: tuple[str, ...]  # the axes along which all devices have the same
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that cut."""
+        return tuple(axis for axis, _ in self.cuts)
+
+    def spec(self) -> PartitionSpec:
+        """Return what says the same to JAX of the array of all devices."""
+        last = max((dim for _, dim in self.cuts), default=-1)
+        names = [tuple(a for a, dim in self.cuts if dim == d) for d in range(last + 1)]
+        return PartitionSpec(*(n[0] if len(n) == 1 else n or None for n in names))
+
+    def cut(self, x: Array) -> Array:
+        """Return this device's shard of an array that all devices have."""
+        for axis, dim in self.cuts:
+            length = x.shape[dim] // lax.axis_size(axis)
+            start = lax.axis_index(axis) * length
+            x = lax.dynamic_slice_in_dim(x, start, length, dim)
+        return x
+
+    def reduce(self, x: Array) -> Array:
+        """Return this device's shard of the sum of all devices' arrays, in the dtype of `x`."""
+        for axis, dim in self.cuts:
+            x = lax.psum_scatter(as_varying(x, axis), axis, scatter_dimension=dim, tiled=True)
+        return lax.psum(as_varying(x, self.whole), self.whole) if self.whole else x
+
+    def gather(self, x: Array) -> Array:
+        """Return the array of which each device has a shard: undo `cut`."""
+        for axis, dim in reversed(self.cuts):
+            # Known to be the same everywhere, where JAX keeps account of that.
+            to: Any = {"to": "invarying"} if knows_what_varies(axis) else {}
+            x = lax.all_gather(as_varying(x, axis), axis, axis=dim, tiled=True, **to)
+        return x
+
+
+def divide(shape: tuple[int, ...], sizes: Mapping[str, int], rows: bool = False) -> Division:
+    """Return how an array is divided over mesh axes.
+
+    Each axis in turn cuts a dimension that its size divides: the first whose pieces fill whole
+    tiles of 8 by 128 in the last two dimensions, or else the longest. An axis that divides none cuts
+    none.
+
+    Args:
+      shape: the shape of the array.
+      sizes: the mesh axes in order, with their sizes.
+      rows: whether only the first dimension may be cut.
+    """
+    now, cuts, whole = list(shape), [], []
+    for axis, size in sizes.items():
+        dims = range(min(len(now), 1) if rows else len(now))
+        able = [d for d in dims if size > 1 and now[d] and now[d] % size == 0]
+        if not able or 0 in now:
+            whole.append(axis)
+            continue
+        filling = [d for d in able if _fills_tiles(now, d, size)]
+        best = filling[0] if filling else max(able, key=lambda d: now[d])
+        now[best] //= size
+        cuts.append((axis, best))
+    return Division(tuple(cuts), tuple(whole))
+
+
+def _fills_tiles(shape: list[int], d: int, size: int) -> bool:
+    from_end = len(shape) - d
+    return from_end > len(_TILE) or (shape[d] // size) % _TILE[-from_end] == 0

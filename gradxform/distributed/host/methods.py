@@ -1,0 +1,234 @@
+"""What a centre does with what its workers send: each way is a value.
+
+The arithmetic is that of TensorFlow's asynchronous optimizers, in the order in which messages arrive.
+"""
+
+import abc
+import dataclasses
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import trees
+from gradxform.apply import apply_updates
+from gradxform.base import EmptyState, call_update, check_transform
+from gradxform.errors import name_of, shown
+from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.types import PyTree
+
+
+class Method(abc.ABC):
+    """How a centre changes with what a worker sends."""
+
+    operation: ClassVar[str]  # what a worker calls: "exchange" or "push"
+    counts_staleness: ClassVar[bool] = False  # whether a push says at which step it began
+    answers_before: ClassVar[bool] = False  # whether a worker gets the centre as it was before
+
+    def worker_rate(self) -> float | None:
+        """How far a worker itself moves in an exchange; None if it does not."""
+        return None
+
+    @abc.abstractmethod
+    def init(self, center: PyTree) -> Any:
+        """Return what the centre remembers beside its parameters."""
+
+    @abc.abstractmethod
+    def apply(self, center: PyTree, state: Any, sent: PyTree) -> tuple[PyTree, Any]:
+        """Return the centre and its state after what a worker has sent; traced."""
+
+    def accepts(self, global_step: int, local_step: int | None) -> bool:
+        """Whether something that began at `local_step` still counts."""
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class elastic(Method):
+    """Elastic averaging: worker and centre pull each other.
+
+    An exchange of a worker's parameters v with the centre c, one worker after another:
+
+        d = v - c
+        v <- v - a d
+        c <- c + a d
+
+    The worker's own steps between exchanges have a term of their own, `elastic_gradient`.
+
+    Args:
+      moving_rate: a, in (0, 1]. TensorFlow's default is 0.9 / (period * workers).
+
+    Raises:
+      ValueError: if it is out of range.
+
+    Reference: Zhang, Choromanska, LeCun, Deep Learning with Elastic Averaging SGD, 2015, Algorithm
+    1; `tf.contrib.opt.ElasticAverageOptimizer`.
+    """
+
+    moving_rate: float
+
+    operation = "exchange"
+    answers_before = True
+
+    def __post_init__(self):
+        rate = self.moving_rate
+        number = isinstance(rate, int | float) and not isinstance(rate, bool)
+        if not number or not 0 < rate <= 1:
+            raise ValueError(f"elastic: moving_rate must be in (0, 1], got {shown(rate)}.")
+
+    def worker_rate(self):
+        """How far a worker moves: as far as the centre."""
+        return self.moving_rate
+
+    def init(self, center):
+        """Return no state."""
+        return EmptyState()
+
+    def apply(self, center, state, sent):
+        """Return the centre pulled towards the worker."""
+        return moved(center, sent, self.moving_rate), state
+
+
+@dataclasses.dataclass(frozen=True)
+class agn(Method):
+    """Accumulated gradient normalization: the centre steps with the mean gradient of a period.
+
+    A worker steps K times on its own parameters v, pushes the mean g of its K gradients, and goes on
+    from the centre c:
+
+        c <- c + optimizer(g)
+        v <- c
+
+    The optimizer and its state here are the centre's; the worker has its own for its own steps. (In
+    TensorFlow both are one object, so that with Adam its step count, too, is shared.)
+
+    Args:
+      optimizer: the centre's, ours or Optax's.
+
+    Raises:
+      TypeError: if it is none.
+
+    Reference: Hermans, Spanakis, Möckel, Accumulated Gradient Normalization, 2017, Algorithm 2;
+    `tf.contrib.opt.AGNOptimizer`.
+    """
+
+    optimizer: Any
+
+    operation = "push"
+
+    def __post_init__(self):
+        check_transform(self, self.optimizer, "optimizer")
+
+    def init(self, center):
+        """Return the optimizer's state."""
+        return self.optimizer.init(center)
+
+    def apply(self, center, state, sent):
+        """Return the centre after a step with the gradient sent."""
+        return _stepped(self.optimizer, center, state, sent)
+
+
+@dataclasses.dataclass(frozen=True)
+class drop_stale(Method):
+    """A gradient server that drops gradients which took too long.
+
+    For a gradient g that a worker began to compute at step `local_step`:
+
+        if global_step - local_step <= staleness:  c <- c + optimizer(g);  global_step += 1
+        else:                                      stale_counter += 1, and nothing else
+
+    Args:
+      optimizer: the centre's, ours or Optax's.
+      staleness: how many steps of others a gradient may miss, at least 0.
+
+    Raises:
+      TypeError: if `optimizer` is no transform.
+      ValueError: if `staleness` is no whole number, or below 0.
+
+    Reference: `tf.contrib.opt.DropStaleGradientOptimizer`.
+    """
+
+    optimizer: Any
+    staleness: int
+
+    operation = "push"
+    counts_staleness = True
+
+    def __post_init__(self):
+        check_transform(self, self.optimizer, "optimizer")
+        if type(self.staleness) is not int or self.staleness < 0:
+            raise ValueError(
+                "drop_stale: staleness must be a whole number of at least 0, got "
+                f"{shown(self.staleness)}."
+            )
+
+    def init(self, center):
+        """Return the optimizer's state."""
+        return self.optimizer.init(center)
+
+    def apply(self, center, state, sent):
+        """Return the centre after a step with the gradient sent."""
+        return _stepped(self.optimizer, center, state, sent)
+
+    def accepts(self, global_step, local_step):
+        """Whether the gradient missed few enough steps of others."""
+        return global_step - (local_step or 0) <= self.staleness
+
+
+def _stepped(optimizer: Any, center: PyTree, state: Any, grads: PyTree) -> tuple[PyTree, Any]:
+    wide = jax.tree.map(lambda g, c: cast(g, c.dtype), grads, center)
+    updates, state = call_update(optimizer, wide, state, center, {})
+    return apply_updates(center, updates), state
+
+
+def moved(x: PyTree, towards: PyTree, rate: float) -> PyTree:
+    """Return `x + rate (towards - x)`, computed in float32 or wider, in the dtypes of `x`."""
+
+    def one(x, other):
+        dtype = at_least_float32(promote(x.dtype, other.dtype))
+        wide = cast(x, dtype)
+        return cast(wide + jnp.asarray(rate, dtype) * (cast(other, dtype) - wide), x.dtype)
+
+    return jax.tree.map(one, x, towards)
+
+
+def elastic_gradient(grads: PyTree, params: PyTree, local_center: PyTree, rho: float) -> PyTree:
+    """Return a worker's gradient with the elastic term: `g + rho (v - l)`.
+
+    The term is the gradient of `rho / 2 ||v - l||^2`, which TensorFlow adds to the loss. The paper
+    has none: its worker is pulled by the exchange alone.
+
+    Args:
+      grads: g, the gradients of the loss at the worker's parameters.
+      params: v, those parameters.
+      local_center: l, the centre as the worker last saw it: `client.local_center`.
+      rho: the strength, at least 0. TensorFlow's default is moving rate / learning rate.
+
+    Raises:
+      ValueError: if `rho` is below 0, or the trees do not match.
+
+    Reference: `tf.contrib.opt.ElasticAverageOptimizer`.
+    """
+    if isinstance(rho, int | float) and not 0 <= rho < float("inf"):
+        raise ValueError(f"elastic_gradient: rho must be finite and at least 0, got {rho!r}.")
+    leaves, treedef = jax.tree.flatten(grads)
+    vs = trees.align("elastic_gradient", grads, treedef, params, "the parameters have")
+    ls = trees.align("elastic_gradient", grads, treedef, local_center, "the centre has")
+    trees.check_like("elastic_gradient", grads, vs.leaves(), "the parameter has")
+    trees.check_like("elastic_gradient", grads, ls.leaves(), "the centre has")
+
+    def one(g, v, l):
+        g, v, l = map(jnp.asarray, (g, v, l))
+        dtype = at_least_float32(promote(g.dtype, v.dtype, l.dtype))
+        wide = cast(g, dtype) + jnp.asarray(rho, dtype) * (cast(v, dtype) - cast(l, dtype))
+        return cast(wide, g.dtype)
+
+    return jax.tree.unflatten(treedef, list(map(one, leaves, vs.leaves(), ls.leaves())))
+
+
+def described(method: Method) -> dict[str, Any]:
+    """Return what a worker is told about the method."""
+    return {
+        "name": name_of(method),
+        "operation": method.operation,
+        "worker_rate": method.worker_rate(),
+    }

@@ -1,0 +1,214 @@
+"""Gradients of a loss with row-sparse leaves for the tables in which it looks rows up."""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform import masks, trees
+from gradxform.errors import did_you_mean, shown
+from gradxform.sparse.loss import Leaf, Loss
+from gradxform.trees import said
+from gradxform.types import PyTree
+from gradxform.values import FrozenTree
+
+MIXED = ("error", "dense")
+
+
+def value_and_grad(
+    loss_fn: Callable[..., Any],
+    where: Any,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    mixed: str = "error",
+) -> Callable[..., tuple[Any, Any]]:
+    """Return the function of a loss and its gradients, with a `RowSparse` for chosen tables.
+
+    As `jax.value_and_grad`, for a model that stays as it is: `table[ids]`, `jnp.take`, and the
+    embedding layers of Flax, Haiku and Equinox. The gradient of a table that `where` selects holds
+    the rows that were looked up, as often as they were, and no array of the table's size is made.
+    All other gradients are the ordinary ones.
+
+    The loss is traced once a call, as by `jax.jit`: no Python `if` on what depends on the
+    differentiated arguments. What is not differentiated is passed on untouched. For speed put the
+    whole step under `jax.jit`.
+
+    A lookup is an indexing along the first axis with indices of any shape, or a slice that leaves
+    out some rows. It is found inside `jax.jit`, `jax.checkpoint`, `jax.vmap`, `jax.custom_jvp`
+    (whose rule counts) and, of a table that does not change from step to step, `jax.lax.scan`. A
+    table that is cast first is a table still. What only `aux` or a `stop_gradient` needs may use a
+    table freely. Inside `shard_map` the rows of all devices are joined where `jax.grad` would sum.
+
+    Args:
+      loss_fn: returns a real scalar, or with `has_aux` a pair of that and anything else.
+      where: the tables: a function `where(path, leaf)` of the path as a tuple of strings, a mask
+        such as `path_matches("embedding")`, or a tree of booleans. Paths are those of the
+        gradients: with a tuple of argnums they begin with the position in it.
+      argnums: the argument to differentiate, or a sequence of them; as in `jax.grad`.
+      has_aux: whether `loss_fn` returns a pair.
+      mixed: what to do if a table is used in another way, as tied logits use it. "error" refuses
+        it; "dense" makes the gradient of that table an ordinary array.
+
+    Returns:
+      The function; it returns `(loss, gradients)`, or `((loss, aux), gradients)`.
+
+    Raises:
+      ValueError: if mixed is not one of these; when called, if a table is used in another way and
+        mixed is "error", or `where` selects nothing, or a leaf without rows.
+      TypeError: when called, if a differentiated leaf is no real floating array, or the loss no
+        real scalar.
+    """
+    return _differentiated("value_and_grad", loss_fn, where, argnums, has_aux, mixed)
+
+
+def grad(
+    loss_fn: Callable[..., Any],
+    where: Any,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    mixed: str = "error",
+) -> Callable[..., Any]:
+    """Return the function of the gradients of a loss, with a `RowSparse` for chosen tables.
+
+    As `jax.grad`; see `value_and_grad`.
+
+    Args:
+      loss_fn: returns a real scalar, or with `has_aux` a pair of that and anything else.
+      where: the tables: a function `where(path, leaf)`, a mask, or a tree of booleans.
+      argnums: the argument to differentiate, or a sequence of them.
+      has_aux: whether `loss_fn` returns a pair.
+      mixed: "error" or "dense": what to do if a table is used for more than lookups.
+
+    Returns:
+      The function; it returns the gradients, or `(gradients, aux)`.
+
+    Raises:
+      ValueError: as `value_and_grad`.
+      TypeError: as `value_and_grad`.
+    """
+    both = _differentiated("grad", loss_fn, where, argnums, has_aux, mixed)
+
+    @functools.wraps(loss_fn, updated=())
+    def gradient(*args, **kwargs):
+        value, gradients = both(*args, **kwargs)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return gradient
+
+
+def _differentiated(
+    part: str, loss_fn: Any, where: Any, argnums: Any, has_aux: bool, mixed: str
+) -> Callable[..., tuple[Any, Any]]:
+    if not callable(loss_fn):
+        raise TypeError(f"{part}: loss_fn must be a function, got {shown(loss_fn)}.")
+    if mixed not in MIXED:
+        raise ValueError(
+            f"{part}: mixed must be one of 'error', 'dense', got {shown(mixed)}."
+            f"{did_you_mean(mixed, MIXED)}"
+        )
+    single, numbers = _argnums(part, argnums)
+    select = _selection(part, where)
+
+    @functools.wraps(loss_fn, updated=())
+    def value_and_gradient(*args, **kwargs):
+        places = _places(part, numbers, len(args))
+        chosen = tuple(args[i] for i in places)
+        tree = chosen[0] if single else chosen
+        structure, leaves = jax.tree.structure(tree), _leaves(part, tree, select(tree))
+
+        def of_leaves(*values):
+            tree = jax.tree.unflatten(structure, values)
+            full = list(args)
+            for i, arg in zip(places, (tree,) if single else tree, strict=True):
+                full[i] = arg
+            return loss_fn(*full, **kwargs)
+
+        value, aux, gradients = Loss(part, of_leaves, has_aux, leaves).differentiate(mixed)
+        gradients = jax.tree.unflatten(structure, gradients)
+        return ((value, aux) if has_aux else value), gradients
+
+    return value_and_gradient
+
+
+# ---------------------------------------------------------------------------------- the arguments
+
+
+def _argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
+    """Return whether one argument is meant, and the numbers of all."""
+    single = hasattr(argnums, "__index__")
+    try:
+        found = [argnums] if single else list(argnums)
+        numbers = tuple(operator.index(i) for i in found)
+    except TypeError:
+        found, numbers = [], ()
+    if not numbers or any(isinstance(i, bool) for i in found):
+        raise TypeError(
+            f"{part}: argnums must be an int or a sequence of ints, got {shown(argnums)}."
+        )
+    return single, numbers
+
+
+def _places(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
+    if not all(-count <= i < count for i in numbers):
+        raise TypeError(
+            f"{part}: argnums {', '.join(map(str, numbers))} asks for more positional arguments "
+            f"than the {count} given."
+        )
+    places = [i % count for i in numbers]
+    if len(set(places)) < len(places):
+        raise ValueError(f"{part}: argnums must name each argument once, got {list(numbers)}.")
+    return places
+
+
+def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
+    """Return the function that makes of a tree the booleans that `where` means for it."""
+    if not isinstance(where, bool | masks.Mask | FrozenTree):
+        leaves = jax.tree.leaves(where)
+        if leaves and all(isinstance(leaf, bool | np.bool_) for leaf in leaves):
+            where = FrozenTree(jax.tree.map(bool, where))  # some containers can be called, too
+        elif callable(where) and not isinstance(where, type):
+            test = where
+            return lambda tree: trees.map_with_names(lambda p, leaf: bool(test(p, leaf)), tree)
+        else:
+            raise TypeError(
+                f"{part}: where must be a function where(path, leaf), a mask such as "
+                f'path_matches("embedding") or a tree of booleans, got {shown(where)}.'
+            )
+    return lambda tree: masks.resolve(part, where, tree)
+
+
+def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[Leaf]:
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    leaves = []
+    for (path, value), is_table in zip(flat, jax.tree.leaves(selected), strict=True):
+        path, dtype = trees.names(path), _dtype(value)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+            what = f"is a {type(value).__name__}" if dtype is None else f"has dtype {dtype}"
+            raise TypeError(
+                f"{part}: leaf {said(path)} {what}; only real floating arrays can be "
+                "differentiated. Put None in its place, or pass it in another argument."
+            )
+        if is_table and not jnp.ndim(value):
+            raise ValueError(
+                f"{part}: where selects leaf {said(path)}, which has shape () and no rows."
+            )
+        leaves.append(Leaf(path, jnp.asarray(value), is_table))
+    if not any(leaf.is_table for leaf in leaves):
+        paths = ", ".join(said(leaf.path) for leaf in leaves[:8])
+        more = ", ..." if len(leaves) > 8 else ""
+        raise ValueError(
+            f"{part}: where selects none of the leaves ({paths}{more}). For ordinary gradients "
+            f"only, call jax.{part}."
+        )
+    return leaves
+
+
+def _dtype(x: Any) -> Any:
+    """Return the dtype of an array or a number; None of anything else."""
+    if isinstance(x, bool | int | float | complex):
+        return jnp.result_type(x)
+    return getattr(x, "dtype", None)
