@@ -259,6 +259,9 @@ from gradxform.wrappers.tune import (
 )
 from gradxform.wrappers.tune import inject_hyperparams as inject_hyperparams
 
+# Replicas.
+from gradxform import distributed as distributed
+
 # Optimizers.
 from gradxform.optimizers import OPTIMIZERS as OPTIMIZERS
 from gradxform.optimizers import adagrad as adagrad

@@ -11,14 +11,18 @@ import pytest
 import gradxform as gx
 from gradxform import compat
 
-GOLDEN = pathlib.Path(__file__).parent / "golden" / "dense"
-ROWS = json.loads((GOLDEN / "cases.json").read_text())["rows"]
+GOLDEN = pathlib.Path(__file__).parent / "golden"
+ROWS = [
+    row | {"npz": GOLDEN / kind / row["npz"]}
+    for kind in ("dense", "sparse")
+    for row in json.loads((GOLDEN / kind / "cases.json").read_text())["rows"]
+]
 
 # What a slot of the original is called in the state, and by what it is to be multiplied: a buffer
 # that holds steps holds them downhill here, uphill there.
 SLOTS = {
     "contrib.AdaMax": {"m": ("mu", 1), "v": ("nu", 1)},
-    "contrib.LARS": {"momentum": ("trace", -1)},
+    "contrib.LARS": {"momentum": ("trace", -1), "momentum of rows": ("trace", 1)},
     "contrib.Shampoo": {"gbar": ("gbar", 1)},
     "keras.Adadelta": {"accum_grad": ("e_g", 1), "accum_var": ("e_x", 1)},
     "keras.Ftrl": {"accumulator": ("accumulator", 1), "linear": ("linear", 1)},
@@ -47,10 +51,18 @@ def door_of(row):
     return getattr(getattr(compat, family), name)(**args)
 
 
+def gradient_of(data, kind, name, i, like):
+    """The recorded gradient of one parameter: an array, or rows of one, some of them repeated."""
+    if f"{kind}/{name}" in data:
+        return jnp.asarray(data[f"{kind}/{name}"][i])
+    indices, values = data[f"{kind}_idx/{name}"][i], data[f"{kind}_val/{name}"][i]
+    return gx.sparse.RowSparse(indices, values, len(like))
+
+
 @pytest.mark.parametrize("row", ROWS, ids=[row["id"] for row in ROWS])
 def test_follows_the_original(row):
     tx = door_of(row)
-    with np.load(GOLDEN / row["npz"]) as data:
+    with np.load(row["npz"]) as data:
         data = dict(data)
     params = {k[5:]: jnp.asarray(v) for k, v in data.items() if k.startswith("init/")}
     state = tx.init(params)
@@ -68,13 +80,13 @@ def test_follows_the_original(row):
 
     for i in range(len(data["params/w"])):
         step = jnp.asarray(row["start"] + i, jnp.int32)
-        grads = {n: jnp.asarray(data[f"grad/{n}"][i]) for n in params}
+        grads = {n: gradient_of(data, "grad", n, i, params[n]) for n in params}
         params, state = update(grads, state, params, step)
         if "reg_grad/w" in data:
             for n in params:
                 expected = data[f"params_after_loss/{n}"][i]
                 np.testing.assert_allclose(params[n], expected, rtol=0, atol=atol)
-            grads = {n: jnp.asarray(data[f"reg_grad/{n}"][i]) for n in params}
+            grads = {n: gradient_of(data, "reg_grad", n, i, params[n]) for n in params}
             params, state = regularize(grads, state, params, step)
         for n in params:
             np.testing.assert_allclose(params[n], data[f"params/{n}"][i], rtol=0, atol=atol)
@@ -89,7 +101,8 @@ def check_slots(row, state, data):
             if slot.startswith("Gbar_"):
                 ours, sign = gx.tree.get(state, "statistics")[name][int(slot[5:])], 1
             else:
-                field, sign = known[slot]
+                rows = f"{slot} of rows"
+                field, sign = known[rows if name == "emb" and rows in known else slot]
                 ours = gx.tree.get(state, field)[name]
             size = max(np.max(np.abs(expected)), 1e-30)
             np.testing.assert_allclose(sign * ours, expected, rtol=1e-4, atol=1e-6 * size)
@@ -106,7 +119,7 @@ def check_slots(row, state, data):
 
 def test_every_slot_is_compared():
     """No trace without parameters to follow, and no unknown slot."""
-    assert len(ROWS) >= 38
+    assert len(ROWS) >= 74
     for row in ROWS:
-        with np.load(GOLDEN / row["npz"]) as data:
+        with np.load(row["npz"]) as data:
             assert np.abs(data["params/w"] - data["init/w"]).max() > 100 * row["atol"]

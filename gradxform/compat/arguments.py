@@ -11,6 +11,8 @@ from gradxform.schedules.base import Schedule
 from gradxform.schedules.basic import constant_schedule
 from gradxform.schedules.join import join_schedules
 from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.rows import sparse_semantics
 from gradxform.wrappers.step import external_step
 
 
@@ -54,6 +56,11 @@ def descend(learning_rate: Any) -> Any:
 def by_step(part: Any, *readers: Any) -> Any:
     """Return `part`, reading the step if any of `readers` is a function of it."""
     return external_step(part) if any(callable(r) for r in readers) else part
+
+
+def with_semantics(kind: str, part: Any, *more: Any) -> chain:
+    """Return the chain of the parts, to which row-sparse gradients mean what `kind` says."""
+    return chain(sparse_semantics(chain(part, *more) if more else part, kind))
 
 
 def named(door: str, argument: str, names: Iterable[str] | None) -> masks.Mask | None:

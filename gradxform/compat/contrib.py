@@ -1,7 +1,8 @@
 """`tf.contrib.opt` of TensorFlow 1: its optimizers and sign decays.
 
 `use_locking` and `name` are accepted and ignored. A learning rate may be a schedule of
-`gradxform.compat.tf1` or any function of the step.
+`gradxform.compat.tf1` or any function of the step. Row-sparse gradients move the rows that they
+touch, and change the slots of those only, unless an optimizer says otherwise.
 """
 
 import math
@@ -16,8 +17,17 @@ from gradxform.compat.arguments import (
     ignored,
     named,
     not_below_zero,
+    with_semantics,
+)
+from gradxform.compat.replicas import (
+    AGN as AGN,
+    DropStaleGradient as DropStaleGradient,
+    ElasticAverage as ElasticAverage,
+    ModelAverage as ModelAverage,
+    Tower as Tower,
 )
 from gradxform.compat.tf1 import Adam
+from gradxform.functions import set_to_zero
 from gradxform.masks import path_matches
 from gradxform.optimizers.layerwise import lars
 from gradxform.schedules.periodic import cosine_sign_decay, linear_sign_decay, restart_sign_decay
@@ -25,12 +35,14 @@ from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import scale_by_rss
 from gradxform.transforms.agreement import scale_by_add_sign, scale_by_power_sign
+from gradxform.transforms.densify import densify
 from gradxform.transforms.ggt import scale_by_ggt
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.shampoo import step_by_shampoo
 from gradxform.types import ScalarOrSchedule, Schedule
-from gradxform.wrappers.compose import chain
+from gradxform.wrappers.compose import chain, sum_of
+from gradxform.wrappers.rows import only_dense, only_rows
 from gradxform.wrappers.step import external_step
 
 
@@ -59,16 +71,16 @@ def AdamGS(
     use_locking: Any = False,
     name: Any = "Adam",
 ) -> chain:
-    """Adam whose corrections read the step: `external_step` of `tf1.Adam`.
+    """Adam whose corrections read the step: `external_step` of the parts of `tf1.Adam`.
 
     The step is the extra argument `step` of `update`; `global_step` is ignored. (With its default,
-    a constant 0, the original takes every step for the first.)
+    a constant 0, the original takes every step for the first.) A row-sparse gradient is an array
+    to it, as to `tf1.Adam`.
 
     Reference: `tf.contrib.opt.AdamGSOptimizer`.
     """
-    ignored(global_step, use_locking, name)
-    adam = scale_by_adam(beta1, beta2, epsilon, eps_hat=True)
-    return chain(external_step(chain(adam, scale_by_learning_rate(learning_rate))))
+    lazy = LazyAdamGS(global_step, learning_rate, beta1, beta2, epsilon, use_locking, name)
+    return chain(densify(), *lazy.transforms)
 
 
 def LazyAdam(
@@ -79,11 +91,14 @@ def LazyAdam(
     use_locking: Any = False,
     name: Any = "Adam",
 ) -> chain:
-    """Adam, as `tf1.Adam` on arrays.
+    """Adam that moves the touched rows only: `scale_by_adam`, `scale_by_learning_rate`.
+
+    As `tf1.Adam` on arrays. The corrections count every step, for rows that were not touched too.
 
     Reference: `tf.contrib.opt.LazyAdamOptimizer`.
     """
-    return Adam(learning_rate, beta1, beta2, epsilon, use_locking, name)
+    ignored(use_locking, name)
+    return chain(scale_by_adam(beta1, beta2, epsilon, eps_hat=True), descend(learning_rate))
 
 
 def LazyAdamGS(
@@ -95,11 +110,15 @@ def LazyAdamGS(
     use_locking: Any = False,
     name: Any = "Adam",
 ) -> chain:
-    """Adam whose corrections read the step, as `AdamGS` on arrays.
+    """`LazyAdam` whose corrections read the step: `external_step` of its parts.
+
+    As `AdamGS` on arrays.
 
     Reference: `tf.contrib.opt.LazyAdamGSOptimizer`.
     """
-    return AdamGS(global_step, learning_rate, beta1, beta2, epsilon, use_locking, name)
+    ignored(global_step, use_locking, name)
+    adam = scale_by_adam(beta1, beta2, epsilon, eps_hat=True)
+    return chain(external_step(chain(adam, scale_by_learning_rate(learning_rate))))
 
 
 def _decay(door: str, weight_decay: Any, decay_var_list: Sequence[str] | None) -> Any:
@@ -121,13 +140,15 @@ def AdamW(
 ) -> chain:
     """Adam with decoupled weight decay that the learning rate does not multiply.
 
-    Made of the parts of `tf1.Adam`, then `add_decayed_weights`. decay_var_list, an argument of the
-    original's `apply_gradients`, names the parameters that decay; None or an empty list: all.
+    The `sum_of` the steps of `tf1.Adam` and of `add_decayed_weights`. decay_var_list, an argument
+    of the original's `apply_gradients`, names the parameters that decay; None or an empty list:
+    all. With a row-sparse gradient Adam moves every row, and the touched ones decay.
 
     Reference: `tf.contrib.opt.AdamWOptimizer`.
     """
     adam = Adam(learning_rate, beta1, beta2, epsilon, use_locking, name)
-    return chain(*adam.transforms, _decay("AdamW", weight_decay, decay_var_list))
+    decay = chain(set_to_zero(), _decay("AdamW", weight_decay, decay_var_list))
+    return chain(sum_of(adam, decay))
 
 
 def MomentumW(
@@ -143,6 +164,7 @@ def MomentumW(
     """Momentum with decoupled weight decay that the learning rate does not multiply.
 
     Made of `trace`, `scale_by_learning_rate`, `add_decayed_weights`; decay_var_list as for `AdamW`.
+    With a row-sparse gradient the touched rows decay and move.
 
     Reference: `tf.contrib.opt.MomentumWOptimizer`.
     """
@@ -161,11 +183,13 @@ def AddSign(
 ) -> chain:
     """Steps by agreement in sign: `scale_by_add_sign`, `scale_by_learning_rate`.
 
+    With a row-sparse gradient the averages of all rows decay, and touched rows move.
+
     Reference: `tf.contrib.opt.AddSignOptimizer`.
     """
     ignored(use_locking, name)
     rule = by_step(scale_by_add_sign(alpha, beta, sign_decay_fn), sign_decay_fn)
-    return chain(rule, descend(learning_rate))
+    return with_semantics("slots", rule, descend(learning_rate))
 
 
 def PowerSign(
@@ -178,11 +202,13 @@ def PowerSign(
 ) -> chain:
     """Steps by agreement in sign: `scale_by_power_sign`, `scale_by_learning_rate`.
 
+    With a row-sparse gradient the averages of all rows decay, and touched rows move.
+
     Reference: `tf.contrib.opt.PowerSignOptimizer`.
     """
     ignored(use_locking, name)
     rule = by_step(scale_by_power_sign(base, beta, sign_decay_fn), sign_decay_fn)
-    return chain(rule, descend(learning_rate))
+    return with_semantics("slots", rule, descend(learning_rate))
 
 
 def GGT(
@@ -196,6 +222,8 @@ def GGT(
     sigma_eps: float = 1e-2,
 ) -> chain:
     """Full-matrix adaptation over a window: `scale_by_ggt`, `scale_by_learning_rate`.
+
+    A row-sparse gradient is a TypeError at update, as in the original.
 
     Reference: `tf.contrib.opt.GGTOptimizer`.
     """
@@ -216,7 +244,8 @@ def LARS(
     """Steps in proportion to each array's norm: `scale_by_trust_ratio`, learning rate, `trace`.
 
     A parameter in whose name (`encoder/bias`) a string of skip_list is found has neither weight
-    decay nor ratio.
+    decay nor ratio. Nor have the touched rows of a row-sparse gradient, which alone move: `trace`,
+    then the learning rate, which here is not in the buffer.
 
     Raises:
       ValueError: for a negative momentum or weight_decay.
@@ -238,7 +267,8 @@ def LARS(
         sum_norms=True,
     )
     ratio, _, momentum_part = made.transforms
-    return chain(ratio, descend(learning_rate), momentum_part)
+    rate = descend(learning_rate)
+    return chain(only_dense(chain(ratio, rate)), momentum_part, only_rows(rate))
 
 
 def Nadam(
@@ -251,11 +281,13 @@ def Nadam(
 ) -> chain:
     """Adam with Nesterov momentum, both terms corrected alike: `scale_by_adam`, learning rate.
 
+    With a row-sparse gradient the moments of all rows decay, and touched rows move.
+
     Reference: `tf.contrib.opt.NadamOptimizer`.
     """
     ignored(use_locking, name)
     rule = scale_by_adam(beta1, beta2, epsilon, nesterov=True, eps_hat=True, correct_ahead=False)
-    return chain(rule, descend(learning_rate))
+    return with_semantics("slots", rule, descend(learning_rate))
 
 
 def RegAdagrad(
@@ -299,6 +331,8 @@ def Shampoo(
 
     The step is the extra argument `step` of `update`; `global_step` is ignored. The numbers from
     gbar_decay to precond_update_interval, learning_rate and alpha may be functions of the step + 1.
+    A row-sparse gradient is an array to it, but for a table of more than max_matrix_size rows
+    without gbar_decay, of which the touched rows move; see `step_by_shampoo`.
 
     Reference: `tf.contrib.opt.ShampooOptimizer`.
     """

@@ -1,11 +1,13 @@
 """`tf.keras.optimizers` of TensorFlow 2.8 (OptimizerV2), and its learning rate schedules.
 
-A learning rate may be a schedule of this module or any function of the step.
+A learning rate may be a schedule of this module or any function of the step. Row-sparse gradients
+move the rows that they touch, and change the slots of those only, unless an optimizer says
+otherwise; the norms for clips are those of the slices, before those of one row are added up.
 """
 
 from typing import Any
 
-from gradxform.compat.arguments import by_step, descend, ignored, piecewise
+from gradxform.compat.arguments import by_step, descend, ignored, piecewise, with_semantics
 from gradxform.compat.keras_common import door, epsilon_of
 from gradxform.errors import shown
 from gradxform.schedules.basic import polynomial_schedule
@@ -19,6 +21,7 @@ from gradxform.schedules.decay import (
 from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import scale_by_rms, scale_by_rss, scale_by_stddev
+from gradxform.transforms.densify import densify
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.proximal import step_by_ftrl
 from gradxform.transforms.step_size import scale_by_adadelta
@@ -60,7 +63,8 @@ def RMSprop(
     """RMSProp, epsilon inside the root if there is momentum, else outside.
 
     Made of `scale_by_rms` (`scale_by_stddev` if centered), `scale_by_learning_rate` and, with
-    momentum, `trace`.
+    momentum, `trace`. Without momentum a row-sparse gradient moves the touched rows, but lets the
+    averages of all rows decay.
 
     Reference: `tf.keras.optimizers.RMSprop`.
     """
@@ -68,8 +72,9 @@ def RMSprop(
     _check_momentum("RMSprop", momentum)
     scale_by = scale_by_stddev if centered else scale_by_rms
     rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=bool(momentum))
-    moving = (trace(momentum),) if momentum else ()
-    return chain(rule, descend(learning_rate), *moving)
+    if not momentum:
+        return with_semantics("slots", rule, descend(learning_rate))
+    return chain(rule, descend(learning_rate), trace(momentum))
 
 
 @door
@@ -112,19 +117,20 @@ def Adam(
     amsgrad: bool = False,
     name: Any = "Adam",
 ) -> chain:
-    """Adam with the paper's epsilon hat: `scale_by_adam`, `scale_by_learning_rate`.
+    """Adam with the paper's epsilon hat: `densify`, `scale_by_adam`, `scale_by_learning_rate`.
 
-    With amsgrad: `scale_by_amsgrad`, corrected after the maximum.
+    With amsgrad: `scale_by_amsgrad`, corrected after the maximum. A row-sparse gradient is an array
+    to it: every row moves.
 
     Reference: `tf.keras.optimizers.Adam`.
     """
     ignored(name)
     eps = epsilon_of(epsilon)
     if amsgrad:
-        return chain(
-            scale_by_amsgrad(beta_1, beta_2, eps, correct_after=True), descend(learning_rate)
-        )
-    return chain(scale_by_adam(beta_1, beta_2, eps, eps_hat=True), descend(learning_rate))
+        rule = scale_by_amsgrad(beta_1, beta_2, eps, correct_after=True)
+    else:
+        rule = scale_by_adam(beta_1, beta_2, eps, eps_hat=True)
+    return chain(densify(), rule, descend(learning_rate))
 
 
 @door
@@ -156,7 +162,8 @@ def Nadam(
 ) -> chain:
     """Adam with Nesterov momentum that warms up: `scale_by_nadam`, `scale_by_learning_rate`.
 
-    As in the original the learning rate is a number, and the keyword decay is ignored.
+    As in the original the learning rate is a number, and the keyword decay is ignored. With a
+    row-sparse gradient the moments of all rows decay, and touched rows move.
 
     Reference: `tf.keras.optimizers.Nadam`.
     """
@@ -167,7 +174,7 @@ def Nadam(
             "takes no schedules."
         )
     rule = scale_by_nadam(beta_1, beta_2, epsilon_of(epsilon), schedule_decay)
-    return chain(rule, descend(learning_rate))
+    return with_semantics("slots", rule, descend(learning_rate))
 
 
 @door

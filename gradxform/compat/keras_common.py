@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gradxform.compat.arguments import not_below_zero
+from gradxform.compat.arguments import not_below_zero, with_semantics
 from gradxform.errors import did_you_mean, shown
 from gradxform.schedules.decay import inverse_time_decay
 from gradxform.schedules.product import product_schedule
@@ -60,6 +60,8 @@ def door(function: Door) -> Door:
         bound = own.bind(*args, **kwargs)
         bound.apply_defaults()
         clips = _clips(function.__name__, shared)
+        if clips:  # before the slices of one row are added up
+            clips = with_semantics("raw", *clips).transforms
         if shared["lr"] is not None:
             bound.arguments["learning_rate"] = shared["lr"]
         if "schedule_decay" not in own.parameters:

@@ -7,16 +7,16 @@
 
 from typing import Any
 
-from gradxform.compat.arguments import descend, ignored
+from gradxform.compat.arguments import descend, ignored, with_semantics
 from gradxform.compat.contrib import Nadam as Nadam
-from gradxform.compat.tf1 import Adam, GradientDescent
 from gradxform.schedules.decay import inverse_sqrt_decay
-from gradxform.transforms.adam import scale_by_amsgrad
+from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad
 from gradxform.transforms.agreement import scale_by_grad_variance, scale_by_sign_agreement
 from gradxform.transforms.normalizing import normalize_by_block_norm
 from gradxform.transforms.scaling import scale_by_schedule
 from gradxform.types import ScalarOrSchedule
 from gradxform.wrappers.compose import chain
+from gradxform.wrappers.rows import sparse_semantics
 
 
 def AMSGrad(
@@ -30,7 +30,7 @@ def AMSGrad(
     """AMSGrad without corrections: `scale_by_amsgrad`, `scale_by_learning_rate`.
 
     With decay, the learning rate is divided by sqrt(t) too: `inverse_sqrt_decay`, which counts the
-    updates of this optimizer.
+    updates of this optimizer. A row-sparse gradient is a TypeError at update.
 
     Reference: `AMSGradOptimizer` of RETURNN.
     """
@@ -39,7 +39,7 @@ def AMSGrad(
         beta1, beta2, epsilon, bias_correction_mu=False, bias_correction_nu=False
     )
     falling = (scale_by_schedule(inverse_sqrt_decay(1.0)),) if decay else ()
-    return chain(rule, *falling, descend(learning_rate))
+    return chain(sparse_semantics(rule, "error"), *falling, descend(learning_rate))
 
 
 def BaseCustom(learning_rate: Any, use_locking: Any = False, name: Any = None) -> chain:
@@ -64,7 +64,8 @@ def CustomGradientDescent(
 
     Reference: `CustomGradientDescentOptimizer` of RETURNN.
     """
-    return GradientDescent(learning_rate, use_locking, name)
+    ignored(use_locking, name)
+    return with_semantics("raw", descend(learning_rate))
 
 
 def CustomAdam(
@@ -76,11 +77,16 @@ def CustomAdam(
     use_locking: Any = False,
     name: Any = None,
 ) -> chain:
-    """Adam, as `tf1.Adam` on arrays.
+    """Adam, as `tf1.Adam` on arrays: `scale_by_adam`, `scale_by_learning_rate`.
+
+    With a row-sparse gradient the touched rows move. Slices of one row are not added up: the last
+    makes its moments, and the row moves once for each, by what these give.
 
     Reference: `CustomAdamOptimizer` of RETURNN.
     """
-    return Adam(learning_rate, beta1, beta2, epsilon, use_locking, name)
+    ignored(use_locking, name)
+    rule = scale_by_adam(beta1, beta2, epsilon, eps_hat=True)
+    return with_semantics("raw", rule, descend(learning_rate))
 
 
 def NormalizedSGD(
@@ -88,10 +94,13 @@ def NormalizedSGD(
 ) -> chain:
     """Steps of one length for every array: `normalize_by_block_norm`, learning rate.
 
+    The norm of a row-sparse gradient is that of its slices, before those of one row are added up.
+
     Reference: `NormalizedSGD` of RETURNN.
     """
     ignored(use_locking, name)
-    return chain(normalize_by_block_norm(min_norm=1e-6), descend(learning_rate))
+    rule = normalize_by_block_norm(min_norm=1e-6)
+    return with_semantics("raw", rule, descend(learning_rate))
 
 
 def NeuralOptimizer1(
@@ -104,10 +113,14 @@ def NeuralOptimizer1(
 ) -> chain:
     """Smaller steps where signs differ: `scale_by_sign_agreement`, learning rate.
 
+    With a row-sparse gradient the averages of all rows decay and the slices of a row add up in its
+    average; then the row moves once for each slice, which is compared with that average.
+
     Reference: `NeuralOptimizer1` of RETURNN.
     """
     ignored(use_locking, name)
-    return chain(scale_by_sign_agreement(beta1, decrease_factor), descend(learning_rate))
+    rule = scale_by_sign_agreement(beta1, decrease_factor)
+    return with_semantics("raw", rule, descend(learning_rate))
 
 
 def GradVarianceScaled(
@@ -121,7 +134,10 @@ def GradVarianceScaled(
 ) -> chain:
     """Smaller steps at unusual gradients: `scale_by_grad_variance`, learning rate.
 
+    Row-sparse gradients as in `NeuralOptimizer1`, for both averages.
+
     Reference: `GradVarianceScaledOptimizer` of RETURNN.
     """
     ignored(use_locking, name)
-    return chain(scale_by_grad_variance(beta1, beta2, epsilon), descend(learning_rate))
+    rule = scale_by_grad_variance(beta1, beta2, epsilon)
+    return with_semantics("raw", rule, descend(learning_rate))

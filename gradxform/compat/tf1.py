@@ -1,7 +1,8 @@
 """`tf.train` of TensorFlow 1: its optimizers and schedules.
 
 `use_locking` and `name` are accepted and ignored. A learning rate may be a schedule of this module
-or any function of the step.
+or any function of the step. Row-sparse gradients move the rows that they touch, and change the
+slots of those only, unless an optimizer says otherwise.
 """
 
 from typing import Any
@@ -16,6 +17,7 @@ from gradxform.compat.arguments import (
     piecewise,
     require,
 )
+from gradxform.compat.replicas import SyncReplicas as SyncReplicas
 from gradxform.schedules.basic import polynomial_schedule
 from gradxform.schedules.decay import (
     cosine_decay_restarts as _cosine_decay_restarts,
@@ -27,6 +29,7 @@ from gradxform.schedules.decay import (
 )
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.adaptive import scale_by_rms, scale_by_rss, scale_by_stddev
+from gradxform.transforms.densify import densify
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.proximal import (
     step_by_dual_averaging,
@@ -147,12 +150,15 @@ def Adam(
     use_locking: Any = False,
     name: Any = "Adam",
 ) -> chain:
-    """Adam with the paper's epsilon hat: `scale_by_adam`, `scale_by_learning_rate`.
+    """Adam with the paper's epsilon hat: `densify`, `scale_by_adam`, `scale_by_learning_rate`.
+
+    A row-sparse gradient is an array to it: every row moves. `contrib.LazyAdam` moves touched rows.
 
     Reference: `tf.train.AdamOptimizer`.
     """
     ignored(use_locking, name)
-    return chain(scale_by_adam(beta1, beta2, epsilon, eps_hat=True), descend(learning_rate))
+    rule = scale_by_adam(beta1, beta2, epsilon, eps_hat=True)
+    return chain(densify(), rule, descend(learning_rate))
 
 
 def RMSProp(

@@ -75,8 +75,11 @@ class Exchanging(Transform, abc.ABC):
 
         def meet(state):
             moved, state = self.exchange(apply_updates(params, u), state, extra)
-            change = jax.tree.map(_difference, moved, params, u)
-            return self._varying((change, state))
+            us, treedef = jax.tree.flatten(u)
+            what = "the parameters have"
+            news, olds = (trees.align(self, u, treedef, x, what).leaves() for x in (moved, params))
+            change = [_difference(*leaf) for leaf in zip(news, olds, us, strict=True)]
+            return self._varying((jax.tree.unflatten(treedef, change), state))
 
         return self._if_due(meet, lambda state: self._varying((u, state)), state, sync)
 
@@ -98,7 +101,11 @@ class Exchanging(Transform, abc.ABC):
         moved = apply_updates(params, u)
 
         def meet(state):
-            return self._varying(self.exchange(moved, state, extra))
+            met, state = self.exchange(moved, state, extra)
+            treedef = jax.tree.structure(u)  # where it has a hole, the parameter stays
+            news = trees.align(self, u, treedef, met, "the parameters have").leaves()
+            kept = trees.align(self, u, treedef, params, "the parameters have")
+            return self._varying((kept.rebuilt(news), state))
 
         return self._if_due(meet, lambda state: self._varying((moved, state)), state, sync)
 

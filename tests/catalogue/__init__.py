@@ -4,10 +4,10 @@ Every promise of tests/test_contract.py is tested for every row, and every publi
 and optimizer must have one.
 """
 
-from tests.catalogue import contrib, core, lazy, matrix, optax_rules, rows, seeds
+from tests.catalogue import contrib, core, lazy, matrix, optax_rules, replicas, rows, seeds
 from tests.catalogue.base import Case as Case, gradients as gradients, params as params
 
-FAMILIES = (core, seeds, optax_rules, contrib, matrix, rows, lazy)
+FAMILIES = (core, seeds, optax_rules, contrib, matrix, rows, lazy, replicas)
 
 
 def _all(kind: str) -> dict[str, Case]:

@@ -1,0 +1,88 @@
+"""The distributed wrappers, as one replica alone: what they wrap, but for where they are told."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+import gradxform as gx
+import gradxform.distributed as gd
+from gradxform.base import locality_of
+from tests import references as ref
+from tests.catalogue.base import Case, with_lr
+
+ADAM = with_lr(0.1, ref.adam(0.9, 0.999, 1e-8))
+
+
+@gx.transform(name="tests:alone")
+class alone(gx.Transform):
+    """Run a transform that names an axis as the only replica along it."""
+
+    inner: Any
+
+    handles_rows = True
+
+    @property
+    def locality(self):
+        return locality_of(self.inner)
+
+    def init(self, params):
+        return self.inner.init(params)
+
+    def update(self, updates, state, params=None, **extra):
+        def one(_):
+            return self.inner.update(updates, state, params, **extra)
+
+        made = jax.vmap(one, axis_name="replica")(jnp.zeros(1))
+        return jax.tree.map(lambda x: x[0], made)
+
+
+def elastic(**more):
+    return gd.elastic_average(gx.adam(0.1), "replica", moving_rate=0.0, rho=0.0, **more)
+
+
+WRAPPERS: dict[str, Case] = {
+    "model_average": Case(alone(gd.model_average(gx.adam(0.1), "replica", period=2)), ADAM),
+    "elastic_average": Case(alone(elastic(period=2)), ADAM),
+    "elastic_average/sequential": Case(alone(elastic(period=2, order="sequential")), ADAM),
+    # A period that the steps here do not reach: at an exchange the centre steps, not the replica.
+    "agn": Case(alone(gd.agn(gx.adam(0.1), "replica", period=99)), ADAM),
+    "outer": Case(
+        alone(gd.outer(gx.adam(0.1), gx.scale(-1.0), "replica", period=2)), ADAM, rtol=1e-4
+    ),
+    "tower": Case(alone(gd.tower(gx.adam(0.1), "replica")), ADAM),
+    "sync_replicas": Case(alone(gd.sync_replicas(gx.adam(0.1), "replica")), ADAM),
+    "drop_stale": Case(gd.drop_stale(gx.adam(0.1), 0), ADAM, extra={"grad_step": 99}),
+}
+
+REFUSED = [
+    (lambda: gd.model_average(gx.adam(0.1), "", period=2), ValueError, ("model_average", "axis")),
+    (lambda: gd.model_average(0.1, "r"), TypeError, ("model_average", "inner")),
+    (lambda: gd.model_average(gx.adam(0.1), "r", period=0), ValueError, ("period", "at least 1")),
+    (lambda: gd.elastic_average(gx.adam(0.1), "r"), ValueError, ("rho", "learning_rate")),
+    (
+        lambda: gd.elastic_average(gx.adam(0.1), "r", rho=0.0, order="both"),
+        ValueError,
+        ("order", "'sequential'"),
+    ),
+    (lambda: gd.diloco(gx.adam(0.1), "r", period=10, fragments=3), ValueError, ("fragments", "10")),
+    (
+        lambda: gd.outer(gx.adam(0.1), gx.sgd(1.0), "r", period=4, fragments=2, warmup=1),
+        ValueError,
+        ("warmup", "fragments"),
+    ),
+    (lambda: gd.tower(gx.adam(0.1), ("x", "x")), ValueError, ("axis", "different")),
+    (
+        lambda: gd.tower(gx.adam(0.1), "r", reduction="max"),
+        ValueError,
+        ("reduction", "'mean', 'sum'"),
+    ),
+    (
+        lambda: gd.sync_replicas(gx.adam(0.1), "r", replicas_to_aggregate=0),
+        ValueError,
+        ("replicas_to_aggregate", "at least 1"),
+    ),
+    (lambda: gd.drop_stale(gx.adam(0.1), -1), ValueError, ("staleness", "at least 0")),
+    (lambda: gd.Replicas(mode="smap"), ValueError, ("mode", "'shard_map'")),
+    (lambda: gd.Replicas(n=0), ValueError, ("n must be", "at least 1")),
+]
