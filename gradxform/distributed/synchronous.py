@@ -260,6 +260,9 @@ class sync_replicas(Transform):
         leaves, treedef = trees.flatten(updates)
         if wanted > n and trees.has_rows(updates):
             rows.refuse(self, updates, f"gathers {wanted} contributions of {n} replicas")
+        if params is not None:
+            ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
+            trees.check_like(self, updates, ps, "the parameter has")
         accs = trees.align(self, updates, treedef, state.acc, "the state's acc has")
         trees.check_like(self, updates, accs.leaves(), "the state's acc has")
         added, grads = [], []

@@ -1,0 +1,433 @@
+"""Replicas on eight devices: the rules beside NumPy, and the traps that are closed."""
+
+import re
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, PartitionSpec as P
+
+import gradxform as gx
+import gradxform.distributed as gd
+from tests.distributed_modes import MODES, replicas
+from tests.references import replicas as ref
+
+N, STEPS, SGD = 8, 12, gx.sgd(ref.RATE)
+
+
+def start():
+    return np.random.default_rng(0).normal(size=(5, 2))
+
+
+def local_grads(steps=STEPS):
+    return list(np.random.default_rng(1).normal(size=(steps, N, 5, 2)))
+
+
+def run(tx, mode="vmap", grads=None, form="update", told=None):
+    """The parameters of all replicas and the state after every step."""
+    r = replicas(mode, N)
+    params = r.replicate({"w": jnp.asarray(start(), jnp.float32)})
+    state = r.wrap(tx.init)(params)
+
+    def step(params, state, g, told):
+        if form == "step":
+            return tx.step(g, state, params, **told)
+        updates, state = tx.update(g, state, params, **told)
+        return gx.apply_updates(params, updates), state
+
+    step = r.wrap(step)
+    for t, g in enumerate(local_grads() if grads is None else grads):
+        more = {} if told is None else {k: np.asarray(v[t]) for k, v in told.items()}
+        g = {"w": np.asarray(g, np.float32)}
+        params, state = step(params, state, r.place(g), r.place(more))
+        yield np.asarray(params["w"]), state
+
+
+def wide():
+    return np.broadcast_to(start(), (N, 5, 2))
+
+
+RULES = {
+    "model_average": (
+        gd.model_average(SGD, "replica", period=3),
+        lambda g: ref.model_average(wide(), g, 3),
+    ),
+    "model_average/warmup": (
+        gd.model_average(SGD, "replica", period=4, warmup=2),
+        lambda g: ref.model_average(wide(), g, 4, 2),
+    ),
+    "elastic_average": (
+        gd.elastic_average(SGD, "replica", period=3, learning_rate=ref.RATE),
+        lambda g: ref.elastic_average(wide(), g, 3, 0.9 / 3 / N, 0.9 / 3 / N / ref.RATE),
+    ),
+    "elastic_average/paper": (
+        gd.elastic_average(SGD, "replica", period=2, moving_rate=0.1, rho=0.0),
+        lambda g: ref.elastic_average(wide(), g, 2, 0.1, 0.0),
+    ),
+    "agn": (gd.agn(SGD, "replica", period=3), lambda g: ref.agn(wide(), g, 3)),
+    "diloco": (
+        gd.diloco(SGD, "replica", period=3),
+        lambda g: ref.outer(wide(), g, 3, 0.7, 0.9, nesterov=True),
+    ),
+    "slowmo": (
+        gd.slowmo(SGD, "replica", period=3, slow_learning_rate=0.8, slow_momentum=0.6),
+        lambda g: ref.outer(wide(), g, 3, 0.8, 0.6),
+    ),
+    "bmuf": (
+        gd.bmuf(SGD, "replica", period=3, block_learning_rate=0.8, block_momentum=0.6),
+        lambda g: ref.outer(wide(), g, 3, 0.8, 0.6),
+    ),
+    "post_local_sgd": (
+        gd.post_local_sgd(SGD, "replica", period=4, warmup=2),
+        lambda g: ref.model_average(wide(), g, 4, 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["vmap", "shard_map"])
+@pytest.mark.parametrize("name", list(RULES))
+def test_follows_its_reference(name, mode):
+    tx, reference = RULES[name]
+    for (params, state), expected in zip(run(tx, mode), reference(local_grads()), strict=True):
+        local, center = expected if isinstance(expected, tuple) else (expected, None)
+        np.testing.assert_allclose(params, local, rtol=1e-5, atol=1e-5)
+        if center is not None:
+            np.testing.assert_allclose(
+                gd.eval_params(state)["w"], np.broadcast_to(center, (N, 5, 2)), rtol=1e-5, atol=1e-5
+            )
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_after_a_step_by_assignment_replicas_are_equal_to_the_last_bit(mode):
+    tx = gd.model_average(gx.adam(0.1), "replica", period=4)
+    for t, (params, _) in enumerate(run(tx, mode, form="step"), 1):
+        equal = bool((params == params[:1]).all())
+        assert equal == (t % 4 == 0)
+
+
+def test_inner_states_stay_or_are_averaged():
+    for average in (False, True):
+        tx = gd.model_average(gx.sgd(0.1, 0.9), "replica", period=STEPS, average_state=average)
+        *_, (_, state) = run(tx)
+        m = np.asarray(state.inner[0].trace["w"])
+        assert bool(np.allclose(m, m[:1])) == average
+
+
+def test_a_transform_of_optax_is_an_inner_one():
+    with jax.numpy_dtype_promotion("standard"):
+        tx = gd.diloco(optax.sgd(ref.RATE), "replica", period=3)
+        *_, (params, _) = run(tx)
+    *_, (expected, _) = run(gd.diloco(SGD, "replica", period=3))
+    np.testing.assert_allclose(params, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_fragments_take_turns():
+    r = replicas("vmap", N)
+    tx = gd.outer(SGD, gx.scale(-1.0), "replica", period=4, fragments=2)
+    params = r.replicate({"a": jnp.zeros((4, 4)), "b": jnp.zeros((4, 4))})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, g: tx.step(g, s, p))
+    equal = []
+    for t in range(8):
+        g = jax.tree.map(lambda p, t=t: jax.random.normal(jax.random.key(t), p.shape), params)
+        params, state = step(params, state, g)
+        equal.append([bool((x == x[:1]).all()) for x in params.values()])
+    nothing, first, second = [False, False], [True, False], [False, True]
+    assert equal == [nothing, first, nothing, second] * 2
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_towers_step_together(mode, reduction):
+    tx = gd.tower(SGD, "replica", reduction=reduction)
+    v = start()
+    for (params, _), g in zip(run(tx, mode), local_grads(), strict=True):
+        v = v - ref.RATE * (g.mean(0) if reduction == "mean" else g.sum(0))
+        np.testing.assert_allclose(params, np.broadcast_to(v, params.shape), rtol=1e-4, atol=1e-4)
+
+
+def test_a_loss_is_scaled_as_towers_scale_it():
+    scaled = jax.vmap(lambda x: gd.scale_loss(x, "replica"), axis_name="replica")(jnp.ones(N))
+    np.testing.assert_allclose(scaled, np.full(N, 1 / N))
+
+
+# ------------------------------------------------------------------------------------- quorums
+
+
+def told(**flags):
+    return {k: np.asarray(v) for k, v in flags.items()}
+
+
+def test_only_those_that_contribute_count_and_below_the_quorum_nothing_moves():
+    ok = np.random.default_rng(2).random((STEPS, N)) < 0.5
+    grads = local_grads()
+    for t in range(STEPS):
+        grads[t][~ok[t]] = np.nan  # whatever they hold
+    tx = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=4)
+    v, total, count, steps = start(), 0.0, 0, 0
+    for t, (params, state) in enumerate(run(tx, "shard_map", grads, told=told(contribute=ok))):
+        total, count = (
+            total + np.where(ok[t][:, None, None], grads[t], 0).sum(0),
+            count + ok[t].sum(),
+        )
+        if count >= 4:
+            v, total, count, steps = v - ref.RATE * total / count, 0.0, 0, steps + 1
+        np.testing.assert_allclose(params, np.broadcast_to(v, params.shape), rtol=1e-5, atol=1e-5)
+    assert int(state.global_step) == steps and int(state.dropped) == int((~ok).sum())
+
+
+def test_several_calls_make_a_step_where_more_are_wanted_than_there_are():
+    tx = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=2 * N)
+    v, grads = start(), local_grads()
+    for t, (params, _) in enumerate(run(tx)):
+        if t % 2:
+            v = v - ref.RATE * np.concatenate(grads[t - 1 : t + 1]).mean(0)
+        np.testing.assert_allclose(params[0], v, rtol=1e-5, atol=1e-5)
+
+
+def test_stale_gradients_are_dropped():
+    begun = np.maximum(np.arange(STEPS)[:, None] - np.arange(N)[None, :] % 3, 0).astype(np.int32)
+    tx = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=1, max_staleness=1)
+    v = start()
+    for t, (params, _) in enumerate(run(tx, told=told(grad_step=begun))):
+        fresh = t - begun[t] <= 1
+        v = v - ref.RATE * local_grads()[t][fresh].mean(0)
+        np.testing.assert_allclose(params[0], v, rtol=1e-5, atol=1e-5)
+
+
+def test_of_backups_the_first_count():
+    arrival = np.random.default_rng(3).random((STEPS, N)).astype(np.float32)
+    tx = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=3, count="first_r")
+    v = start()
+    for t, (params, state) in enumerate(run(tx, "shard_map", told=told(arrival=arrival))):
+        first = np.argsort(arrival[t])[:3]
+        v = v - ref.RATE * local_grads()[t][first].mean(0)
+        np.testing.assert_allclose(params[0], v, rtol=1e-5, atol=1e-5)
+    assert int(state.dropped) == STEPS * (N - 3)
+
+
+@pytest.mark.parametrize("mode", ["vmap", "shard_map"])
+def test_each_row_is_averaged_over_those_that_touched_it(mode):
+    r = replicas(mode, 2)
+    tx = gd.sync_replicas(gx.sgd(1.0), "replica")
+    params = r.replicate({"table": jnp.zeros((4, 1))})
+    state = r.wrap(tx.init)(params)
+
+    def step(params, state, ids, values):
+        grads = {"table": gx.RowSparse(ids, values, 4)}
+        return tx.step(grads, state, params)
+
+    ids = np.asarray([[0, 1, 1], [1, 2, 4]], np.int32)  # 4 is padding
+    values = np.asarray([[2.0, 3.0, 1.0], [8.0, 10.0, 99.0]], np.float32)[..., None]
+    params, _ = r.wrap(step)(params, state, r.place(ids), r.place(values))
+    for mine in np.asarray(params["table"])[..., 0]:
+        np.testing.assert_allclose(mine, [-2.0, -6.0, -10.0, 0.0], rtol=1e-6)
+
+
+def test_rows_of_all_towers_are_put_side_by_side():
+    r = replicas("shard_map", 2)
+    tx = gd.tower(gx.sgd(1.0), "replica")
+    params = r.replicate({"table": jnp.zeros((4, 1))})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, i, v: tx.step({"table": gx.RowSparse(i, v, 4)}, s, p))
+    ids, values = np.asarray([[0, 1], [1, 2]], np.int32), np.ones((2, 2, 1), np.float32)
+    params, _ = step(params, state, r.place(ids), r.place(values))
+    np.testing.assert_allclose(np.asarray(params["table"])[:, :, 0], [[-0.5, -1, -0.5, 0]] * 2)
+
+
+def test_flags_that_differ_between_replicas_never_deadlock():
+    """Fifty steps on eight devices, within a time limit."""
+    steps = 50
+    rng = np.random.default_rng(4)
+    flags = told(
+        contribute=rng.random((steps, N)) < 0.3,
+        grad_step=rng.integers(0, 5, (steps, N)).astype(np.int32),
+    )
+    grads = list(rng.normal(size=(steps, N, 5, 2)))
+    done = []
+
+    def work():
+        tx = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=3, max_staleness=50)
+        done.append(sum(1 for _ in run(tx, "shard_map", grads, told=flags)))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(timeout=120)
+    assert done == [steps]
+
+
+# --------------------------------------------------------------------------------------- traps
+
+
+def mesh():
+    return jax.make_mesh((N,), ("replica",), axis_types=(AxisType.Auto,))
+
+
+def loss(params, batch):
+    return jnp.mean((batch @ params["w"]) ** 2)
+
+
+WRAPPERS = {
+    "model_average": gd.model_average(SGD, "replica", period=1),
+    "elastic_average": gd.elastic_average(SGD, "replica", rho=0.0),
+    "agn": gd.agn(SGD, "replica"),
+    "outer": gd.diloco(SGD, "replica"),
+    "tower": gd.tower(SGD, "replica"),
+    "sync_replicas": gd.sync_replicas(SGD, "replica"),
+}
+
+
+def one_step(tx, view, check_vma=True):
+    """A step on replicated parameters, whose gradients shard_map sums by itself."""
+
+    def step(params, state, batch):
+        seen = gd.local_view(params, "replica") if view else params
+        grads = jax.grad(loss)(seen, batch)
+        updates, state = tx.update(grads, state, params)
+        return gx.apply_updates(params, updates), state
+
+    params = {"w": jnp.asarray(start(), jnp.float32)}
+    batch = jnp.asarray(np.random.default_rng(5).normal(size=(2 * N, 5)), jnp.float32)
+    mapped = jax.shard_map(
+        step,
+        mesh=mesh(),
+        in_specs=(P(), P(), P("replica")),
+        out_specs=P(),
+        check_vma=check_vma,
+    )
+    new, _ = jax.jit(mapped)(params, tx.init(params), batch)
+    expected = params["w"] - ref.RATE * jax.grad(loss)(params, batch)["w"]
+    return new["w"], expected
+
+
+@pytest.mark.parametrize("name", list(WRAPPERS))
+def test_gradients_that_are_reduced_already_are_an_error(name):
+    with pytest.raises(gd.AlreadyReducedError, match=r"\['w'\].*local_view"):
+        one_step(WRAPPERS[name], view=False)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("name", ["tower", "sync_replicas"])
+def test_the_local_view_makes_them_right(name, check_vma):
+    new, expected = one_step(WRAPPERS[name], view=True, check_vma=check_vma)
+    np.testing.assert_allclose(new, expected, rtol=1e-5)
+
+
+def test_a_tower_can_be_told_what_they_are():
+    new, expected = one_step(gd.tower(SGD, "replica", reduced="sum"), view=False)
+    np.testing.assert_allclose(new, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", list(WRAPPERS))
+def test_an_axis_that_is_not_bound_is_named(name):
+    tx, params = WRAPPERS[name], {"w": jnp.ones(3)}
+    with pytest.raises(NameError, match=r"'replica' is not bound.*Replicas"):
+        tx.update(params, tx.init(params), params)
+
+
+def test_an_explicit_mesh_is_refused():
+    explicit = jax.make_mesh((N,), ("replica",), axis_types=(AxisType.Explicit,))
+    with pytest.raises(ValueError, match=r"'replica' is Explicit.*axis_types"):
+        gd.Replicas("replica", mesh=explicit)
+
+
+def test_replicas_say_what_does_not_fit():
+    r = replicas("vmap", 4)
+    for call, words in (
+        (lambda: r.split({"x": jnp.ones((6, 2))}), ("'x'", "(6, 2)", "4 replicas")),
+        (lambda: r.wrap(lambda x: x)(jnp.ones(3)), ("(3,)", "replicate")),
+        (lambda: gd.Replicas("other", mesh=mesh()), ("'other'", "replica")),
+        (lambda: gd.Replicas("replica", mesh=mesh(), n=3), ("n is 3", "8 devices")),
+        (lambda: gd.Replicas(n=99), ("99 replicas", "vmap")),
+        (lambda: gd.Replicas(inner_axes=("fsdp",)), ("inner_axes", "mesh")),
+    ):
+        with pytest.raises(ValueError, match="Replicas") as caught:
+            call()
+        assert all(word in str(caught.value) for word in words), caught.value
+
+
+COLLECTIVE = re.compile(r"(all-reduce|all-gather|reduce-scatter|collective-permute)(-start)?\(")
+
+
+def computations_with_collectives(program: str) -> list[str]:
+    found, current = [], ""
+    for line in program.splitlines():
+        if line and not line.startswith(" ") and line.rstrip().endswith("{"):
+            current = line.split()[1] if line.startswith("ENTRY") else line.split()[0]
+            current = "ENTRY" if line.startswith("ENTRY") else current
+        if COLLECTIVE.search(line):
+            found.append(current)
+    return found
+
+
+@pytest.mark.parametrize("mode", ["jit", "shard_map"])
+@pytest.mark.parametrize("name", ["model_average", "elastic_average", "agn", "outer"])
+def test_outside_of_exchanges_nothing_is_sent(name, mode):
+    r = replicas(mode, N)
+    kinds = {
+        "model_average": gd.model_average(gx.adam(0.1), "replica", period=10),
+        "elastic_average": gd.elastic_average(gx.adam(0.1), "replica", rho=0.1),
+        "agn": gd.agn(gx.adam(0.1), "replica"),
+        "outer": gd.diloco(gx.adam(0.1), "replica", period=10),
+    }
+    tx = kinds[name]
+    params = r.replicate({"w": jnp.ones((64, 8))})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, g: tx.step(g, s, p))
+    where = computations_with_collectives(step.lower(params, state, params).compile().as_text())
+    assert where and "ENTRY" not in where
+    for sync in (False, True):  # two programs without a condition
+        static = r.wrap(lambda p, s, g, sync=sync: tx.step(g, s, p, sync=sync))
+        program = static.lower(params, state, params).compile().as_text()
+        assert "conditional" not in program
+        assert bool(computations_with_collectives(program)) == sync
+
+
+def test_sync_is_not_a_traced_value():
+    tx = gd.model_average(SGD, "replica")
+    r = replicas("vmap", N)
+    params = r.replicate({"w": jnp.ones(3)})
+    state = r.wrap(tx.init)(params)
+    with pytest.raises(TypeError, match="sync must be True, False or None"):
+        r.wrap(lambda p, s: tx.update(p, s, p, sync=jnp.asarray(True)))(params, state)
+
+
+def test_a_slow_axis_sees_one_slice_of_each():
+    both = jax.make_mesh((2, 4), ("slow", "fast"), axis_types=(AxisType.Auto,) * 2)
+    tx = gd.model_average(SGD, "slow", period=1, inner_axes=("fast",))
+    flat = gd.model_average(SGD, "slow", period=1)
+
+    params = {"w": jnp.asarray(np.random.default_rng(6).normal(size=(2, 5, 2)), jnp.float32)}
+    grads = {"w": jnp.ones((2, 5, 2))}
+
+    def wrapped(tx):
+        def inner(params, g):
+            p = {"w": params["w"][0]}
+            out, _ = tx.step({"w": g["w"][0]}, tx.init(p), p, sync=True)
+            return {"w": out["w"][None]}
+
+        return jax.jit(
+            jax.shard_map(inner, mesh=both, in_specs=(P("slow"), P("slow")), out_specs=P("slow"))
+        )
+
+    np.testing.assert_allclose(
+        wrapped(tx)(params, grads)["w"], wrapped(flat)(params, grads)["w"], rtol=1e-6
+    )
+
+
+def test_what_to_evaluate_is_found_in_any_chain():
+    params = {"w": jnp.ones(3)}
+    state = gx.chain(gx.clip(1.0), gd.diloco(SGD, "replica")).init(params)
+    np.testing.assert_array_equal(gd.eval_params(state)["w"], params["w"])
+    with pytest.raises(ValueError, match="center or an anchor"):
+        gd.eval_params(gx.adam(0.1).init(params))
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_they_are_values(name):
+    tx, _ = RULES[name]
+    assert gx.from_config(gx.to_config(tx)) == tx and hash(tx) == hash(tx)
+    assert eval(repr(tx), {**vars(gx), **vars(gd)}) == tx
