@@ -161,7 +161,7 @@ class moves_frozen_slots(Momentum):
 
 @gx.transform(name="tests:wrong_sign")
 class wrong_sign(gx.ArrayRule):
-    locality = "entry"
+    locality = "array"  # it knows where in the array it is
 
     def init(self, params):
         return SlotState(zeros_like(params))
@@ -210,6 +210,8 @@ class rounds_early(Momentum):
 
 @gx.transform(name="tests:positional_only")
 class positional_only(Momentum):
+    handles_rows = True  # else it is not called directly
+
     def update(self, updates, state, params=None, /, **extra):
         return updates if params is None else jax.tree.map(jnp.add, updates, params), state
 
@@ -240,6 +242,14 @@ class looks_at_its_shard(Momentum):
 class infinite_when_huge(gx.ArrayRule):
     def rule(self, g, p):
         return g * g if g.ndim == 2 else g
+
+
+@gx.transform(name="tests:looks_further_than_it_says")
+class looks_further_than_it_says(gx.ArrayRule):
+    locality = "entry"
+
+    def rule(self, g, p):
+        return g - jnp.mean(g)
 
 
 def _momentum(g, slots, p, t):
@@ -281,5 +291,12 @@ BROKEN = [
     (positional_only(), "takes_params_by_keyword", "updates['a']", "by position", "8 of 8"),
     (no_extras(), "takes_params_by_keyword", "", "no error", "nobody_asked"),
     (calls_back(), "vmaps_over_gradients", "", "no error", "NotImplementedError"),
+    (
+        looks_further_than_it_says(),
+        "touches_rows_or_refuses",
+        "params['b']",
+        "with dense gradients",
+        "of 16 entries off",
+    ),
     (looks_at_its_shard(), "sharded_equals_unsharded", "params['a']", "on one device", "8 of 8"),
 ]

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import gradxform as gx
 from gradxform.registry import REGISTRY
 from tests.catalogue import CASES
+from tests.catalogue.replicas import alone
 
 # ---------------------------------------------------------------------- what others may register
 
@@ -72,7 +73,7 @@ class unregistered_mask(gx.Mask):
 
 
 THEIRS = vars(gx) | {"shout": shout, "only_scalars": only_scalars, "sawtooth": sawtooth}
-THEIRS |= {"halved": halved, "quiet": quiet}
+THEIRS |= {"halved": halved, "quiet": quiet, "alone": alone} | vars(gx.distributed)
 
 # --------------------------------------------------------------------------------- round trips
 

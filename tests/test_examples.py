@@ -1,9 +1,10 @@
-"""The examples `race.py` and `new_optimizer.py` run, draw, and refuse in one line."""
+"""The examples `race.py`, `new_optimizer.py` and `train_embeddings.py` run, draw, and refuse."""
 
 import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -18,9 +19,12 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
 
 import command_line  # noqa: E402
+import embeddings_corpus  # noqa: E402
+import embeddings_model  # noqa: E402
 import new_optimizer  # noqa: E402
 import problems  # noqa: E402
 import race  # noqa: E402
+import train_embeddings  # noqa: E402
 
 
 def run_race(capsys, *argv):
@@ -31,11 +35,11 @@ def run_race(capsys, *argv):
     return out
 
 
-def refused(capsys, *argv, code=2):
-    """Run the race, which must refuse; return what it says."""
-    assert race.main([str(a) for a in argv]) == code
+def refused(capsys, *argv, code=2, example=race):
+    """Run an example, which must refuse; return what it says."""
+    assert example.main([str(a) for a in argv]) == code
     err = capsys.readouterr().err
-    assert re.fullmatch(r"race\.py: [^\n]+\n", err), err
+    assert re.fullmatch(rf"{example.__name__}\.py: [^\n]+\n", err), err
     return err
 
 
@@ -67,7 +71,7 @@ def test_the_new_optimizer_runs_as_it_stands():
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert "12 kept, 1 skipped" in done.stdout
+    assert "13 kept, 1 skipped" in done.stdout
     losses = re.findall(r"loss (\S+), of adam (\S+)", done.stdout)
     assert len(losses) == 3 and float(losses[1][0]) < 0.1
 
@@ -203,3 +207,128 @@ def test_an_optimizer_that_does_not_fit_is_refused(tmp_path, capsys, monkeypatch
     message = refused(capsys, *argv)
     assert "wants_more cannot race on a quadratic of condition 50: " in message
     assert "needs the extra argument 'curvature'" in message
+
+
+# ------------------------------------------------------------------------------ train_embeddings
+
+
+def few_texts():
+    """A text to read quickly, in which words have their company."""
+    random = np.random.default_rng(0)
+    groups = [[f"{kind}_{i}" for i in range(40)] for kind in ("red", "green", "blue")]
+    for _ in range(60):
+        yield " ".join(random.choice(groups[random.integers(3)], 400))
+
+
+@pytest.mark.slow
+def test_embeddings_train_by_all_methods_and_are_drawn(tmp_path, capsys):
+    argv = ["--steps", "50", "--dim", "16", "--batch-size", "512", "--learning-rate", "0.04"]
+    argv += ["--vocabulary", "8000", "--words", "import,socket", "--out", str(tmp_path / "x")]
+    assert train_embeddings.main(argv) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "\x1b" not in out
+    assert "2 tables of 8000 words x 16" in out
+    assert out.count("  held-out loss  ") == 25  # no terminal: a line for each measurement
+    assert "Neighbours by " in out and "│ socket │" in out
+    last = out.splitlines()[-1]
+    ends = re.findall(r"(\S+) in \S+ s by ([a-z-]+)", last)
+    assert [name for _, name in ends] == ["dense", "lazy", "catch-up"]
+    assert all(float(loss) < 3.9 for loss, _ in ends), last  # from 6 log 2 = 4.159
+    path = tmp_path / "x" / "embeddings.png"
+    assert last.endswith(f"; wrote {path}")
+    assert path.read_bytes()[:4] == b"\x89PNG" and path.stat().st_size > 30_000
+
+
+def test_the_standard_library_has_words_enough():
+    words = Counter(w for t in embeddings_corpus.texts() for w in embeddings_corpus.WORD.findall(t))
+    assert len(words) > 30_000 and {"import", "socket", "ValueError"} <= words.keys()
+
+
+def test_pairs_are_of_one_passage_and_the_held_out_stay_out():
+    corpus = embeddings_corpus.Corpus(few_texts(), 120)
+    assert len(corpus.words) == 120 and list(corpus.counts) == sorted(corpus.counts)[::-1]
+    assert len(corpus.text) == 60 * 400 and set(np.bincount(corpus.passage)) == {400}
+    of_group = np.array([word.split("_")[0] for word in corpus.words])
+    for seed in (0, 1):
+        held_out = corpus.held_out_pairs(3, 5, seed)
+        batch = next(corpus.batches(10, 64, 3, 5, seed))
+        assert batch.centre.shape == (10, 64) and batch.context.shape == (10, 64, 6)
+        for pairs in (held_out, batch):  # each text is of one group
+            assert np.all(of_group[pairs.centre] == of_group[pairs.context[..., 0]])
+            assert np.any(of_group[pairs.centre] != of_group[pairs.context[..., 1]])
+        again = next(corpus.batches(10, 64, 3, 5, seed))
+        assert all(np.array_equal(a, b) for a, b in zip(batch, again, strict=True))
+        other = next(corpus.batches(10, 64, 3, 5, seed + 1))
+        assert not np.array_equal(batch.centre, other.centre)
+    corpus.text = np.where(corpus.held_out, 0, 1).astype(np.int32)
+    assert not np.any(corpus.held_out_pairs(3, 5, 0).centre)
+    assert np.all(next(corpus.batches(10, 4, 3, 5, 0)).centre)
+
+
+def test_the_methods_part_when_a_row_has_waited():
+    corpus = embeddings_corpus.Corpus(few_texts(), 120)
+    model = embeddings_model.SkipGram(120, 4)
+    batches = next(corpus.batches(6, 8, 3, 5, 0))
+    params = model.init(jax.random.key(0), jax.tree.map(lambda x: x[0], batches))
+    loss = embeddings_model.loss_of(model)
+
+    tables = {}
+    for name, method in embeddings_model.METHODS.items():
+        trainer = embeddings_model.Trainer(method, loss, params, 0.1, batches)
+        for steps in (1, 5):
+            assert trainer.train(batches, steps) == pytest.approx(4, rel=0.5)
+            table = trainer.params["params"]["context"]["embedding"]
+            tables.setdefault(name, []).append(np.asarray(table))
+        assert trainer.seconds > 0
+
+    dense, lazy, catch_up = tables.values()
+    np.testing.assert_allclose(lazy[0], dense[0], atol=1e-6)
+    moved = np.flatnonzero(np.any(lazy[0], axis=1))  # from zeros
+    assert 0 < len(moved) < 60 and set(moved) <= set(batches.context[0].ravel())
+    assert np.linalg.norm(catch_up[1] - dense[1]) < 0.5 * np.linalg.norm(lazy[1] - dense[1])
+
+
+def test_neighbours_are_those_of_the_same_company(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_embeddings, "texts", few_texts)
+    monkeypatch.setattr(embeddings_corpus, "FREQUENT", 1.0)
+    argv = ["--steps", "300", "--dim", "8", "--batch-size", "128", "--learning-rate", "0.02"]
+    argv += ["--methods", "catch-up", "--words", "red_7,blue_3", "--out", str(tmp_path)]
+    assert train_embeddings.main(argv) == 0
+    out = capsys.readouterr().out
+    rows = [
+        line.split("│")[1:3] for line in out.splitlines() if "│ red_7" in line or "│ blue" in line
+    ]
+    assert len(rows) == 2
+    for word, nearest in rows:
+        kinds = re.findall(r"([a-z]+)_\d+ [\d.]+", nearest)
+        assert len(kinds) >= 4 and set(kinds) == {word.strip().split("_")[0]}
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ("--methods lazi", "no method named 'lazi'. Did you mean 'lazy'?"),
+        ("--methods qqqq", "There are dense, lazy, catch-up."),
+        ("--methods ,", "name at least one method."),
+        ("--words red_1,gren_2", "--words: 'gren_2' is not in the vocabulary. Did you mean 'green"),
+        ("--batch-size 1000000", "--batch-size 1000000: the text does not have so many pairs."),
+        ("--window 51", "--window 51: must be at most 50."),
+        ("--step 3", "unknown argument '--step'. Did you mean '--steps'"),
+        ("--steps 0", "--steps: must be a whole number from 1, got '0'"),
+        ("--vocabulary 1", "--vocabulary: must be a whole number from 2, got '1'"),
+        ("--learning-rate -1", "--learning-rate: must be a positive number, got '-1'"),
+        ("--negatives 2000000000", "not enough memory; ask for smaller tables or batches."),
+    ],
+)
+def test_a_bad_option_of_the_embeddings_is_one_line(argv, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train_embeddings, "texts", few_texts)
+    assert words in refused(capsys, *argv.split(), example=train_embeddings)
+    assert not list(tmp_path.rglob("*.png"))
+
+
+def test_embeddings_that_diverge_are_given_up(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_embeddings, "texts", few_texts)
+    argv = ["--learning-rate", "1e38", "--methods", "lazy", "--steps", "50", "--out", tmp_path]
+    message = refused(capsys, *argv, code=1, example=train_embeddings)
+    assert re.search(r"the loss of lazy is (nan|inf) by step \d+; lower --learning-rate", message)

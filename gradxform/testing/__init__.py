@@ -38,6 +38,7 @@ from gradxform.testing.promises_places import (
     runs_inside_optax_and_optax_inside as runs_inside_optax_and_optax_inside,
     sharded_equals_unsharded as sharded_equals_unsharded,
 )
+from gradxform.testing.promises_rows import touches_rows_or_refuses as touches_rows_or_refuses
 from gradxform.testing.references import (
     Reference as Reference,
     TreeReference as TreeReference,

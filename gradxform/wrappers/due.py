@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import trees
-from gradxform._compat import as_varying_as
+from gradxform._compat import settled, varying_like
 from gradxform.base import call_update
 from gradxform.errors import leaf_path, name_of
 from gradxform.numerics import cast
@@ -34,10 +34,11 @@ def update_when(
     def turn(carry):
         flag, now, held = carry
         new, held_new = call_update(tx, now, held, params, extra)
-        return flag ^ flag, _like(part, tx, new, now), _like(part, tx, held_new, held)
+        made = flag ^ flag, _like(part, tx, new, now), _like(part, tx, held_new, held)
+        return varying_like(made, carry)
 
     strong = jax.tree.map(_strong, (updates, state))
-    carry = as_varying_as((due, *strong), (due, *strong, params))
+    carry = settled(turn, (due, *strong), (params, extra))
     _, updates, state = lax.while_loop(lambda carry: carry[0], turn, carry)
     return updates, state
 
@@ -53,12 +54,11 @@ def _rows_when(
 
     def turn(carry):
         flag, _, held = carry
-        new, held_new = call_update(tx, given, held, params, extra)
-        return flag ^ flag, new, _like(part, tx, held_new, held)
+        new, held_new = call_update(tx, updates, held, params, extra)
+        return varying_like((flag ^ flag, new, _like(part, tx, held_new, held)), carry)
 
-    carry = (due, nothing, jax.tree.map(_strong, state))
-    everything = (carry, updates, params)
-    carry, given = as_varying_as((carry, updates), everything)
+    first = (due, nothing, jax.tree.map(_strong, state))
+    carry = settled(turn, first, (updates, params, extra))
     _, updates, state = lax.while_loop(lambda carry: carry[0], turn, carry)
     return updates, state
 

@@ -111,6 +111,9 @@ class _OnlyKind(Transform):
         self, sparse: bool, updates: PyTree, state: Any, params: PyTree, extra: dict[str, Any]
     ) -> tuple[PyTree, Any]:
         leaves, treedef = trees.flatten(updates)
+        if params is not None:  # the inner transform does not see what passes by
+            ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
+            trees.check_like(self, updates, ps, "the parameter has")
         chosen = [isinstance(g, RowSparse) == sparse for g in leaves]
         kept = [g if mine else MaskedNode() for g, mine in zip(leaves, chosen, strict=True)]
         new, state = call_update(

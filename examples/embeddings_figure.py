@@ -1,0 +1,55 @@
+"""The figure of `train_embeddings.py`: what each method reaches by steps, and by seconds."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib import color_sequences
+from matplotlib.figure import Figure
+
+STYLES = {"dense": "-", "lazy": "--", "catch-up": "-."}
+
+
+class Curve(NamedTuple):
+    """The held-out loss of one method."""
+
+    steps: list[int]
+    seconds: list[float]
+    losses: list[float]
+
+    def add(self, step: int, seconds: float, loss: float) -> None:
+        """Add what was measured."""
+        self.steps.append(step)
+        self.seconds.append(seconds)
+        self.losses.append(loss)
+
+
+def draw(path: Path, curves: dict[str, Curve], title: str) -> None:
+    """Draw the held-out loss against the steps, and against the seconds.
+
+    Args:
+      path: where to write the figure.
+      curves: by method.
+      title: what was trained.
+    """
+    figure = Figure(figsize=(12, 4.8), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=13)
+    by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
+    for i, (name, curve) in enumerate(curves.items()):
+        look: dict[str, Any] = {
+            "color": color_sequences["tab10"][i],
+            "linestyle": STYLES[name],
+            "linewidth": 1.9,
+        }
+        by_steps.plot(curve.steps, curve.losses, label=f"{name}, {curve.losses[-1]:.3f}", **look)
+        seconds = f"{name}, {curve.seconds[-1]:.1f} s"
+        by_seconds.plot(curve.seconds, curve.losses, label=seconds, **look)
+        by_seconds.plot(curve.seconds[-1], curve.losses[-1], "o", color=look["color"])
+    by_steps.set(title="by steps", xlabel="step", ylabel="held-out loss")
+    by_seconds.set(title="by seconds of training", xlabel="seconds, without compilation")
+    for axis in (by_steps, by_seconds):
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    by_steps.legend(title="method, loss at the end", frameon=False, alignment="left")
+    by_seconds.legend(title="method, seconds in all", frameon=False, alignment="left")
+    figure.savefig(path)
