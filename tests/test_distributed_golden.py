@@ -14,14 +14,11 @@ from tests.distributed_modes import MODES, replicas
 
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "replicas"
 ROWS = {row["id"]: row for row in json.loads((GOLDEN / "cases.json").read_text())["rows"]}
-DOORS = {"cluster.SyncReplicas": compat.tf1.SyncReplicas}
 
 
 def door_of(row):
-    family, name = row["id"].split(".")[:2]
-    args = dict(row["args"])
-    key = "opt"
-    args[key] = getattr(compat.tf1, args[key]["class"])(**args[key]["args"])
+    name, args = row["id"].split(".")[1], dict(row["args"])
+    args["opt"] = getattr(compat.tf1, args["opt"]["class"])(**args["opt"]["args"])
     door = compat.tf1.SyncReplicas if name == "SyncReplicas" else getattr(compat.contrib, name)
     return door(**args)
 
@@ -56,7 +53,8 @@ def expected(data, name, t, workers):
         return np.stack(local), data[f"global/{name}"][workers * (t + 1) - 1]
     if f"local/{name}" in data:
         return data[f"local/{name}"][t], None
-    return np.broadcast_to(data[f"params/{name}"][t], (workers, *data[f"params/{name}"].shape[1:])), None
+    after = data[f"params/{name}"]
+    return np.broadcast_to(after[t], (workers, *after.shape[1:])), None
 
 
 @pytest.mark.parametrize("form", ["update", "step"])

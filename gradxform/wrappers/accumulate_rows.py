@@ -126,7 +126,7 @@ class accumulate_rows(Transform):
     def _check(self, updates: PyTree, sizes: list[int]) -> None:
         for i, (g, n) in enumerate(zip(trees.leaves(updates), sizes, strict=True)):
             sparse = isinstance(g, RowSparse)
-            if sparse and g.indices.shape[0] == n or not (sparse or n):
+            if (g.indices.shape[0] == n) if sparse else not n:
                 continue
             had = f"{g.indices.shape[0]} slices" if sparse else "a dense gradient"
             kind = ValueError if sparse and n else TypeError

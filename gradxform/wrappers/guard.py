@@ -39,7 +39,7 @@ def all_finite(tree: PyTree) -> Array:
     return shards.everywhere(jnp.all(jnp.stack(flags)) if flags else jnp.ones((), jnp.bool_))
 
 
-def _keep_or_zero(u: Any, keep: Any) -> Array:
+def _keep_or_zero(u: Any, keep: Any) -> Any:
     if isinstance(u, RowSparse):
         return u.with_values(_keep_or_zero(u.values, keep))
     return jnp.where(keep, u, jnp.zeros_like(u))
