@@ -1,11 +1,12 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import core, optimizers, rows
+from benchmarks import core, optimizers, rows, wire
 from benchmarks.options import Section
 
 SECTIONS: dict[str, Section] = {
     "core": core.SECTION,
     "optimizers": optimizers.SECTION,
     "rows": rows.SECTION,
+    "bytes": wire.SECTION,
 }
 DEFAULT_SECTIONS = ("core",)
