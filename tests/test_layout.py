@@ -36,6 +36,7 @@ FLOORS = [
     {"__main__"},
 ]
 EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}
+EXTRAS |= {"websockets"}
 
 
 def module_of(path):

@@ -7,7 +7,7 @@ changed nothing.
 import collections
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 
 from gradxform import trees
 from gradxform.distributed.host import messages, storage
-from gradxform.distributed.host.methods import Method, described
+from gradxform.distributed.host.methods import Method
 from gradxform.distributed.host.refusing import CORRUPT, NOT_FINITE, OPERATION, REPLAYED, Refusal
 from gradxform.errors import name_of, shown
 from gradxform.numerics import at_least_float32, cast
@@ -70,8 +70,7 @@ class Center:
         self._last: collections.OrderedDict[str, tuple[int, bool]] = collections.OrderedDict()
 
         def apply(params, state, sent):
-            trees_ = self._tree(params), state, self._tree(sent)
-            center, state = method.apply(*trees_)
+            center, state = method.apply(self._tree(params), state, self._tree(sent))
             return jax.tree.leaves(center), state
 
         self._apply = jax.jit(apply)
@@ -103,9 +102,9 @@ class Center:
         operation = header.get("operation")
         if operation == "hello":
             messages.check_leaves(header.get("tree"), self.layout)
-            return described(self.method) | {"global_step": self.now.global_step}, []
+            return {"global_step": self.now.global_step}, []
         if operation == "pull":
-            return self._told(self.now, self.now, applied=True)
+            return self._told(self.now, self.now, True)
         if operation != self.method.operation:
             raise Refusal(
                 OPERATION,
@@ -123,7 +122,7 @@ class Center:
 
     def _checked(self, header: dict[str, Any]) -> tuple[str, int, int | None]:
         worker, number, step = (header.get(k) for k in ("worker", "number", "local_step"))
-        if not (isinstance(worker, str) and len(worker) == 32 and _whole(number)):
+        if not isinstance(worker, str) or len(worker) != 32 or not _whole(number):
             raise Refusal(CORRUPT, "a request that does not say whose it is")
         counts = self.method.counts_staleness
         if not (_whole(step) if counts else step is None):
@@ -138,7 +137,7 @@ class Center:
         if number < last:
             raise Refusal(REPLAYED, f"request {number} of a worker that has sent {last} since")
         if number == last:  # its answer was lost on the way; what it asked for has been done
-            return self._told(self.now, self.now, applied=applied)
+            return self._told(self.now, self.now, applied)
         before = self.now
         applied = self.method.accepts(before.global_step, local_step)
         if applied:
@@ -157,9 +156,13 @@ class Center:
             self._last.popitem(last=False)
         return self._told(before if self.method.answers_before else after, after, applied)
 
-    def _told(self, shown: Snapshot, now: Snapshot, applied: bool) -> Answer:
-        header = {"global_step": now.global_step, "applied": applied}
-        pairs = zip(shown.params, self.layout.dtypes, strict=True)
+    def _told(self, which: Snapshot, now: Snapshot, applied: bool) -> Answer:
+        header = {
+            "global_step": now.global_step,
+            "applied": applied,
+            "worker_rate": self.method.worker_rate(),
+        }
+        pairs = zip(which.params, self.layout.dtypes, strict=True)
         return header, [np.asarray(cast(p, jnp.dtype(dtype))) for p, dtype in pairs]
 
     # -------------------------------------------------------------------------------- storage
@@ -179,5 +182,5 @@ class Center:
             self.now = Snapshot(**found)
 
 
-def _whole(x: Any) -> bool:
+def _whole(x: Any) -> TypeGuard[int]:
     return type(x) is int and 0 <= x < 2**63

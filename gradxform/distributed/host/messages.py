@@ -105,7 +105,8 @@ def flatten(part: Any, tree: Any, layout: Layout) -> list[np.ndarray]:
     wrong = difference(layout_of(part, tree), layout)
     if wrong is not None:
         raise ValueError(f"{name_of(part)}: the tree {wrong}.")
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    pairs = zip(jax.tree.leaves(tree), layout.dtypes, strict=True)
+    return [np.asarray(leaf).astype(jnp.dtype(dtype), copy=False) for leaf, dtype in pairs]
 
 
 def not_finite(layout: Layout, arrays: Sequence[Any]) -> str | None:

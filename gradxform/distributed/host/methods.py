@@ -1,6 +1,6 @@
 """What a centre does with what its workers send: each way is a value.
 
-The arithmetic is that of TensorFlow's asynchronous optimizers, in the order in which messages arrive.
+The arithmetic is that of TensorFlow's asynchronous optimizers, in the order in which requests come.
 """
 
 import abc
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from gradxform import trees
 from gradxform.apply import apply_updates
 from gradxform.base import EmptyState, call_update, check_transform
-from gradxform.errors import name_of, shown
+from gradxform.errors import shown
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import PyTree
 
@@ -92,8 +92,8 @@ class elastic(Method):
 class agn(Method):
     """Accumulated gradient normalization: the centre steps with the mean gradient of a period.
 
-    A worker steps K times on its own parameters v, pushes the mean g of its K gradients, and goes on
-    from the centre c:
+    A worker steps K times on its own parameters v, pushes the mean g of its K gradients, and goes
+    on from the centre c:
 
         c <- c + optimizer(g)
         v <- c
@@ -223,12 +223,3 @@ def elastic_gradient(grads: PyTree, params: PyTree, local_center: PyTree, rho: f
         return cast(wide, g.dtype)
 
     return jax.tree.unflatten(treedef, list(map(one, leaves, vs.leaves(), ls.leaves())))
-
-
-def described(method: Method) -> dict[str, Any]:
-    """Return what a worker is told about the method."""
-    return {
-        "name": name_of(method),
-        "operation": method.operation,
-        "worker_rate": method.worker_rate(),
-    }

@@ -50,10 +50,10 @@ class Refusals:
 
     def count(self, reason: str, peer: str, message: str) -> None:
         """Count a refusal and log it, on one line, whatever the peer has sent."""
-        with self._lock:
-            self._counts[reason] += 1
         said = " ".join(message.split())[:300]
         LOGGER.warning("refused %s from %s: %s", reason, peer, said)
+        with self._lock:
+            self._counts[reason] += 1
 
     def counts(self) -> dict[str, int]:
         """Return how often for each reason that occurred."""

@@ -1,9 +1,9 @@
 """How worker and centre know each other: by a secret that is never sent.
 
-A worker asks for a challenge, and proves with it, and with one of its own, that it knows the secret;
-so does the centre. Both challenges make the key of this connection, with which every message is sealed
-together with its number: what was altered, added, repeated or left out on the way is seen. Nothing is
-encrypted.
+A worker asks for a challenge, and proves with it, and with one of its own, that it knows the
+secret; so does the centre. Both challenges make the key of this connection, with which every
+message is sealed together with its number: what was altered, added, repeated or left out on the
+way is seen. Nothing is encrypted.
 """
 
 import hmac

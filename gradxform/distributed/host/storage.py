@@ -26,7 +26,7 @@ def save(path: Any, tree: Any, **about: str) -> None:
     flat = _named(tree)
     dtypes = {name: _dtype_name(x) for name, x in flat}
     about = {"format": FORMAT, "dtypes": json.dumps(dtypes)} | about
-    arrays = {f"leaf/{name}": _plain(x) for name, x in flat}
+    arrays: Any = {f"leaf/{name}": _plain(x) for name, x in flat}
     arrays |= {f"about/{k}": np.asarray(v) for k, v in about.items()}
     path = os.path.abspath(os.fspath(path))
     handle, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".unfinished")

@@ -1,0 +1,106 @@
+"""What is asked of the transport, the library websockets, which is imported here and when used."""
+
+import asyncio
+import logging
+import types
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+from gradxform.distributed.host.refusing import LOGGER
+from gradxform.distributed.host.secrecy import PROTOCOL_VERSION
+from gradxform.errors import shown
+
+CHALLENGE_PATH = f"/gradxform/{PROTOCOL_VERSION}/challenge"
+WORKER_PATH = f"/gradxform/{PROTOCOL_VERSION}/worker"
+SCHEME = "Gradxform-HMAC-SHA256"
+PROOF_HEADER = "Gradxform-Proof"
+
+# For both sides. Parameters do not compress; a queue of one message is all that a request needs.
+OPTIONS: dict[str, Any] = {
+    "compression": None,
+    "max_queue": 1,
+    "ping_interval": 20,
+    "ping_timeout": 20,
+    "close_timeout": 1,
+    "logger": logging.getLogger(f"{LOGGER.name}.transport"),
+}
+
+
+def library(part: str) -> Any:
+    """Return what is used of websockets.
+
+    Raises:
+      ImportError: if it is not installed.
+    """
+    try:
+        import websockets
+        from websockets.asyncio.client import connect
+        from websockets.asyncio.server import ServerConnection, serve
+    except ImportError as error:
+        raise ImportError(
+            f"{part}: websockets (15 or later) is not installed; install gradxform[host]."
+        ) from error
+    return types.SimpleNamespace(
+        connect=connect,
+        serve=serve,
+        ServerConnection=ServerConnection,
+        ConnectionClosed=websockets.ConnectionClosed,
+        InvalidHandshake=websockets.InvalidHandshake,
+        InvalidStatus=websockets.InvalidStatus,
+    )
+
+
+def worker_connections(base: Any, not_opened: Callable[[Any, str], None]) -> type:
+    """Return a class of connections from workers.
+
+    Args:
+      base: the library's own class.
+      not_opened: called with a connection that no request opened, and why; the library would only
+        log it.
+    """
+
+    class WorkerConnection(base):
+        seal: Any = None  # once the worker has proved itself
+        proof: bytes = b""  # the centre's own
+
+        async def handshake(self, *args: Any, **kwargs: Any) -> None:
+            why = "no request"
+            try:
+                await super().handshake(*args, **kwargs)
+            except asyncio.CancelledError:
+                why = "no request in time"
+                raise
+            except Exception as error:
+                why = str(error)
+                raise
+            finally:
+                if self.request is None:
+                    not_opened(self, str(self.protocol.handshake_exc or why))
+
+    return WorkerConnection
+
+
+def spelled(host: str, port: int) -> str:
+    """Return "host:port", or "[host]:port" of an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parsed(part: str, address: Any) -> str:
+    """Return an address as "host:port" if it is one.
+
+    Raises:
+      ValueError: if it is not.
+    """
+    try:
+        split = urllib.parse.urlsplit(f"//{address}")
+        host, port = split.hostname, split.port
+        whole = split.netloc == address and split.username is None
+    except ValueError:
+        host, port, whole = None, None, False
+    if not host or not port or not whole:
+        raise ValueError(
+            f"{part}: address must be 'host:port', as CenterServer.address is, got "
+            f"{shown(address)}."
+        )
+    return spelled(host, port)

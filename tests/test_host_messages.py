@@ -1,0 +1,511 @@
+"""What a centre refuses: it is counted and logged, and the parameters stay as they were."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import os
+import pathlib
+import socket
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import websockets
+
+from gradxform.distributed import host
+from gradxform.distributed.host import messages, secrecy, transport
+from gradxform.distributed.host.background import Background
+from gradxform.distributed.host.line import Line
+
+SECRET = "a secret of more than 16 bytes"
+PARAMS = {"w": jnp.asarray([[0.1, 0.2, 0.3]]), "b": jnp.asarray(0.7)}
+LAYOUT = messages.layout_of("test", PARAMS)
+ARRAYS = messages.flatten("test", PARAMS, LAYOUT)
+SECONDS = 60
+
+
+class Refusing:
+    """A centre that must not change, and what it has to say."""
+
+    def __init__(self, center, log):
+        self.center, self.log = center, log
+        self.before = center.refused
+        self.host, port = center.address.split(":")
+        self.port = int(port)
+
+    def check(self, reason, words=""):
+        """Require that it has refused once, for that reason, and is as it was."""
+        self.until(self.refused)
+        assert self.refused() == {reason: 1}
+        [record] = [r for r in self.log.records if r.name == "gradxform.distributed.host"]
+        assert record.levelno == logging.WARNING
+        assert f"refused {reason} from 127.0.0.1:" in record.getMessage()
+        assert words in record.getMessage() and "\n" not in record.getMessage()
+        assert SECRET not in self.log.text
+        self.check_unchanged()
+
+    def refused(self):
+        """What it has refused since this began."""
+        since = {k: n - self.before.get(k, 0) for k, n in self.center.refused.items()}
+        return {k: n for k, n in since.items() if n}
+
+    def check_unchanged(self):
+        for k, p in PARAMS.items():
+            assert np.asarray(self.center.params[k]).tobytes() == np.asarray(p).tobytes()
+        assert self.center.global_step == 0
+        with host.CenterClient(self.center.address, PARAMS, secret=SECRET) as client:
+            assert client.join().global_step == 0  # and it serves who knows better
+
+    def until(self, holds):
+        async def wait():
+            async with asyncio.timeout(SECONDS):
+                while not holds():
+                    await asyncio.sleep(0.02)
+
+        asyncio.run(wait())
+
+    def raw(self, data):
+        """Send bytes, and return the head of the answer."""
+        with socket.create_connection((self.host, self.port), timeout=SECONDS) as s:
+            s.sendall(data)
+            answer = b""
+            while b"\r\n\r\n" not in answer and (more := s.recv(4096)):
+                answer += more
+            return answer
+
+
+@pytest.fixture(scope="module")
+def center():
+    with host.CenterServer(PARAMS, host.elastic(0.5), secret=SECRET) as center:
+        yield center
+
+
+@pytest.fixture
+def refusing(center, caplog):
+    caplog.set_level(logging.WARNING, logger="gradxform.distributed.host")
+    return Refusing(center, caplog)
+
+
+class Peer:
+    """A worker that knows the secret, and says what it likes."""
+
+    def __init__(self, center):
+        self.background = Background("peer")
+        key = secrecy.key_of("test", SECRET)
+        line = Line(transport.library("test"), center.address, key, LAYOUT, SECONDS)
+        self.line = self.run(line.open())
+        self.connection, self.seal = line._connection, line._seal
+
+    def run(self, work):
+        return self.background.run(work, SECONDS)
+
+    def ask(self, header, arrays=(), layout=LAYOUT):
+        return self.run(self.line.ask(messages.written(header, layout, arrays)))
+
+    def send(self, message):
+        """Send a message as it is, and return the code with which the connection ends."""
+        self.run(self.connection.send(message))
+        return self.ended()
+
+    def ended(self):
+        with pytest.raises(websockets.ConnectionClosed) as closed:
+            self.run(self.connection.recv())
+        return closed.value.rcvd.code
+
+
+@pytest.fixture
+def peer(refusing):
+    made = Peer(refusing.center)
+    yield made
+    made.run(made.line.close())
+    made.background.stop(SECONDS)
+
+
+def request(**fields):
+    asked = {"operation": "exchange", "worker": "0" * 32, "number": 1} | fields
+    return {k: v for k, v in asked.items() if v is not None}
+
+
+# -------------------------------------------------------------------------- who may say something
+
+
+def opening(path, *headers):
+    lines = [
+        f"GET {path} HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+        "Sec-WebSocket-Version: 13",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def authorization(refusing):
+    answer = refusing.raw(opening(transport.CHALLENGE_PATH))
+    [line] = [k for k in answer.split(b"\r\n") if k.startswith(b"WWW-Authenticate")]
+    challenge, counter = bytes.fromhex(line.split()[-1].decode()), os.urandom(32)
+    made = secrecy.proof(secrecy.key_of("test", SECRET), "worker", challenge, counter)
+    return f"Authorization: {transport.SCHEME} {challenge.hex()} {counter.hex()} {made.hex()}"
+
+
+def test_another_secret(refusing):
+    with host.CenterClient(refusing.center.address, PARAMS, secret=SECRET + "!") as client:
+        with pytest.raises(host.AuthenticationError, match="does not take this secret"):
+            client.exchange(PARAMS)
+    refusing.check("unauthenticated", "a wrong proof")
+
+
+def test_no_secret(refusing):
+    assert refusing.raw(opening(transport.WORKER_PATH)).startswith(b"HTTP/1.1 401 ")
+    refusing.check("unauthenticated", "no proof")
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Basic YTpi", f"{transport.SCHEME} 00 00 00", f"{transport.SCHEME} x y z", "", "a b c d"],
+)
+def test_a_proof_that_is_none(refusing, said):
+    header = f"Authorization: {said}"
+    assert refusing.raw(opening(transport.WORKER_PATH, header)).startswith(b"HTTP/1.1 401 ")
+    refusing.check("unauthenticated")
+
+
+def test_a_connection_that_is_replayed(refusing):
+    recorded = opening(transport.WORKER_PATH, authorization(refusing))
+    assert refusing.raw(recorded).startswith(b"HTTP/1.1 101 ")
+    assert refusing.raw(recorded).startswith(b"HTTP/1.1 401 ")
+    refusing.check("unauthenticated", "an old proof")
+
+
+def test_a_challenge_of_another_centre_or_of_long_ago(refusing):
+    ours, others = secrecy.Challenges(60), secrecy.Challenges(60)
+    made = ours.issue()
+    assert not others.spend(made) and not ours.spend(made[:-1] + bytes([made[-1] ^ 1]))
+    assert not ours.spend(b"") and ours.spend(made) and not ours.spend(made)
+    assert not secrecy.Challenges(-1).spend(secrecy.Challenges(-1).issue())
+    late = secrecy.Challenges(-1)
+    assert not late.spend(late.issue())
+
+
+def test_a_centre_that_does_not_know_the_secret(refusing, monkeypatch):
+    # It lets everybody in, and shows a proof of its own.
+    monkeypatch.setattr("gradxform.distributed.host.server.same", lambda a, b: True)
+    with host.CenterClient(refusing.center.address, PARAMS, secret="x" * 16) as client:
+        with pytest.raises(host.AuthenticationError, match="does not know the secret"):
+            client.exchange(PARAMS)
+    assert refusing.center.global_step == 0
+
+
+def test_something_else_that_answers():
+    async def serve_and_join():
+        async def answer(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with host.CenterClient(f"127.0.0.1:{port}", PARAMS, secret=SECRET) as client:
+                with pytest.raises(host.AuthenticationError, match="no centre of this version"):
+                    await asyncio.to_thread(client.join)
+
+    asyncio.run(serve_and_join())
+
+
+@pytest.mark.parametrize("path", ["/", "/gradxform/0/worker", "/gradxform/2/challenge"])
+def test_another_version_of_the_protocol(refusing, path):
+    assert refusing.raw(opening(path)).startswith(b"HTTP/1.1 404 ")
+    refusing.check("protocol", "not of this version")
+
+
+def test_a_worker_of_another_version(refusing, monkeypatch):
+    monkeypatch.setattr("gradxform.distributed.host.line.CHALLENGE_PATH", "/gradxform/2/challenge")
+    with host.CenterClient(refusing.center.address, PARAMS, secret=SECRET) as client:
+        with pytest.raises(host.AuthenticationError, match="no centre of this version"):
+            client.join()
+    monkeypatch.undo()
+    refusing.check("protocol")
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x80\x04\x95\x00garbage\n", b"GET / HTTP/1.1\r\nno header\r\n\r\n", b"\0" * 100_000]
+)
+def test_garbage_instead_of_an_opening(refusing, data):
+    with contextlib.suppress(ConnectionError):  # it may hang up before all was sent
+        refusing.raw(data)
+    refusing.check("corrupt", "no opening")
+
+
+def test_a_peer_that_says_nothing(caplog):
+    with host.CenterServer(PARAMS, host.elastic(0.5), secret=SECRET, timeout=0.5) as center:
+        found = Refusing(center, caplog)
+        with socket.create_connection((found.host, found.port), timeout=SECONDS) as s:
+            assert s.recv(1) == b""
+        found.check("corrupt", "no request in time")
+
+
+def test_a_page_in_a_browser(refusing):
+    headers = [authorization(refusing), "Origin: http://127.0.0.1"]
+    assert refusing.raw(opening(transport.WORKER_PATH, *headers)).startswith(b"HTTP/1.1 403 ")
+    refusing.check("protocol", "browser")
+
+
+# ------------------------------------------------------------------------------- what may be said
+
+
+def places():
+    whole = sum(len(bytes(part)) for part in messages.written(request(), LAYOUT, ARRAYS))
+    return {
+        "tag": 0,
+        "number": secrecy.TAG + 7,
+        "length": secrecy.SEAL + 3,
+        "header": secrecy.SEAL + 20,
+        "array": secrecy.SEAL + whole - 1,
+    }
+
+
+@pytest.mark.parametrize("place", places())
+def test_a_bit_that_is_flipped(refusing, peer, place):
+    message = bytearray(peer.seal.close(messages.written(request(), LAYOUT, ARRAYS)))
+    message[places()[place]] ^= 1
+    assert peer.send(bytes(message)) == 1008
+    refusing.check("corrupt", "seal is broken")
+
+
+@pytest.mark.parametrize("length", [0, 10, 39, 40, 100])
+def test_a_message_that_is_cut_short(refusing, peer, length):
+    message = peer.seal.close(messages.written(request(), LAYOUT, ARRAYS))
+    assert peer.send(message[:length]) == 1008
+    refusing.check("corrupt", "seal is broken")
+
+
+def test_a_message_of_text(refusing, peer):
+    assert peer.send("exchange") == 1008
+    refusing.check("corrupt", "text")
+
+
+def test_a_message_that_is_replayed(refusing, peer):
+    message = peer.seal.close(messages.written({"operation": "pull"}, LAYOUT, []))
+    peer.run(peer.connection.send(message))
+    peer.run(peer.connection.recv())
+    assert peer.send(message) == 1008
+    refusing.check("replayed")
+
+
+def test_a_message_of_another_connection(refusing, peer):
+    other = Peer(refusing.center)
+    message = other.seal.close(messages.written(request(), LAYOUT, ARRAYS))
+    assert peer.send(message) == 1008
+    other.run(other.line.close())
+    other.background.stop(SECONDS)
+    refusing.check("corrupt", "seal is broken")
+
+
+def test_the_centres_own_answer_sent_back(refusing, peer):
+    body = messages.written({"operation": "pull"}, LAYOUT, [])
+    peer.run(peer.connection.send(peer.seal.close(body)))
+    assert peer.send(peer.run(peer.connection.recv())) == 1008
+    refusing.check("corrupt", "seal is broken")
+
+
+def test_a_request_that_is_older_than_the_last(caplog):
+    # By a worker itself, so over a line that is good.
+    with host.CenterServer(PARAMS, host.elastic(0.5), secret=SECRET) as center:
+        peer = Peer(center)
+        peer.ask(request(number=5), ARRAYS)
+        assert center.global_step == 1
+        peer.ask(request(number=5), ARRAYS)  # again: answered, not carried out
+        assert center.global_step == 1 and center.refused == {}
+        peer.run(peer.connection.send(peer.seal.close(written(number=4))))
+        assert peer.ended() == 1008
+        assert center.global_step == 1 and center.refused == {"replayed": 1}
+        peer.background.stop(SECONDS)
+
+
+def written(**fields):
+    return messages.written(request(**fields), LAYOUT, ARRAYS)
+
+
+def test_a_message_that_is_too_long(refusing, peer):
+    assert peer.send(bytes(LAYOUT.longest_message + 1)) == 1009
+    refusing.check("oversized")
+
+
+def test_a_message_that_says_it_is_endless(refusing, peer):
+    # Refused by what it says, before there is anything to read.
+    frame = b"\x82\xff" + struct.pack(">Q", 2**62) + bytes(4)
+    peer.background._loop.call_soon_threadsafe(peer.connection.transport.write, frame)
+    assert peer.ended() == 1009
+    refusing.check("oversized")
+
+
+def test_a_message_in_endless_pieces(refusing, peer):
+    piece = bytes(2**19)
+    n = LAYOUT.longest_message // len(piece) + 1
+
+    async def pieces():
+        for _ in range(n):
+            yield piece
+            await asyncio.sleep(0)
+
+    with pytest.raises(websockets.ConnectionClosed):
+        peer.run(peer.connection.send(pieces()))
+        peer.run(peer.connection.recv())
+    refusing.check("oversized")
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_message(refusing, peer):
+    frame = b"\x82\xfe" + struct.pack(">H", 1000) + bytes(500)
+    peer.background._loop.call_soon_threadsafe(peer.connection.transport.write, frame)
+    peer.background._loop.call_soon_threadsafe(peer.connection.transport.abort)
+    refusing.until(lambda: refusing.center.workers == 0)
+    assert refusing.refused() == {}
+    refusing.check_unchanged()
+
+
+def test_frames_that_are_none(refusing, peer):
+    peer.background._loop.call_soon_threadsafe(peer.connection.transport.write, b"\x83\x80" * 20)
+    assert peer.ended() == 1002
+    refusing.check("corrupt")
+
+
+HEADERS = {
+    "no JSON": b"{operation: pull}",
+    "no text": b"\xff\xfe",
+    "no object": b"[1]",
+    "deep": b"[" * 100_000,
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("text", HEADERS.values(), ids=HEADERS)
+def test_headers_that_are_none(refusing, peer, text):
+    message = peer.seal.close([struct.pack(">I", len(text)), text])
+    assert peer.send(message) == 1008
+    refusing.check("corrupt", "header")
+
+
+BODIES = {
+    "header longer than the message": [struct.pack(">I", 2**32 - 1), b"{}"],
+    "no length": [b"\0"],
+    "bytes of nothing": [*messages.written({"operation": "pull"}, LAYOUT, []), b"more"],
+    "too few bytes": messages.written(request(), LAYOUT, ARRAYS)[:-1],
+    "too many bytes": [*messages.written(request(), LAYOUT, ARRAYS), b"more"],
+    "leaves of no kind": messages.written(request(leaves=[1, 2]), LAYOUT, []),
+    "leaves of text": messages.written(request(leaves="abc"), LAYOUT, []),
+    "leaves with lists as paths": messages.written(
+        request(leaves=[[["w"], "float32", [1]]]), LAYOUT, []
+    ),
+    "no arrays": messages.written(request(), LAYOUT, []),
+    "no worker": messages.written(request(worker=None), LAYOUT, ARRAYS),
+    "worker of no kind": messages.written(request(worker=[1]), LAYOUT, ARRAYS),
+    "number of no kind": messages.written(request(number=1.5), LAYOUT, ARRAYS),
+    "number below 0": messages.written(request(number=-1), LAYOUT, ARRAYS),
+    "number without end": messages.written(request(number=2**64), LAYOUT, ARRAYS),
+}
+
+
+@pytest.mark.parametrize("parts", BODIES.values(), ids=BODIES)
+def test_bodies_that_are_none(refusing, peer, parts):
+    assert peer.send(peer.seal.close(parts)) == 1008
+    refusing.check("corrupt")
+
+
+def other(k, **changed):
+    leaves = LAYOUT.described()
+    at = next(i for i, leaf in enumerate(leaves) if k in leaf[0])
+    names = {"path": 0, "dtype": 1, "shape": 2}
+    for name, x in changed.items():
+        leaves[at][names[name]] = x
+    return leaves
+
+
+TREES = {
+    "shape": (other("w", shape=[3, 1]), "['w'] of shape (3, 1), the centre's has (1, 3)"),
+    "dtype": (other("w", dtype="int32"), "['w'] of dtype int32, the centre's has float32"),
+    "object": (other("b", dtype="object"), "['b'] of dtype object"),
+    "path": (other("b", path="['c']"), "a leaf ['c'], the centre none"),
+    "lines": (other("b", path="x\nrefused nothing\n"), "a leaf x refused nothing"),
+    "one less": (other("w")[:1], "no leaf ['w']"),
+    "none": ([], "no leaf ['b']"),
+    "twice": ([*other("w"), other("w")[0]], "another order"),
+    "order": (other("w")[::-1], "another order"),
+}
+
+
+@pytest.mark.parametrize(("leaves", "words"), TREES.values(), ids=TREES)
+def test_other_trees(refusing, peer, leaves, words):
+    rest = [bytes(LAYOUT.nbytes)]
+    text = json.dumps(request(leaves=leaves)).encode()
+    body = [struct.pack(">I", len(text)), text, *rest]
+    with pytest.raises(host.RefusedError) as refused:
+        peer.run(peer.line.ask(body))
+    assert words in " ".join(str(refused.value).split())
+    refusing.check("tree", words)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite(refusing, peer, bad):
+    with pytest.raises(host.RefusedError, match=r"\['w'\] of what was sent"):
+        peer.ask(request(), [ARRAYS[0], np.asarray([[0, bad, 0]], np.float32)])
+    refusing.check("not finite", "['w']")
+
+
+@pytest.mark.parametrize("operation", ["push", "save", "__class__", 5, None, ["exchange"]])
+def test_operations_that_are_none(refusing, peer, operation):
+    with pytest.raises(host.RefusedError, match="workers call exchange"):
+        peer.ask(request(operation=operation), ARRAYS)
+    refusing.check("operation")
+
+
+def test_answers_that_are_altered_are_not_believed(refusing, monkeypatch):
+    answered = refusing.center._answered
+
+    def alter(seal, message, peer):
+        answer = answered(seal, message, peer)
+        return answer[:-1] + bytes([answer[-1] ^ 1])
+
+    with host.CenterClient(refusing.center.address, PARAMS, secret=SECRET, timeout=1.0) as client:
+        monkeypatch.setattr(refusing.center, "_answered", alter)
+        with pytest.raises(host.CenterUnavailableError, match="seal is broken"):
+            client.pull()
+        monkeypatch.undo()
+        client.pull()
+
+
+def test_other_hosts_are_warned_of(caplog, monkeypatch):
+    monkeypatch.setattr("gradxform.distributed.host.server._is_loopback", lambda host: False)
+    with host.CenterServer(PARAMS, host.elastic(0.5), secret=SECRET):
+        assert "authenticated, but not encrypted" in caplog.text
+
+
+def test_loopback_is_known():
+    from gradxform.distributed.host.server import _is_loopback
+
+    known = {"127.0.0.1": True, "::1": True, "localhost": True, "0.0.0.0": False, "::": False}
+    assert {h: _is_loopback(h) for h in known} == known
+    assert not _is_loopback("192.0.2.1") and not _is_loopback("example.org")
+
+
+def test_nothing_is_pickled():
+    for path in pathlib.Path(host.__file__).parent.glob("*.py"):
+        text = path.read_text().replace("allow_pickle=False", "").replace("no pickle", "")
+        assert "pickle" not in text and "eval(" not in text, path
+
+
+def test_the_arrays_of_a_message_are_checked_to_the_last_byte():
+    body = memoryview(b"".join(messages.written(request(), LAYOUT, ARRAYS)))
+    header, arrays = messages.read(body, LAYOUT)
+    assert header["leaves"] == LAYOUT.described()
+    for found, sent in zip(arrays, ARRAYS, strict=True):
+        np.testing.assert_array_equal(found, sent)
+        assert not found.flags.writeable
+    assert jax.tree.structure(PARAMS).num_leaves == len(arrays)
