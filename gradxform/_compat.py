@@ -182,17 +182,27 @@ def varying_axes(x: Any) -> frozenset[str]:
     return frozenset(getattr(kind, "varying", ()))
 
 
-def as_varying_as(tree: Any, others: Any) -> Any:
-    """Return `tree` marked as what may differ along every axis along which a leaf of `others` may.
+def varying_like(new: Any, old: Any) -> Any:
+    """Return `new` marked to differ between devices where the same leaf of `old` may."""
 
-    A loop carries values whose marks must not change from turn to turn.
+    def mark(n: Any, o: Any) -> Any:
+        missing = tuple(sorted(varying_axes(o) - varying_axes(n)))
+        return jax.lax.pcast(n, missing, to="varying") if missing else n
+
+    return jax.tree.map(mark, new, old)
+
+
+def settled(turn: Callable[[Any], Any], carry: Any, others: Any) -> Any:
+    """Return the carry of a loop marked as what differs between devices after any turn.
+
+    A loop carries values whose marks must not change from turn to turn. `others` is what else the
+    turn looks at; `turn` must mark what it returns like what it is given.
     """
-    axes = frozenset().union(*(varying_axes(x) for x in jax.tree.leaves(others)))
-    if not axes:
-        return tree
-
-    def mark(x: Any) -> Any:
-        missing = tuple(sorted(axes - varying_axes(x)))
-        return jax.lax.pcast(x, missing, to="varying") if missing else x
-
-    return jax.tree.map(mark, tree)
+    if not any(varying_axes(x) for x in jax.tree.leaves((carry, others))):
+        return carry
+    while True:
+        marked = varying_like(carry, jax.eval_shape(turn, carry))
+        pairs = zip(jax.tree.leaves(marked), jax.tree.leaves(carry), strict=True)
+        if all(new is old for new, old in pairs):
+            return carry
+        carry = marked

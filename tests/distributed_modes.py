@@ -13,4 +13,3 @@ MODES = {
 
 def replicas(mode: str, n: int, **more) -> gd.Replicas:
     return gd.Replicas("replica", n=n, **MODES[mode], **more)
-

@@ -1,5 +1,6 @@
 """Replicas: what names a mesh axis, a replica or a sharding."""
 
+from gradxform.distributed import hlo as hlo
 from gradxform.distributed.averaging import (
     ModelAverageState as ModelAverageState,
     model_average as model_average,
@@ -24,6 +25,8 @@ from gradxform.distributed.outer import (
     slowmo as slowmo,
 )
 from gradxform.distributed.replicas import Replicas as Replicas
+from gradxform.distributed.resize import resize_replicas as resize_replicas
+from gradxform.distributed.sharding import state_sharding as state_sharding
 from gradxform.distributed.stale import DropStaleState as DropStaleState, drop_stale as drop_stale
 from gradxform.distributed.synchronous import (
     SyncReplicasState as SyncReplicasState,
@@ -32,3 +35,4 @@ from gradxform.distributed.synchronous import (
     sync_replicas as sync_replicas,
     tower as tower,
 )
+from gradxform.distributed.zero import Zero1State as Zero1State, zero1 as zero1

@@ -1,7 +1,7 @@
 """How far the parts of a transform look: which may run where a device has only shards of arrays.
 
-A part of this library says so. A function, or an object of another library, does not: its program is
-looked at, and may run if every operation in it is one entry by entry.
+A part of this library says so. A function, or an object of another library, does not: its program
+is looked at, and may run if every operation in it is one entry by entry.
 """
 
 import functools
@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import rows, trees
-from gradxform.base import LOCALITIES, ArrayRule, farthest, locality_of
+from gradxform.base import LOCALITIES, ArrayRule, Transform, farthest, locality_of
 from gradxform.errors import name_of
+from gradxform.functions import stateless, stateless_with_tree_map
 from gradxform.types import PyTree, SupportsTransform
 from gradxform.values import FrozenTree, Value, fields_of
 from gradxform.wrappers.tune import injected
@@ -58,7 +59,7 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
             # Only what it adds itself counts: what it holds comes by itself.
             further = LOCALITIES.index(locality_of(one)) > LOCALITIES.index(farthest(inner))
             own = locality_of(one) if further and not one.asks_for_sums else "entry"
-        elif locality_of(one) in ("entry", "row"):
+        elif _says(one):
             own = locality_of(one)
         else:
             silent.append(one)
@@ -69,6 +70,13 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     return reach, silent
 
 
+def _says(tx: Any) -> bool:
+    """Whether a transform's class says how far it looks; what holds a function does not know."""
+    if not isinstance(tx, Transform) or isinstance(tx, stateless | stateless_with_tree_map):
+        return False
+    return any("locality" in vars(c) for c in type(tx).__mro__ if c is not Transform)
+
+
 def _all_parts(tx: Any) -> Iterable[Any]:
     yield tx
     for one in inner_parts(tx):
@@ -76,9 +84,14 @@ def _all_parts(tx: Any) -> Iterable[Any]:
 
 
 def _refuse(part: Any, one: Any, why: str) -> None:
+    called = name_of(one)
+    if not isinstance(one, Transform):  # by the function that made it: optax.adam
+        function = getattr(one, "update", one)
+        made_by = getattr(function, "__qualname__", called).split(".")[0]
+        called = f"{getattr(function, '__module__', '').split('.')[0]}.{made_by}"
     raise ValueError(
-        f"{name_of(part)}: {name_of(one)} {why}, so it cannot run on shards of them. Leave it out, "
-        "or its parameters with partition(...)."
+        f"{name_of(part)}: {called} {why}, so it cannot run on shards of arrays; with "
+        "partition(...) it can run beside, on parameters of its own."
     )
 
 

@@ -1,5 +1,6 @@
 """Running one step, written for one replica, on all of them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,9 @@ class Replicas:
     - "pmap": the same by `jax.pmap`;
     - "jit": `jax.vmap` under `jax.jit`, arrays divided along `axis`; the compiler places the rest;
     - "vmap": all N on one device, a simulation.
+
+    Under several processes (`jax.distributed`) every process calls the same methods with the same
+    arguments: each has the whole of what it places, and puts on its devices what belongs there.
 
     Args:
       axis: the name of the axis of replicas.
@@ -123,7 +127,7 @@ class Replicas:
         """Return where an array with an axis of replicas (or one for all) lies; None for vmap."""
         if self.mesh is None or self.mode == "vmap":
             return None
-        return NamedSharding(self.mesh, PartitionSpec() if shared else PartitionSpec(self.axis))
+        return _spread(self.mesh, None if shared else self.axis)
 
     def _place(self, x: Any, shared: bool = False) -> Any:
         sharding = self.sharding(shared)
@@ -131,6 +135,9 @@ class Replicas:
             return jnp.asarray(x)
         if sharding.is_fully_addressable:
             return jax.device_put(x, sharding)
+        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            data = self._place(jax.random.key_data(x), shared)
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
         whole = np.asarray(x)  # every process has all of it, and keeps what its devices hold
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
@@ -171,12 +178,29 @@ class Replicas:
         return jax.tree_util.tree_map_with_path(one, batch)
 
     def unreplicate(self, tree: PyTree, replica: int = 0) -> PyTree:
-        """Return one replica's arrays, as NumPy arrays; what all share as it is."""
+        """Return one replica's arrays, as NumPy arrays; what all share as it is.
+
+        Under several processes all must call it, and all get that replica's arrays.
+        """
+        return self._fetched(tree, replica)
+
+    def gather(self, tree: PyTree) -> PyTree:
+        """Return the arrays of all replicas, [N, ...], as NumPy arrays; what all share as it is.
+
+        Under several processes all must call it, and all get all arrays: for measurements, and for
+        parameters that one host has room for.
+        """
+        return self._fetched(tree, None)
+
+    def _fetched(self, tree: PyTree, replica: int | None) -> PyTree:
         leaves, treedef = jax.tree.flatten(tree)
-        made = [
-            np.asarray(x) if shared else np.asarray(x[replica])
-            for x, shared in zip(leaves, is_shared(tree), strict=True)
-        ]
+        chosen = [None if shared else replica for shared in is_shared(tree)]
+        away = [i for i, x in enumerate(leaves) if not _is_here(x)]
+        if away and self.mesh is not None:
+            whole = _copier(_spread(self.mesh, None), replica)
+            for i, x in zip(away, whole([leaves[i] for i in away]), strict=True):
+                leaves[i], chosen[i] = x.addressable_data(0), None
+        made = [np.asarray(x if c is None else x[c]) for x, c in zip(leaves, chosen, strict=True)]
         return jax.tree.unflatten(treedef, made)
 
     # ------------------------------------------------------------------------------ running steps
@@ -219,16 +243,9 @@ class Replicas:
         out_flags = is_shared(made)
         out_def = jax.tree.structure(made)
         out_axes = jax.tree.unflatten(out_def, [None if shared else 0 for shared in out_flags])
-        if self.mode == "pmap":
-            devices = None if self.mesh is None else list(self.mesh.devices.flat)
-            return jax.pmap(
-                function,
-                self.axis,
-                in_axes=axes,
-                out_axes=out_axes,
-                devices=devices,
-                donate_argnums=donate_argnums,
-            )
+        if self.mode == "pmap" and self.mesh is not None:
+            made = out_def, out_flags
+            return _pmapped(function, self.axis, self.mesh, axes, made, donate_argnums)
         if self.mode != "shard_map":
             spmd = self.axis if self.mode == "jit" else None
             mapped = jax.vmap(
@@ -270,6 +287,60 @@ class Replicas:
     def _specs(self, treedef: Any, flags: Any) -> Any:
         specs = [PartitionSpec() if shared else PartitionSpec(self.axis) for shared in flags]
         return jax.tree.unflatten(treedef, specs)
+
+
+def _spread(mesh: Mesh, axis: str | None) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec() if axis is None else PartitionSpec(axis))
+
+
+def _pmapped(
+    function: Any,
+    axis: str,
+    mesh: Mesh,
+    axes: Any,
+    out: tuple[Any, list[bool]],
+    donate_argnums: Any,
+) -> Any:
+    """Return `jax.pmap` of a function, of whose results every process gets the arrays of all."""
+    treedef, flags = out
+    places = [_spread(mesh, None if shared else axis) for shared in flags]
+    mapped = jax.pmap(
+        lambda *args: tuple(jax.tree.leaves(function(*args))),
+        axis,
+        in_axes=axes,
+        out_axes=tuple(None if shared else 0 for shared in flags),
+        devices=list(mesh.devices.flat),
+        donate_argnums=donate_argnums,
+    )
+
+    def whole(x: Any, where: NamedSharding) -> Any:
+        if where.is_fully_addressable:
+            return x
+        # Of several processes, pmap gives each the replicas on its own devices only.
+        shape = (mesh.size, *x.shape[1:]) if where.spec else x.shape
+        parts = [part.data for part in x.addressable_shards]
+        return jax.make_array_from_single_device_arrays(shape, where, parts)
+
+    def run(*args: Any) -> Any:
+        return treedef.unflatten([whole(*x) for x in zip(mapped(*args), places, strict=True)])
+
+    run.lower = mapped.lower  # type: ignore[attr-defined]
+    return run
+
+
+def _is_here(x: Any) -> bool:
+    """Whether this process can read an array."""
+    return not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
+
+
+@functools.cache
+def _copier(where: NamedSharding, replica: int | None) -> Callable[[list[Any]], list[Any]]:
+    """Return a program that gives every process a copy of all, or of one replica's, arrays."""
+
+    def copies(leaves: list[Any]) -> list[Any]:
+        return leaves if replica is None else [x[replica] for x in leaves]
+
+    return jax.jit(copies, out_shardings=where)
 
 
 def _squeezed(tree: PyTree, flags: Any) -> PyTree:

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
 from gradxform import rows, shards, trees
-from gradxform._compat import varying_axes
+from gradxform._compat import varying_like
 from gradxform.apply import apply_updates
 from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.distributed.axis import (
@@ -33,7 +32,7 @@ from gradxform.types import Array, DType, PyTree, Slot
 
 
 class Zero1State(NamedTuple):
-    """State of `zero1`. Every device has the shards that are its own; scalars are the same on all."""
+    """State of `zero1`: every device has its own shards; scalars are the same on all."""
 
     inner: Any  # the inner state, of shards
     master: Slot  # shards of the parameters in master_dtype; (1,) for what needs none
@@ -62,16 +61,25 @@ class zero1(Transform):
     device sends 2 (1 - 1/N) P bytes a step for parameters of P bytes, as for the mean alone, and
     holds 1/N of the state. To be called inside of `jax.shard_map` (with or without `check_vma`),
     `jax.pmap` or `jax.vmap` with these axes; every device has all parameters, and the gradient of
-    its own part of the batch (see `local_view`).
+    its own part of the batch (see `local_view`):
+
+        specs = tx.state_specs(params, mesh)
+        state = jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=specs)(params)
+
+        def step(params, state, batch):  # in_specs=(P(), specs, P("data")), out_specs=(P(), specs)
+            grads = jax.grad(loss)(local_view(params, "data"), batch)
+            return tx.step(grads, state, params)
 
     Each axis cuts a dimension that its size divides; where there is none, all devices along it have
     and compute the same part, at the same bytes. Several axes work one after the other, each over
     its own links; of a collective over several, compilers for TPUs make one of twice the bytes.
 
     The inner transform must act entry by entry, or row by row (then only the first dimension is
-    cut); norms of the whole tree, as for `clip_by_global_norm`, are summed over the devices. Another
-    library's transform is accepted if every operation of its program is one entry by entry. Masks
-    see the paths and dimensions of the parameters, but the shapes of shards.
+    cut); norms of the whole tree, as for `clip_by_global_norm`, are summed over the devices.
+    Another library's transform is accepted if every operation of its program is one entry by entry.
+    Masks see the paths and dimensions of the parameters, but the shapes of shards. Along other axes
+    of the mesh, parameters may be divided by the caller; norms do not count these, and along axes
+    that a `shard_map` leaves to the compiler, it gathers the gradients first.
 
     Parameters narrower than `master_dtype` have a wider copy in the state, which the inner
     transform moves; the parameters are its rounding. The inner transform sees gradients in float32
@@ -84,9 +92,9 @@ class zero1(Transform):
       inner: the optimizer.
       axes: the name of the mesh axis over which gradients are averaged, or a tuple of names.
       gather_dtype: the dtype in which updates travel back, such as "bfloat16" for half the bytes;
-        None: their own. Keyword-only.
-      reduce_dtype: the dtype in which gradients travel and are summed; None: their own.
-        Keyword-only.
+        None: their own. Complex ones travel as they are. Keyword-only.
+      reduce_dtype: the dtype in which gradients travel and are summed; None: their own. Complex
+        ones travel as they are. Keyword-only.
       master_dtype: the dtype of the copies of narrower parameters; None for no copies.
         Keyword-only.
 
@@ -204,12 +212,13 @@ class zero1(Transform):
           **extra: extra arguments of the inner transform, the same on all devices.
         """
         treedef, done, state = self._stepped(updates, state, params, extra)
-        made = []
+        made, known = [], knows_what_varies(self.axes)
         for leaf, g in zip(done, jax.tree.leaves(updates), strict=True):
             dtype = trees.dtype_of(g)
             # Of a copy, what takes the parameter to its rounding.
             u = leaf.u if self._master(leaf.p) is None else _change(leaf)
-            made.append(cast(leaf.division.gather(cast(u, self._travelling(dtype))), dtype))
+            u = leaf.division.gather(cast(u, self._travelling(dtype)), known)
+            made.append(cast(u, dtype))
         return treedef.unflatten(made), state
 
     def step(
@@ -228,22 +237,23 @@ class zero1(Transform):
         """
         treedef, done, state = self._stepped(grads, state, params, extra)
         own = trees.align(self, grads, treedef, params, "the parameters have")
-        made = []
+        made, known = [], knows_what_varies(self.axes)
         for leaf, p in zip(done, own.leaves(), strict=True):
             dtype = trees.dtype_of(p)
             travelling = self._travelling(dtype)
             if travelling == dtype:
-                made.append(leaf.division.gather(cast(leaf.new, dtype)))
+                made.append(leaf.division.gather(cast(leaf.new, dtype), known))
             else:
-                u = leaf.division.gather(cast(_change(leaf), travelling))
+                u = leaf.division.gather(cast(_change(leaf), travelling), known)
                 made.append(apply_updates(p, cast(u, at_least_float32(dtype))))
         return own.rebuilt(made), state
 
     def _travelling(self, dtype: Any) -> Any:
         """Return the dtype in which something of `dtype` is gathered."""
         wanted = self.gather_dtype
+        real = not jnp.issubdtype(dtype, jnp.complexfloating)
         narrower = wanted is not None and promote(dtype, jnp.dtype(wanted)) == dtype
-        return jnp.dtype(wanted) if narrower else dtype
+        return jnp.dtype(wanted) if real and narrower else dtype
 
     def _stepped(
         self, updates: PyTree, state: Any, params: PyTree, extra: dict[str, Any]
@@ -276,28 +286,24 @@ class zero1(Transform):
             updated, inner = call_update(
                 self.inner, treedef.unflatten(reduced), state.inner, all_def.unflatten(seen), extra
             )
-        done, copies = [], masters.leaves()
+        done, copies = [], list(masters.leaves())
         for i, u in zip(where, treedef.flatten_up_to(updated), strict=True):
             dtype = at_least_float32(promote(seen[i].dtype, u.dtype))
             new = cast(cast(seen[i], dtype) + cast(u, dtype), seen[i].dtype)
             done.append(_Leaf(divisions[i], cuts[i], new, u))
             if self._master(all_ps[i]) is not None:
-                copies = [*copies[:i], new, *copies[i + 1 :]]
+                copies[i] = new
         made = Zero1State(inner, masters.rebuilt(copies))
-        return treedef, done, _varying_like(made, state) if knows_what_varies(self.axes) else made
+        return treedef, done, varying_like(made, state) if knows_what_varies(self.axes) else made
 
     def _mean(self, g: Any, division: Division) -> Array:
         """Return this device's shard of the mean gradient, in float32 or wider."""
         g = jnp.asarray(g)
-        g = g if self.reduce_dtype is None else cast(g, self._real_or_complex(g.dtype))
+        if self.reduce_dtype is not None and not jnp.iscomplexobj(g):
+            g = cast(g, jnp.dtype(self.reduce_dtype))
         total = division.reduce(g)
         wide = at_least_float32(total.dtype)
         return cast(total, wide) / jnp.asarray(size_of(self.axes), wide)
-
-    def _real_or_complex(self, dtype: Any) -> Any:
-        if jnp.issubdtype(dtype, jnp.complexfloating):
-            return promote(jnp.dtype(self.reduce_dtype), jnp.complex64)
-        return jnp.dtype(self.reduce_dtype)
 
     def _seen(self, params: PyTree, i: int, cut: Array, master: Any) -> Array:
         """Return the shard that the inner transform moves: the wider copy, if there is one."""
@@ -317,13 +323,3 @@ def _change(leaf: _Leaf) -> Array:
     dtype = leaf.p.dtype
     wide = at_least_float32(dtype)
     return cast(cast(leaf.new, dtype), wide) - cast(leaf.p, wide)
-
-
-def _varying_like(new: PyTree, old: PyTree) -> PyTree:
-    """Return `new` marked to vary where `old` does, so that a loop can carry it."""
-
-    def mark(n, o):
-        missing = tuple(sorted(varying_axes(o) - varying_axes(n)))
-        return lax.pcast(n, missing, to="varying") if missing else n
-
-    return jax.tree.map(mark, new, old)

@@ -27,14 +27,15 @@ class alone(gx.Transform):
         return locality_of(self.inner)
 
     def init(self, params):
-        return self.inner.init(params)
+        return _alone(lambda: self.inner.init(params))
 
     def update(self, updates, state, params=None, **extra):
-        def one(_):
-            return self.inner.update(updates, state, params, **extra)
+        return _alone(lambda: self.inner.update(updates, state, params, **extra))
 
-        made = jax.vmap(one, axis_name="replica")(jnp.zeros(1))
-        return jax.tree.map(lambda x: x[0], made)
+
+def _alone(function):
+    made = jax.vmap(lambda _: function(), axis_name="replica")(jnp.zeros(1))
+    return jax.tree.map(lambda x: x[0], made)
 
 
 def elastic(**more):
@@ -52,6 +53,8 @@ WRAPPERS: dict[str, Case] = {
     ),
     "tower": Case(alone(gd.tower(gx.adam(0.1), "replica")), ADAM),
     "sync_replicas": Case(alone(gd.sync_replicas(gx.adam(0.1), "replica")), ADAM),
+    # With copies of 16-bit parameters, updates lead to the copies' rounding.
+    "zero1": Case(alone(gd.zero1(gx.adam(0.1), "replica", master_dtype=None)), ADAM),
     "drop_stale": Case(gd.drop_stale(gx.adam(0.1), 0), ADAM, extra={"grad_step": 99}),
 }
 
@@ -83,6 +86,13 @@ REFUSED = [
         ("replicas_to_aggregate", "at least 1"),
     ),
     (lambda: gd.drop_stale(gx.adam(0.1), -1), ValueError, ("staleness", "at least 0")),
+    (lambda: gd.zero1(gx.adam(0.1), ()), ValueError, ("zero1", "axes")),
+    (lambda: gd.zero1(gx.adafactor(0.1), "r"), ValueError, ("scale_by_factored_rms", "arrays")),
+    (
+        lambda: gd.zero1(gx.adam(0.1), "r", master_dtype="int32"),
+        ValueError,
+        ("master_dtype", "floating", "int32"),
+    ),
     (lambda: gd.Replicas(mode="smap"), ValueError, ("mode", "'shard_map'")),
     (lambda: gd.Replicas(n=0), ValueError, ("n must be", "at least 1")),
 ]

@@ -1,0 +1,371 @@
+"""Counting what programs send: every way in which compilers write it, and budgets of real steps."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+
+import gradxform as gx
+import gradxform.distributed as gd
+from gradxform.distributed import hlo, hlo_text
+
+N = 8
+HEAD = "HloModule jit_f, is_scheduled=true, num_partitions=8\n\n"
+
+
+def program(*lines, more=""):
+    return f"{HEAD}{more}ENTRY %main (p: f32[8]) -> f32[8] {{\n" + "\n".join(lines) + "\n}\n"
+
+
+def one(line, more=""):
+    (found,) = hlo.collectives(program(line, more=more))
+    return found
+
+
+# --------------------------------------------------------------------------------- reading text
+
+GROUPS = {
+    "replica_groups={{0,1,2,3},{4,5,6,7}}": ((0, 1, 2, 3), (4, 5, 6, 7)),
+    "replica_groups={}": (tuple(range(8)),),
+    "replica_groups=[2,4]<=[8]": ((0, 1, 2, 3), (4, 5, 6, 7)),
+    "replica_groups=[4,2]<=[2,4]T(1,0)": ((0, 4), (1, 5), (2, 6), (3, 7)),
+    "replica_groups=mesh['dcn'=2,'ici'=4] {'ici'}": ((0, 1, 2, 3), (4, 5, 6, 7)),
+    "replica_groups=mesh['dcn'=2,'ici'=4] {'dcn'}": ((0, 4), (1, 5), (2, 6), (3, 7)),
+    "replica_groups=mesh['dcn'=2,'ici'=4] {'dcn','ici'}": (tuple(range(8)),),
+    "replica_groups=mesh['x'=8] {'x':(1)2}": ((0, 4), (1, 5), (2, 6), (3, 7)),
+    "replica_groups=mesh['x'=8] {'x':(2)4}": ((0, 1, 2, 3), (4, 5, 6, 7)),
+    "replica_groups=mesh['x'=8] {'x':(2)2}": ((0, 2), (1, 3), (4, 6), (5, 7)),
+    "replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}": (
+        (0, 1, 2, 3),
+        (4, 5, 6, 7),
+    ),
+    "replica_groups=mesh['a'=2,'b'=2], device_ids=(3,1,2,0) {'b'}": ((3, 1), (2, 0)),
+    "source_target_pairs={{0,1},{1,0}}": ((0, 1), (1, 0)),
+    "dimensions={0}": (tuple(range(8)),),
+}
+
+
+@pytest.mark.parametrize("text", list(GROUPS))
+def test_groups_in_every_spelling(text):
+    assert hlo_text.groups_of(f"%x), channel_id=1, {text}, to_apply=%add", 8) == GROUPS[text]
+
+
+SIZES = {
+    "f32[16,3]{1,0}": 192,
+    "bf16[1024,4096]{1,0:T(8,128)(2,1)S(1)}": 2**23,
+    "f32[]": 4,
+    "pred[5]": 5,
+    "s4[3]{0:E(4)}": 2,
+    "f8e4m3fn[10]": 10,
+    "c64[2]": 16,
+    "token[]": 0,
+    "f32[<=8,2]": 64,
+    "(f32[2]{0}, (bf16[2,3]{1,0:T(2,128)(2,1)}, u32[]), token[])": (8, (12, 4), 0),
+    "()": (),
+}
+
+
+@pytest.mark.parametrize("shape", list(SIZES))
+def test_sizes_of_shapes(shape):
+    assert hlo_text.size_of(shape) == SIZES[shape]
+
+
+EVERY = "replica_groups=[1,8]<=[8]"
+LINES = {
+    f"%a = f32[8]{{0}} all-reduce(%p), {EVERY}, to_apply=%add": ("all-reduce", 32, 56.0),
+    f"ROOT a.1 = f32[8] all-reduce(p), {EVERY}": ("all-reduce", 32, 56.0),
+    f"%a = (f32[8]{{0}}, /*index=1*/bf16[4]) all-reduce(%p, %q), {EVERY}": ("all-reduce", 40, 70.0),
+    f"%a = f32[64]{{0}} all-gather(%p), {EVERY}, dimensions={{0}}": ("all-gather", 256, 224.0),
+    f"%a = f32[8]{{0}} reduce-scatter(%p), {EVERY}": ("reduce-scatter", 256, 224.0),
+    f"%a = (f32[1], /*index=1*/f32[1]) all-to-all(%p, %q), {EVERY}": ("all-to-all", 8, 7.0),
+    "%a = f32[8] collective-permute(%p), source_target_pairs={{0,1},{1,0}}": (
+        "collective-permute",
+        32,
+        32.0,
+    ),
+    f"%a = f32[8] all-reduce-start(%p), {EVERY}": ("all-reduce", 32, 56.0),
+    f"%a = (f32[1], f32[8]) all-gather-start(%p), {EVERY}": ("all-gather", 32, 28.0),
+    f"%a = ((f32[1], f32[2]), (f32[8], f32[16])) all-gather-start(%p, %q), {EVERY}": (
+        "all-gather",
+        96,
+        84.0,
+    ),
+    f"%a = ((f32[8]), f32[1]) reduce-scatter-start(%p), {EVERY}": ("reduce-scatter", 32, 28.0),
+    "%a = (f32[8], f32[8], u32[], u32[]) collective-permute-start(%p), "
+    "source_target_pairs={{0,1}}": ("collective-permute", 32, 32.0),
+    "%a = (f32[8], u32[], token[]) send(%p, %t), channel_id=3, is_host_transfer=true, "
+    'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime"}': (
+        "send",
+        32,
+        32.0,
+    ),
+}
+
+
+@pytest.mark.parametrize("line", list(LINES))
+def test_one_collective(line):
+    found = one(line)
+    assert (found.kind, found.bytes, found.sent) == LINES[line]
+    assert found.computation == "main" and found.times == 1 and not found.conditional
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%d = f32[8] all-reduce-done(%a)",
+        "%d = f32[8] all-gather-done(%a)",
+        "%d = (f32[8], token[]) send-done(%a)",
+        "%d = (f32[8], u32[], token[]) send(%p, %t), channel_id=3, is_host_transfer=true",
+        "%d = f32[8] add(%all-reduce, %all-gather)",
+        '%d = f32[8] add(%p, %p), metadata={op_name="x = f32[8] all-reduce(y)"}',
+    ],
+)
+def test_what_is_no_collective(line):
+    assert hlo.collectives(program(line)) == []
+
+
+def computation(name, *lines):
+    return f"%{name} (q: (f32[8], /*index=1*/s32[])) -> f32[8] {{\n" + "\n".join(lines) + "\n}\n\n"
+
+
+def reduces(name, size=8):
+    return computation(name, f"  %r.{name} = f32[{size}] all-reduce(%q), {EVERY}")
+
+
+def test_fused_by_a_compiler_for_tpus():
+    fused = computation(
+        "all-reduce-scatter.1",
+        "  %pad = f32[16] pad(%q)",
+        f"  %all-reduce.4 = f32[16]{{0:T(128)}} all-reduce(%pad), {EVERY}, to_apply=%add",
+        "  ROOT %dynamic-slice.9 = f32[2] dynamic-slice(%all-reduce.4, %i)",
+    )
+    found = one("  %f = f32[2] fusion(%p), kind=kCustom, calls=%all-reduce-scatter.1", fused)
+    assert (found.kind, found.bytes, found.sent) == ("reduce-scatter", 64, 56.0)
+
+
+def test_the_call_graph():
+    known = 'backend_config={"known_trip_count":{"n":"5"}}'
+    quoted = r'backend_config="{\"known_trip_count\":{\"n\":\"3\"}}"'
+    text = program(
+        f"  %w = (f32[8]) while(%t), condition=%c, body=%loop, metadata={{}}, {known}",
+        f"  %v = (f32[8]) while(%t), condition=%c, body=%inner, {quoted}",
+        "  %u = (f32[8]) while(%t), condition=%c, body=%inner",
+        "  %k = f32[8] conditional(%b, %p, %p), branch_computations={%small, %big}",
+        "  %l = f32[8] conditional(%b, %p, %p), true_computation=%big, false_computation=%none",
+        "  %m = f32[8] call(%p), to_apply=%small",
+        "  %s = ((f32[8]), f32[8], s32[]) async-start(%p), calls=%wrapped",
+        "  %e = f32[8] async-done(%s), calls=%wrapped",
+        more=reduces("inner")
+        + reduces("small", 4)
+        + reduces("big", 16)
+        + reduces("wrapped", 2)
+        + computation("none", "  %z = f32[8] add(%q, %q)")
+        + computation("loop", f"  %i = (f32[8]) while(%t), condition=%c, body=%inner, {known}"),
+    )
+    found = hlo.collectives(text)
+    assert [(c.computation, c.times, c.conditions) for c in found] == [
+        ("inner", 25, ()),
+        ("inner", 3, ()),
+        ("inner", 1, (("u", 0),)),  # of unknown length: as under a condition, once
+        ("small", 1, (("k", 0),)),
+        ("big", 1, (("k", 1),)),
+        ("big", 1, (("l", 0),)),
+        ("small", 1, ()),
+        ("wrapped", 1, ()),
+    ]
+    sent = hlo.wire_bytes(text, period=10)
+    assert sent.always == 7 / 4 * (28 * 32 + 16 + 8)
+    assert sent.each == (7 / 4 * 32, 7 / 4 * 64, 7 / 4 * 64)  # of %k the costlier branch
+    assert sent.per_step == sent.always + sent.conditional / 10
+    assert sent.peak == sent.always + 7 / 4 * 160
+    assert sent.peak_of_one == sent.always + 7 / 4 * 64
+
+
+def test_conditions_within_conditions():
+    text = program(
+        "  %k = f32[8] conditional(%b, %p, %p), branch_computations={%outer, %big}",
+        more=reduces("small")
+        + reduces("big", 12)
+        + computation(
+            "outer",
+            f"  %a = f32[8] all-reduce(%q), {EVERY}",
+            "  %n = f32[8] conditional(%b, %p, %p), branch_computations={%small, %nothing}",
+        ),
+    )
+    assert hlo.wire_bytes(text).each == (7 / 4 * 64,)
+
+
+def test_between_slices():
+    text = program(
+        "  %a = f32[8] reduce-scatter(%p), replica_groups=[2,4]<=[8], dimensions={0}",
+        "  %b = f32[8] all-reduce(%a), replica_groups=[4,2]<=[2,4]T(1,0)",
+        "  %c = f32[32] all-gather(%b), replica_groups=[2,4]<=[8], dimensions={0}",
+    )
+    assert hlo.wire_bytes(text).per_step == 96 + 32 + 96
+    assert hlo.wire_bytes(text, per_slice=4).per_step == 32
+    assert hlo.wire_bytes(text, per_slice=8).per_step == 0
+
+
+def test_bad_calls():
+    with pytest.raises(ValueError, match="no text of a compiled program"):
+        hlo.collectives("module @jit_f { }")
+    with pytest.raises(ValueError, match="period must be at least 1, got 0"):
+        hlo.wire_bytes(program(), period=0)
+
+
+def test_copy_bytes():
+    params = {"a": jnp.ones((3, 4)), "b": jax.ShapeDtypeStruct((5,), jnp.bfloat16), "c": None}
+    assert hlo.copy_bytes(params) == 58
+
+
+# -------------------------------------------------------------------------------- real programs
+
+
+def mesh_of(shape, names):
+    return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def everything(flag, x):
+    """Every collective, in loops and under a condition."""
+    x = lax.scan(lambda c, _: (lax.pmean(c, "x"), None), x, None, length=3)[0]
+    x = lax.cond(flag, lambda x: lax.psum(x, ("x", "y")), lambda x: x, x)
+    x = lax.while_loop(lambda c: c[0, 0] < 0, lambda c: lax.pmax(c, "y"), x)
+    x = x + lax.all_gather(lax.psum_scatter(x, "y", tiled=True), "y", tiled=True)
+    x = x + lax.all_to_all(x, "y", 0, 0, tiled=True)
+    return x + lax.ppermute(x, "y", [(i, (i + 1) % 4) for i in range(4)])
+
+
+def test_a_real_program_is_counted_as_its_jaxpr_is():
+    f = jax.shard_map(
+        everything,
+        mesh=mesh_of((2, 4), ("x", "y")),
+        in_specs=(P(), P()),
+        out_specs=P(),
+        check_vma=False,
+    )
+    args = jax.ShapeDtypeStruct((), jnp.bool_), jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    asked = hlo.count_jaxpr(jax.jit(f), *args)
+    wanted = [
+        ("all-reduce", 128, 2, 3, False),
+        ("all-reduce", 128, 8, 1, True),
+        ("all-reduce", 128, 4, 1, True),
+        ("reduce-scatter", 128, 4, 1, False),
+        ("all-gather", 128, 4, 1, False),
+        ("all-to-all", 128, 4, 1, False),
+        ("collective-permute", 128, 4, 1, False),
+    ]
+    assert [(c.kind, c.bytes, c.group, c.times, c.conditional) for c in asked] == wanted
+    compiled = hlo.collectives(jax.jit(f).lower(*args).compile())
+    found = [
+        (c.kind, c.bytes, c.times, c.conditional)
+        for c in compiled
+        if c.kind != "collective-permute"
+    ]
+    assert sorted(found) == sorted((k, b, t, c) for k, b, _, t, c in wanted[:-1])
+    ours, theirs = hlo.wire_bytes(asked, period=4), hlo.wire_bytes(compiled, period=4)
+    assert ours == theirs and ours.per_step == 800 + (224 + 192) / 4
+
+
+def test_a_pmap_is_counted_too():
+    def f(x):
+        return lax.psum(x, "r")
+
+    found = hlo.count_jaxpr(jax.pmap(f, "r"), jnp.ones((N, 5), jnp.bfloat16))
+    assert [(c.kind, c.bytes, c.group) for c in found] == [("all-reduce", 10, 8)]
+
+
+PARAMS = {
+    "w": jax.ShapeDtypeStruct((256, 256), jnp.float32),
+    "b": jax.ShapeDtypeStruct((256,), jnp.float32),
+}
+P_BYTES = hlo.copy_bytes(PARAMS)
+
+
+def as_dtype(params, dtype):
+    return jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, dtype), params)
+
+
+def zero1_step(tx, mesh, axes, params):
+    """A jitted step, and its arguments: gradients of all devices, the state, the parameters."""
+    specs = tx.state_specs(params, mesh)
+    smap = functools.partial(jax.shard_map, mesh=mesh)
+    state = jax.eval_shape(smap(tx.init, in_specs=P(), out_specs=specs), params)
+    grads = jax.tree.map(lambda p: jax.ShapeDtypeStruct((mesh.size, *p.shape), p.dtype), params)
+
+    def step(grads, state, params):
+        return tx.step(jax.tree.map(lambda g: g[0], grads), state, params)
+
+    run = smap(step, in_specs=(P(axes), specs, P()), out_specs=(P(), specs))
+
+    def placed(tree, specs):
+        return jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, s)),
+            tree,
+            specs,
+        )
+
+    everywhere = jax.tree.map(lambda _: P(), params)
+    args = placed(grads, jax.tree.map(lambda _: P(axes), params)), placed(state, specs)
+    return jax.jit(run, donate_argnums=(1, 2)), (*args, placed(params, everywhere))
+
+
+def test_plain_data_parallelism_sends_two_copies_less_two_shares():
+    tx = gx.adam(1e-3)
+
+    def step(g, state, params):
+        g = jax.tree.map(lambda x: lax.pmean(x[0], "x"), g)
+        updates, state = tx.update(g, state, params)
+        return gx.apply_updates(params, updates), state
+
+    f = jax.shard_map(
+        step, mesh=mesh_of((N,), ("x",)), in_specs=(P("x"), P(), P()), out_specs=(P(), P())
+    )
+    grads = jax.tree.map(lambda p: jax.ShapeDtypeStruct((N, *p.shape), p.dtype), PARAMS)
+    args = grads, jax.eval_shape(tx.init, PARAMS), PARAMS
+    compiled = jax.jit(f).lower(*args).compile()
+    for found in compiled, hlo.count_jaxpr(f, *args):
+        assert hlo.wire_bytes(found).per_step == 1.75 * P_BYTES
+
+
+@pytest.mark.parametrize("shape, axes", [((8,), "x"), ((2, 4), ("x", "y"))])
+def test_zero1_sends_no_more_and_holds_less(shape, axes):
+    inner = gx.chain(gx.clip_by_global_norm(1.0), gx.adam(1e-3))
+    mesh = mesh_of(shape, tuple(axes))
+    f, args = zero1_step(gd.zero1(inner, axes), mesh, axes, PARAMS)
+    compiled = f.lower(*args).compile()
+    assert hlo.wire_bytes(compiled).per_step <= 1.76 * P_BYTES
+    assert {c.kind for c in hlo.collectives(compiled) if c.bytes > 4} == {
+        "reduce-scatter",
+        "all-gather",
+    }
+    given = compiled.memory_analysis().argument_size_in_bytes - P_BYTES  # without the gradients
+    assert given <= 1.3 * P_BYTES
+
+
+@pytest.mark.parametrize(
+    "kind, copies",
+    [({}, 1.75), ({"gather_dtype": "bfloat16"}, 1.3125), ({"reduce_dtype": "bfloat16"}, 1.3125)],
+)
+def test_the_bytes_of_16_bit_numbers_show_in_the_jaxpr(kind, copies):
+    f, args = zero1_step(gd.zero1(gx.adam(1e-3), "x", **kind), mesh_of((N,), ("x",)), "x", PARAMS)
+    assert hlo.wire_bytes(hlo.count_jaxpr(f, *args)).per_step == copies * P_BYTES
+
+
+def test_narrow_parameters_travel_narrow():
+    params = as_dtype(PARAMS, jnp.bfloat16)
+    f, args = zero1_step(gd.zero1(gx.adam(1e-3), "x"), mesh_of((N,), ("x",)), "x", params)
+    assert hlo.wire_bytes(hlo.count_jaxpr(f, *args)).per_step == 1.75 * P_BYTES / 2
+
+
+def test_averaging_sends_nothing_between_exchanges():
+    tx = gd.model_average(gx.adam(1e-3), "replica", period=10)
+    r = gd.Replicas("replica", n=N)
+    params = r.replicate(jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), PARAMS))
+    step = r.wrap(lambda g, s, p: tx.step(g, s, p))
+    compiled = step.lower(params, r.wrap(tx.init)(params), params).compile()
+    sent = hlo.wire_bytes(compiled, period=10)
+    assert sent.always == 0 and sent.peak == 1.75 * P_BYTES
+    assert sent.per_step == pytest.approx(0.175 * P_BYTES)

@@ -1,0 +1,426 @@
+"""Optimizer state divided over eight devices: the numbers of the undivided one, and who may not."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, PartitionSpec as P
+
+import gradxform as gx
+import gradxform.distributed as gd
+from gradxform import config
+from gradxform.distributed.reaching import check_reach
+from gradxform.sparse import RowSparse
+from tests.distributed_modes import MODES, replicas
+
+N, STEPS = 8, 4
+MESHES = {"8": ((8,), ("x",)), "2x4": ((2, 4), ("x", "y"))}
+SHAPES = {"w": (16, 24), "b": (24,), "odd": (5, 4), "scale": ()}
+CLIPPED = gx.chain(gx.clip_by_global_norm(0.3), gx.adamw(1e-2, weight_decay=0.1))
+MATRICES = gx.ndim_at_least(2)
+
+
+def mesh_of(kind):
+    shape, names = MESHES[kind]
+    return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def start(dtype=jnp.float32, shapes=SHAPES):
+    rng = np.random.default_rng(0)
+    return {k: jnp.asarray(rng.normal(size=s), dtype) for k, s in shapes.items()}
+
+
+def local_grads(dtype=jnp.float32, shapes=SHAPES, steps=STEPS):
+    rng = np.random.default_rng(1)
+    return {k: jnp.asarray(rng.normal(size=(steps, N, *s)), dtype) for k, s in shapes.items()}
+
+
+def divided(tx, kind, params, grads, check_vma=True, form="step"):
+    """The parameters and the state after all steps, one loop over them in one program."""
+    mesh = mesh_of(kind)
+    axes = MESHES[kind][1]
+    specs = tx.state_specs(params, mesh)
+    smap = functools.partial(jax.shard_map, mesh=mesh, check_vma=check_vma)
+
+    def loop(grads, state, params):
+        def one(carry, g):
+            params, state = carry
+            g = jax.tree.map(lambda x: x[0], g)
+            if form == "step":
+                return tx.step(g, state, params), None
+            updates, state = tx.update(g, state, params)
+            return (gx.apply_updates(params, updates), state), None
+
+        return jax.lax.scan(one, (params, state), grads)[0]
+
+    state = jax.jit(smap(tx.init, in_specs=P(), out_specs=specs))(params)
+    run = smap(loop, in_specs=(P(None, axes), specs, P()), out_specs=(P(), specs))
+    return jax.jit(run, donate_argnums=1)(grads, state, params)
+
+
+def whole(tx, params, grads):
+    """The same by the inner optimizer alone, on mean gradients."""
+
+    def one(carry, g):
+        params, state = carry
+        g = jax.tree.map(lambda x: jnp.mean(x.astype(jnp.float32), 0), g)
+        updates, state = tx.update(g, state, params)
+        return (gx.apply_updates(params, updates), state), None
+
+    run = jax.jit(lambda params, grads: jax.lax.scan(one, (params, tx.init(params)), grads)[0])
+    return run(params, grads)
+
+
+def assert_close(ours, theirs, rtol=1e-5, atol=2e-6):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=rtol, atol=atol
+        )
+
+
+INNER = {
+    "adam": gx.adam(1e-2),
+    "adamw on matrices": gx.adamw(1e-2, weight_decay=0.1, mask=MATRICES),
+    "sgd": gx.sgd(1e-2, momentum=0.9, nesterov=True),
+    "lion": gx.lion(1e-2),
+    "clip + adamw": CLIPPED,
+    "schedule": gx.chain(
+        gx.normalize_by_update_norm(), gx.sgd(gx.cosine_decay_schedule(1e-2, STEPS))
+    ),
+    "injected": gx.inject_hyperparams(gx.adamw)(gx.linear_schedule(1e-2, 0.0, STEPS)),
+    "partition": gx.partition(
+        {"m": CLIPPED, "rest": gx.sgd(1e-2)}, gx.label_by(("m", MATRICES), ("rest", True))
+    ),
+    "accumulating": gx.MultiSteps(CLIPPED, 2),
+    "guarded": gx.apply_if_finite(CLIPPED, 3),
+    "lookahead": gx.lookahead(gx.adam(1e-2), 2, 0.5),
+    "optax": optax.adamw(1e-2),
+    "by rows": gx.chain(gx.centralize(), gx.scale_by_rowwise_rss(), gx.scale(-0.1)),
+}
+BOTH = ("clip + adamw", "partition")
+
+
+@pytest.mark.parametrize("name", list(INNER))
+def test_equals_the_undivided_optimizer(name):
+    params, grads = start(), local_grads()
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        ours, state = divided(gd.zero1(INNER[name], "x"), "8", params, grads)
+        theirs, inner = whole(INNER[name], params, grads)
+    assert_close(ours, theirs)
+    assert_close(state.inner, inner)
+
+
+@pytest.mark.parametrize("form", ["step", "update"])
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_over_two_axes_one_after_the_other(check_vma, form):
+    params, grads = start(), local_grads()
+    tx = gd.zero1(CLIPPED, ("x", "y"))
+    ours, state = divided(tx, "2x4", params, grads, check_vma, form)
+    theirs, inner = whole(CLIPPED, params, grads)
+    assert_close(ours, theirs)
+    assert_close(state.inner, inner)
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_runs_in_every_way(mode):
+    shapes = {"w": (8, 3), "odd": (5,)}
+    r = replicas(mode, N)
+    tx = gd.zero1(CLIPPED, "replica")
+    params = r.replicate(start(shapes=shapes))
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda g, s, p: tx.step(g, s, p))
+    grads = local_grads(shapes=shapes, steps=2)
+    for t in range(2):
+        params, state = step(
+            r.place({k: np.asarray(g[t]) for k, g in grads.items()}), state, params
+        )
+    theirs, _ = whole(CLIPPED, start(shapes=shapes), grads)
+    for ours, one in zip(jax.tree.leaves(params), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(ours, np.broadcast_to(one, ours.shape), rtol=1e-5, atol=1e-6)
+        assert len({np.asarray(row).tobytes() for row in ours}) == 1, "equal to the last bit"
+
+
+# ------------------------------------------------------------------------------------- precision
+
+
+def test_narrow_parameters_are_the_rounding_of_wide_copies():
+    params, grads = start(jnp.bfloat16), local_grads(jnp.bfloat16)
+    widened = jax.tree.map(lambda p: p.astype(jnp.float32), params)
+    theirs, _ = whole(CLIPPED, widened, grads)
+    for form in ("step", "update"):
+        tx = gd.zero1(CLIPPED, "x", reduce_dtype="float32")
+        ours, state = divided(tx, "8", params, grads, form=form)
+        assert_close(state.master, theirs)
+        for p, copy in zip(jax.tree.leaves(ours), jax.tree.leaves(state.master), strict=True):
+            assert p.dtype == jnp.bfloat16 and copy.dtype == jnp.float32
+            np.testing.assert_array_equal(np.asarray(p), np.asarray(copy.astype(jnp.bfloat16)))
+
+
+def test_without_copies_narrow_parameters_move_by_themselves():
+    params, grads = start(jnp.bfloat16), local_grads(jnp.bfloat16)
+    ours, state = divided(gd.zero1(CLIPPED, "x", master_dtype=None), "8", params, grads)
+    theirs, _ = whole(CLIPPED, params, grads)
+    assert {x.shape for x in jax.tree.leaves(state.master)} == {(1,)}
+    assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("form", ["step", "update"])
+def test_updates_may_travel_in_fewer_bits(form):
+    params, grads = start(), local_grads()
+    ours, _ = divided(
+        gd.zero1(CLIPPED, "x", gather_dtype="bfloat16"), "8", params, grads, form=form
+    )
+    theirs, _ = whole(CLIPPED, params, grads)
+    moved = max(float(jnp.max(jnp.abs(theirs[k] - params[k]))) for k in params)
+    assert_close(ours, theirs, rtol=0, atol=2**-8 * moved)
+    assert any(np.any(np.asarray(ours[k]) != np.asarray(theirs[k])) for k in params)
+
+
+def test_complex_parameters():
+    rng = np.random.default_rng(0)
+    params = {
+        "z": jnp.asarray(rng.normal(size=(8, 3)) + 1j * rng.normal(size=(8, 3)), jnp.complex64)
+    }
+    grads = {"z": jnp.asarray(rng.normal(size=(STEPS, N, 8, 3)) * (1 - 2j), jnp.complex64)}
+    tx = gx.chain(gx.clip_by_global_norm(0.3), gx.adam(1e-2))
+    ours, _ = divided(
+        gd.zero1(tx, "x", gather_dtype="bfloat16", reduce_dtype="bfloat16"), "8", params, grads
+    )
+    mean = {"z": jnp.mean(grads["z"], 1, keepdims=True)}
+
+    def one(carry, g):
+        updates, state = tx.update({"z": g["z"][0]}, carry[1], carry[0])
+        return (gx.apply_updates(carry[0], updates), state), None
+
+    theirs = jax.lax.scan(one, (params, tx.init(params)), mean)[0][0]
+    np.testing.assert_allclose(ours["z"], theirs["z"], rtol=1e-5)
+
+
+# ---------------------------------------------------------------------------------- what lies where
+
+
+def test_a_device_holds_its_share_of_the_state():
+    params = start()
+    tx = gd.zero1(gx.adam(1e-2), ("x", "y"))
+    _, state = divided(tx, "2x4", params, local_grads())
+    adam = state.inner[0]
+    for k, p in params.items():
+        assert adam.mu[k].shape == p.shape, "put together, what the undivided one has"
+    assert {k: m.sharding.shard_shape(m.shape) for k, m in adam.mu.items()} == {
+        "w": (8, 6),  # 16 / 2 rows, and 24 / 4 columns
+        "b": (3,),
+        "odd": (5, 2),  # 4 divides neither 5 nor 2: all four along "y" have the same
+        "scale": (),
+    }
+
+
+def test_the_program_needs_the_state_of_one_share_only():
+    mesh, tx = mesh_of("8"), gd.zero1(gx.adam(1e-3), "x")
+    params = {"w": jax.ShapeDtypeStruct((512, 256), jnp.float32)}
+    specs = tx.state_specs(params, mesh)
+    smap = functools.partial(jax.shard_map, mesh=mesh)
+    state = jax.eval_shape(smap(tx.init, in_specs=P(), out_specs=specs), params)
+    grads = {"w": jax.ShapeDtypeStruct((N, 512, 256), jnp.float32)}
+
+    def step(g, s, p):
+        return tx.step({"w": g["w"][0]}, s, p)
+
+    run = jax.jit(smap(step, in_specs=(P("x"), specs, P()), out_specs=(P(), specs)))
+    compiled = run.lower(grads, state, params).compile()
+    p = gd.hlo.copy_bytes(params)
+    given = compiled.memory_analysis().argument_size_in_bytes - p  # without the gradients
+    assert given <= 1.3 * p
+    sent = gd.hlo.wire_bytes(compiled)
+    assert sent.per_step == sent.peak <= 1.76 * p
+    kinds = [c.kind for c in gd.hlo.collectives(compiled)]
+    assert kinds == ["reduce-scatter", "all-gather"]
+
+
+# ------------------------------------------------------------------------------------- training
+
+
+def test_gradients_of_a_real_step():
+    """Through `local_view`, as a user writes it."""
+    mesh, params = mesh_of("8"), {"w": jnp.ones((3, 8))}
+    x = jnp.asarray(np.random.default_rng(2).normal(size=(16, 3)), jnp.float32)
+    tx = gd.zero1(gx.adam(0.1), "x")
+    specs = tx.state_specs(params, mesh)
+
+    def loss(params, x):
+        return jnp.mean((x @ params["w"] - 1) ** 2)
+
+    @jax.jit
+    @functools.partial(
+        jax.shard_map, mesh=mesh, in_specs=(P(), specs, P("x")), out_specs=(P(), specs)
+    )
+    def step(params, state, x):
+        grads = jax.grad(loss)(gd.local_view(params, "x"), x)
+        return tx.step(grads, state, params)
+
+    init = jax.jit(jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=specs))
+    ours, _ = step(params, init(params), x)
+    inner = gx.adam(0.1)
+    updates, _ = inner.update(jax.grad(loss)(params, x), inner.init(params), params)
+    assert_close(ours, gx.apply_updates(params, updates))
+
+
+def test_one_bad_gradient_on_one_device_stops_all():
+    tx = gd.zero1(gx.apply_if_finite(gx.sgd(0.1), 5), "x")
+    grads = local_grads()
+    grads["w"] = grads["w"].at[1, 3, 0, 0].set(jnp.nan)
+    _, state = divided(tx, "8", start(), grads)
+    assert int(state.inner.total_notfinite) == 1
+    grads["w"] = grads["w"].at[1].set(0.0)
+    kept = {k: g.at[1].set(0.0) for k, g in grads.items()}
+    ours, _ = divided(tx, "8", start(), kept)
+    assert all(bool(jnp.all(jnp.isfinite(p))) for p in ours.values())
+
+
+def in_vmap(function, *args):
+    return jax.vmap(lambda _: function(*args), axis_name="x")(jnp.zeros(4))
+
+
+def test_a_hole_freezes_its_parameter():
+    tx, params = gd.zero1(CLIPPED, "x"), {"a": jnp.ones(8), "b": jnp.ones((3, 4))}
+
+    def step():
+        return tx.step({"a": jnp.ones(8), "b": None}, tx.init(params), params)
+
+    new, state = in_vmap(step)
+    assert np.all(np.asarray(new["b"]) == 1) and np.all(np.asarray(new["a"]) < 1)
+    assert np.all(np.asarray(state.inner[1][0].mu["b"]) == 0)
+
+
+def test_extra_arguments_reach_the_inner_transform():
+    inner = gx.chain(gx.scale_by_polyak(max_learning_rate=10.0), gx.scale(-1.0))
+    tx, params, g = gd.zero1(inner, "x"), {"a": jnp.arange(8.0)}, {"a": jnp.ones(8)}
+    ours, _ = in_vmap(lambda: tx.update(g, tx.init(params), params, value=jnp.asarray(4.0)))
+    theirs, _ = inner.update(g, inner.init(params), params, value=jnp.asarray(4.0))
+    np.testing.assert_allclose(ours["a"][2], theirs["a"], rtol=1e-6)
+
+
+def test_it_is_a_value():
+    tx = gd.zero1(gx.adam(1e-3), ("x", "y"), gather_dtype=jnp.bfloat16)
+    assert tx == eval(repr(tx), vars(gx) | vars(gd)) and hash(tx) == hash(tx)
+    assert config.from_config(config.to_config(tx)) == tx
+    assert "gather_dtype='bfloat16'" in repr(tx)
+
+
+# ------------------------------------------------------------------------------------------ refused
+
+
+def adding_rows(updates, params):
+    return jax.tree.map(lambda u: u + jnp.sum(u), updates)
+
+
+REFUSED = [
+    (gx.lamb(0.1), ("scale_by_trust_ratio", "looks at whole arrays", "partition(...)")),
+    (gx.shampoo(0.1), ("step_by_shampoo", "looks at whole arrays")),
+    (gx.muon(0.1), ("scale_by_muon", "looks at whole arrays")),
+    (gx.chain(gx.clip(1.0), gx.adafactor(0.1)), ("scale_by_factored_rms", "looks at")),
+    (gx.masked(gx.novograd(0.1), MATRICES), ("scale_by_novograd", "looks at whole arrays")),
+    (gx.chain(gx.add_noise(0.1, 0.5, 0), gx.sgd(0.1)), ("add_noise", "looks at the whole tree")),
+    (gx.prodigy(), ("step_by_prodigy", "looks at the whole tree")),
+    (gx.scale_by_galore(), ("scale_by_galore", "looks at whole arrays")),
+    (
+        gx.MultiSteps(gx.adam(0.1), 2, should_skip_update_fn=gx.skip_not_finite),
+        ("MultiSteps", "looks at the whole tree"),
+    ),
+    (gd.tower(gx.adam(0.1), "x"), ("tower", "looks at the whole tree")),
+    (gx.inject_hyperparams(gx.novograd)(0.1), ("scale_by_novograd", "looks at whole arrays")),
+]
+
+
+@pytest.mark.parametrize("inner, words", REFUSED, ids=lambda x: x[0] if type(x) is tuple else "")
+def test_what_looks_too_far_is_refused_by_name(inner, words):
+    with pytest.raises(ValueError) as error:
+        gd.zero1(inner, "x")
+    assert all(word in str(error.value) for word in ("zero1: ", *words))
+
+
+ASKED = {
+    "optax.chain": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)),
+    "optax.novograd": optax.novograd(0.1),
+    "stateless": gx.stateless(adding_rows),
+    "GradientTransformation": gx.GradientTransformation(
+        lambda params: gx.EmptyState(), lambda u, s, p=None: (adding_rows(u, p), s)
+    ),
+    # Which acts entry by entry on matrices as small as these.
+    "optax.factored_rms": optax.scale_by_factored_rms(),
+}
+
+
+@pytest.mark.parametrize("name", list(ASKED))
+def test_a_program_that_looks_too_far_is_refused_when_the_parameters_are_known(name):
+    tx = gd.zero1(ASKED[name], "x")
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        with pytest.raises(ValueError, match=r"zero1: .* looks further than at single entries"):
+            in_vmap(tx.init, {"w": jnp.ones((8, 4)), "b": jnp.ones(8)})
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [optax.adam(0.1), optax.lion(0.1), optax.sgd(0.1, 0.9), optax.rmsprop(0.1), optax.radam(0.1)],
+)
+def test_a_program_entry_by_entry_is_accepted(inner):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        in_vmap(gd.zero1(inner, "x").init, {"w": jnp.ones((8, 4)), "b": jnp.ones(())})
+
+
+def test_rows_are_kept_whole():
+    assert check_reach("test", gx.chain(gx.centralize(), gx.adam(0.1)))[0] == "row"
+    assert check_reach("test", CLIPPED) == ("entry", [])
+
+
+def bad(function, kind, *words):
+    with pytest.raises(kind) as error:
+        function()
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_bad_calls():
+    tx, mesh = gd.zero1(gx.adam(0.1), "x"), mesh_of("8")
+    params = {"a": jnp.ones(8), "b": jnp.ones((2, 8))}
+    state = gd.Zero1State(None, None)
+    bad(lambda: tx.init(params), NameError, "zero1: the axis 'x' is not bound", "shard_map")
+    bad(lambda: tx.update(params, state, None), ValueError, "zero1: needs the parameters")
+    bad(lambda: in_vmap(tx.update, params, (), params), TypeError, "Zero1State, got tuple")
+    bad(lambda: tx.state_specs({"a": jnp.ones(3, jnp.int32)}, mesh), TypeError, "['a']", "int32")
+    bad(
+        lambda: gd.zero1(gx.adam(0.1), "xx").state_specs(params, mesh),
+        ValueError,
+        "no axis 'xx', only x",
+    )
+    sparse = {"a": RowSparse(jnp.zeros(1, jnp.int32), jnp.ones(1), 8), "b": params["b"]}
+
+    def step(grads, params=params, form=tx.step):
+        return in_vmap(lambda: form(grads, tx.init(params), params))
+
+    bad(lambda: step(sparse), TypeError, "zero1: divides arrays over devices", "['a']")
+    bad(lambda: step({"a": jnp.ones(8), "b": jnp.ones(8)}), ValueError, "['b'] has shape (8,)")
+    narrow = {"a": jnp.ones(8, jnp.bfloat16)}
+    other = gd.zero1(gx.adam(0.1), "x", master_dtype=None)
+    bad(
+        lambda: in_vmap(lambda: tx.step(narrow, other.init(narrow), narrow)),
+        ValueError,
+        "master of ['a'] has shape (1,), this device's shard needs (2,)",
+    )
+
+
+def test_gradients_that_are_summed_already_are_refused():
+    mesh, tx, params = mesh_of("8"), gd.zero1(gx.sgd(0.1), "x"), {"w": jnp.ones((8, 2))}
+    specs = tx.state_specs(params, mesh)
+
+    @functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(), specs, P("x")), out_specs=P())
+    def step(params, state, x):
+        grads = jax.grad(lambda p: jnp.sum(p["w"]) * jnp.mean(x))(params)
+        return tx.step(grads, state, params)[0]
+
+    state = jax.jit(jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=specs))(params)
+    with pytest.raises(gd.AlreadyReducedError, match="zero1: the gradient of \\['w'\\]"):
+        jax.jit(step)(params, state, jnp.ones(8))
