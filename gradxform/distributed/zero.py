@@ -92,7 +92,8 @@ class zero1(Transform):
       inner: the optimizer.
       axes: the name of the mesh axis over which gradients are averaged, or a tuple of names.
       gather_dtype: the dtype in which updates travel back, such as "bfloat16" for half the bytes;
-        None: their own. Complex ones travel as they are. Keyword-only.
+        None: their own. What rounding loses of them, only parameters with copies get back later.
+        Complex ones travel as they are. Keyword-only.
       reduce_dtype: the dtype in which gradients travel and are summed; None: their own. Complex
         ones travel as they are. Keyword-only.
       master_dtype: the dtype of the copies of narrower parameters; None for no copies.
