@@ -1,5 +1,6 @@
 """What `train_digits.py` needs besides training: the command line, the files, the figure."""
 
+import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -34,6 +35,13 @@ class Options:
 def parse(argv: Sequence[str] | None, description: str) -> tuple[dict[str, Any], Path, bool]:
     """Return the options that are given, the directory, and whether to resume."""
     parser = Parser("train_digits.py", description=description, allow_abbrev=False)
+    add_options(parser, "runs/digits")
+    args = parser.parse_strictly(argv)
+    return given(args, Options), args.out, args.resume
+
+
+def add_options(parser: Parser, out: str) -> None:
+    """Add the options of a run, whose directory is `out` by default."""
     add = parser.add_argument
     add("--optimizer", metavar="NAME", help="a name, or the path of a JSON config (default: adamw)")
     add("--learning-rate", type=positive, metavar="RATE", help="the peak (default: by optimizer)")
@@ -41,11 +49,14 @@ def parse(argv: Sequence[str] | None, description: str) -> tuple[dict[str, Any],
     add("--epochs", type=whole(1), metavar="N", help=f"(default: {Options.epochs})")
     add("--batch-size", type=whole(1), metavar="N", help=f"(default: {Options.batch_size})")
     add("--seed", type=whole(0), metavar="N", help=f"(default: {Options.seed})")
-    add("--out", type=Path, default="runs/digits", metavar="DIR", help="(default: %(default)s)")
+    add("--out", type=Path, default=out, metavar="DIR", help="(default: %(default)s)")
     add("--resume", action="store_true", help="go on with the run in --out, with its options")
-    args = parser.parse_strictly(argv)
-    given = {f.name: getattr(args, f.name) for f in dataclasses.fields(Options)}
-    return {k: v for k, v in given.items() if v is not None}, args.out, args.resume
+
+
+def given(args: argparse.Namespace, kind: type) -> dict[str, Any]:
+    """Return what is given of the fields of a class of options."""
+    values = {f.name: getattr(args, f.name) for f in dataclasses.fields(kind)}
+    return {k: v for k, v in values.items() if v is not None}
 
 
 def flag(key: str) -> str:
@@ -93,6 +104,8 @@ def read_optimizer(path: Path) -> Any:
 class Run:
     """The directory of a run: its options, its optimizer, its checkpoints and its figure."""
 
+    kind: Any = Options  # the class of its options
+
     def __init__(self, out: Path):
         self.out = out
         self.checkpoints = out / "checkpoints"
@@ -114,16 +127,25 @@ class Run:
         names = [p.name for p in self.checkpoints.iterdir()] if self.checkpoints.is_dir() else []
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
-    def begin(self, options: Options, tx: Any) -> bool:
-        """Save the options and the optimizer; return whether an earlier run had to make way."""
+    def replaces(self) -> bool:
+        """Return whether there is a run that a new one replaces; refuse anything else there."""
         replaced = self.options.exists()  # the mark of a directory of ours: only that is replaced
         if self.out.exists() and not replaced:
             if not self.out.is_dir() or any(self.out.iterdir()):
                 raise Refused(f"--out {self.out} exists and holds no run; choose another.")
+        return replaced
+
+    def clear(self) -> None:
+        """Delete the checkpoints."""
+        with self.manager() as manager:
+            for epoch in manager.all_steps():
+                manager.delete(epoch)
+
+    def begin(self, options: Options, tx: Any) -> bool:
+        """Save the options and the optimizer; return whether an earlier run had to make way."""
+        replaced = self.replaces()
         if replaced:
-            with self.manager() as manager:
-                for epoch in manager.all_steps():
-                    manager.delete(epoch)
+            self.clear()
             self.figure.unlink(missing_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
         self.save(options)
@@ -135,14 +157,14 @@ class Run:
         text = json.dumps(dataclasses.asdict(options), indent=2)
         self.options.write_text(text + "\n", encoding="utf-8")
 
-    def load(self, given: dict[str, Any]) -> tuple[Options, Any]:
+    def load(self, given: dict[str, Any]) -> tuple[Any, Any]:
         """Return the saved options and optimizer, if what is given now goes with them."""
         done = self.epochs_done()
         if not done or not self.options.exists():
             raise Refused(f"no checkpoint in {self.out} to resume; without --resume a run starts.")
         tx = read_optimizer(self.optimizer)
         try:
-            saved = Options(**json.loads(self.options.read_text(encoding="utf-8")))
+            saved = self.kind(**json.loads(self.options.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise Refused(f"{self.options}: {one_line(error)}") from error
         for key, value in given.items():

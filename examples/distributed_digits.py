@@ -1,0 +1,323 @@
+"""Train a small network on handwritten digits by replicas in processes of their own.
+
+    python examples/distributed_digits.py
+    python examples/distributed_digits.py --method diloco --period 20 --processes 2
+    python examples/distributed_digits.py --resume --processes 3
+    python examples/distributed_digits.py --mode vmap
+    srun python examples/distributed_digits.py --launcher cluster
+
+Without a cluster it starts --processes processes on this machine, each with a CPU for its device,
+that meet on the loopback interface. Every batch is divided over the replicas, but for the images
+that are left over. How they work together says --method: `sync`, `sync_replicas` and `zero1`
+exchange gradients at every step, the others parameters every --period steps. With --mode vmap one
+process simulates all of them.
+
+It leaves in --out the figure `training.png` (the loss, and how far replicas are apart), checkpoints
+of the last epochs with the state of every replica, `options.json`, and `optimizer.json`, the
+optimizer of a replica as a config. A run that was stopped goes on with --resume: with as many
+processes to the same parameters, bit for bit, and with any other number of them too.
+
+In a cluster, the launcher starts this script once for each process, in a directory that all of them
+see. Every device is a replica.
+"""
+
+import argparse
+import dataclasses
+import os
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from command_line import Refused, one_line
+from digits import Data, load_data
+from digits_run import given, over_lines
+from distributed_join import in_cluster, join_cluster, join_local
+from distributed_launch import Died, Said, launch
+from distributed_methods import AXIS, Sent, evaluated, make_method, resized
+from distributed_run import History, Options, Run, draw, parse, restore, save, table, title
+from jax import lax
+from jax.experimental import multihost_utils
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from train_digits import Diverged, Net, batches, check_finite, make_optimizer, measure
+
+import gradxform.distributed as gd
+from gradxform.distributed import hlo
+
+NAME = "distributed_digits.py"
+MEASURED = 64  # times an epoch at most, how far replicas are apart
+
+Carry = dict[str, Any]  # "params" and "state" of all replicas
+
+
+# -------------------------------------------------------------------- what runs on every replica
+
+
+def programs(tx: Any, r: gd.Replicas) -> tuple[Any, Any, Any]:
+    """Return a step, an evaluation and a measurement, each written for one replica."""
+
+    def train_step(carry: Carry, batch: Data) -> tuple[Carry, dict[str, Any]]:
+        params, state = carry["params"], carry["state"]
+        (loss, accuracy), grads = jax.value_and_grad(measure, has_aux=True)(params, batch)
+        params, state = tx.step(grads, state, params)
+        return {"params": params, "state": state}, {"loss": loss, "accuracy": accuracy}
+
+    def evaluate(carry: Carry, data: Data) -> dict[str, Any]:
+        together = evaluated(tx, carry["params"], carry["state"])
+        return {"together": measure(together, data), "single": measure(carry["params"], data)}
+
+    def distances(several: list[Any]) -> jax.Array:
+        flat = [jnp.concatenate([jnp.ravel(x) for x in jax.tree.leaves(p)]) for p in several]
+        mean = lax.pmean(jnp.stack(flat), AXIS)
+        return jnp.linalg.norm(jnp.stack(flat) - mean, axis=1) / jnp.linalg.norm(mean, axis=1)
+
+    return r.wrap(train_step), r.wrap(evaluate), r.wrap(distances)
+
+
+# ----------------------------------------------------------------------------------- the training
+
+
+class Prepared(NamedTuple):
+    """What a run begins with."""
+
+    options: Options
+    inner: Any  # the optimizer of a replica
+    tx: Any  # that of all
+
+
+def prepare(args: argparse.Namespace, run: Run, images: int, n: int | None) -> Prepared:
+    """Return what the command line and an earlier run say; nothing is written.
+
+    Args:
+      args: the command line.
+      run: its directory.
+      images: how many there are to train on.
+      n: how many replicas; None where the options say it.
+    """
+    if args.resume:
+        options, inner = run.load(given(args, Options))
+    else:
+        run.replaces()  # or refuses
+        options, inner = Options(**given(args, Options)), None
+    n = n or options.processes
+    if not n <= options.batch_size <= images:
+        raise Refused(
+            f"--batch-size {options.batch_size}: must be from {n}, an image for each replica, to "
+            f"{images}, the training images."
+        )
+    steps = options.epochs * (images // options.batch_size)
+    if inner is None:
+        inner, said = make_optimizer(options, steps)
+        rate = {"learning_rate": said.learning_rate, "schedule": said.schedule}
+        options = dataclasses.replace(options, **rate)
+    tx = make_method(options.method, inner, options.period, n, steps)
+    return Prepared(dataclasses.replace(options, processes=n), inner, tx)
+
+
+def start(args: argparse.Namespace, run: Run, n: int | None) -> None:
+    """Train in this process, alone or as one of several."""
+    began = time.perf_counter()
+    data = load_data()
+    ready = prepare(args, run, len(data[0].labels), n)
+    options = ready.options
+    r = gd.Replicas(AXIS, n=options.processes, mode=options.mode)
+    params = Net().init(jax.random.key(options.seed), data[0].images[:1])
+    all_programs = programs(ready.tx, r)
+    try:
+        carry = {"params": r.replicate(params)}
+        carry["state"] = r.wrap(ready.tx.init)(carry["params"])
+        # Traced here, so that an optimizer that does not fit is refused before anything is written.
+        first = divided(r, next(batches(data[0], options, 1)))
+        lowered = all_programs[0].lower(carry, first)
+    except (ValueError, TypeError) as error:
+        raise Refused(one_line(error)) from error
+    write_first(args, run, ready)
+    sent = Sent(ready.tx, r, hlo.copy_bytes(params), lowered)
+    history = train(run, r, ready, data, carry, all_programs, sent)
+    if jax.process_index():
+        return
+    accuracy = history["held_out_accuracy"][-1]
+    draw(run.figure, history, f"{title(options)}: held-out accuracy {accuracy:.4f}")
+    Console().print(table(options, history, sent))
+    print(
+        f"Held-out accuracy {accuracy:.4f} in {time.perf_counter() - began:.1f} s; wrote "
+        f"{run.figure}, {run.optimizer}, {run.options} and {run.checkpoints}/"
+    )
+
+
+def write_first(args: argparse.Namespace, run: Run, ready: Prepared) -> None:
+    """Write what a run begins with, by the first process."""
+    multihost_utils.sync_global_devices("all have read what is there")
+    if jax.process_index() == 0:
+        if args.resume:
+            run.save(ready.options)
+            done = f"after epoch {run.epochs_done()} of {ready.options.epochs}"
+            print(f"Resuming the run in {run.out} {done}.")
+        elif run.begin(ready.options, ready.inner):
+            print(f"Starting over in {run.out}: the earlier run there is replaced.")
+        print(over_lines(repr(ready.tx)), flush=True)
+    multihost_utils.sync_global_devices("all is written")
+
+
+def divided(r: gd.Replicas, batch: Data) -> Data:
+    """Return a batch divided over the replicas, without the few images that are left over."""
+    return r.split(Data(*(x[: len(x) - len(x) % r.n] for x in batch)))
+
+
+def train(
+    run: Run,
+    r: gd.Replicas,
+    ready: Prepared,
+    data: tuple[Data, Data],
+    carry: Carry,
+    all_programs: tuple[Any, Any, Any],
+    sent: Sent,
+) -> History:
+    """Train to the last epoch, from the last checkpoint if there is one; return the history."""
+    options, tx = ready.options, ready.tx
+    step, evaluate, distances = all_programs
+    held_out = r.replicate(data[1])
+    history: History = {}
+    first = jax.process_index() == 0
+    console = Console()
+    bar = Progress(
+        TextColumn("epoch"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=12),  # all fits in 80 columns
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (first and console.is_terminal),  # a log gets a line for each epoch instead
+    )
+    with run.manager() as manager, bar:
+        done = manager.latest_step() or 0
+        if done:
+            saved, history = restore(manager, done, carry)
+            carry = r.place(resized(tx, saved, r.n))
+            before = len(jax.tree.leaves(saved["params"])[0])
+            if first and before != r.n:
+                print(f"The checkpoint has {before} replicas; {r.n} go on.")
+        task = bar.add_task("", total=options.epochs, completed=done, numbers="compiling")
+        for epoch in range(done + 1, options.epochs + 1):
+            began = time.perf_counter()
+            steps, several = [], []
+            every = -(-(len(data[0].labels) // options.batch_size) // MEASURED)
+            for i, batch in enumerate(batches(data[0], options, epoch), 1):
+                carry, measured = step(carry, divided(r, batch))
+                steps.append(measured)
+                if i % every == 0:
+                    several.append(carry["params"])
+            # One transfer an epoch: until here Python runs ahead of the device.
+            steps = r.gather(steps)
+            seconds = (time.perf_counter() - began) / len(steps)
+            end = r.gather(evaluate(carry, held_out))
+            apart = r.gather(distances(several))
+            note(history, steps, end, apart, every)
+            check_finite([{"loss": float(np.mean(x["loss"]))} for x in steps], epoch)
+            total = len(history["loss"])
+            sent.note(history, total - len(steps) + 1, total)
+            history.setdefault("seconds", []).append(seconds)
+            save(manager, epoch, carry, history)
+            numbers = summary(history, len(steps))
+            bar.update(task, completed=epoch, numbers=numbers)
+            if first and not console.is_terminal:
+                print(f"epoch {epoch:>3}/{options.epochs}  {numbers}", flush=True)
+    return history
+
+
+def note(history: History, steps: list[Any], end: Any, apart: np.ndarray, every: int) -> None:
+    """Add what an epoch has measured, on all replicas, to the history."""
+
+    def add(name: str, *values: Any) -> None:
+        history.setdefault(name, []).extend(float(value) for value in values)
+
+    before = len(history.get("loss", []))
+    for name in ("loss", "accuracy"):
+        add(name, *(np.mean(measured[name]) for measured in steps))
+    # A device's share of a mean over all; what is the same on all is read from the first.
+    add("held_out_loss", end["together"][0][0])
+    add("held_out_accuracy", end["together"][1][0])
+    add("lowest", np.min(end["single"][1]))
+    add("highest", np.max(end["single"][1]))
+    add("distance", *np.sqrt(np.mean(np.square(apart), axis=0)))
+    add("distance_step", *(before + every * (i + 1) for i in range(apart.shape[1])))
+
+
+def summary(history: History, steps: int) -> str:
+    """Return the numbers of the last epoch in words."""
+    loss, accuracy = np.mean(history["loss"][-steps:]), history["held_out_accuracy"][-1]
+    return f"loss {loss:.4f} held-out {accuracy:.4f} apart {history['distance'][-1]:.4f}"
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def start_as_one_of_several(args: argparse.Namespace, run: Run) -> int:
+    """Train with other processes; return the exit code if all went well."""
+    try:
+        start(args, run, jax.device_count())
+        return 0
+    except (Refused, Diverged, OSError) as error:
+        code = fail(error)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a usual end would wait for the others, and they wait for this process
+
+
+def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
+    """Start processes on this machine, or simulate them in this one."""
+    jax.config.update("jax_platforms", "cpu")
+    options = prepare(args, run, len(load_data()[0].labels), args.processes).options
+    if options.mode == "vmap":
+        start(args, run, options.processes)
+    else:
+        launch(__file__, argv, options.processes, args.timeout, f"{NAME}: ")
+
+
+def fail(error: Exception) -> int:
+    """Say on one line what went wrong; return the exit code."""
+    print(f"{NAME}: error: {one_line(error)}", file=sys.stderr)
+    return 1 if isinstance(error, Diverged | Died) else 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example; return the exit code."""
+    args = None
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        args = parse(argv, (__doc__ or "").split("\n")[0])
+        run = Run(args.out)
+        if args.process_id is not None:
+            join_local(args.coordinator, args.processes, args.process_id, args.heartbeat)
+            return start_as_one_of_several(args, run)
+        alone = args.launcher == "local" or args.processes or not in_cluster()
+        if args.launcher == "cluster" or not alone:
+            join_cluster(args.heartbeat)
+            return start_as_one_of_several(args, run)
+        start_all(argv, args, run)
+    except Said as error:
+        print(error.args[0], file=sys.stderr)
+        return error.args[1]
+    except (Refused, Diverged, Died, OSError) as error:
+        return fail(error)
+    except KeyboardInterrupt:
+        go_on = "no epoch was saved."
+        if args and (done := Run(args.out).epochs_done()):
+            command = f"python examples/{NAME} --resume --out {shlex.quote(str(args.out))}"
+            go_on = f"epoch {done} is saved; go on with: {command}"
+        print(f"{NAME}: interrupted; {go_on}", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Starting processes on this machine, which end together."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Died(Exception):
+    """A process ended before its time, or all took too long."""
+
+
+class Said(Exception):
+    """A process has refused or given up, and said why: its line, and its exit code."""
+
+
+def launch(
+    script: str, argv: Sequence[str], processes: int, timeout: float | None, name: str
+) -> None:
+    """Run processes of a script on this machine to their end; kill all when one fails.
+
+    Args:
+      script: the path of the script.
+      argv: its arguments; each process gets its own number and where to meet.
+      processes: how many.
+      timeout: seconds after which all are killed.
+      name: how a line begins by which a process says why it gives up.
+
+    Raises:
+      Said: if a process has given up and said why.
+      Died: if one ended in any other way, or all took too long.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the `finally`
+    logs = Path(tempfile.mkdtemp(prefix="distributed_digits-"))
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        argv = [*argv, "--processes", str(processes), "--coordinator", address]
+        for i in range(processes):
+            command = [sys.executable, script, *argv, "--process-id", str(i)]
+            started.append(_start(command, logs / f"{i}.txt", talks=i == 0))
+        _watch(started, timeout, logs, name)
+    except Died as error:  # what they have written is worth reading
+        raise Died(f"{error} What they said is in {logs}/.") from error
+    except BaseException:
+        shutil.rmtree(logs)
+        raise
+    else:
+        shutil.rmtree(logs)
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.wait()
+            process.stdin.close()  # type: ignore[union-attr]
+        signal.signal(signal.SIGTERM, before)
+
+
+def _start(command: list[str], path: Path, talks: bool) -> subprocess.Popen[bytes]:
+    """Start a process with one device, a CPU; its messages go to a file."""
+    count = r"--xla_force_host_platform_device_count=\d+"
+    flags = re.sub(count, "", os.environ.get("XLA_FLAGS", "")).strip()
+    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    with path.open("wb") as log:
+        return subprocess.Popen(
+            command,
+            env=env | {"JAX_PLATFORMS": "cpu"} | ({"XLA_FLAGS": flags} if flags else {}),
+            stdin=subprocess.PIPE,  # closed when this process ends, however it does
+            stdout=None if talks else log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches this process only
+        )
+
+
+def _watch(
+    started: list[subprocess.Popen[bytes]], timeout: float | None, logs: Path, name: str
+) -> None:
+    """Wait for all to end well."""
+    deadline = time.monotonic() + (timeout or float("inf"))
+    while True:
+        codes = [process.poll() for process in started]
+        if codes == [0] * len(codes):
+            return
+        found = []
+        for i, code in enumerate(codes):
+            if code:
+                lines = (logs / f"{i}.txt").read_text("utf-8", "replace").splitlines()
+                found.append(_why(f"process {i} of {len(codes)}", code, lines, name))
+        if found:
+            raise min(found, key=lambda f: f[0])[1]
+        if time.monotonic() > deadline:
+            raise Died(f"not done after {timeout:g} s; killed the {len(codes)} processes.")
+        time.sleep(0.02)
+
+
+def _why(who: str, code: int, lines: list[str], name: str) -> tuple[int, Exception]:
+    """Return why a process failed, after how likely another was the cause: 0 is by itself."""
+    said = [line for line in lines if line.startswith(name)]
+    if code > 0 and said:
+        return 0, Said(said[-1], code)
+    if code < 0:  # JAX aborts those whose peer is gone
+        rank = 3 if -code == signal.SIGABRT else 1
+        return rank, Died(f"{who} was killed by {signal.Signals(-code).name}.")
+    errors = [line.strip() for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    how = ". ".join([f"{who} ended with exit code {code}", *errors[-1:]])
+    return 2, Died(how.rstrip(".") + ".")
+
+
+def end_with_parent() -> None:
+    """Wait in a process that was started here for the one that started it; end with it."""
+    while os.read(0, 1):  # until the other end of the pipe is closed
+        pass
+    os._exit(1)

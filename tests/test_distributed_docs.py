@@ -1,0 +1,65 @@
+"""The code of docs/distributed.md runs as it stands, in every mode."""
+
+import pathlib
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gradxform as gx
+import gradxform.distributed as gd
+from tests.distributed_modes import MODES
+
+PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "distributed.md").read_text()
+LOOP, TWO_PROGRAMS, RESIZING = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+START = {"w": np.linspace(-1, 1, 3, dtype=np.float32)}
+
+
+def loss_fn(params, batch):
+    return jnp.mean((batch @ params["w"] - batch[:, 0]) ** 2)
+
+
+def scope():
+    batches = np.random.default_rng(0).normal(size=(23, 16, 3)).astype(np.float32)
+    return {"loss_fn": loss_fn, "params": START, "batches": list(batches)}
+
+
+def simulated(n):
+    """The parameters of all replicas after the loop, one replica after the other."""
+    tx, all_batches = gx.adam(1e-2), scope()["batches"]
+    many = [(START, tx.init(START)) for _ in range(n)]
+    for t, batch in enumerate(all_batches, 1):
+        for i, part in enumerate(np.split(batch, n)):
+            params, state = many[i]
+            x = part.astype(np.float64)
+            g = 2 / len(x) * x.T @ (x @ params["w"].astype(np.float64) - x[:, 0])
+            updates, state = tx.update({"w": g.astype(np.float32)}, state, params)
+            many[i] = {"w": np.asarray(params["w"] + updates["w"])}, state
+        if t % 10 == 0:
+            mean = {"w": np.mean([params["w"] for params, _ in many], axis=0)}
+            many = [(mean, state) for _, state in many]
+    return np.stack([params["w"] for params, _ in many])
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_the_loop_trains_in_every_mode(mode):
+    assert len(LOOP.strip().splitlines()) <= 25
+    made = ", ".join(f"{k}={v!r}" for k, v in MODES[mode].items())
+    code = LOOP.replace('mode="shard_map")  # or', f"{made})  # or")
+    assert made in code
+    inside = scope()
+    exec(code, inside)
+    np.testing.assert_allclose(inside["params"]["w"], simulated(8), rtol=0, atol=1e-5)
+    assert int(inside["state"].global_step) == 2
+
+
+def test_two_programs_and_another_number_of_replicas():
+    inside = scope()
+    exec(LOOP.replace("for batch in batches:", "for batch in ():"), inside)
+    exec(TWO_PROGRAMS, inside)
+    np.testing.assert_allclose(inside["params"]["w"], simulated(8), rtol=0, atol=1e-5)
+    inside["replicas"] = gd.Replicas("replica", n=3)
+    exec(RESIZING, inside)
+    mean = np.mean(inside["params"]["w"], axis=0)
+    np.testing.assert_allclose(inside["carry"]["params"]["w"], [mean] * 3, rtol=1e-6)
