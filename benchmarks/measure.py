@@ -41,7 +41,10 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def interleave(
-    calls: Mapping[str, Callable[[], Any]], budget: Budget, warmups: int = 2
+    calls: Mapping[str, Callable[[], Any]],
+    budget: Budget,
+    warmups: int = 2,
+    pause: float = 0.0,
 ) -> dict[str, list[float]]:
     """Time calls in turn, a, b, a, b, ..., so that noise hits all alike.
 
@@ -49,6 +52,8 @@ def interleave(
       calls: what to time, by name. Each keeps its own state from call to call.
       budget: how many rounds.
       warmups: rounds that are not counted.
+      pause: seconds to wait before each call, where one leaves work behind that another should not
+        pay for: a quarter of a gigabyte given back to the system takes longer than a short step.
 
     Returns:
       For each name its samples in seconds; those of equal index were taken side by side.
@@ -61,6 +66,8 @@ def interleave(
     rounds, start = 0, time.perf_counter()
     while not budget.exhausted(rounds, time.perf_counter() - start):
         for name, call in calls.items():
+            if pause:
+                time.sleep(pause)
             samples[name].append(timed(call)[0])
         rounds += 1
     return samples

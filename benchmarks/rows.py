@@ -32,7 +32,7 @@ LARGEST_DENSE = 1_000_000
 FLAT_FROM = 100_000
 # So that no batch finds its rows in a cache because the one before had them.
 BATCHES = 16
-SECONDS, LINGER = 20.0, 4.0
+SECONDS, LINGER, PAUSE = 20.0, 4.0, 0.02
 
 
 def loss(params: Any, ids: Any) -> Any:
@@ -128,7 +128,7 @@ def _case(n: int, options: Options) -> dict[str, Any]:
             if figure == "step":
                 case["temp"][lib] = static_costs(compiled).get("temp", 0.0)
             calls[lib] = _stepper(compiled, params, state, batches, rest)
-        samples = interleave(calls, quiet)
+        samples = interleave(calls, quiet, pause=PAUSE)
         if THEIRS in samples:
             found = summarize(samples, THEIRS, OURS)
         else:

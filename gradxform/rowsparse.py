@@ -13,7 +13,7 @@ import numpy as np
 
 from gradxform._compat import is_tracer, opaque, transparent
 from gradxform.errors import shown
-from gradxform.numerics import abs_sq, at_least_float32, cast, promote
+from gradxform.numerics import abs_sq, at_least_float32, cast, looked_up, promote
 from gradxform.types import Array
 
 MAX_ROWS = 2**31 - 2
@@ -166,9 +166,8 @@ class RowSparse(metaclass=_Named):
 
     def take(self, array: Any) -> Array:
         """Return the rows of `array` that this touches, [n, ...]; of padding, any row."""
-        return (
-            jnp.asarray(array).at[self.indices].get(mode="clip", indices_are_sorted=self.coalesced)
-        )
+        at = jnp.asarray(array).at[self.indices]
+        return looked_up(at.get(mode="clip", indices_are_sorted=self.coalesced))
 
     def put(self, array: Any, rows: Array) -> Array:
         """Return `array` with these rows replaced; of rows that repeat, the last counts."""
