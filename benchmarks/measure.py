@@ -44,7 +44,7 @@ def interleave(
     calls: Mapping[str, Callable[[], Any]],
     budget: Budget,
     warmups: int = 2,
-    pause: float = 0.0,
+    streak: int = 1,
 ) -> dict[str, list[float]]:
     """Time calls in turn, a, b, a, b, ..., so that noise hits all alike.
 
@@ -52,8 +52,9 @@ def interleave(
       calls: what to time, by name. Each keeps its own state from call to call.
       budget: how many rounds.
       warmups: rounds that are not counted.
-      pause: seconds to wait before each call, where one leaves work behind that another should not
-        pay for: a quarter of a gigabyte given back to the system takes longer than a short step.
+      streak: how many calls of a kind in a row are counted. Of more than one, as in training, the
+        first is not: it pays for what the other kind left, which is full caches and memory still
+        to be given back, and that takes longer than a short step.
 
     Returns:
       For each name its samples in seconds; those of equal index were taken side by side.
@@ -66,10 +67,10 @@ def interleave(
     rounds, start = 0, time.perf_counter()
     while not budget.exhausted(rounds, time.perf_counter() - start):
         for name, call in calls.items():
-            if pause:
-                time.sleep(pause)
-            samples[name].append(timed(call)[0])
-        rounds += 1
+            if streak > 1:
+                timed(call)
+            samples[name] += [timed(call)[0] for _ in range(streak)]
+        rounds += streak
     return samples
 
 

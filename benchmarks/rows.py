@@ -3,6 +3,7 @@
 import gc
 import itertools
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ QUICK_SIZES = (1_000, 16_000)
 LARGEST_DENSE = 1_000_000
 # Over these the row-sparse step should not depend on the size of the table.
 FLAT_FROM = 100_000
-# So that no batch finds its rows in a cache because the one before had them.
-BATCHES = 16
-SECONDS, LINGER, PAUSE = 20.0, 4.0, 0.02
+# So that no batch finds its rows in a cache because one before had them.
+BATCHES = 64
+SECONDS, LINGER, STREAK = 20.0, 4.0, 8
 
 
 def loss(params: Any, ids: Any) -> Any:
@@ -86,22 +87,21 @@ def run(options: Options, job: Job) -> Results:
         "cases": [],
     }
     sizes = QUICK_SIZES if options.quick else SIZES
-    job.plan(len(sizes))
+    job.plan(len(sizes) + 1)
     for n in sizes:
         job.begin(f"{n} rows")
         results["cases"].append(_case(n, options))
         job.save(results)
         job.advance()
-    results["summary"] = _summary(results["cases"])
+    job.begin("row-sparse steps of all sizes in turns")
+    results["alone"] = _alone([n for n in sizes if n >= FLAT_FROM] or sizes, options)
+    results["summary"] = _summary(results)
     job.save(results)
+    job.advance()
     return results
 
 
 def _case(n: int, options: Options) -> dict[str, Any]:
-    rng = np.random.default_rng(options.seed)
-    ids = QUICK_IDS if options.quick else IDS
-    batches = [jnp.asarray(rng.integers(0, n, ids), jnp.int32) for _ in range(BATCHES)]
-    values = jnp.asarray(rng.normal(size=(ids, WIDTH)), jnp.float32)
     steps = make_steps(n)
     if n > LARGEST_DENSE:
         del steps[THEIRS]
@@ -112,23 +112,13 @@ def _case(n: int, options: Options) -> dict[str, Any]:
         "temp": {},
         "figures": {},
     }
-    quiet = Budget(
-        options.repeats, min(5, options.repeats), SECONDS, 0 if options.quick else LINGER
-    )
-    for figure, rest in (("step", ()), ("update", (values,))):
+    for figure in ("step", "update"):
         calls = {}
         for lib, made in steps.items():
-            params = {
-                "table": jax.random.normal(jax.random.key(options.seed), (n, WIDTH)),
-                "kernel": jnp.ones((WIDTH, HIDDEN)) / WIDTH,
-            }
-            state = jax.tree.map(jnp.copy, made["init"](params))
-            jitted = jax.jit(made[figure], donate_argnums=(0, 1))
-            compiled = jitted.lower(params, state, batches[0], *rest).compile()
+            calls[lib], temp = _prepare(made, figure, n, options)
             if figure == "step":
-                case["temp"][lib] = static_costs(compiled).get("temp", 0.0)
-            calls[lib] = _stepper(compiled, params, state, batches, rest)
-        samples = interleave(calls, quiet, pause=PAUSE)
+                case["temp"][lib] = temp
+        samples = interleave(calls, _budget(options), streak=STREAK)
         if THEIRS in samples:
             found = summarize(samples, THEIRS, OURS)
         else:
@@ -137,6 +127,40 @@ def _case(n: int, options: Options) -> dict[str, Any]:
         del calls
         gc.collect()
     return case
+
+
+def _alone(sizes: Sequence[int], options: Options) -> dict[str, Any]:
+    """Time row-sparse steps of several sizes in turns, without a dense one that empties caches."""
+    calls = {str(n): _prepare(make_steps(n)[OURS], "step", n, options)[0] for n in sizes}
+    samples = interleave(calls, _budget(options), streak=STREAK)
+    return {
+        "unit": "s",
+        "samples": samples,
+        "median": {n: float(np.median(values)) for n, values in samples.items()},
+    }
+
+
+def _budget(options: Options) -> Budget:
+    linger = 0 if options.quick else LINGER
+    return Budget(options.repeats, min(5, options.repeats), SECONDS, linger)
+
+
+def _prepare(made: dict[str, Any], figure: str, n: int, options: Options) -> tuple[Any, float]:
+    """Return a call of a compiled step or update on n rows, and its temporary bytes."""
+    rng = np.random.default_rng(options.seed)
+    ids = QUICK_IDS if options.quick else IDS
+    batches = [jnp.asarray(rng.integers(0, n, ids), jnp.int32) for _ in range(BATCHES)]
+    values = jnp.asarray(rng.normal(size=(ids, WIDTH)), jnp.float32)
+    rest = (values,) if figure == "update" else ()
+    params = {
+        "table": jax.random.normal(jax.random.key(options.seed), (n, WIDTH)),
+        "kernel": jnp.ones((WIDTH, HIDDEN)) / WIDTH,
+    }
+    state = jax.tree.map(jnp.copy, made["init"](params))
+    jitted = jax.jit(made[figure], donate_argnums=(0, 1))
+    compiled = jitted.lower(params, state, batches[0], *rest).compile()
+    temp = static_costs(compiled).get("temp", 0.0)
+    return _stepper(compiled, params, state, batches, rest), temp
 
 
 def _stepper(compiled: Any, params: Any, state: Any, batches: list[Any], rest: tuple[Any, ...]):
@@ -151,15 +175,12 @@ def _stepper(compiled: Any, params: Any, state: Any, batches: list[Any], rest: t
     return step
 
 
-def _summary(cases: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(results: Results) -> dict[str, Any]:
     """Return how flat the row-sparse step is, and from which size on it is the faster one."""
-    medians = {case["rows"]: case["figures"]["step"]["median"] for case in cases}
-    large = [m[OURS] for n, m in medians.items() if n >= FLAT_FROM]
+    medians = {case["rows"]: case["figures"]["step"]["median"] for case in results["cases"]}
+    alone = results["alone"]["median"].values()
     both = sorted((n, m[THEIRS] / m[OURS]) for n, m in medians.items() if THEIRS in m)
-    return {
-        "flat": max(large) / min(large) if large else None,
-        "break_even_rows": _crossing(both),
-    }
+    return {"flat": max(alone) / min(alone), "break_even_rows": _crossing(both)}
 
 
 def _crossing(speedups: list[tuple[int, float]]) -> float | None:
@@ -198,12 +219,13 @@ def show(results: Results, console: Console) -> None:
         if case["rows"] >= FLAT_FROM and case["temp"][OURS] >= case["table_bytes"]:
             console.print(f"{case['rows']} rows: a copy of the table!", style="bold red")
     summary = results["summary"]
-    if summary["flat"]:
-        console.print(
-            f"Slowest over fastest row-sparse step from {FLAT_FROM:,} rows on: "
-            f"{summary['flat']:.2f}.",
-            highlight=False,
-        )
+    alone = results["alone"]["median"]
+    console.print(
+        "Row-sparse steps by themselves, sizes in turns: "
+        + ", ".join(f"{int(n):,} rows {show_value(t, 's')}" for n, t in alone.items())
+        + f"; slowest over fastest {summary['flat']:.2f}.",
+        highlight=False,
+    )
     if summary["break_even_rows"]:
         console.print(
             f"Row-sparse is faster from {summary['break_even_rows']:,.0f} rows on "
