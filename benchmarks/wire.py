@@ -39,6 +39,7 @@ def methods() -> dict[str, tuple[Any, int]]:
     """Return the transforms with Adam inside, and the steps from one exchange to the next."""
     adam, axis = gx.adam(1e-3), "replica"
     pieces = gd.diloco(adam, axis, period=PERIOD, fragments=FRAGMENTS)
+    waiting = gd.diloco(adam, axis, period=PERIOD, fragments=FRAGMENTS, delay=1, blend=0.5)
     return {
         "tower": (gd.tower(adam, axis), 1),
         "sync_replicas": (gd.sync_replicas(adam, axis), 1),
@@ -47,6 +48,7 @@ def methods() -> dict[str, tuple[Any, int]]:
         "agn": (gd.agn(adam, axis, period=PERIOD), PERIOD),
         "diloco": (gd.diloco(adam, axis, period=PERIOD), PERIOD),
         f"diloco, {FRAGMENTS} fragments": (pieces, PERIOD // FRAGMENTS),
+        f"diloco, {FRAGMENTS} fragments, delay": (waiting, PERIOD // FRAGMENTS),
     }
 
 

@@ -72,6 +72,14 @@ RULES = {
         gd.diloco(SGD, "replica", period=3),
         lambda g: ref.outer(wide(), g, 3, 0.7, 0.9, nesterov=True),
     ),
+    "diloco/delay": (
+        gd.diloco(SGD, "replica", period=4, delay=2),
+        lambda g: ref.outer(wide(), g, 4, 0.7, 0.9, nesterov=True, delay=2),
+    ),
+    "diloco/blend": (
+        gd.diloco(SGD, "replica", period=3, delay=1, blend=0.5),
+        lambda g: ref.outer(wide(), g, 3, 0.7, 0.9, nesterov=True, delay=1, blend=0.5),
+    ),
     "slowmo": (
         gd.slowmo(SGD, "replica", period=3, slow_learning_rate=0.8, slow_momentum=0.6),
         lambda g: ref.outer(wide(), g, 3, 0.8, 0.6),
@@ -122,6 +130,48 @@ def test_a_transform_of_optax_is_an_inner_one():
         *_, (params, _) = run(tx)
     *_, (expected, _) = run(gd.diloco(SGD, "replica", period=3))
     np.testing.assert_allclose(params, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_last_average_is_kept():
+    tx = gd.model_average(SGD, "replica", period=4, keep_center=True)
+    center = np.broadcast_to(start(), (N, 5, 2))
+    for t, (params, state) in enumerate(run(tx, form="step"), 1):
+        center = params if t % 4 == 0 else center
+        np.testing.assert_allclose(gd.eval_params(state)["w"], center, rtol=1e-6)
+    assert np.ptp(params, axis=0).max() == 0 and t == STEPS
+    with pytest.raises(ValueError, match=r"keep_center=True"):
+        gd.eval_params(gd.model_average(SGD, "replica").init({"w": jnp.zeros(2)}))
+
+
+@pytest.mark.parametrize("form", ["update", "step"])
+@pytest.mark.parametrize("mode", ["vmap", "shard_map"])
+@pytest.mark.parametrize(("delay", "blend"), [(0, 0.0), (1, 0.0), (1, 0.25)])
+def test_fragments_stream(delay, blend, mode, form):
+    tx = gd.outer(SGD, gx.sgd(0.7), "replica", period=6, fragments=3, delay=delay, blend=blend)
+    rng = np.random.default_rng(2)
+    shapes = {"a": (6, 2), "b": (5,), "c": (2, 2)}  # by size, as they take turns
+    begin = {k: rng.normal(size=s) for k, s in shapes.items()}
+    grads = [{k: rng.normal(size=(N, *s)) for k, s in shapes.items()} for _ in range(14)]
+    r = replicas(mode, N)
+    params = r.replicate(jax.tree.map(jnp.float32, begin))
+    state = r.wrap(tx.init)(params)
+
+    def step(params, state, g):
+        if form == "step":
+            return tx.step(g, state, params)
+        updates, state = tx.update(g, state, params)
+        return gx.apply_updates(params, updates), state
+
+    step = r.wrap(step)
+    vs = [np.broadcast_to(x, (N, *x.shape)) for x in begin.values()]
+    expected = ref.streaming(vs, [g.values() for g in grads], 6, 0.7, delay, blend)
+    for g, (local, anchors) in zip(grads, expected, strict=True):
+        params, state = step(params, state, r.place(jax.tree.map(np.float32, g)))
+        for p, x, v, center in zip(
+            params.values(), gd.eval_params(state).values(), local, anchors, strict=True
+        ):
+            np.testing.assert_allclose(p, v, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(x, [center] * N, rtol=1e-5, atol=1e-5)
 
 
 def test_fragments_take_turns():
@@ -367,7 +417,9 @@ def computations_with_collectives(program: str) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", ["jit", "shard_map"])
-@pytest.mark.parametrize("name", ["model_average", "elastic_average", "agn", "outer"])
+@pytest.mark.parametrize(
+    "name", ["model_average", "elastic_average", "agn", "outer", "outer/delay"]
+)
 def test_outside_of_exchanges_nothing_is_sent(name, mode):
     r = replicas(mode, N)
     kinds = {
@@ -375,6 +427,7 @@ def test_outside_of_exchanges_nothing_is_sent(name, mode):
         "elastic_average": gd.elastic_average(gx.adam(0.1), "replica", rho=0.1),
         "agn": gd.agn(gx.adam(0.1), "replica"),
         "outer": gd.diloco(gx.adam(0.1), "replica", period=10),
+        "outer/delay": gd.diloco(gx.adam(0.1), "replica", period=10, delay=3, blend=0.5),
     }
     tx = kinds[name]
     params = r.replicate({"w": jnp.ones((64, 8))})
@@ -385,7 +438,8 @@ def test_outside_of_exchanges_nothing_is_sent(name, mode):
     for sync in (False, True):  # two programs without a condition
         static = r.wrap(lambda p, s, g, sync=sync: tx.step(g, s, p, sync=sync))
         program = static.lower(params, state, params).compile().as_text()
-        assert "conditional" not in program
+        # What comes after a delay stays under a condition of its own, without an exchange.
+        assert ("conditional" in program) == (name == "outer/delay")
         assert bool(computations_with_collectives(program)) == sync
 
 

@@ -3,12 +3,15 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
+import jax
+
 from gradxform.base import transform
 from gradxform.distributed.axis import tree_pmean
-from gradxform.distributed.exchanging import Exchanging, is_multiple, zero_step
+from gradxform.distributed.exchanging import Exchanging, is_multiple, wide, zero_step
 from gradxform.errors import at_least
 from gradxform.numerics import safe_increment
-from gradxform.types import Array, Everywhere
+from gradxform.transforms.shared import copied
+from gradxform.types import Array, Everywhere, Slot
 
 
 class ModelAverageState(NamedTuple):
@@ -17,6 +20,7 @@ class ModelAverageState(NamedTuple):
     inner: Any  # per replica; the inner state
     schedule_step: Everywhere  # int32 scalar; steps since init
     global_step: Everywhere  # int32 scalar; how often replicas have averaged
+    center: Slot  # with keep_center: the last average, at least float32, the same on all; or None
 
 
 @transform
@@ -29,8 +33,9 @@ class model_average(Exchanging):
         p_i <- (1/N) sum_j p_j     if t is a multiple of `period`, or t <= warmup
 
     With a warm-up this is post-local SGD. The inner state stays each replica's own, as in
-    TensorFlow, unless it is averaged too. A replica is evaluated at its own parameters; after an
-    exchange all have the same.
+    TensorFlow, unless it is averaged too. After an exchange all replicas have the same parameters;
+    between exchanges, what to evaluate and to keep is the last average, if it is kept:
+    `eval_params(state)`.
 
     Under one program a slow device still delays every exchange.
 
@@ -40,6 +45,7 @@ class model_average(Exchanging):
       period: steps from one exchange to the next, at least 1. Keyword-only.
       warmup: how many first steps all end in an exchange, at least 0. Keyword-only.
       average_state: whether floating arrays of the inner state are averaged too. Keyword-only.
+      keep_center: whether the state keeps the last average, as TensorFlow does. Keyword-only.
       inner_axes: names of bound axes along which all devices have the same parameters: each then
         sends only its slice along `axis`, and gathers the others along these. Keyword-only.
 
@@ -57,6 +63,7 @@ class model_average(Exchanging):
     period: int = field(default=100, kw_only=True)
     warmup: int = field(default=0, kw_only=True)
     average_state: bool = field(default=False, kw_only=True)
+    keep_center: bool = field(default=False, kw_only=True)
     inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
 
     state_kind = ModelAverageState
@@ -67,8 +74,9 @@ class model_average(Exchanging):
         at_least(self, 0, "warmup")
 
     def init(self, params):
-        """Return the inner state and counts of 0."""
-        return ModelAverageState(self.inner.init(params), zero_step(), zero_step())
+        """Return the inner state, counts of 0 and the parameters as the last average."""
+        center = copied(params) if self.keep_center else None
+        return ModelAverageState(self.inner.init(params), zero_step(), zero_step(), center)
 
     def due(self, step: Array) -> Array:
         """Return whether replicas average after that many steps."""
@@ -80,4 +88,6 @@ class model_average(Exchanging):
         state = state._replace(global_step=safe_increment(state.global_step))
         if self.average_state:
             state = state._replace(inner=tree_pmean(state.inner, self.axis, self.inner_axes))
+        if self.keep_center:
+            state = state._replace(center=jax.tree.map(wide, mean))
         return mean, state

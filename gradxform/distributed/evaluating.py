@@ -16,7 +16,8 @@ def eval_params(state: Any) -> PyTree:
     replicas have the same).
 
     Args:
-      state: a state with an `ElasticAverageState`, `AgnState` or `OuterState` in it.
+      state: a state with an `ElasticAverageState`, `AgnState` or `OuterState` in it, or a
+        `ModelAverageState` that keeps its centre.
 
     Raises:
       ValueError: if there is none, or more than one.
@@ -27,7 +28,7 @@ def eval_params(state: Any) -> PyTree:
         raise ValueError(
             f"eval_params: one state with a center or an anchor is wanted, {name_of(type(state))} "
             f"has {had}. Replicas that average are evaluated at their own parameters after an "
-            "exchange; those that step together have the same ones."
+            "exchange, or with keep_center=True; those that step together have the same ones."
         )
     return found[0]
 
@@ -35,7 +36,7 @@ def eval_params(state: Any) -> PyTree:
 def _centers(state: Any) -> list[PyTree]:
     names = getattr(state, "_fields", ())
     for name in CENTERS:
-        if name in names and "schedule_step" in names:
+        if name in names and "schedule_step" in names and getattr(state, name) is not None:
             return [getattr(state, name)]
     if isinstance(state, dict):
         return [c for part in state.values() for c in _centers(part)]

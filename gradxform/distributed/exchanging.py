@@ -48,6 +48,14 @@ class Exchanging(Transform, abc.ABC):
     def exchange(self, params: PyTree, state: Any, extra: dict[str, Any]) -> tuple[PyTree, Any]:
         """Return a replica's parameters and state after an exchange."""
 
+    def lands(self, step: Array) -> Any:
+        """Return whether after that many steps what an earlier exchange began is carried out."""
+        return False
+
+    def land(self, params: PyTree, state: Any) -> tuple[PyTree, Any]:
+        """Return parameters and state after that; without any exchange."""
+        raise NotImplementedError(f"{name_of(self)} has nothing to carry out later")
+
     def gradient(self, updates: PyTree, state: Any, params: PyTree) -> PyTree:
         """Return the gradient of a local step; by default the one given."""
         return updates
@@ -68,20 +76,25 @@ class Exchanging(Transform, abc.ABC):
           state: this replica's state.
           params: this replica's parameters.
           sync: True or False to say whether to exchange, for two compiled programs without a
-            condition; None to follow the schedule.
+            condition on it; None to follow the schedule.
           **extra: extra arguments of the inner transform.
         """
         u, state = self._local(updates, state, params, sync, extra)
 
-        def meet(state):
-            moved, state = self.exchange(apply_updates(params, u), state, extra)
-            us, treedef = jax.tree.flatten(u)
-            what = "the parameters have"
-            news, olds = (trees.align(self, u, treedef, x, what).leaves() for x in (moved, params))
-            change = [_difference(*leaf) for leaf in zip(news, olds, us, strict=True)]
-            return self._varying((jax.tree.unflatten(treedef, change), state))
+        def as_updates(change):
+            def changed(u, state):
+                moved, state = change(apply_updates(params, u), state)
+                us, treedef = jax.tree.flatten(u)
+                what = "the parameters have"
+                news, olds = (
+                    trees.align(self, u, treedef, x, what).leaves() for x in (moved, params)
+                )
+                parts = [_difference(*leaf) for leaf in zip(news, olds, us, strict=True)]
+                return jax.tree.unflatten(treedef, parts), state
 
-        return self._if_due(meet, lambda state: self._varying((u, state)), state, sync)
+            return changed
+
+        return self._exchanged(as_updates, u, state, sync, extra)
 
     def step(
         self, grads: PyTree, state: Any, params: PyTree, *, sync: Any = None, **extra: Any
@@ -98,16 +111,18 @@ class Exchanging(Transform, abc.ABC):
           **extra: extra arguments of the inner transform.
         """
         u, state = self._local(grads, state, params, sync, extra)
-        moved = apply_updates(params, u)
 
-        def meet(state):
-            met, state = self.exchange(moved, state, extra)
-            treedef = jax.tree.structure(u)  # where it has a hole, the parameter stays
-            news = trees.align(self, u, treedef, met, "the parameters have").leaves()
-            kept = trees.align(self, u, treedef, params, "the parameters have")
-            return self._varying((kept.rebuilt(news), state))
+        def assigned(change):
+            def changed(moved, state):
+                met, state = change(moved, state)
+                treedef = jax.tree.structure(u)  # where it has a hole, the parameter stays
+                news = trees.align(self, u, treedef, met, "the parameters have").leaves()
+                kept = trees.align(self, u, treedef, params, "the parameters have")
+                return kept.rebuilt(news), state
 
-        return self._if_due(meet, lambda state: self._varying((moved, state)), state, sync)
+            return changed
+
+        return self._exchanged(assigned, apply_updates(params, u), state, sync, extra)
 
     def _local(
         self, updates: PyTree, state: Any, params: PyTree, sync: Any, extra: dict[str, Any]
@@ -132,10 +147,25 @@ class Exchanging(Transform, abc.ABC):
         step = safe_increment(state.schedule_step)
         return u, self.stepped(g, state._replace(inner=inner, schedule_step=step))
 
-    def _if_due(self, meet: Any, go_on: Any, state: Any, sync: Any) -> Any:
-        if sync is not None:
-            return (meet if sync else go_on)(state)
-        return lax.cond(self.due(state.schedule_step), meet, go_on, state)
+    def _exchanged(
+        self, form: Any, tree: PyTree, state: Any, sync: Any, extra: dict[str, Any]
+    ) -> tuple[PyTree, Any]:
+        """Return updates or parameters, and the state, after what is due at this step."""
+        meet = form(lambda params, state: self.exchange(params, state, extra))
+        due = self.due(state.schedule_step) if sync is None else sync
+        made = self._if(due, meet, tree, state)
+        return self._if(self.lands(made[1].schedule_step), form(self.land), *made)
+
+    def _if(self, due: Any, change: Any, tree: PyTree, state: Any) -> tuple[PyTree, Any]:
+        def changed(tree, state):
+            return self._varying(change(tree, state))
+
+        def same(tree, state):
+            return self._varying((tree, state))
+
+        if isinstance(due, bool):
+            return (changed if due else same)(tree, state)
+        return lax.cond(due, changed, same, tree, state)
 
     def _varying(self, made: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
         """Mark what may differ between replicas, so that both branches are of one type."""

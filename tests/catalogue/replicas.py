@@ -44,12 +44,19 @@ def elastic(**more):
 
 WRAPPERS: dict[str, Case] = {
     "model_average": Case(alone(gd.model_average(gx.adam(0.1), "replica", period=2)), ADAM),
+    "model_average/center": Case(
+        alone(gd.model_average(gx.adam(0.1), "replica", period=2, keep_center=True)), ADAM
+    ),
     "elastic_average": Case(alone(elastic(period=2)), ADAM),
     "elastic_average/sequential": Case(alone(elastic(period=2, order="sequential")), ADAM),
     # A period that the steps here do not reach: at an exchange the centre steps, not the replica.
     "agn": Case(alone(gd.agn(gx.adam(0.1), "replica", period=99)), ADAM),
     "outer": Case(
         alone(gd.outer(gx.adam(0.1), gx.scale(-1.0), "replica", period=2)), ADAM, rtol=1e-4
+    ),
+    # What has waited is carried out later than the steps here.
+    "outer/delay": Case(
+        alone(gd.outer(gx.adam(0.1), gx.scale(-1.0), "replica", period=99, delay=98)), ADAM
     ),
     "tower": Case(alone(gd.tower(gx.adam(0.1), "replica")), ADAM),
     "sync_replicas": Case(alone(gd.sync_replicas(gx.adam(0.1), "replica")), ADAM),
@@ -73,6 +80,19 @@ REFUSED = [
         lambda: gd.outer(gx.adam(0.1), gx.sgd(1.0), "r", period=4, fragments=2, warmup=1),
         ValueError,
         ("warmup", "fragments"),
+    ),
+    (
+        lambda: gd.diloco(gx.adam(0.1), "r", period=9, fragments=3, delay=3),
+        ValueError,
+        ("delay", "3"),
+    ),
+    (lambda: gd.diloco(gx.adam(0.1), "r", delay=-1), ValueError, ("delay", "at least 0")),
+    (lambda: gd.diloco(gx.adam(0.1), "r", blend=0.5), ValueError, ("blend", "delay")),
+    (lambda: gd.diloco(gx.adam(0.1), "r", delay=1, blend=1.5), ValueError, ("blend", "1.5")),
+    (
+        lambda: gd.outer(gx.adam(0.1), gx.sgd(1.0), "r", period=4, delay=1, warmup=1),
+        ValueError,
+        ("delay", "warmup"),
     ),
     (lambda: gd.tower(gx.adam(0.1), ("x", "x")), ValueError, ("axis", "different")),
     (
