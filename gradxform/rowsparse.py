@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from gradxform._compat import is_tracer, opaque, transparent
 from gradxform.errors import shown
@@ -166,17 +167,16 @@ class RowSparse(metaclass=_Named):
 
     def take(self, array: Any) -> Array:
         """Return the rows of `array` that this touches, [n, ...]; of padding, any row."""
-        at = jnp.asarray(array).at[self.indices]
-        return looked_up(at.get(mode="clip", indices_are_sorted=self.coalesced))
+        array = jnp.asarray(array)
+        how = {"mode": "clip", "indices_are_sorted": self.coalesced}
+        return looked_up(array.at[self.indices].get(**how, out_sharding=_sharding(array, True)))
 
     def put(self, array: Any, rows: Array) -> Array:
         """Return `array` with these rows replaced; of rows that repeat, the last counts."""
+        array = jnp.asarray(array)
         indices = self.indices if self.coalesced else _last(self.indices, self.num_rows)
-        return (
-            jnp.asarray(array)
-            .at[indices]
-            .set(rows, mode="drop", indices_are_sorted=self.coalesced, unique_indices=True)
-        )
+        how = {"mode": "drop", "indices_are_sorted": self.coalesced, "unique_indices": True}
+        return array.at[indices].set(rows, **how, out_sharding=_sharding(array))
 
     def add_to(self, array: Any) -> Array:
         """Return `array` with the rows added, in its dtype."""
@@ -199,6 +199,7 @@ class RowSparse(metaclass=_Named):
                 mode="drop",
                 indices_are_sorted=self.coalesced,
                 unique_indices=self.coalesced,
+                out_sharding=_sharding(array),
             )
         # Rounded once, after all that belongs to a row is summed.
         rows = self.coalesce()
@@ -319,6 +320,14 @@ def _coalesced(indices: Array, values: Array, num_rows: int) -> tuple[Array, Arr
     summed = jnp.zeros(values.shape, wide).at[where].add(cast(values, wide))
     padding = _beside(unique >= num_rows, values)
     return unique, cast(jnp.where(padding, jnp.zeros_like(summed), summed), values.dtype)
+
+
+def _sharding(array: Array, rows: bool = False) -> NamedSharding | None:
+    """Return where an array lies, or rows of it, if its mesh is Explicit and wants to be told."""
+    where = jax.typeof(array).sharding
+    if AxisType.Explicit not in where.mesh.axis_types:
+        return None
+    return NamedSharding(where.mesh, PartitionSpec(None, *where.spec[1:])) if rows else where
 
 
 def _last(indices: Array, num_rows: int) -> Array:

@@ -67,3 +67,28 @@ def test_only_touched_rows_travel_and_the_numbers_are_those_of_one_device(place)
     # Rows of the gradient, of two slots and of the parameter, and the ids: not the table.
     rows = IDS * D * 4
     assert 0 < travelling_bytes(compiled.as_text()) < 8 * rows < N * D * 4
+
+
+@pytest.mark.parametrize("place", ["replicated", "divided by rows", "divided by columns"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_explicit_mesh_is_told_where_rows_lie(place, compiled):
+    spec = {**PLACES, "divided by columns": P(None, "x")}[place]
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Explicit,))
+    params, state, ids = start()
+    rows = jax.random.normal(jax.random.key(2), (IDS, D))
+
+    def update(params, state, ids, rows):
+        updates, state = TX.update({"table": RowSparse(ids, rows, N)}, state, params)
+        return gx.apply_updates(params, updates), state
+
+    alone = update(params, state, ids, rows)
+    with jax.set_mesh(mesh):
+
+        def put(x):
+            return jax.device_put(x, NamedSharding(mesh, spec if x.shape == (N, D) else P()))
+
+        run = jax.jit(update) if compiled else update
+        spread = run(*jax.tree.map(put, (params, state)), put(ids), put(rows))
+    for ours, theirs in zip(jax.tree.leaves(spread), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert spread[0]["table"].sharding.is_equivalent_to(NamedSharding(mesh, spec), 2)
