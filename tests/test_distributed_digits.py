@@ -246,8 +246,10 @@ def is_gone(pid):
 
 
 DRIVER = """
-import sys
+import signal, sys
 import distributed_launch
+# A shell that runs the tests in the background has them ignore SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 if "--process-id" not in sys.argv:
     distributed_launch.launch(__file__, [], 3, None, "me: ")
 import os, pathlib
