@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
@@ -473,6 +473,47 @@ def test_a_slow_axis_sees_one_slice_of_each():
     np.testing.assert_allclose(
         wrapped(tx)(params, grads)["w"], wrapped(flat)(params, grads)["w"], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("mode", ["shard_map", "jit"])
+def test_a_replica_may_be_divided_over_devices_of_its_own(mode):
+    both = jax.make_mesh((2, 4), ("replica", "fsdp"), axis_types=(AxisType.Auto,) * 2)
+    tx = gd.diloco(gx.sgd(0.1, momentum=0.9), "replica", period=3)
+    rng = np.random.default_rng(7)
+    params = {"w": np.float32(rng.normal(size=(32, 16))), "b": np.zeros(16, np.float32)}
+    batches = np.float32(rng.normal(size=(7, 8, 32)))
+
+    def train_step(params, state, x):
+        def loss(p):
+            return jnp.mean(jnp.tanh(x @ p["w"] + p["b"][None]) ** 2)
+
+        return tx.step(jax.grad(loss)(params), state, params)
+
+    def train(r, specs=None):
+        carry = r.replicate(params, specs)
+        carry = carry, r.wrap(tx.init)(carry)
+        step = r.wrap(train_step, donate_argnums=(0, 1))
+        lowered = step.lower(*carry, r.split(batches[0])) if r.mesh else None
+        for x in batches:
+            carry = step(*carry, r.split(x))
+        return carry, lowered
+
+    r = gd.Replicas("replica", ("fsdp",), both, mode=mode)
+    (new, state), lowered = train(r, {"w": P(None, "fsdp"), "b": P("fsdp")})
+    (expected, of_one), _ = train(gd.Replicas("replica", n=2, mode="vmap"))
+    for tree, other in ((new, expected), (gd.eval_params(state), gd.eval_params(of_one))):
+        for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+    for x in (new["w"], state.inner[0].trace["w"], state.anchor["w"], state.outer[0].trace["w"]):
+        assert x.sharding.is_equivalent_to(NamedSharding(both, P("replica", None, "fsdp")), 3)
+    # Two replicas exchange their quarters; beside that, only sums over a replica's devices travel.
+    wire, copy = gd.hlo.wire_bytes(lowered.compile()), gd.hlo.copy_bytes(params)
+    assert wire.peak - wire.always == pytest.approx(copy / 4, rel=1e-6)
+
+    with pytest.raises(ValueError, match=r"\['w'\] names \['replica'\].*'fsdp'"):
+        r.replicate(params, {"w": P("replica"), "b": P()})
+    with pytest.raises(ValueError, match="specs must have a PartitionSpec for each leaf"):
+        r.replicate(params, {"w": P()})
 
 
 def test_what_to_evaluate_is_found_in_any_chain():

@@ -3,6 +3,7 @@
 import pathlib
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import gradxform.distributed as gd
 from tests.distributed_modes import MODES
 
 PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "distributed.md").read_text()
-LOOP, TWO_PROGRAMS, RESIZING = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+LOOP, LARGE, TWO_PROGRAMS, RESIZING = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 START = {"w": np.linspace(-1, 1, 3, dtype=np.float32)}
 
 
@@ -63,3 +64,10 @@ def test_two_programs_and_another_number_of_replicas():
     exec(RESIZING, inside)
     mean = np.mean(inside["params"]["w"], axis=0)
     np.testing.assert_allclose(inside["carry"]["params"]["w"], [mean] * 3, rtol=1e-6)
+
+
+def test_a_replica_larger_than_a_device():
+    inside = {"gd": gd, "jax": jax, "params": {"kernel": np.ones((3, 8)), "bias": np.ones(8)}}
+    exec(LARGE, inside)
+    shards = {k: x.addressable_shards[0].data.shape for k, x in inside["params"].items()}
+    assert shards == {"kernel": (1, 3, 2), "bias": (1, 2)}

@@ -9,42 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from gradxform.distributed.everywhere import is_shared
 from gradxform.errors import did_you_mean, shown
-from gradxform.running import marked_fields
-from gradxform.types import Everywhere, PyTree
+from gradxform.trees import path_at
+from gradxform.types import PyTree
 
 MODES = ("shard_map", "pmap", "jit", "vmap")
-
-
-def is_shared(tree: PyTree) -> list[bool]:
-    """Return for every leaf whether it is the same on all replicas and has no axis of them.
-
-    Those are the fields of states that are annotated `Everywhere`; they are found wherever a state
-    stands in the tree.
-    """
-    flags: list[bool] = []
-    _visit(tree, False, flags)
-    return flags
-
-
-def _visit(x: Any, shared: bool, flags: list[bool]) -> None:
-    opened = jax.tree_util.default_registry.flatten_one_level(x)
-    if opened is None:
-        flags.append(shared)
-        return
-    marked: tuple[str, ...] = ()
-    names = getattr(type(x), "_fields", None)
-    if names is not None and hasattr(type(x), "__annotations__"):
-        marked = _marks(type(x))
-    for i, child in enumerate(opened[0]):
-        _visit(child, shared or (names is not None and names[i] in marked), flags)
-
-
-def _marks(cls: type) -> tuple[str, ...]:
-    try:
-        return marked_fields(cls, Everywhere)
-    except (NameError, TypeError, AttributeError):  # annotations of another package, as strings
-        return ()
 
 
 class Replicas:
@@ -123,14 +93,19 @@ class Replicas:
 
     # ------------------------------------------------------------------------------ placing data
 
-    def sharding(self, shared: bool = False) -> NamedSharding | None:
-        """Return where an array with an axis of replicas (or one for all) lies; None for vmap."""
+    def sharding(self, shared: bool = False, inner: Any = ()) -> NamedSharding | None:
+        """Return where an array with an axis of replicas (or one for all) lies; None for vmap.
+
+        Args:
+          shared: whether it has no axis of replicas.
+          inner: how one replica's array is divided over inner axes, a `PartitionSpec`.
+        """
         if self.mesh is None or self.mode == "vmap":
             return None
-        return _spread(self.mesh, None if shared else self.axis)
+        return _spread(self.mesh, None if shared else self.axis, inner)
 
-    def _place(self, x: Any, shared: bool = False) -> Any:
-        sharding = self.sharding(shared)
+    def _place(self, x: Any, shared: bool = False, inner: Any = ()) -> Any:
+        sharding = self.sharding(shared, inner)
         if sharding is None:
             return jnp.asarray(x)
         if sharding.is_fully_addressable:
@@ -141,21 +116,54 @@ class Replicas:
         whole = np.asarray(x)  # every process has all of it, and keeps what its devices hold
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
-    def place(self, tree: PyTree) -> PyTree:
-        """Return arrays that have an axis of replicas, [N, ...], each replica's on its device."""
+    def _inner(self, tree: PyTree, specs: PyTree) -> list[Any]:
+        """Return for every leaf how it is divided over inner axes."""
         leaves, treedef = jax.tree.flatten(tree)
-        flags = is_shared(tree)
-        made = [self._place(x, shared) for x, shared in zip(leaves, flags, strict=True)]
-        return jax.tree.unflatten(treedef, made)
+        if specs is None:
+            return [()] * len(leaves)
+        found, other = jax.tree.flatten(specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+        if other != treedef:
+            raise ValueError(
+                f"Replicas: specs must have a PartitionSpec for each leaf of the tree, {treedef}, "
+                f"got {other}."
+            )
+        for i, spec in enumerate(found):
+            entries = [(e,) if isinstance(e, str) else tuple(e or ()) for e in spec]
+            names = {name for entry in entries for name in entry}
+            if not names <= set(self.inner_axes):
+                raise ValueError(
+                    f"Replicas: the spec of {path_at(tree, i)} names {sorted(names)}, of which not "
+                    f"all are inner_axes, {self.inner_axes}; the axis of replicas is left out."
+                )
+        return found
 
-    def replicate(self, tree: PyTree) -> PyTree:
-        """Return N copies of every array, stacked along a new leading axis, one on each replica."""
+    def place(self, tree: PyTree, specs: PyTree = None) -> PyTree:
+        """Return arrays that have an axis of replicas, [N, ...], each replica's on its devices.
+
+        Args:
+          tree: the arrays.
+          specs: for every leaf a `PartitionSpec` that says how one replica's array is divided over
+            inner axes; None: not at all.
+        """
+        leaves, treedef = jax.tree.flatten(tree)
+        kinds = zip(leaves, is_shared(tree), self._inner(tree, specs), strict=True)
+        return jax.tree.unflatten(treedef, [self._place(*kind) for kind in kinds])
+
+    def replicate(self, tree: PyTree, specs: PyTree = None) -> PyTree:
+        """Return N copies of every array, stacked along a new leading axis, one on each replica.
+
+        Args:
+          tree: the arrays of one replica.
+          specs: as for `place`.
+        """
         leaves, treedef = jax.tree.flatten(tree)
         made = [
-            self._place(jnp.array(x, copy=True), True)
+            self._place(jnp.array(x, copy=True), True, inner)
             if shared
-            else self._place(jnp.broadcast_to(x, (self.n, *jnp.shape(x))))
-            for x, shared in zip(leaves, is_shared(tree), strict=True)
+            else self._place(jnp.broadcast_to(x, (self.n, *jnp.shape(x))), False, inner)
+            for x, shared, inner in zip(
+                leaves, is_shared(tree), self._inner(tree, specs), strict=True
+            )
         ]
         return jax.tree.unflatten(treedef, made)
 
@@ -289,8 +297,8 @@ class Replicas:
         return jax.tree.unflatten(treedef, specs)
 
 
-def _spread(mesh: Mesh, axis: str | None) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec() if axis is None else PartitionSpec(axis))
+def _spread(mesh: Mesh, axis: str | None, inner: Any = ()) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*([] if axis is None else [axis]), *inner))
 
 
 def _pmapped(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform import trees
-from gradxform.distributed.replicas import is_shared
+from gradxform.distributed.everywhere import is_shared
 from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.numerics import at_least_float32
 from gradxform.types import PyTree
