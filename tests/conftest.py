@@ -3,6 +3,7 @@
 import importlib.metadata
 import itertools
 import os
+from pathlib import Path
 
 # Before JAX looks at its devices.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -31,11 +32,14 @@ hypothesis.settings.load_profile("project")
 
 # A process may map so many pieces of memory (65530 on Linux) and no more, and every compiled
 # program takes several: after some thousands the next compilation ends in a crash.
-TESTS_BETWEEN_CLEARINGS = 250
+MAPS = Path("/proc/self/maps")
+MOST_MAPS, TESTS_BETWEEN_LOOKS = 30_000, 25
 _run = itertools.count(1)
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Forget the compiled programs from time to time."""
-    if next(_run) % TESTS_BETWEEN_CLEARINGS == 0:
+    """Forget the compiled programs before there are too many."""
+    if next(_run) % TESTS_BETWEEN_LOOKS or not MAPS.exists():
+        return
+    if MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         jax.clear_caches()

@@ -9,8 +9,12 @@ from gradxform.testing.promise import check_close, check_types
 from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS
 
 
+# All promises of a row by one process, which compiles its rule once.
+ROWS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CASES]
+
+
 @pytest.mark.parametrize("promise", list(PROMISES))
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize("name", ROWS)
 def test_keeps(name, promise):
     PROMISES[promise](CASES[name])
 

@@ -1,5 +1,6 @@
 """The distributed wrappers, as one replica alone: what they wrap, but for where they are told."""
 
+import functools
 from typing import Any
 
 import jax
@@ -30,12 +31,17 @@ class alone(gx.Transform):
         return _alone(lambda: self.inner.init(params))
 
     def update(self, updates, state, params=None, **extra):
-        return _alone(lambda: self.inner.update(updates, state, params, **extra))
+        return _updated(self.inner, updates, state, params, extra)
 
 
 def _alone(function):
     made = jax.vmap(lambda _: function(), axis_name="replica")(jnp.zeros(1))
     return jax.tree.map(lambda x: x[0], made)
+
+
+@functools.partial(jax.jit, static_argnums=0)  # a `cond` that is not traced compiles at each call
+def _updated(inner, updates, state, params, extra):
+    return _alone(lambda: inner.update(updates, state, params, **extra))
 
 
 def elastic(**more):
