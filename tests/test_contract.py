@@ -8,7 +8,6 @@ from gradxform.testing import PROMISES
 from gradxform.testing.promise import check_close, check_types
 from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS
 
-
 # All promises of a row by one process, which compiles its rule once.
 ROWS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CASES]
 

@@ -22,14 +22,11 @@ import distributed_digits  # noqa: E402
 import distributed_launch  # noqa: E402
 import distributed_methods  # noqa: E402
 
+from tests.environment import environment  # noqa: E402
+
 # Few steps; all replicas in this process.
 QUICK = ["--batch-size", "240", "--mode", "vmap"]
 LIMIT = 240  # seconds for whatever is started here
-
-
-def environment(**more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "FORCE_"))}
-    return env | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | more
 
 
 def run(capsys, *argv):

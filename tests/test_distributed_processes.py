@@ -4,7 +4,6 @@ Every process is killed by the id with which it was started, and ends by itself 
 """
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.environment import environment
 from tests.processes_worker import HEARTBEAT, METHODS, PERIOD, RATE, ROWS, START, batch
 
 ROOT = Path(__file__).parents[1]
@@ -31,8 +31,7 @@ class Processes:
         self.deadline = time.monotonic() + LIMIT
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
-        env |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        env = environment()
         worker = str(ROOT / "tests" / "processes_worker.py")
         self.all = []
         for i, path in enumerate(self.logs):

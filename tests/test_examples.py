@@ -1,6 +1,5 @@
 """The examples `race.py`, `new_optimizer.py` and `train_embeddings.py` run, draw, and refuse."""
 
-import os
 import re
 import subprocess
 import sys
@@ -25,6 +24,8 @@ import new_optimizer  # noqa: E402
 import problems  # noqa: E402
 import race  # noqa: E402
 import train_embeddings  # noqa: E402
+
+from tests.environment import environment  # noqa: E402
 
 
 def run_race(capsys, *argv):
@@ -62,10 +63,9 @@ def test_the_new_optimizer_keeps_every_promise_and_trains():
 
 @pytest.mark.slow
 def test_the_new_optimizer_runs_as_it_stands():
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_"))}
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "new_optimizer.py")],
-        env=env | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=300,
