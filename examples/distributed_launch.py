@@ -60,7 +60,8 @@ def launch(
             process.kill()
         for process in started:
             process.wait()
-            process.stdin.close()  # type: ignore[union-attr]
+            if process.stdin:
+                process.stdin.close()
         signal.signal(signal.SIGTERM, before)
 
 

@@ -216,3 +216,15 @@ def test_it_goes_through_jit_scan_vmap_and_devices():
     for twin in (copy.copy(rows), pickle.loads(pickle.dumps(rows))):
         np.testing.assert_array_equal(twin.to_dense(), rows.to_dense())
     assert "RowSparse(indices=[3 1 3]" in repr(rows)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int32, jnp.complex64])
+def test_rows_are_taken_as_they_are(dtype):
+    values = [[-0.0, 1.5], [np.nan, -np.inf], [3e38, -2e-38], [0.1, np.inf]]
+    values = [[1, -2], [2**31 - 1, 0], [3, 4], [5, 6]] if dtype == jnp.int32 else values
+    table = jnp.asarray(values, dtype)
+    ids = jnp.asarray([2, 0, 1, 3, 1])
+    for take in (RowSparse.take, jax.jit(RowSparse.take)):
+        found = take(RowSparse(ids, jnp.ones((5, 2)), 4), table)
+        assert found.dtype == table.dtype
+        assert np.asarray(found).tobytes() == np.asarray(table)[np.asarray(ids)].tobytes()

@@ -53,8 +53,8 @@ class Exchanging(Transform, abc.ABC):
         return False
 
     def land(self, params: PyTree, state: Any) -> tuple[PyTree, Any]:
-        """Return parameters and state after that; without any exchange."""
-        raise NotImplementedError(f"{name_of(self)} has nothing to carry out later")
+        """Return parameters and state after that; by default as they are, as nothing waits."""
+        return params, state
 
     def gradient(self, updates: PyTree, state: Any, params: PyTree) -> PyTree:
         """Return the gradient of a local step; by default the one given."""

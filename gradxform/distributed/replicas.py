@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,6 +16,17 @@ from gradxform.trees import path_at
 from gradxform.types import PyTree
 
 MODES = ("shard_map", "pmap", "jit", "vmap")
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """A compiled function for all replicas; `lower(*args)` is `jax.jit`'s, to look at programs."""
+
+    run: Callable[..., Any]
+    lower: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*args)
 
 
 class Replicas:
@@ -213,7 +225,7 @@ class Replicas:
 
     # ------------------------------------------------------------------------------ running steps
 
-    def wrap(self, function: Callable[..., Any], donate_argnums: Any = ()) -> Callable[..., Any]:
+    def wrap(self, function: Callable[..., Any], donate_argnums: Any = ()) -> Wrapped:
         """Return `function`, written for one replica, as a compiled function for all.
 
         Args:
@@ -236,10 +248,11 @@ class Replicas:
                 compiled[key] = self._compiled(function, args, flags, donate_argnums)
             return compiled[key](*args)
 
-        run.lower = lambda *args: self._compiled(  # type: ignore[attr-defined]
-            function, args, tuple(is_shared(args)), donate_argnums
-        ).lower(*args)
-        return run
+        def lower(*args: Any) -> Any:
+            flags = tuple(is_shared(args))
+            return self._compiled(function, args, flags, donate_argnums).lower(*args)
+
+        return Wrapped(run, lower)
 
     def _compiled(
         self, function: Any, args: Any, flags: tuple[bool, ...], donate_argnums: Any
@@ -332,8 +345,7 @@ def _pmapped(
     def run(*args: Any) -> Any:
         return treedef.unflatten([whole(*x) for x in zip(mapped(*args), places, strict=True)])
 
-    run.lower = mapped.lower  # type: ignore[attr-defined]
-    return run
+    return Wrapped(run, mapped.lower)
 
 
 def _is_here(x: Any) -> bool:

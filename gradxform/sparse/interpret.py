@@ -42,7 +42,7 @@ class DenseUse(NamedTuple):
 
 @jax.custom_jvp
 def attach(rows: Array, probe: Array) -> Array:
-    """Return `rows`, with the derivative of `rows + probe`: not even the sign of a zero changes."""
+    """Return `rows`, with the derivative of `rows + probe`: the sign of a zero stays, and NaN."""
     del probe
     return looked_up(rows)
 
