@@ -86,7 +86,7 @@ def _case(
         job.begin(f"{tree} {chain}: trace, lower, compile")
         staged = _stage(chain, params, grads, options)
         samples |= staged.samples
-        for name, compiled in staged.compiled.items():
+        for name, compiled in staged.last.items():
             for figure, value in static_costs(compiled).items():
                 samples.setdefault(figure, {})[name] = [value]
         case["accessed_bytes"] = {k: v[0] for k, v in samples.get("bytes", {}).items()}
@@ -96,7 +96,7 @@ def _case(
         if _wanted("step", options):
             job.begin(f"{tree} {chain}: step")
             samples["step"], case["difference"] = _steps(
-                staged.compiled, txs, params, grads, options
+                staged.programs, txs, params, grads, options
             )
             job.advance()
         del staged
@@ -124,16 +124,17 @@ def _stage(chain: str, params: Any, grads: Any, options: Options) -> Staged:
         tracing = Budget(goal, min(3, goal), STAGE_SECONDS, _linger(options))
     if not PARTS["stage"] & only <= TRACED:
         often = "compile" in only and not options.quick
-        compiling = Budget(min(3, goal) if often else 1, 1, COMPILE_SECONDS)
+        orders = 1 if options.quick or "step" not in only else 2
+        compiling = Budget(min(3, goal) if often else orders, orders, COMPILE_SECONDS)
     return stage(CHAINS[chain], params, grads, tracing, compiling)
 
 
 def _steps(
-    compiled: dict[str, Any], txs: dict[str, Any], params: Any, grads: Any, options: Options
+    programs: list[dict[str, Any]], txs: dict[str, Any], params: Any, grads: Any, options: Options
 ) -> tuple[Samples, float]:
     """Return the seconds of each step, and how far the two libraries' parameters are apart."""
     budget = Budget(options.repeats, min(15, options.repeats), STEP_SECONDS, _linger(options))
-    return time_steps(compiled, txs, params, grads, budget)
+    return time_steps(programs, txs, params, grads, budget)
 
 
 def _eager(txs: dict[str, Any], params: Any, grads: Any, options: Options) -> Samples:

@@ -4,7 +4,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,12 @@ class Budget(NamedTuple):
     seconds: float
     linger: float = 0.0
 
+    def divided(self, by: int) -> "Budget":
+        """Return an equal part of the budget, rounded up."""
+        return Budget(
+            -(-self.goal // by), -(-self.least // by), self.seconds / by, self.linger / by
+        )
+
     def exhausted(self, done: int, elapsed: float) -> bool:
         """Return whether `done` rounds in `elapsed` seconds are enough."""
         if done >= self.goal:
@@ -40,13 +46,21 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
+def turned(names: Iterable[str], turn: int) -> list[str]:
+    """Return the names in order, in every other turn from the last to the first."""
+    return list(names)[:: -1 if turn % 2 else 1]
+
+
 def interleave(
     calls: Mapping[str, Callable[[], Any]],
     budget: Budget,
     warmups: int = 2,
     streak: int = 1,
 ) -> dict[str, list[float]]:
-    """Time calls in turn, a, b, a, b, ..., so that noise hits all alike.
+    """Time calls in turn, a, b, b, a, a, b, ..., so that noise hits all alike.
+
+    The order turns around from round to round: a call pays for what the one before it left to be
+    done, and in a fixed order the same one would always pay for the other.
 
     Args:
       calls: what to time, by name. Each keeps its own state from call to call.
@@ -64,13 +78,16 @@ def interleave(
             timed(call)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()  # nobody pays for the garbage of what was measured before
-    rounds, start = 0, time.perf_counter()
+    rounds = turns = 0
+    start = time.perf_counter()
     while not budget.exhausted(rounds, time.perf_counter() - start):
-        for name, call in calls.items():
+        for name in turned(calls, turns):
+            call = calls[name]
             if streak > 1:
                 timed(call)
             samples[name] += [timed(call)[0] for _ in range(streak)]
         rounds += streak
+        turns += 1
     return samples
 
 

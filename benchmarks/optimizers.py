@@ -65,7 +65,8 @@ def _case(tree: str, name: str, params: Any, grads: Any, options: Options) -> di
     tracing = Budget(goal, min(2, goal), STAGE_SECONDS)
     linger = 0.0 if options.quick else 0.5
     stepping = Budget(options.repeats, min(5, options.repeats), STEP_SECONDS, linger)
-    compiling = Budget(1, 1, 0.0)
+    orders = 1 if options.quick or "step" not in options.only else 2
+    compiling = Budget(orders, orders, 0.0)
     wanted = [figure for figure in MEASURED if figure in options.only]
     if "trace+lower" not in wanted:
         tracing = Budget(0, 0, 0.0)
@@ -75,11 +76,11 @@ def _case(tree: str, name: str, params: Any, grads: Any, options: Options) -> di
         txs = {lib: pair.make(module) for lib, module in LIBRARIES.items()}
         staged = stage(pair.make, params, grads, tracing, compiling, pair.extra)
         samples = staged.samples
-        for lib, compiled in staged.compiled.items():
+        for lib, compiled in staged.last.items():
             samples.setdefault("temp", {})[lib] = [static_costs(compiled).get("temp", 0.0)]
         if "step" in wanted:
             samples["step"], case["difference"] = time_steps(
-                staged.compiled, txs, params, grads, stepping
+                staged.programs, txs, params, grads, stepping
             )
     except Exception as error:  # one that fails in one library must not lose the others
         case["error"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
