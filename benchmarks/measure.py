@@ -55,7 +55,7 @@ def interleave(
     calls: Mapping[str, Callable[[], Any]],
     budget: Budget,
     warmups: int = 2,
-    streak: int = 1,
+    seconds: float = 0.0,
 ) -> dict[str, list[float]]:
     """Time calls in turn, a, b, b, a, a, b, ..., so that noise hits all alike.
 
@@ -66,9 +66,10 @@ def interleave(
       calls: what to time, by name. Each keeps its own state from call to call.
       budget: how many rounds.
       warmups: rounds that are not counted.
-      streak: how many calls of a kind in a row are counted. Of more than one, as in training, the
-        first is not: it pays for what the other kind left, which is full caches and memory still
-        to be given back, and that takes longer than a short step.
+      seconds: how long a kind keeps its turn, calling again and again as in training; the sample
+        is then the median of the calls of a turn, of which the first third of the time is not
+        counted. 0: a turn is one call. For calls of very different length, of which the longer
+        one leaves caches and page tables that several of the shorter have to fill again.
 
     Returns:
       For each name its samples in seconds; those of equal index were taken side by side.
@@ -78,17 +79,26 @@ def interleave(
             timed(call)
     samples: dict[str, list[float]] = {name: [] for name in calls}
     gc.collect()  # nobody pays for the garbage of what was measured before
-    rounds = turns = 0
-    start = time.perf_counter()
+    rounds, start = 0, time.perf_counter()
     while not budget.exhausted(rounds, time.perf_counter() - start):
-        for name in turned(calls, turns):
-            call = calls[name]
-            if streak > 1:
-                timed(call)
-            samples[name] += [timed(call)[0] for _ in range(streak)]
-        rounds += streak
-        turns += 1
+        for name in turned(calls, rounds):
+            samples[name].append(_turn(calls[name], seconds))
+        rounds += 1
     return samples
+
+
+def _turn(call: Callable[[], Any], seconds: float) -> float:
+    """Return the seconds of a call, or the median of those of a turn that lasts so many seconds."""
+    if not seconds:
+        return timed(call)[0]
+    start = time.perf_counter()
+    timed(call)
+    while time.perf_counter() - start < seconds / 3:
+        timed(call)
+    found = [timed(call)[0]]
+    while time.perf_counter() - start < seconds:
+        found.append(timed(call)[0])
+    return statistics.median(found)
 
 
 def ratio(ours: float, theirs: float) -> float | None:

@@ -33,7 +33,10 @@ LARGEST_DENSE = 1_000_000
 FLAT_FROM = 100_000
 # So that no batch finds its rows in a cache because one before had them.
 BATCHES = 64
-SECONDS, LINGER, STREAK = 20.0, 4.0, 8
+SECONDS, LINGER = 20.0, 4.0
+# How long each keeps its turn. After a dense step on a million rows it takes row-sparse ones some
+# 16 steps, 30 ms, to become as fast as they are by themselves.
+TURN, QUICK_TURN = 0.3, 0.01
 
 
 def loss(params: Any, ids: Any) -> Any:
@@ -118,7 +121,7 @@ def _case(n: int, options: Options) -> dict[str, Any]:
             calls[lib], temp = _prepare(made, figure, n, options)
             if figure == "step":
                 case["temp"][lib] = temp
-        samples = interleave(calls, _budget(options), streak=STREAK)
+        samples = _in_turns(calls, options)
         if THEIRS in samples:
             found = summarize(samples, THEIRS, OURS)
         else:
@@ -132,7 +135,7 @@ def _case(n: int, options: Options) -> dict[str, Any]:
 def _alone(sizes: Sequence[int], options: Options) -> dict[str, Any]:
     """Time row-sparse steps of several sizes in turns, without a dense one that empties caches."""
     calls = {str(n): _prepare(make_steps(n)[OURS], "step", n, options)[0] for n in sizes}
-    samples = interleave(calls, _budget(options), streak=STREAK)
+    samples = _in_turns(calls, options)
     return {
         "unit": "s",
         "samples": samples,
@@ -140,9 +143,10 @@ def _alone(sizes: Sequence[int], options: Options) -> dict[str, Any]:
     }
 
 
-def _budget(options: Options) -> Budget:
+def _in_turns(calls: dict[str, Any], options: Options) -> dict[str, list[float]]:
     linger = 0 if options.quick else LINGER
-    return Budget(options.repeats, min(5, options.repeats), SECONDS, linger)
+    budget = Budget(options.repeats, min(5, options.repeats), SECONDS, linger)
+    return interleave(calls, budget, seconds=QUICK_TURN if options.quick else TURN)
 
 
 def _prepare(made: dict[str, Any], figure: str, n: int, options: Options) -> tuple[Any, float]:

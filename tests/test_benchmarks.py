@@ -1,6 +1,7 @@
 """The benchmarks find what both libraries have, and a short run writes what it measured."""
 
 import json
+import time
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,11 @@ import pytest
 
 import gradxform as gx
 from benchmarks.__main__ import main
-from benchmarks.cases import LIBRARIES, make_step, make_tree
+from benchmarks.cases import CHAINS, LIBRARIES, make_step, make_tree
+from benchmarks.measure import Budget, interleave
 from benchmarks.pairs import PAIRS
+from benchmarks.staging import stage
+from benchmarks.stepping import time_steps
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Optax about its own arguments
@@ -27,6 +31,37 @@ def test_every_pair_makes_a_step_of_both_libraries():
                 new, after = jax.eval_shape(make_step(lib, tx, pair.extra), params, state, given)
             assert jax.tree.structure(new) == jax.tree.structure(params), name
             assert jax.tree.structure(after) == jax.tree.structure(state), name
+
+
+def test_turns_change_their_order():
+    seen = []
+    calls = {name: lambda name=name: seen.append(name) for name in "ab"}
+    samples = interleave(calls, Budget(4, 4, 0.0), warmups=0)
+    assert "".join(seen) == "abbaabba"
+    assert {name: len(found) for name, found in samples.items()} == {"a": 4, "b": 4}
+
+
+def test_of_a_long_turn_the_beginning_is_not_counted():
+    seen = []
+
+    def call():
+        seen.append(len(seen))
+        time.sleep(0.02 if len(seen) <= 3 else 0.0)
+
+    samples = interleave({"a": call}, Budget(1, 1, 0.0), warmups=0, seconds=0.3)
+    assert len(seen) > 10 and len(samples["a"]) == 1
+    assert samples["a"][0] < 0.02
+
+
+def test_steps_are_compiled_and_timed_in_both_orders():
+    params, grads = {"w": jnp.ones((4, 4))}, {"w": jnp.ones((4, 4))}
+    staged = stage(CHAINS["sgd"], params, grads, Budget(0, 0, 0.0), Budget(3, 3, 0.0))
+    first, second = (list(steps) for steps in staged.programs)
+    assert sorted(first) == sorted(LIBRARIES) and first == second[::-1]
+    assert list(staged.last) == second
+    txs = {name: CHAINS["sgd"](lib) for name, lib in LIBRARIES.items()}
+    samples, apart = time_steps(staged.programs, txs, params, grads, Budget(5, 5, 0.0))
+    assert {len(found) for found in samples.values()} == {6} and apart < 1e-6  # 3 for each order
 
 
 @pytest.mark.slow
