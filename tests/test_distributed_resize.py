@@ -1,6 +1,7 @@
 """Going on with another number of replicas: what becomes of every array, and never by itself."""
 
-import gc
+import subprocess
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.distributed import resize_replicas
 from gradxform.types import Everywhere
+from tests.environment import environment
 
 # Orbax and what it imports warn of their own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -156,6 +158,34 @@ def train(n, params, state, first, last):
     return params, state
 
 
+def wanted(n):
+    return jax.eval_shape(lambda: dict(zip(("params", "state"), start(n), strict=True)))
+
+
+REFUSED = """
+import sys
+import orbax.checkpoint as ocp
+from tests.test_distributed_resize import wanted
+with ocp.StandardCheckpointer() as checkpointer:
+    for n in (2, 6):
+        try:
+            checkpointer.restore(sys.argv[1], wanted(n))
+        except ValueError as error:
+            print("refused" if "shape" in str(error) else error)
+"""
+
+
+def test_orbax_neither_pads_nor_cuts_off(tmp_path):
+    """In a process of its own: the reads that Orbax abandons are warned of at any later time."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+    params, state = train(4, *start(4), 0, 1)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "at1", {"params": params, "state": state})
+    argv = [sys.executable, "-c", REFUSED, str(tmp_path / "at1")]
+    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["refused", "refused"], done.stderr
+
+
 @pytest.mark.parametrize("n", [2, 6])
 def test_saved_with_four_and_resumed_with_another_number(tmp_path, n):
     ocp = pytest.importorskip("orbax.checkpoint")
@@ -164,17 +194,9 @@ def test_saved_with_four_and_resumed_with_another_number(tmp_path, n):
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "at3", saved)
         checkpointer.wait_until_finished()
-        wanted = jax.eval_shape(lambda: dict(zip(("params", "state"), start(n), strict=True)))
-        refused = False
-        try:
-            checkpointer.restore(tmp_path / "at3", wanted)
-        except ValueError as error:  # never padded, never cut off
-            refused = "shape" in str(error)
-        assert refused
-        gc.collect()  # of what that leaves behind, Orbax warns; here, and not in another test
         target = jax.eval_shape(lambda: saved)
         found = resize_replicas(checkpointer.restore(tmp_path / "at3", target), n)
-    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+    for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(wanted(n)), strict=True):
         assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
     assert int(found["state"].schedule_step) == 3
     with pytest.raises(ValueError, match=f"no leading axis of {n} replicas"):
