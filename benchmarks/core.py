@@ -18,7 +18,7 @@ from benchmarks.cases import (
 from benchmarks.figures import FIGURES
 from benchmarks.measure import Budget, interleave, summarize
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.staging import Staged, stage, static_costs
+from benchmarks.staging import Staged, orders, stage, static_costs
 from benchmarks.stepping import size, time_steps
 from benchmarks.targets import judge
 
@@ -124,8 +124,8 @@ def _stage(chain: str, params: Any, grads: Any, options: Options) -> Staged:
         tracing = Budget(goal, min(3, goal), STAGE_SECONDS, _linger(options))
     if not PARTS["stage"] & only <= TRACED:
         often = "compile" in only and not options.quick
-        orders = 1 if options.quick or "step" not in only else 2
-        compiling = Budget(min(3, goal) if often else orders, orders, COMPILE_SECONDS)
+        least = orders(options)
+        compiling = Budget(min(3, goal) if often else least, least, COMPILE_SECONDS)
     return stage(CHAINS[chain], params, grads, tracing, compiling)
 
 

@@ -17,7 +17,7 @@ from benchmarks.figures import FIGURES, title
 from benchmarks.measure import Budget, summarize
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.pairs import PAIRS, Pair
-from benchmarks.staging import stage, static_costs
+from benchmarks.staging import orders, stage, static_costs
 from benchmarks.stepping import size, time_steps
 
 MEASURED = ("step", "temp", "trace+lower")
@@ -65,8 +65,7 @@ def _case(tree: str, name: str, params: Any, grads: Any, options: Options) -> di
     tracing = Budget(goal, min(2, goal), STAGE_SECONDS)
     linger = 0.0 if options.quick else 0.5
     stepping = Budget(options.repeats, min(5, options.repeats), STEP_SECONDS, linger)
-    orders = 1 if options.quick or "step" not in options.only else 2
-    compiling = Budget(orders, orders, 0.0)
+    compiling = Budget(orders(options), orders(options), 0.0)
     wanted = [figure for figure in MEASURED if figure in options.only]
     if "trace+lower" not in wanted:
         tracing = Budget(0, 0, 0.0)

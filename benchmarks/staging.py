@@ -10,6 +10,7 @@ import jax
 
 from benchmarks.cases import LIBRARIES, make_step
 from benchmarks.measure import Budget, turned
+from benchmarks.options import Options
 
 # The figures that come from here.
 STAGED = ("trace", "lower", "trace+lower", "compile")
@@ -30,6 +31,11 @@ class Staged:
     def last(self) -> dict[str, Any]:
         """The steps compiled last, none if none were."""
         return self.programs[-1] if self.programs else {}
+
+
+def orders(options: Options) -> int:
+    """Return in how many orders to compile: in both, if steps are to be compared."""
+    return 1 if options.quick or "step" not in options.only else 2
 
 
 def stage(

@@ -44,13 +44,13 @@ def test_turns_change_their_order():
 def test_of_a_long_turn_the_beginning_is_not_counted():
     seen = []
 
-    def call():
-        seen.append(len(seen))
-        time.sleep(0.02 if len(seen) <= 3 else 0.0)
+    def call():  # of the calls of a turn, by far the most are the quick ones of its beginning
+        seen.append(time.monotonic())
+        time.sleep(0.02 if seen[-1] - seen[0] > 0.05 else 0.0)
 
     samples = interleave({"a": call}, Budget(1, 1, 0.0), warmups=0, seconds=0.3)
-    assert len(seen) > 10 and len(samples["a"]) == 1
-    assert samples["a"][0] < 0.02
+    assert len(seen) > 30 and len(samples["a"]) == 1
+    assert samples["a"][0] >= 0.02
 
 
 def test_steps_are_compiled_and_timed_in_both_orders():
