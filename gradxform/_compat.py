@@ -91,6 +91,22 @@ def rematerialized(eqn: Any) -> Any | None:
     return opened(eqn.params["jaxpr"])[0] if eqn.primitive.name in _REMATS else None
 
 
+def jaxprs_of(eqn: Any) -> list[tuple[str, Any]]:
+    """Return the jaxprs that `eqn` runs, such as the branches of a condition, with their names."""
+    return [
+        (name, one)
+        for name, x in eqn.params.items()
+        for one in (x if isinstance(x, tuple | list) else (x,))
+        if hasattr(opened(one)[0], "eqns")
+    ]
+
+
+def equations(jaxpr: Any) -> int:
+    """Return how many equations a jaxpr has, those within others counted and not these."""
+    inner = [[one for _, one in jaxprs_of(eqn)] for eqn in opened(jaxpr)[0].eqns]
+    return sum(sum(map(equations, ones)) if ones else 1 for ones in inner)
+
+
 def as_function(jaxpr: Any, eqns: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
     """Return the function that evaluates some equations of `jaxpr`, contexts and all."""
     part = jaxpr.replace(eqns=eqns, invars=inputs, outvars=outputs, constvars=[])

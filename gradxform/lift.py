@@ -3,7 +3,8 @@
 A run of neighbouring rules is lifted together: per leaf, one call of a jitted function whose static
 argument is the tuple of rules itself, so that it is traced once per distinct leaf signature and not
 once per leaf, in a trace as well as eagerly. Leaves go through in chunks, which divides the cost of
-a call by the chunk. Inside a trace a chunk without fellows needs no call: it is traced in place.
+a call by the chunk. Inside a trace a chunk without fellows needs no call: it is traced in place. Of
+rules of a few operations a trace keeps no calls at all, which XLA would have to inline one by one.
 
 The policies that hold for every rule live here: computing in float32 or wider and casting back,
 holes, checks with the path of the leaf, and the live numbers that a rule holds.
@@ -20,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import rows, shards, trees
-from gradxform._compat import is_tracer
+from gradxform._compat import equations, is_tracer
 from gradxform.chunks import chunked, devices, signature
 from gradxform.errors import name_of, shown
 from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dtype
@@ -105,6 +106,7 @@ def map_leaves(
         (on, *map(signature, leaf)) for on, *leaf in zip(acting, gs, ps, *flat_slots, strict=True)
     ]
     checked = set()
+    brief: dict[Any, bool] = {}  # by the rules that act: whether a trace keeps no calls of them
     places = [(on, devices(g)) for on, g in zip(acting, gs, strict=True)]
     for chunk, alike in chunked(keys, places):
         for i in chunk:
@@ -129,6 +131,12 @@ def map_leaves(
         # Traced once for all that are equal; what occurs once in a chunk is traced in place.
         ones = tuple(_one if often[keys[i]] > 1 else _apply for i in chunk)
         run = _many if alike or not is_tracer(leaves[0][0]) else _run
+        if run is _many and is_tracer(leaves[0][0]):
+            if on not in brief:
+                brief[on] = _is_brief(_many, len(chunk), ones, active, held, leaves, scalars)
+            if brief[on]:
+                run = _many_inlined
+                ones = tuple(_one_inlined if one is _one else one for one in ones)
         done = run(ones, active, held, leaves, scalars)
         for i, (u, fresh) in zip(chunk, done, strict=True):
             if i in whole:
@@ -270,6 +278,7 @@ def _check_result(rule, g, u, old, new):
 
 
 _one = jax.jit(_apply, static_argnums=0)
+_one_inlined = jax.jit(_apply, static_argnums=0, inline=True)
 
 
 def _run(ones, rules, held, leaves, shared):
@@ -277,6 +286,16 @@ def _run(ones, rules, held, leaves, shared):
 
 
 _many = jax.jit(_run, static_argnums=(0, 1))
+_many_inlined = jax.jit(_run, static_argnums=(0, 1), inline=True)
+
+# Up to so many operations a leaf it takes XLA longer to inline calls than JAX to lower their bodies
+# time and again. (Of momentum SGD there are three, and of Adam thirteen.)
+_BRIEF = 6
+
+
+def _is_brief(call: Any, leaves: int, *args: Any) -> bool:
+    """Whether `call`, a compiled function of so many leaves, should leave no call in a trace."""
+    return equations(call.trace(*args).jaxpr) <= _BRIEF * leaves
 
 
 # ------------------------------------------------------------------------------ whole-tree helpers
@@ -347,17 +366,23 @@ def map_rows(one: Callable[..., Any], columns: Sequence[list[Any]], *scalars: An
     """
     keys = [tuple(map(signature, row)) for row in zip(*columns, strict=True)]
     out: list[Any] = [None] * len(keys)
+    brief = None  # whether a trace keeps no calls, once that is known
     for chunk, alike in chunked(keys, [devices(x) for x in columns[0]] if columns else None):
         group = [tuple(column[i] for column in columns) for i in chunk]
-        if alike or not _traced(group[0][0]):
-            done = _rows(one, group, scalars)
-        else:
-            done = [one(*row, *scalars) for row in group]
+        call = _rows_called
+        if _traced(group[0][0]):
+            if alike and brief is None:
+                brief = _is_brief(_rows_called, len(chunk), one, group, scalars)
+            call = (_rows_inlined if brief else _rows_called) if alike else _rows
+        done = call(one, group, scalars)
         for i, x in zip(chunk, done, strict=True):
             out[i] = x
     return out
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _rows(one, group, scalars):
     return [one(*row, *scalars) for row in group]
+
+
+_rows_called = jax.jit(_rows, static_argnums=0)
+_rows_inlined = jax.jit(_rows, static_argnums=0, inline=True)

@@ -251,3 +251,19 @@ def test_arrays_with_dimensions_are_refused():
         gx.scale(np.ones((2,)))
     with pytest.raises(TypeError, match="scale_by_learning_rate: learning_rate"):
         gx.sgd(jnp.ones((1,)))
+
+
+@pytest.mark.parametrize(
+    "tx, kept", [(gx.sgd(0.1, momentum=0.9), False), (gx.adamw(0.1), True)], ids=("sgd", "adamw")
+)
+def test_a_program_keeps_calls_of_long_rules_only(tx, kept):
+    """XLA has to inline every call, which for a few operations costs more than it saves."""
+    params = {f"{i}": jnp.ones((2, 3 + i % 2)) for i in range(32)}
+
+    def step(params, state, grads):
+        updates, state = tx.update(grads, state, params)
+        return gx.apply_updates(params, updates), state
+
+    program = jax.jit(step).lower(params, tx.init(params), params).as_text()
+    assert (" call @" in program) == kept
+    assert program.count("stablehlo.sqrt") <= 2  # of the two shapes, not of 32 leaves

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from gradxform import trees
+from gradxform._compat import jaxprs_of
 from gradxform.distributed import hlo_text
 from gradxform.distributed.hlo_text import Groups, Instruction, Program
 from gradxform.types import PyTree
@@ -289,18 +290,9 @@ def _count(
             turns = times * params["length"]
         elif kind == "while":
             now = (*conditions, (f"{name}/{i}", 0))
-        for j, (what, sub) in enumerate(_inner_jaxprs(params)):
+        for j, (what, sub) in enumerate(jaxprs_of(eqn)):
             branch = (*conditions, (f"{name}/{i}", j)) if kind == "cond" else now
             _count(sub, f"{name}/{i}.{what}", inner, turns, branch, found)
-
-
-def _inner_jaxprs(params: dict[str, Any]) -> list[tuple[str, Any]]:
-    out = []
-    for what, x in params.items():
-        for one in x if isinstance(x, tuple | list) else (x,):
-            if hasattr(getattr(one, "jaxpr", one), "eqns"):
-                out.append((what, one))
-    return out
 
 
 def _note_eqn(

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import rows, trees
+from gradxform._compat import jaxprs_of, opened
 from gradxform.base import LOCALITIES, ArrayRule, Transform, farthest, locality_of
 from gradxform.errors import name_of
 from gradxform.functions import stateless, stateless_with_tree_map
@@ -146,8 +147,8 @@ def _far_operation(closed: Any) -> str | None:
     """Return the name of an operation that does not act entry by entry; None if there is none."""
     if any(jnp.ndim(c) for c in getattr(closed, "consts", ())):
         return "an array of its own"
-    for eqn in getattr(closed, "jaxpr", closed).eqns:
-        inner = [x for p in eqn.params.values() for x in _jaxprs(p)]
+    for eqn in opened(closed)[0].eqns:
+        inner = [x for _, x in jaxprs_of(eqn)]
         for one in inner:
             found = _far_operation(one)
             if found:
@@ -163,12 +164,6 @@ def _far_operation(closed: Any) -> str | None:
         elif any(shapes) and name not in _ENTRYWISE:
             return name
     return None
-
-
-def _jaxprs(x: Any) -> list[Any]:
-    if isinstance(x, tuple | list):
-        return [y for one in x for y in _jaxprs(one)]
-    return [x] if hasattr(getattr(x, "jaxpr", x), "eqns") else []
 
 
 _CALLS = {

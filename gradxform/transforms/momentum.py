@@ -3,10 +3,11 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import closed_unit_interval, unit_interval
-from gradxform.numerics import bias_correction, safe_increment
+from gradxform.numerics import bias_correction, safe_increment, times
 from gradxform.trees import zeros_like
 from gradxform.types import Array, DType, Slot
 
@@ -52,8 +53,8 @@ class trace(ArrayRule):
 
     def rule(self, g, m, p):
         """Return the momentum and the sum."""
-        m = g + self.decay * m
-        u = g + self.decay * m if self.nesterov else m
+        m = lax.add(g, times(self.decay, m))
+        u = lax.add(g, times(self.decay, m)) if self.nesterov else m
         return u, m
 
 

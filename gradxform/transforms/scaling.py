@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from gradxform import masks
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import finite, non_negative
-from gradxform.numerics import safe_increment, value_at
+from gradxform.numerics import safe_increment, times, value_at
 from gradxform.types import Array, ScalarOrSchedule, Schedule, StaticTree
 
 
@@ -48,7 +48,7 @@ class scale(ArrayRule):
 
     def rule(self, g, p):
         """Return the scaled update."""
-        return self.step_size * g
+        return times(self.step_size, g)
 
 
 class _Scheduled(ArrayRule, abc.ABC):
@@ -77,7 +77,7 @@ class _Scheduled(ArrayRule, abc.ABC):
 
     def rule(self, g, p, value=None):
         """Return the scaled update."""
-        return (self.sign() * self.factor() if value is None else value) * g
+        return times(self.sign() * self.factor() if value is None else value, g)
 
 
 @transform
