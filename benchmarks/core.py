@@ -35,6 +35,7 @@ PARTS = {
 # Time limits that hold the whole default run to some ten minutes on two cores.
 STAGE_SECONDS, COMPILE_SECONDS, STEP_SECONDS, EAGER_SECONDS = 15.0, 10.0, 10.0, 10.0
 LINGER_SECONDS = 1.0  # for cheap calls; none in a smoke run
+STAGE_LINGER_SECONDS = 4.0  # for cheap stages, each with its own clearing up
 
 
 def run(options: Options, job: Job) -> Results:
@@ -119,13 +120,17 @@ def _stage(chain: str, params: Any, grads: Any, options: Options) -> Staged:
     """Stage as often as the wanted figures need it."""
     only = set(options.only)
     goal = min(5, options.repeats)
+    linger = 0.0 if options.quick else STAGE_LINGER_SECONDS
     tracing, compiling = Budget(0, 0, 0.0), Budget(0, 0, 0.0)
     if TRACED & only:
-        tracing = Budget(goal, min(3, goal), STAGE_SECONDS, _linger(options))
+        tracing = Budget(goal, min(3, goal), STAGE_SECONDS, linger)
     if not PARTS["stage"] & only <= TRACED:
         often = "compile" in only and not options.quick
         least = orders(options)
-        compiling = Budget(min(3, goal) if often else least, least, COMPILE_SECONDS)
+        if often:
+            compiling = Budget(max(goal, least), least, COMPILE_SECONDS, linger)
+        else:
+            compiling = Budget(least, least, COMPILE_SECONDS)
     return stage(CHAINS[chain], params, grads, tracing, compiling)
 
 
