@@ -51,8 +51,16 @@ def bias_correction(decay: Scalar, count: Array) -> Array:
 
 
 def value_at(x: Any, count: Array) -> Array:
-    """Return a number, or a schedule's value at `count`, as a float32 (or wider) scalar."""
-    found = jnp.asarray(x(count) if callable(x) else x)
+    """Return a number, or a schedule's value at `count`, as a float32 (or wider) scalar.
+
+    Raises:
+      TypeError: if the schedule returns anything but a real number.
+    """
+    found = x
+    if callable(x):
+        rule = "one real number; for leaves with values of their own use partition(...)"
+        found = _scalar(x, "a schedule's value", x(count), (jnp.integer, jnp.floating), rule)
+    found = jnp.asarray(found)
     return cast(found, at_least_float32(found.dtype))
 
 
@@ -122,16 +130,17 @@ def _divided_by_one(x: Array) -> Array:
 
 def as_flag(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update` as a boolean scalar, or say that it is none."""
-    return _scalar(part, name, x, jnp.bool_, "True or False")
+    return _scalar(part, name, x, (jnp.bool_,), "True or False")
 
 
 def as_step(part: Any, name: str, x: Any) -> Array:
     """Return an extra argument of `update`, a number of steps, as an int32 scalar."""
-    return cast(_scalar(part, name, x, jnp.integer, "an integer"), jnp.int32)
+    return cast(_scalar(part, name, x, (jnp.integer,), "an integer"), jnp.int32)
 
 
-def _scalar(part: Any, name: str, x: Any, kind: Any, rule: str) -> Array:
-    number = isinstance(x, bool | int | float) or hasattr(x, "dtype")
-    if not number or np.shape(x) != () or not jnp.issubdtype(jnp.result_type(x), kind):
-        raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")
-    return jnp.asarray(x)
+def _scalar(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
+    if isinstance(x, bool | int | float | complex) or hasattr(x, "dtype"):
+        dtype = jnp.result_type(x)
+        if np.shape(x) == () and any(jnp.issubdtype(dtype, kind) for kind in kinds):
+            return jnp.asarray(x)
+    raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")

@@ -228,6 +228,15 @@ COMPOSITION = [
         TypeError,
         "must return a boolean scalar first, got dtype int32",
     ),
+    *(
+        bad(lambda tx=tx: step(tx), TypeError, "a schedule's value must be one real number", got)
+        for value, got in ((jnp.ones(3), "shape (3,)."), (1j, "got 1j."), (None, "got None."))
+        for tx in (
+            gx.sgd(lambda n, value=value: value),
+            gx.adamw(0.1, weight_decay=lambda n, value=value: value),
+            gx.inject_hyperparams(gx.sgd)(lambda n, value=value: value),
+        )
+    ),
     bad(lambda: step(gx.MultiSteps(SGD, lambda n: 0)), ValueError, "at least 1, got 0."),
     bad(lambda: step(gx.MultiSteps(SGD, lambda n: 2.5)), ValueError, "an integer", "got 2.5."),
     bad(lambda: step(gx.MultiSteps(SGD, lambda n: None)), ValueError, "an integer", "got None."),
