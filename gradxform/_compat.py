@@ -102,7 +102,7 @@ def jaxprs_of(eqn: Any) -> list[tuple[str, Any]]:
 
 
 def equations(jaxpr: Any) -> int:
-    """Return how many equations a jaxpr has, those within others counted and not these."""
+    """Return how many equations a jaxpr has; one that runs jaxprs counts as what is in them."""
     inner = [[one for _, one in jaxprs_of(eqn)] for eqn in opened(jaxpr)[0].eqns]
     return sum(sum(map(equations, ones)) if ones else 1 for ones in inner)
 

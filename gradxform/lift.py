@@ -130,8 +130,9 @@ def map_leaves(
         often = collections.Counter(keys[i] for i in chunk)
         # Traced once for all that are equal; what occurs once in a chunk is traced in place.
         ones = tuple(_one if often[keys[i]] > 1 else _apply for i in chunk)
-        run = _many if alike or not is_tracer(leaves[0][0]) else _run
-        if run is _many and is_tracer(leaves[0][0]):
+        tracing = is_tracer(leaves[0][0])
+        run = _many if alike or not tracing else _run
+        if alike and tracing:
             if on not in brief:
                 brief[on] = _is_brief(_many, len(chunk), ones, active, held, leaves, scalars)
             if brief[on]:

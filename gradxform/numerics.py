@@ -139,8 +139,7 @@ def as_step(part: Any, name: str, x: Any) -> Array:
 
 
 def _scalar(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
-    if isinstance(x, bool | int | float | complex) or hasattr(x, "dtype"):
-        dtype = jnp.result_type(x)
-        if np.shape(x) == () and any(jnp.issubdtype(dtype, kind) for kind in kinds):
-            return jnp.asarray(x)
-    raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")
+    number = (isinstance(x, bool | int | float) or hasattr(x, "dtype")) and np.shape(x) == ()
+    if not number or not any(jnp.issubdtype(jnp.result_type(x), kind) for kind in kinds):
+        raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")
+    return jnp.asarray(x)
