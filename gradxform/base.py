@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 from gradxform import rows, trees
 from gradxform.errors import name_of, shown
 from gradxform.registry import value
-from gradxform.running import STATES, routed, run_rules
+from gradxform.running import routed, run_rules
 from gradxform.types import OptState, Params, PyTree, SupportsTransform, Updates
 from gradxform.values import Value
 
@@ -114,6 +114,8 @@ class ArrayRule(Transform):
     The fields of its state that are annotated `Slot` are handed to `rule` leaf by leaf, in order.
     """
 
+    # The class of the state that `init` returns. Without it, `init` is asked.
+    State: Any = None
     needs_params: ClassVar[bool] = False
     handles_complex: ClassVar[bool] = False
     handles_rows: ClassVar[bool] = True  # the lift shows the rule the touched rows, if it may
@@ -181,6 +183,8 @@ def transform(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
     for method in ("init", "update"):
         function = getattr(made, method)
         if method == "init" and issubclass(made, ArrayRule):
+            if function is ArrayRule.init:
+                made.State = EmptyState
             function = _checked_init(function)
         if method == "update" and not made.handles_rows:
             function = _without_rows(function)
@@ -197,7 +201,7 @@ def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
                 f"{name_of(self)}: init must return a NamedTuple, whose fields with one array per "
                 f"parameter are annotated Slot; got {shown(state)}."
             )
-        STATES[type(self)] = type(state)
+        object.__setattr__(self, "_state_kind", type(state))
         return state
 
     init.__doc__ = function.__doc__

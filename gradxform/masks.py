@@ -6,7 +6,7 @@ Equinox module) and before and after a partition. `&`, `|` and `~` combine masks
 
 import abc
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradxform import trees
 from gradxform.errors import at_least, name_of, shown
@@ -14,6 +14,12 @@ from gradxform.registry import value
 from gradxform.trees import said
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, Value
+
+
+class MaskedState(NamedTuple):
+    """State of what runs on the parameters that a mask selects."""
+
+    inner_state: Any  # the inner state, for those parameters
 
 
 class Mask(Value, abc.ABC):

@@ -4,6 +4,7 @@ Speaks of rules by what they have (`rule`, `prepare`, `locality`, ...); `base.py
 """
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +23,33 @@ _MARKED: dict[tuple[type, Any], tuple[str, ...]] = {}
 def marked_fields(cls: type, mark: Any) -> tuple[str, ...]:
     """Return the names of the fields of a state with that annotation."""
     if (cls, mark) not in _MARKED:
-        hints = typing.get_type_hints(cls, include_extras=True)
+        hints = hints_of(cls)
         _MARKED[cls, mark] = tuple(k for k, annotation in hints.items() if annotation == mark)
     return _MARKED[cls, mark]
+
+
+def hints_of(cls: type) -> dict[str, Any]:
+    """Return the annotations of a state's fields, resolved one by one.
+
+    An annotation that names what cannot be found at run time is left out, unless it is called
+    `Slot`: the names of one field must not hide the slots of the others.
+    """
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except Exception:  # whatever evaluating another author's annotation may raise
+        pass
+    hints = {}
+    names = vars(sys.modules[cls.__module__]) if cls.__module__ in sys.modules else {}
+    for field, annotation in inspect.get_annotations(cls).items():
+        if isinstance(annotation, typing.ForwardRef):
+            annotation = annotation.__forward_arg__
+        if not isinstance(annotation, str):
+            hints[field] = annotation
+        elif annotation.rpartition(".")[2] == "Slot":
+            hints[field] = Slot
+        elif annotation in names:
+            hints[field] = names[annotation]
+    return hints
 
 
 def slot_fields(cls: type) -> tuple[str, ...]:
@@ -32,24 +57,41 @@ def slot_fields(cls: type) -> tuple[str, ...]:
     return marked_fields(cls, Slot)
 
 
-# The kind of state that each class of rule begins with.
-STATES: dict[type, type] = {}
+def state_kind(rule: Any, tree: PyTree) -> type:
+    """Return the class of the state that a rule's `init` makes, for parameters like `tree`.
+
+    What `State` says; of a rule that does not say so, what its `init` makes.
+    """
+    kind = rule.State or rule.__dict__.get("_state_kind")
+    if kind is None:  # a state from a checkpoint: init was not called here
+        kind = type(jax.eval_shape(rule.init, trees.like_params(tree)))
+        object.__setattr__(rule, "_state_kind", kind)
+    return kind
 
 
-def _check_rule_state(rule: Any, state: Any, tree: PyTree) -> None:
-    if type(rule) not in STATES:  # a state from a checkpoint: init was not called here
-        jax.eval_shape(rule.init, trees.like_params(tree))
-    check_state(rule, state, STATES[type(rule)])
+def check_state(part: Any, state: Any, kind: type) -> Any:
+    """Return `state` as one of that kind, or of another library's with the same fields.
 
+    Where nothing is remembered, any state will do. A field that another library's state of the
+    same name does not have gets its default.
 
-def check_state(part: Any, state: Any, kind: type) -> None:
-    """Require `state` to be of that kind, or of another library's with the same fields."""
+    Raises:
+      TypeError: if the state is of another kind.
+    """
     fields = getattr(kind, "_fields", ())
-    if type(state) is not kind and getattr(state, "_fields", None) != fields:
-        raise TypeError(
-            f"{name_of(part)}: the state must be of kind {kind.__name__}, got "
-            f"{type(state).__name__}. Was this state made by another transform's init?"
-        )
+    theirs = getattr(state, "_fields", None)
+    if not fields:
+        return kind()
+    if type(state) is kind or theirs == fields:
+        return state
+    defaults: dict[str, Any] = getattr(kind, "_field_defaults", {})
+    if type(state).__name__ == kind.__name__ and theirs is not None:
+        if set(theirs) <= set(fields) <= set(theirs) | set(defaults):
+            return kind(**state._asdict())
+    raise TypeError(
+        f"{name_of(part)}: the state must be of kind {kind.__name__}, got "
+        f"{type(state).__name__}. Was this state made by another transform's init?"
+    )
 
 
 def _check_prepared(rule: Any, prepared: Any, state: Any) -> None:
@@ -101,17 +143,18 @@ def run_rules(
             raise ValueError(
                 f"{name_of(rule)}: needs the parameters; call update(updates, state, params)."
             )
-        _check_rule_state(rule, state, updates if params is None else params)
+        kind = state_kind(rule, updates if params is None else params)
+        state = check_state(rule, state, kind)
+        names = slot_fields(kind)
         mask = rule.active(updates if params is None else params)
         if mask is not None:
             mask = trees.align(rule, updates, treedef, mask, "the mask has").leaves()
         if sparse:
-            rows.check_rule(rule, updates, mask, bool(slot_fields(type(state))))
+            rows.check_rule(rule, updates, mask, bool(names))
         seen = updates if rule.locality == "tree" else None
         prepared = rule.prepare(seen, state, params, **routed(rule, rule.prepare, extra))
         _check_prepared(rule, prepared, state)
         fresh, *shared = prepared
-        names = slot_fields(type(fresh))
         slots = tuple(
             trees.align(rule, updates, treedef, getattr(fresh, k), f"the state's {k} has")
             for k in names

@@ -438,7 +438,7 @@ OUT = {"w": MaskedNode(), "b": "spec of b"}
 
 def test_map_params_of_ours():
     adam_specs = ScaleByAdamState("-", SPECS, SPECS)
-    assert specs(adam(0.1)) == (adam_specs, ("-",))
+    assert specs(adam(0.1)) == (adam_specs, ())
     assert specs(chain(trace(0.9), adam(lambda t: 0.1)))[1] == (adam_specs, ("-",))
     assert specs(named_chain(("a", trace(0.9)), ("b", sgd(0.1))))["a"] == (SPECS,)
     assert specs(zero_nans()).found_nan == SPECS
@@ -458,7 +458,7 @@ def test_map_params_of_ours():
     assert steps.acc_grads == SPECS and steps.inner_opt_state[0] == adam_specs
     assert steps.mini_step == "-" and set(steps.skip_state.values()) == {"-"}
     ahead = specs(lookahead(adam(0.1), 5, 0.5))
-    assert ahead == ((adam_specs, ("-",)), "-", SPECS)
+    assert ahead == ((adam_specs, ()), "-", SPECS)
     injected = specs(inject_hyperparams(adam)(0.1))
     assert injected.inner_state[0] == adam_specs
     assert set(injected.hyperparams.values()) == {"-"} and injected.count == "-"

@@ -47,7 +47,7 @@ def dadapt_adamw(
     eps: float = 1e-8,
     estim_lr0: float = 1e-6,
     weight_decay: float = 0.0,
-) -> chain:
+) -> step_by_dadapt_adamw:
     """AdamW whose learning rate is estimated by D-Adaptation.
 
     Args:
@@ -60,7 +60,7 @@ def dadapt_adamw(
     Reference: Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation, 2023,
     Algorithm 5, D-Adapted Adam.
     """
-    return chain(step_by_dadapt_adamw(learning_rate, betas, eps, estim_lr0, weight_decay))
+    return step_by_dadapt_adamw(learning_rate, betas, eps, estim_lr0, weight_decay)
 
 
 @optimizer
@@ -73,7 +73,7 @@ def prodigy(
     estim_lr_coef: float = 1.0,
     weight_decay: float = 0.0,
     safeguard_warmup: bool = False,
-) -> chain:
+) -> step_by_prodigy:
     """AdamW whose learning rate is estimated by Prodigy, which rises faster than D-Adaptation's.
 
     Args:
@@ -89,17 +89,15 @@ def prodigy(
     Reference: Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner,
     2023, Algorithm 4, Prodigy in Adam's form.
     """
-    return chain(
-        step_by_prodigy(
-            learning_rate,
-            betas,
-            beta3,
-            eps,
-            estim_lr0,
-            estim_lr_coef,
-            weight_decay,
-            safeguard_warmup,
-        )
+    return step_by_prodigy(
+        learning_rate,
+        betas,
+        beta3,
+        eps,
+        estim_lr0,
+        estim_lr_coef,
+        weight_decay,
+        safeguard_warmup,
     )
 
 
@@ -167,7 +165,7 @@ def momo(
     lower_bound: float = 0.0,
     weight_decay: float = 0.0,
     adapt_lower_bound: bool = False,
-) -> chain:
+) -> step_by_momo:
     """SGD with momentum and a Polyak step size; its update needs the loss, as `value`.
 
     Args:
@@ -179,7 +177,7 @@ def momo(
 
     Reference: Schaipp et al., MoMo: Momentum Models for Adaptive Learning Rates, 2023, Algorithm 1.
     """
-    return chain(step_by_momo(learning_rate, beta, lower_bound, weight_decay, adapt_lower_bound))
+    return step_by_momo(learning_rate, beta, lower_bound, weight_decay, adapt_lower_bound)
 
 
 @optimizer
@@ -191,7 +189,7 @@ def momo_adam(
     lower_bound: float = 0.0,
     weight_decay: float = 0.0,
     adapt_lower_bound: bool = False,
-) -> chain:
+) -> step_by_momo_adam:
     """AdamW with a Polyak step size; its update needs the loss, as `value`.
 
     Args:
@@ -205,6 +203,6 @@ def momo_adam(
 
     Reference: Schaipp et al., MoMo: Momentum Models for Adaptive Learning Rates, 2023, Algorithm 2.
     """
-    return chain(
-        step_by_momo_adam(learning_rate, b1, b2, eps, lower_bound, weight_decay, adapt_lower_bound)
+    return step_by_momo_adam(
+        learning_rate, b1, b2, eps, lower_bound, weight_decay, adapt_lower_bound
     )

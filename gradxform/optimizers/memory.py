@@ -1,7 +1,6 @@
 """Optimizers whose state is smaller than the parameters."""
 
 from gradxform.errors import shown
-from gradxform.functions import identity
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.blocks import scale_by_param_block_rms
 from gradxform.transforms.clipping import clip_by_block_rms
@@ -54,20 +53,18 @@ def adafactor(
             "adafactor: multiply_by_parameter_scale must be True or False, got "
             f"{shown(multiply_by_parameter_scale)}."
         )
-    clipped = identity() if clipping_threshold is None else clip_by_block_rms(clipping_threshold)
-    relative = scale_by_param_block_rms() if multiply_by_parameter_scale else identity()
-    averaged = identity() if momentum is None else ema(momentum, False, dtype_momentum)
-    return chain(
-        scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps),
-        clipped,
-        scale_by_learning_rate(1.0 if learning_rate is None else learning_rate, flip_sign=False),
-        relative,
-        averaged,
-        add_decayed_weights(
-            0.0 if weight_decay_rate is None else weight_decay_rate, weight_decay_mask
-        ),
-        scale(-1.0),
-    )
+    parts = [scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps)]
+    if clipping_threshold is not None:
+        parts.append(clip_by_block_rms(clipping_threshold))
+    if learning_rate is not None:
+        parts.append(scale_by_learning_rate(learning_rate, flip_sign=False))
+    if multiply_by_parameter_scale:
+        parts.append(scale_by_param_block_rms())
+    if momentum is not None:
+        parts.append(ema(momentum, False, dtype_momentum))
+    if weight_decay_rate is not None:
+        parts.append(add_decayed_weights(weight_decay_rate, weight_decay_mask))
+    return chain(*parts, scale(-1.0))
 
 
 @optimizer

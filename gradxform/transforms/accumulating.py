@@ -36,6 +36,7 @@ class apply_every(ArrayRule):
 
     k: int = 1
 
+    State = ApplyEvery
     locality = "entry"
     handles_complex = True
 

@@ -74,6 +74,7 @@ class scale_by_adam(ArrayRule):
     eps_hat: bool = field(default=False, kw_only=True)
     correct_ahead: bool = field(default=True, kw_only=True)
 
+    State = ScaleByAdamState
     locality = "entry"
     handles_complex = True
 
@@ -170,6 +171,7 @@ class scale_by_nadam(ArrayRule):
     schedule_decay: float = 0.004
     mu_dtype: DType = None
 
+    State = ScaleByNadamState
     locality = "entry"
     handles_complex = True
 
@@ -254,6 +256,7 @@ class scale_by_amsgrad(ArrayRule):
     bias_correction_nu: bool = True
     correct_after: bool = field(default=False, kw_only=True)
 
+    State = ScaleByAmsgradState
     locality = "entry"
     handles_complex = True
 

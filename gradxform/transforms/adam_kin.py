@@ -72,6 +72,7 @@ class scale_by_belief(ArrayRule):
     eps_root: float = 1e-16
     nesterov: bool = field(default=False, kw_only=True)
 
+    State = ScaleByBeliefState
     locality = "entry"
     handles_complex = True
 
@@ -127,6 +128,7 @@ class scale_by_yogi(ArrayRule):
     eps_root: float = 0.0
     initial_accumulator_value: float = 1e-6
 
+    State = ScaleByAdamState
     locality = "entry"
     handles_complex = True
 
@@ -184,6 +186,7 @@ class scale_by_adamax(ArrayRule):
     eps: float = 1e-8
     eps_in_max: bool = field(default=True, kw_only=True)
 
+    State = ScaleByAdamState
     locality = "entry"
     handles_complex = True
 
@@ -249,6 +252,7 @@ class scale_by_radam(ArrayRule):
     threshold: float = 5.0
     nesterov: bool = field(default=False, kw_only=True)
 
+    State = ScaleByAdamState
     locality = "entry"
     handles_complex = True
 

@@ -20,6 +20,12 @@ def _zero_count() -> Array:
 class ScaleByRmsState(NamedTuple):
     """State of `scale_by_rms`."""
 
+    nu: Slot  # like params, at least float32 and real; the second moment v
+
+
+class ScaleByRmsWithCountState(NamedTuple):
+    """State of `scale_by_rms` with its bias correction."""
+
     count: Array  # int32 scalar; the number of updates so far
     nu: Slot  # like params, at least float32 and real; the second moment v
 
@@ -56,6 +62,11 @@ class scale_by_rms(ArrayRule):
     eps_in_sqrt: bool = True
     bias_correction: bool = False
 
+    @property
+    def State(self) -> Any:
+        """The class of the state: the bias correction needs a count."""
+        return ScaleByRmsWithCountState if self.bias_correction else ScaleByRmsState
+
     locality = "entry"
     handles_complex = True
 
@@ -66,25 +77,38 @@ class scale_by_rms(ArrayRule):
 
     def init(self, params):
         """Return an average of `initial_scale`."""
-        return ScaleByRmsState(count=_zero_count(), nu=real_full_like(params, self.initial_scale))
+        nu = real_full_like(params, self.initial_scale)
+        if not self.bias_correction:
+            return ScaleByRmsState(nu)
+        return ScaleByRmsWithCountState(_zero_count(), nu)
 
     def prepare(self, updates, state, params):
-        """Return the advanced count and the factor that debiases v."""
-        count = safe_increment(state.count)
-        return state._replace(count=count), _debias(self.decay, count, self.bias_correction)
+        """Return the state and, if it is wanted, the factor that debiases v."""
+        return _debiasing(self, state)
 
-    def rule(self, g, v, p, c):
+    def rule(self, g, v, p, c=1):
         """Return the update and the average."""
         v = self.decay * v + (1 - self.decay) * abs_sq(g)
         return _over_root(c * v, g, self.eps, self.eps_in_sqrt), v
 
 
-def _debias(decay, count, wanted) -> Array:
-    return bias_correction(decay, count) if wanted else jnp.ones((), jnp.float32)
+def _debiasing(part, state) -> tuple[Any, ...]:
+    """Return the state with its count advanced, and the factor that debiases its averages."""
+    if not part.bias_correction:
+        return (state,)
+    count = safe_increment(state.count)
+    return state._replace(count=count), bias_correction(part.decay, count)
 
 
 class ScaleByRStdDevState(NamedTuple):
     """State of `scale_by_stddev`."""
+
+    mu: Slot  # like params, at least float32; the average m of the gradient
+    nu: Slot  # like params, at least float32 and real; the average v of its square
+
+
+class ScaleByRStdDevWithCountState(NamedTuple):
+    """State of `scale_by_stddev` with its bias correction."""
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the average m of the gradient
@@ -120,6 +144,11 @@ class scale_by_stddev(ArrayRule):
     eps_in_sqrt: bool = True
     bias_correction: bool = False
 
+    @property
+    def State(self) -> Any:
+        """The class of the state: the bias correction needs a count."""
+        return ScaleByRStdDevWithCountState if self.bias_correction else ScaleByRStdDevState
+
     locality = "entry"
     handles_complex = True
 
@@ -131,14 +160,15 @@ class scale_by_stddev(ArrayRule):
     def init(self, params):
         """Return averages of 0 and of `initial_scale`."""
         nu = real_full_like(params, self.initial_scale)
-        return ScaleByRStdDevState(count=_zero_count(), mu=zeros_like(params), nu=nu)
+        if not self.bias_correction:
+            return ScaleByRStdDevState(zeros_like(params), nu)
+        return ScaleByRStdDevWithCountState(_zero_count(), zeros_like(params), nu)
 
     def prepare(self, updates, state, params):
-        """Return the advanced count and the factor that debiases both averages."""
-        count = safe_increment(state.count)
-        return state._replace(count=count), _debias(self.decay, count, self.bias_correction)
+        """Return the state and, if it is wanted, the factor that debiases both averages."""
+        return _debiasing(self, state)
 
-    def rule(self, g, m, v, p, c):
+    def rule(self, g, m, v, p, c=1):
         """Return the update and the averages."""
         m = self.decay * m + (1 - self.decay) * g
         v = self.decay * v + (1 - self.decay) * abs_sq(g)
@@ -178,6 +208,7 @@ class scale_by_rss(ArrayRule):
     eps: float = 1e-7
     eps_in_sqrt: bool = field(default=True, kw_only=True)
 
+    State = ScaleByRssState
     locality = "entry"
     handles_complex = True
 

@@ -56,6 +56,7 @@ class scale_by_ademamix(ArrayRule):
     eps_root: float = 0.0
     mu_dtype: DType = None
 
+    State = ScaleByAdemamixState
     locality = "entry"
     handles_complex = True
 
@@ -128,6 +129,7 @@ class scale_by_simplified_ademamix(ArrayRule):
     eps: float = 1e-8
     eps_root: float = 0.0
 
+    State = ScaleBySimplifiedAdEMAMixState
     locality = "entry"
     handles_complex = True
 

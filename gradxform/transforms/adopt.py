@@ -46,6 +46,7 @@ class scale_by_acprop(ArrayRule):
     eps: float = 1e-16
     eps_root: float = 1e-16
 
+    State = ScaleByBeliefState
     locality = "entry"
     handles_complex = True
 
@@ -119,6 +120,7 @@ class scale_by_adopt(ArrayRule):
     use_clipping: bool = field(default=True, kw_only=True)
     clip_value_fn: Schedule = field(default=fourth_root, kw_only=True)
 
+    State = ScaleByAdamState
     locality = "entry"
 
     def __post_init__(self):

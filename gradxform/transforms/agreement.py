@@ -26,6 +26,7 @@ class _Agreement(ArrayRule, abc.ABC):
     b1: float
     mu_dtype: DType
 
+    State = ScaleByAgreementState
     locality = "entry"
 
     def init(self, params):
@@ -211,6 +212,7 @@ class scale_by_grad_variance(ArrayRule):
     b2: float = 0.999
     eps: float = 1e-8
 
+    State = ScaleByGradVarianceState
     locality = "entry"
 
     def __post_init__(self):

@@ -51,6 +51,7 @@ class scale_by_cocob(ArrayRule):
     alpha: float = 100.0
     eps: float = 1e-8
 
+    State = COCOBState
     locality = "entry"
     needs_params = True
 

@@ -1,14 +1,14 @@
 """Rules that measure whole arrays: NovoGrad's second moment, and the size of the parameters."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, transform
+from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import finite, non_negative, unit_interval
 from gradxform.numerics import abs_sq, at_least_float32, real_dtype, safe_increment, value_at
-from gradxform.transforms.scaling import ScaleByScheduleState
+from gradxform.transforms.scaling import WeightDecaySchedule, counted, start
 from gradxform.trees import dtype_of, zeros_like
 from gradxform.types import Array, DType, ScalarOrSchedule, Slot
 
@@ -116,6 +116,7 @@ class scale_by_novograd(ArrayRule):
     weight_decay: ScalarOrSchedule = 0.0
     mu_dtype: DType = None
 
+    State = ScaleByNovogradState
     locality = "array"
     handles_complex = True
     needs_params = True
@@ -185,16 +186,23 @@ class undo_norm_growth(ArrayRule):
         non_negative(self, "learning_rate")
         finite(self, "learning_rate")
 
+    @property
+    def State(self) -> Any:
+        """The class of the state: a schedule has a count."""
+        return WeightDecaySchedule if callable(self.learning_rate) else EmptyState
+
     def init(self, params):
-        """Return a count of 0, which a schedule reads."""
-        return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
+        """Return a schedule's count of 0; of a number nothing."""
+        return start(self.State)
 
     def prepare(self, updates, state, params):
-        """Return the advanced count, the factor, and what it lacks to 1."""
-        square = jnp.square(value_at(self.learning_rate, state.count))
+        """Return the state, the factor, and factor - 1."""
+        state, *value = counted(self, self.learning_rate, state, WeightDecaySchedule)
+        rate = value[0] if value else value_at(self.learning_rate, None)
+        square = jnp.square(rate)
         root = jnp.sqrt(1 + square)
         lack = -square / (root * (1 + root))  # 1 / root - 1, without its cancellation
-        return ScaleByScheduleState(safe_increment(state.count)), 1 / root, lack
+        return state, 1 / root, lack
 
     def rule(self, g, p, factor, lack):
         """Return the step, shrunk with the parameter."""

@@ -25,6 +25,7 @@ class zero_nans(ArrayRule):
     """
 
     # An entry is mended by itself; that its array held a NaN is said of the array.
+    State = ZeroNansState
     locality = "array"
     handles_complex = True
 

@@ -88,6 +88,7 @@ class step_by_dadapt_adamw(ArrayRule):
     estim_lr0: float = 1e-6
     weight_decay: float = 0.0
 
+    State = DAdaptAdamWState
     locality = "tree"
     needs_params = True
 
@@ -192,6 +193,7 @@ class step_by_prodigy(ArrayRule):
     weight_decay: float = 0.0
     safeguard_warmup: bool = False
 
+    State = ProdigyState
     locality = "tree"
     needs_params = True
 

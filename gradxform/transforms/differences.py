@@ -57,6 +57,7 @@ class scale_by_adan(ArrayRule):
     eps_root: float = 0.0
     change_weight: float | None = field(default=None, kw_only=True)
 
+    State = ScaleByAdanState
     locality = "entry"
     handles_complex = True
 
@@ -121,6 +122,7 @@ class scale_by_optimistic_gradient(ArrayRule):
     alpha: float = 1.0
     beta: float = 1.0
 
+    State = ScaleByOptimisticGradientState
     locality = "entry"
     handles_complex = True
 
@@ -184,6 +186,7 @@ class scale_by_rprop(ArrayRule):
     max_step_size: float = 50.0
     delayed: bool = field(default=True, kw_only=True)
 
+    State = ScaleByRpropState
     locality = "entry"
 
     def __post_init__(self):

@@ -55,6 +55,7 @@ class scale_by_dog(ArrayRule):
     init_step: tuple[Any, ...]
     eps: float = 1e-8
 
+    State = DoGState
     locality = "tree"
     needs_params = True
 
@@ -149,6 +150,7 @@ class scale_by_dowg(ArrayRule):
     init_estim_sq_dist: float | None = None
     eps: float = 1e-4
 
+    State = DoWGState
     locality = "tree"
     needs_params = True
 

@@ -112,6 +112,7 @@ class scale_by_factored_rms(ArrayRule):
     epsilon: float = 1e-30
     decay_rate_fn: Callable[..., Any] = power_decay_rate
 
+    State = FactoredState
     locality = "array"
     handles_complex = True
 
@@ -218,6 +219,7 @@ class scale_by_sm3(ArrayRule):
     b2: float = 1.0
     eps: float = 1e-8
 
+    State = ScaleBySM3State
     locality = "array"
 
     def __post_init__(self):

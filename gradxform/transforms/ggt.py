@@ -62,6 +62,7 @@ class scale_by_ggt(ArrayRule):
     svd_eps: float = 1e-6
     sigma_eps: float = 1e-2
 
+    State = ScaleByGgtState
     locality = "tree"
 
     def __post_init__(self):

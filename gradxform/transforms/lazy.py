@@ -92,6 +92,7 @@ class scale_by_adam_catching_up(ArrayRule):
     eps_root: float = 0.0
     mu_dtype: DType = None
 
+    State = ScaleByAdamCatchingUpState
     locality = "row"
     handles_complex = True
 
@@ -177,6 +178,7 @@ class scale_by_rowwise_rss(ArrayRule):
     initial_accumulator_value: float = 0.0
     eps: float = 1e-8
 
+    State = ScaleByRowwiseRssState
     locality = "row"
     handles_complex = True
 

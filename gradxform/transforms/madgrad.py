@@ -54,6 +54,7 @@ class scale_by_madgrad(ArrayRule):
     momentum: float = 0.9
     eps: float = 1e-6
 
+    State = MadgradState
     locality = "entry"
     needs_params = True
 

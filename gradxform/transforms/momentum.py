@@ -41,6 +41,7 @@ class trace(ArrayRule):
     nesterov: bool = False
     accumulator_dtype: DType = None
 
+    State = TraceState
     locality = "entry"
     handles_complex = True
 
@@ -84,6 +85,7 @@ class ema(ArrayRule):
     debias: bool = True
     accumulator_dtype: DType = None
 
+    State = EmaState
     locality = "entry"
     handles_complex = True
 

@@ -120,6 +120,7 @@ class step_by_momo(ArrayRule):
     weight_decay: float = 0.0
     adapt_lower_bound: bool = False
 
+    State = MomoState
     locality = "tree"
     needs_params = True
 
@@ -227,6 +228,7 @@ class step_by_momo_adam(ArrayRule):
     weight_decay: float = 0.0
     adapt_lower_bound: bool = False
 
+    State = MomoAdamState
     locality = "tree"
     needs_params = True
 

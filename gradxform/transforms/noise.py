@@ -44,6 +44,7 @@ class add_noise(ArrayRule):
     key: Key
 
     # Each entry by itself, but the draw depends on how many leaves there are.
+    State = AddNoiseState
     locality = "tree"
     rule_locality = "entry"
 

@@ -78,6 +78,8 @@ class step_by_proximal_gradient(_Assigning):
     l1: float = 0.0
     l2: float = 0.0
 
+    State = ProximalGradientState
+
     def __post_init__(self):
         non_negative(self, "learning_rate", "l1", "l2")
         finite(self, "learning_rate", "l1", "l2")
@@ -127,6 +129,8 @@ class step_by_proximal_adagrad(_Assigning):
     initial_accumulator_value: float = 0.1
     l1: float = 0.0
     l2: float = 0.0
+
+    State = ProximalAdagradState
 
     def __post_init__(self):
         non_negative(self, "learning_rate", "l1", "l2")
@@ -184,6 +188,8 @@ class step_by_dual_averaging(_Assigning):
     initial_accumulator_value: float = 0.1
     l1: float = 0.0
     l2: float = 0.0
+
+    State = AdagradDAState
 
     def __post_init__(self):
         non_negative(self, "learning_rate", "l1", "l2")
@@ -256,6 +262,8 @@ class step_by_ftrl(_Assigning):
     l2: float = 0.0
     l2_shrinkage: float = 0.0
     beta: float = field(default=0.0, kw_only=True)
+
+    State = FtrlState
 
     def __post_init__(self):
         positive(self, "learning_rate")

@@ -9,7 +9,9 @@ import jax.numpy as jnp
 from gradxform import masks
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import finite, non_negative
+from gradxform.masks import MaskedState
 from gradxform.numerics import safe_increment, times, value_at
+from gradxform.running import check_state
 from gradxform.types import Array, ScalarOrSchedule, Schedule, StaticTree
 
 
@@ -26,6 +28,22 @@ class WeightDecaySchedule(NamedTuple):
 
 
 ScaleState = EmptyState  # Optax's name for a state that keeps nothing
+
+
+def start(kind: Any) -> Any:
+    """Return the first state of a field that may be a schedule."""
+    return kind() if kind is EmptyState else kind(count=jnp.zeros((), jnp.int32))
+
+
+def counted(part: Any, x: Any, state: Any, kind: Any) -> tuple[Any, ...]:
+    """Return the state of a field that may be a schedule, advanced, and the schedule's value.
+
+    A number has no state and no value of its own: `EmptyState()` alone.
+    """
+    if not callable(x):
+        return (EmptyState(),)
+    count = check_state(part, state, kind).count
+    return kind(safe_increment(count)), value_at(x, count)
 
 
 @transform
@@ -52,14 +70,19 @@ class scale(ArrayRule):
 
 
 class _Scheduled(ArrayRule, abc.ABC):
-    """What scaling by a number or schedule shares: a count, and one number a step."""
+    """What scaling by a number or schedule shares: a schedule's count, and one number a step."""
 
     locality = "entry"
     handles_complex = True
 
+    @property
+    def State(self) -> Any:
+        """The class of the state: a schedule has a count."""
+        return ScaleByScheduleState if callable(self.factor()) else EmptyState
+
     def init(self, params):
-        """Return a count of 0."""
-        return ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
+        """Return a schedule's count of 0; of a number nothing."""
+        return start(self.State)
 
     @abc.abstractmethod
     def factor(self) -> Any:
@@ -70,10 +93,9 @@ class _Scheduled(ArrayRule, abc.ABC):
         return 1
 
     def prepare(self, updates, state, params):
-        """Return the advanced count and, of a schedule, this step's value."""
-        factor, count = self.factor(), state.count
-        state = ScaleByScheduleState(safe_increment(count))
-        return (state, self.sign() * value_at(factor, count)) if callable(factor) else (state,)
+        """Return the state and, of a schedule, this step's value."""
+        state, *value = counted(self, self.factor(), state, ScaleByScheduleState)
+        return state, *(self.sign() * x for x in value)
 
     def rule(self, g, p, value=None):
         """Return the scaled update."""
@@ -102,9 +124,6 @@ class scale_by_learning_rate(_Scheduled):
     """Multiply every update by the learning rate, and turn it downhill.
 
     Update rule, with n = 0, 1, ... the number of earlier updates: u = -lr(n) g.
-
-    The state is the same for a number and for a schedule, so that one can replace the other in a
-    checkpoint (Optax's changes its structure).
 
     Args:
       learning_rate: a number, at least 0, or a schedule.
@@ -165,15 +184,25 @@ class add_decayed_weights(ArrayRule):
         if self.mask is not None:
             masks.check_mask(self, self.mask)
 
+    @property
+    def State(self) -> Any:
+        """The class of the state: with a mask a MaskedState, in which a schedule has a count."""
+        return self._inner_state if self.mask is None else MaskedState
+
+    @property
+    def _inner_state(self) -> Any:
+        return WeightDecaySchedule if callable(self.weight_decay) else EmptyState
+
     def init(self, params):
-        """Return a count of 0, which a scheduled decay reads."""
-        return WeightDecaySchedule(count=jnp.zeros((), jnp.int32))
+        """Return a scheduled decay's count of 0, inside a MaskedState if there is a mask."""
+        inner = start(self._inner_state)
+        return inner if self.mask is None else MaskedState(inner)
 
     def prepare(self, updates, state, params):
-        """Return the advanced count and, of a schedule, this step's decay."""
-        decay, count = self.weight_decay, state.count
-        state = WeightDecaySchedule(safe_increment(count))
-        return (state, value_at(decay, count)) if callable(decay) else (state,)
+        """Return the state and, of a schedule, this step's decay."""
+        inner = state if self.mask is None else state.inner_state
+        inner, *value = counted(self, self.weight_decay, inner, WeightDecaySchedule)
+        return inner if self.mask is None else MaskedState(inner), *value
 
     def active(self, tree):
         """Return the leaves that the mask selects."""

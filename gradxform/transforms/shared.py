@@ -33,7 +33,7 @@ def copied(params: Params) -> PyTree:
 def live_key(key: Any) -> Array:
     """Return the PRNG key that a field annotated `Key` stands for."""
     if isinstance(key, int):
-        return jax.random.PRNGKey(key)
+        return jax.random.key(key)
     if isinstance(key, tuple) and isinstance(key[0], str):
         return jax.random.wrap_key_data(jnp.asarray(key[1:], jnp.uint32), impl=key[0])
     return jnp.asarray(key, jnp.uint32)
@@ -78,7 +78,7 @@ def columns(part: Any, updates: Updates, state: Any, params: Params) -> Columns:
     ps = trees.align(part, updates, treedef, params, "the parameters have").leaves()
     trees.check_like(part, updates, ps, "the parameter has")
     slots = []
-    for k in slot_fields(type(state)):
+    for k in slot_fields(part.State or type(state)):
         slot = trees.align(part, updates, treedef, getattr(state, k), f"the state's {k} has")
         slots.append(slot.leaves())
         for i, (s, p) in enumerate(zip(slots[-1], ps, strict=True)):

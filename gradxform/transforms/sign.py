@@ -65,6 +65,7 @@ class scale_by_lion(ArrayRule):
     mode: str = field(default="hard", kw_only=True)
     smooth_beta: float = field(default=1.0, kw_only=True)
 
+    State = ScaleByLionState
     locality = "entry"
 
     def __post_init__(self):

@@ -64,7 +64,10 @@ class hutchinson_estimator_diag_hessian(Transform):
     def init(self, params):
         """Return the key."""
         trees.check_params(self, params)
-        return HutchinsonState(key=live_key(self.random_seed))
+        seed = self.random_seed
+        # Of a seed Optax makes a key of this older kind, here and nowhere else.
+        key = jax.random.PRNGKey(seed) if isinstance(seed, int) else live_key(seed)
+        return HutchinsonState(key=key)
 
     def update(self, updates, state, params=None, *, obj_fn, **extra):
         """Return the estimate in the place of the updates."""
@@ -170,6 +173,7 @@ class scale_by_sophia(ArrayRule):
     verbose: bool = False
     print_win_rate_every_n_steps: int = 0
 
+    State = SophiaState
     locality = "tree"
     needs_params = True
 

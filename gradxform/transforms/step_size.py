@@ -51,6 +51,7 @@ class scale_by_adadelta(ArrayRule):
     rho: float = 0.9
     eps: float = 1e-6
 
+    State = ScaleByAdaDeltaState
     locality = "entry"
     handles_complex = True
 
@@ -111,6 +112,7 @@ class scale_by_distance_over_gradients(ArrayRule):
     param_dtype: DType = "float32"
     global_scale: float = 1.0
 
+    State = ScaleByDistanceOverGradientsState
     locality = "array"
     handles_complex = True
     needs_params = True

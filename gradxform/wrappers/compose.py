@@ -1,6 +1,7 @@
 """Running several transforms one after the other."""
 
 import abc
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,8 @@ class _Chain(Transform):
         """Return the states in the transforms' order."""
 
     @abc.abstractmethod
-    def join_states(self, states: Sequence[Any]) -> Any:
-        """Undo `split_state`."""
+    def join_states(self, states: Sequence[Any], like: Any) -> Any:
+        """Undo `split_state`, in the containers of the state `like`."""
 
     @property
     def locality(self) -> str:
@@ -42,7 +43,7 @@ class _Chain(Transform):
 
     def init(self, params):
         """Return the states of all transforms."""
-        return self.join_states([tx.init(params) for tx in self.inner()])
+        return self.join_states([tx.init(params) for tx in self.inner()], None)
 
     def update(self, updates, state, params=None, **extra):
         """Run the transforms in order, each on what the one before made of the updates."""
@@ -56,7 +57,7 @@ class _Chain(Transform):
             else:
                 updates, new = call_update(run[0], updates, mine[0], params, extra)
                 done.append(new)
-        return updates, _closed(self, iter(done))
+        return updates, _closed(self, iter(done), state)
 
     def _runs(self, parts: Sequence[Any]) -> list[list[Any]]:
         found = self.__dict__.get("_planned")
@@ -97,10 +98,12 @@ def _opened(tx: _Chain, state: Any) -> tuple[list[Any], list[Any]]:
     return parts, states
 
 
-def _closed(tx: _Chain, states: Any) -> Any:
+def _closed(tx: _Chain, states: Any, like: Any) -> Any:
     """Undo `_opened` for the new states."""
+    pairs = zip(tx.inner(), tx.split_state(like), strict=True)
     return tx.join_states(
-        [_closed(p, states) if isinstance(p, _Chain) else next(states) for p in tx.inner()]
+        [_closed(p, states, old) if isinstance(p, _Chain) else next(states) for p, old in pairs],
+        like,
     )
 
 
@@ -157,14 +160,14 @@ class chain(_Chain):
         """Return the states in order."""
         return _as_many(self, self.transforms, state)
 
-    def join_states(self, states):
+    def join_states(self, states, like):
         """Return the tuple of states."""
         return tuple(states)
 
 
 @transform
 class named_chain(_Chain):
-    """Run named transforms one after the other; the state is a dict of their states.
+    """Run named transforms one after the other; the state is an OrderedDict of their states.
 
     Args:
       *transforms: pairs `(name, transform)` with different names.
@@ -222,9 +225,10 @@ class named_chain(_Chain):
                 )
         return [state[name] for name in known]
 
-    def join_states(self, states):
-        """Return the dict of states."""
-        return {name: s for (name, _), s in zip(self.transforms, states, strict=True)}
+    def join_states(self, states, like):
+        """Return the states by name, in an OrderedDict, or in the kind of dict that `like` is."""
+        made = OrderedDict if like is None else type(like)
+        return made((name, s) for (name, _), s in zip(self.transforms, states, strict=True))
 
 
 @transform

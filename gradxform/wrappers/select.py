@@ -8,15 +8,10 @@ import jax
 from gradxform import masks, trees
 from gradxform.base import Transform, call_update, check_transform, farthest, locality_of, transform
 from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.masks import MaskedState
 from gradxform.running import check_state
 from gradxform.types import MaskedNode, PyTree, StaticTree
 from gradxform.values import FrozenTree
-
-
-class MaskedState(NamedTuple):
-    """State of `masked`."""
-
-    inner_state: Any  # the inner state, for the parameters that the mask selects
 
 
 def _keep(tree: PyTree, mask: PyTree, part: Any, what: str) -> PyTree:

@@ -69,7 +69,7 @@ def _counts(state: Any) -> bool:
 def _counting_from(state: Any, step: Array) -> Any:
     """Return the state with every `count` of its NamedTuples set to `step`."""
     if isinstance(state, dict):
-        return {k: _counting_from(v, step) for k, v in state.items()}
+        return type(state)((k, _counting_from(v, step)) for k, v in state.items())
     names = getattr(state, "_fields", None)
     if names is not None:
         fields = {k: _counting_from(v, step) for k, v in zip(names, state, strict=True)}
