@@ -114,7 +114,8 @@ class ArrayRule(Transform):
     The fields of its state that are annotated `Slot` are handed to `rule` leaf by leaf, in order.
     """
 
-    # The class of the state that `init` returns. Without it, `init` is asked.
+    # The class of the state that `init` returns; a property where that depends on the fields. A
+    # rule that does not say so is asked: its `init` is run.
     State: Any = None
     needs_params: ClassVar[bool] = False
     handles_complex: ClassVar[bool] = False

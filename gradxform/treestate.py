@@ -7,7 +7,6 @@ Optax's, as are the arguments; `gradxform.tree` is where users meet these functi
 import dataclasses
 import functools
 import sys
-import typing
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from gradxform import trees
 from gradxform.errors import did_you_mean, leaf_path, name_of
-from gradxform.running import slot_fields
+from gradxform.running import hints_of, slot_fields
 from gradxform.types import Array, MaskedNode, PyTree
 
 KeyPath = tuple[Any, ...]
@@ -377,11 +376,7 @@ class _Mapping(NamedTuple):
 @functools.cache
 def _declared(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the fields of a state that its class declares like the parameters, and unlike them."""
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # annotations that are no objects here
-        return (), ()
-    slots = slot_fields(cls)
+    hints, slots = hints_of(cls), slot_fields(cls)
     ours = cls.__module__.split(".")[0] == "gradxform"
     if not (slots or ours):
         return (), ()
