@@ -23,6 +23,8 @@ class scale_by_agreement(gx.ArrayRule):
 
     b: float = 0.9
 
+    State = AgreementState
+
     def init(self, params):
         return AgreementState(zeros_like(params), zeros_like(params))
 
