@@ -1,6 +1,7 @@
-"""A centre and its workers, in one process: the arithmetic, storage, and what happens to a call.
+"""A centre and its workers, in one process: the arithmetic, and what happens to a call.
 
-Messages that are refused are in test_host_messages.py, real processes in test_host_processes.py.
+What is saved is in test_host_saved.py, messages that are refused in test_host_messages.py, real
+processes in test_host_processes.py.
 """
 
 import json
@@ -397,69 +398,6 @@ def test_a_closed_client_says_so():
             client.pull()
         until(lambda: center.workers == 0)
         assert center.refused == {}
-
-
-# ------------------------------------------------------------------------------------------ storage
-
-
-@pytest.mark.parametrize("restart", ["anew", "again"])
-def test_a_restarted_centre_continues_and_so_do_its_workers(tmp_path, restart):
-    method = host.drop_stale(gx.adam(0.1), 0)
-    grads = [jax.tree.map(lambda p, i=i: jnp.full_like(p, 1.0 + i), PARAMS) for i in range(4)]
-    with serve(PARAMS, method) as center, worker(center) as client:
-        for i, g in enumerate(grads):
-            wanted = client.push(g, i).params
-    center = serve(PARAMS, method).start()
-    port = int(center.address.rpartition(":")[2])
-    with worker(center) as client:
-        client.push(grads[0], 0)
-        client.push(grads[1], 0)  # stale
-        client.push(grads[1], 1)
-        center.save(tmp_path / "center.npz")
-        client.push(grads[3], 2)  # is lost with the centre
-        center.stop()
-        if restart == "anew":
-            center = serve(jax.tree.map(jnp.zeros_like, PARAMS), method, port=port)
-        center.load(tmp_path / "center.npz").start()
-        try:
-            assert (center.global_step, center.stale_counter) == (2, 1)
-            client.push(grads[2], 2)
-            found = client.push(grads[3], 3).params
-        finally:
-            center.stop()
-    same_trees(found, wanted)
-    assert [p.name for p in tmp_path.iterdir()] == ["center.npz"]
-
-
-def test_every_dtype_is_stored(tmp_path):
-    params = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones((), jnp.float16), "c": jnp.ones((0, 2))}
-    tx = gx.chain(gx.add_noise(0.1, 0.5, key=3), gx.scale_by_adam(mu_dtype="bfloat16"))
-    center = serve(params, host.agn(tx))
-    center.save(tmp_path / "center.npz")
-    other = serve(jax.tree.map(jnp.zeros_like, params), host.agn(tx)).load(tmp_path / "center.npz")
-    same_trees(other.params, params)
-    states = [jax.tree.leaves(c._center.now.state) for c in (center, other)]
-    assert [x.dtype for x in states[0]] == [x.dtype for x in states[1]]
-
-
-def test_another_centres_file_is_refused(tmp_path):
-    path = tmp_path / "center.npz"
-    serve(PARAMS, host.agn(gx.sgd(0.1))).save(path)
-    center = serve({"w": jnp.ones(2)}, host.elastic(0.1))
-    for other, method, match in [
-        (PARAMS | {"more": jnp.ones(1)}, host.agn(gx.sgd(0.1)), "leaf"),
-        (PARAMS | {"scale": jnp.ones(2)}, host.agn(gx.sgd(0.1)), r"of shape \(2,\) here"),
-        (PARAMS, host.agn(gx.adam(0.1)), "the file none"),
-    ]:
-        with pytest.raises(ValueError, match=match):
-            serve(other, method).load(path)
-    np.savez(path, w=np.ones(2))
-    with pytest.raises(ValueError, match="not written by save"):
-        center.load(path)
-    np.savez(path, **{"about/format": np.asarray([object()], dtype=object)})
-    with pytest.raises(ValueError, match="allow_pickle"):
-        center.load(path)
-    same_trees(center.params, {"w": jnp.ones(2)})
 
 
 # ---------------------------------------------------------------------------------------- arguments

@@ -4,9 +4,9 @@ Nothing here knows of a network. Requests are carried out one after another; wha
 changed nothing.
 """
 
-import collections
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import jax
@@ -23,8 +23,19 @@ from gradxform.types import PyTree
 
 # How many workers' last requests are remembered, to know one that is sent again.
 REMEMBERED = 4096
+# How many bytes of answers are kept for such requests; the oldest are let go first.
+KEPT_BYTES = 2**32
 
 Answer = tuple[dict[str, Any], list[np.ndarray]]
+
+
+class Answered(NamedTuple):
+    """The last request of a worker that was carried out, and what the worker was answered."""
+
+    number: int
+    applied: bool
+    global_step: int
+    params: list[jax.Array] | None  # None where those of a later centre will do, or once let go
 
 
 class Snapshot(NamedTuple):
@@ -34,6 +45,17 @@ class Snapshot(NamedTuple):
     state: Any
     global_step: int
     stale_counter: int
+    answered: Mapping[str, Answered]  # by worker, the latest last
+
+
+class Stored(NamedTuple):
+    """The arrays that a file has of a centre, by their paths."""
+
+    params: PyTree
+    state: Any
+    global_step: int
+    stale_counter: int
+    answered: PyTree  # like params, every array with one row for each answer that is kept
 
 
 class Center:
@@ -65,9 +87,9 @@ class Center:
             raise ValueError(f"{name_of(part)}: parameter {bad} has a NaN or an infinity.")
         self.part, self.method = part, method
         state = jax.tree.map(jnp.asarray, method.init(self._tree(wide)))
-        self.now = Snapshot(wide, state, 0, 0)
+        self.now = Snapshot(wide, state, 0, 0, {})
+        self._kept = max(1, KEPT_BYTES // max(1, sum(p.nbytes for p in wide)))
         self._lock = threading.Lock()
-        self._last: collections.OrderedDict[str, tuple[int, bool]] = collections.OrderedDict()
 
         def apply(params, state, sent):
             center, state = method.apply(self._tree(params), state, self._tree(sent))
@@ -104,7 +126,8 @@ class Center:
             messages.check_leaves(header.get("tree"), self.layout)
             return {"global_step": self.now.global_step}, []
         if operation == "pull":
-            return self._told(self.now, self.now, True)
+            now = self.now
+            return self._told(now.params, now.global_step, True)
         if operation != self.method.operation:
             raise Refusal(
                 OPERATION,
@@ -133,12 +156,10 @@ class Center:
     def _received(
         self, worker: str, number: int, local_step: int | None, arrays: list[np.ndarray]
     ) -> Answer:
-        last, applied = self._last.get(worker, (-1, False))
-        if number < last:
-            raise Refusal(REPLAYED, f"request {number} of a worker that has sent {last} since")
-        if number == last:  # its answer was lost on the way; what it asked for has been done
-            return self._told(self.now, self.now, applied)
         before = self.now
+        last = before.answered.get(worker)
+        if last is not None and number <= last.number:
+            return self._again(number, last)
         applied = self.method.accepts(before.global_step, local_step)
         if applied:
             sent = [jnp.array(x) for x in arrays]
@@ -149,37 +170,100 @@ class Center:
             after = before._replace(params=params, state=state, global_step=before.global_step + 1)
         else:
             after = before._replace(stale_counter=before.stale_counter + 1)
-        self.now = after
-        self._last[worker] = number, applied
-        self._last.move_to_end(worker)
-        if len(self._last) > REMEMBERED:
-            self._last.popitem(last=False)
-        return self._told(before if self.method.answers_before else after, after, applied)
+        kept = before.params if self.method.answers_before else None
+        answer = Answered(number, applied, after.global_step, kept)
+        self.now = after._replace(answered=self._with(before.answered, worker, answer))
+        return self._told(kept or after.params, after.global_step, applied)
 
-    def _told(self, which: Snapshot, now: Snapshot, applied: bool) -> Answer:
+    def _again(self, number: int, last: Answered) -> Answer:
+        """Answer a request that has been carried out, whose answer may have been lost."""
+        if number < last.number:
+            raise Refusal(REPLAYED, f"request {number} of a worker that has sent {last.number}")
+        if not self.method.answers_before:
+            return self._told(self.now.params, self.now.global_step, last.applied)
+        if last.params is None:
+            raise Refusal(REPLAYED, f"request {number} again, whose answer is no longer kept")
+        return self._told(last.params, last.global_step, last.applied)
+
+    def _with(
+        self, answered: Mapping[str, Answered], worker: str, answer: Answered
+    ) -> dict[str, Answered]:
+        """Return the answers with a new one, without what there is no more room for."""
+        found = {k: v for k, v in answered.items() if k != worker} | {worker: answer}
+        if len(found) > REMEMBERED:
+            del found[next(iter(found))]
+        oldest = next(itertools.islice(reversed(found), self._kept, None), None)
+        if oldest is not None:
+            found[oldest] = found[oldest]._replace(params=None)
+        return found
+
+    def _told(self, params: list[jax.Array], global_step: int, applied: bool) -> Answer:
         header = {
-            "global_step": now.global_step,
+            "global_step": global_step,
             "applied": applied,
             "worker_rate": self.method.worker_rate(),
         }
-        pairs = zip(which.params, self.layout.dtypes, strict=True)
+        pairs = zip(params, self.layout.dtypes, strict=True)
         return header, [np.asarray(cast(p, jnp.dtype(dtype))) for p, dtype in pairs]
 
     # -------------------------------------------------------------------------------- storage
 
     def save(self, path: Any) -> None:
         """Write the centre to a file, as it is at one moment."""
-        storage.save(path, self.now._asdict(), method=repr(self.method))
+        now = self.now
+        answered = [[k, *a[:3], a.params is not None] for k, a in now.answered.items()]
+        storage.save(path, self._stored(now), method=name_of(self.method), answered=answered)
 
     def load(self, path: Any) -> None:
         """Become what was saved.
 
         Raises:
-          ValueError: if it was a centre of other parameters, or of another kind of method.
+          ValueError: if it was a centre of other parameters, or of another kind of method, or is
+            not a whole file of `save`, or has a NaN in it.
         """
         with self._lock:
-            found = storage.load(self.part, path, self.now._asdict())
-            self.now = Snapshot(**found)
+            about, found = storage.load(self.part, path, self._like)
+            params = jax.tree.leaves(found.params)
+            bad = messages.not_finite(self.layout, params)
+            if bad is not None:
+                raise ValueError(f"{name_of(self.part)}: {path} has an infinity in {bad}.")
+            kept = iter(zip(*jax.tree.leaves(found.answered), strict=True))
+            answered = {
+                worker: Answered(number, applied, step, list(next(kept)) if has_params else None)
+                for worker, number, applied, step, has_params in about["answered"]
+            }
+            self.now = Snapshot(
+                params, found.state, found.global_step, found.stale_counter, answered
+            )
+
+    def _stored(self, now: Snapshot) -> Stored:
+        """Return the arrays that a file has of a centre."""
+        kept = [a.params for a in now.answered.values() if a.params is not None]
+        rows = [
+            np.asarray([np.asarray(params[i]) for params in kept], p.dtype).reshape(
+                len(kept), *p.shape
+            )
+            for i, p in enumerate(now.params)
+        ]
+        return Stored(
+            self._tree(now.params),
+            now.state,
+            now.global_step,
+            now.stale_counter,
+            self._tree(rows),
+        )
+
+    def _like(self, path: Any, about: dict[str, Any]) -> Stored:
+        """Return a tree like that of a file which says this of itself."""
+        if about["method"] != name_of(self.method):
+            raise ValueError(
+                f"{name_of(self.part)}: {path} is of a centre with {about['method']}, this one has "
+                f"{name_of(self.method)}."
+            )
+        n = sum(row[-1] for row in about["answered"])
+        rows = [np.broadcast_to(np.asarray(p), (n, *p.shape)) for p in self.now.params]
+        own = self._stored(self.now._replace(answered={}))
+        return own._replace(answered=self._tree(rows))
 
 
 def _whole(x: Any) -> TypeGuard[int]:

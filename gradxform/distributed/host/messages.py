@@ -4,6 +4,7 @@ Arrays are little-endian, one after another. A message says of each its path, dt
 reads it knows them already, and takes nothing else.
 """
 
+import collections
 import json
 import struct
 import sys
@@ -59,10 +60,14 @@ def layout_of(part: Any, tree: Any) -> Layout:
 
     Raises:
       TypeError: if a leaf is a RowSparse, or a dtype is one that JAX would narrow.
+      ValueError: if two leaves have the same path in words.
     """
     rows.refuse(part, tree, "sends whole arrays")
     flat, _ = jax.tree_util.tree_flatten_with_path(tree)
     paths = tuple(trees.said(trees.names(path)) for path, _ in flat)
+    twice = [path for path, times in collections.Counter(paths).items() if times > 1]
+    if twice:
+        raise ValueError(f"{name_of(part)}: two leaves are called {twice[0]}.")
     dtypes = tuple(np.dtype(trees.dtype_of(leaf)) for _, leaf in flat)
     for path, dtype in zip(paths, dtypes, strict=True):
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:

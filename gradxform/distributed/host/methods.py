@@ -23,7 +23,8 @@ class Method(abc.ABC):
 
     operation: ClassVar[str]  # what a worker calls: "exchange" or "push"
     counts_staleness: ClassVar[bool] = False  # whether a push says at which step it began
-    answers_before: ClassVar[bool] = False  # whether a worker gets the centre as it was before
+    # Whether a worker gets the centre as it was before, and gets the same if it asks again.
+    answers_before: ClassVar[bool] = False
 
     def worker_rate(self) -> float | None:
         """How far a worker itself moves in an exchange; None if it does not."""

@@ -166,7 +166,11 @@ class CenterServer:
         return len(self._open)
 
     def save(self, path: Any) -> None:
-        """Write parameters, optimizer state and counts to an `.npz` file, also while serving.
+        """Write all that the centre is to an `.npz` file, also while serving.
+
+        That is its parameters, optimizer state and counts by their paths, and what each worker was
+        answered last: a request that a worker sends again to the restarted centre is known there.
+        For `elastic` an answer is a copy of the parameters.
 
         Args:
           path: of the file, which is replaced at once or stays as it was.
@@ -180,7 +184,9 @@ class CenterServer:
           path: of the file.
 
         Raises:
-          ValueError: if a leaf is missing or has another shape or dtype; it has the leaf's path.
+          OSError: if the file cannot be opened.
+          ValueError: if it is not a whole file of `save`, or was saved by another kind of method;
+            or, with the path of the leaf, if one is missing, has another shape or dtype, or a NaN.
         """
         self._center.load(path)
         return self

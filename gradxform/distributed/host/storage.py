@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,22 +13,21 @@ import numpy as np
 from gradxform import trees
 from gradxform.errors import name_of
 
-FORMAT = "gradxform.distributed.host 1"
+FORMAT = "gradxform.distributed.host 2"
 
 
-def save(path: Any, tree: Any, **about: str) -> None:
+def save(path: Any, tree: Any, **about: Any) -> None:
     """Write a tree to a file, which is replaced at once or stays as it was.
 
     Args:
       path: of the file.
       tree: of arrays and Python integers.
-      **about: what else the file says of itself; not read again.
+      **about: what else the file says of itself, as JSON can.
     """
     flat = _named(tree)
-    dtypes = {name: _dtype_name(x) for name, x in flat}
-    about = {"format": FORMAT, "dtypes": json.dumps(dtypes)} | about
+    told = about | {"format": FORMAT, "dtypes": {name: _dtype_name(x) for name, x in flat}}
     arrays: Any = {f"leaf/{name}": _plain(x) for name, x in flat}
-    arrays |= {f"about/{k}": np.asarray(v) for k, v in about.items()}
+    arrays["about"] = np.asarray(json.dumps(told))
     path = os.path.abspath(os.fspath(path))
     handle, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".unfinished")
     try:
@@ -41,36 +41,60 @@ def save(path: Any, tree: Any, **about: str) -> None:
         raise
 
 
-def load(part: Any, path: Any, like: Any) -> Any:
-    """Read a tree of the structure, shapes and dtypes of `like`.
+def load(
+    part: Any, path: Any, like: Callable[[Any, dict[str, Any]], Any]
+) -> tuple[dict[str, Any], Any]:
+    """Return what a file says of itself, and its tree.
 
     Args:
       part: who messages speak of.
       path: of the file.
-      like: a tree.
+      like: makes of the path, and of what the file says of itself, a tree of the structure, shapes
+        and dtypes that the file's must have.
 
     Raises:
-      ValueError: if the file is none of ours, or its tree another; the message has the leaf's path.
+      OSError: if the file cannot be opened.
+      ValueError: if it is not a whole file of `save`, its tree is another, or has a NaN; the
+        message has the path of the file, and the leaf's.
     """
-    flat = _named(like)
-    with np.load(path, allow_pickle=False) as file:
-        if "about/format" not in file or str(file["about/format"]) != FORMAT:
-            raise ValueError(f"{name_of(part)}: {path} was not written by save().")
-        dtypes = json.loads(str(file["about/dtypes"]))
-        for name in [*dtypes, *dict(flat)]:
-            if name not in dtypes or name not in dict(flat):
-                has, lacks = ("the file", "it") if name in dtypes else ("it", "the file")
-                raise ValueError(f"{name_of(part)}: {has} has a leaf {name}, {lacks} none.")
-        found = []
-        for name, x in flat:
-            array, wanted = file[f"leaf/{name}"], _plain(x)
-            if dtypes[name] != _dtype_name(x) or array.shape != wanted.shape:
-                raise ValueError(
-                    f"{name_of(part)}: {name} is a {dtypes[name]} of shape {array.shape} in the "
-                    f"file, a {_dtype_name(x)} of shape {wanted.shape} here."
-                )
-            found.append(_like(x, array))
-    return jax.tree.unflatten(jax.tree.structure(like), found)
+    about, arrays = _read(part, path)
+    wanted = like(path, about)
+    dtypes, flat = about["dtypes"], dict(_named(wanted))
+    for name in [*dtypes, *flat]:
+        if name not in dtypes or name not in flat:
+            has, lacks = ("file", "centre") if name in dtypes else ("centre", "file")
+            raise ValueError(
+                f"{name_of(part)}: {path}: the {has} has a leaf {name}, the {lacks} none."
+            )
+    found = []
+    for name, x in flat.items():
+        array, plain = arrays[name], _plain(x)
+        if dtypes[name] != _dtype_name(x) or array.shape != plain.shape:
+            raise ValueError(
+                f"{name_of(part)}: {name} is a {dtypes[name]} of shape {array.shape} in {path}, "
+                f"a {_dtype_name(x)} of shape {plain.shape} here."
+            )
+        found.append(_like(x, array))
+        if _has_nan(found[-1]):
+            raise ValueError(f"{name_of(part)}: {path} has a NaN in {name}.")
+    return about, jax.tree.unflatten(jax.tree.structure(wanted), found)
+
+
+def _read(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return what a file says of itself, and its arrays by name."""
+    with open(path, "rb") as file:
+        try:
+            with np.load(file, allow_pickle=False) as held:
+                about = json.loads(str(held["about"]))
+                if about["format"] != FORMAT:
+                    raise ValueError("another format")
+                return about, {name: held[f"leaf/{name}"] for name in about["dtypes"]}
+        # NumPy has many errors for what is broken, and bad advice in some of them.
+        except Exception as error:
+            raise ValueError(
+                f"{name_of(part)}: {path} was not written by save() of this version, or has been "
+                f"damaged since ({type(error).__name__})."
+            ) from None
 
 
 def _named(tree: Any) -> list[tuple[str, Any]]:
@@ -90,6 +114,10 @@ def _plain(x: Any) -> np.ndarray:
     """Return the entries in a dtype that a file of NumPy's can hold."""
     array = np.asarray(jax.random.key_data(x) if _is_key(x) else x)
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
+
+
+def _has_nan(x: Any) -> bool:
+    return jnp.issubdtype(trees.dtype_of(x), jnp.inexact) and bool(jnp.isnan(x).any())
 
 
 def _like(x: Any, array: np.ndarray) -> Any:
