@@ -83,6 +83,10 @@ DOORS = {
         tf1.AdagradDA(0.1, None, 0.2, 0.01, 0.3),
         [later(ref.adagrad_da(0.1, 0.2, 0.01, 0.3))],
     ),
+    "tf1.AdagradDA/constant": (
+        tf1.AdagradDA(0.1, 2, 0.2, 0.01, 0.3),
+        [ref.shifted(ref.adagrad_da(0.1, 0.2, 0.01, 0.3), 2)],
+    ),
     "tf1.Adam": (tf1.Adam(RATE, 0.8, 0.9, 0.1), [HAT, down(rate)]),
     "tf1.RMSProp": (
         tf1.RMSProp(RATE, 0.8, 0.7, 0.1, centered=True),
@@ -105,13 +109,29 @@ DOORS = {
         [adamax(0.8, 0.9, 0.1), down(rate)],
     ),
     "contrib.AdamGS": (
-        contrib.AdamGS(learning_rate=RATE, beta1=0.8, beta2=0.9, epsilon=0.1),
+        contrib.AdamGS(None, RATE, 0.8, 0.9, 0.1),
         [later(HAT), down(rate)],
+    ),
+    "contrib.AdamGS/default": (
+        contrib.AdamGS(learning_rate=0.1, beta1=0.8, beta2=0.9, epsilon=0.1),
+        [ref.shifted(HAT, 0), down(0.1)],
+    ),
+    "contrib.AdamGS/constant": (  # the schedule follows the step all the same
+        contrib.AdamGS(np.int64(2), RATE, 0.8, 0.9, 0.1),
+        [ref.shifted(HAT, 2), down(rate)],
     ),
     "contrib.LazyAdam": (contrib.LazyAdam(0.1, 0.8, 0.9, 0.1), [HAT, down(0.1)]),
     "contrib.LazyAdamGS": (
-        contrib.LazyAdamGS(0, 0.1, 0.8, 0.9, 0.1),
+        contrib.LazyAdamGS(None, 0.1, 0.8, 0.9, 0.1),
         [later(HAT), down(0.1)],
+    ),
+    "contrib.LazyAdamGS/default": (
+        contrib.LazyAdamGS(learning_rate=0.1, beta1=0.8, beta2=0.9, epsilon=0.1),
+        [ref.shifted(HAT, 0), down(0.1)],
+    ),
+    "contrib.LazyAdamGS/constant": (
+        contrib.LazyAdamGS(jnp.asarray(2), RATE, 0.8, 0.9, 0.1),
+        [ref.shifted(HAT, 2), down(rate)],
     ),
     "contrib.AdamW": (
         contrib.AdamW(0.2, RATE, 0.8, 0.9, 0.1, decay_var_list=["b"]),
@@ -271,7 +291,7 @@ def test_every_door_says_what_it_is_made_of(module):
 
 def test_without_a_step_the_doors_count_for_themselves():
     tree = {"w": jnp.ones(3)}
-    for tx in (tf1.GradientDescent(RATE), contrib.AdamGS(), tf1.AdagradDA(0.1)):
+    for tx in (tf1.GradientDescent(RATE), contrib.AdamGS(None), tf1.AdagradDA(0.1)):
         state = tx.init(tree)
         for n in range(3):
             counted, after = tx.update(tree, state, tree)
@@ -280,8 +300,40 @@ def test_without_a_step_the_doors_count_for_themselves():
             state = after
 
 
+@pytest.mark.parametrize("constant", [0, 2])
+def test_a_constant_global_step_of_shampoo_is_one_in_every_update(constant):
+    tree = {"w": jnp.asarray([[1.0, -2.0], [0.5, 0.1]])}
+    told = []
+
+    def rate(T):
+        told.append(T)
+        return 0.1 * T
+
+    given = contrib.Shampoo(None, learning_rate=rate, svd_interval=2)
+    constants = [contrib.Shampoo(constant, learning_rate=rate, svd_interval=2)]
+    constants += [contrib.Shampoo(learning_rate=rate, svd_interval=2)] if not constant else []
+    for held in constants:
+        state, same = held.init(tree), given.init(tree)
+        for n in (5, 6, 9):
+            updates, state = held.update(tree, state, tree, step=n)
+            expected, same = given.update(tree, same, tree, step=constant)
+            np.testing.assert_array_equal(updates["w"], expected["w"])
+            assert float(told[-2]) == constant + 1
+        freely, _ = held.update(tree, state, tree)  # also where no step is given
+        np.testing.assert_array_equal(
+            freely["w"], held.update(tree, state, tree, step=constant)[0]["w"]
+        )
+
+
 SCHEDULE = keras.ExponentialDecay(0.1, 10, 0.5)
 REFUSED = {
+    "AdagradDA: global_step must be at least 0, got -1.": lambda: tf1.AdagradDA(0.1, -1),
+    "AdagradDA: learning_rate must be a number where global_step is a constant": (
+        lambda: tf1.AdagradDA(RATE, 0)
+    ),
+    "AdamGS: global_step must be at least 0, got -3.": lambda: contrib.AdamGS(-3),
+    "LazyAdamGS: global_step must be at least 0, got -3.": lambda: contrib.LazyAdamGS(-3),
+    "Shampoo: global_step must be at least 0, got -3.": lambda: contrib.Shampoo(-3),
     "Adagrad: initial_accumulator_value must be greater than 0, got 0.0.": (
         lambda: tf1.Adagrad(0.1, 0.0)
     ),
@@ -344,5 +396,11 @@ def test_refuses_what_the_original_does_not_take():
         returnn.BaseCustom(0.1)
     with pytest.raises(TypeError, match="exponential_decay: decay_steps is required"):
         tf1.exponential_decay(0.1)
+    for name in ("AdamGS", "LazyAdamGS", "Shampoo"):
+        for wrong in (0.0, True, "step", jnp.zeros(2)):
+            with pytest.raises(TypeError, match=f"^{name}: global_step must be an integer"):
+                getattr(contrib, name)(wrong)
+    with pytest.raises(TypeError, match="AdagradDA: global_step must be an integer.* got 0.5"):
+        tf1.AdagradDA(0.1, 0.5)
     with pytest.raises(TypeError, match="AdamW: decay_var_list must be a list"):
         contrib.AdamW(0.1, decay_var_list="kernel")

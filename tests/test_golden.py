@@ -46,8 +46,8 @@ USUAL = {
 
 def door_of(row):
     family, name = row["id"].split(".")[:2]
-    left_out = {"$": "global_step"}, {"$": "var_list"}
-    args = {k: v for k, v in row["args"].items() if v not in left_out}
+    args = {k: v for k, v in row["args"].items() if v != {"$": "var_list"}}
+    args = {k: None if v == {"$": "global_step"} else v for k, v in args.items()}
     return getattr(getattr(compat, family), name)(**args)
 
 

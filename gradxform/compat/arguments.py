@@ -1,6 +1,7 @@
 """What the doors share: required arguments, checks as the originals made them, decayed rates."""
 
 import math
+import operator
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -56,6 +57,34 @@ def descend(learning_rate: Any) -> Any:
 def by_step(part: Any, *readers: Any) -> Any:
     """Return `part`, reading the step if any of `readers` is a function of it."""
     return external_step(part) if any(callable(r) for r in readers) else part
+
+
+def at_global_step(door: str, part: Any, global_step: Any) -> external_step:
+    """Return `part`, reading the step that the original's `global_step` tells.
+
+    Args:
+      door: who messages speak of.
+      part: what reads it.
+      global_step: an integer, which is a constant in the originals; None: what changes there, the
+        extra argument `step` here.
+
+    Raises:
+      TypeError: if it is neither.
+      ValueError: if it is below 0.
+    """
+    if global_step is None:
+        return external_step(part)
+    try:
+        constant = None if isinstance(global_step, bool) else operator.index(global_step)
+    except TypeError:
+        constant = None
+    if constant is None:
+        raise TypeError(
+            f"{door}: global_step must be an integer, which stays the same in every update, or "
+            f"None for the extra argument step of update, got {shown(global_step)}."
+        )
+    not_below_zero(door, global_step=constant)
+    return external_step(part, constant)
 
 
 def with_semantics(kind: str, part: Any, *more: Any) -> chain:

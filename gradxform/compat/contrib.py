@@ -12,6 +12,7 @@ from typing import Any
 
 from gradxform.compat.arguments import (
     above_zero,
+    at_global_step,
     by_step,
     descend,
     ignored,
@@ -38,12 +39,11 @@ from gradxform.transforms.agreement import scale_by_add_sign, scale_by_power_sig
 from gradxform.transforms.densify import densify
 from gradxform.transforms.ggt import scale_by_ggt
 from gradxform.transforms.momentum import trace
-from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.transforms.scaling import add_decayed_weights
 from gradxform.transforms.shampoo import step_by_shampoo
 from gradxform.types import ScalarOrSchedule, Schedule
 from gradxform.wrappers.compose import chain, sum_of
 from gradxform.wrappers.rows import only_dense, only_rows
-from gradxform.wrappers.step import external_step
 
 
 def AdaMax(
@@ -71,16 +71,20 @@ def AdamGS(
     use_locking: Any = False,
     name: Any = "Adam",
 ) -> chain:
-    """Adam whose corrections read the step: `external_step` of the parts of `tf1.Adam`.
+    """Adam whose corrections read global_step: `tf1.Adam` with its rule in `external_step`.
 
-    The step is the extra argument `step` of `update`; `global_step` is ignored. (With its default,
-    a constant 0, the original takes every step for the first.) A row-sparse gradient is an array
-    to it, as to `tf1.Adam`.
+    None reads the extra argument `step` of `update`. An integer is a constant: with the default, 0,
+    every step is taken for the first, as in the original. A row-sparse gradient is an array to it,
+    as to `tf1.Adam`.
+
+    Raises:
+      TypeError: if global_step is neither None nor an integer.
+      ValueError: if it is below 0.
 
     Reference: `tf.contrib.opt.AdamGSOptimizer`.
     """
-    lazy = LazyAdamGS(global_step, learning_rate, beta1, beta2, epsilon, use_locking, name)
-    return chain(densify(), *lazy.transforms)
+    ignored(use_locking, name)
+    return chain(densify(), *_adam_gs("AdamGS", global_step, learning_rate, beta1, beta2, epsilon))
 
 
 def LazyAdam(
@@ -110,15 +114,21 @@ def LazyAdamGS(
     use_locking: Any = False,
     name: Any = "Adam",
 ) -> chain:
-    """`LazyAdam` whose corrections read the step: `external_step` of its parts.
+    """`LazyAdam` whose corrections read global_step: its rule in `external_step`.
 
-    As `AdamGS` on arrays.
+    As `AdamGS` on arrays, also where it refuses global_step.
 
     Reference: `tf.contrib.opt.LazyAdamGSOptimizer`.
     """
-    ignored(global_step, use_locking, name)
-    adam = scale_by_adam(beta1, beta2, epsilon, eps_hat=True)
-    return chain(external_step(chain(adam, scale_by_learning_rate(learning_rate))))
+    ignored(use_locking, name)
+    return chain(*_adam_gs("LazyAdamGS", global_step, learning_rate, beta1, beta2, epsilon))
+
+
+def _adam_gs(
+    door: str, global_step: Any, learning_rate: ScalarOrSchedule, beta1: Any, beta2: Any, eps: Any
+) -> tuple[Any, Any]:
+    rule = scale_by_adam(beta1, beta2, eps, eps_hat=True)
+    return at_global_step(door, rule, global_step), descend(learning_rate)
 
 
 def _decay(door: str, weight_decay: Any, decay_var_list: Sequence[str] | None) -> Any:
@@ -327,16 +337,21 @@ def Shampoo(
     use_locking: Any = False,
     name: Any = "Shampoo",
 ) -> chain:
-    """Preconditioning by a matrix for every axis: `step_by_shampoo`, which reads the step.
+    """Preconditioning by a matrix for every axis: `step_by_shampoo`, which reads global_step.
 
-    The step is the extra argument `step` of `update`; `global_step` is ignored. The numbers from
-    gbar_decay to precond_update_interval, learning_rate and alpha may be functions of the step + 1.
+    None reads the extra argument `step` of `update`; an integer, as the default 0, is a constant.
+    The numbers from gbar_decay to precond_update_interval, learning_rate and alpha may be functions
+    of the step + 1, which is then a constant, too.
     A row-sparse gradient is an array to it, but for a table of more than max_matrix_size rows
     without gbar_decay, of which the touched rows move; see `step_by_shampoo`.
 
+    Raises:
+      TypeError: if global_step is neither None nor an integer.
+      ValueError: if it is below 0.
+
     Reference: `tf.contrib.opt.ShampooOptimizer`.
     """
-    ignored(global_step, use_locking, name)
+    ignored(use_locking, name)
     rule = step_by_shampoo(
         learning_rate=learning_rate,
         max_matrix_size=max_matrix_size,
@@ -350,7 +365,7 @@ def Shampoo(
         alpha=alpha,
         use_iterative_root=use_iterative_root,
     )
-    return chain(external_step(rule))
+    return chain(at_global_step("Shampoo", rule, global_step))
 
 
 # ----------------------------------------------------------------------------------- sign decays

@@ -10,6 +10,7 @@ from typing import Any
 from gradxform.compat.arguments import (
     REQUIRED,
     above_zero,
+    at_global_step,
     by_step,
     descend,
     ignored,
@@ -40,7 +41,6 @@ from gradxform.transforms.proximal import (
 from gradxform.transforms.step_size import scale_by_adadelta
 from gradxform.types import ScalarOrSchedule, Schedule
 from gradxform.wrappers.compose import chain
-from gradxform.wrappers.step import external_step
 
 # ------------------------------------------------------------------------------------ optimizers
 
@@ -113,17 +113,23 @@ def AdagradDA(
     use_locking: Any = False,
     name: Any = "AdagradDA",
 ) -> chain:
-    """Adagrad by dual averaging: `step_by_dual_averaging`, which reads the step.
+    """Adagrad by dual averaging: `step_by_dual_averaging`, which reads global_step.
 
-    The step is the extra argument `step` of `update`; `global_step` is ignored.
+    None reads the extra argument `step` of `update`; an integer is a constant.
 
     Raises:
-      ValueError: unless the accumulator's first value is greater than 0 and the strengths at least
-        0.
+      TypeError: if global_step is neither None nor an integer.
+      ValueError: unless the accumulator's first value is greater than 0, and the strengths and
+        global_step are at least 0; or if the learning rate is a schedule, but global_step constant.
 
     Reference: `tf.train.AdagradDAOptimizer`.
     """
-    ignored(global_step, use_locking, name)
+    ignored(use_locking, name)
+    if global_step is not None and callable(learning_rate):
+        raise ValueError(
+            "AdagradDA: learning_rate must be a number where global_step is a constant; a schedule "
+            "needs global_step=None."
+        )
     above_zero(
         "AdagradDA",
         initial_gradient_squared_accumulator_value=initial_gradient_squared_accumulator_value,
@@ -139,7 +145,7 @@ def AdagradDA(
         l1_regularization_strength,
         l2_regularization_strength,
     )
-    return chain(external_step(rule))
+    return chain(at_global_step("AdagradDA", rule, global_step))
 
 
 def Adam(

@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import jax.numpy as jnp
+
 from gradxform.base import Transform, call_update, check_transform, locality_of, transform
-from gradxform.errors import name_of
+from gradxform.errors import name_of, non_negative
 from gradxform.numerics import as_step, cast
 from gradxform.types import Array
 
@@ -22,6 +24,8 @@ class external_step(Transform):
 
     Args:
       inner: a transform, or a chain.
+      at: an integer of at least 0 that stands for the step in every update, whatever `step` says;
+        None: there is none.
 
     Raises:
       TypeError: at update, if `step` is no integer.
@@ -29,11 +33,13 @@ class external_step(Transform):
     """
 
     inner: Any
+    at: int | None = None
 
     handles_rows = True
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
+        non_negative(self, "at")
 
     @property
     def locality(self) -> str:
@@ -53,8 +59,11 @@ class external_step(Transform):
     def update(self, updates, state, params=None, *, step=None, **extra):
         """Update the inner transform, at that step."""
         if step is not None:
-            state = _counting_from(state, as_step(self, "step", step))
+            step = as_step(self, "step", step)
             extra = extra | {"step": step}
+        counted = step if self.at is None else jnp.asarray(self.at, jnp.int32)
+        if counted is not None:
+            state = _counting_from(state, counted)
         return call_update(self.inner, updates, state, params, extra)
 
 

@@ -95,6 +95,11 @@ WRAPPERS: dict[str, Case] = {
         ref.sequence(ref.shifted(HAT, 6), ref.scale(-0.1)),
         extra={"step": jnp.asarray(6, jnp.int32)},
     ),
+    "external_step/at": Case(
+        gx.external_step(gx.chain(gx.scale_by_adam(eps=1e-3, eps_hat=True), gx.scale(-0.1)), at=2),
+        ref.sequence(ref.shifted(HAT, 2), ref.scale(-0.1)),
+        extra={"step": jnp.asarray(6, jnp.int32)},
+    ),
     "external_step/counting": Case(
         gx.external_step(gx.scale_by_learning_rate(FALLING)), FALLING_LR
     ),
