@@ -146,6 +146,88 @@ def test_fused_by_a_compiler_for_tpus():
     assert (found.kind, found.bytes, found.sent) == ("reduce-scatter", 64, 56.0)
 
 
+def split_all_gather(chain, parts=1, quote='"'):
+    """A gather as a compiler for TPUs splits it: begun, carried on beside a product, awaited.
+
+    Every part has the whole instruction, and the same chain_id.
+    """
+    config = f'"flag_configs":[],"async_collective_config":{{"chain_id":"{chain}"}}'
+    gather = (
+        f"bf16[64,32]{{1,0:T(8,128)(2,1)S(1)}} all-gather(%q.{chain}), channel_id={chain}, "
+        f"{EVERY}, dimensions={{0}}, use_global_device_ids=true, backend_config={{{config}}}"
+    ).replace('"', quote)
+    state = "(bf16[8,32]{1,0:T(8,128)(2,1)}, bf16[64,32]{1,0:T(8,128)(2,1)}, u32[]{:S(2)})"
+    operand = f"  %q.{chain} = bf16[8,32]{{1,0:T(8,128)(2,1)}} parameter(0)"
+    bodies = computation(
+        f"fused_computation.{chain}",
+        operand,
+        f"  %all-gather.{chain} = {gather}",
+        f"  ROOT %start.{chain} = {state} custom-call(%q.{chain}, %all-gather.{chain}), "
+        'custom_call_target="AsyncCollectiveStart"',
+    )
+    lines = [f"  %async-collective-start.{chain} = {state} fusion(%p), kind=kCustom, "]
+    lines[0] += f"calls=%fused_computation.{chain}"
+    for i in range(parts):
+        bodies += computation(
+            f"async_collective_fusion.{chain}.{i}",
+            operand,
+            f"  %all-gather.{chain}.{i} = {gather}",
+            f"  %convolution.{i} = f32[128,128] convolution(%a, %b), dim_labels=bf_io->bf",
+            f"  ROOT %t.{i} = ({state}, f32[128,128]) tuple(%q.{chain}, %convolution.{i})",
+        )
+        lines.append(
+            f"  %fusion.{chain}.{i} = ({state}, f32[128,128]) fusion(%g), kind=kOutput, "
+            f"calls=%async_collective_fusion.{chain}.{i}"
+        )
+    bodies += computation(
+        f"fused_computation.done.{chain}",
+        operand,
+        f"  %all-gather.done.{chain} = {gather}",
+        f"  ROOT %done.{chain} = bf16[64,32] custom-call(%all-gather.done.{chain}), "
+        'custom_call_target="AsyncCollectiveDone"',
+    )
+    lines.append(
+        f"  %async-collective-done.{chain} = bf16[64,32] fusion(%h), kind=kCustom, "
+        f"calls=%fused_computation.done.{chain}"
+    )
+    return lines, bodies
+
+
+@pytest.mark.parametrize("quote", ['"', r"\""])
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_a_split_all_gather_is_one(parts, quote):
+    lines, bodies = split_all_gather(7, parts, quote=quote)
+    (found,) = hlo.collectives(program(*lines, more=bodies))
+    assert (found.kind, found.bytes, found.sent) == ("all-gather", 4096, 4096 * 7 / 8)
+    assert found.group == 8 and found.times == 1
+
+
+def test_split_all_gathers_are_as_many_as_their_chains():
+    first, bodies = split_all_gather(1)
+    second, more = split_all_gather(2, 2)
+    plain = f"  %plain = bf16[64,32] all-gather(%p), {EVERY}, dimensions={{0}}"
+    both = [first[0], second[0], plain, *first[1:], *second[1:]]
+    loop = computation("loop", *both)
+    known = 'backend_config={"known_trip_count":{"n":"5"}}'
+    text = program(
+        *both,
+        f"  %w = (f32[8]) while(%t), condition=%c, body=%loop, {known}",
+        "  %k = f32[8] conditional(%b, %p, %p), branch_computations={%loop, %loop}",
+        more=bodies + more + loop,
+    )
+    found = hlo.collectives(text)
+    assert [c.bytes for c in found] == [4096] * 12
+    assert [c.times for c in found] == [1] * 3 + [5] * 3 + [1] * 6
+    assert [c.conditions for c in found] == [()] * 6 + [(("k", 0),)] * 3 + [(("k", 1),)] * 3
+
+
+def test_a_part_with_fewer_bytes_does_not_hide_the_others():
+    lines, bodies = split_all_gather(3)
+    bodies = bodies.replace("%all-gather.3 = bf16[64,32]", "%all-gather.3 = bf16[8,32]")
+    (found,) = hlo.collectives(program(*lines, more=bodies))
+    assert found.bytes == 4096
+
+
 def test_the_call_graph():
     known = 'backend_config={"known_trip_count":{"n":"5"}}'
     quoted = r'backend_config="{\"known_trip_count\":{\"n\":\"3\"}}"'

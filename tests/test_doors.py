@@ -400,7 +400,7 @@ def test_refuses_what_the_original_does_not_take():
         for wrong in (0.0, True, "step", jnp.zeros(2)):
             with pytest.raises(TypeError, match=f"^{name}: global_step must be an integer"):
                 getattr(contrib, name)(wrong)
-    with pytest.raises(TypeError, match="AdagradDA: global_step must be an integer.* got 0.5"):
+    with pytest.raises(TypeError, match=r"AdagradDA: global_step must be an integer.* got 0\.5"):
         tf1.AdagradDA(0.1, 0.5)
     with pytest.raises(TypeError, match="AdamW: decay_var_list must be a list"):
         contrib.AdamW(0.1, decay_var_list="kernel")

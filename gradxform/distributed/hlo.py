@@ -149,9 +149,10 @@ def _split(found: Iterable[Collective], depth: int) -> tuple[float, list[float]]
 def collectives(compiled: Any) -> list[Collective]:
     """Return the collectives of a compiled program, in the order in which they stand.
 
-    A pair of `-start` and `-done` is one collective; an all-reduce that a compiler for TPUs fuses
-    with the slice that is wanted of it is a reduce-scatter, which is how it runs. A computation
-    that is called several times counts each time.
+    A pair of `-start` and `-done` is one collective; so is what a compiler for TPUs splits over
+    several fusions, which compute meanwhile, under one `chain_id`. An all-reduce that it fuses with
+    the slice that is wanted of it is a reduce-scatter, which is how it runs. A computation that is
+    called several times counts each time.
 
     Args:
       compiled: what `jax.jit(f).lower(...).compile()` returns, or its text.
@@ -172,13 +173,27 @@ class _Walk(NamedTuple):
     found: list[Collective]
 
     def through(
-        self, name: str | None, times: int, conditions: Any, scatters: bool = False
+        self,
+        name: str | None,
+        times: int,
+        conditions: Any,
+        scatters: bool = False,
+        chains: dict[tuple[str, str], int] | None = None,
     ) -> None:
-        """Note the collectives of one computation and of what it calls."""
+        """Note the collectives of one computation and of what it calls.
+
+        Args:
+          name: of the computation.
+          times: how often it runs.
+          conditions: under which it does.
+          scatters: whether its all-reduces are reduce-scatters.
+          chains: of a fusion, where in `found` are those of which its caller has seen a part.
+        """
+        chains = {} if chains is None else chains
         for one in self.program.computations.get(name or "", []):
             text, base = one.text, one.opcode.removesuffix("-start")
             if base in _KINDS:
-                self._note(one, base, name or "", times, conditions, scatters)
+                self._note(one, base, name or "", times, conditions, scatters, chains)
             elif one.opcode == "while":
                 body, turns = hlo_text.attribute(text, "body"), hlo_text.trip_count(text)
                 if turns is None:
@@ -190,8 +205,9 @@ class _Walk(NamedTuple):
                     self.through(branch, times, (*conditions, (one.name, i)))
             elif one.opcode in ("fusion", "call", "async-start", "custom-call"):
                 inner = hlo_text.attribute(text, "calls") or hlo_text.attribute(text, "to_apply")
-                fused = one.opcode == "fusion" and self._is_scatter(inner)
-                self.through(inner, times, conditions, fused)
+                fused = one.opcode == "fusion"
+                scatter = fused and self._is_scatter(inner)
+                self.through(inner, times, conditions, scatter, chains if fused else None)
 
     def _is_scatter(self, name: str | None) -> bool:
         """Whether a fused computation returns a slice of an all-reduce."""
@@ -207,6 +223,7 @@ class _Walk(NamedTuple):
         times: int,
         conditions: Any,
         scatters: bool,
+        chains: dict[tuple[str, str], int],
     ) -> None:
         if kind == "send" and "is_host_transfer=true" in one.text and "megascale" not in one.text:
             return  # to its own host
@@ -219,6 +236,13 @@ class _Walk(NamedTuple):
         whole = hlo_text.total(size) * (group if kind == "reduce-scatter" else 1)
         if kind == "all-reduce" and scatters:
             kind = "reduce-scatter"
+        chain = hlo_text.chain_of(one.text)
+        if chain is not None:
+            seen = chains.setdefault((chain, kind), len(self.found))
+            if seen < len(self.found):  # another part of it
+                known = self.found[seen]
+                self.found[seen] = known._replace(bytes=max(known.bytes, whole))
+                return
         self.found.append(Collective(kind, whole, group, name, times, conditions, groups))
 
 

@@ -148,6 +148,12 @@ def trip_count(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def chain_of(text: str) -> str | None:
+    """Return what the parts of a collective have in common that a compiler has split."""
+    found = re.search(r"\bchain_id\W+(\d+)", text)
+    return found[1] if found else None
+
+
 def groups_of(text: str, devices: int) -> Groups:
     """Return the groups of devices that a collective runs in, each by itself.
 
