@@ -10,20 +10,23 @@ import dataclasses
 import inspect
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from gradxform._version import __version__
 from gradxform.base import Transform
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import TOO_DEEP, at, check_nesting, cut, did_you_mean, name_of, shown
 from gradxform.registry import REGISTRY
 from gradxform.types import SupportsTransform
-from gradxform.values import FrozenTree, Value, fields_of, is_live, rebuild
+from gradxform.values import FrozenTree, Value, fields_of, is_live, rebuild, thawed
 from gradxform.wrappers.tune import injected
 
 Config = dict[str, Any]
 
 _NUMBERS = {"inf": math.inf, "-inf": -math.inf}
+
+# Digits enough for any number that a float can hold.
+_DIGITS = 400
 
 
 def to_config(tx: Any) -> Config:
@@ -38,8 +41,15 @@ def to_config(tx: Any) -> Config:
     Raises:
       TypeError: naming the place of anything that cannot be written: a function that is not
         registered, a class that is not, a transform of another library, a live array.
+      ValueError: naming the place of a value that is nested more than 200 deep, or contains itself,
+        or of an integer beyond the range of a float.
     """
-    body = _write(tx, "inject_hyperparams" if isinstance(tx, injected) else name_of(tx))
+    if type(tx) in (tuple, list, dict):
+        what = f"a {type(tx).__name__}"
+        raise TypeError(f"to_config: a transform, schedule or mask is wanted, got {what}.")
+    path = cut("inject_hyperparams" if isinstance(tx, injected) else name_of(tx))
+    check_nesting(tx, path, _parts_of_value)
+    body = _write(tx, path)
     if not isinstance(body, dict) or "name" not in body:
         raise TypeError(f"to_config: a transform, schedule or mask is wanted, got {shown(tx)}.")
     return {"version": __version__, **body}
@@ -65,20 +75,26 @@ def from_config(config: Config) -> Any:
       config: what `to_config` returns, or plain data of that form.
 
     Raises:
-      ValueError, TypeError: naming the place of what is wrong, with the nearest names.
+      ValueError, TypeError: naming the place of what is wrong, with the nearest names. Wrong are,
+        too, what is nested more than 200 deep or contains itself, and an integer beyond the range
+        of a float.
     """
     if not isinstance(config, dict):
         raise TypeError(
             f"config: must be a dict with a 'name', got {type(config).__name__}."
             + (" For JSON text there is from_json." if isinstance(config, str) else "")
         )
+    check_nesting(config, "config", _parts_of_data)
     body = dict(config)
     version = body.pop("version", None)
     if version is not None and not isinstance(version, str):
-        raise TypeError(f"config.version: must be a string, got {version!r}.")
+        raise TypeError(f"config.version: must be a string, got {shown(version)}.")
     if "name" not in body:
         raise ValueError("config: no 'name'; it says which transform this is.")
-    return _read(body, "config")
+    try:
+        return _read(body, "config")
+    except RecursionError:  # the caller is deep down, too
+        raise ValueError(f"config: {TOO_DEEP} to be read here.") from None
 
 
 def from_json(text: str) -> Any:
@@ -90,25 +106,54 @@ def from_json(text: str) -> Any:
     if not isinstance(text, str):
         raise TypeError(f"config: JSON text is wanted, got {shown(text)}.")
     try:
-        data = json.loads(text, object_pairs_hook=_no_repeats, parse_constant=_no_constants)
+        data = json.loads(
+            text,
+            object_pairs_hook=_no_repeats,
+            parse_constant=_no_constants,
+            parse_int=lambda digits: int(digits[:_DIGITS]),
+            parse_float=_in_range,
+        )
     except json.JSONDecodeError as error:
         raise ValueError(
             f"config: not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
         ) from None
+    except RecursionError:
+        raise ValueError(f"config: {TOO_DEEP}.") from None
     return from_config(data)
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [k for k, _ in pairs]
-        twice = next(k for k in names if names.count(k) > 1)
-        raise ValueError(f"config: {twice!r} is given twice.")
+    found: dict[str, Any] = {}
+    for k, v in pairs:
+        if k in found:
+            raise ValueError(f"config: {shown(k)} is given twice.")
+        found[k] = v
     return found
 
 
 def _no_constants(text: str) -> Any:
     raise ValueError(f"config: {text} is not JSON; write an infinity as {{'number': 'inf'}}.")
+
+
+def _in_range(text: str) -> float | int:
+    """Return a number of JSON; one that no float can hold as an integer, to be refused as such."""
+    found = float(text)
+    return found if math.isfinite(found) else 10**_DIGITS
+
+
+# --------------------------------------------------------------------------------------- nesting
+
+
+def _parts_of_data(x: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return what plain data holds, each part with what leads to it; None for what holds none."""
+    if isinstance(x, dict):
+        return ((f".{k}", v) for k, v in x.items())
+    return ((f"[{i}]", v) for i, v in enumerate(x)) if isinstance(x, list | tuple) else None
+
+
+def _parts_of_value(x: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return what a value holds, as `_parts_of_data` does."""
+    return _parts_of_data(fields_of(x) if isinstance(x, Value) else thawed(x))
 
 
 # --------------------------------------------------------------------------------------- writing
@@ -131,7 +176,7 @@ def _write(x: Any, path: str) -> Any:
         return _write_tree(x, path)
     if isinstance(x, SupportsTransform) and not isinstance(x, type):
         raise TypeError(
-            f"{path}: {name_of(x)} is not a registered transform and cannot be written. Use "
+            f"{path}: {cut(name_of(x))} is not a registered transform and cannot be written. Use "
             "gradxform's of that name, or make it a class with @transform(name='package:name')."
         )
     if callable(x):
@@ -150,38 +195,47 @@ def _write_value(x: Value, path: str) -> Config:
     name = type(x).registered_name
     if name is None:
         raise TypeError(
-            f"{path}: the class {type(x).__name__} is not registered; decorate it with "
+            f"{path}: the class {cut(type(x).__name__)} is not registered; decorate it with "
             f"{'@transform' if isinstance(x, Transform) else '@value'}"
-            f"(name='package:{type(x).__name__}')."
+            f"(name='package:{cut(type(x).__name__)}')."
         )
     fields = {}
     for field, v in fields_of(x).items():
         if field == x.variadic:
-            fields[field] = [_write(item, f"{path}.{field}[{i}]") for i, item in enumerate(v)]
+            fields[field] = _write_all(v, at(path, f".{field}"))
         else:
-            fields[field] = _write(v, f"{path}.{field}")
+            fields[field] = _write(v, at(path, f".{field}"))
     return {"name": name, **fields}
 
 
 def _write_injected(x: injected, path: str) -> Config:
     return {
         "name": "inject_hyperparams",
-        "inner_factory": _write(x.factory.inner_factory, f"{path}.inner_factory"),
+        "inner_factory": _write(x.factory.inner_factory, at(path, ".inner_factory")),
         "static_args": list(x.factory.static_args),
         "hyperparam_dtype": x.factory.hyperparam_dtype,
-        "arguments": {k: _write(v, f"{path}.arguments.{k}") for k, v in x.arguments},
+        "arguments": {k: _write(v, at(path, f".arguments.{k}")) for k, v in x.arguments},
     }
 
 
 def _write_tree(x: Any, path: str) -> Any:
     """Lists and dicts with plain keys as they are; the others with their kind."""
     if isinstance(x, dict):
-        items = {k: _write(v, f"{path}[{k!r}]") for k, v in x.items()}
+        items = {}
+        for k, v in x.items():
+            items[k] = _write(v, at(path, f"[{k!r}]"))
         if all(isinstance(k, str) for k in items) and not _RESERVED & items.keys():
             return items
         return {"dict": [[_write(k, path), v] for k, v in items.items()]}
-    items = [_write(v, f"{path}[{i}]") for i, v in enumerate(x)]
+    items = _write_all(x, path)
     return {"tuple": items} if isinstance(x, tuple) else items
+
+
+def _write_all(x: Iterable[Any], path: str) -> list[Any]:
+    items = []  # by loops, here and below: a comprehension is one call more for each level
+    for i, v in enumerate(x):
+        items.append(_write(v, at(path, f"[{i}]")))
+    return items
 
 
 _RESERVED = {"name", "dict", "tuple", "function", "number"}
@@ -192,7 +246,10 @@ _RESERVED = {"name", "dict", "tuple", "function", "number"}
 
 def _read(x: Any, path: str) -> Any:
     if isinstance(x, list):
-        return [_read(v, f"{path}[{i}]") for i, v in enumerate(x)]
+        items = []
+        for i, v in enumerate(x):
+            items.append(_read(v, at(path, f"[{i}]")))
+        return items
     if not isinstance(x, dict):
         if x is None or isinstance(x, bool | int | float | str):
             return x
@@ -207,41 +264,49 @@ def _read(x: Any, path: str) -> Any:
             return _read_dict(body, path)
         if kind == "number":
             if not isinstance(body, str) or body not in _NUMBERS:
-                raise ValueError(f"{path}: a number is one of 'inf', '-inf', got {body!r}.")
+                raise ValueError(f"{path}: a number is one of 'inf', '-inf', got {shown(body)}.")
             return _NUMBERS[body]
         if kind == "function":
             return _look_up(body, path, "function")
-    return {k: _read(v, f"{path}.{k}") for k, v in x.items()}
+    return _read_all(x, path)
+
+
+def _read_all(x: dict[str, Any], path: str) -> dict[str, Any]:
+    items = {}
+    for k, v in x.items():
+        items[k] = _read(v, at(path, f".{k}"))
+    return items
 
 
 def _list(x: Any, path: str) -> list[Any]:
     if not isinstance(x, list):
-        raise TypeError(f"{path}: a list is wanted, got {x!r}.")
+        raise TypeError(f"{path}: a list is wanted, got {shown(x)}.")
     return x
 
 
 def _read_dict(body: Any, path: str) -> dict[Any, Any]:
     out = {}
     for i, pair in enumerate(_list(body, path)):
+        here = at(path, f"[{i}]")
         if not isinstance(pair, list) or len(pair) != 2:
-            raise TypeError(f"{path}[{i}]: a pair [key, value] is wanted, got {pair!r}.")
-        key = _read(pair[0], f"{path}[{i}]")
+            raise TypeError(f"{here}: a pair [key, value] is wanted, got {shown(pair)}.")
+        key = _read(pair[0], here)
         if isinstance(key, list | dict):
-            raise TypeError(f"{path}[{i}]: a {type(key).__name__} cannot be a key, got {key!r}.")
+            raise TypeError(f"{here}: a {type(key).__name__} cannot be a key, got {shown(key)}.")
         if key in out:
-            raise ValueError(f"{path}[{i}]: the key {key!r} is given twice.")
-        out[key] = _read(pair[1], f"{path}[{key!r}]")
+            raise ValueError(f"{here}: the key {shown(key)} is given twice.")
+        out[key] = _read(pair[1], at(path, f"[{key!r}]"))
     return out
 
 
 def _look_up(name: Any, path: str, what: str) -> Callable[..., Any]:
     if not isinstance(name, str):
-        raise TypeError(f"{path}: the name of a {what} must be a string, got {name!r}.")
+        raise TypeError(f"{path}: the name of a {what} must be a string, got {shown(name)}.")
     if name not in REGISTRY:
         hint = did_you_mean(name, REGISTRY)
         if not hint and ":" in name:
-            hint = f" Import the package that registers {name!r} first."
-        raise ValueError(f"{path}: no {what} named {name!r}.{hint}")
+            hint = f" Import the package that registers {cut(name)!r} first."
+        raise ValueError(f"{path}: no {what} named {cut(name)!r}.{hint}")
     return REGISTRY[name]
 
 
@@ -261,12 +326,13 @@ def _read_value(x: Config, path: str) -> Any:
     for field in given:
         if field not in known:
             raise ValueError(
-                f"{path}: {x['name']} has no field {field!r}, only {', '.join(known) or 'none'}."
+                f"{path}: {x['name']} has no field {cut(str(field))!r}, only "
+                f"{', '.join(known) or 'none'}."
                 f"{did_you_mean(field, known)}"
             )
-    fields = {k: _read(v, f"{path}.{k}") for k, v in given.items()}
+    fields = _read_all(given, path)
     if variadic is not None and not isinstance(fields.get(variadic, []), list | tuple):
-        raise TypeError(f"{path}.{variadic}: a list is wanted, got {given[variadic]!r}.")
+        raise TypeError(f"{path}.{variadic}: a list is wanted, got {shown(given[variadic])}.")
     for field in known:
         if variadic is None and field not in given and _required(parameters[field]):
             raise ValueError(f"{path}: {x['name']} needs the field {field!r}.")
@@ -274,7 +340,7 @@ def _read_value(x: Config, path: str) -> Any:
         if variadic is not None:
             return rebuild(cast(type, made), {variadic: ()} | fields)
         found = made(**fields)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise _placed(error, path) from None
     if not isinstance(found, Value | SupportsTransform):
         raise TypeError(f"{path}: {x['name']!r} makes no transform, schedule or mask.")
@@ -300,15 +366,15 @@ def _required(parameter: inspect.Parameter) -> bool:
 
 def _placed(error: Exception, path: str) -> Exception:
     kind = TypeError if isinstance(error, TypeError) else ValueError
-    return kind(f"{path}: {error}")
+    return kind(f"{path}: {' '.join(str(error).split())}")
 
 
 def _read_injected(given: Config, path: str) -> Any:
-    arguments = _read(given.pop("arguments"), f"{path}.arguments")
+    arguments = _read(given.pop("arguments"), at(path, ".arguments"))
     factory = _read_value({"name": "inject_hyperparams", **given}, path)
     if not isinstance(arguments, dict):
         raise TypeError(f"{path}.arguments: a dict is wanted, got {shown(arguments)}.")
     try:
         return factory(**arguments)
-    except (TypeError, ValueError) as error:
-        raise _placed(error, f"{path}.arguments") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _placed(error, at(path, ".arguments")) from None

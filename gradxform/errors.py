@@ -1,4 +1,4 @@
-"""Range checks of hyperparameters, suggestions, and the way messages spell the path of a leaf.
+"""Range checks of hyperparameters, suggestions, and the way messages spell values and places.
 
 Every message names the part, the field or the leaf, the rule, the value, and the remedy if it is
 not obvious. Hyperparameters are checked when a transform is made; values that are only known
@@ -8,11 +8,15 @@ inside a trace, and schedules, are let through.
 import difflib
 import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+
+# How many dicts (or values), and how many lists, may stand in one another.
+DEPTH = 200
+TOO_DEEP = f"nested more than {DEPTH} deep"
 
 
 def name_of(part: Any) -> str:
@@ -35,6 +39,8 @@ def shown(x: Any) -> str:
         return "a PRNG key"
     if isinstance(x, tuple | list | dict) and any(hasattr(k, "shape") for k in jax.tree.leaves(x)):
         return f"a {type(x).__name__} of arrays"
+    if isinstance(x, int) and x.bit_length() > 1024:  # Python itself may refuse to spell it
+        return f"an integer of {x.bit_length()} bits"
     if inspect.isroutine(x):
         return f"the function {x.__name__}"
     if isinstance(x, type):
@@ -104,3 +110,59 @@ def did_you_mean(name: Any, choices: Iterable[str], n: int = 3) -> str:
 def leaf_path(path: Any) -> str:
     """Spell a key path as messages do, `['dense']['kernel']`; the tree's root is `the root`."""
     return jax.tree_util.keystr(tuple(path)) or "the root"
+
+
+def cut(text: str) -> str:
+    """Return a name that messages can hold: the beginning of a long one."""
+    return text if len(text) <= 80 else f"{text[:60]} ..."
+
+
+def at(path: str, text: str) -> str:
+    """Return the place to which `text` leads from `path`; of a long one the middle is left out."""
+    found = path + cut(" ".join(text.split()))
+    return found if len(found) <= 200 else f"{found[:80]} ... {found[-100:]}"
+
+
+def check_nesting(
+    x: Any, path: str, parts: Callable[[Any], Iterable[tuple[str, Any]] | None]
+) -> None:
+    """Require `x` to be no deeper than `DEPTH` and no part of itself, its integers to be in range.
+
+    Without a recursion, and before all else is done with `x`: much else fails on deep trees.
+
+    Args:
+      x: data.
+      path: what messages call it.
+      parts: returns what something holds, each part with what leads to it; None if it holds none.
+
+    Raises:
+      ValueError: with the path, if it is none of these.
+    """
+    trail = [(path, x, iter(parts(x) or ()))]
+    while trail:
+        path, _, rest = trail[-1]
+        for text, part in rest:
+            if isinstance(part, int):
+                _check_range(part, path, text)
+            held = parts(part)
+            if held is None:
+                continue
+            here = at(path, text)
+            if any(part is above for _, above, _ in trail):
+                raise ValueError(f"{here}: contains itself.")
+            trail.append((here, part, iter(held)))
+            lists = sum(isinstance(above, list | tuple) for _, above, _ in trail)
+            if max(lists, len(trail) - lists) > DEPTH:
+                raise ValueError(f"{here}: {TOO_DEEP}.")
+            break
+        else:
+            trail.pop()
+
+
+def _check_range(x: int, path: str, text: str) -> None:
+    try:
+        float(x)
+    except OverflowError:
+        raise ValueError(
+            f"{at(path, text)}: must be in the range of a float, got {shown(x)}."
+        ) from None

@@ -167,7 +167,7 @@ def _normalised(part: Value, field: str, x: Any, annotation: Any) -> Any:
         ok = type(None) in kinds
     elif isinstance(x, int):
         ok = int in kinds or float in kinds
-        x = float(x) if ok and int not in kinds else x
+        x = _as_float(part, field, x) if ok and int not in kinds else x
     elif isinstance(x, float):
         ok = float in kinds
         if ok and math.isnan(x):
@@ -235,18 +235,29 @@ def _static_key(part: Value, field: str, key: Any) -> Any:
     )
 
 
+def _as_float(part: Value, field: str, x: int) -> float:
+    try:
+        return float(x)
+    except OverflowError:
+        raise ValueError(
+            f"{name_of(part)}: {field} must be in the range of a float, got {shown(x)}."
+        ) from None
+
+
 def _dtype_name(part: Value, field: str, x: Any) -> str:
     try:
         if isinstance(x, np.ndarray | jax.Array):
             raise TypeError
-        name = jnp.dtype(x).name
-    except TypeError:
+        dtype = jnp.dtype(x)
+    except (TypeError, ValueError, SyntaxError):  # NumPy reads "f4,i4" as one would code
         raise TypeError(
             f"{name_of(part)}: {field} must be a dtype or None, got {shown(x)}."
         ) from None
-    if not jnp.issubdtype(jnp.dtype(name), jnp.inexact):
-        raise ValueError(f"{name_of(part)}: {field} must be a floating dtype, got {name!r}.")
-    return name
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        raise ValueError(
+            f"{name_of(part)}: {field} must be a floating dtype, got {shown(str(dtype))}."
+        )
+    return dtype.name
 
 
 def _rule(kinds: list[Any]) -> str:

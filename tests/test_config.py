@@ -501,6 +501,178 @@ def test_writing_says_what_cannot_be_written_and_the_remedy(tx, words):
     check_message(caught, words)
 
 
+# ---------------------------------------------------------------- deep, endless, huge and long
+
+
+def within(n, x=None, wrap=lambda x: chain_of(x)):
+    x = {"name": "clip", "max_delta": 1.0} if x is None else x
+    for _ in range(n):
+        x = wrap(x)
+    return x
+
+
+def masked_by(mask):
+    return {"name": "masked", "inner": {"name": "identity"}, "mask": mask}
+
+
+def endless(kind):
+    """A list or dict that holds itself, after a while."""
+    inner = [] if kind is list else {}
+    x = within(3, inner, lambda x: [x] if kind is list else {"a": x})
+    inner.append(x) if kind is list else inner.update(b=x)
+    return x
+
+
+BOMB = chain_of()
+BOMB["transforms"].append(BOMB)
+HUGE = 10**400
+LONG = "lengthy " * 20_000
+RECORD = np.dtype([("a", "f4"), ("b", "i4")])
+BEYOND = "must be in the range of a float, got an integer of 1329 bits."
+DEEP = [
+    (within(200), "config.transforms[0].transforms[0]", "nested more than 200 deep."),
+    (within(5000), "config.transforms[0].transforms[0]", "nested more than 200 deep."),
+    (masked_by(within(201, True, lambda x: [x, True])), "config.mask[0][0]", ": nested more"),
+    (masked_by(within(200, True, lambda x: {"k": x})), "config.mask.k.k.k", ": nested more"),
+    (masked_by(within(999, True, lambda x: {"tuple": [x]})), "config.mask.tuple[0].tuple", "deep."),
+    (BOMB, "config.transforms[0]: contains itself.", ""),
+    (masked_by(endless(list)), "config.mask[0][0][0][0]: contains itself.", ""),
+    (masked_by(endless(dict)), "config.mask.a.a.a.b: contains itself.", ""),
+    ({"name": "sgd", "learning_rate": 0.1, "version": endless(list)}, "config.version[0]", ""),
+    ({"name": endless(dict)}, "config.name.a.a.a.b: contains itself.", ""),
+    (chain_of({"name": "clip", "max_delta": HUGE}), "config.transforms[0].max_delta:", BEYOND),
+    (chain_of({"name": "clip", "max_delta": -HUGE}), "config.transforms[0].max_delta:", BEYOND),
+    ({"name": "MultiSteps", "opt": {}, "every_k_schedule": HUGE}, "config.every_k_sch", BEYOND),
+    (masked_by({"dict": [[HUGE, True]]}), "config.mask.dict[0][0]:", BEYOND),
+    ({"name": "clip", "max_delta": 10**5000}, "config.max_delta:", "integer of 16610 bits."),
+]
+
+
+@pytest.mark.parametrize("config, place, words", DEEP, ids=range(len(DEEP)))
+def test_what_cannot_be_read_for_its_depth_or_size_is_refused_with_its_place(config, place, words):
+    with pytest.raises(ValueError) as caught:
+        gx.from_config(config)
+    check_message(caught, words)
+    assert str(caught.value).startswith(place)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (
+            '{"name":"chain","transforms":[' * 250 + "]}" * 250,
+            "transforms[0]: nested more than 200",
+        ),
+        ('{"name":"chain","transforms":[' * 10**5, "config: nested more than 200 deep."),
+        ("[" * 10**6, "config: nested more than 200 deep."),
+        ('{"name": "clip", "max_delta": 1' + "0" * 400 + "}", "config.max_delta: must be in the r"),
+        ('{"name": "clip", "max_delta": -1' + "0" * 9000 + "}", "config.max_delta: must be in the"),
+        ('{"name": "clip", "max_delta": 1e400}', "config.max_delta: must be in the range of a f"),
+        (f'{{"name": "{LONG}"}}', "config: no transform named 'lengthy lengthy"),
+        (f'{{"{LONG}": 1, "{LONG}": 2}}', "lengthy ... is given twice."),
+    ],
+    ids=range(8),
+)
+def test_json_that_is_deep_huge_or_long_is_refused_in_one_line(text, words):
+    with pytest.raises(ValueError) as caught:
+        gx.from_json(text)
+    check_message(caught, words)
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        ({"name": LONG}, "config: no transform named 'lengthy lengthy"),
+        ({"name": f"their:{LONG}"}, "Import the package that registers 'their:lengthy"),
+        ({"name": "clip", LONG: 1}, "config: clip has no field 'lengthy lengthy"),
+        ({"name": "clip", "max_delta": LONG}, "config: clip: max_delta must be a number, got 'l"),
+        ({"name": "sgd", "learning_rate": {"function": LONG}}, "no function named 'lengthy"),
+        ({"name": "clip", "version": [LONG]}, "config.version: must be a string, got ['lengthy"),
+        ({"name": [LONG]}, "config: the name of a transform must be a string, got ['lengthy"),
+        ({"name": "scale", "step_size": {"number": LONG}}, "a number is one of 'inf', '-inf', got"),
+        (masked_by({LONG: {"name": "no such"}}), "config.mask.lengthy lengthy"),
+        (masked_by({"a\nb": {"name": "no such"}}), "config.mask.a b: no transform named 'no such'"),
+        (masked_by({"dict": LONG}), "config.mask: a list is wanted, got 'lengthy"),
+        (masked_by({"dict": [LONG]}), "config.mask[0]: a pair [key, value] is wanted, got 'leng"),
+        (masked_by({"dict": [[[LONG], 1]]}), "a list cannot be a key, got ['lengthy"),
+        (masked_by({"dict": [[LONG, 1], [LONG, 1]]}), "lengthy ... is given twice."),
+        (masked_by({"dict": [[LONG, {"name": "no"}]]}), "config.mask['lengthy lengthy"),
+        ({"name": "chain", "transforms": LONG}, "config.transforms: a list is wanted, got 'leng"),
+        (within(150, {"name": LONG}), "0].transforms[0]: no transform named 'lengthy"),
+        ({"name": "trace", "decay": 0.9, "accumulator_dtype": LONG}, "must be a dtype or None"),
+    ],
+    ids=range(18),
+)
+def test_long_names_and_places_are_cut(config, words):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        gx.from_config(config)
+    check_message(caught, words)
+
+
+@pytest.mark.parametrize(
+    "dtype, words",
+    [
+        (RECORD, "\"[('a', '<f4'), ('b', '<i4')]\"."),
+        ("f4,i4", "must be a floating dtype, got \"[('f0', '<f4'), ('f1', '<i4')]\"."),
+        ({"names": ["a"], "formats": ["f4"]}, "must be a floating dtype, got \"[('a', '<f4')]\"."),
+        ("V8", "must be a floating dtype, got '|V8'."),
+        ("U5", "must be a floating dtype, got '<U5'."),
+        (",", "must be a dtype or None, got ','."),
+        ([["a", "f4"]], "must be a dtype or None, got [['a', 'f4']]."),
+    ],
+    ids=str,
+)
+def test_dtypes_of_records_are_refused_by_the_name_of_the_field(dtype, words):
+    for made in (
+        lambda: gx.trace(0.9, accumulator_dtype=dtype),
+        lambda: gx.from_config({"name": "trace", "decay": 0.9, "accumulator_dtype": dtype}),
+    ):
+        with pytest.raises((TypeError, ValueError), match="accumulator_dtype") as caught:
+            made()
+        if dtype is not RECORD:
+            check_message(caught, words)
+
+
+def test_200_deep_is_read_and_written():
+    config = within(199)
+    tx = gx.from_config(config)
+    assert gx.to_config(tx) == {"version": gx.__version__, **config}
+    assert gx.to_config(gx.from_json(gx.to_json(tx))) == gx.to_config(tx)
+    for write in (gx.to_config, gx.to_json):
+        with pytest.raises(ValueError) as caught:
+            write(gx.chain(tx))
+        check_message(caught, "transforms[0]: nested more than 200 deep.")
+    deep = masked_by(within(200, True, lambda x: [x]))
+    assert gx.to_config(gx.from_config(deep))["mask"] == deep["mask"]
+
+
+@gx.value(name="their:holder")
+class holder(gx.Value):
+    held: Any
+
+
+def test_writing_refuses_what_is_endless_or_huge_with_its_place():
+    for kind, place in ((list, "[0][0][0][0]"), (dict, ".a.a.a.b")):
+        x = endless(kind)
+        for write in (gx.to_config, gx.to_json):
+            with pytest.raises(ValueError) as caught:
+                write(holder((x,)))
+            check_message(caught, f"their:holder.held[0]{place}: contains itself.")
+            with pytest.raises(TypeError) as caught:
+                write(x)
+            check_message(caught, f"schedule or mask is wanted, got a {kind.__name__}.")
+    for write in (gx.to_config, gx.to_json):
+        with pytest.raises(ValueError) as caught:
+            write(gx.chain(gx.MultiSteps(ADAMW, HUGE)))
+        check_message(caught, f"chain.transforms[0].every_k_schedule: {BEYOND}")
+
+
+def test_a_number_beyond_floats_is_refused_by_name():
+    with pytest.raises(ValueError) as caught:
+        gx.clip(HUGE)
+    check_message(caught, f"clip: max_delta {BEYOND}")
+
+
 DOTTED = ["os.system", "builtins.eval", "__import__", "gradxform.chain", "chain.__init__", "eval"]
 
 
