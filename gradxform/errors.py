@@ -90,13 +90,14 @@ def finite(part: Any, *names: str) -> None:
     _checked(part, names, math.isfinite, "finite")
 
 
-def one_of(part: Any, name: str, choices: Iterable[Any]) -> None:
-    """Require the named field to be one of `choices`."""
+def one_of(part: Any, name: str, choices: Iterable[str]) -> None:
+    """Require the named field, a `Choice`, to be one of `choices`."""
     choices, value = list(choices), getattr(part, name)
-    if isinstance(value, str | int | float | None) and value not in choices:
-        listed = ", ".join(repr(c) for c in choices)
-        hint = did_you_mean(value, [c for c in choices if isinstance(c, str)])
-        raise ValueError(f"{name_of(part)}: {name} must be one of {listed}, got {value!r}.{hint}")
+    if not isinstance(value, str) or value not in choices:
+        listed, hint = ", ".join(map(repr, choices)), did_you_mean(value, choices)
+        raise ValueError(
+            f"{name_of(part)}: {name} must be one of {listed}, got {shown(value)}.{hint}"
+        )
 
 
 def did_you_mean(name: Any, choices: Iterable[str], n: int = 3) -> str:

@@ -20,11 +20,11 @@ def safe_increment(count: Any) -> Array:
       count: an integer or floating scalar, or array.
 
     Raises:
-      TypeError: if `count` is neither integer nor floating.
+      ValueError: if `count` is neither integer nor floating.
     """
     count = count if isinstance(count, jax.Array) else jnp.asarray(count)
     if not any(jnp.issubdtype(count.dtype, k) for k in (jnp.integer, jnp.floating)):
-        raise TypeError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
+        raise ValueError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
     # Once a step and in every chain, so in as few operations as it takes, and in those of `lax`,
     # which trace several times faster than those of `jnp`. An integer wraps around to its least
     # value, and the maximum takes that back. (As min(count, last - 1) + 1 XLA copies the count.)

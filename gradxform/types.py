@@ -31,6 +31,10 @@ class _DTypeMark:
     """Marks the fields of a transform that hold a dtype."""
 
 
+class _ChoiceMark:
+    """Marks the fields of a transform that hold one of a few strings."""
+
+
 class _KeyMark:
     """Marks the fields of a transform that hold a PRNG key."""
 
@@ -49,6 +53,9 @@ Everywhere = Annotated[Any, _EverywhereMark]
 # In a transform: anything `jnp.dtype` understands. Stored by its name, so that it prints and
 # serializes.
 DType = Annotated[Any, _DTypeMark]
+
+# In a transform: one of a few strings; which, its own check says, of whatever it is given.
+Choice = Annotated[str, _ChoiceMark]
 
 # In a transform: a seed or a PRNG key. Stored as integers, so that it prints and serializes.
 Key = Annotated[Any, _KeyMark]

@@ -229,6 +229,33 @@ COMPOSITION = [
         "must return a boolean scalar first, got dtype int32",
     ),
     *(
+        bad(
+            lambda skip=skip: gx.MultiSteps(
+                SGD, 2, should_skip_update_fn=lambda u, n, p: (skip, ())
+            ).init(PARAMS),
+            ValueError,
+            "must return a boolean scalar first, got dtype",
+        )
+        for skip in (jnp.ones(()), jnp.ones(2, bool), np.ones(1, bool))
+    ),
+    *(
+        bad(lambda make=make, wrong=wrong: make(wrong), ValueError, words, f"got {wrong!r}.")
+        for wrong in (3, None, True, 0.5, ["linear"])
+        for make, words in (
+            (
+                lambda kind: gx.piecewise_interpolate_schedule(kind, 1.0, {1: 0.5}),
+                "interpolate_type must be one of 'linear', 'cosine'",
+            ),
+            (lambda mode: gx.scale_by_lion(mode=mode), "scale_by_lion: mode must be one of 'hard'"),
+            (lambda kind: gx.scale_by_polyak(variant=kind), "scale_by_polyak: variant must be one"),
+            (lambda kind: gx.muon(0.1, preconditioning=kind), "preconditioning must be one of"),
+            (
+                lambda kind: gx.sparse_semantics(SGD, kind),
+                "semantics must be one of 'rows'",
+            ),
+        )
+    ),
+    *(
         bad(lambda tx=tx: step(tx), TypeError, "a schedule's value must be one real number", got)
         for value, got in ((jnp.ones(3), "shape (3,)."), (1j, "got 1j."), (None, "got None."))
         for tx in (
@@ -377,7 +404,8 @@ TREES = [
     bad(lambda: gx.incremental_update(PARAMS, PARAMS, 1.5), ValueError, "step_size must be in [0"),
     bad(lambda: gx.incremental_update(1.0, jnp.ones(3), 0.5), ValueError, "the average has (3,)."),
     bad(lambda: gx.incremental_update(PARAMS, {}, 0.5), ValueError, BIAS, "the average has none."),
-    bad(lambda: gx.safe_increment(jnp.ones((), bool)), TypeError, "safe_increment", "dtype bool"),
+    bad(lambda: gx.safe_increment(jnp.ones((), bool)), ValueError, "safe_increment", "dtype bool"),
+    bad(lambda: gx.safe_increment(jnp.asarray(1j)), ValueError, "must be a number, got dtype com"),
     bad(lambda: gx.as_optax(gx.scale), TypeError, "as_optax: tx is the class scale", "call it"),
 ]
 

@@ -16,7 +16,7 @@ from gradxform.distributed.exchanging import Exchanging, is_multiple, wide, zero
 from gradxform.errors import at_least, closed_unit_interval, name_of, non_negative, one_of, positive
 from gradxform.numerics import cast
 from gradxform.transforms.shared import copied
-from gradxform.types import Array, Everywhere, PyTree, Slot
+from gradxform.types import Array, Choice, Everywhere, PyTree, Slot
 
 ORDERS = ("simultaneous", "sequential")
 
@@ -93,7 +93,7 @@ class elastic_average(Exchanging):
     moving_rate: float | None = field(default=None, kw_only=True)
     rho: float | None = field(default=None, kw_only=True)
     learning_rate: float | None = field(default=None, kw_only=True)
-    order: str = field(default="simultaneous", kw_only=True)
+    order: Choice = field(default="simultaneous", kw_only=True)
 
     state_kind = ElasticAverageState
 
@@ -215,7 +215,7 @@ class agn(Exchanging):
     inner: Any
     axis: str
     period: int = field(default=10, kw_only=True)
-    order: str = field(default="mean", kw_only=True)
+    order: Choice = field(default="mean", kw_only=True)
 
     state_kind = AgnState
 

@@ -26,7 +26,7 @@ from gradxform.errors import at_least, name_of, non_negative, one_of
 from gradxform.numerics import as_flag, as_step, cast, safe_increment
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
-from gradxform.types import Array, Everywhere, PyTree, Slot
+from gradxform.types import Array, Choice, Everywhere, PyTree, Slot
 from gradxform.wrappers.due import update_when
 
 REDUCTIONS = ("mean", "sum")
@@ -80,8 +80,8 @@ class tower(Transform):
 
     inner: Any
     axis: str | tuple[str, ...]
-    reduction: str = field(default="mean", kw_only=True)
-    reduced: str = field(default="error", kw_only=True)
+    reduction: Choice = field(default="mean", kw_only=True)
+    reduced: Choice = field(default="error", kw_only=True)
 
     locality = "tree"
     handles_rows = True
@@ -195,8 +195,8 @@ class sync_replicas(Transform):
     axis: str
     replicas_to_aggregate: int | None = field(default=None, kw_only=True)
     max_staleness: int = field(default=0, kw_only=True)
-    count: str = field(default="all", kw_only=True)
-    reduction: str = field(default="mean", kw_only=True)
+    count: Choice = field(default="all", kw_only=True)
+    reduction: Choice = field(default="mean", kw_only=True)
 
     locality = "tree"
     handles_rows = True

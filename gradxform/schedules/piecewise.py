@@ -22,7 +22,7 @@ from gradxform.schedules.base import (
     number,
     segment,
 )
-from gradxform.types import StaticTree
+from gradxform.types import Choice, StaticTree
 from gradxform.values import FrozenTree
 
 
@@ -133,7 +133,7 @@ class piecewise_interpolate_schedule(Schedule):
         any order, the scales at least 0. None for a constant.
     """
 
-    interpolate_type: str
+    interpolate_type: Choice
     init_value: float
     boundaries_and_scales: StaticTree = None
 

@@ -35,7 +35,7 @@ from gradxform.transforms.dimensions import (
     matrices,
     static_integers,
 )
-from gradxform.types import Array, DType, PyTree, Slot, StaticTree
+from gradxform.types import Array, Choice, DType, PyTree, Slot, StaticTree
 from gradxform.values import Value
 
 # Coefficients of the orthogonalization by name. One row is repeated; of several, each is a turn.
@@ -106,7 +106,7 @@ class scale_by_muon(Transform):
     mu_dtype: DType = None
     nesterov: bool = field(default=True, kw_only=True)
     adaptive: bool = field(default=False, kw_only=True)
-    preconditioning: str = field(default="frobenius", kw_only=True)
+    preconditioning: Choice = field(default="frobenius", kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
 
     locality = "array"

@@ -9,7 +9,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, one_of, positive, unit_interval
 from gradxform.numerics import safe_increment
 from gradxform.trees import zeros_like
-from gradxform.types import Array, DType, Slot
+from gradxform.types import Array, Choice, DType, Slot
 
 
 @transform
@@ -62,7 +62,7 @@ class scale_by_lion(ArrayRule):
     b1: float = 0.9
     b2: float = 0.99
     mu_dtype: DType = None
-    mode: str = field(default="hard", kw_only=True)
+    mode: Choice = field(default="hard", kw_only=True)
     smooth_beta: float = field(default=1.0, kw_only=True)
 
     State = ScaleByLionState

@@ -19,7 +19,7 @@ from gradxform.lift import sum_of_squares
 from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dtype
 from gradxform.transforms.shared import as_loss
 from gradxform.trees import dtype_of, real_zeros_like
-from gradxform.types import DType, Slot
+from gradxform.types import Choice, DType, Slot
 
 
 class ScaleByAdaDeltaState(NamedTuple):
@@ -184,7 +184,7 @@ class scale_by_polyak(ArrayRule):
     f_min: float = 0.0
     max_learning_rate: float = 1.0
     eps: float = 0.0
-    variant: str = "sps"
+    variant: Choice = "sps"
 
     locality = "tree"
     rule_locality = "entry"

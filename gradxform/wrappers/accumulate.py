@@ -70,7 +70,9 @@ class MultiSteps(Transform):
       accumulator_dtype: the dtype of the accumulator.
 
     Raises:
-      TypeError: at update, if `should_skip_update_fn` does not return a boolean scalar.
+      TypeError: at init and update, if `should_skip_update_fn` returns no pair, or a Python number
+        first.
+      ValueError: if it returns an array first that is not a boolean scalar.
     """
 
     opt: Any
@@ -138,7 +140,7 @@ class MultiSteps(Transform):
             )
         skip, skip_state = made
         if jnp.shape(skip) != () or trees.dtype_of(skip) != jnp.bool_:
-            raise TypeError(
+            raise (TypeError if isinstance(skip, int | float) else ValueError)(
                 f"{name_of(self)}: should_skip_update_fn must return a boolean scalar first, got "
                 f"dtype {trees.dtype_of(skip)} and shape {jnp.shape(skip)}."
             )

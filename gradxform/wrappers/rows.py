@@ -8,7 +8,7 @@ from gradxform import rows, trees
 from gradxform.base import Transform, call_update, check_transform, locality_of, transform
 from gradxform.errors import one_of
 from gradxform.rowsparse import RowSparse
-from gradxform.types import MaskedNode, PyTree
+from gradxform.types import Choice, MaskedNode, PyTree
 
 SEMANTICS = ("rows", "dense", "slots", "raw", "error")
 
@@ -41,7 +41,7 @@ class sparse_semantics(Transform):
     """
 
     inner: Any
-    semantics: str = "rows"
+    semantics: Choice = "rows"
 
     handles_rows = True
 
