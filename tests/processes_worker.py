@@ -21,7 +21,6 @@ import gradxform as gx
 import gradxform.distributed as gd
 
 HEARTBEAT = 10  # seconds
-ALARM = 240  # seconds after which a process ends, whatever it waits for
 RATE, PERIOD, ROWS, START = 0.05, 3, 24, (1.0, -2.0, 0.5)
 METHODS = {
     "model_average": gd.model_average(gx.sgd(RATE), "replica", period=PERIOD, warmup=1),
@@ -78,7 +77,8 @@ def save(path, state):
 
 
 def main(index, processes, port, out, jobs):
-    signal.alarm(ALARM)  # whatever happens to the test that started it
+    longest = int(os.environ["LIMIT"])  # seconds
+    signal.alarm(longest)  # whatever happens to the test that started it
     address = f"127.0.0.1:{port}"
     jax.distributed.initialize(
         address,
@@ -86,7 +86,7 @@ def main(index, processes, port, out, jobs):
         int(index),
         cluster_detection_method="deactivate",
         coordinator_bind_address=address,
-        initialization_timeout=60,
+        initialization_timeout=longest,
         heartbeat_timeout_seconds=HEARTBEAT,
         shutdown_timeout_seconds=10,
     )

@@ -22,11 +22,10 @@ import distributed_digits  # noqa: E402
 import distributed_launch  # noqa: E402
 import distributed_methods  # noqa: E402
 
-from tests.environment import environment  # noqa: E402
+from tests.environment import environment, limit  # noqa: E402
 
 # Few steps; all replicas in this process.
 QUICK = ["--batch-size", "240", "--mode", "vmap"]
-LIMIT = 240  # seconds for whatever is started here
 
 
 def run(capsys, *argv):
@@ -207,8 +206,8 @@ assert sys.argv[1:-1] == ["--x", "--processes", "3", "--coordinator", sys.argv[-
 )
 def test_one_that_fails_ends_all(body, words, tmp_path, monkeypatch):
     monkeypatch.setattr(distributed_launch.tempfile, "tempdir", str(tmp_path))
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT.format(body))
+    script, asleep = tmp_path / "script.py", limit(40, 60)
+    script.write_text(SCRIPT.format(body.replace("sleep(60)", f"sleep({asleep})")))
     begun, pids = time.monotonic(), []
 
     class Noted(subprocess.Popen):
@@ -220,7 +219,7 @@ def test_one_that_fails_ends_all(body, words, tmp_path, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     try:
         distributed_launch.launch(
-            str(script), ["--x"], 3, 3.0 if "if me: t" in body else 30, "me: "
+            str(script), ["--x"], 3, 3.0 if "if me: t" in body else asleep / 2, "me: "
         )
     except (distributed_launch.Died, distributed_launch.Said) as error:
         assert words and words in error.args[0]
@@ -228,7 +227,7 @@ def test_one_that_fails_ends_all(body, words, tmp_path, monkeypatch):
         assert len(list(tmp_path.iterdir())) == 1 + kept  # the script, and what they said
     else:
         assert words is None
-    assert time.monotonic() - begun < 25 and len(pids) == 3
+    assert time.monotonic() - begun < asleep / 2 and len(pids) == 3
     assert signal.getsignal(signal.SIGTERM) is before
     assert all(is_gone(pid) for pid in pids)
 
@@ -265,7 +264,7 @@ def test_none_outlives_the_one_that_started_it(how, tmp_path):
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + seconds()
     pids = []
     try:
         while len(pids) < 3:
@@ -273,7 +272,7 @@ def test_none_outlives_the_one_that_started_it(how, tmp_path):
             time.sleep(0.05)
             pids = [int(x) for path in tmp_path.glob("*.pid") if (x := path.read_text())]
         driver.send_signal(how)
-        code = driver.wait(30)
+        code = driver.wait(limit(10, 30))
     finally:
         driver.kill()
         driver.wait()
@@ -281,6 +280,11 @@ def test_none_outlives_the_one_that_started_it(how, tmp_path):
     while not all(is_gone(pid) for pid in pids):
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def seconds():
+    """Return the limit for whatever is started here."""
+    return limit(80, 240)
 
 
 def start(out, *argv, **env):
@@ -294,8 +298,13 @@ def start(out, *argv, **env):
 @pytest.mark.xdist_group("processes")
 def test_processes_train_as_the_simulation_does(tmp_path, capsys):
     argv = ["--batch-size", "240", "--processes", "2", "--epochs", "2", "--period", "3"]
-    process = start(tmp_path / "x", *argv, "--timeout", str(LIMIT))
-    out, err = process.communicate(timeout=LIMIT + 30)
+    longest = seconds()
+    process = start(tmp_path / "x", *argv, "--timeout", str(longest))
+    try:
+        out, err = process.communicate(timeout=longest + limit(5, 30))
+    finally:
+        process.kill()
+        process.wait()
     assert process.returncode == 0 and err == "", err
     assert out.startswith("model_average(") and "Gloo" not in out and "\x1b" not in out
     assert "counted in the compiled step" in out and "1.000 P" in out
@@ -315,14 +324,14 @@ def test_processes_train_as_the_simulation_does(tmp_path, capsys):
 def test_a_dead_process_ends_the_run_in_one_line(tmp_path):
     argv = ["--batch-size", "240", "--processes", "2", "--epochs", "10000"]
     process = start(tmp_path / "x", *argv, TMPDIR=str(tmp_path))
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + seconds()
     try:
         while not distributed_digits.Run(tmp_path / "x").epochs_done():
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.1)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[1]), signal.SIGKILL)
-        err = process.communicate(timeout=30)[1]
+        err = process.communicate(timeout=limit(10, 30))[1]
     finally:
         process.kill()
         process.wait()
@@ -352,7 +361,7 @@ def test_a_clusters_launcher_needs_no_arguments(tmp_path):
         for i in range(2)
     ]
     try:
-        said = [process.communicate(timeout=LIMIT) for process in both]
+        said = [process.communicate(timeout=seconds()) for process in both]
     finally:
         for process in both:
             process.kill()

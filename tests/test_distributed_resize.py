@@ -13,7 +13,7 @@ import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.distributed import resize_replicas
 from gradxform.types import Everywhere
-from tests.environment import environment
+from tests.environment import environment, limit
 
 # Orbax and what it imports warn of their own deprecations.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -182,7 +182,8 @@ def test_orbax_neither_pads_nor_cuts_off(tmp_path):
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(tmp_path / "at1", {"params": params, "state": state})
     argv = [sys.executable, "-c", REFUSED, str(tmp_path / "at1")]
-    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=120)
+    longest = limit(40, 120)
+    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=longest)
     assert done.stdout.split() == ["refused", "refused"], done.stderr
 
 

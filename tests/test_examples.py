@@ -25,7 +25,7 @@ import problems  # noqa: E402
 import race  # noqa: E402
 import train_embeddings  # noqa: E402
 
-from tests.environment import environment  # noqa: E402
+from tests.environment import environment, limit  # noqa: E402
 
 
 def run_race(capsys, *argv):
@@ -68,7 +68,7 @@ def test_the_new_optimizer_runs_as_it_stands():
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=limit(60, 300),
     )
     assert done.returncode == 0, done.stderr
     assert "13 kept, 1 skipped" in done.stdout

@@ -28,6 +28,7 @@ from tests.broken import (
     right,
     wrong_sign,
 )
+from tests.environment import limit
 
 
 @pytest.mark.parametrize("row", BROKEN, ids=lambda row: type(row[0]).__name__)
@@ -186,7 +187,7 @@ def test_it_needs_neither_pytest_nor_optax_and_minds_no_configuration():
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=limit(60, 300),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"11 kept, 3 skipped", done.stdout), done.stdout

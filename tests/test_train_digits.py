@@ -21,6 +21,8 @@ import command_line  # noqa: E402
 import digits_run  # noqa: E402
 import train_digits  # noqa: E402
 
+from tests.environment import limit  # noqa: E402
+
 # Few steps, and one shape: the compilation is what takes the time.
 QUICK = ["--batch-size", "256", "--epochs", "4"]
 # One worker of pytest-xdist makes the finished run, and has all the tests that look at it.
@@ -74,7 +76,7 @@ def test_a_short_run_reads_digits_and_says_what_it_wrote(tmp_path):
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=limit(60, 300),
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
