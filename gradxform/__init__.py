@@ -5,6 +5,12 @@ You write the update rule for one array; gradxform gives you the optimizer.
 
 # Trees of arrays, under Optax's names.
 from gradxform import tree as tree
+from gradxform import tree_utils as tree_utils
+from gradxform.tree import bias_correction as bias_correction
+from gradxform.tree import update_infinity_moment as update_infinity_moment
+from gradxform.tree import update_moment as update_moment
+from gradxform.tree import update_moment_per_elem_norm as update_moment_per_elem_norm
+from gradxform.tree_utils import tree_map_params as tree_map_params
 
 # The core: what a transformation is, and how to write one.
 from gradxform._version import __version__ as __version__
@@ -13,23 +19,36 @@ from gradxform.base import EmptyState as EmptyState
 from gradxform.base import Transform as Transform
 from gradxform.apply import apply_updates as apply_updates
 from gradxform.apply import incremental_update as incremental_update
+from gradxform.apply import periodic_update as periodic_update
 from gradxform.base import transform as transform
 from gradxform.functions import GradientTransformation as GradientTransformation
 from gradxform.functions import GradientTransformationExtraArgs as GradientTransformationExtraArgs
 from gradxform.functions import identity as identity
+from gradxform.functions import init_empty_state as init_empty_state
 from gradxform.functions import set_to_zero as set_to_zero
 from gradxform.functions import stateless as stateless
 from gradxform.functions import stateless_with_tree_map as stateless_with_tree_map
 from gradxform.functions import with_extra_args_support as with_extra_args_support
+from gradxform.functions import AdaptiveGradClipState as AdaptiveGradClipState
+from gradxform.functions import AddDecayedWeightsState as AddDecayedWeightsState
+from gradxform.functions import ClipByGlobalNormState as ClipByGlobalNormState
+from gradxform.functions import ClipState as ClipState
+from gradxform.functions import ScaleByTrustRatioState as ScaleByTrustRatioState
 from gradxform.lift import PerLeaf as PerLeaf
 from gradxform.lift import global_norm as global_norm
 from gradxform.numerics import safe_increment as safe_increment
+from gradxform.numerics import safe_int32_increment as safe_int32_increment
 from gradxform.types import MaskedNode as MaskedNode
+from gradxform.types import MaskOrFn as MaskOrFn
 from gradxform.types import OptState as OptState
 from gradxform.types import Params as Params
 from gradxform.types import ScalarOrSchedule as ScalarOrSchedule
+from gradxform.types import ShouldSkipUpdateFunction as ShouldSkipUpdateFunction
 from gradxform.types import Slot as Slot
 from gradxform.types import SupportsTransform as SupportsTransform
+from gradxform.types import TransformInitFn as TransformInitFn
+from gradxform.types import TransformUpdateExtraArgsFn as TransformUpdateExtraArgsFn
+from gradxform.types import TransformUpdateFn as TransformUpdateFn
 from gradxform.types import Updates as Updates
 from gradxform.values import Value as Value
 from gradxform.registry import register as register

@@ -27,11 +27,41 @@ def _mixed(new: Any, old: Any, step_size: Any) -> Any:
     return cast(weight * cast(new, dtype) + (1 - weight) * cast(old, dtype), old.dtype)
 
 
+def _chosen(new: Any, old: Any, due: Any) -> Any:
+    old = jnp.asarray(old)
+    return jnp.where(due, cast(jnp.asarray(new), old.dtype), old)
+
+
+def _paired(
+    part: str, new_tensors: PyTree, old_tensors: PyTree, old_one: str
+) -> tuple[list[Any], trees.Aligned]:
+    """Return the leaves of two trees whose leaves have equal shapes; messages name the second."""
+    news, treedef = jax.tree.flatten(new_tensors)
+    olds = trees.align(part, new_tensors, treedef, old_tensors, f"{old_one} has")
+    for i, (new, old) in enumerate(zip(news, olds.leaves(), strict=True)):
+        if jnp.shape(new) != jnp.shape(old):
+            raise ValueError(
+                f"{part}: {trees.path_at(new_tensors, i)} has shape {jnp.shape(new)}, {old_one} "
+                f"has {jnp.shape(old)}."
+            )
+    return news, olds
+
+
+def _without_holes_of(params: Params, updates: Updates) -> Updates:
+    """Return `updates` with None where `params` have a hole, whatever is there."""
+    holes = {path for path, leaf in trees.with_names(params) if trees.is_hole(leaf)}
+
+    def kept(path: trees.Path, update: Any) -> Any:
+        return None if any(path[:n] in holes for n in range(len(path) + 1)) else update
+
+    return trees.map_with_names(kept, updates) if holes else updates
+
+
 def apply_updates(params: Params, updates: Updates) -> Params:
     """Return `params + updates`, each leaf in the dtype of its parameter.
 
     Args:
-      params: the parameters.
+      params: the parameters; a hole (None, MaskedNode) stays, whatever its update is.
       updates: a tree of the same structure; a hole leaves its parameter as it is, the rows of a
         `RowSparse` are added in place.
 
@@ -39,6 +69,9 @@ def apply_updates(params: Params, updates: Updates) -> Params:
       ValueError: if the structures or the shapes differ.
     """
     us, treedef = trees.flatten(updates)
+    if jax.tree.structure(params) != treedef:
+        updates = _without_holes_of(params, updates)
+        us, treedef = trees.flatten(updates)
     ps = trees.align("apply_updates", updates, treedef, params, "the parameters have")
     for i, (p, u) in enumerate(zip(ps.leaves(), us, strict=True)):
         if jnp.shape(p) != trees.shape_of(u):
@@ -69,12 +102,28 @@ def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Any)
     """
     if isinstance(step_size, int | float) and not 0 <= step_size <= 1:
         raise ValueError(f"incremental_update: step_size must be in [0, 1], got {step_size!r}.")
-    news, treedef = jax.tree.flatten(new_tensors)
-    olds = trees.align("incremental_update", new_tensors, treedef, old_tensors, "the average has")
-    for i, (new, old) in enumerate(zip(news, olds.leaves(), strict=True)):
-        if jnp.shape(new) != jnp.shape(old):
-            raise ValueError(
-                f"incremental_update: {trees.path_at(new_tensors, i)} has shape {jnp.shape(new)}, "
-                f"the average has {jnp.shape(old)}."
-            )
+    news, olds = _paired("incremental_update", new_tensors, old_tensors, "the average")
     return olds.rebuilt(lift.map_rows(_mixed, [news, olds.leaves()], step_size))
+
+
+def periodic_update(
+    new_tensors: PyTree, old_tensors: PyTree, steps: Any, update_period: Any
+) -> PyTree:
+    """Return the new tensors in every `update_period`-th step, and the old ones in all others.
+
+    Args:
+      new_tensors: the tree to take over.
+      old_tensors: the copy; holes stay as they are, and leaves keep their dtype.
+      steps: the number of steps so far, an integer.
+      update_period: how many steps there are from one taking over to the next, at least 1.
+
+    Raises:
+      ValueError: if the structures or the shapes differ, or `update_period` is out of range.
+    """
+    if isinstance(update_period, int) and update_period < 1:
+        raise ValueError(
+            f"periodic_update: update_period must be at least 1, got {update_period!r}."
+        )
+    news, olds = _paired("periodic_update", new_tensors, old_tensors, "the copy")
+    due = jnp.asarray(steps) % update_period == 0
+    return olds.rebuilt(lift.map_rows(_chosen, [news, olds.leaves()], due))

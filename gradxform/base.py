@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from gradxform import rows, trees
 from gradxform.errors import name_of, shown
-from gradxform.registry import value
+from gradxform.registry import REGISTRY, value
 from gradxform.running import routed, run_rules
 from gradxform.types import OptState, Params, PyTree, SupportsTransform, Updates
 from gradxform.values import Value
@@ -102,9 +102,28 @@ class Transform(Value, abc.ABC):
     # `lift.sum_of_squares` (see `shards.py`).
     asks_for_sums: ClassVar[bool] = False
 
+    # A transform is also the pair of its two functions, as Optax's named tuples are.
+    _fields: ClassVar[tuple[str, ...]] = ("init", "update")
+
     def __iter__(self) -> Iterator[Any]:
         """Unpack as `init, update = tx`."""
         return iter((self.init, self.update))
+
+    def __len__(self) -> int:
+        """Return 2, the number of the functions."""
+        return 2
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return `init` at 0 and `update` at 1."""
+        return (self.init, self.update)[index]
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the two functions by name."""
+        return {"init": self.init, "update": self.update}
+
+    def _replace(self, **functions: Any) -> "Transform":
+        """Return a transform of the two functions, with another `init` or `update`."""
+        return REGISTRY["GradientTransformationExtraArgs"](**(self._asdict() | functions))
 
 
 class ArrayRule(Transform):

@@ -57,7 +57,11 @@ def _checked(part: Any, names: Iterable[str], holds, rule: str) -> None:
     for name in names:
         value = getattr(part, name)
         if _number(value) and not holds(value):
-            raise ValueError(f"{name_of(part)}: {name} must be {rule}, got {value!r}.")
+            uphill = _UPHILL if name == "learning_rate" and value < 0 else ""
+            raise ValueError(f"{name_of(part)}: {name} must be {rule}, got {value!r}.{uphill}")
+
+
+_UPHILL = " To maximize, turn the gradients around first: chain(scale(-1), ...)."
 
 
 def unit_interval(part: Any, *names: str) -> None:

@@ -1,5 +1,7 @@
 """Transforms made of functions, as in Optax, and the simplest ones."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,15 +10,36 @@ import jax.numpy as jnp
 
 from gradxform import trees
 from gradxform.base import ArrayRule, EmptyState, Transform, check_transform, transform
-from gradxform.running import check_state, routed
-from gradxform.types import SupportsTransform
+from gradxform.registry import set_fields
+from gradxform.running import routed
+from gradxform.types import Params, SupportsTransform
+
+# Optax's names for the state of a part that remembers nothing.
+AdaptiveGradClipState = EmptyState
+AddDecayedWeightsState = EmptyState
+ClipByGlobalNormState = EmptyState
+ClipState = EmptyState
+ScaleByTrustRatioState = EmptyState
+
+
+def init_empty_state(params: Params) -> EmptyState:
+    """Return the state of a transform that remembers nothing: the `init` of one made of functions.
+
+    Args:
+      params: the parameters, which do not matter.
+    """
+    return EmptyState()
 
 
 class _EveryTransform(type(Transform)):
-    """`isinstance(tx, GradientTransformation)` holds for every transform of this library."""
+    """`isinstance(tx, GradientTransformation)` holds for every transform of this library.
+
+    So does that of `GradientTransformationExtraArgs`, but for a plain `GradientTransformation`.
+    """
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, Transform)
+        plain = type(instance) is GradientTransformation
+        return isinstance(instance, Transform) and not (plain and cls is not GradientTransformation)
 
 
 @transform
@@ -25,14 +48,31 @@ class GradientTransformation(Transform, metaclass=_EveryTransform):
 
     Every transform of this library counts as an instance of this class.
 
+    Written `GradientTransformation(init, update)`, or with these names; the fields' names will do
+    too. A function may be anything that can be called.
+
     Args:
-      init_fn: `init_fn(params) -> state`.
-      update_fn: `update_fn(updates, state, params=None, ...) -> (updates, state)`; the extra
-        arguments that it names (or all, if it has `**kwargs`) reach it.
+      init_fn: `init(params) -> state`.
+      update_fn: `update(updates, state, params=None, ...) -> (updates, state)`; `params` may be
+        left out. The extra arguments that it names (or all, if it has `**kwargs`) reach it.
     """
 
     init_fn: Callable[..., Any]
     update_fn: Callable[..., Any]
+
+    def __init__(
+        self,
+        init: Callable[..., Any] | None = None,
+        update: Callable[..., Any] | None = None,
+        *,
+        init_fn: Callable[..., Any] | None = None,
+        update_fn: Callable[..., Any] | None = None,
+    ):
+        set_fields(
+            self,
+            init_fn=init if init_fn is None else init_fn,
+            update_fn=update if update_fn is None else update_fn,
+        )
 
     def init(self, params):
         """Return what `init_fn` returns."""
@@ -40,8 +80,30 @@ class GradientTransformation(Transform, metaclass=_EveryTransform):
 
     def update(self, updates, state, params=None, **extra):
         """Return what `update_fn` returns."""
-        extra = routed(getattr(self.update_fn, "__name__", self), self.update_fn, extra)
-        return self.update_fn(updates, state, params, **extra)
+        given = (updates, state)
+        if self._takes_three:
+            given = (*given, params)
+        elif params is not None:
+            extra = {**extra, "params": params}  # it may take them by name
+        called = getattr(self.update_fn, "__name__", self)
+        return self.update_fn(*given, **routed(called, self.update_fn, extra))
+
+    @functools.cached_property
+    def _takes_three(self) -> bool:
+        """Whether `update_fn` takes the parameters by position."""
+        try:
+            inspect.signature(self.update_fn).bind_partial(None, None, None)
+        except TypeError:
+            return False
+        return True
+
+    def _asdict(self):
+        """Return the two functions, as they were given."""
+        return {"init": self.init_fn, "update": self.update_fn}
+
+    def _replace(self, **functions):
+        """Return the same with another `init` or `update`."""
+        return type(self)(**(self._asdict() | functions))
 
 
 @transform
@@ -56,13 +118,15 @@ class GradientTransformationExtraArgs(GradientTransformation):
     init_fn: Callable[..., Any]
     update_fn: Callable[..., Any]
 
+    __init__ = GradientTransformation.__init__
+
 
 def with_extra_args_support(tx: SupportsTransform) -> Transform:
     """Return `tx` as a transform whose update takes any extra arguments.
 
     Transforms of this library already do; another object's update gets those that it takes.
     """
-    if isinstance(tx, Transform):
+    if isinstance(tx, GradientTransformationExtraArgs):
         return tx
     check_transform("with_extra_args_support", tx, "tx")
     return GradientTransformationExtraArgs(tx.init, tx.update)
@@ -116,7 +180,6 @@ class stateless(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Return what `f` returns."""
-        check_state(self, state, EmptyState)
         return self.f(updates, params), EmptyState()
 
 
@@ -142,7 +205,6 @@ class stateless_with_tree_map(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Return `f` of every leaf."""
-        check_state(self, state, EmptyState)
         us, treedef = jax.tree.flatten(updates)
         ps: list[Any] = [None] * len(us)
         if params is not None:

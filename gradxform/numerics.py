@@ -32,6 +32,9 @@ def safe_increment(count: Any) -> Array:
     return lax.max(lax.add(count, lax.full_like(count, one) if count.ndim else one), count)
 
 
+safe_int32_increment = safe_increment  # its old name in Optax
+
+
 def bias_correction(decay: Scalar, count: Array) -> Array:
     """Return 1 / (1 - decay**count) in float32: what debiases a moving average started at 0.
 

@@ -8,10 +8,12 @@ its name.
 
 import collections.abc
 import dataclasses
+import importlib
 import math
+import sys
 import types as pytypes
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
@@ -123,12 +125,17 @@ def _variadic_init(cls: type, variadic: str) -> Callable[..., None]:
                 f"{cls.__name__}: unexpected argument {unknown[0]!r}; its {variadic} are given one "
                 f"by one, as {cls.__name__}(a, b)."
             )
-        object.__setattr__(self, variadic, tuple(args))
-        for key, f in others.items():
-            object.__setattr__(self, key, kwargs.get(key, f.default))
-        self.__post_init__()
+        rest = {key: kwargs.get(key, f.default) for key, f in others.items()}
+        set_fields(self, **{variadic: tuple(args)}, **rest)
 
     return __init__
+
+
+def set_fields(part: Any, **fields: Any) -> None:
+    """Set the fields of a value and check them, in an `__init__` that its class writes itself."""
+    for key, x in fields.items():
+        object.__setattr__(part, key, x)
+    part.__post_init__()
 
 
 def _annotations(cls: type) -> dict[str, Any]:
@@ -273,3 +280,25 @@ def _rule(kinds: list[Any]) -> str:
         k.__name__ for k in kinds if isinstance(k, type) and k not in words and k is not jax.Array
     ]
     return " or ".join(dict.fromkeys(said)) or "something else"
+
+
+def forwarded(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    """Return the `__getattr__` and `__dir__` of a module that has names of the library too.
+
+    What stands on higher floors than the module can so be had from where Optax has it.
+
+    Args:
+      module: the `__name__` of the module.
+      names: which names of `gradxform` it has.
+    """
+    forwards = frozenset(names)
+
+    def __getattr__(name: str) -> Any:
+        if name in forwards:
+            return getattr(importlib.import_module("gradxform"), name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted(forwards | vars(sys.modules[module]).keys())
+
+    return __getattr__, __dir__

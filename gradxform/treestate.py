@@ -248,10 +248,10 @@ def _placeholder_like(foreign: type | None) -> _Placeholder:
 
 def _placeholder() -> _Placeholder:
     """Return a placeholder that Optax's masks, if Optax is in use, take for one of theirs."""
-    optax = sys.modules.get("optax")
+    theirs = getattr(sys.modules.get("optax"), "tree", None)
     seen: list[type] = []
-    if optax is not None:
-        optax.tree.map_params(lambda params: seen.append(type(params)), lambda x: x, None)
+    if theirs is not None and theirs.map_params is not map_params:  # else we stand in for Optax
+        theirs.map_params(lambda params: seen.append(type(params)), lambda x: x, None)
     return _placeholder_like(*(seen or [None]))
 
 

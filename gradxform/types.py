@@ -18,6 +18,40 @@ Scalar = float | jax.Array
 Schedule = Callable[[Any], Any]
 ScalarOrSchedule = float | jax.Array | Schedule
 
+# A mask as Optax has them: a tree of booleans, or a function of the parameters that returns one.
+MaskOrFn = PyTree | Callable[[Params], PyTree] | None
+
+# Of updates, gradients so far and parameters: whether to skip the updates, and any state.
+ShouldSkipUpdateFunction = Callable[[Updates, Array, Params | None], tuple[Array, Any]]
+
+
+class TransformInitFn(Protocol):
+    """The `init` of a transform."""
+
+    def __call__(self, params: Params) -> OptState:
+        """Return the state before the first update."""
+        ...
+
+
+class TransformUpdateFn(Protocol):
+    """The `update` of a transform."""
+
+    def __call__(
+        self, updates: Updates, state: OptState, params: Params | None = None
+    ) -> tuple[Updates, OptState]:
+        """Return the transformed updates and the new state."""
+        ...
+
+
+class TransformUpdateExtraArgsFn(Protocol):
+    """The `update` of a transform that takes extra arguments, by name."""
+
+    def __call__(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra_args: Any
+    ) -> tuple[Updates, OptState]:
+        """Return the transformed updates and the new state."""
+        ...
+
 
 class _SlotMark:
     """Marks the fields of a state that hold one array per parameter."""

@@ -31,6 +31,7 @@ FLOORS = [
     {"optimizers"},
     {"contrib", "compat", "sparse"},
     {"tree"},
+    {"tree_utils"},
     {"config", "interop"},
     {"testing", "describe"},
     {"catalog"},

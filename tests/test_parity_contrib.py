@@ -143,7 +143,6 @@ def test_makes_the_steps_of_optax(row):
 NAMES = [k for k in vars(optax.contrib) if k in vars(gx.contrib) and not k.startswith("__")]
 # Where a default differs, or an argument is left out: each is a row of docs/differences.md.
 CHANGED = {
-    "differentially_private_aggregate": {"key", "seed"},
     "hutchinson_estimator_diag_hessian": {"random_seed"},
     "adopt": {"clip_value_fn"},
     "scale_by_adopt": {"clip_value_fn"},

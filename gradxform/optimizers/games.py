@@ -1,5 +1,6 @@
 """Optimistic optimizers, for two players whose losses depend on each other."""
 
+import warnings
 from typing import Any
 
 from gradxform.errors import shown
@@ -47,6 +48,9 @@ def optimistic_adam(
 ) -> chain:
     """Adam that adds to every step what it has changed since the last; see `optimistic_adam_v2`.
 
+    Deprecated, as in Optax, and says so in a warning: `optimistic_adam_v2` is the same with
+    clearer arguments.
+
     Args:
       learning_rate: at least 0; without `optimism` also a schedule.
       optimism: the weight of the change, not multiplied by the learning rate, finite; None for the
@@ -60,6 +64,8 @@ def optimistic_adam(
 
     Reference: Daskalakis et al., Training GANs with Optimism, 2018, Algorithm 1.
     """
+    said = "`optimistic_adam` is deprecated; use `optimistic_adam_v2` instead."
+    warnings.warn(said, DeprecationWarning, stacklevel=2)
     adam = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     if optimism is None:
         return chain(adam, scale_by_optimistic_gradient(), scale_by_learning_rate(learning_rate))

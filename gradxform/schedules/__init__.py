@@ -2,8 +2,11 @@
 
 A schedule is called with the count of steps already made and returns float32. It may stand wherever
 a learning rate may; so may a plain function of the count.
+
+The names of `optax.schedules` can be had from here, `inject_hyperparams` too.
 """
 
+from gradxform.registry import forwarded
 from gradxform.schedules.base import Schedule as Schedule
 from gradxform.schedules.basic import (
     as_schedule as as_schedule,
@@ -39,3 +42,5 @@ from gradxform.schedules.piecewise import (
     piecewise_interpolate_schedule as piecewise_interpolate_schedule,
 )
 from gradxform.schedules.product import product_schedule as product_schedule
+
+__getattr__, __dir__ = forwarded(__name__, ["InjectStatefulHyperparamsState", "inject_hyperparams"])

@@ -10,7 +10,8 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative
 from gradxform.lift import PerLeaf
 from gradxform.numerics import safe_increment
-from gradxform.transforms.shared import live_key
+from gradxform.registry import set_fields
+from gradxform.transforms.shared import key_or_seed, live_key
 from gradxform.types import Array, Key
 
 
@@ -32,8 +33,8 @@ class add_noise(ArrayRule):
     Args:
       eta: the variance of the first step, at least 0.
       gamma: how fast it falls, at least 0; the paper uses 0.55.
-      key: the seed of the noise: an integer or a PRNG key. (Optax makes it optional, and has a
-        deprecated `seed`.)
+      key: the seed of the noise: an integer or a PRNG key. Without one it is 0, with a warning.
+        `seed` is its old name.
 
     Reference: Neelakantan et al., Adding Gradient Noise Improves Learning for Very Deep Networks,
     2015, equation (1).
@@ -47,6 +48,9 @@ class add_noise(ArrayRule):
     State = AddNoiseState
     locality = "tree"
     rule_locality = "entry"
+
+    def __init__(self, eta: float, gamma: float, key: Key = None, *, seed: int | None = None):
+        set_fields(self, eta=eta, gamma=gamma, key=key_or_seed(self, key, seed))
 
     def __post_init__(self):
         non_negative(self, "eta", "gamma")

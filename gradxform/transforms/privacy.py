@@ -9,8 +9,9 @@ from gradxform import lift, trees
 from gradxform.base import Transform, transform
 from gradxform.errors import finite, name_of, non_negative, positive
 from gradxform.numerics import abs_sq, at_least_float32, cast
+from gradxform.registry import set_fields
 from gradxform.running import check_state
-from gradxform.transforms.shared import live_key
+from gradxform.transforms.shared import key_or_seed, live_key
 from gradxform.types import Array, Key
 
 
@@ -55,7 +56,8 @@ class differentially_private_aggregate(Transform):
     Args:
       l2_norm_clip: the largest norm of an example's gradient, greater than 0.
       noise_multiplier: the deviation of the noise over l2_norm_clip, at least 0.
-      key: the seed of the noise: an integer or a PRNG key.
+      key: the seed of the noise: an integer or a PRNG key. Without one it is 0, with a warning.
+        `seed` is its old name.
 
     Raises:
       ValueError: at update, if a gradient has no leading axis of examples, or another number of
@@ -69,6 +71,17 @@ class differentially_private_aggregate(Transform):
     key: Key
 
     locality = "tree"
+
+    def __init__(
+        self,
+        l2_norm_clip: float,
+        noise_multiplier: float,
+        key: Key = None,
+        *,
+        seed: int | None = None,
+    ):
+        key = key_or_seed(self, key, seed)
+        set_fields(self, l2_norm_clip=l2_norm_clip, noise_multiplier=noise_multiplier, key=key)
 
     def __post_init__(self):
         positive(self, "l2_norm_clip")

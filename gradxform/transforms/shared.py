@@ -1,6 +1,7 @@
 """What rules share that look at the whole tree, at the loss, or back at the first parameters."""
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +31,33 @@ def copied(params: Params) -> PyTree:
     return jax.tree.map(copy, params)
 
 
+def key_or_seed(part: Any, key: Any, seed: Any) -> Any:
+    """Return the key of a noise, under its old name `seed` too; without one warn, and return 0.
+
+    To be called by the `__init__` of `part`, so that the warning points at who calls that.
+    """
+    if seed is not None:
+        if key is not None:
+            raise ValueError(f"{name_of(part)}: give key or seed, not both; seed is its old name.")
+        said = f"{name_of(part)}: seed is deprecated; use key."
+        warnings.warn(said, DeprecationWarning, stacklevel=3)
+        return seed
+    if key is None:
+        said = f"{name_of(part)}: without a key, every run draws the noise of key=0."
+        warnings.warn(said, stacklevel=3)
+        return 0
+    return key
+
+
 def live_key(key: Any) -> Array:
     """Return the PRNG key that a field annotated `Key` stands for."""
     if isinstance(key, int):
         return jax.random.key(key)
     if isinstance(key, tuple) and isinstance(key[0], str):
         return jax.random.wrap_key_data(jnp.asarray(key[1:], jnp.uint32), impl=key[0])
+    if isinstance(key, jax.Array):  # live, in the state of `inject_hyperparams`: a key or a seed
+        made = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        return key if made else jax.random.PRNGKey(key)
     return jnp.asarray(key, jnp.uint32)
 
 

@@ -35,8 +35,9 @@ class LookaheadParams(NamedTuple):
 
 
 def _is_pair(params: Any) -> bool:
-    """Whether `params` is a `LookaheadParams`, ours or Optax's."""
-    return isinstance(params, tuple) and getattr(params, "_fields", ()) == ("fast", "slow")
+    """Whether `params` is a `LookaheadParams`, ours or Optax's; others may have such fields too."""
+    kinds = type(params).__mro__
+    return isinstance(params, tuple) and any(k.__name__ == "LookaheadParams" for k in kinds)
 
 
 def _pull(u, p, slow, sync, step_size):

@@ -208,7 +208,6 @@ REFUSED = [
         TypeError,
         ("scale_by_rprop: learning_rate must be a number, got constant_schedule",),
     ),
-    (lambda: gx.noisy_sgd(0.1), TypeError, ("add_noise: key must be an integer or one", "None.")),
     (lambda: gx.apply_every(0), ValueError, ("apply_every: k must be at least 1, got 0.",)),
     (lambda: gx.apply_every(2.0), TypeError, ("apply_every: k must be an integer, got 2.0.",)),
     (lambda: gx.sm3(0.1, 1.0), ValueError, ("scale_by_sm3: b1 must be in [0, 1), got 1.0.",)),
