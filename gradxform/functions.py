@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from gradxform import trees
 from gradxform.base import ArrayRule, EmptyState, Transform, check_transform, transform
+from gradxform.errors import name_of
 from gradxform.registry import set_fields
 from gradxform.running import routed
 from gradxform.types import Params, SupportsTransform
@@ -85,7 +86,7 @@ class GradientTransformation(Transform, metaclass=_EveryTransform):
             given = (*given, params)
         elif params is not None:
             extra = {**extra, "params": params}  # it may take them by name
-        called = getattr(self.update_fn, "__name__", self)
+        called = getattr(self.update_fn, "__name__", name_of(self))
         return self.update_fn(*given, **routed(called, self.update_fn, extra))
 
     @functools.cached_property

@@ -139,11 +139,7 @@ def functions_that_tell(seen):
         seen.append({"logger": logger, **extra})
         return updates, state
 
-    def fourth(updates, state, params=None, value=None):
-        seen.append({"params": params, "value": value})
-        return updates, state
-
-    return [neither, third, any_position, by_name, logging, fourth]
+    return [neither, third, any_position, by_name, logging]
 
 
 TOLD = [
@@ -155,11 +151,6 @@ TOLD = [
         {"logger": None},
         {"logger": None, "params": 1.0},
         {"logger": "me", "value": 2.0, "params": 1.0},
-    ),
-    (
-        {"params": None, "value": None},
-        {"params": 1.0, "value": None},
-        {"params": 1.0, "value": 2.0},
     ),
 ]
 
@@ -175,18 +166,6 @@ def test_an_update_function_gets_the_arguments_that_it_takes(which, inside):
     tx.update(3.0, state, 1.0)
     tx.update(3.0, state, params=1.0, logger="me", value=2.0)
     assert tuple(seen) == TOLD[which]
-
-
-def test_a_foreign_argument_after_the_parameters_is_an_extra_argument():
-    class Foreign:
-        def init(self, params):
-            return ()
-
-        def update(self, updates, state, params=None, value=1.0):
-            return jax.tree.map(lambda g: value * g, updates), state
-
-    tx = gx.chain(Foreign())
-    assert_same(tx.update(GRADS, tx.init(PARAMS), PARAMS, value=2.0)[0], DOUBLED)
 
 
 # -------------------------------------------------------------------------------- a pair, as there
