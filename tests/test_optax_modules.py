@@ -1,0 +1,108 @@
+"""Optax's names in the modules where Optax has them."""
+
+import importlib
+import subprocess
+import sys
+import types
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gradxform as gx
+
+optax = pytest.importorskip("optax")
+
+TREE = {"a": jnp.asarray([3.0, -4.0]), "b": jnp.asarray([[12.0]])}
+
+
+def public(module):
+    """The public names of a module of Optax, but for modules in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # names that warn when they are looked at
+        found = {name: getattr(module, name) for name in dir(module) if name[0] != "_"}
+    return [k for k, v in found.items() if not isinstance(v, types.ModuleType)]
+
+
+@pytest.mark.parametrize("module", ["transforms", "schedules", "contrib", "tree", "tree_utils"])
+def test_a_name_of_ours_is_in_the_module_where_optax_has_it(module):
+    theirs = importlib.import_module(f"optax.{module}")
+    ours = importlib.import_module(f"gradxform.{module}")
+    flat = module in ("tree", "tree_utils")  # whose names are not those of the library too
+    for name in public(theirs):
+        if flat or hasattr(gx, name):
+            assert hasattr(ours, name), name
+            assert name in dir(ours)
+        if not flat and hasattr(gx, name):
+            assert getattr(ours, name) is getattr(gx, name)
+
+
+def test_a_name_that_optax_has_not_is_not_in_its_modules():
+    for module in (gx.transforms, gx.schedules):
+        assert not hasattr(module, "no_such_name")
+        assert not hasattr(module, "apply_updates")
+        with pytest.raises(AttributeError, match=rf"'{module.__name__}' has no attribute 'chian'"):
+            _ = module.chian
+
+
+IMPORTS = """
+from gradxform.transforms import MultiSteps, chain, masked, add_noise
+from gradxform.schedules import inject_hyperparams, join_schedules, Schedule
+from gradxform.tree_utils import tree_add
+import gradxform.transforms.adam, gradxform.tree_utils
+from gradxform import tree_utils as otu
+assert otu.tree_add is tree_add
+"""
+
+
+def test_the_modules_can_be_imported_from_first():
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True, timeout=120)
+
+
+def test_names_of_the_top():
+    for name in public(optax):
+        state = getattr(optax, name, None)
+        if state is optax.EmptyState:
+            assert getattr(gx, name) is gx.EmptyState
+    for name in ("update_moment", "update_infinity_moment", "update_moment_per_elem_norm"):
+        assert getattr(gx, name) is getattr(gx.tree, name)
+        assert getattr(gx.tree_utils, f"tree_{name}") is getattr(gx.tree, name)
+    assert gx.bias_correction is gx.tree.bias_correction
+    assert gx.tree_map_params is gx.tree.map_params
+    assert gx.safe_int32_increment is gx.safe_increment
+    assert gx.init_empty_state(TREE) == gx.EmptyState()
+    for name in ("MaskOrFn", "TransformInitFn", "TransformUpdateFn", "TransformUpdateExtraArgsFn"):
+        assert hasattr(gx, name)
+
+
+def test_a_transform_of_our_own_functions_reads_as_in_optax():
+    def update(updates, state, params=None):
+        return jax.tree.map(jnp.sign, updates), state
+
+    tx = gx.GradientTransformation(gx.init_empty_state, update)
+    updates, state = tx.update(TREE, tx.init(TREE))
+    assert state == gx.EmptyState()
+    np.testing.assert_array_equal(updates["a"], [1.0, -1.0])
+
+
+OLD = {
+    "tree_scalar_mul": (2.0, TREE),
+    "tree_add_scalar_mul": (TREE, 2.0, TREE),
+    "tree_l1_norm": (TREE,),
+    "tree_l2_norm": (TREE,),
+    "tree_linf_norm": (TREE,),
+}
+
+
+@pytest.mark.parametrize("name", list(OLD))
+def test_names_that_optax_has_given_up_still_work(name):
+    with pytest.warns(DeprecationWarning):
+        theirs = getattr(optax.tree_utils, name)
+    got, want = getattr(gx.tree_utils, name)(*OLD[name]), theirs(*OLD[name])
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+def test_the_l2_norm_may_be_squared():
+    assert float(gx.tree_utils.tree_l2_norm(TREE, squared=True)) == 169.0
