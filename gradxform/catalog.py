@@ -7,6 +7,7 @@ Reads the library's docstrings: one imperative line; the update rule; what to kn
 import dataclasses
 import inspect
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -85,7 +86,9 @@ class Entry:
         if self.kind != "optimizers" or not set(needed) <= {"learning_rate"}:
             return None
         try:
-            return describe(self.made(**dict.fromkeys(needed, 1e-3)))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # to be shown, not to be used
+                return describe(self.made(**dict.fromkeys(needed, 1e-3)))
         except (TypeError, ValueError):  # what has a default may still have to be given
             return None
 

@@ -1,6 +1,7 @@
 """Optax's names in the modules where Optax has them."""
 
 import importlib
+import pkgutil
 import subprocess
 import sys
 import types
@@ -106,3 +107,33 @@ def test_names_that_optax_has_given_up_still_work(name):
 
 def test_the_l2_norm_may_be_squared():
     assert float(gx.tree_utils.tree_l2_norm(TREE, squared=True)) == 169.0
+
+
+def states(library):
+    """The named tuples of a library that are states, by name, wherever they are defined."""
+    found = {}
+    for info in pkgutil.walk_packages(library.__path__, f"{library.__name__}."):
+        if info.name.endswith(("_test", "__main__", "test_utils")):
+            continue
+        for kind in vars(importlib.import_module(info.name)).values():
+            if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+                if kind.__module__.startswith(library.__name__) and "State" in kind.__name__:
+                    found[kind.__name__] = kind
+    return found
+
+
+def test_the_states_of_optax_can_be_made_by_its_calls():
+    ours = states(gx)
+    for name, theirs in states(optax).items():
+        if name in ours:
+            more = ours[name]._fields[len(theirs._fields) :]
+            assert ours[name]._fields[: len(theirs._fields)] == theirs._fields, name
+            assert set(more) <= set(ours[name]._field_defaults), name
+            assert theirs._field_defaults.items() <= ours[name]._field_defaults.items(), name
+
+
+def test_states_with_more_fields_than_those_of_optax():
+    step = jnp.zeros((), jnp.int32)
+    assert gx.LookaheadState(fast_state=(), steps_since_sync=step).slow is None
+    made = gx.MultiStepsState(mini_step=step, gradient_step=step, inner_opt_state=(), acc_grads={})
+    assert made.skip_state == ()

@@ -24,7 +24,7 @@ class MultiStepsState(NamedTuple):
     gradient_step: Array  # int32 scalar; steps of the inner optimizer so far
     inner_opt_state: Any  # the inner optimizer's state
     acc_grads: Slot  # like params, in accumulator_dtype; the mean (or sum) of the micro-batches
-    skip_state: Any  # what should_skip_update_fn said of the last micro-batch; () without one
+    skip_state: Any = ()  # what should_skip_update_fn said of the last micro-batch
 
 
 def mean_so_far(g: Any, acc: Any, seen: Any, skip: Any) -> Any:

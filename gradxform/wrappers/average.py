@@ -19,7 +19,8 @@ class LookaheadState(NamedTuple):
 
     fast_state: Any  # the fast optimizer's state
     steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
-    slow: Slot  # like params, at least float32; the slow weights. None for `LookaheadParams`
+    # Like params, at least float32; the slow weights. None for `LookaheadParams`.
+    slow: Slot = None
 
 
 class LookaheadParams(NamedTuple):
