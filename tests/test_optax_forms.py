@@ -281,6 +281,15 @@ def test_a_norm_is_clipped_without_init():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), updates, want)
 
 
+@pytest.mark.parametrize("shape", [(2, 160, 130), (4, 8), (3,), ()], ids=str)
+@pytest.mark.parametrize("make", [gx.adam, gx.adafactor, gx.sm3, gx.novograd, gx.adadelta])
+def test_init_of_abstract_parameters(make, shape):
+    tx = make(0.1)
+    abstract = {"w": jax.ShapeDtypeStruct(shape, jnp.bfloat16)}
+    state = tx.init(abstract)
+    assert_same(state, tx.init({"w": jnp.zeros(shape, jnp.bfloat16)}))
+
+
 # ------------------------------------------------------------------------------- applying updates
 
 HOLES = {

@@ -43,9 +43,11 @@ register("power_decay_rate", power_decay_rate)
 
 def _zeros_of_axes(p: Any, axes: tuple[int, ...]) -> Array:
     """Real zeros, one for each index along `axes` of `p`, and spread over devices as those are."""
+    dtype = real_dtype(at_least_float32(dtype_of(p)))
+    if isinstance(p, jax.ShapeDtypeStruct):  # of no devices
+        return jnp.zeros([n for i, n in enumerate(p.shape) if i in axes], dtype)
     others = tuple(i for i in range(jnp.ndim(p)) if i not in axes)
-    made = jnp.any(jnp.real(p) < -jnp.inf, axis=others)
-    return made.astype(real_dtype(at_least_float32(dtype_of(p))))
+    return jnp.any(jnp.real(p) < -jnp.inf, axis=others).astype(dtype)
 
 
 def _placeholder(p: Any) -> Array:
