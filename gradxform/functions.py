@@ -39,8 +39,10 @@ class _EveryTransform(type(Transform)):
     """
 
     def __instancecheck__(cls, instance: Any) -> bool:
-        plain = type(instance) is GradientTransformation
-        return isinstance(instance, Transform) and not (plain and cls is not GradientTransformation)
+        kinds = type(instance).__mro__
+        if GradientTransformation in kinds or cls not in _PAIRS:
+            return cls in kinds
+        return isinstance(instance, Transform)
 
 
 @transform
@@ -120,6 +122,9 @@ class GradientTransformationExtraArgs(GradientTransformation):
     update_fn: Callable[..., Any]
 
     __init__ = GradientTransformation.__init__
+
+
+_PAIRS = (GradientTransformation, GradientTransformationExtraArgs)
 
 
 def with_extra_args_support(tx: SupportsTransform) -> Transform:

@@ -240,6 +240,13 @@ def test_a_plain_transformation_does_not_say_that_it_takes_extra_arguments():
     assert isinstance(more, gx.GradientTransformationExtraArgs)
     assert isinstance(more, gx.GradientTransformation)
 
+    class Mine(GradientTransformation):
+        """A class of one's own."""
+
+    assert isinstance(Mine(count_init, double), gx.GradientTransformation)
+    assert not isinstance(Mine(count_init, double), gx.GradientTransformationExtraArgs)
+    assert not isinstance(gx.adam(0.1), Mine)
+
 
 # --------------------------------------------------------------------------- parts without state
 
