@@ -65,6 +65,7 @@ from gradxform.masks import none_of as none_of
 from gradxform.masks import path_matches as path_matches
 
 # Schedules.
+from gradxform import schedules as schedules
 from gradxform.schedules import Schedule as Schedule
 from gradxform.schedules import as_schedule as as_schedule
 from gradxform.schedules import constant_schedule as constant_schedule
@@ -102,6 +103,7 @@ from gradxform.wrappers.rows import only_rows as only_rows
 from gradxform.wrappers.rows import sparse_semantics as sparse_semantics
 
 # Transforms.
+from gradxform import transforms as transforms
 from gradxform.transforms.adam import ScaleByAdamState as ScaleByAdamState
 from gradxform.transforms.adam import ScaleByAmsgradState as ScaleByAmsgradState
 from gradxform.transforms.adam import ScaleByNadamState as ScaleByNadamState

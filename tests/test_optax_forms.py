@@ -95,6 +95,7 @@ CALLABLES = {
     "object": Doubling(),
     "method": Doubling().__call__,
     "bound": gx.scale(2.0).update,
+    "jitted": jax.jit(double),
 }
 
 
