@@ -1,5 +1,6 @@
 """Optimizers whose state is smaller than the parameters."""
 
+from gradxform.base import Transform
 from gradxform.errors import shown
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.blocks import scale_by_param_block_rms
@@ -53,7 +54,9 @@ def adafactor(
             "adafactor: multiply_by_parameter_scale must be True or False, got "
             f"{shown(multiply_by_parameter_scale)}."
         )
-    parts = [scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps)]
+    parts: list[Transform] = [
+        scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps)
+    ]
     if clipping_threshold is not None:
         parts.append(clip_by_block_rms(clipping_threshold))
     if learning_rate is not None:

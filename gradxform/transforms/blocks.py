@@ -198,7 +198,7 @@ class undo_norm_growth(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the state, the factor, and factor - 1."""
         state, *value = counted(self, self.learning_rate, state, WeightDecaySchedule)
-        rate = value[0] if value else value_at(self.learning_rate, None)
+        rate = value[0] if value else value_at(self.learning_rate, jnp.zeros((), jnp.int32))
         square = jnp.square(rate)
         root = jnp.sqrt(1 + square)
         lack = -square / (root * (1 + root))  # 1 / root - 1, without its cancellation
