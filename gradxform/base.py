@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
+import jax
+
 from gradxform import rows, trees
+from gradxform.content import parts_of
 from gradxform.errors import name_of, shown
 from gradxform.registry import REGISTRY, value
-from gradxform.running import routed, run_rules
+from gradxform.running import accepted, check_names, routed, run_rules
 from gradxform.types import OptState, Params, PyTree, SupportsTransform, Updates
-from gradxform.values import Value
+from gradxform.values import FrozenTree, Value
 
 T = TypeVar("T")
 
@@ -36,6 +39,7 @@ class BoundMethod:
         self.__qualname__ = f"{type(owner).__name__}.{name}"
         self.__doc__ = getattr(type(owner), name).__doc__
         self._function = getattr(type(owner), name)
+        self._passed: set[tuple[str, ...]] = set()  # names of arguments that have been looked at
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -43,7 +47,20 @@ class BoundMethod:
         return full.replace(parameters=list(full.parameters.values())[1:])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs and self.name == "update":
+            self._check(tuple(kwargs) + _CALL[: len(args)])
+        return self.call(*args, **kwargs)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it from a transform around this one, which has looked at the names of arguments."""
         return self._function(self.owner, *args, **kwargs)
+
+    def _check(self, given: tuple[str, ...]) -> None:
+        if given not in self._passed:
+            known = self.owner.extra_names()
+            if known is not None:
+                check_names(self.owner, known.union(_CALL), given)
+            self._passed.add(given)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BoundMethod):
@@ -61,6 +78,10 @@ class BoundMethod:
 
     def __reduce__(self):
         return getattr, (self.owner, self.name)
+
+
+# What every `update` is called with.
+_CALL = ("updates", "state", "params")
 
 
 class _ValueMethod:
@@ -93,6 +114,28 @@ class Transform(Value, abc.ABC):
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """Return the transformed updates and the new state."""
+
+    def extra_names(self) -> frozenset[str] | None:
+        """Return the names of the extra arguments of `update` that any part takes; None: any name.
+
+        What an `update` of this library has as `**extra` it hands on to the transforms in its
+        fields. Another's `**extra` may be anything.
+        """
+        update: Any = self.update
+        return self._names_of(update, type(self).update)
+
+    def _names_of(self, method: Callable[..., Any], function: Any) -> frozenset[str] | None:
+        """What `method` names, and, if it hands on what is left, the names of the parts."""
+        anything, named, _ = accepted(self, method)
+        if not anything:
+            return named
+        if function.__module__.split(".")[0] != "gradxform":
+            return None
+        return _union(named, self.inner_transforms())
+
+    def inner_transforms(self) -> list[Any]:
+        """Return the transforms in the fields, in order."""
+        return list(_transforms_in(self))
 
     # How far the transform looks; wrappers and chains derive it from their parts.
     locality: Any = "tree"
@@ -169,6 +212,12 @@ class ArrayRule(Transform):
     def active(self, tree: PyTree) -> PyTree | None:
         """Return a tree of booleans, the leaves on which the rule acts; None for all."""
         return None
+
+    def extra_names(self) -> frozenset[str] | None:
+        """Return the names of the extra arguments that `prepare` takes; None: any name."""
+        if inspect.unwrap(type(self).update) is not ArrayRule.update:
+            return super().extra_names()
+        return self._names_of(self.prepare, type(self).prepare)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -252,10 +301,46 @@ def call_update(
     """Call the update of any accepted object with the extra arguments that it takes."""
     if not isinstance(tx, Transform):
         rows.refuse(tx, updates, "is no transform of this library")
-    made = tx.update(updates, state, params, **routed(tx, tx.update, extra))
+    update: Any = tx.update
+    extra = routed(tx, update, extra)
+    call = update.call if isinstance(update, BoundMethod) else update
+    made = call(updates, state, params, **extra)
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise TypeError(f"{name_of(tx)}: update must return (updates, state), got {shown(made)}.")
     return made[0], made[1]
+
+
+def extra_names(tx: SupportsTransform) -> frozenset[str] | None:
+    """Return the names of the extra arguments that any part of `tx` takes; None: any name."""
+    if isinstance(tx, Transform):
+        return tx.extra_names()
+    anything, named, _ = accepted(tx, tx.update)
+    return None if anything else named
+
+
+def _union(named: frozenset[str], parts: Sequence[Any]) -> frozenset[str] | None:
+    for part in parts:
+        more = extra_names(part)
+        if more is None:
+            return None
+        named |= more
+    return named
+
+
+def _transforms_in(x: Any) -> Iterator[Any]:
+    """The transforms that `x` is made of; not those in them."""
+    within: Any = parts_of(x) or ()
+    if isinstance(x, FrozenTree):  # of which one of Optax, a tuple, would be a branch
+        within = jax.tree.leaves(x.unfreeze(), is_leaf=_is_transform)
+    for part in within:
+        if _is_transform(part):
+            yield part
+        else:
+            yield from _transforms_in(part)
+
+
+def _is_transform(x: Any) -> bool:
+    return isinstance(x, SupportsTransform) and not isinstance(x, type)
 
 
 def check_transform(part: Any, tx: Any, what: str) -> None:

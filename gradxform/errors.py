@@ -104,11 +104,11 @@ def one_of(part: Any, name: str, choices: Iterable[str]) -> None:
         )
 
 
-def did_you_mean(name: Any, choices: Iterable[str], n: int = 3) -> str:
+def did_you_mean(name: Any, choices: Iterable[str], n: int = 3, cutoff: float = 0.6) -> str:
     """Return " Did you mean 'x' or 'y'?" for the nearest of `choices`, or an empty string."""
     if not isinstance(name, str):
         return ""
-    near = difflib.get_close_matches(name, list(choices), n=n, cutoff=0.6)
+    near = difflib.get_close_matches(name, list(choices), n=n, cutoff=cutoff)
     return f" Did you mean {' or '.join(repr(c) for c in near)}?" if near else ""
 
 

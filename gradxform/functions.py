@@ -12,7 +12,7 @@ from gradxform import trees
 from gradxform.base import ArrayRule, EmptyState, Transform, check_transform, transform
 from gradxform.errors import name_of
 from gradxform.registry import set_fields
-from gradxform.running import routed
+from gradxform.running import accepted, routed
 from gradxform.types import Params, SupportsTransform
 
 # Optax's names for the state of a part that remembers nothing.
@@ -107,6 +107,11 @@ class GradientTransformation(Transform, metaclass=_EveryTransform):
     def _replace(self, **functions):
         """Return the same with another `init` or `update`."""
         return type(self)(**(self._asdict() | functions))
+
+    def extra_names(self):
+        """Return the names of the extra arguments that `update_fn` takes; None: any name."""
+        anything, named, _ = accepted(name_of(self.update_fn), self.update_fn)
+        return None if anything else named
 
 
 @transform

@@ -132,7 +132,11 @@ def inverse_root(a: Array, p: int) -> Array:
 
 
 def orthogonalize(
-    x: Array, coefficients: Array, preconditioning: str = "frobenius", eps: Scalar = 1e-8
+    x: Array,
+    coefficients: Array,
+    preconditioning: str = "frobenius",
+    eps: Scalar = 1e-8,
+    turns: Array | None = None,
 ) -> Array:
     """Return a matrix with the singular vectors of `x` and singular values of about 1.
 
@@ -153,6 +157,8 @@ def orthogonalize(
         its largest singular value, exact and slow; "aol", every row by the root of its row sum of
         |X X^H|; "schatten", the root of the Frobenius norm of X X^H.
       eps: added to the norm for "frobenius" and "spectral"; keeps zeros finite if above 0.
+      turns: how often the one row of coefficients is repeated, where only a run knows it. None: as
+        many turns as there are rows.
 
     Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024;
     Boissin et al., Turbo-Muon: Accelerating Orthogonality-Based Optimization with
@@ -163,10 +169,17 @@ def orthogonalize(
     x = jnp.swapaxes(x, -1, -2) if tall else x  # the smaller A; polynomials do not mind
     divide = PRECONDITIONINGS[preconditioning]
     x, gram = divide(x, eps)
-    for turn in range(coefficients.shape[0]):
-        a, b, c = (cast(coefficients[turn, k], x.dtype) for k in range(3))
+
+    def turn(x: Array, row: Array, gram: Any = None) -> Array:
+        a, b, c = (cast(row[k], x.dtype) for k in range(3))
         gram = _gram(x) if gram is None else gram
-        x, gram = a * x + jnp.matmul(b * gram + c * jnp.matmul(gram, gram), x), None
+        return a * x + jnp.matmul(b * gram + c * jnp.matmul(gram, gram), x)
+
+    if turns is not None:
+        x = lax.fori_loop(0, turns, lambda _, x: turn(x, coefficients[0]), x)
+    else:
+        for i in range(coefficients.shape[0]):
+            x, gram = turn(x, coefficients[i], gram), None
     return jnp.swapaxes(x, -1, -2) if tall else x
 
 

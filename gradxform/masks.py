@@ -2,14 +2,23 @@
 
 A mask tests `(path, leaf)`, so that it works for every container (dict, FrozenDict, nnx State,
 Equinox module) and before and after a partition. `&`, `|` and `~` combine masks.
+
+What a mask names must be there: a `path_matches` in whose pattern no path is found, and an entry of
+a mask tree that matches nothing, are typing errors. What is found counts also where another mask
+or partition hides it. What a mask asks of the leaves, as `ndim_at_least` does, may select none.
 """
 
 import abc
 import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+
 from gradxform import trees
-from gradxform.errors import at_least, name_of, shown
+from gradxform.content import parts_of
+from gradxform.errors import at_least, did_you_mean, name_of, shown
 from gradxform.registry import value
 from gradxform.trees import said
 from gradxform.types import PyTree
@@ -33,7 +42,7 @@ class Mask(Value, abc.ABC):
 
     def __call__(self, params: PyTree) -> PyTree:
         """Return the tree of booleans for `params`, as Optax's mask functions do."""
-        return trees.map_with_names(lambda path, leaf: bool(self.test(path, leaf)), params)
+        return resolve(self, self, params)
 
     def __and__(self, other: "Mask") -> "Mask":
         return all_of(self, other)
@@ -70,9 +79,15 @@ class path_matches(Mask):
     Args:
       pattern: searched (`re.search`) in the path written `encoder/layer_0/kernel`; `"kernel$"`
         selects the leaves that are called so, `"^encoder/"` those of one module.
+      optional: whether it may be found in no path, as where one configuration is for several
+        models. Keyword-only.
+
+    Raises:
+      ValueError: where parameters are seen, if the pattern is found in none of their paths.
     """
 
     pattern: str
+    optional: bool = field(default=False, kw_only=True)
 
     def __post_init__(self):
         try:
@@ -155,7 +170,8 @@ class label_by(Value):
         mask of True selects all that is left.
 
     Raises:
-      ValueError: when called, if no mask selects a parameter.
+      ValueError: where parameters are seen, if no mask selects one of them, or the pattern of a
+        mask is found in none of their paths.
     """
 
     pairs: tuple[Any, ...] = ()
@@ -179,9 +195,10 @@ class label_by(Value):
 
     def __call__(self, params: PyTree) -> PyTree:
         """Return the tree of labels."""
-        return trees.map_with_names(self._label, params)
+        return resolve(self, self, params, kind=object)
 
-    def _label(self, path: tuple[str, ...], leaf: Any) -> Any:
+    def label(self, path: tuple[str, ...], leaf: Any) -> Any:
+        """Return the label of the leaf at `path`."""
         for label, mask in self.pairs:
             if mask is True or (mask and mask.test(path, leaf)):
                 return label
@@ -197,22 +214,67 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
       part: the transform that asks, for messages.
       mask: a Mask, a bool, a function of the parameters, or a FrozenTree that may be a prefix of
         `tree`, matched by path.
-      tree: the parameters (or the updates, where no parameters are given).
+      tree: the parameters.
       kind: bool for masks, object for labels.
 
     Raises:
-      ValueError: if an entry of a mask tree matches no leaf, or a leaf has no entry.
+      ValueError: if a pattern or an entry of a mask tree matches nothing, or a leaf has no entry.
     """
-    if not isinstance(mask, Mask) and callable(mask):
+    flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=trees.is_leaf)
+    named = [(trees.names(path), leaf) for path, leaf in flat]
+    return jax.tree.unflatten(treedef, _entries(part, mask, tree, named, kind))
+
+
+def by_path(
+    part: Any,
+    mask: Any,
+    tree: PyTree,
+    kind: type = bool,
+    is_entry: Callable[[Any], bool] = trees.is_leaf,
+    whole: bool = True,
+) -> dict[trees.Path, Any]:
+    """Return the entry of every leaf that is no hole, by path; see `resolve`.
+
+    Args:
+      part: the transform that asks, for messages.
+      mask: as there.
+      tree: the parameters, or the updates where none are given.
+      kind: as there.
+      is_entry: what is one entry of a tree of labels.
+      whole: whether patterns must be found. Updates may have one hole for a whole branch.
+    """
+    named = trees.with_names(tree)
+    entries = _entries(part, mask, tree, named, kind, is_entry, whole)
+    pairs = zip(named, entries, strict=True)
+    return {path: entry for (path, leaf), entry in pairs if not trees.is_hole(leaf)}
+
+
+def _entries(
+    part: Any,
+    mask: Any,
+    tree: PyTree,
+    named: Sequence[tuple[trees.Path, Any]],
+    kind: type,
+    is_entry: Callable[[Any], bool] = trees.is_leaf,
+    whole: bool = True,
+) -> list[Any]:
+    """What `mask` means for the leaves of `tree`, given with their names; holes stay."""
+    if isinstance(mask, Mask | label_by):
+        if whole:
+            _check_patterns(part, mask, [path for path, _ in named])
+        find = mask.label if isinstance(mask, label_by) else mask.test
+        made = bool if kind is bool else lambda x: x
+        return [leaf if trees.is_hole(leaf) else made(find(p, leaf)) for p, leaf in named]
+    if callable(mask):
         mask = FrozenTree(mask(tree))
-    if isinstance(mask, Mask):
-        return mask(tree)
     if not isinstance(mask, FrozenTree):
-        return trees.map_updates(lambda _: mask, tree)
-    found = dict(trees.with_names(mask.unfreeze()))
+        return [leaf if trees.is_hole(leaf) else mask for _, leaf in named]
+    found = dict(trees.with_names(mask.unfreeze(), is_entry))
     used: set[tuple[str, ...]] = set()
 
     def look_up(path, leaf):
+        if trees.is_hole(leaf):
+            return leaf
         for end in range(len(path), -1, -1):
             if path[:end] in found:
                 used.add(path[:end])
@@ -225,14 +287,46 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
                 return entry
         raise ValueError(f"{name_of(part)}: no entry for the parameter {said(path)}.")
 
-    out = trees.map_with_names(look_up, tree)
-    held = {path for path, leaf in trees.with_names(tree) if trees.is_hole(leaf)}
+    out = [look_up(path, leaf) for path, leaf in named]
+    held = {path for path, leaf in named if trees.is_hole(leaf)}
     for path, entry in found.items():
         if path not in used and not trees.is_hole(entry) and not _covers_hole(path, held):
             raise ValueError(
                 f"{name_of(part)}: the entry {said(path)}: {shown(entry)} matches no parameter."
             )
     return out
+
+
+def _patterns(x: Any) -> Iterator[path_matches]:
+    """Every `path_matches` in a mask, or in pairs of labels and masks."""
+    if isinstance(x, path_matches):
+        yield x
+    else:
+        for part in parts_of(x) or ():
+            yield from _patterns(part)
+
+
+def _check_patterns(part: Any, mask: Any, paths: Sequence[trees.Path]) -> None:
+    for one in _patterns(mask):
+        if paths and not one.optional and not any(one.test(path, None) for path in paths):
+            written = ["/".join(path) for path in paths]
+            listed = ", ".join(map(repr, written[:8])) + (", ..." if len(written) > 8 else "")
+            raise ValueError(
+                f"{name_of(part)}: path_matches({one.pattern!r}) matches none of the parameters "
+                f"{listed}.{_nearest(one.pattern, paths)} Where it may match none, say "
+                "optional=True."
+            )
+
+
+def _nearest(pattern: str, paths: Sequence[trees.Path]) -> str:
+    """Suggest pieces of the paths, as long as those that the pattern seems to be about."""
+    for words in re.sub(r"[\\^$()?:]", "", pattern).strip("/").split("|"):
+        n = words.count("/") + 1
+        pieces = {"/".join(p[i : i + n]): None for p in paths for i in range(len(p) - n + 1)}
+        hint = did_you_mean(words, pieces)
+        if hint:
+            return hint
+    return ""
 
 
 def _covers_hole(path: tuple[str, ...], holes: set[tuple[str, ...]]) -> bool:

@@ -53,16 +53,35 @@ def bias_correction(decay: Scalar, count: Array) -> Array:
     return lax.div(np.float32(-1), lax.expm1(lax.mul(wide, log)))
 
 
+class ScheduleError(TypeError):
+    """What is wrong with a schedule; whoever knows its field says which it is."""
+
+    def __init__(self, schedule: Any, text: str):
+        super().__init__(text)
+        self.schedule = schedule
+
+
 def value_at(x: Any, count: Array) -> Array:
     """Return a number, or a schedule's value at `count`, as a float32 (or wider) scalar.
 
     Raises:
-      TypeError: if the schedule returns anything but a real number.
+      ScheduleError: if the schedule cannot be called with the count, or returns anything but a real
+        number.
     """
     found = x
     if callable(x):
         rule = "one real number; for leaves with values of their own use partition(...)"
-        found = _scalar(x, "a schedule's value", x(count), (jnp.integer, jnp.floating), rule)
+        try:
+            found = x(count)
+        except TypeError as error:
+            if error.__traceback__ and error.__traceback__.tb_next:  # it could be called
+                raise
+            said = f"{name_of(x)}: a schedule is called with one argument, the count: {error}"
+            raise ScheduleError(x, said) from None
+        try:
+            found = _scalar(x, "a schedule's value", found, (jnp.integer, jnp.floating), rule)
+        except TypeError as error:
+            raise ScheduleError(x, str(error)) from None
     found = jnp.asarray(found)
     return cast(found, at_least_float32(found.dtype))
 

@@ -9,6 +9,7 @@ its name.
 import collections.abc
 import dataclasses
 import importlib
+import inspect
 import math
 import sys
 import types as pytypes
@@ -22,8 +23,9 @@ import numpy as np
 
 from gradxform import types
 from gradxform._compat import is_tracer
+from gradxform.content import flaw_of
 from gradxform.errors import name_of, shown
-from gradxform.values import FrozenTree, Hole, Value, is_live, keeps_arrays, plain
+from gradxform.values import FrozenTree, Hole, Value, is_live, keeps_arrays, normal
 
 T = TypeVar("T")
 
@@ -62,6 +64,10 @@ def value(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
             object.__setattr__(self, key, _normalised(self, key, given, annotation))
         if check is not None:
             check(self)
+        for key, annotation in _annotations(type(self)).items():
+            flaw = flaw_of(getattr(self, key))
+            if flaw is not None and not (annotation is types.Key and is_live(getattr(self, key))):
+                raise TypeError(f"{name_of(self)}: {key} must be a value, got {flaw}")
 
     open_class: Any = cls  # what follows sets attributes that `type` does not declare
     open_class.__post_init__ = __post_init__
@@ -155,19 +161,25 @@ def annotation_kinds(annotation: Any) -> list[Any]:
 
 
 def _normalised(part: Value, field: str, x: Any, annotation: Any) -> Any:
-    if is_tracer(x) or isinstance(x, Hole) or (keeps_arrays() and is_live(x)):
-        return x
     kinds = annotation_kinds(annotation)
+    if is_tracer(x) or isinstance(x, Hole) or (keeps_arrays() and is_live(x)):
+        if types.Size in kinds:
+            raise TypeError(
+                f"{name_of(part)}: {field} decides shapes, so it must be a Python integer. With "
+                "inject_hyperparams, name it in static_args."
+            )
+        return x
+    kinds = [int if k == types.Size else k for k in kinds]
     if types.DType in kinds:
         return None if x is None else _dtype_name(part, field, x)
     if types.Key in kinds:
-        return _static_key(part, field, x)
+        return static_key(part, field, x)
     if types.StaticTree in kinds and not isinstance(x, Value) and not callable(x):
         _refuse_arrays(part, field, x, "a tree of Python values")
         return x if isinstance(x, FrozenTree | bool) or x is None else FrozenTree(x)
     if any(k is Any or typing.get_origin(k) is typing.Annotated for k in kinds):
-        return _refuse_arrays(part, field, plain(x), "a value without arrays")
-    x = _refuse_arrays(part, field, plain(x), _rule(kinds))
+        return _refuse_arrays(part, field, normal(x), "a value without arrays")
+    x = _refuse_arrays(part, field, normal(x), _rule(kinds))
     if isinstance(x, bool):
         ok = bool in kinds
     elif x is None:
@@ -195,9 +207,11 @@ def _other(part: Value, field: str, x: Any, kinds: list[Any]) -> Any:
         if origin is collections.abc.Callable:
             schedule = k == types.Schedule or float in kinds or int in kinds
             if callable(x) and not (schedule and _never_schedule(x)):
+                if schedule:
+                    check_schedule(part, field, x)
                 return x
         elif origin is tuple and isinstance(x, tuple | list):
-            made = tuple(plain(v) for v in x)
+            made = normal(tuple(x)) if isinstance(x, list) else x
             element = (typing.get_args(k) or (Any,))[0]
             if element not in (int, str) or all(type(v) is element for v in made):
                 return made
@@ -205,6 +219,25 @@ def _other(part: Value, field: str, x: Any, kinds: list[Any]) -> Any:
             if isinstance(x, origin):
                 return x
     raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.")
+
+
+def check_schedule(part: Any, field: str, x: Any) -> None:
+    """Require `x` to take one argument, the count, as far as its signature tells.
+
+    Raises:
+      TypeError: if it takes another number of them.
+    """
+    try:
+        signature = inspect.signature(x)
+    except (TypeError, ValueError):  # a function of C may have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        raise TypeError(
+            f"{name_of(part)}: {field} must be a schedule, a function of one argument, the count; "
+            f"{shown(x)} has the arguments {signature}: {error}."
+        ) from None
 
 
 def _never_schedule(x: Any) -> bool:
@@ -222,9 +255,9 @@ def _refuse_arrays(part: Value, field: str, x: Any, rule: str) -> Any:
     return x
 
 
-def _static_key(part: Value, field: str, key: Any) -> Any:
-    """A PRNG key as something that hashes and prints: a seed, or the words of the key."""
-    key = plain(tuple(key) if isinstance(key, list) else key)
+def static_key(part: Any, field: str, key: Any) -> Any:
+    """Return a PRNG key as something that hashes and prints: a seed, or the words of the key."""
+    key = normal(tuple(key) if isinstance(key, list) else key)
     if isinstance(key, int) and not isinstance(key, bool):
         return key
     if isinstance(key, tuple) and key:

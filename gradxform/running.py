@@ -6,16 +6,17 @@ Speaks of rules by what they have (`rule`, `prepare`, `locality`, ...); `base.py
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from gradxform import lift, rows, trees
-from gradxform.errors import name_of, shown
+from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.numerics import ScheduleError
 from gradxform.types import OptState, Params, PyTree, Slot, Updates
-from gradxform.values import Value
+from gradxform.values import Value, fields_of
 
 _MARKED: dict[tuple[type, Any], tuple[str, ...]] = {}
 
@@ -126,6 +127,11 @@ def _wrong_slot(
     return None
 
 
+def _field_with(rule: Any, error: ScheduleError) -> str:
+    """Name the field that holds the schedule of which an error tells."""
+    return next((f"{k}: " for k, v in fields_of(rule).items() if v is error.schedule), "")
+
+
 def run_rules(
     rules: Sequence[Any],
     updates: Updates,
@@ -152,7 +158,10 @@ def run_rules(
         if sparse:
             rows.check_rule(rule, updates, mask, bool(names))
         seen = updates if rule.locality == "tree" else None
-        prepared = rule.prepare(seen, state, params, **routed(rule, rule.prepare, extra))
+        try:
+            prepared = rule.prepare(seen, state, params, **routed(rule, rule.prepare, extra))
+        except ScheduleError as error:
+            raise TypeError(f"{name_of(rule)}: {_field_with(rule, error)}{error}") from None
         _check_prepared(rule, prepared, state)
         fresh, *shared = prepared
         slots = tuple(
@@ -177,16 +186,39 @@ def run_rules(
 
 # -------------------------------------------------------------------------------- extra arguments
 
-_ACCEPTS: dict[Any, tuple[bool, frozenset[str], frozenset[str]]] = {}
+
+class Accepted(NamedTuple):
+    """Which extra arguments a function takes."""
+
+    anything: bool  # whether any name
+    named: frozenset[str]
+    needed: frozenset[str]  # those of `named` that have no default
 
 
-def _accepts(function: Callable[..., Any]) -> tuple[bool, frozenset[str], frozenset[str]]:
-    """Return whether `function` takes any keyword, which it names, and which of them it needs."""
-    found = inspect.signature(function).parameters.values()
-    anything = any(p.kind is p.VAR_KEYWORD for p in found)
-    named = {p.name for p in found if p.kind is p.KEYWORD_ONLY}
-    needed = {p.name for p in found if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
-    return anything, frozenset(named), frozenset(needed)
+_ACCEPTED: dict[Any, Accepted] = {}
+
+
+def accepted(part: Any, function: Callable[..., Any]) -> Accepted:
+    """Return which extra arguments `function`, an `update` or `prepare` of `part`, takes."""
+    key = (type(part), function.__name__) if isinstance(part, Value) else None
+    found = _ACCEPTED.get(key) if key else None
+    if found is None:
+        found = _accepted(function)
+        if key:
+            _ACCEPTED[key] = found
+    return found
+
+
+def _accepted(function: Callable[..., Any]) -> Accepted:
+    every = inspect.signature(function).parameters.values()
+    # After the updates, the state and the parameters, which come by position.
+    extra = [p for p in every if p.kind is p.POSITIONAL_OR_KEYWORD][3:]
+    extra += [p for p in every if p.kind is p.KEYWORD_ONLY]
+    return Accepted(
+        any(p.kind is p.VAR_KEYWORD for p in every),
+        frozenset(p.name for p in extra),
+        frozenset(p.name for p in extra if p.default is p.empty),
+    )
 
 
 def routed(part: Any, function: Callable[..., Any], extra: dict[str, Any]) -> dict[str, Any]:
@@ -195,13 +227,7 @@ def routed(part: Any, function: Callable[..., Any], extra: dict[str, Any]) -> di
     Raises:
       TypeError: if it requires one that is not given.
     """
-    key = (type(part), function.__name__) if isinstance(part, Value) else None
-    taken = _ACCEPTS.get(key) if key else None
-    if taken is None:
-        taken = _accepts(function)
-        if key:
-            _ACCEPTS[key] = taken
-    anything, named, needed = taken
+    anything, named, needed = accepted(part, function)
     missing = sorted(needed - set(extra))
     if missing:
         raise TypeError(
@@ -209,3 +235,22 @@ def routed(part: Any, function: Callable[..., Any], extra: dict[str, Any]) -> di
             f"call update(updates, state, params, {missing[0]}=...)."
         )
     return extra if anything else {k: v for k, v in extra.items() if k in named}
+
+
+def check_names(part: Any, known: frozenset[str], given: Iterable[str]) -> None:
+    """Refuse an extra argument that no part takes, if its name is nearly one that a part takes.
+
+    Args:
+      part: the outermost transform, for messages.
+      known: the names that its parts take.
+      given: those that its caller gave.
+
+    Raises:
+      TypeError: naming the nearest. Other names pass, since they may be for other transforms.
+    """
+    given = list(given)
+    for name in given:
+        absent = [k for k in known if k not in given]
+        hint = "" if name in known else did_you_mean(name, absent, cutoff=0.75)
+        if hint:
+            raise TypeError(f"{name_of(part)}: no part takes the extra argument {name!r}.{hint}")

@@ -94,7 +94,7 @@ _KEYS: dict[str, tuple[type, ...]] = {
 }
 
 
-def with_names(tree: PyTree) -> list[tuple[Path, Any]]:
+def with_names(tree: PyTree, is_leaf: Callable[[Any], bool] = is_leaf) -> list[tuple[Path, Any]]:
     """Return the leaves of `tree`, holes included, each with its path as strings."""
     flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
     return [(names(path), leaf) for path, leaf in flat]

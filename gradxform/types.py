@@ -77,6 +77,10 @@ class _TreeMark:
     """Marks the fields of a transform that may hold a static tree (kept as a FrozenTree)."""
 
 
+class _SizeMark:
+    """Marks the fields of a transform that hold an integer which decides shapes."""
+
+
 # In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` by leaf.
 Slot = Annotated[Any, _SlotMark]
 
@@ -96,6 +100,9 @@ Key = Annotated[Any, _KeyMark]
 
 # In a transform: a static tree such as a dict of labels or of booleans.
 StaticTree = Annotated[Any, _TreeMark]
+
+# In a transform: an integer which decides shapes, so that it is known before any run.
+Size = Annotated[int, _SizeMark]
 
 
 @runtime_checkable

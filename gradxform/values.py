@@ -4,69 +4,136 @@ A value is a frozen dataclass of normalised fields (`registry.py` makes classes 
 static: never a pytree, and without arrays, except for live numbers, which only a run knows.
 """
 
-import contextlib
-import contextvars
 import dataclasses
+import functools
 import math
 import types as pytypes
 import typing
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from gradxform._compat import is_tracer
+from gradxform.content import (
+    Hole as Hole,
+    Made,
+    equal_keys,
+    is_live as is_live,
+    keeping_arrays as keeping_arrays,
+    keeps_arrays as keeps_arrays,
+    key_of as key_of,
+    normal as normal,
+    put_live as put_live,
+    take_live as take_live,
+)
 from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.types import PyTree
 
 T = TypeVar("T")
 
 
-def plain(x: Any) -> Any:
-    """NumPy and JAX scalars as Python numbers; anything else as it is."""
-    if is_tracer(x) or isinstance(x, type):
-        return x
-    if _KEEP_ARRAYS.get() and isinstance(x, jax.Array) and x.ndim == 0:
-        return x
-    if isinstance(x, np.generic | np.ndarray | jax.Array) and x.ndim == 0:
-        return x if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x.item()
-    return x
-
-
-class FrozenTree:
+class FrozenTree(Made):
     """A static tree (of Python scalars, strings or values) that hashes and compares by value."""
 
     __slots__ = ("leaves", "treedef")
 
     def __init__(self, tree: Any):
-        leaves, treedef = jax.tree.flatten(tree, is_leaf=lambda x: x is None)
-        object.__setattr__(self, "leaves", tuple(plain(leaf) for leaf in leaves))
+        try:
+            leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_none)
+        except (TypeError, ValueError):
+            leaves, treedef = jax.tree.flatten(_with_nodes(tree), is_leaf=_is_none)
+        object.__setattr__(self, "leaves", tuple(normal(leaf) for leaf in leaves))
         object.__setattr__(self, "treedef", treedef)
 
     def __setattr__(self, name: str, value: Any):
         raise AttributeError(f"a FrozenTree is immutable: {name} cannot be set")
 
     def unfreeze(self) -> Any:
-        """Return the tree as it was given."""
+        """Return the tree as it was given, but see `as_node`."""
         return jax.tree.unflatten(self.treedef, self.leaves)
 
+    def _parts(self) -> tuple[Any, ...]:
+        return self.leaves
+
+    def _with_parts(self, parts: Sequence[Any]) -> "FrozenTree":
+        made = object.__new__(FrozenTree)
+        object.__setattr__(made, "leaves", tuple(parts))
+        object.__setattr__(made, "treedef", self.treedef)
+        return made
+
+    def _key_of(self) -> Any:
+        return (FrozenTree, self.treedef, _structure_key(self.treedef), *map(key_of, self.leaves))
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FrozenTree) and key_of(self) == key_of(other)
+        return isinstance(other, FrozenTree) and equal_keys(self, other)
 
     def __hash__(self) -> int:
         return hash(key_of(self))
 
     def __repr__(self) -> str:
-        return repr(self.unfreeze())
+        return repr(_with_dicts(self.unfreeze()))
 
     def __reduce__(self):
         return FrozenTree, (self.unfreeze(),)
 
 
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def _structure_key(treedef: Any) -> Any:
+    """Tell apart the keys of dicts, which a tree's structure compares by `==`."""
+    kind, keys = treedef.node_data() or (None, None)
+    own = tuple(map(type, keys)) if isinstance(keys, list | tuple) else ()
+    return (kind, own, *map(_structure_key, treedef.children()))
+
+
+def as_node(x: Any) -> Any:
+    """Return a dict whose keys cannot be sorted as an OrderedDict in a fixed order; else `x`.
+
+    JAX sorts the keys of a dict, and refuses those of several types. An OrderedDict it leaves as
+    it is.
+    """
+    if not _cannot_sort(x):
+        return x
+    return OrderedDict((k, x[k]) for k in sorted(x, key=lambda k: (type(k).__qualname__, repr(k))))
+
+
+def _with_nodes(tree: PyTree) -> PyTree:
+    """Return `tree` with every dict in it `as_node`."""
+
+    def one(x: Any) -> Any:
+        return as_node({k: _with_nodes(v) for k, v in x.items()}) if _cannot_sort(x) else x
+
+    return jax.tree.map(one, tree, is_leaf=lambda x: x is None or _cannot_sort(x))
+
+
+def _cannot_sort(x: Any) -> bool:
+    if type(x) is not dict:
+        return False
+    try:
+        sorted(x)
+    except TypeError:
+        return True
+    return False
+
+
+def _with_dicts(tree: PyTree) -> PyTree:
+    """Undo `_with_nodes`, for printing."""
+
+    def is_ordered(x: Any) -> bool:
+        return type(x) is OrderedDict and _cannot_sort(dict(x))
+
+    def unordered(x: Any) -> Any:
+        return {k: _with_dicts(v) for k, v in x.items()} if is_ordered(x) else x
+
+    return jax.tree.map(unordered, tree, is_leaf=lambda x: x is None or is_ordered(x))
+
+
 def frozen(x: Any) -> Any:
     """Return `x` as something that hashes: a dict or list as a FrozenTree, a scalar as a number."""
-    return FrozenTree(x) if isinstance(x, dict | list) else plain(x)
+    return FrozenTree(x) if isinstance(x, dict | list) else normal(x)
 
 
 def thawed(x: Any) -> Any:
@@ -74,20 +141,7 @@ def thawed(x: Any) -> Any:
     return x.unfreeze() if isinstance(x, FrozenTree) else x
 
 
-class Hole:
-    """Stands in a value for the `index`-th live number that was taken out of it."""
-
-    def __init__(self, index: int):
-        self.index = index
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Hole) and self.index == other.index
-
-    def __hash__(self) -> int:
-        return hash((Hole, self.index))
-
-
-class Value:
+class Value(Made):
     """Base of everything that is compared by value: its fields are all that it is."""
 
     registered_name: ClassVar[str | None] = None
@@ -96,15 +150,32 @@ class Value:
     # Whether it is called with something else than a count, and so can be no schedule.
     never_schedule: ClassVar[bool] = False
 
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(fields_of(self).values())
+
+    def _with_parts(self, parts: Sequence[Any]) -> "Value":
+        made = object.__new__(type(self))
+        for name, part in zip(fields_of(self), parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
+
+    def _key_of(self) -> Any:
+        found = self.__dict__.get("_key")
+        if found is None:
+            found = (type(self), *map(key_of, self._parts()))
+            object.__setattr__(self, "_key", found)
+        return found
+
+    def _is_hashed(self) -> bool:
+        return "_key" in self.__dict__
+
+    def _is_checked(self) -> bool:
+        return True
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        if type(self) is not type(other):
-            return NotImplemented
-        try:
-            return key_of(self) == key_of(other)
-        except TypeError:  # holds a live number, which has no value to compare
-            return False
+        return equal_keys(self, other) if type(self) is type(other) else NotImplemented
 
     def __hash__(self) -> int:
         found = self.__dict__.get("_hash")
@@ -148,90 +219,6 @@ def replace(v: T, **changes: Any) -> T:
     return rebuild(type(v), fields | changes)
 
 
-def key_of(x: Any) -> Any:
-    """Return a hashable key that tells apart what `==` confuses: 1, 1.0 and True; 0.0 and -0.0."""
-    if isinstance(x, Value):
-        found = x.__dict__.get("_key")
-        if found is None:
-            found = (type(x), *(key_of(v) for v in fields_of(x).values()))
-            object.__setattr__(x, "_key", found)
-        return found
-    if isinstance(x, float):
-        return (float, x.hex())
-    if isinstance(x, bool | int | str) or x is None:
-        return (type(x), x)
-    if isinstance(x, tuple) and type(x) is tuple:
-        return (tuple, *(key_of(v) for v in x))
-    if isinstance(x, FrozenTree):
-        return (FrozenTree, x.treedef, *(key_of(v) for v in x.leaves))
-    if is_live(x):
-        raise TypeError("a value that holds a live number is not hashable")
-    hash(x)
-    return x
-
-
-# --------------------------------------------------------------------------------- live numbers
-
-# A field may hold a live number, a traced one or a 0-d array, instead of a Python number: under
-# `vmap` over a learning rate, or when hyperparameters come out of a state. Such a value is not
-# hashable; the lift takes the numbers out, so that they are arguments of the compiled call.
-_KEEP_ARRAYS: contextvars.ContextVar[bool] = contextvars.ContextVar("keep_arrays", default=False)
-
-
-@contextlib.contextmanager
-def keeping_arrays() -> Iterator[None]:
-    """Leave 0-d arrays in the fields of values made here, which else become Python numbers."""
-    token = _KEEP_ARRAYS.set(True)
-    try:
-        yield
-    finally:
-        _KEEP_ARRAYS.reset(token)
-
-
-def keeps_arrays() -> bool:
-    """Whether `keeping_arrays` is in force."""
-    return _KEEP_ARRAYS.get()
-
-
-def is_live(x: Any) -> bool:
-    """Whether `x` is a number that only a run knows: traced, or a 0-d array."""
-    return isinstance(x, jax.Array) and x.ndim == 0
-
-
-def take_live(x: Any, taken: list[Any]) -> Any:
-    """Return `x` with every live number replaced by a `Hole`; the numbers go to `taken`."""
-    if is_live(x):
-        taken.append(x)
-        return Hole(len(taken) - 1)
-    if isinstance(x, tuple) and type(x) is tuple:
-        return tuple(take_live(v, taken) for v in x)
-    if isinstance(x, Value):
-        before = len(taken)
-        fields = {k: take_live(v, taken) for k, v in fields_of(x).items()}
-        if len(taken) == before:
-            return x
-        return _unchecked(type(x), fields)
-    return x
-
-
-def put_live(x: Any, taken: tuple[Any, ...]) -> Any:
-    """Undo `take_live`."""
-    if isinstance(x, Hole):
-        return taken[x.index]
-    if isinstance(x, tuple) and type(x) is tuple:
-        return tuple(put_live(v, taken) for v in x)
-    if isinstance(x, Value):
-        return _unchecked(type(x), {k: put_live(v, taken) for k, v in fields_of(x).items()})
-    return x
-
-
-def _unchecked(cls: type, fields: dict[str, Any]) -> Any:
-    new = object.__new__(cls)
-    for name, v in fields.items():
-        object.__setattr__(new, name, v)
-    return new
-
-
 # ------------------------------------------------------------------------------------- printing
 
 
@@ -243,6 +230,9 @@ def printed(x: Any) -> str:
         return f"float('{x}')"
     if isinstance(x, pytypes.FunctionType | pytypes.BuiltinFunctionType | type):
         return x.__qualname__
+    if type(x) is functools.partial:
+        named = [f"{name}={printed(arg)}" for name, arg in x.keywords.items()]
+        return f"functools.partial({', '.join([*map(printed, (x.func, *x.args)), *named])})"
     if type(x) is tuple:
         return f"({', '.join(printed(v) for v in x)}{',' if len(x) == 1 else ''})"
     return repr(x)

@@ -14,6 +14,7 @@ ROOT = pathlib.Path(gx.__file__).parent
 FLOORS = [
     {"_version", "_compat", "types"},
     {"errors"},
+    {"content"},
     {"values"},
     {"registry"},
     {"numerics"},

@@ -264,7 +264,9 @@ def LARS(
     """
     ignored(name)
     not_below_zero("LARS", momentum=momentum, weight_decay=weight_decay)
-    kept = True if not skip_list else ~path_matches("|".join(map(re.escape, skip_list)))
+    kept = (
+        True if not skip_list else ~path_matches("|".join(map(re.escape, skip_list)), optional=True)
+    )
     made = lars(
         learning_rate,
         weight_decay,

@@ -13,7 +13,7 @@ from gradxform.transforms.ggt import scale_by_ggt
 from gradxform.transforms.muon import NS_COEFFS, muon_labels, scale_by_muon, scale_by_shape
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.shampoo import step_by_shampoo
-from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, Schedule, Size, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
@@ -21,7 +21,7 @@ from gradxform.wrappers.select import partition
 @optimizer
 def shampoo(
     learning_rate: ScalarOrSchedule = 1.0,
-    max_matrix_size: int = 768,
+    max_matrix_size: Size = 768,
     gbar_decay: ScalarOrSchedule = 0.0,
     gbar_weight: ScalarOrSchedule = 1.0,
     mat_gbar_decay: ScalarOrSchedule = 1.0,
@@ -74,7 +74,7 @@ def shampoo(
 def ggt(
     learning_rate: ScalarOrSchedule = 1e-3,
     b1: float = 0.9,
-    window: int = 10,
+    window: Size = 10,
     eps: float = 1e-4,
     svd_eps: float = 1e-6,
     sigma_eps: float = 1e-2,
@@ -195,7 +195,7 @@ def muon(
 @optimizer
 def galore(
     learning_rate: ScalarOrSchedule,
-    rank: int = 128,
+    rank: Size = 128,
     update_proj_gap: int = 200,
     scale: float = 1.0,
     base_optimizer: Any = None,

@@ -8,14 +8,14 @@ from gradxform.transforms.clipping import clip_by_block_rms
 from gradxform.transforms.factored import scale_by_factored_rms, scale_by_sm3
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.compose import chain
 
 
 @optimizer
 def adafactor(
     learning_rate: ScalarOrSchedule | None = None,
-    min_dim_size_to_factor: int = 128,
+    min_dim_size_to_factor: Size = 128,
     decay_rate: float = 0.8,
     decay_offset: int = 0,
     multiply_by_parameter_scale: bool = True,

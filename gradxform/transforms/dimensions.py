@@ -10,7 +10,7 @@ from gradxform import masks, trees
 from gradxform.errors import name_of, shown
 from gradxform.registry import value
 from gradxform.types import Array, PyTree
-from gradxform.values import FrozenTree, Value, is_live
+from gradxform.values import FrozenTree, Value
 
 
 @value
@@ -66,16 +66,6 @@ class MatrixAxes(NamedTuple):
         """Return the number of matrices, of their rows and of their columns."""
         batch, rows, columns = (math.prod(shape[i] for i in group) for group in self)
         return batch, rows, columns
-
-
-def static_integers(part: Value, *names: str) -> None:
-    """Require fields on which shapes depend to be Python integers, not numbers of a run."""
-    for name in names:
-        if is_live(getattr(part, name)):
-            raise TypeError(
-                f"{name_of(part)}: {name} decides shapes, so it must be a Python integer. With "
-                "inject_hyperparams, name it in static_args."
-            )
 
 
 def check_numbers(part: Value, field: str, kind: type) -> None:

@@ -20,7 +20,7 @@ from gradxform.errors import (
 from gradxform.numerics import abs_sq, at_least_float32, cast, real_dtype, safe_increment
 from gradxform.registry import register
 from gradxform.trees import dtype_of, zeros_like
-from gradxform.types import Array, Slot
+from gradxform.types import Array, Size, Slot
 from gradxform.values import is_live
 
 
@@ -110,7 +110,7 @@ class scale_by_factored_rms(ArrayRule):
     factored: bool = True
     decay_rate: float = 0.8
     step_offset: int = 0
-    min_dim_size_to_factor: int = 128
+    min_dim_size_to_factor: Size = 128
     epsilon: float = 1e-30
     decay_rate_fn: Callable[..., Any] = power_decay_rate
 
@@ -121,11 +121,6 @@ class scale_by_factored_rms(ArrayRule):
     def __post_init__(self):
         non_negative(self, "decay_rate", "step_offset", "min_dim_size_to_factor", "epsilon")
         finite(self, "decay_rate", "epsilon")
-        if is_live(self.min_dim_size_to_factor):
-            raise TypeError(
-                f"{name_of(self)}: min_dim_size_to_factor decides the shapes of the state, so it "
-                "must be a Python integer. With inject_hyperparams, name it in static_args."
-            )
         try:
             inspect.signature(self.decay_rate_fn).bind(None, None)
         except TypeError as error:

@@ -19,9 +19,8 @@ from gradxform.transforms.dimensions import (
     axes_of,
     check_numbers,
     matrices,
-    static_integers,
 )
-from gradxform.types import Array, Slot, StaticTree
+from gradxform.types import Array, Size, Slot, StaticTree
 
 
 class GaLoreState(NamedTuple):
@@ -68,14 +67,13 @@ class scale_by_galore(Transform):
     2024, Algorithm 1.
     """
 
-    rank: int = 128
+    rank: Size = 128
     update_proj_gap: int = 200
     scale: float = 1.0
     base_optimizer: Any = None
     weight_dimension_numbers: StaticTree = None
 
     def __post_init__(self):
-        static_integers(self, "rank")
         at_least(self, 1, "rank", "update_proj_gap")
         finite(self, "scale")
         if self.base_optimizer is not None:

@@ -11,8 +11,7 @@ from gradxform import lift, linalg, trees
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import at_least, finite, non_negative, positive, unit_interval
 from gradxform.numerics import cast, promote, safe_increment
-from gradxform.transforms.dimensions import static_integers
-from gradxform.types import Array, Slot
+from gradxform.types import Array, Size, Slot
 
 
 class ScaleByGgtState(NamedTuple):
@@ -57,7 +56,7 @@ class scale_by_ggt(ArrayRule):
     """
 
     b1: float = 0.9
-    window: int = 10
+    window: Size = 10
     eps: float = 1e-4
     svd_eps: float = 1e-6
     sigma_eps: float = 1e-2
@@ -67,7 +66,6 @@ class scale_by_ggt(ArrayRule):
 
     def __post_init__(self):
         unit_interval(self, "b1")
-        static_integers(self, "window")
         at_least(self, 1, "window")
         non_negative(self, "eps", "sigma_eps")
         positive(self, "svd_eps")

@@ -33,10 +33,9 @@ from gradxform.transforms.dimensions import (
     MuonDimensionNumbers,
     check_numbers,
     matrices,
-    static_integers,
 )
 from gradxform.types import Array, Choice, DType, PyTree, Slot, StaticTree
-from gradxform.values import Value
+from gradxform.values import Value, is_live
 
 # Coefficients of the orthogonalization by name. One row is repeated; of several, each is a turn.
 NS_COEFFS: dict[str, tuple[Any, ...]] = {
@@ -113,7 +112,6 @@ class scale_by_muon(Transform):
 
     def __post_init__(self):
         object.__setattr__(self, "ns_coeffs", self._coefficients())
-        static_integers(self, "ns_steps")
         at_least(self, 1, "ns_steps")
         unit_interval(self, "beta")
         non_negative(self, "eps")
@@ -121,7 +119,8 @@ class scale_by_muon(Transform):
         one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
         rows = len(self.ns_coeffs)
-        if isinstance(self.ns_coeffs[0], tuple) and rows > self.ns_steps:
+        several = isinstance(self.ns_coeffs[0], tuple) and not is_live(self.ns_steps)
+        if several and rows > self.ns_steps:
             raise ValueError(
                 f"{name_of(self)}: ns_coeffs has {rows} turns, ns_steps allows {self.ns_steps}."
             )
@@ -166,9 +165,12 @@ class scale_by_muon(Transform):
             of_m = self.beta * bias_correction(self.beta, safe_increment(count))
             of_g = (1 - self.beta) * now
         coefficients = state.ns_coeffs
-        if coefficients.ndim == 1:
+        turns = None
+        if coefficients.ndim == 1 and is_live(self.ns_steps):
+            coefficients, turns = coefficients[None], self.ns_steps
+        elif coefficients.ndim == 1:
             coefficients = jnp.broadcast_to(coefficients[None], (self.ns_steps, 3))
-        scalars = (self.beta, 1 - self.beta, of_m, of_g, coefficients, self.eps)
+        scalars = (self.beta, 1 - self.beta, of_m, of_g, coefficients, self.eps, turns)
         us, ms = list(gs), mu.leaves()
         for kind in dict.fromkeys(axes):
             one = _Orthogonalized(kind, self.nesterov, self.adaptive, self.preconditioning)
@@ -189,7 +191,7 @@ class _Orthogonalized:
     adaptive: bool
     preconditioning: str
 
-    def __call__(self, g, m, old, new, of_m, of_g, coefficients, eps):
+    def __call__(self, g, m, old, new, of_m, of_g, coefficients, eps, turns):
         """Return the update and the average."""
         dtype = at_least_float32(promote(g.dtype, m.dtype))
         old, new, of_m, of_g = (cast(jnp.asarray(x), dtype) for x in (old, new, of_m, of_g))
@@ -197,7 +199,9 @@ class _Orthogonalized:
         wide = cast(jnp.asarray(g), dtype)
         mean = old * cast(m, dtype) + new * wide
         a = of_m * mean + of_g * wide if self.nesterov else of_m * mean
-        u = linalg.orthogonalize(self.axes.to_matrices(a), coefficients, self.preconditioning, eps)
+        u = linalg.orthogonalize(
+            self.axes.to_matrices(a), coefficients, self.preconditioning, eps, turns
+        )
         u = self.axes.from_matrices(u, g.shape)
         if self.adaptive:
             u = jnp.sum(jnp.conj(a) * u) * u

@@ -19,9 +19,8 @@ from gradxform.errors import (
 from gradxform.numerics import at_least_float32, cast, safe_increment, value_at
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
-from gradxform.transforms.dimensions import static_integers
 from gradxform.transforms.shampoo_axes import Axes, Scalars, at_least_vector
-from gradxform.types import Array, ScalarOrSchedule, Schedule, Slot
+from gradxform.types import Array, ScalarOrSchedule, Schedule, Size, Slot
 
 
 class ShampooState(NamedTuple):
@@ -92,7 +91,7 @@ class step_by_shampoo(Transform):
     """
 
     learning_rate: ScalarOrSchedule = 1.0
-    max_matrix_size: int = 768
+    max_matrix_size: Size = 768
     gbar_decay: ScalarOrSchedule = 0.0
     gbar_weight: ScalarOrSchedule = 1.0
     mat_gbar_decay: ScalarOrSchedule = 1.0
@@ -107,7 +106,6 @@ class step_by_shampoo(Transform):
     handles_rows = True
 
     def __post_init__(self):
-        static_integers(self, "max_matrix_size")
         non_negative(self, "learning_rate", "gbar_weight", "mat_gbar_weight", "max_matrix_size")
         closed_unit_interval(self, "gbar_decay", "mat_gbar_decay")
         at_least(self, 1, "svd_interval", "precond_update_interval")

@@ -12,7 +12,7 @@ from gradxform.errors import at_least, name_of, shown
 from gradxform.numerics import cast, safe_increment
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
-from gradxform.types import Array, DType, MaskedNode, PyTree, Slot, StaticTree
+from gradxform.types import Array, DType, MaskedNode, PyTree, Size, Slot, StaticTree
 from gradxform.wrappers.accumulate import mean_so_far, sum_so_far
 from gradxform.wrappers.due import update_when
 
@@ -63,7 +63,7 @@ class accumulate_rows(Transform):
     """
 
     opt: Any
-    every_k: int
+    every_k: Size
     rows: StaticTree
     use_grad_mean: bool = True
     accumulator_dtype: DType = "float32"

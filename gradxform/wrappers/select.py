@@ -1,5 +1,6 @@
 """Running transforms on some of the parameters, or different ones on different parameters."""
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -11,32 +12,24 @@ from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.masks import MaskedState
 from gradxform.running import check_state
 from gradxform.types import MaskedNode, PyTree, StaticTree
-from gradxform.values import FrozenTree
+from gradxform.values import FrozenTree, as_node
+
+# For every parameter, by path, whether a transform gets it.
+Chosen = Mapping[trees.Path, bool]
 
 
-def _keep(tree: PyTree, mask: PyTree, part: Any, what: str) -> PyTree:
-    """`tree` with a MaskedNode where `mask`, a tree of booleans, is False."""
+def _keep(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
+    """`tree` with a MaskedNode where the leaf is not chosen."""
     leaves, treedef = jax.tree.flatten(tree, is_leaf=trees.is_leaf)
-    flags = _flags(tree, mask, part, what)
-    kept = [
-        leaf if trees.is_hole(leaf) or flag else MaskedNode()
-        for leaf, flag in zip(leaves, flags, strict=True)
-    ]
-    return jax.tree.unflatten(treedef, kept)
-
-
-def _flags(tree: PyTree, mask: PyTree, part: Any, what: str) -> list[bool]:
-    found = dict(trees.with_names(mask))
-    out = []
-    for path, leaf in trees.with_names(tree):
-        flag = found.get(path)
-        if flag is None and not trees.is_hole(leaf):
+    kept = []
+    for (path, _), leaf in zip(trees.with_names(tree), leaves, strict=True):
+        if not trees.is_hole(leaf) and path not in chosen:
             raise ValueError(
                 f"{name_of(part)}: {what} a leaf {trees.said(path)} for which the mask has no "
                 "entry."
             )
-        out.append(flag is True)
-    return out
+        kept.append(leaf if trees.is_hole(leaf) or chosen[path] else MaskedNode())
+    return jax.tree.unflatten(treedef, kept)
 
 
 def _merge(new: PyTree, old: PyTree) -> PyTree:
@@ -47,23 +40,29 @@ def _merge(new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, merged)
 
 
+def _read(part: Any, mask: Any, updates: PyTree, params: PyTree | None, **how: Any) -> dict:
+    """What a mask or labels mean for the parameters, or for the updates where none are given."""
+    tree = updates if params is None else params
+    return masks.by_path(part, mask, tree, whole=params is not None, **how)
+
+
 def _check_structure(part: Any, updates: PyTree, params: PyTree) -> None:
     if params is not None:
         trees.align(part, updates, trees.structure(updates), params, "the parameters have")
 
 
-def _run_masked(part, tx, mask, updates, state, params, extra, same_extra):
-    """Update with `tx` on the leaves that `mask` selects; pass the others through."""
+def _run_masked(part, tx, chosen, updates, state, params, extra, same_extra):
+    """Update with `tx` on the leaves that are chosen; pass the others through."""
     if same_extra:
         like = trees.structure(updates)
         extra = {
-            k: _keep(v, mask, part, f"{k} has") if trees.structure(v) == like else v
+            k: _keep(v, chosen, part, f"{k} has") if trees.structure(v) == like else v
             for k, v in extra.items()
         }
     inner_params = params
     if params is not None:
-        inner_params = _keep(params, mask, part, "the parameters have")
-    inner_updates = _keep(updates, mask, part, "the updates have")
+        inner_params = _keep(params, chosen, part, "the parameters have")
+    inner_updates = _keep(updates, chosen, part, "the updates have")
     new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
     return _merge(new, updates), MaskedState(inner_state)
 
@@ -82,7 +81,8 @@ class masked(Transform):
         are masked too. Keyword-only.
 
     Raises:
-      ValueError: if an entry of a mask tree matches no parameter, or a parameter has no entry.
+      ValueError: if a `path_matches` or an entry of a mask tree matches no parameter, or a
+        parameter has no entry.
     """
 
     inner: Any
@@ -102,24 +102,16 @@ class masked(Transform):
 
     def init(self, params):
         """Return the inner state for the parameters in the mask."""
-        mask = masks.resolve(self, self.mask, params)
-        kept = _keep(params, mask, self, "the parameters have")
+        kept = _keep(params, _read(self, self.mask, params, params), self, "the parameters have")
         return MaskedState(inner_state=self.inner.init(kept))
 
     def update(self, updates, state, params=None, **extra):
         """Update what the mask selects."""
         check_state(self, state, MaskedState)
         _check_structure(self, updates, params)
-        mask = masks.resolve(self, self.mask, updates if params is None else params)
+        chosen = _read(self, self.mask, updates, params)
         same = self.mask_compatible_extra_args
-        return _run_masked(self, self.inner, mask, updates, state, params, extra, same)
-
-
-def _known_labels(labels: Any) -> list[Any]:
-    """The labels that can be seen before any parameters are."""
-    if isinstance(labels, FrozenTree):
-        return list(labels.leaves)
-    return [label for label, _ in labels.pairs] if isinstance(labels, masks.label_by) else []
+        return _run_masked(self, self.inner, chosen, updates, state, params, extra, same)
 
 
 class PartitionState(NamedTuple):
@@ -132,6 +124,10 @@ class PartitionState(NamedTuple):
 class partition(Transform):
     """Run a transform of its own on every group of parameters.
 
+    A label is anything that hashes: a string, a number, an enum, a tuple, None. True is another
+    label than 1. The state is a dict by label, as in Optax; of labels that cannot be sorted an
+    OrderedDict, because JAX sorts the keys of a dict.
+
     Args:
       transforms: a dict from labels to transforms.
       param_labels: labels by mask, as `label_by(("matrix", ndim_at_least(2)), ("rest", True))`, a
@@ -141,7 +137,8 @@ class partition(Transform):
         are split too. Keyword-only.
 
     Raises:
-      ValueError: if a parameter's label has no transform.
+      ValueError: if a parameter's label has no transform, or a `path_matches` or an entry of a tree
+        of labels matches no parameter.
     """
 
     transforms: StaticTree
@@ -166,74 +163,87 @@ class partition(Transform):
                 f"{name_of(self)}: param_labels must be a tree of labels or a function of the "
                 f"parameters, got {shown(labels)}."
             )
-        for label in _known_labels(labels):
-            if not trees.is_hole(label) and label not in given.unfreeze():
-                raise ValueError(
-                    f"{name_of(self)}: the label {shown(label)} has no transform; there are "
-                    f"{', '.join(repr(k) for k in given.unfreeze())}."
-                    f"{did_you_mean(label, [k for k in given.unfreeze() if isinstance(k, str)])}"
-                )
+        for label in self._known_labels():
+            if _alike(label) not in self._known():
+                self._refuse(label, f"the label {shown(label)}")
+
+    def _known_labels(self) -> list[Any]:
+        """The labels that can be seen before any parameters are."""
+        labels = self.param_labels
+        if isinstance(labels, masks.label_by):
+            return [label for label, _ in labels.pairs]
+        if not isinstance(labels, FrozenTree):
+            return []
+        entries = [label for _, label in trees.with_names(labels.unfreeze(), self._is_entry)]
+        return [label for label in entries if not trees.is_hole(label)]
+
+    def _is_entry(self, x: Any) -> bool:
+        """Whether `x` is one entry of a tree of labels: a hole, or a tuple that is a label."""
+        return trees.is_leaf(x) or (type(x) is tuple and any(x == k for _, k in self._known()))
+
+    def _known(self) -> set[tuple[bool, Any]]:
+        return {_alike(label) for label in self.transforms.unfreeze()}
+
+    def _refuse(self, label: Any, beginning: str) -> None:
+        known = list(self.transforms.unfreeze())
+        raise ValueError(
+            f"{name_of(self)}: {beginning} has no transform; there are "
+            f"{', '.join(map(repr, known))}."
+            f"{did_you_mean(label, [k for k in known if isinstance(k, str)])}"
+        )
 
     @property
     def locality(self) -> str:
         """The farthest locality of the transforms."""
         return farthest(list(self.transforms.unfreeze().values()))
 
-    def _labels(self, tree: PyTree) -> PyTree:
-        labels = masks.resolve(self, self.param_labels, tree, kind=object)
-        known = self.transforms.unfreeze()
-        for path, label in trees.with_names(labels):
-            if not trees.is_hole(label) and label not in known:
-                listed = ", ".join(repr(k) for k in known)
-                raise ValueError(
-                    f"{name_of(self)}: the parameter {trees.said(path)} has the label "
-                    f"{shown(label)}, which has no transform; there are {listed}."
-                    f"{did_you_mean(label, [k for k in known if isinstance(k, str)])}"
+    def _groups(self, updates: PyTree, params: PyTree | None) -> list[tuple[Any, Any, Chosen]]:
+        """Every label with its transform, and which parameters have it."""
+        labels = _read(
+            self, self.param_labels, updates, params, kind=object, is_entry=self._is_entry
+        )
+        known, found = self._known(), {path: _alike(label) for path, label in labels.items()}
+        for path, label in found.items():
+            if label not in known:
+                said = (
+                    f"the parameter {trees.said(path)} has the label {shown(labels[path])}, which"
                 )
-        return labels
+                self._refuse(labels[path], said)
+        return [
+            (label, tx, {path: x == _alike(label) for path, x in found.items()})
+            for label, tx in self.transforms.unfreeze().items()
+        ]
 
     def init(self, params):
         """Return the states of all transforms, each for its own parameters."""
-        labels = self._labels(params)
-        return PartitionState(
-            {
-                label: MaskedState(
-                    tx.init(_keep(params, _has(labels, label), self, "the parameters have"))
-                )
-                for label, tx in self.transforms.unfreeze().items()
-            }
-        )
+        states = {
+            label: MaskedState(tx.init(_keep(params, chosen, self, "the parameters have")))
+            for label, tx, chosen in self._groups(params, params)
+        }
+        return PartitionState(as_node(states))
 
     def update(self, updates, state, params=None, **extra):
         """Update every group with its own transform."""
         check_state(self, state, PartitionState)
         _check_structure(self, updates, params)
-        labels = self._labels(updates if params is None else params)
-        known = list(self.transforms.unfreeze())
-        if sorted(map(repr, state.inner_states)) != sorted(map(repr, known)):
+        groups, held = self._groups(updates, params), state.inner_states
+        if set(map(_alike, held)) != {_alike(label) for label, _, _ in groups}:
             raise ValueError(
-                f"{name_of(self)}: the transforms are {known!r}, the state has "
-                f"{list(state.inner_states)!r}. Was this state made by another partition's init?"
+                f"{name_of(self)}: the transforms are {[label for label, _, _ in groups]!r}, the "
+                f"state has {list(held)!r}. Was this state made by another partition's init?"
             )
-        states = {}
-        same = self.mask_compatible_extra_args
-        for label, tx in self.transforms.unfreeze().items():
+        states, same = {}, self.mask_compatible_extra_args
+        for label, tx, chosen in groups:
             updates, states[label] = _run_masked(
-                self,
-                tx,
-                _has(labels, label),
-                updates,
-                state.inner_states[label],
-                params,
-                extra,
-                same,
+                self, tx, chosen, updates, held[label], params, extra, same
             )
-        return updates, PartitionState(states)
+        return updates, PartitionState(as_node(states))
 
 
 multi_transform = partition  # Optax's older name
 MultiTransformState = PartitionState
 
 
-def _has(labels: PyTree, label: Any) -> PyTree:
-    return jax.tree.map(lambda x: x == label, labels)
+def _alike(label: Any) -> tuple[bool, Any]:
+    """Return what equal labels share; True and 1 are equal to Python only."""
+    return isinstance(label, bool), label

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 
 from gradxform import masks
 from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.content import flaw_of
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.numerics import at_least_float32, safe_increment, value_at
-from gradxform.registry import annotation_kinds, value
+from gradxform.numerics import ScheduleError, at_least_float32, cast, safe_increment, value_at
+from gradxform.registry import annotation_kinds, check_schedule, static_key, value
 from gradxform.running import check_state
-from gradxform.types import Array, DType
+from gradxform.types import Array, DType, Key, Size, StaticTree
 from gradxform.values import Value, frozen, keeping_arrays, key_of, printed, thawed
 
 
@@ -34,7 +35,9 @@ class inject_hyperparams(Value):
     `inject_hyperparams(adamw)(learning_rate=1e-3)` is an adamw whose state has
     `state.hyperparams["learning_rate"]`. Any number may be a schedule there, evaluated at every
     update; the others can be set, in a jitted step too, without compiling anew. Hyperparameters
-    are float32 or wider, whatever the parameters are.
+    are float32 or wider, whatever the parameters are, and keep the dtype that they have after init.
+    What decides shapes, a key and a dtype stay out of the state, as the annotations of the factory
+    tell (`gradxform.types.Size`, `Key`, `DType`, `StaticTree`); `static_args` names others.
 
     Args:
       inner_factory: a transform class or an optimizer function, ours or another's.
@@ -88,7 +91,22 @@ class inject_hyperparams(Value):
         bound.apply_defaults()
         annotations = _annotations(self.inner_factory)
         given = bound.arguments.items()
-        return injected(self, tuple((k, frozen(_number(v, annotations.get(k)))) for k, v in given))
+        return injected(self, tuple((k, self._argument(k, v, annotations)) for k, v in given))
+
+    def _argument(self, name: str, x: Any, annotations: dict[str, Any]) -> Any:
+        """An argument as something that hashes; an integer in the place of a number as a float."""
+        kinds = annotation_kinds(annotations.get(name))
+        if Key in kinds and x is not None:
+            return static_key(self.inner_factory, name, x)
+        whole = isinstance(x, int) and not isinstance(x, bool)
+        made = float(x) if whole and float in kinds and int not in kinds else frozen(x)
+        flaw = flaw_of(made)
+        if flaw is not None:
+            raise TypeError(
+                f"inject_hyperparams: {name} of {name_of(self.inner_factory)} must be a value, got "
+                f"{flaw} (Annotate an argument that is a PRNG key as gradxform.types.Key.)"
+            )
+        return made
 
     def __repr__(self) -> str:
         rest = "".join(
@@ -118,6 +136,8 @@ class injected(Transform):
 
     def __post_init__(self):
         numbers, schedules, _ = self._split()
+        for name, schedule in schedules.items():
+            check_schedule(self.factory.inner_factory, name, schedule)
 
         def check(values):
             made = self._inner(numbers | values)
@@ -139,11 +159,12 @@ class injected(Transform):
         numbers, schedules, rest = {}, {}, {}
         annotations = _annotations(self.factory.inner_factory)
         for name, x in self.arguments:
-            if name in self.factory.static_args or isinstance(x, bool):
+            annotation = annotations.get(name, inspect.Parameter.empty)
+            if name in self.factory.static_args or isinstance(x, bool) or _is_static(annotation):
                 rest[name] = x
             elif isinstance(x, int | float | jax.Array):
                 numbers[name] = x
-            elif _is_schedule(x, annotations.get(name, inspect.Parameter.empty)):
+            elif _is_schedule(x, annotation):
                 schedules[name] = x
             else:
                 rest[name] = x
@@ -152,8 +173,24 @@ class injected(Transform):
     def _scalar(self, x: Any) -> Array:
         x = jnp.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.floating):
-            return x
+            return cast(x, x.dtype)
         return x.astype(at_least_float32(self.factory.hyperparam_dtype or jnp.float32))
+
+    def _set(self, name: str, x: Any, first: Any) -> Array:
+        """A hyperparameter of the state, which may have been set, in the dtype that init gave."""
+        dtype, found = self._scalar(first).dtype, jnp.asarray(x)
+        if found.dtype == dtype:
+            return cast(found, dtype)
+        whole = jnp.issubdtype(found.dtype, jnp.integer) or found.dtype == bool
+        if not (whole or jnp.issubdtype(found.dtype, jnp.floating)) or (
+            jnp.issubdtype(dtype, jnp.integer) and not whole
+        ):
+            raise TypeError(
+                f"inject_hyperparams: the hyperparameter {name!r} is of dtype {dtype} since init, "
+                f"and cannot be set to {shown(x)} of dtype {found.dtype}. Make the optimizer with "
+                "a number of that kind."
+            )
+        return cast(found, dtype)
 
     def _inner(self, live: dict[str, Any]) -> Any:
         """The inner transform with these hyperparameters."""
@@ -190,12 +227,26 @@ class injected(Transform):
     def _first(self, count: Array) -> dict[str, Array]:
         """The hyperparameters of the first step."""
         numbers, schedules, _ = self._split()
-        live = {k: self._scalar(x) for k, x in numbers.items()}
-        return live | {k: self._scalar(value_at(f, count)) for k, f in schedules.items()}
+        return {k: self._scalar(x) for k, x in numbers.items()} | self._scheduled(schedules, count)
+
+    def _scheduled(self, schedules: dict[str, Any], count: Array) -> dict[str, Array]:
+        """The hyperparameters that are schedules, at `count`."""
+        live = {}
+        for name, schedule in schedules.items():
+            try:
+                live[name] = self._scalar(value_at(schedule, count))
+            except ScheduleError as error:
+                factory = name_of(self.factory.inner_factory)
+                raise TypeError(f"inject_hyperparams: {factory}: {name}: {error}") from None
+        return live
 
     def at_first(self) -> Any:
         """Return the transform that the factory makes for the first step."""
         return self._inner(self._first(jnp.zeros((), jnp.int32)))
+
+    def inner_transforms(self):
+        """Return the transform that the factory makes for the first step."""
+        return [self.at_first()]
 
     @property
     def locality(self) -> str:
@@ -207,8 +258,8 @@ class injected(Transform):
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
         numbers, schedules, _ = self._split()
         self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
-        live = {k: self._scalar(state.hyperparams[k]) for k in numbers}
-        live |= {k: self._scalar(value_at(f, state.count)) for k, f in schedules.items()}
+        live = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
+        live |= self._scheduled(schedules, state.count)
         updates, inner_state = call_update(
             self._inner(live), updates, state.inner_state, params, extra
         )
@@ -232,11 +283,9 @@ def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def _number(x: Any, annotation: Any) -> Any:
-    """`x`, as a float where it is an integer in the place of one."""
-    kinds = annotation_kinds(annotation)
-    whole = isinstance(x, int) and not isinstance(x, bool)
-    return float(x) if whole and float in kinds and int not in kinds else x
+def _is_static(annotation: Any) -> bool:
+    """Whether an argument is none that a run may know: it decides shapes, or is no number."""
+    return any(kind in (Size, Key, DType, StaticTree) for kind in annotation_kinds(annotation))
 
 
 def _is_schedule(x: Any, annotation: Any) -> bool:
