@@ -18,7 +18,7 @@ from gradxform.base import Transform
 from gradxform.errors import TOO_DEEP, at, check_nesting, cut, did_you_mean, name_of, shown
 from gradxform.registry import REGISTRY
 from gradxform.types import SupportsTransform
-from gradxform.values import FrozenTree, Value, fields_of, is_live, rebuild, thawed
+from gradxform.values import FrozenTree, Value, as_dicts, fields_of, is_live, rebuild, thawed
 from gradxform.wrappers.tune import injected
 
 Config = dict[str, Any]
@@ -171,7 +171,7 @@ def _write(x: Any, path: str) -> Any:
     if isinstance(x, Value):
         return _write_value(x, path)
     if isinstance(x, FrozenTree):
-        return _write(x.unfreeze(), path)
+        return _write(as_dicts(x.unfreeze()), path)
     if type(x) in (tuple, list, dict):
         return _write_tree(x, path)
     if isinstance(x, SupportsTransform) and not isinstance(x, type):

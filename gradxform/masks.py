@@ -261,7 +261,7 @@ def _entries(
     """What `mask` means for the leaves of `tree`, given with their names; holes stay."""
     if isinstance(mask, Mask | label_by):
         if whole:
-            _check_patterns(part, mask, [path for path, _ in named])
+            _check_patterns(part, mask, [path for path, x in named if path or x is not None])
         find = mask.label if isinstance(mask, label_by) else mask.test
         made = bool if kind is bool else lambda x: x
         return [leaf if trees.is_hole(leaf) else made(find(p, leaf)) for p, leaf in named]
@@ -288,13 +288,27 @@ def _entries(
         raise ValueError(f"{name_of(part)}: no entry for the parameter {said(path)}.")
 
     out = [look_up(path, leaf) for path, leaf in named]
-    held = {path for path, leaf in named if trees.is_hole(leaf)}
     for path, entry in found.items():
-        if path not in used and not trees.is_hole(entry) and not _covers_hole(path, held):
+        if path not in used and not trees.is_hole(entry) and not _covers_nothing(path, tree):
             raise ValueError(
                 f"{name_of(part)}: the entry {said(path)}: {shown(entry)} matches no parameter."
             )
     return out
+
+
+def _covers_nothing(path: trees.Path, tree: PyTree) -> bool:
+    """Whether there is something at `path` without an array: a hole, or an empty container."""
+    for place, x in trees.with_names(tree, lambda x: trees.is_leaf(x) or _is_empty(x)):
+        if place[: len(path)] == path and (trees.is_hole(x) or _is_empty(x)):
+            return True
+        if trees.is_hole(x) and path[: len(place)] == place:
+            return True
+    return False
+
+
+def _is_empty(x: Any) -> bool:
+    structure = jax.tree.structure(x)
+    return structure.num_nodes == 1 and structure.num_leaves == 0
 
 
 def _patterns(x: Any) -> Iterator[path_matches]:
@@ -327,10 +341,6 @@ def _nearest(pattern: str, paths: Sequence[trees.Path]) -> str:
         if hint:
             return hint
     return ""
-
-
-def _covers_hole(path: tuple[str, ...], holes: set[tuple[str, ...]]) -> bool:
-    return any(h[: len(path)] == path or path[: len(h)] == h for h in holes)
 
 
 def check_mask(part: Any, mask: Any) -> None:

@@ -72,7 +72,7 @@ class FrozenTree(Made):
         return hash(key_of(self))
 
     def __repr__(self) -> str:
-        return repr(_with_dicts(self.unfreeze()))
+        return repr(as_dicts(self.unfreeze()))
 
     def __reduce__(self):
         return FrozenTree, (self.unfreeze(),)
@@ -119,14 +119,14 @@ def _cannot_sort(x: Any) -> bool:
     return False
 
 
-def _with_dicts(tree: PyTree) -> PyTree:
-    """Undo `_with_nodes`, for printing."""
+def as_dicts(tree: PyTree) -> PyTree:
+    """Return `tree` with dicts for what `as_node` made of them, for what never flattens it."""
 
     def is_ordered(x: Any) -> bool:
         return type(x) is OrderedDict and _cannot_sort(dict(x))
 
     def unordered(x: Any) -> Any:
-        return {k: _with_dicts(v) for k, v in x.items()} if is_ordered(x) else x
+        return {k: as_dicts(v) for k, v in x.items()} if is_ordered(x) else x
 
     return jax.tree.map(unordered, tree, is_leaf=lambda x: x is None or is_ordered(x))
 

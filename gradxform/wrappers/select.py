@@ -156,6 +156,8 @@ class partition(Transform):
             )
         for label, tx in given.unfreeze().items():
             check_transform(self, tx, f"the transform of {label!r}")
+        if isinstance(self.param_labels, bool):  # one label for all parameters
+            object.__setattr__(self, "param_labels", FrozenTree(self.param_labels))
         labels = self.param_labels
         good = isinstance(labels, FrozenTree) or callable(labels)
         if not good or isinstance(labels, type | masks.Mask):
