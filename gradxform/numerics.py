@@ -1,6 +1,7 @@
 """Scalar and elementwise arithmetic that rules share."""
 
 import functools
+import inspect
 import math
 from typing import Any
 
@@ -74,7 +75,8 @@ def value_at(x: Any, count: Array) -> Array:
         try:
             found = x(count)
         except TypeError as error:
-            if error.__traceback__ and error.__traceback__.tb_next:  # it could be called
+            begun = error.__traceback__ is not None and error.__traceback__.tb_next is not None
+            if begun and _has_signature(x):  # the error is of its own
                 raise
             said = f"{name_of(x)}: a schedule is called with one argument, the count: {error}"
             raise ScheduleError(x, said) from None
@@ -84,6 +86,15 @@ def value_at(x: Any, count: Array) -> Array:
             raise ScheduleError(x, str(error)) from None
     found = jnp.asarray(found)
     return cast(found, at_least_float32(found.dtype))
+
+
+def _has_signature(function: Any) -> bool:
+    """Whether Python knows what a function is called with; of those of C it may not."""
+    try:
+        inspect.signature(function)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def abs_sq(x: Array) -> Array:
