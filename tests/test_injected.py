@@ -91,6 +91,7 @@ WITH_KEYS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*seed:DeprecationWarning")  # Optax has two names for it
 @pytest.mark.parametrize("name", WITH_KEYS)
 @pytest.mark.parametrize("kind", KEYS)
 def test_keys_of_all_kinds_are_no_hyperparameters(name, kind):
