@@ -261,7 +261,7 @@ def _entries(
     """What `mask` means for the leaves of `tree`, given with their names; holes stay."""
     if isinstance(mask, Mask | label_by):
         if whole:
-            _check_patterns(part, mask, [path for path, x in named if path or x is not None])
+            _check_patterns(part, mask, named)
         find = mask.label if isinstance(mask, label_by) else mask.test
         made = bool if kind is bool else lambda x: x
         return [leaf if trees.is_hole(leaf) else made(find(p, leaf)) for p, leaf in named]
@@ -320,7 +320,13 @@ def _patterns(x: Any) -> Iterator[path_matches]:
             yield from _patterns(part)
 
 
-def _check_patterns(part: Any, mask: Any, paths: Sequence[trees.Path]) -> None:
+def check_patterns(part: Any, mask: Any, params: PyTree) -> None:
+    """Require every pattern in a mask to be found among the paths of the parameters."""
+    _check_patterns(part, mask, trees.with_names(params))
+
+
+def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[trees.Path, Any]]) -> None:
+    paths = [path for path, x in named if path or x is not None]
     for one in _patterns(mask):
         if paths and not one.optional and not any(one.test(path, None) for path in paths):
             written = ["/".join(path) for path in paths]

@@ -196,6 +196,7 @@ class add_decayed_weights(ArrayRule):
     def init(self, params):
         """Return a scheduled decay's count of 0, inside a MaskedState if there is a mask."""
         inner = start(self._inner_state)
+        masks.check_patterns(self, self.mask, params)
         return inner if self.mask is None else MaskedState(inner)
 
     def prepare(self, updates, state, params):

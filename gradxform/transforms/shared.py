@@ -55,7 +55,7 @@ def live_key(key: Any) -> Array:
         return jax.random.key(key)
     if isinstance(key, tuple) and isinstance(key[0], str):
         return jax.random.wrap_key_data(jnp.asarray(key[1:], jnp.uint32), impl=key[0])
-    if isinstance(key, jax.Array):  # live, in the state of `inject_hyperparams`: a key or a seed
+    if isinstance(key, jax.Array) and not key.ndim:  # live: a key or a seed
         made = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         return key if made else jax.random.key(key)
     return jnp.asarray(key, jnp.uint32)
