@@ -232,7 +232,7 @@ def flaw_of(x: Any) -> str | None:
     if parts is not None:
         return next(filter(None, map(flaw_of, parts)), None)
     if isinstance(x, list | set | dict):
-        return f"the {type(x).__name__} {shown(x)}, which can change. Give a tuple or a frozenset."
+        return f"a {type(x).__name__}, which can change. Give a tuple or a frozenset."
     try:
         hash(x)
     except TypeError:

@@ -652,12 +652,12 @@ class holder(gx.Value):
 
 
 def test_writing_refuses_what_is_endless_or_huge_with_its_place():
-    for kind, place in ((list, "[0][0][0][0]"), (dict, ".a.a.a.b")):
+    for kind in (list, dict):
         x = endless(kind)
+        with pytest.raises(TypeError) as caught:
+            holder((x,))
+        check_message(caught, f"holder: held must be a value, got a {kind.__name__}, which can")
         for write in (gx.to_config, gx.to_json):
-            with pytest.raises(ValueError) as caught:
-                write(holder((x,)))
-            check_message(caught, f"their:holder.held[0]{place}: contains itself.")
             with pytest.raises(TypeError) as caught:
                 write(x)
             check_message(caught, f"schedule or mask is wanted, got a {kind.__name__}.")

@@ -98,8 +98,9 @@ class inject_hyperparams(Value):
         kinds = annotation_kinds(annotations.get(name))
         if Key in kinds and x is not None:
             return static_key(self.inner_factory, name, x)
-        whole = isinstance(x, int) and not isinstance(x, bool)
-        made = float(x) if whole and float in kinds and int not in kinds else frozen(x)
+        made = frozen(x)
+        if isinstance(x, int) and not isinstance(x, bool) and float in kinds and int not in kinds:
+            made = float(x)
         flaw = flaw_of(made)
         if flaw is not None:
             raise TypeError(
