@@ -9,8 +9,10 @@ or partition hides it. What a mask asks of the leaves, as `ndim_at_least` does, 
 """
 
 import abc
+import contextlib
+import contextvars
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,7 +224,7 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
     """
     flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=trees.is_leaf)
     named = [(trees.names(path), leaf) for path, leaf in flat]
-    return jax.tree.unflatten(treedef, _entries(part, mask, tree, named, kind))
+    return jax.tree.unflatten(treedef, _entries(part, mask, tree, named, kind).of_leaves)
 
 
 def by_path(
@@ -232,8 +234,10 @@ def by_path(
     kind: type = bool,
     is_entry: Callable[[Any], bool] = trees.is_leaf,
     whole: bool = True,
-) -> dict[trees.Path, Any]:
-    """Return the entry of every leaf that is no hole, by path; see `resolve`.
+) -> tuple[dict[trees.Path, Any], dict[trees.Path, Any]]:
+    """Return the entry of every leaf that is not a hole, by path, and those of whole branches.
+
+    A branch is what one entry of a mask tree stands for where it is not a leaf. See `resolve`.
 
     Args:
       part: the transform that asks, for messages.
@@ -245,8 +249,16 @@ def by_path(
     """
     named = trees.with_names(tree)
     entries = _entries(part, mask, tree, named, kind, is_entry, whole)
-    pairs = zip(named, entries, strict=True)
-    return {path: entry for (path, leaf), entry in pairs if not trees.is_hole(leaf)}
+    pairs = zip(named, entries.of_leaves, strict=True)
+    found = {path: entry for (path, leaf), entry in pairs if not trees.is_hole(leaf)}
+    return found, {path: x for path, x in entries.of_branches.items() if path not in found}
+
+
+class _Entries(NamedTuple):
+    """What a mask means for a tree."""
+
+    of_leaves: list[Any]  # in order; a hole of the tree stays
+    of_branches: dict[trees.Path, Any]  # of a mask tree, by the path that it has in there
 
 
 def _entries(
@@ -257,18 +269,19 @@ def _entries(
     kind: type,
     is_entry: Callable[[Any], bool] = trees.is_leaf,
     whole: bool = True,
-) -> list[Any]:
+) -> _Entries:
     """What `mask` means for the leaves of `tree`, given with their names; holes stay."""
     if isinstance(mask, Mask | label_by):
         if whole:
             _check_patterns(part, mask, named)
         find = mask.label if isinstance(mask, label_by) else mask.test
         made = bool if kind is bool else lambda x: x
-        return [leaf if trees.is_hole(leaf) else made(find(p, leaf)) for p, leaf in named]
+        found = [leaf if trees.is_hole(leaf) else made(find(p, leaf)) for p, leaf in named]
+        return _Entries(found, {})
     if callable(mask):
         mask = FrozenTree(mask(tree))
     if not isinstance(mask, FrozenTree):
-        return [leaf if trees.is_hole(leaf) else mask for _, leaf in named]
+        mask = FrozenTree(mask)  # one entry, at the root
     found = dict(trees.with_names(mask.unfreeze(), is_entry))
     used: set[tuple[str, ...]] = set()
 
@@ -293,7 +306,7 @@ def _entries(
             raise ValueError(
                 f"{name_of(part)}: the entry {said(path)}: {shown(entry)} matches no parameter."
             )
-    return out
+    return _Entries(out, {path: found[path] for path in used})
 
 
 def _covers_nothing(path: trees.Path, tree: PyTree) -> bool:
@@ -325,8 +338,24 @@ def check_patterns(part: Any, mask: Any, params: PyTree) -> None:
     _check_patterns(part, mask, trees.with_names(params))
 
 
+# The paths of parameters in branches that an outer mask has left out as a whole.
+_HIDDEN: contextvars.ContextVar[tuple[trees.Path, ...]] = contextvars.ContextVar(
+    "hidden", default=()
+)
+
+
+@contextlib.contextmanager
+def hiding(paths: Iterable[trees.Path]) -> Iterator[None]:
+    """Let patterns count as found that are found in these paths, which nobody sees in here."""
+    token = _HIDDEN.set((*_HIDDEN.get(), *paths))
+    try:
+        yield
+    finally:
+        _HIDDEN.reset(token)
+
+
 def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[trees.Path, Any]]) -> None:
-    paths = [path for path, x in named if path or x is not None]
+    paths = [path for path, x in named if path or x is not None] + [*_HIDDEN.get()]
     for one in _patterns(mask):
         if paths and not one.optional and not any(one.test(path, None) for path in paths):
             written = ["/".join(path) for path in paths]

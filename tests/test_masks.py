@@ -244,3 +244,30 @@ def test_a_config_has_labels_of_several_types():
     keys = (1, "a", None, ("a", 1), 2.5)
     tx = gx.partition(parted(keys), gx.label_by(*((k, gx.ndim_at_least(0)) for k in keys)))
     assert gx.from_json(gx.to_json(tx)) == tx
+
+
+@pytest.mark.parametrize(
+    "mask", [{"dense": False, "head": True}, lambda p: {"dense": False, "head": True}]
+)
+def test_a_pattern_is_found_in_a_branch_that_a_mask_leaves_out(mask):
+    params = {"dense": {"kernel": jnp.ones((2, 2))}, "head": {"scale": jnp.ones(2)}}
+    tx = gx.masked(gx.adamw(0.1, mask=gx.path_matches("kernel")), mask)
+    state = tx.init(params)
+    assert type(state.inner_state[0].mu["dense"]).__name__ == "MaskedNode"
+    updates, new = tx.update(params, state, params)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    assert jax.tree.structure(updates) == jax.tree.structure(params)
+    np.testing.assert_array_equal(updates["dense"]["kernel"], 1)
+    with pytest.raises(ValueError, match=r"kernl.*matches none of the parameters"):
+        gx.masked(gx.adamw(0.1, mask=gx.path_matches("kernl")), mask).init(params)
+
+
+def test_a_branch_left_out_by_one_label_is_one_node():
+    params = {"dense": {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}, "scale": jnp.ones(2)}
+    tx = gx.partition({"a": gx.trace(0.9), "b": gx.trace(0.5)}, {"dense": "a", "scale": "b"})
+    state = tx.init(params)
+    assert type(state.inner_states["b"].inner_state.trace["dense"]).__name__ == "MaskedNode"
+    for grads in (params, {"dense": None, "scale": jnp.ones(2)}):
+        updates, new = tx.update(grads, state, params)
+        assert jax.tree.structure(new) == jax.tree.structure(state)
+        assert jax.tree.structure(updates) == jax.tree.structure(grads)

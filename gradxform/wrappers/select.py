@@ -14,33 +14,55 @@ from gradxform.running import check_state
 from gradxform.types import MaskedNode, PyTree, StaticTree
 from gradxform.values import FrozenTree, as_node
 
-# For every parameter, by path, whether a transform gets it.
-Chosen = Mapping[trees.Path, bool]
+
+class Chosen(NamedTuple):
+    """Which parameters a transform gets, by path."""
+
+    leaves: Mapping[trees.Path, bool]
+    left_out: frozenset[trees.Path]  # branches that one entry of a mask tree leaves out
+
+    def flatten(self, tree: PyTree) -> tuple[list[tuple[Any, Any]], Any]:
+        """Flatten a tree with its paths, a branch that is left out being one leaf."""
+        return jax.tree_util.tree_flatten_with_path(
+            tree,
+            is_leaf=lambda path, x: trees.is_leaf(x) or trees.names(path) in self.left_out,
+            is_leaf_takes_path=True,
+        )
+
+    def hidden(self) -> list[trees.Path]:
+        """Return the paths of the parameters in the branches that are left out."""
+        return [p for p in self.leaves if any(p[: len(b)] == b for b in self.left_out)]
 
 
 def _keep(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
-    """`tree` with a MaskedNode where the leaf is not chosen."""
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=trees.is_leaf)
+    """`tree` with a MaskedNode where a leaf is not chosen, and one for a branch left out whole."""
+    flat, treedef = chosen.flatten(tree)
     kept = []
-    for (path, _), leaf in zip(trees.with_names(tree), leaves, strict=True):
-        if not trees.is_hole(leaf) and path not in chosen:
-            raise ValueError(
-                f"{name_of(part)}: {what} a leaf {trees.said(path)} for which the mask has no "
-                "entry."
-            )
-        kept.append(leaf if trees.is_hole(leaf) or chosen[path] else MaskedNode())
+    for path, leaf in flat:
+        path = trees.names(path)
+        is_in = path not in chosen.left_out
+        if is_in and not trees.is_hole(leaf):
+            if path not in chosen.leaves:
+                raise ValueError(
+                    f"{name_of(part)}: {what} a leaf {trees.said(path)} for which the mask has no "
+                    "entry."
+                )
+            is_in = chosen.leaves[path]
+        kept.append(leaf if is_in or trees.is_hole(leaf) else MaskedNode())
     return jax.tree.unflatten(treedef, kept)
 
 
-def _merge(new: PyTree, old: PyTree) -> PyTree:
+def _merge(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
     """The leaves of `new` where it has one, of `old` elsewhere."""
-    flat, treedef = jax.tree.flatten(old, is_leaf=trees.is_leaf)
+    flat, treedef = chosen.flatten(old)
     fresh = jax.tree.leaves(new, is_leaf=trees.is_leaf)
-    merged = [o if trees.is_hole(n) else n for o, n in zip(flat, fresh, strict=True)]
+    merged = [o if trees.is_hole(n) else n for (_, o), n in zip(flat, fresh, strict=True)]
     return jax.tree.unflatten(treedef, merged)
 
 
-def _read(part: Any, mask: Any, updates: PyTree, params: PyTree | None, **how: Any) -> dict:
+def _read(
+    part: Any, mask: Any, updates: PyTree, params: PyTree | None, **how: Any
+) -> tuple[dict[trees.Path, Any], dict[trees.Path, Any]]:
     """What a mask or labels mean for the parameters, or for the updates where none are given."""
     tree = updates if params is None else params
     return masks.by_path(part, mask, tree, whole=params is not None, **how)
@@ -49,6 +71,13 @@ def _read(part: Any, mask: Any, updates: PyTree, params: PyTree | None, **how: A
 def _check_structure(part: Any, updates: PyTree, params: PyTree) -> None:
     if params is not None:
         trees.align(part, updates, trees.structure(updates), params, "the parameters have")
+
+
+def _first(part: Any, tx: Any, chosen: Chosen, params: PyTree) -> MaskedState:
+    """The first state of `tx`, for the parameters that are chosen."""
+    kept = _keep(params, chosen, part, "the parameters have")
+    with masks.hiding(chosen.hidden()):
+        return MaskedState(inner_state=tx.init(kept))
 
 
 def _run_masked(part, tx, chosen, updates, state, params, extra, same_extra):
@@ -63,8 +92,9 @@ def _run_masked(part, tx, chosen, updates, state, params, extra, same_extra):
     if params is not None:
         inner_params = _keep(params, chosen, part, "the parameters have")
     inner_updates = _keep(updates, chosen, part, "the updates have")
-    new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
-    return _merge(new, updates), MaskedState(inner_state)
+    with masks.hiding(chosen.hidden()):
+        new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
+    return _merge(new, updates, chosen), MaskedState(inner_state)
 
 
 @transform
@@ -102,14 +132,17 @@ class masked(Transform):
 
     def init(self, params):
         """Return the inner state for the parameters in the mask."""
-        kept = _keep(params, _read(self, self.mask, params, params), self, "the parameters have")
-        return MaskedState(inner_state=self.inner.init(kept))
+        return _first(self, self.inner, self._chosen(params, params), params)
+
+    def _chosen(self, updates: PyTree, params: PyTree | None) -> Chosen:
+        leaves, branches = _read(self, self.mask, updates, params)
+        return Chosen(leaves, frozenset(path for path, chosen in branches.items() if not chosen))
 
     def update(self, updates, state, params=None, **extra):
         """Update what the mask selects."""
         check_state(self, state, MaskedState)
         _check_structure(self, updates, params)
-        chosen = _read(self, self.mask, updates, params)
+        chosen = self._chosen(updates, params)
         same = self.mask_compatible_extra_args
         return _run_masked(self, self.inner, chosen, updates, state, params, extra, same)
 
@@ -201,7 +234,7 @@ class partition(Transform):
 
     def _groups(self, updates: PyTree, params: PyTree | None) -> list[tuple[Any, Any, Chosen]]:
         """Every label with its transform, and which parameters have it."""
-        labels = _read(
+        labels, branches = _read(
             self, self.param_labels, updates, params, kind=object, is_entry=self._is_entry
         )
         known, found = self._known(), {path: _alike(label) for path, label in labels.items()}
@@ -211,15 +244,19 @@ class partition(Transform):
                     f"the parameter {trees.said(path)} has the label {shown(labels[path])}, which"
                 )
                 self._refuse(labels[path], said)
-        return [
-            (label, tx, {path: x == _alike(label) for path, x in found.items()})
-            for label, tx in self.transforms.unfreeze().items()
-        ]
+
+        def chosen(label: Any) -> Chosen:
+            return Chosen(
+                {path: x == _alike(label) for path, x in found.items()},
+                frozenset(path for path, x in branches.items() if _alike(x) != _alike(label)),
+            )
+
+        return [(label, tx, chosen(label)) for label, tx in self.transforms.unfreeze().items()]
 
     def init(self, params):
         """Return the states of all transforms, each for its own parameters."""
         states = {
-            label: MaskedState(tx.init(_keep(params, chosen, self, "the parameters have")))
+            label: _first(self, tx, chosen, params)
             for label, tx, chosen in self._groups(params, params)
         }
         return PartitionState(as_node(states))
