@@ -19,12 +19,18 @@ from gradxform.types import Array, DType, Key, Size, StaticTree
 from gradxform.values import Value, frozen, keeping_arrays, key_of, printed, thawed
 
 
+class WrappedScheduleState(NamedTuple):
+    """What `inject_hyperparams` keeps of one schedule."""
+
+    count: Array  # int32 scalar; the number of its values so far
+
+
 class InjectStatefulHyperparamsState(NamedTuple):
     """State of a transform made by `inject_hyperparams`."""
 
     count: Array  # int32 scalar; the number of updates so far
     hyperparams: Any  # a dict of scalars; those of the last update, read by the next
-    hyperparams_states: Any  # always {}: schedules here are functions of the count
+    hyperparams_states: Any  # a dict: for each schedule its WrappedScheduleState
     inner_state: Any  # the inner state
 
 
@@ -219,23 +225,31 @@ class injected(Transform):
                 )
 
     def init(self, params):
-        """Return the hyperparameters at step 0 and the inner state."""
-        count = jnp.zeros((), jnp.int32)
-        live = self._first(count)
+        """Return the hyperparameters at step 0, the schedules' counts and the inner state."""
+        live = self._first()
+        counts = {k: WrappedScheduleState(jnp.zeros((), jnp.int32)) for k in self._split()[1]}
         inner_state = self._inner(live).init(params)
-        return InjectStatefulHyperparamsState(count, live, {}, inner_state)
+        return InjectStatefulHyperparamsState(jnp.zeros((), jnp.int32), live, counts, inner_state)
 
-    def _first(self, count: Array) -> dict[str, Array]:
+    def _first(self) -> dict[str, Array]:
         """The hyperparameters of the first step."""
         numbers, schedules, _ = self._split()
-        return {k: self._scalar(x) for k, x in numbers.items()} | self._scheduled(schedules, count)
+        start = WrappedScheduleState(jnp.zeros((), jnp.int32))
+        live = {k: self._scalar(x) for k, x in numbers.items()}
+        return live | self._scheduled(schedules, dict.fromkeys(schedules, start))
 
-    def _scheduled(self, schedules: dict[str, Any], count: Array) -> dict[str, Array]:
-        """The hyperparameters that are schedules, at `count`."""
+    def _scheduled(self, schedules: dict[str, Any], states: dict[str, Any]) -> dict[str, Array]:
+        """The hyperparameters that are schedules, each at its count."""
         live = {}
         for name, schedule in schedules.items():
+            if name not in states:
+                raise ValueError(
+                    f"inject_hyperparams: hyperparams_states has no count for the schedule "
+                    f"{name!r}, only for {', '.join(states) or 'none'}. Was this state made by "
+                    "another optimizer?"
+                )
             try:
-                live[name] = self._scalar(value_at(schedule, count))
+                live[name] = self._scalar(value_at(schedule, states[name].count))
             except ScheduleError as error:
                 factory = name_of(self.factory.inner_factory)
                 raise TypeError(f"inject_hyperparams: {factory}: {name}: {error}") from None
@@ -243,7 +257,7 @@ class injected(Transform):
 
     def at_first(self) -> Any:
         """Return the transform that the factory makes for the first step."""
-        return self._inner(self._first(jnp.zeros((), jnp.int32)))
+        return self._inner(self._first())
 
     def inner_transforms(self):
         """Return the transform that the factory makes for the first step."""
@@ -260,12 +274,16 @@ class injected(Transform):
         numbers, schedules, _ = self._split()
         self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
         live = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
-        live |= self._scheduled(schedules, state.count)
+        live |= self._scheduled(schedules, state.hyperparams_states)
         updates, inner_state = call_update(
             self._inner(live), updates, state.inner_state, params, extra
         )
         count = safe_increment(state.count)
-        return updates, InjectStatefulHyperparamsState(count, live, {}, inner_state)
+        counts = {
+            k: s._replace(count=safe_increment(s.count))
+            for k, s in state.hyperparams_states.items()
+        }
+        return updates, InjectStatefulHyperparamsState(count, live, counts, inner_state)
 
 
 def _same(x: Any, default: Any) -> bool:
