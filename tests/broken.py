@@ -61,7 +61,7 @@ class Momentum(gx.Transform):
 
 @gx.transform(name="tests:right")
 class right(Momentum):
-    pass
+    locality = "entry"
 
 
 @gx.transform(name="tests:state_changes_dtype")
@@ -252,6 +252,38 @@ class looks_further_than_it_says(gx.ArrayRule):
         return g - jnp.mean(g)
 
 
+@gx.transform(name="tests:reads_params_unasked")
+class reads_params_unasked(gx.ArrayRule):
+    def rule(self, g, p):
+        return g + p
+
+
+@gx.transform(name="tests:silent_without_params")
+class silent_without_params(Momentum):
+    def update(self, updates, state, params=None, **extra):
+        return updates if params is None else jax.tree.map(jnp.add, updates, params), state
+
+
+class Total(NamedTuple):
+    total: Any
+
+
+@gx.transform(name="tests:sums_what_cancels")
+class sums_what_cancels(Momentum):
+    """Sum three terms, in another order where it is traced."""
+
+    wrong_by: float = 0.0
+
+    def init(self, params):
+        return Total(jnp.zeros((), jnp.float32))
+
+    def update(self, updates, state, params=None, **extra):
+        a, b, c = (updates["a"][i].astype(jnp.float32) for i in range(3))
+        if isinstance(a, jax.core.Tracer):
+            return updates, Total(state.total + ((a + c) + (1 + self.wrong_by) * b))
+        return updates, Total(state.total + ((a + b) + c))
+
+
 def _momentum(g, slots, p, t):
     m = 0.9 * slots[0] + g
     return m, (m,)
@@ -259,6 +291,7 @@ def _momentum(g, slots, p, t):
 
 REFERENCE = testing.Reference(testing.zeros(1), _momentum)
 CARRY, JIT = "state_is_a_scan_carry", "jit_changes_nothing"
+ASKS = "asks_for_params_by_name"
 VALUE, NARROW = "is_a_value", "narrow_parameters_have_wide_slots"
 # (transform, promise, leaf, expected, got), the last two as parts of what is reported.
 BROKEN = [
@@ -298,5 +331,15 @@ BROKEN = [
         "with dense gradients",
         "of 16 entries off",
     ),
+    (
+        looks_further_than_it_says(),
+        "looks_no_further_than_it_says",
+        "updates['b']",
+        "for a locality of 'entry'",
+        "a change of another entry",
+    ),
+    (reads_params_unasked(), ASKS, "", "which part needs the parameters", "TypeError"),
+    (silent_without_params(), ASKS, "updates['a']", "with parameters", "8 of 8"),
+    (sums_what_cancels(1e-3), JIT, "state.total", "without jit", "."),
     (looks_at_its_shard(), "sharded_equals_unsharded", "params['a']", "on one device", "8 of 8"),
 ]

@@ -20,11 +20,15 @@ from gradxform.testing.case import (
 from gradxform.testing.promise import Broken as Broken, Promise as Promise, Skipped as Skipped
 from gradxform.testing.promises import PROMISES as PROMISES
 from gradxform.testing.promises_form import (
+    asks_for_params_by_name as asks_for_params_by_name,
     goes_to_json_and_back as goes_to_json_and_back,
     holes_pass as holes_pass,
     is_a_value as is_a_value,
     state_is_a_scan_carry as state_is_a_scan_carry,
     takes_params_by_keyword as takes_params_by_keyword,
+)
+from gradxform.testing.promises_locality import (
+    looks_no_further_than_it_says as looks_no_further_than_it_says,
 )
 from gradxform.testing.promises_numbers import (
     extremes_stay_finite as extremes_stay_finite,

@@ -78,6 +78,8 @@ class Case:
       rtol: how far the transform may be from its reference, in parts of the movement, in float32.
       pickles: whether it is made of values only, and so prints, pickles and goes to JSON.
       huge_ok: whether gradients whose square overflows float32 must have finite updates.
+      rows: whether it must take row-sparse gradients (True) or refuse them (False); None: it must
+        take them if its locality says that it looks no further than a row.
       extra: the extra arguments of every update, a dict.
       examples: how many gradients, along axis 0, an update takes; None: just one.
       tree: the parameters; by default `example_params()`.
@@ -90,14 +92,15 @@ class Case:
     rtol: float = 2e-5
     pickles: bool = True
     huge_ok: bool = True
+    rows: bool | None = None
     extra: Any = None
     examples: int | None = None
     tree: Any = None
     draw: Callable[[Any, int], list[Any]] | None = None
 
-    @property
+    @functools.cached_property
     def bound(self) -> Any:
-        """The transform with its extra arguments."""
+        """The transform with its extra arguments; one object, so that `jit` knows it again."""
         if not self.extra:
             return self.tx
 

@@ -182,9 +182,17 @@ def as_numpy(x: Any) -> Any:
 
 
 def check_close(
-    name: str, got: PyTree, expected: PyTree, rtol: float, atol: Any = None, what: str = ""
+    name: str,
+    got: PyTree,
+    expected: PyTree,
+    rtol: float,
+    atol: Any = None,
+    what: str = "",
+    sway: Callable[[], PyTree] | None = None,
 ) -> None:
     """Require that every entry is within `atol + rtol |expected|` of what is expected.
+
+    What is further off must not be so by more than other roundings would lead to.
 
     Args:
       name: what the tree is called.
@@ -193,9 +201,11 @@ def check_close(
       rtol: as in `numpy.testing.assert_allclose`; integers must be equal.
       atol: likewise, a number for each leaf; by default `rtol` times its largest entry.
       what: added to what was expected, such as "without jit".
+      sway: a function that returns how far roundings may lead, as `rounding.sway` does.
     """
     check_structure(name, got, expected)
     theirs = jax.tree.leaves(expected)
+    led: list[Any] = []  # by roundings, once that is asked for
     for i, (path, leaf) in enumerate(leaves_of(name, got).items()):
         a, b = as_numpy(leaf), as_numpy(theirs[i])
         if a.shape != b.shape:
@@ -204,6 +214,9 @@ def check_close(
         allowed = (rtol * size if atol is None else atol[i]) + rtol * np.abs(b)
         exact = not np.issubdtype(b.dtype, np.inexact)
         wrong = (a != b) if exact else ~_near(a, b, allowed)
+        if np.any(wrong) and not exact and sway is not None:
+            led = led or jax.tree.leaves(sway())
+            wrong &= ~_near(a, b, allowed + led[i])
         if np.any(wrong):
             raise _differing(path, a, b, wrong, what)
 

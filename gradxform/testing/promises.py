@@ -2,12 +2,14 @@
 
 from gradxform.testing.promise import Promise
 from gradxform.testing.promises_form import (
+    asks_for_params_by_name,
     goes_to_json_and_back,
     holes_pass,
     is_a_value,
     state_is_a_scan_carry,
     takes_params_by_keyword,
 )
+from gradxform.testing.promises_locality import looks_no_further_than_it_says
 from gradxform.testing.promises_numbers import (
     extremes_stay_finite,
     follows_its_reference,
@@ -33,7 +35,9 @@ PROMISES: dict[str, Promise] = {
         narrow_parameters_have_wide_slots,
         holes_pass,
         takes_params_by_keyword,
+        asks_for_params_by_name,
         owns_its_buffers,
+        looks_no_further_than_it_says,
         touches_rows_or_refuses,
         sharded_equals_unsharded,
         runs_inside_optax_and_optax_inside,

@@ -11,6 +11,7 @@ import numpy as np
 from gradxform.apply import apply_updates
 from gradxform.base import Transform
 from gradxform.config import from_json, to_json
+from gradxform.errors import name_of
 from gradxform.functions import GradientTransformation
 from gradxform.testing.case import Case, inside
 from gradxform.testing.promise import (
@@ -188,3 +189,29 @@ def takes_params_by_keyword(case: Case) -> None:
     if not case.foreign:
         c, _ = case.bound.update(g, state, tree, nobody_asked=1)
         check_close("updates", c, a, 0, what=" without the extra argument")
+
+
+@promise(
+    "Say needs_params = True on a rule that reads the parameter; in another update, raise an error "
+    "that begins with the name of the transform and asks for the parameters."
+)
+def asks_for_params_by_name(case: Case) -> None:
+    """`update(g, state)` does the same without parameters, or the part that needs them says so."""
+    if case.foreign:
+        raise Skipped("foreign code need not say what it needs")
+    tree = case.params()
+    state, (g,) = case.bound.init(tree), case.gradients(tree, 1)
+    try:
+        got = case.bound.update(g, state)
+    except (TypeError, ValueError) as error:
+        parts = {name_of(x) for x in inside(case.tx) if isinstance(x, Transform)}
+        name, _, rest = str(error).partition(":")
+        if name not in parts or "param" not in rest:
+            raise Broken(
+                f"{type(error).__name__}: {error}",
+                expected="an update, or an error that says which part needs the parameters",
+            ) from error
+        return
+    expected = case.bound.update(g, state, tree)
+    for what, a, b in zip(("updates", "state"), got, expected, strict=True):
+        check_close(what, a, b, 1e-6, what=" with parameters")

@@ -1,5 +1,8 @@
 """Promises about the numbers: the right ones, the same ones, and never NaN without reason."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +17,9 @@ from gradxform.testing.promise import (
     promise,
     run,
 )
-from gradxform.testing.references import as_tree
+from gradxform.testing.references import TreeReference, as_tree
+from gradxform.testing.rounding import sway
+from gradxform.types import PyTree
 
 STEPS = 7
 
@@ -29,25 +34,45 @@ def follows_its_reference(case: Case) -> None:
         raise Skipped("no reference is given, or the numbers are random")
     reference = as_tree(case.reference)
     tree = case.params(jnp.float32)
-    wide = [as_numpy(p) for p in jax.tree.leaves(tree)]
-    start, state = [p.copy() for p in wide], reference.start(wide)
     grads = case.gradients(tree, STEPS)
-    theirs = []
-    for t, g in enumerate(grads, 1):
-        flat = [as_numpy(x) for x in jax.tree.leaves(g)]
-        updates, state = reference.step(flat, state, wide, t)
-        theirs.append(jax.tree.unflatten(jax.tree.structure(tree), map(np.asarray, updates)))
-        wide = [p + u for p, u in zip(wide, updates, strict=True)]
+    start, wide = jax.tree.map(as_numpy, (tree, grads))
+    follow = functools.partial(_by_reference, reference)
+    end, theirs = follow(start, wide)
+    led = functools.cache(lambda: sway(follow, start, wide))
     ours, our_updates, _ = run(case.bound, tree, grads)
-    for t, (u, expected) in enumerate(zip(our_updates, theirs, strict=True), 1):
-        check_close("updates", u, expected, case.rtol, what=f" by the reference at step {t}")
+    for t, (u, expected) in enumerate(zip(our_updates, theirs, strict=True)):
+        check_close(
+            "updates",
+            u,
+            expected,
+            case.rtol,
+            what=f" by the reference at step {t + 1}",
+            sway=lambda t=t: led()[1][t],
+        )
     moved = [
         max(np.max(np.abs(b - first), initial=0.0), np.max(np.abs(b), initial=0.0) * 1e-2)
-        for b, first in zip(wide, start, strict=True)
+        for b, first in zip(jax.tree.leaves(end), jax.tree.leaves(start), strict=True)
     ]
-    allowed = [2 * case.rtol * m for m in moved]
-    end = jax.tree.unflatten(jax.tree.structure(tree), wide)
-    check_close("params", ours, end, 0, allowed, f" by the reference after {STEPS} steps")
+    check_close(
+        "params",
+        ours,
+        end,
+        0,
+        [2 * case.rtol * m for m in moved],
+        f" by the reference after {STEPS} steps",
+        lambda: led()[0],
+    )
+
+
+def _by_reference(reference: TreeReference, tree: PyTree, grads: list[PyTree]) -> tuple[Any, Any]:
+    """Return the parameters after all steps, and the updates of every step."""
+    ps, treedef = jax.tree.flatten(tree)
+    state, all_updates = reference.start([p.copy() for p in ps]), []
+    for t, g in enumerate(grads, 1):
+        updates, state = reference.step(jax.tree.leaves(g), state, ps, t)
+        all_updates.append(jax.tree.unflatten(treedef, map(np.asarray, updates)))
+        ps = [p + u for p, u in zip(ps, updates, strict=True)]
+    return jax.tree.unflatten(treedef, ps), all_updates
 
 
 @promise(
@@ -59,9 +84,11 @@ def jit_changes_nothing(case: Case) -> None:
     tree = case.params()
     grads = case.gradients(tree, 3)
     eager = run(case.bound, tree, grads)
-    jitted = run(case.bound, tree, grads, jax.jit(case.bound.update))
-    for name, a, b in zip(("params", "updates", "state"), jitted, eager, strict=True):
-        check_close(name, a, b, 1e-5, what=" without jit")
+    compiled = functools.partial(run, case.bound, update=jax.jit(case.bound.update))
+    jitted = compiled(tree, grads)
+    led = functools.cache(lambda: sway(compiled, tree, grads))
+    for i, name in enumerate(("params", "updates", "state")):
+        check_close(name, jitted[i], eager[i], 1e-5, what=" without jit", sway=lambda i=i: led()[i])
 
 
 @promise(
@@ -75,13 +102,17 @@ def narrow_parameters_have_wide_slots(case: Case) -> None:
     if case.narrow:
         raise Skipped("it was asked for a 16-bit slot")
     tree = case.params(jnp.bfloat16)
-    wide = jax.tree.map(_widened, tree)
     g = case.gradients(tree, 1)[0]
     ours, state = case.bound.update(g, case.bound.init(tree), tree)
-    g = jax.tree.map(_widened, g)
-    exact, _ = case.bound.update(g, case.bound.init(wide), wide)
+
+    def first(tree, g):
+        return case.bound.update(g, case.bound.init(tree), tree)[0]
+
+    wide = jax.tree.map(_widened, (tree, g))
     allowed = [1e-6] * len(jax.tree.leaves(ours))
-    check_close("updates", ours, exact, 1e-2, allowed, " in float32")
+    check_close(
+        "updates", ours, first(*wide), 1e-2, allowed, " in float32", lambda: sway(first, *wide)
+    )
     for path, leaf in leaves_of("state", state).items():
         if leaf.dtype in (jnp.bfloat16, jnp.float16):
             raise Broken(str(leaf.dtype), expected="float32", leaf=path)
@@ -134,7 +165,11 @@ def vmaps_over_gradients(case: Case) -> None:
     state = case.bound.init(tree)
     wide = jax.tree.map(lambda *x: jnp.stack(x), *grads)
     together, _ = jax.vmap(lambda g: case.bound.update(g, state, tree))(wide)
+
+    def update(tree, g):
+        return case.bound.update(g, state, tree)[0]
+
     for i, g in enumerate(grads):
-        alone, _ = case.bound.update(g, state, tree)
         one = jax.tree.map(lambda x, i=i: x[i], together)
-        check_close("updates", one, alone, 1e-5, what=" alone")
+        led = functools.partial(sway, update, tree, g)
+        check_close("updates", one, update(tree, g), 1e-5, what=" alone", sway=led)

@@ -10,7 +10,9 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from gradxform.apply import apply_updates
 from gradxform.testing.case import Case, wide_params
 from gradxform.testing.promise import Broken, Skipped, check_close, leaves_of, promise, run
+from gradxform.testing.rounding import sway
 from gradxform.transforms.scaling import scale
+from gradxform.types import PyTree
 from gradxform.wrappers.compose import chain
 
 # As many devices are used at most.
@@ -31,11 +33,18 @@ def runs_inside_optax_and_optax_inside(case: Case) -> None:
     grads = case.gradients(tree, 2)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         half: Any = optax.scale(0.5)
-        plain, _, _ = run(chain(case.bound, scale(0.5)), tree, grads)
-        outside, _, _ = run(optax.chain(case.bound, half), tree, grads)
-        inside, _, _ = run(chain(case.bound, half), tree, grads)
-    check_close("params", outside, plain, 1e-6, what=" by gradxform.chain, not optax.chain,")
-    check_close("params", inside, plain, 1e-6, what=" beside gradxform.scale, not optax.scale,")
+        ours = functools.partial(_params_after, chain(case.bound, scale(0.5)))
+        plain, led = ours(tree, grads), functools.partial(sway, ours, tree, grads)
+        for mixed, what in (
+            (optax.chain(case.bound, half), " by gradxform.chain, not optax.chain,"),
+            (chain(case.bound, half), " beside gradxform.scale, not optax.scale,"),
+        ):
+            made = _params_after(mixed, tree, grads)
+            check_close("params", made, plain, 1e-6, what=what, sway=led)
+
+
+def _params_after(tx: Any, tree: PyTree, grads: list[PyTree], update: Any = None) -> PyTree:
+    return run(tx, tree, grads, update)[0]
 
 
 @promise(
@@ -94,11 +103,10 @@ def sharded_equals_unsharded(case: Case) -> None:
         return jax.device_put(x, NamedSharding(mesh, spec))
 
     grads = case.gradients(tree, 2)
-    plain, _, _ = run(case.bound, tree, grads, jax.jit(case.bound.update))
-    spread = jax.tree.map(place, tree)
-    placed = [jax.tree.map(place, g) for g in grads]
-    done, _, _ = run(case.bound, spread, placed, jax.jit(case.bound.update))
-    check_close("params", done, plain, 1e-5, what=" on one device")
+    steps = functools.partial(_params_after, case.bound, update=jax.jit(case.bound.update))
+    plain, led = steps(tree, grads), functools.partial(sway, steps, tree, grads)
+    spread = steps(*jax.tree.map(place, (tree, grads)))
+    check_close("params", spread, plain, 1e-5, what=" on one device", sway=led)
 
 
 def _divisible(x: Any, n: int) -> bool:

@@ -1,5 +1,6 @@
 """The promise about row-sparse gradients."""
 
+import functools
 from typing import Any
 
 import jax
@@ -7,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.apply import apply_updates
+from gradxform.base import locality_of
 from gradxform.rowsparse import RowSparse
 from gradxform.testing.case import Case, inside
-from gradxform.testing.promise import Broken, Skipped, check_close, leaves_of, promise
+from gradxform.testing.promise import Broken, Skipped, check_close, leaves_of, promise, run
+from gradxform.testing.rounding import sway
 from gradxform.types import PyTree
 from gradxform.wrappers.rows import only_dense, only_rows, sparse_semantics
 
@@ -24,7 +27,7 @@ UNTOUCHED = 3
 def touches_rows_or_refuses(case: Case) -> None:
     """A row-sparse gradient does to its rows what a dense one does, and nothing to others.
 
-    Or it is refused, with `densify()` as the remedy.
+    Or it is refused, with `densify()` as the remedy, where it looks further than a row.
     """
     if any(isinstance(x, sparse_semantics | only_dense | only_rows) for x in inside(case.tx)):
         raise Skipped("it says by itself what it does with row-sparse gradients")
@@ -41,32 +44,47 @@ def touches_rows_or_refuses(case: Case) -> None:
     large = jax.tree.unflatten(treedef, [*flat[:at], table, *flat[at + 1 :]])
     extra = case.extra or {}
 
-    start, state, small = case.tx.init(large), case.tx.init(large), tree
+    start, state = case.tx.init(large), case.tx.init(large)
     alike = case.reference is not None or not _draws(state)
-    small_state, rows = case.tx.init(tree), None
-    for g in case.gradients(tree, 2):
+    grads = case.gradients(tree, 2)
+    for g in grads:
         dense = jax.tree.leaves(g)
         rows = _split(where, dense[at], n)
         sparse = jax.tree.unflatten(treedef, [*dense[:at], rows, *dense[at + 1 :]])
         try:
             updates, state = case.tx.update(sparse, state, large, **extra)
         except (TypeError, ValueError) as error:
-            if "densify()" in str(error):
-                return
-            raise
+            if "densify()" not in str(error):
+                raise
+            if _must_take_rows(case):
+                raise Broken(
+                    f"a refusal: {error}", expected="that it takes row-sparse gradients"
+                ) from error
+            return
+        if case.rows is False:
+            raise Broken("an update", expected="that it refuses row-sparse gradients")
         if not isinstance(treedef.flatten_up_to(updates)[at], RowSparse):
             _check_dense(case, sparse, updates, large)
             return
         large = apply_updates(large, updates)
-        if alike:
-            updates, small_state = case.tx.update(g, small_state, small, **extra)
-            small = apply_updates(small, updates)
     _check_untouched(table, jax.tree.leaves(large)[at], where, "params")
     _check_slots(start, state, table, where)
     if alike:
         leaves = jax.tree.leaves(large)
         touched = jax.tree.unflatten(treedef, [*leaves[:at], leaves[at][where], *leaves[at + 1 :]])
-        check_close("params", touched, small, 1e-5, what=" with dense gradients")
+        led = functools.partial(sway, functools.partial(_densely, case), tree, grads)
+        small = _densely(case, tree, grads)
+        check_close("params", touched, small, 1e-5, what=" with dense gradients", sway=led)
+
+
+def _must_take_rows(case: Case) -> bool:
+    if case.rows is not None:
+        return case.rows
+    return locality_of(case.tx) in ("entry", "row") and case.tx.handles_rows
+
+
+def _densely(case: Case, tree: PyTree, grads: list[PyTree]) -> PyTree:
+    return run(case.bound, tree, grads)[0]
 
 
 def _draws(state: PyTree) -> bool:

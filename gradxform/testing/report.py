@@ -136,6 +136,7 @@ def check(
     extra: dict[str, Any] | None = None,
     rtol: float = Case.rtol,
     huge_ok: bool = True,
+    rows: bool | None = None,
     examples: int | None = None,
     only: Iterable[str] | str = (),
     skip: Iterable[str] | str = (),
@@ -153,6 +154,8 @@ def check(
       extra: the extra arguments of every update, by name.
       rtol: how far float32 may be from the reference, in parts of the movement.
       huge_ok: whether gradients whose square overflows must have finite updates.
+      rows: whether it must take row-sparse gradients or refuse them; by default what its locality
+        says.
       examples: how many gradients, along axis 0, an update takes; None: just one.
       only: the names of the promises to try; by default all.
       skip: the names of promises not to try.
@@ -173,6 +176,7 @@ def check(
         rtol=rtol,
         pickles=isinstance(tx, Transform) and _made_of_values(tx),
         huge_ok=huge_ok,
+        rows=rows,
         extra=extra,
         examples=examples,
         tree=params,
