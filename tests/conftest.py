@@ -19,6 +19,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import pytest  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -29,6 +30,23 @@ jax.config.update("jax_disable_most_optimizations", True)
 # A compilation in the middle of an example is no sign of a slow test.
 hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("project")
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--all-promises",
+        action="store_true",
+        help="try every promise also on variants and recipes whose parts are tried on it",
+    )
+
+
+@pytest.fixture
+def eight_devices():
+    """Eight devices, which all but `make test-processors` have."""
+    if jax.device_count() < 8:
+        pytest.skip(f"needs eight devices, there are {jax.device_count()}")
+    return jax.devices()[:8]
+
 
 # A process may map so many pieces of memory (65530 on Linux) and no more, and every compiled
 # program takes several: after some thousands the next compilation ends in a crash.

@@ -1,21 +1,89 @@
-"""Every promise of the library, for every row of the catalogue."""
+"""Every promise of the library, for every part in the catalogue.
+
+What concerns the form is tested for parts; their variants and the recipes made of them are tried on
+what their numbers can break. `make test ARGS=--all-promises` tries everything on everything.
+"""
 
 import pytest
 
 import gradxform as gx
 from gradxform.registry import REGISTRY
 from gradxform.testing import PROMISES
-from gradxform.testing.promise import check_close, check_types
+from gradxform.testing.promise import check_close, check_types, settings
+from gradxform.testing.promises_locality import shows_how_far_it_looks
 from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS
 
-# All promises of a row by one process, which compiles its rule once.
-ROWS = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in CASES]
+pytestmark = pytest.mark.numeric
+
+# What a variant or a recipe can break where the part keeps it.
+OF_ALL = {
+    "follows_its_reference",
+    "jit_changes_nothing",
+    "extremes_stay_finite",
+    "touches_rows_or_refuses",
+    "is_a_value",
+    "goes_to_json_and_back",
+}
 
 
-@pytest.mark.parametrize("promise", list(PROMISES))
-@pytest.mark.parametrize("name", ROWS)
+def part_of(name):
+    """The part that a row is about: `scale_by_adam` of `scale_by_adam/nesterov`."""
+    return name.split("/")[0]
+
+
+# The first row of every transform and wrapper, and each that stands for parts without a row.
+FIRST = {part_of(name): name for name in reversed(TRANSFORMS | WRAPPERS)}
+PARTS = set(FIRST.values()) | {name for name, case in CASES.items() if case.names}
+
+
+def pytest_generate_tests(metafunc):
+    if "promise" not in metafunc.fixturenames:
+        return
+    everything = metafunc.config.getoption("--all-promises")
+    rows = [
+        # All promises of a part and of its variants by one process, which compiles its rule once.
+        pytest.param(
+            name, promise, id=f"{name}-{promise}", marks=pytest.mark.xdist_group(part_of(name))
+        )
+        for name in CASES
+        for promise in PROMISES
+        if everything or name in PARTS or promise in OF_ALL
+    ]
+    metafunc.parametrize("name, promise", rows)
+
+
 def test_keeps(name, promise):
     PROMISES[promise](CASES[name])
+
+
+# What no row can show, and why.
+UNSEEN = {
+    "GradientTransformation": "it does what a function does, of which nothing is known",
+    "stateless": "it does what a function does, of which nothing is known",
+    "stateless_with_tree_map": "it does what a function does, of which nothing is known",
+    "hutchinson_estimator_diag_hessian": "how far it looks is up to the loss",
+    "scale_by_sophia": "how far it looks is up to the loss",
+    "add_noise": "it counts the leaves of the tree, and looks into none",
+    "scale_by_adam_catching_up": "all rows are of one age where gradients are dense",
+    "differentially_private_aggregate": "it is tried on one leaf",
+}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(part, marks=pytest.mark.xdist_group(part))
+        for part in FIRST
+        if part in set(map(part_of, TRANSFORMS)) - set(UNSEEN)
+    ],
+)
+def test_no_part_says_that_it_looks_further_than_it_does(part):
+    cases = [case for name, case in CASES.items() if part_of(name) == part]
+    for case in cases:
+        with settings(case):
+            if shows_how_far_it_looks(case):
+                return
+    pytest.fail(f"locality {cases[0].tx.locality!r}, of which no row of {part} shows anything")
 
 
 @pytest.mark.parametrize("name", [n for n in OPTIMIZERS if "/" not in n])

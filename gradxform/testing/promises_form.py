@@ -13,6 +13,7 @@ from gradxform.base import Transform
 from gradxform.config import from_json, to_json
 from gradxform.errors import name_of
 from gradxform.functions import GradientTransformation
+from gradxform.registry import REGISTRY
 from gradxform.testing.case import Case, inside
 from gradxform.testing.promise import (
     Broken,
@@ -206,7 +207,7 @@ def asks_for_params_by_name(case: Case) -> None:
     except (TypeError, ValueError) as error:
         parts = {name_of(x) for x in inside(case.tx) if isinstance(x, Transform)}
         name, _, rest = str(error).partition(":")
-        if name not in parts or "param" not in rest:
+        if not (name in parts or name in REGISTRY) or "param" not in rest:
             raise Broken(
                 f"{type(error).__name__}: {error}",
                 expected="an update, or an error that says which part needs the parameters",

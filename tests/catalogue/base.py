@@ -4,6 +4,7 @@ Every promise of tests/test_contract.py is tested for every row, and every publi
 and optimizer must have one.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -11,10 +12,18 @@ import jax.numpy as jnp
 import optax
 
 import gradxform as gx
-from gradxform.testing import Case as Case, example_params, random_gradients
+from gradxform import testing
+from gradxform.testing import example_params, random_gradients
 from tests import references as ref
 
 params, gradients = example_params, random_gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Case(testing.Case):
+    """A row: it takes row-sparse gradients, unless it says `rows=False`, and then refuses them."""
+
+    rows: bool | None = True
 
 
 def matrix(x) -> bool:

@@ -64,50 +64,67 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_madgrad/schedule": Case(
         gx.scale_by_madgrad(FALLING, 0.0, 0.1), ref.madgrad(falling, 0.0, 0.1)
     ),
-    "scale_by_dog": Case(gx.scale_by_dog(("heuristic", 1e-2)), ref.dog(("heuristic", 1e-2), 1e-8)),
-    "scale_by_dog/learning_rate": Case(
-        gx.scale_by_dog(("learning_rate", 0.1)), ref.dog(("learning_rate", 0.1), 1e-8)
+    "scale_by_dog": Case(
+        gx.scale_by_dog(("heuristic", 1e-2)), ref.dog(("heuristic", 1e-2), 1e-8), rows=False
     ),
-    "scale_by_dowg": Case(gx.scale_by_dowg(), ref.dowg(1e-4, 1e-4)),
+    "scale_by_dog/learning_rate": Case(
+        gx.scale_by_dog(("learning_rate", 0.1)), ref.dog(("learning_rate", 0.1), 1e-8), rows=False
+    ),
+    "scale_by_dowg": Case(gx.scale_by_dowg(), ref.dowg(1e-4, 1e-4), rows=False),
     "step_by_dadapt_adamw": Case(
-        gx.step_by_dadapt_adamw(), ref.dadapt_adamw(1.0, 0.9, 0.999, 1e-8, 1e-6, 0.0)
+        gx.step_by_dadapt_adamw(), ref.dadapt_adamw(1.0, 0.9, 0.999, 1e-8, 1e-6, 0.0), rows=False
     ),
     "step_by_dadapt_adamw/large": Case(
         gx.step_by_dadapt_adamw(FALLING, (0.8, 0.9), 1e-3, 0.5, 0.1),
         ref.dadapt_adamw(falling, 0.8, 0.9, 1e-3, 0.5, 0.1),
+        rows=False,
     ),
     "step_by_prodigy": Case(
-        gx.step_by_prodigy(), ref.prodigy(1.0, 0.9, 0.999, 0.999**0.5, 1e-8, 1e-6, 1.0, 0.0)
+        gx.step_by_prodigy(),
+        ref.prodigy(1.0, 0.9, 0.999, 0.999**0.5, 1e-8, 1e-6, 1.0, 0.0),
+        rows=False,
     ),
     "step_by_prodigy/large": Case(
         gx.step_by_prodigy(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.5, 2.0, 0.1, True),
         ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.5, 2.0, 0.1, True),
+        rows=False,
     ),
-    "step_by_momo": Case(gx.step_by_momo(), ref.momo(1.0, 0.9, 0.0, 0.0, False, 2.0), extra=LOSS),
+    "step_by_momo": Case(
+        gx.step_by_momo(), ref.momo(1.0, 0.9, 0.0, 0.0, False, 2.0), extra=LOSS, rows=False
+    ),
     "step_by_momo/adapt": Case(
         gx.step_by_momo(FALLING, 0.5, -1.0, 0.1, True),
         ref.momo(falling, 0.5, -1.0, 0.1, True, 2.0),
         extra=LOSS,
+        rows=False,
     ),
     "step_by_momo_adam": Case(
         gx.step_by_momo_adam(),
         ref.momo_adam(0.01, 0.9, 0.999, 1e-8, 0.0, 0.0, False, 2.0),
         extra=LOSS,
+        rows=False,
     ),
     "step_by_momo_adam/adapt": Case(
         gx.step_by_momo_adam(FALLING, 0.5, 0.9, 0.1, -1.0, 0.1, True),
         ref.momo_adam(falling, 0.5, 0.9, 0.1, -1.0, 0.1, True, 2.0),
         extra=LOSS,
+        rows=False,
     ),
     "hutchinson_estimator_diag_hessian": Case(
-        gx.hutchinson_estimator_diag_hessian(), ref.stateless(lambda g, p, t: p**2), extra=CURVED
+        gx.hutchinson_estimator_diag_hessian(),
+        ref.stateless(lambda g, p, t: p**2),
+        extra=CURVED,
+        rows=False,
     ),
     # One average cancels to 1e-6, and is not clipped over its divisor of 4e-5.
-    "scale_by_sophia": Case(gx.scale_by_sophia(), sophia(0.01), rtol=2e-3, extra=CURVED),
+    "scale_by_sophia": Case(
+        gx.scale_by_sophia(), sophia(0.01), rtol=2e-3, extra=CURVED, rows=False
+    ),
     "scale_by_sophia/often": Case(
         gx.scale_by_sophia(0.5, 0.5, 0.1, 1.0, 2.0, 2),
         ref.sophia(0.5, 0.5, 0.1, 1.0, 2.0, 2, lambda p: p**2),
         extra=CURVED,
+        rows=False,
     ),
     "differentially_private_aggregate": Case(
         gx.differentially_private_aggregate(1.0, 0.5, 0), None, examples=8
@@ -133,28 +150,36 @@ OPTIMIZERS: dict[str, Case] = {
         ref.sequence(ref.decay(0.1, matrix), ref.scale(falling), ref.cocob(100.0, 1e-8)),
     ),
     "dadapt_adamw": Case(
-        gx.dadapt_adamw(estim_lr0=0.1), ref.dadapt_adamw(1.0, 0.9, 0.999, 1e-8, 0.1, 0.0)
+        gx.dadapt_adamw(estim_lr0=0.1),
+        ref.dadapt_adamw(1.0, 0.9, 0.999, 1e-8, 0.1, 0.0),
+        rows=False,
     ),
     "prodigy": Case(
         gx.prodigy(estim_lr0=0.1),
         ref.prodigy(1.0, 0.9, 0.999, 0.999**0.5, 1e-8, 0.1, 1.0, 0.0),
+        rows=False,
     ),
     "dog": Case(
         gx.dog(init_step=("distance", 0.1), weight_decay=0.1),
         with_lr(1.0, ref.decay(0.1), ref.dog(("distance", 0.1), 1e-8)),
+        rows=False,
     ),
-    "dowg": Case(gx.dowg(), with_lr(1.0, ref.dowg(1e-4, 1e-4))),
+    "dowg": Case(gx.dowg(), with_lr(1.0, ref.dowg(1e-4, 1e-4)), rows=False),
     "madgrad": Case(
         gx.madgrad(0.1, weight_decay=0.1), ref.sequence(ref.decay(0.1), ref.madgrad(0.1, 0.9, 1e-6))
     ),
-    "momo": Case(gx.momo(0.5), ref.momo(0.5, 0.9, 0.0, 0.0, False, 2.0), extra=LOSS),
+    "momo": Case(gx.momo(0.5), ref.momo(0.5, 0.9, 0.0, 0.0, False, 2.0), extra=LOSS, rows=False),
     "momo_adam": Case(
-        gx.momo_adam(), ref.momo_adam(0.01, 0.9, 0.999, 1e-8, 0.0, 0.0, False, 2.0), extra=LOSS
+        gx.momo_adam(),
+        ref.momo_adam(0.01, 0.9, 0.999, 1e-8, 0.0, 0.0, False, 2.0),
+        extra=LOSS,
+        rows=False,
     ),
     "sophia": Case(
         gx.sophia(0.1, weight_decay=0.1, gamma=10.0),
         with_lr(0.1, sophia(10.0), ref.decay(0.1)),
         extra=CURVED,
+        rows=False,
     ),
     # Named as a variant: it has three required arguments besides the learning rate.
     "dpsgd/momentum": Case(

@@ -35,7 +35,10 @@ TRANSFORMS: dict[str, Case] = {
         huge_ok=False,
     ),
     "scale_by_ggt/window": Case(
-        gx.scale_by_ggt(0.5, 3, 0.1, 1e-3, 0.1), ref.ggt(0.5, 3, 0.1, 1e-3, 0.1), huge_ok=False
+        gx.scale_by_ggt(0.5, 3, 0.1, 1e-3, 0.1),
+        ref.ggt(0.5, 3, 0.1, 1e-3, 0.1),
+        huge_ok=False,
+        rows=False,
     ),
     "scale_by_muon": Case(
         gx.masked(
@@ -43,16 +46,20 @@ TRANSFORMS: dict[str, Case] = {
             gx.ndim_at_least(2),
         ),
         ref.only(matrix, ref.muon(columns=-1)),
+        rows=False,
     ),
     # Without a base that remembers, the signs of singular vectors do not matter.
     "scale_by_galore": Case(
-        gx.scale_by_galore(2, 3, 0.5, gx.scale(-0.1)), ref.galore(2, 3, 0.5, SGD), huge_ok=False
+        gx.scale_by_galore(2, 3, 0.5, gx.scale(-0.1)),
+        ref.galore(2, 3, 0.5, SGD),
+        huge_ok=False,
+        rows=False,
     ),
 }
 
 OPTIMIZERS: dict[str, Case] = {
     "shampoo": Case(gx.shampoo(0.1), ref.shampoo(0.1), rtol=1e-4, huge_ok=False),
-    "ggt": Case(gx.ggt(0.1), with_lr(0.1, ref.ggt()), huge_ok=False),
+    "ggt": Case(gx.ggt(0.1), with_lr(0.1, ref.ggt()), huge_ok=False, rows=False),
     "muon": Case(
         gx.muon(0.1, weight_decay=0.3, consistent_rms=0.2),
         MUON,
@@ -62,6 +69,7 @@ OPTIMIZERS: dict[str, Case] = {
         gx.galore(0.1, 2, weight_decay=0.2),
         with_lr(0.1, ref.galore(2, 200, 1.0, ADAM), ref.decay(0.2)),
         huge_ok=False,
+        rows=False,
     ),
 }
 

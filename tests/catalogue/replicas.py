@@ -49,25 +49,36 @@ def elastic(**more):
 
 
 WRAPPERS: dict[str, Case] = {
-    "model_average": Case(alone(gd.model_average(gx.adam(0.1), "replica", period=2)), ADAM),
-    "model_average/center": Case(
-        alone(gd.model_average(gx.adam(0.1), "replica", period=2, keep_center=True)), ADAM
+    "model_average": Case(
+        alone(gd.model_average(gx.adam(0.1), "replica", period=2)), ADAM, rows=False
     ),
-    "elastic_average": Case(alone(elastic(period=2)), ADAM),
-    "elastic_average/sequential": Case(alone(elastic(period=2, order="sequential")), ADAM),
+    "model_average/center": Case(
+        alone(gd.model_average(gx.adam(0.1), "replica", period=2, keep_center=True)),
+        ADAM,
+        rows=False,
+    ),
+    "elastic_average": Case(alone(elastic(period=2)), ADAM, rows=False),
+    "elastic_average/sequential": Case(
+        alone(elastic(period=2, order="sequential")), ADAM, rows=False
+    ),
     # A period that the steps here do not reach: at an exchange the centre steps, not the replica.
-    "agn": Case(alone(gd.agn(gx.adam(0.1), "replica", period=99)), ADAM),
+    "agn": Case(alone(gd.agn(gx.adam(0.1), "replica", period=99)), ADAM, rows=False),
     "outer": Case(
-        alone(gd.outer(gx.adam(0.1), gx.scale(-1.0), "replica", period=2)), ADAM, rtol=1e-4
+        alone(gd.outer(gx.adam(0.1), gx.scale(-1.0), "replica", period=2)),
+        ADAM,
+        rtol=1e-4,
+        rows=False,
     ),
     # What has waited is carried out later than the steps here.
     "outer/delay": Case(
-        alone(gd.outer(gx.adam(0.1), gx.scale(-1.0), "replica", period=99, delay=98)), ADAM
+        alone(gd.outer(gx.adam(0.1), gx.scale(-1.0), "replica", period=99, delay=98)),
+        ADAM,
+        rows=False,
     ),
     "tower": Case(alone(gd.tower(gx.adam(0.1), "replica")), ADAM),
     "sync_replicas": Case(alone(gd.sync_replicas(gx.adam(0.1), "replica")), ADAM),
     # With copies of 16-bit parameters, updates lead to the copies' rounding.
-    "zero1": Case(alone(gd.zero1(gx.adam(0.1), "replica", master_dtype=None)), ADAM),
+    "zero1": Case(alone(gd.zero1(gx.adam(0.1), "replica", master_dtype=None)), ADAM, rows=False),
     "drop_stale": Case(gd.drop_stale(gx.adam(0.1), 0), ADAM, extra={"grad_step": 99}),
 }
 

@@ -18,7 +18,7 @@ WRAPPERS: dict[str, Case] = {
     "only_rows": Case(gx.only_rows(gx.adam(0.1)), ref.identity),
     "sum_of": Case(gx.sum_of(gx.scale(-0.1)), SGD),
     "accumulate_rows": Case(
-        gx.accumulate_rows(gx.adam(0.1), 3, TABLES), ref.every(with_lr(0.1, ADAM), 3)
+        gx.accumulate_rows(gx.adam(0.1), 3, TABLES), ref.every(with_lr(0.1, ADAM), 3), rows=False
     ),
 }
 

@@ -59,10 +59,14 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_grad_variance": Case(
         gx.scale_by_grad_variance(), ref.grad_variance(0.9, 0.999, 1e-8), huge_ok=False
     ),
-    "normalize_by_block_norm": Case(gx.normalize_by_block_norm(-0.5), ref.block_normalized(-0.5)),
-    "clip_by_block_norm": Case(gx.clip_by_block_norm(0.5), ref.clip_by_block_norm(0.5)),
+    "normalize_by_block_norm": Case(
+        gx.normalize_by_block_norm(-0.5), ref.block_normalized(-0.5), rows=False
+    ),
+    "clip_by_block_norm": Case(gx.clip_by_block_norm(0.5), ref.clip_by_block_norm(0.5), rows=False),
     "scale_by_trust_ratio/decay": Case(
-        gx.scale_by_trust_ratio(0.0, 0.1, 1e-3, weight_decay=0.2), ref.lars_sum(0.2, 0.1, 1e-3)
+        gx.scale_by_trust_ratio(0.0, 0.1, 1e-3, weight_decay=0.2),
+        ref.lars_sum(0.2, 0.1, 1e-3),
+        rows=False,
     ),
     "step_by_proximal_gradient": Case(
         gx.step_by_proximal_gradient(0.1, 0.2, 0.3), ref.proximal_sgd(0.1, 0.2, 0.3)
@@ -125,13 +129,14 @@ OPTIMIZERS: dict[str, Case] = {
     "nadam/keras": Case(
         gx.nadam(0.1, schedule_decay=0.1), with_lr(0.1, ref.keras_nadam(0.9, 0.999, 1e-8, 0.1))
     ),
-    "normalized_sgd": Case(gx.normalized_sgd(0.1), ref.block_normalized(-0.1)),
+    "normalized_sgd": Case(gx.normalized_sgd(0.1), ref.block_normalized(-0.1), rows=False),
     "normalized_sgd/tree": Case(
         gx.normalized_sgd(0.1, "tree"), ref.normalize_by_update_norm(-0.1, 1e-6)
     ),
     "lars/sum of norms": Case(
         gx.lars(0.1, 0.2, gx.ndim_at_least(2), 0.01, 0.0, gx.ndim_at_least(2), sum_norms=True),
         ref.sequence(with_lr(0.1, ref.lars_sum(0.2, 0.01, 0.0, matrix)), ref.trace(0.9)),
+        rows=False,
     ),
     "reg_adagrad": Case(gx.reg_adagrad(0.1), with_lr(0.1, ref.adagrad(0.1, 0.0))),
     "add_sign": Case(gx.add_sign(0.1), with_lr(0.1, add_sign(1.0))),
