@@ -109,6 +109,11 @@ class Case:
 
         return GradientTransformationExtraArgs(self.tx.init, update)
 
+    @functools.cached_property
+    def compiled(self) -> Any:
+        """Its update under `jax.jit`, compiled once for all promises of the same shapes."""
+        return jax.jit(self.bound.update)
+
     def params(self, dtype: Any = None) -> Any:
         """Return the parameters, real ones in `dtype` if one is given."""
         return as_dtype(example_params() if self.tree is None else self.tree, dtype)

@@ -48,25 +48,26 @@ def state_is_a_scan_carry(case: Case) -> None:
     # What foreign code does in mixed precision is not ours to promise.
     for p_dtype, g_dtype in MIXES[:2] if case.foreign else MIXES:
         tree = case.params(p_dtype)
-        grads = jax.tree.map(lambda *x: jnp.stack(x), *case.gradients(tree, 3, g_dtype))
+        (one,) = case.gradients(tree, 1, g_dtype)
         state = tx.init(tree)
         for path, leaf in leaves_of("state", jax.eval_shape(lambda s: s, state)).items():
             if leaf.weak_type:
                 raise Broken("a weakly typed number", expected="a dtype", leaf=path)
-        one = jax.tree.map(lambda g: g[0], grads)
         updates, after = jax.eval_shape(tx.update, one, state, tree)
         check_types("updates", updates, jax.eval_shape(_like, one, tree))
         check_types("state", after, jax.eval_shape(lambda s: s, state))
 
-        def steps(tree, grads):
-            def step(carry, g):
-                p, state = carry
-                updates, state = tx.update(g, state, p)
-                return (apply_updates(p, updates), state), updates
+    def steps(tree, grads):
+        def step(carry, g):
+            p, state = carry
+            updates, state = tx.update(g, state, p)
+            return (apply_updates(p, updates), state), updates
 
-            return jax.lax.scan(step, (tree, tx.init(tree)), grads)
+        return jax.lax.scan(step, (tree, tx.init(tree)), grads)
 
-        jax.eval_shape(steps, tree, grads)  # raises if the carry changes
+    tree = case.params()
+    grads = jax.tree.map(lambda *x: jnp.stack(x), *case.gradients(tree, 3))
+    jax.eval_shape(steps, tree, grads)  # raises if the carry changes
 
 
 def _like(grads: PyTree, tree: PyTree) -> PyTree:

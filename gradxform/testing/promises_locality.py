@@ -55,7 +55,7 @@ def changes_beyond(case: Case, locality: str) -> Iterator[tuple[str, str]]:
     tree = case.params()
     grads = case.gradients(tree, STEPS)
     flat, treedef = jax.tree_util.tree_flatten_with_path(tree)
-    steps = functools.partial(run, case.bound, update=jax.jit(case.bound.update))
+    steps = functools.partial(run, case.bound, update=case.compiled)
     _, *before = steps(tree, grads)
     for i, (path, x) in enumerate(flat):
         region = _region(x.shape, locality)

@@ -39,7 +39,7 @@ def follows_its_reference(case: Case) -> None:
     follow = functools.partial(_by_reference, reference)
     end, theirs = follow(start, wide)
     led = functools.cache(lambda: sway(follow, start, wide))
-    ours, our_updates, _ = run(case.bound, tree, grads)
+    ours, our_updates, _ = run(case.bound, tree, grads, case.compiled)
     for t, (u, expected) in enumerate(zip(our_updates, theirs, strict=True)):
         check_close(
             "updates",
@@ -84,7 +84,7 @@ def jit_changes_nothing(case: Case) -> None:
     tree = case.params()
     grads = case.gradients(tree, 3)
     eager = run(case.bound, tree, grads)
-    compiled = functools.partial(run, case.bound, update=jax.jit(case.bound.update))
+    compiled = functools.partial(run, case.bound, update=case.compiled)
     jitted = compiled(tree, grads)
     led = functools.cache(lambda: sway(compiled, tree, grads))
     for i, name in enumerate(("params", "updates", "state")):
@@ -103,10 +103,10 @@ def narrow_parameters_have_wide_slots(case: Case) -> None:
         raise Skipped("it was asked for a 16-bit slot")
     tree = case.params(jnp.bfloat16)
     g = case.gradients(tree, 1)[0]
-    ours, state = case.bound.update(g, case.bound.init(tree), tree)
+    ours, state = case.compiled(g, case.bound.init(tree), tree)
 
     def first(tree, g):
-        return case.bound.update(g, case.bound.init(tree), tree)[0]
+        return case.compiled(g, case.bound.init(tree), tree)[0]
 
     wide = jax.tree.map(_widened, (tree, g))
     allowed = [1e-6] * len(jax.tree.leaves(ours))
@@ -147,7 +147,7 @@ def extremes_stay_finite(case: Case) -> None:
             state = case.bound.init(tree)
             for _ in range(2):
                 g = case.like(jax.tree.map(make, tree))
-                updates, state = case.bound.update(g, state, tree)
+                updates, state = case.compiled(g, state, tree)
                 for path, u in leaves_of("updates", updates).items():
                     if not np.all(np.isfinite(as_numpy(u))):
                         raise Broken(
@@ -164,10 +164,10 @@ def vmaps_over_gradients(case: Case) -> None:
     grads = case.gradients(tree, 3)
     state = case.bound.init(tree)
     wide = jax.tree.map(lambda *x: jnp.stack(x), *grads)
-    together, _ = jax.vmap(lambda g: case.bound.update(g, state, tree))(wide)
+    together, _ = jax.jit(jax.vmap(case.bound.update, (0, None, None)))(wide, state, tree)
 
     def update(tree, g):
-        return case.bound.update(g, state, tree)[0]
+        return case.compiled(g, state, tree)[0]
 
     for i, g in enumerate(grads):
         one = jax.tree.map(lambda x, i=i: x[i], together)

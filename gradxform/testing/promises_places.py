@@ -103,7 +103,7 @@ def sharded_equals_unsharded(case: Case) -> None:
         return jax.device_put(x, NamedSharding(mesh, spec))
 
     grads = case.gradients(tree, 2)
-    steps = functools.partial(_params_after, case.bound, update=jax.jit(case.bound.update))
+    steps = functools.partial(_params_after, case.bound, update=case.compiled)
     plain, led = steps(tree, grads), functools.partial(sway, steps, tree, grads)
     spread = steps(*jax.tree.map(place, (tree, grads)))
     check_close("params", spread, plain, 1e-5, what=" on one device", sway=led)

@@ -38,8 +38,8 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_adopt": Case(gx.scale_by_adopt(), ADOPT),
     "scale_by_adopt/nesterov": Case(
-        gx.scale_by_adopt(0.5, 0.9, 0.1, nesterov=True, clip_value_fn=FALLING),
-        ref.adopt(0.5, 0.9, 0.1, True, falling),
+        gx.scale_by_adopt(0.5, 0.9, 1.0, nesterov=True, clip_value_fn=FALLING),
+        ref.adopt(0.5, 0.9, 1.0, True, falling),
     ),
     "scale_by_adopt/unclipped": Case(
         gx.scale_by_adopt(b2=0.9, use_clipping=False),
@@ -60,6 +60,7 @@ TRANSFORMS: dict[str, Case] = {
     ),
     # The first steps are 5e-4 beside parameters of 1, which hold no more digits.
     "scale_by_cocob": Case(gx.scale_by_cocob(), ref.cocob(100.0, 1e-8), rtol=1e-4),
+    "scale_by_cocob/alpha": Case(gx.scale_by_cocob(3.0, 0.5), ref.cocob(3.0, 0.5)),
     "scale_by_madgrad": Case(gx.scale_by_madgrad(0.1), ref.madgrad(0.1, 0.9, 1e-6)),
     "scale_by_madgrad/schedule": Case(
         gx.scale_by_madgrad(FALLING, 0.0, 0.1), ref.madgrad(falling, 0.0, 0.1)
@@ -70,6 +71,10 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_dog/learning_rate": Case(
         gx.scale_by_dog(("learning_rate", 0.1)), ref.dog(("learning_rate", 0.1), 1e-8), rows=False
     ),
+    "scale_by_dog/eps": Case(
+        gx.scale_by_dog(("heuristic", 1e-2), 5.0), ref.dog(("heuristic", 1e-2), 5.0), rows=False
+    ),
+    "scale_by_dowg/first": Case(gx.scale_by_dowg(0.5, 0.3), ref.dowg(0.5, 0.3), rows=False),
     "scale_by_dowg": Case(gx.scale_by_dowg(), ref.dowg(1e-4, 1e-4), rows=False),
     "step_by_dadapt_adamw": Case(
         gx.step_by_dadapt_adamw(), ref.dadapt_adamw(1.0, 0.9, 0.999, 1e-8, 1e-6, 0.0), rows=False
@@ -85,8 +90,8 @@ TRANSFORMS: dict[str, Case] = {
         rows=False,
     ),
     "step_by_prodigy/large": Case(
-        gx.step_by_prodigy(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.5, 2.0, 0.1, True),
-        ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.5, 2.0, 0.1, True),
+        gx.step_by_prodigy(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.5, 20.0, 0.1, True),
+        ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.5, 20.0, 0.1, True),
         rows=False,
     ),
     "step_by_momo": Case(

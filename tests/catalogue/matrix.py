@@ -4,7 +4,7 @@ import numpy as np
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.base import FALLING, SGD, Case, falling, matrix, with_lr
+from tests.catalogue.base import FALLING, SGD, Case, falling, matrix, params, with_lr
 
 ADAM = ref.adam(0.9, 0.999, 1e-8)
 
@@ -42,11 +42,16 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_muon": Case(
         gx.masked(
-            gx.scale_by_muon(weight_dimension_numbers=gx.MuonDimensionNumbers(0, -1)),
+            gx.scale_by_muon(
+                beta=0.5, eps=2.0, weight_dimension_numbers=gx.MuonDimensionNumbers(0, -1)
+            ),
             gx.ndim_at_least(2),
         ),
-        ref.only(matrix, ref.muon(columns=-1)),
+        ref.only(matrix, ref.muon(0.5, columns=-1, eps=2.0)),
         rows=False,
+    ),
+    "scale_by_shape/consistent": Case(
+        gx.scale_by_shape(consistent_rms=0.2), ref.shape_factor(0.2), tree={"w": params()["w"]}
     ),
     # Without a base that remembers, the signs of singular vectors do not matter.
     "scale_by_galore": Case(

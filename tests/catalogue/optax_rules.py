@@ -16,14 +16,15 @@ TRANSFORMS: dict[str, Case] = {
     "apply_every": Case(gx.apply_every(), ref.apply_every(1)),
     "apply_every/3": Case(gx.apply_every(3), ref.apply_every(3)),
     "scale_by_adadelta": Case(gx.scale_by_adadelta(), ref.adadelta(0.9, 1e-6)),
+    "scale_by_adadelta/eps": Case(gx.scale_by_adadelta(0.5, 0.1), ref.adadelta(0.5, 0.1)),
     "scale_by_adamax": Case(gx.scale_by_adamax(), ref.adamax(0.9, 0.999, 1e-8)),
     "scale_by_adamax/outside": Case(
         gx.scale_by_adamax(0.8, 0.5, 0.1, eps_in_max=False), ref.adamax(0.8, 0.5, 0.1, False)
     ),
     "scale_by_adan": Case(gx.scale_by_adan(), ref.adan(0.98, 0.92, 0.99, 1e-8)),
     "scale_by_adan/paper": Case(
-        gx.scale_by_adan(eps_root=0.1, change_weight=0.92),
-        ref.adan(0.98, 0.92, 0.99, 1e-8, 0.1, 0.92),
+        gx.scale_by_adan(0.9, 0.8, 0.7, 0.2, 0.1, change_weight=0.5),
+        ref.adan(0.9, 0.8, 0.7, 0.2, 0.1, 0.5),
     ),
     "scale_by_belief": Case(gx.scale_by_belief(), ref.belief(0.9, 0.999, 1e-16, 1e-16)),
     "scale_by_belief/nesterov": Case(
@@ -42,8 +43,8 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_factored_rms": Case(gx.scale_by_factored_rms(), ref.factored_rms(), rows=False),
     "scale_by_factored_rms/factored": Case(
-        gx.scale_by_factored_rms(decay_rate=0.5, step_offset=2, min_dim_size_to_factor=2),
-        ref.factored_rms(0.5, smallest=2, offset=2),
+        gx.scale_by_factored_rms(True, 0.5, 2, 2, 0.1),
+        ref.factored_rms(0.5, 0.1, smallest=2, offset=2),
         rows=False,
     ),
     "scale_by_novograd": Case(gx.scale_by_novograd(), ref.novograd(0.9, 0.25, 1e-8), rows=False),
@@ -59,17 +60,26 @@ TRANSFORMS: dict[str, Case] = {
         gx.scale_by_optimistic_gradient(0.5, 0.2), ref.optimistic(0.5, 0.2)
     ),
     "scale_by_param_block_norm": Case(gx.scale_by_param_block_norm(), ref.block_norm(), rows=False),
+    "scale_by_param_block_norm/min": Case(
+        gx.scale_by_param_block_norm(2.0), ref.block_norm(2.0), rows=False
+    ),
     "scale_by_param_block_rms": Case(
         gx.scale_by_param_block_rms(1.0), ref.block_rms(1.0), rows=False
     ),
     "scale_by_polyak": Case(gx.scale_by_polyak(), ref.polyak(0.7), extra=LOSS),
+    "scale_by_polyak/eps": Case(
+        gx.scale_by_polyak(0.1, 1.0, 20.0), ref.polyak(0.7, 0.1, 1.0, 20.0), extra=LOSS
+    ),
+    "scale_by_polyak/least": Case(
+        gx.scale_by_polyak(0.1, 1e-3), ref.polyak(0.7, 0.1, 1e-3), extra=LOSS
+    ),
     "scale_by_polyak/sps+": Case(
         gx.scale_by_polyak(0.9, 1.0, 0.1, "sps+"), ref.polyak(0.7, 0.9, 1.0, 0.1, True), extra=LOSS
     ),
     "scale_by_radam": Case(gx.scale_by_radam(), ref.radam(0.9, 0.999, 1e-8)),
     "scale_by_radam/nesterov": Case(
-        gx.scale_by_radam(0.8, 0.9, 0.1, threshold=4.0, nesterov=True),
-        ref.radam(0.8, 0.9, 0.1, 4.0, nesterov=True),
+        gx.scale_by_radam(0.8, 0.9, 0.1, 0.2, 4.0, nesterov=True),
+        ref.radam(0.8, 0.9, 0.1, 4.0, True, 0.2),
     ),
     "scale_by_rprop": Case(gx.scale_by_rprop(0.1), ref.rprop(0.1)),
     "scale_by_rprop/paper": Case(

@@ -16,12 +16,12 @@ def signs_left(n):
     return max(0, (5 - n) / 5)
 
 
-def add_sign(alpha, left=lambda n: 1):
-    return ref.agreement(0.9, lambda agree, n: alpha + left(n) * agree)
+def add_sign(alpha, left=lambda n: 1, b1=0.9):
+    return ref.agreement(b1, lambda agree, n: alpha + left(n) * agree)
 
 
-def power_sign(base, left=lambda n: 1):
-    return ref.agreement(0.9, lambda agree, n: base ** (left(n) * agree))
+def power_sign(base, left=lambda n: 1, b1=0.9):
+    return ref.agreement(b1, lambda agree, n: base ** (left(n) * agree))
 
 
 NEURAL = ref.agreement(0.9, lambda agree, n: np.where(agree > 0, 1, 0.1))
@@ -34,6 +34,9 @@ TRANSFORMS: dict[str, Case] = {
         ref.adam_hat(0.9, 0.999, 1e-3, look_ahead=True),
     ),
     "scale_by_nadam": Case(gx.scale_by_nadam(), ref.keras_nadam(0.9, 0.999, 1e-8, 0.004)),
+    "scale_by_nadam/eps": Case(
+        gx.scale_by_nadam(0.8, 0.9, 0.1, 0.5), ref.keras_nadam(0.8, 0.9, 0.1, 0.5)
+    ),
     "scale_by_amsgrad/keras": Case(
         gx.scale_by_amsgrad(0.8, 0.9, 1e-3, correct_after=True), ref.keras_amsgrad(0.8, 0.9, 1e-3)
     ),
@@ -48,16 +51,26 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_add_sign": Case(gx.scale_by_add_sign(), add_sign(1.0)),
     "scale_by_add_sign/decay": Case(
-        gx.scale_by_add_sign(0.5, sign_decay=LINEAR_SIGNS), add_sign(0.5, signs_left)
+        gx.scale_by_add_sign(0.5, 0.6, LINEAR_SIGNS), add_sign(0.5, signs_left, 0.6)
     ),
     "scale_by_power_sign": Case(gx.scale_by_power_sign(), power_sign(np.e)),
     "scale_by_power_sign/decay": Case(
-        gx.scale_by_power_sign(2.0, sign_decay=LINEAR_SIGNS), power_sign(2.0, signs_left)
+        gx.scale_by_power_sign(2.0, 0.6, LINEAR_SIGNS), power_sign(2.0, signs_left, 0.6)
     ),
     "scale_by_sign_agreement": Case(gx.scale_by_sign_agreement(), NEURAL),
+    "scale_by_sign_agreement/factor": Case(
+        gx.scale_by_sign_agreement(0.5, 0.3),
+        ref.agreement(0.5, lambda agree, n: np.where(agree > 0, 1, 0.3)),
+    ),
     # The square of a huge gradient is infinite, and so is its average: their ratio is unknown.
     "scale_by_grad_variance": Case(
         gx.scale_by_grad_variance(), ref.grad_variance(0.9, 0.999, 1e-8), huge_ok=False
+    ),
+    "scale_by_grad_variance/eps": Case(
+        gx.scale_by_grad_variance(0.5, 0.8, 0.1), ref.grad_variance(0.5, 0.8, 0.1), huge_ok=False
+    ),
+    "normalize_by_block_norm/min": Case(
+        gx.normalize_by_block_norm(-0.5, 3.0), ref.block_normalized(-0.5, 3.0), rows=False
     ),
     "normalize_by_block_norm": Case(
         gx.normalize_by_block_norm(-0.5), ref.block_normalized(-0.5), rows=False
@@ -75,10 +88,10 @@ TRANSFORMS: dict[str, Case] = {
         gx.step_by_proximal_gradient(FALLING), ref.proximal_sgd(falling, 0.0, 0.0)
     ),
     "step_by_proximal_adagrad": Case(
-        gx.step_by_proximal_adagrad(0.1, 0.1, 0.2, 0.3), ref.proximal_adagrad(0.1, 0.1, 0.2, 0.3)
+        gx.step_by_proximal_adagrad(0.1, 0.5, 0.2, 0.3), ref.proximal_adagrad(0.1, 0.5, 0.2, 0.3)
     ),
     "step_by_dual_averaging": Case(
-        gx.step_by_dual_averaging(0.1, 0.1, 0.2, 0.3), ref.adagrad_da(0.1, 0.1, 0.2, 0.3)
+        gx.step_by_dual_averaging(0.1, 0.5, 0.2, 0.3), ref.adagrad_da(0.1, 0.5, 0.2, 0.3)
     ),
     # Where the sum of squares is infinite, z is the difference of two infinities.
     "step_by_ftrl": Case(

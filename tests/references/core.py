@@ -130,7 +130,7 @@ def adam(b1, b2, eps, eps_root=0.0, nesterov=False):
     return Reference(zeros(2), step)
 
 
-def amsgrad(b1, b2, eps, correct_m=True, correct_v=True):
+def amsgrad(b1, b2, eps, correct_m=True, correct_v=True, eps_root=0.0):
     """Reddi et al., Algorithm 2, with corrections if asked for."""
 
     def step(g, slots, p, t):
@@ -139,7 +139,7 @@ def amsgrad(b1, b2, eps, correct_m=True, correct_v=True):
         v = b2 * v + (1 - b2) * g**2
         h = np.maximum(h, v / (1 - b2**t) if correct_v else v)
         m_hat = m / (1 - b1**t) if correct_m else m
-        return m_hat / (np.sqrt(h) + eps), (m, v, h)
+        return m_hat / (np.sqrt(h + eps_root) + eps), (m, v, h)
 
     return Reference(zeros(3), step)
 

@@ -86,16 +86,16 @@ def ggt(b1=0.9, window=10, eps=1e-4, svd_eps=1e-6, sigma_eps=1e-2):
 STANDARD = [(3.4445, -4.7750, 2.0315)] * 5
 
 
-def _newton_schulz(x, turns):
-    """Jordan et al.: X / |X|_F, then X <- a X + b (X X^T) X + c (X X^T)^2 X."""
-    x = x / np.linalg.norm(x)
+def _newton_schulz(x, turns, eps):
+    """Jordan et al.: X / (|X|_F + eps), then X <- a X + b (X X^T) X + c (X X^T)^2 X."""
+    x = x / (np.linalg.norm(x) + eps)
     for a, b, c in turns:
         gram = x @ x.T
         x = a * x + b * gram @ x + c * gram @ gram @ x
     return x
 
 
-def muon(beta=0.95, turns=STANDARD, nesterov=True, columns=1):
+def muon(beta=0.95, turns=STANDARD, nesterov=True, columns=1, eps=1e-8):
     """Jordan et al., with Adam's bias corrections; rows are axis 0, other axes are batches."""
 
     def step(g, slots, p, t):
@@ -106,7 +106,7 @@ def muon(beta=0.95, turns=STANDARD, nesterov=True, columns=1):
         a = np.moveaxis(a, (0, columns), (-2, -1))
         u = np.empty_like(a)
         for i in np.ndindex(a.shape[:-2]):
-            u[i] = _newton_schulz(a[i], turns)
+            u[i] = _newton_schulz(a[i], turns, eps)
         return np.moveaxis(u, (-2, -1), (0, columns)), (m,)
 
     return Reference(zeros(1), step)

@@ -46,7 +46,7 @@ def adamax(b1, b2, eps, inside=True):
     return Reference(zeros(2), step)
 
 
-def radam(b1, b2, eps, threshold=5.0, nesterov=False):
+def radam(b1, b2, eps, threshold=5.0, nesterov=False, eps_root=0.0):
     """Liu et al., Algorithm 2."""
     r_inf = 2 / (1 - b2) - 1
 
@@ -60,7 +60,7 @@ def radam(b1, b2, eps, threshold=5.0, nesterov=False):
         if r < threshold:
             return m_hat, (m, v)
         c = np.sqrt((r - 4) * (r - 2) * r_inf / ((r_inf - 4) * (r_inf - 2) * r))
-        return c * m_hat / (np.sqrt(v / (1 - b2**t)) + eps), (m, v)
+        return c * m_hat / (np.sqrt(v / (1 - b2**t) + eps_root) + eps), (m, v)
 
     return Reference(zeros(2), step)
 

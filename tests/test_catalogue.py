@@ -1,0 +1,130 @@
+"""The catalogue shows every number of every rule: some row would follow another path without it.
+
+An eps of 1e-8 that a rule forgets to add changes nothing that a test could see. So of every field
+that is a number some row has another value than the default, and with the default, or where there
+is none with half the number, that row makes other updates.
+"""
+
+import dataclasses
+import functools
+import typing
+
+import jax
+import numpy as np
+import pytest
+
+from gradxform.base import Transform
+from gradxform.registry import REGISTRY
+from gradxform.testing.promise import settings
+from gradxform.values import Value, fields_of, rebuild
+from tests.catalogue import CASES, OPTIMIZERS
+
+pytestmark = pytest.mark.numeric
+
+STEPS = 7
+# In parts of the largest update of a leaf: fifty times what a row may be from its reference.
+VISIBLE = 1e-3
+
+
+def numbers_of(cls):
+    """Where a class holds numbers, a field or a place in a tuple, and what is there by default."""
+    hints = typing.get_type_hints(cls)
+    for f in dataclasses.fields(cls):
+        if hints[f.name] is float or float in typing.get_args(hints[f.name]):
+            if type(f.default) is tuple:
+                yield from (((f.name, i), x) for i, x in enumerate(f.default))
+            else:
+                yield (f.name,), f.default
+
+
+def places(x, cls, at=()):
+    """Where transforms of a class are inside of `x`: paths of fields and indices."""
+    if isinstance(x, cls):
+        yield at
+    if isinstance(x, Value):
+        for name, part in fields_of(x).items():
+            yield from places(part, cls, (*at, name))
+    elif type(x) is tuple:
+        for i, part in enumerate(x):
+            yield from places(part, cls, (*at, i))
+
+
+def found(x, at):
+    for step in at:
+        x = x[step] if isinstance(step, int) else getattr(x, step)
+    return x
+
+
+def put(x, at, new):
+    """`x` with something else at that place."""
+    if not at:
+        return new
+    step, *rest = at
+    if isinstance(step, int):
+        return (*x[:step], put(x[step], rest, new), *x[step + 1 :])
+    return rebuild(type(x), fields_of(x) | {step: put(getattr(x, step), rest, new)})
+
+
+def trees_of(case):
+    """The parameters of a case, before them one matrix of them, where that is enough to see."""
+    if case.tree is None and not case.names_leaves:
+        yield {"w": case.params()["w"]}
+    yield case.params()
+
+
+@functools.cache
+def updates_of(name, at=(), value=None):
+    """The updates of a row, on each of its trees, with another number at one place."""
+    case = dataclasses.replace(
+        CASES[name], tx=put(CASES[name].tx, at, value) if at else CASES[name].tx
+    )
+    return [functools.cache(functools.partial(steps, case, tree)) for tree in trees_of(CASES[name])]
+
+
+def steps(case, tree):
+    with settings(case):
+        state, made = case.tx.init(tree), []
+        for g in case.gradients(tree, STEPS):
+            updates, state = case.compiled(g, state, tree)
+            made += [np.asarray(u, np.float64) for u in jax.tree.leaves(updates)]
+    return made
+
+
+def is_seen(name, at, default):
+    """Whether a row shows the number at that place in its transform."""
+    value = found(CASES[name].tx, at)
+    other = default
+    if default is dataclasses.MISSING:
+        if not isinstance(value, int | float):
+            return False
+        other = value / 2
+    if value == other:
+        return False
+    return any(
+        np.any(np.abs(a - b) > VISIBLE * np.max(np.abs(a), initial=0))
+        for mine, theirs in zip(updates_of(name), updates_of(name, at, other), strict=True)
+        for a, b in zip(mine(), theirs(), strict=True)
+    )
+
+
+# What these exchange is seen with several replicas, in tests/test_distributed*.py.
+DISTRIBUTED = "gradxform.distributed"
+# What no row can show, and why.
+UNSEEN: dict[str, str] = {}
+
+NUMBERS = [
+    pytest.param(cls, at, default, id=".".join(map(str, (cls.__name__, *at))))
+    for cls in dict.fromkeys(REGISTRY.values())
+    if isinstance(cls, type) and issubclass(cls, Transform) and ":" not in cls.registered_name
+    if not cls.__module__.startswith(DISTRIBUTED)
+    for at, default in numbers_of(cls)
+]
+
+
+@pytest.mark.parametrize("cls, place, default", NUMBERS)
+def test_some_row_shows_every_number(cls, place, default):
+    rows = sorted(CASES, key=lambda name: (name in OPTIMIZERS, -name.count("/")))
+    if not any(
+        is_seen(name, (*at, *place), default) for name in rows for at in places(CASES[name].tx, cls)
+    ):
+        pytest.fail(f"no row of the catalogue changes visibly if that number is {default}")
