@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 
+import gradxform as gx
 from gradxform.base import Transform
 from gradxform.registry import REGISTRY
 from gradxform.testing.promise import settings
@@ -86,6 +87,7 @@ def steps(case, tree):
         state, made = case.tx.init(tree), []
         for g in case.gradients(tree, STEPS):
             updates, state = case.compiled(g, state, tree)
+            tree = gx.apply_updates(tree, updates)
             made += [np.asarray(u, np.float64) for u in jax.tree.leaves(updates)]
     return made
 

@@ -26,6 +26,11 @@ ACPROP = ref.acprop(0.9, 0.999, 1e-16, 1e-16)
 ADOPT = ref.adopt(0.9, 0.9999, 1e-6)
 
 
+def steady(tree, steps):
+    """The same gradients at each step: what estimates a distance finds that it has far to go."""
+    return [jax.tree.map(jnp.ones_like, tree)] * steps
+
+
 def sophia(gamma):
     """Sophia with its defaults but for gamma, for the loss `curved`."""
     return ref.sophia(0.965, 0.99, 1e-8, gamma, 1.0, 10, lambda p: p**2)
@@ -84,15 +89,27 @@ TRANSFORMS: dict[str, Case] = {
         ref.dadapt_adamw(falling, 0.8, 0.9, 1e-3, 0.5, 0.1),
         rows=False,
     ),
+    "step_by_dadapt_adamw/rising": Case(
+        gx.step_by_dadapt_adamw(1.0, (0.8, 0.9), 1e-2, 0.01),
+        ref.dadapt_adamw(1.0, 0.8, 0.9, 1e-2, 0.01, 0.0),
+        rows=False,
+        draw=steady,
+    ),
     "step_by_prodigy": Case(
         gx.step_by_prodigy(),
         ref.prodigy(1.0, 0.9, 0.999, 0.999**0.5, 1e-8, 1e-6, 1.0, 0.0),
         rows=False,
     ),
     "step_by_prodigy/large": Case(
-        gx.step_by_prodigy(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.5, 20.0, 0.1, True),
-        ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.5, 20.0, 0.1, True),
+        gx.step_by_prodigy(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.5, 2.0, 0.1, True),
+        ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.5, 2.0, 0.1, True),
         rows=False,
+    ),
+    "step_by_prodigy/rising": Case(
+        gx.step_by_prodigy(1.0, (0.8, 0.9), 0.7, 1e-2, 0.01, 2.0),
+        ref.prodigy(1.0, 0.8, 0.9, 0.7, 1e-2, 0.01, 2.0, 0.0),
+        rows=False,
+        draw=steady,
     ),
     "step_by_momo": Case(
         gx.step_by_momo(), ref.momo(1.0, 0.9, 0.0, 0.0, False, 2.0), extra=LOSS, rows=False
