@@ -8,11 +8,11 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test lint bench tables clean FORCE
+.PHONY: help demo test test-processors lint bench tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile
 	@echo 'Options: ARGS="..." is passed on; PYTHON=python3.13 runs in .venv-python3.13.'
 
 demo: $(VENV)/.installed-examples ## Train a small network on the digits: make demo ARGS="--epochs 3"
@@ -20,6 +20,19 @@ demo: $(VENV)/.installed-examples ## Train a small network on the digits: make d
 
 test: $(VENV)/.installed-test ## Run the tests: make test ARGS="-k adam"
 	$(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+
+# Vector instructions, threads and devices: each with each number of threads. XLA has no float16 below
+# AVX, and takes the widest that there is where the processor has no AVX-512.
+PROCESSORS := AVX:1:8 AVX:2:1 AVX2:1:1 AVX2:2:2 AVX512:1:2 AVX512:2:8
+
+test-processors: $(VENV)/.installed-test ## Run the tests of numbers as on other processors (long)
+	@for processor in $(PROCESSORS); do \
+	  IFS=: read -r isa threads devices <<<$$processor; \
+	  echo "== $$isa, threads: $$threads, devices: $$devices"; \
+	  PJRT_NPROC=$$threads \
+	  XLA_FLAGS="--xla_cpu_max_isa=$$isa --xla_force_host_platform_device_count=$$devices" \
+	  $(PY) -m pytest -m numeric -n auto --maxprocesses 8 --dist loadgroup $(ARGS) || exit 1; \
+	done
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(PY) -m ruff check .

@@ -7,6 +7,8 @@ import pytest
 
 import gradxform as gx
 
+pytestmark = pytest.mark.numeric
+
 ASSIGNING = {
     "proximal_sgd": gx.proximal_sgd(0.1, l1=2.0),
     "proximal_adagrad": gx.proximal_adagrad(0.3, l1=2.0),

@@ -13,6 +13,8 @@ from tests import references as ref
 from tests.catalogue.base import gradients, matrix
 from tests.references import as_tree
 
+pytestmark = pytest.mark.numeric
+
 FIRST = 4  # the global step of the first update
 RATE = tf1.exponential_decay(0.5, decay_steps=3, decay_rate=0.6)
 

@@ -11,6 +11,8 @@ from tests import references as ref
 from tests.references import as_tree, tables
 from tests.test_doors import DOORS, FIRST, HAT, RATE, clipped, down, rate
 
+pytestmark = pytest.mark.numeric
+
 N = 7  # rows of the table
 FADING = keras.InverseTimeDecay(0.1, 2, 1.0)
 

@@ -11,6 +11,8 @@ import pytest
 import gradxform as gx
 from gradxform import compat
 
+pytestmark = pytest.mark.numeric
+
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 ROWS = [
     row | {"npz": GOLDEN / kind / row["npz"]}

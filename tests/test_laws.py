@@ -3,10 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import gradxform as gx
+
+pytestmark = pytest.mark.numeric
 
 finite = st.floats(-100, 100, width=32, allow_subnormal=False)
 arrays = hnp.arrays(np.float32, st.sampled_from([(3,), (2, 2), ()]), elements=finite)

@@ -11,6 +11,8 @@ import pytest
 import gradxform as gx
 from tests import references as ref
 
+pytestmark = pytest.mark.numeric
+
 N, D, BATCH, STEPS = 9, 3, 6, 12
 # What users get, and tests do not: without it, a root is not the same in every place of an array.
 OPTIMIZED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}

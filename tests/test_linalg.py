@@ -12,6 +12,8 @@ import pytest
 from gradxform import linalg
 from tests import references as ref
 
+pytestmark = pytest.mark.numeric
+
 power = jax.jit(linalg.symmetric_power)
 square_root = jax.jit(linalg.square_root)
 inverse_root = jax.jit(linalg.inverse_root, static_argnums=1)

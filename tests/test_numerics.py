@@ -7,6 +7,8 @@ import pytest
 
 import gradxform as gx
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("dtype", ["int32", "int8", "uint8", "uint32", "float32", "bfloat16"])
 def test_a_count_stops_at_the_largest_of_its_dtype(dtype):

@@ -10,6 +10,8 @@ import pytest
 
 import gradxform as gx
 
+pytestmark = pytest.mark.numeric
+
 STEPS = 30
 FALLING = gx.linear_schedule(0.5, 0.1, 20)
 RISING = gx.linear_schedule(0.0, 0.9, 20)

@@ -10,6 +10,8 @@ from optax import contrib
 import gradxform as gx
 from tests import references as ref
 
+pytestmark = pytest.mark.numeric
+
 STEPS = 30
 LEAVES = {"w": (5, 3), "k": (2, 3, 4), "b": (3,), "s": ()}
 FALLING = gx.linear_schedule(0.1, 0.01, 20)

@@ -15,6 +15,8 @@ import pytest
 import gradxform as gx
 from gradxform.transforms.adam_kin import _rectified
 
+pytestmark = pytest.mark.numeric
+
 STEPS = 30
 LR = gx.cosine_decay_schedule(0.2, STEPS, alpha=0.1)
 

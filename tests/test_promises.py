@@ -11,6 +11,8 @@ import gradxform as gx
 from gradxform.chunks import chunked
 from tests.catalogue import OPTIMIZERS, gradients, params
 
+pytestmark = pytest.mark.numeric
+
 
 def test_global_norm_does_not_saturate():
     leaf = jnp.full((100,), 0.1, jnp.bfloat16)  # norm 1

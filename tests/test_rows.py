@@ -12,6 +12,8 @@ from flax.training import train_state
 import gradxform as gx
 from gradxform.sparse import RowSparse
 
+pytestmark = pytest.mark.numeric
+
 N, D = 12, 3
 TOUCHED = np.asarray([0, 2, 5, 7])
 REST = np.setdiff1d(np.arange(N), TOUCHED)

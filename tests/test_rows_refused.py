@@ -7,6 +7,8 @@ import pytest
 
 import gradxform as gx
 
+pytestmark = pytest.mark.numeric
+
 
 class SumState(NamedTuple):
     total: gx.Slot

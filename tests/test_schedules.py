@@ -14,6 +14,8 @@ import pytest
 
 import gradxform as gx
 
+pytestmark = pytest.mark.numeric
+
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "schedules"
 STEPS = np.arange(131)
 

@@ -20,6 +20,8 @@ from gradxform.masks import path_matches
 from gradxform.rowsparse import RowSparse
 from gradxform.sparse.gradient import grad, value_and_grad
 
+pytestmark = pytest.mark.numeric
+
 is_rows = functools.partial(lambda kind, x: isinstance(x, kind), RowSparse)
 IDS = jnp.array([[1, 2, 1], [0, 6, -1]])
 ODD = jnp.array([9, -9, 3, -1, 7, -7, -8])  # of 7 rows; some out of range
@@ -701,11 +703,13 @@ def in_shards(loss, mixed="error", axes=(4,), params=params, **specs):
     return jax.jit(jax.shard_map(both, mesh=mesh(*axes), **specs))(params(), jnp.arange(8) % 5)
 
 
+@pytest.mark.usefixtures("eight_devices")
 @pytest.mark.parametrize("loss", [curved_here, joint])
 def test_in_shard_map_rows_are_joined_where_gradients_are_summed(loss):
     close(*in_shards(loss, in_specs=(P(), P("x")), out_specs=P()), 1e-5)
 
 
+@pytest.mark.usefixtures("eight_devices")
 @pytest.mark.parametrize("mixed", ["dense", "error"])
 def test_in_shard_map_of_tables_split_by_columns(mixed):
     def loss(p, ids):
@@ -719,6 +723,7 @@ def test_in_shard_map_of_tables_split_by_columns(mixed):
     close(*in_shards(loss, mixed, (4, 2), wide, **specs), 1e-5)
 
 
+@pytest.mark.usefixtures("eight_devices")
 def test_in_shard_map_without_types_of_variation_rows_stay_local():
     def loss(p, ids):
         return sq(p["t"][ids] @ p["w"])
@@ -726,6 +731,7 @@ def test_in_shard_map_without_types_of_variation_rows_stay_local():
     close(*in_shards(loss, in_specs=(P(), P("x")), out_specs=P("x"), check_vma=False), 1e-5)
 
 
+@pytest.mark.usefixtures("eight_devices")
 def test_the_rows_leave_a_shard_map():
     def loss(p, ids):
         return sq(p["t"][ids])
@@ -736,6 +742,7 @@ def test_the_rows_leave_a_shard_map():
     assert sorted(ours["t"].indices.tolist()) == [0, 0, 1, 1, 2, 2, 3, 4]
 
 
+@pytest.mark.usefixtures("eight_devices")
 def test_sharded_tables():
     def loss(p):
         return sq(p["t"][ids] @ p["w"])
@@ -746,6 +753,7 @@ def test_sharded_tables():
     beside(loss, {"t": jax.device_put(p["t"], split), "w": p["w"]}, tol=1e-5)
 
 
+@pytest.mark.usefixtures("eight_devices")
 def test_a_mesh_with_explicit_axes():
     explicit = jax.make_mesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
     with jax.set_mesh(explicit):

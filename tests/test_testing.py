@@ -31,6 +31,8 @@ from tests.broken import (
 )
 from tests.environment import limit
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("row", BROKEN, ids=lambda row: type(row[0]).__name__)
 def test_a_broken_promise_is_found_at_its_leaf(row):

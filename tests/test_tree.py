@@ -31,6 +31,8 @@ from gradxform.wrappers.guard import apply_if_finite, skip_not_finite
 from gradxform.wrappers.select import masked, partition
 from gradxform.wrappers.tune import inject_hyperparams
 
+pytestmark = pytest.mark.numeric
+
 NAMES = [n for n in dir(optax.tree) if callable(getattr(optax.tree, n)) and n[0] != "_"]
 
 
