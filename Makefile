@@ -27,10 +27,9 @@ PROCESSORS := AVX:1:8 AVX:2:1 AVX2:1:1 AVX2:2:2 AVX512:1:2 AVX512:2:8
 
 test-processors: $(VENV)/.installed-test ## Run the tests of numbers as on other processors (long)
 	@for processor in $(PROCESSORS); do \
-	  IFS=: read -r isa threads devices <<<$$processor; \
-	  echo "== $$isa, threads: $$threads, devices: $$devices"; \
-	  PJRT_NPROC=$$threads \
-	  XLA_FLAGS="--xla_cpu_max_isa=$$isa --xla_force_host_platform_device_count=$$devices" \
+	  set -- $$(echo $$processor | tr : ' '); echo "== $$1, $$2 thread(s), $$3 device(s)"; \
+	  PJRT_NPROC=$$2 \
+	  XLA_FLAGS="--xla_cpu_max_isa=$$1 --xla_force_host_platform_device_count=$$3" \
 	  $(PY) -m pytest -m numeric -n auto --maxprocesses 8 --dist loadgroup $(ARGS) || exit 1; \
 	done
 
