@@ -47,7 +47,7 @@ def test_without_regularization_a_proximal_step_is_the_plain_one():
     ):
         a, _ = proximal.update(grads, proximal.init(params), params)
         b, _ = plain.update(grads, plain.init(params), params)
-        np.testing.assert_allclose(a["w"], b["w"], rtol=0, atol=2e-7)
+        np.testing.assert_allclose(a["w"], b["w"], rtol=0, atol=1e-6)
 
 
 def test_ftrl_with_a_fixed_rate_and_no_regularization_is_descent_from_zero():

@@ -199,9 +199,9 @@ def test_moves_the_rows_that_the_original_moves(name):
     assert not all(kept) if changes else all(kept)
     # Without jit it is the same.
     eager, eager_state = tx.update(few, state, tree)
-    np.testing.assert_allclose(gx.apply_updates(tree, eager)["w"], moved, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(gx.apply_updates(tree, eager)["w"], moved, rtol=1e-5, atol=1e-6)
     for ours, theirs in zip(of_rows(after), of_rows(eager_state), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -348,7 +348,7 @@ def test_shampoo_makes_arrays_of_other_rows(kwargs):
     for ours, theirs in zip(
         jax.tree.leaves((found, state)), jax.tree.leaves((expected, same)), strict=True
     ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("decay", [0.9, lambda T: T / T])

@@ -136,7 +136,7 @@ def test_scans_and_runs_in_donated_buffers():
         params, state = step(params, state, batch)
         assert all(x.is_deleted() for x in given)
     together, _ = scanned(tx, table(), *batches())
-    np.testing.assert_allclose(params, together, rtol=1e-6)
+    np.testing.assert_allclose(params, together, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["lazy_adam catching up", "rowwise_adagrad"])
@@ -169,7 +169,7 @@ def test_a_mask_keeps_a_table_from_decaying():
     ours, _ = tx.update(grads, tx.init(params), params)
     theirs, _ = plain.update(grads, plain.init(params), params)
     np.testing.assert_array_equal(ours["table"].to_dense(), theirs["table"].to_dense())
-    np.testing.assert_allclose(ours["dense"], theirs["dense"] - 0.05, rtol=1e-6)
+    np.testing.assert_allclose(ours["dense"], theirs["dense"] - 0.05, rtol=1e-6, atol=1e-6)
 
 
 def test_hyperparameters_can_be_injected_and_changed():
@@ -312,7 +312,7 @@ def test_coasting_is_exact_for_one_missed_step_and_close_for_more():
     coarse = gx.scale_by_adam_catching_up(0.9, 0.99, 1e-2, 1e-3)
     tx = gx.scale_by_adam_catching_up()
     for last, rtol in ((1, 0.14), (10, 0.02), (30, 0.003)):
-        for part, k, allowed in ((coarse, 1, 1e-6), (tx, 3, rtol), (tx, 100, rtol)):
+        for part, k, allowed in ((coarse, 1, 1e-5), (tx, 3, rtol), (tx, 100, rtol)):
             updates, _ = caught(part, *PAST, last, last + k + 1)
             total, _, _ = missed(part, *PAST, last, last + k + 1)
             np.testing.assert_allclose(updates[0], total, rtol=allowed)
@@ -326,7 +326,7 @@ def test_a_row_touched_at_every_step_is_that_of_adam():
         g = jnp.resize(values, (N, D))
         updates, state = ours.update(g, state)
         expected, their_state = theirs.update(g, their_state)
-        np.testing.assert_allclose(updates, expected, rtol=3e-7)
+        np.testing.assert_allclose(updates, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_row_never_touched_before_has_nothing_to_make_up_for():
@@ -337,5 +337,5 @@ def test_a_row_never_touched_before_has_nothing_to_make_up_for():
     g = gx.RowSparse([0], jnp.ones((1, D)), N)
     updates, state = tx.update(g, state, table())
     expected, _ = plain.update(g, plain_state, table())
-    np.testing.assert_allclose(updates.values, expected.values, rtol=1e-6)
+    np.testing.assert_allclose(updates.values, expected.values, rtol=1e-5)
     assert state[0].last_touched[0] == STEPS + 1

@@ -264,7 +264,7 @@ def test_shampoo_decomposes_when_roots_are_due_only():
 def test_a_scalar_is_a_vector_of_one_entry_to_shampoo():
     path, _ = walk(gx.shampoo(gbar_decay=0.5), {"s": ()})
     as_vector, _ = walk(gx.shampoo(gbar_decay=0.5), {"s": (1,)})
-    np.testing.assert_allclose(path["s"], as_vector["s"][:, 0], rtol=1e-6)
+    np.testing.assert_allclose(path["s"], as_vector["s"][:, 0], rtol=1e-5, atol=1e-6)
 
 
 GGT = {

@@ -171,7 +171,7 @@ class TestMultiSteps:
         out, state = self.run(guarded, [good[0], bad, *good], tree)
         clean, _ = self.run(gx.MultiSteps(gx.adam(0.1), 2), good, tree)
         assert not np.any(out[1]["w"])
-        np.testing.assert_allclose(out[3]["w"], clean[1]["w"], rtol=1e-6)
+        np.testing.assert_allclose(out[3]["w"], clean[1]["w"], rtol=1e-5, atol=1e-6)
         assert np.all(np.isfinite(state.acc_grads["w"]))
 
     def test_it_has_optaxs_fields(self):

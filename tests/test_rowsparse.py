@@ -74,9 +74,9 @@ def test_an_array_plus_rows_is_an_array(array):
     rows = made([3, 1, 3, N])
     for total in (array + rows, rows + array, jax.jit(lambda a, r: a + r)(array, rows)):
         assert isinstance(total, jax.Array)
-        np.testing.assert_allclose(total, 1 + dense(rows), rtol=1e-6)
-    np.testing.assert_allclose(array - rows, 1 - dense(rows), rtol=1e-6)
-    np.testing.assert_allclose(rows - array, dense(rows) - 1, rtol=1e-6)
+        np.testing.assert_allclose(total, 1 + dense(rows), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(array - rows, 1 - dense(rows), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(rows - array, dense(rows) - 1, rtol=1e-6, atol=1e-6)
 
 
 def test_adding_to_a_donated_array_copies_nothing_of_its_size():

@@ -61,7 +61,7 @@ def same(got, want, **tolerance):
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         assert jnp.asarray(a).dtype == jnp.asarray(b).dtype
         a, b = (np.asarray(x).astype(np.complex128) for x in (a, b))
-        np.testing.assert_allclose(a, b, **({"rtol": 1e-6, "atol": 1e-7} | tolerance))
+        np.testing.assert_allclose(a, b, **({"rtol": 1e-6, "atol": 1e-6} | tolerance))
 
 
 CALLS = {
