@@ -334,7 +334,7 @@ BROKEN = [
     (
         looks_further_than_it_says(),
         "looks_no_further_than_it_says",
-        "updates['b']",
+        "updates['a']",
         "for a locality of 'entry'",
         "a change of another entry",
     ),

@@ -92,4 +92,5 @@ def _differing(
             if near[locality]:
                 differs[region] = False
         if np.any(differs):
-            yield f"{('updates', 'state')[where[0].idx]}{jax.tree_util.keystr(where[1:])}"
+            name, rest = (("updates", where[2:]), ("state", where[1:]))[where[0].idx]
+            yield name + jax.tree_util.keystr(rest)
