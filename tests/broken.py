@@ -336,7 +336,7 @@ BROKEN = [
         "looks_no_further_than_it_says",
         "updates['a']",
         "for a locality of 'entry'",
-        "a change of another entry",
+        "where another entry is another number",
     ),
     (reads_params_unasked(), ASKS, "", "which part needs the parameters", "TypeError"),
     (silent_without_params(), ASKS, "updates['a']", "with parameters", "8 of 8"),
