@@ -68,6 +68,7 @@ TRANSFORMS: dict[str, Case] = {
         gx.scale_by_amsgrad(0.8, 0.9, 0.1, 0.2), ref.amsgrad(0.8, 0.9, 0.1, eps_root=0.2)
     ),
     "scale_by_rms": Case(gx.scale_by_rms(), ref.rms(0.9, 1e-8)),
+    "scale_by_rms/eps": Case(gx.scale_by_rms(0.8, 0.1), ref.rms(0.8, 0.1)),
     "scale_by_rms/outside": Case(
         gx.scale_by_rms(0.95, 1e-3, 1.0, eps_in_sqrt=False), ref.rms(0.95, 1e-3, 1.0, False)
     ),
@@ -82,6 +83,7 @@ TRANSFORMS: dict[str, Case] = {
         huge_ok=False,
     ),
     "scale_by_rss": Case(gx.scale_by_rss(), ref.adagrad(0.1, 1e-7)),
+    "scale_by_rss/eps": Case(gx.scale_by_rss(0.1, 0.2), ref.adagrad(0.1, 0.2)),
     "scale_by_rss/from zero": Case(gx.scale_by_rss(0.0, 0.0), ref.adagrad(0.0, 0.0)),
     "scale_by_sign": Case(gx.scale_by_sign(), ref.sign),
     "scale_by_lion": Case(gx.scale_by_lion(), ref.lion(0.9, 0.99)),

@@ -18,6 +18,7 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_adadelta": Case(gx.scale_by_adadelta(), ref.adadelta(0.9, 1e-6)),
     "scale_by_adadelta/eps": Case(gx.scale_by_adadelta(0.5, 0.1), ref.adadelta(0.5, 0.1)),
     "scale_by_adamax": Case(gx.scale_by_adamax(), ref.adamax(0.9, 0.999, 1e-8)),
+    "scale_by_adamax/eps": Case(gx.scale_by_adamax(0.8, 0.5, 0.1), ref.adamax(0.8, 0.5, 0.1)),
     "scale_by_adamax/outside": Case(
         gx.scale_by_adamax(0.8, 0.5, 0.1, eps_in_max=False), ref.adamax(0.8, 0.5, 0.1, False)
     ),
