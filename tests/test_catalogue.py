@@ -111,11 +111,14 @@ def is_seen(name, at, default):
 
 # What these exchange is seen with several replicas, in tests/test_distributed*.py.
 DISTRIBUTED = "gradxform.distributed"
-# What no row can show, and why.
-UNSEEN: dict[str, str] = {}
-
 NUMBERS = [
-    pytest.param(cls, at, default, id=".".join(map(str, (cls.__name__, *at))))
+    pytest.param(
+        cls,
+        at,
+        default,
+        id=".".join(map(str, (cls.__name__, *at))),
+        marks=pytest.mark.xdist_group(cls.__name__),  # one process compiles its rows once
+    )
     for cls in dict.fromkeys(REGISTRY.values())
     if isinstance(cls, type) and issubclass(cls, Transform) and ":" not in cls.registered_name
     if not cls.__module__.startswith(DISTRIBUTED)
