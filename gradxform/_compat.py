@@ -131,10 +131,33 @@ def is_inexact(x: Any) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jnp.inexact)
 
 
-def varying(aval: Any) -> frozenset[str]:
-    """Return the mesh axes of an enclosing `shard_map` over which an array varies."""
-    kind = getattr(aval, "manual_axis_type", None)
-    return frozenset(getattr(kind, "varying", None) or getattr(aval, "vma", None) or ())
+def varying(kind: Any) -> frozenset[str]:
+    """Return the mesh axes of an enclosing `shard_map` along which an array of this type varies.
+
+    As far as JAX keeps account of it. The only place that asks.
+    """
+    found = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
+    return frozenset(found or getattr(kind, "vma", None) or ())
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """Return the mesh axes of an enclosing `shard_map` along which `x` may differ."""
+    return varying(jax.typeof(x))
+
+
+def knows_what_varies(axis: str) -> bool:
+    """Whether JAX keeps account here of what differs along the axis (`check_vma=True`).
+
+    Raises:
+      NameError: if the axis is not bound.
+    """
+    return axis in varying_axes(jax.lax.axis_index(axis))
+
+
+def marked(x: Any, axes: Iterable[str]) -> Any:
+    """Return `x` marked as what may differ along mesh axes of which JAX keeps account."""
+    missing = tuple(sorted(frozenset(axes) - varying_axes(x)))
+    return jax.lax.pcast(x, missing, to="varying") if missing else x
 
 
 def zeros_of(aval: Any, lengths: tuple[int, ...] = ()) -> jax.Array:
@@ -147,15 +170,34 @@ def zeros_of(aval: Any, lengths: tuple[int, ...] = ()) -> jax.Array:
     else:
         place = None
     zeros = jnp.zeros((*lengths, *aval.shape), aval.dtype, device=place)
-    axes = tuple(sorted(varying(aval)))
-    return jax.lax.pcast(zeros, axes, to="varying") if axes else zeros
+    return marked(zeros, varying(aval))
 
 
 def gathered(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """Return the `x` of all devices along mesh `axes`, joined along the first axis."""
-    alike = tuple(sorted(set(axes) - varying(jax.typeof(x))))
-    x = jax.lax.pcast(x, alike, to="varying") if alike else x
-    return jax.lax.all_gather(x, axes, tiled=True, to="invarying")
+    return jax.lax.all_gather(marked(x, axes), axes, tiled=True, to="invarying")
+
+
+# What names an axis and sends nothing along it.
+_SILENT = {"axis_index", "pvary", "pcast"}
+
+
+def collective_axes(jaxpr: Any) -> set[str]:
+    """Return the named axes along which a jaxpr, or one that it runs, exchanges something.
+
+    But for those that it binds itself.
+    """
+    found = set()
+    for eqn in opened(jaxpr)[0].eqns:
+        inner = {name for _, one in jaxprs_of(eqn) for name in collective_axes(one)}
+        names = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+        names = set(names if isinstance(names, tuple | list) else (names,))
+        names |= set(getattr(eqn.params.get("mesh"), "axis_names", ()))
+        if jaxprs_of(eqn):  # a map over axes, of which there is none outside
+            found |= inner - names
+        elif eqn.primitive.name not in _SILENT:
+            found |= {name for name in names if isinstance(name, str)}
+    return found
 
 
 # ------------------------------------------------------------------------------ lines of programs
@@ -192,20 +234,9 @@ def is_library_function(jaxpr: Any) -> bool:
     return file is None or _is_library(file)
 
 
-def varying_axes(x: Any) -> frozenset[str]:
-    """Return the mesh axes along which `x` may differ, as far as JAX keeps account of it."""
-    kind = getattr(jax.typeof(x), "manual_axis_type", None)
-    return frozenset(getattr(kind, "varying", ()))
-
-
 def varying_like(new: Any, old: Any) -> Any:
     """Return `new` marked to differ between devices where the same leaf of `old` may."""
-
-    def mark(n: Any, o: Any) -> Any:
-        missing = tuple(sorted(varying_axes(o) - varying_axes(n)))
-        return jax.lax.pcast(n, missing, to="varying") if missing else n
-
-    return jax.tree.map(mark, new, old)
+    return jax.tree.map(lambda n, o: marked(n, varying_axes(o)), new, old)
 
 
 def settled(turn: Callable[[Any], Any], carry: Any, others: Any) -> Any:

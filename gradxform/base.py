@@ -8,9 +8,10 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 import jax
 
-from gradxform import rows, trees
+from gradxform import lift, rows, trees
 from gradxform.content import parts_of
 from gradxform.errors import name_of, shown
+from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.registry import REGISTRY, value
 from gradxform.running import accepted, check_names, routed, run_rules
 from gradxform.types import OptState, Params, PyTree, SupportsTransform, Updates
@@ -144,6 +145,42 @@ class Transform(Value, abc.ABC):
     # Whether all that is asked of the whole tree are sums that are right for shards too, such as
     # `lift.sum_of_squares` (see `shards.py`).
     asks_for_sums: ClassVar[bool] = False
+    # The mesh axes between whose devices `update` itself exchanges something. Who runs it under a
+    # condition has the condition agreed on along them first.
+    exchanges: Any = ()
+    # For each transform that it holds the field that has it, and the field of the state that has
+    # that one's state.
+    holds: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # Slots that are copies of the parameters, and move with them whoever moves them.
+    follows: ClassVar[tuple[str, ...]] = ()
+    # Whether its steps lead to a place that does not depend on where the parameters are.
+    undoes_moves: ClassVar[bool] = False
+
+    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+        """Return the state after something else has moved the parameters.
+
+        An average over replicas, for one, calls it, so that the next step does not undo the move.
+        By default the slots named by `follows` move by as much, and the transforms named by `holds`
+        are told.
+
+        Args:
+          state: the state after the last update.
+          old: the parameters after the last update.
+          new: where they are now, as `old` with a hole for what the transform does not see.
+        """
+        for field, its_state in self.holds:
+            told = tell_moved(getattr(self, field), getattr(state, its_state), old, new)
+            state = state._replace(**{its_state: told})
+        if not self.follows:
+            return state
+        news, treedef = jax.tree.flatten(new)
+        what = "the parameters had"
+        olds = trees.align(self, new, treedef, old, what).leaves()
+        changed = {}
+        for k in self.follows:
+            slot = trees.align(self, new, treedef, getattr(state, k), f"the state's {k} has")
+            changed[k] = slot.rebuilt(lift.map_rows(carried, [slot.leaves(), olds, news]))
+        return state._replace(**changed)
 
     # A transform is also the pair of its two functions, as Optax's named tuples are.
     _fields: ClassVar[tuple[str, ...]] = ("init", "update")
@@ -341,6 +378,20 @@ def _transforms_in(x: Any) -> Iterator[Any]:
 
 def _is_transform(x: Any) -> bool:
     return isinstance(x, SupportsTransform) and not isinstance(x, type)
+
+
+def tell_moved(tx: Any, state: OptState, old: Params, new: Params) -> OptState:
+    """Return the state of any accepted object after something else has moved the parameters."""
+    return tx.moved(state, old, new) if isinstance(tx, Transform) else state
+
+
+def carried(slot: Any, old: Any, new: Any) -> Any:
+    """Return a copy of a parameter, moved by as much as the parameter was.
+
+    Not put where the parameter is: what a copy of more bits knows better, it goes on knowing.
+    """
+    wide = at_least_float32(promote(slot.dtype, new.dtype))
+    return cast(cast(slot, wide) + (cast(new, wide) - cast(old, wide)), slot.dtype)
 
 
 def check_transform(part: Any, tx: Any, what: str) -> None:

@@ -68,6 +68,11 @@ class model_average(Exchanging):
 
     state_kind = ModelAverageState
 
+    @property
+    def moves_copies(self) -> bool:
+        """Whether copies are averaged too, being floating arrays of the inner state."""
+        return self.average_state
+
     def __post_init__(self):
         super().__post_init__()
         at_least(self, 1, "period")

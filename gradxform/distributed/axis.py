@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import trees
+from gradxform import _compat, trees
 from gradxform._compat import varying_axes
 from gradxform.errors import name_of, shown
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import Array, PyTree
+from gradxform.wrappers import agreeing
 
 Axes = str | tuple[str, ...]
 
@@ -43,15 +44,7 @@ def check_axis_name(part: Any, field: str = "axis") -> None:
 
 def check_bound(part: Any, axis: Axes) -> None:
     """Require the axis to exist where this is traced."""
-    for name in axis_names(axis):
-        try:
-            lax.axis_index(name)
-        except NameError:
-            raise NameError(
-                f"{name_of(part)}: the axis {name!r} is not bound here. Call it inside shard_map, "
-                f"pmap or vmap with that axis name, or wrap the step with "
-                f"gradxform.distributed.Replicas({name!r}).wrap(step)."
-            ) from None
+    agreeing.check_bound(part, axis_names(axis))
 
 
 def size_of(axis: Axes) -> int:
@@ -64,7 +57,7 @@ def size_of(axis: Axes) -> int:
 
 def knows_what_varies(axis: Axes) -> bool:
     """Whether JAX keeps account here of what differs along the axis (`check_vma=True`)."""
-    return any(name in varying_axes(lax.axis_index(name)) for name in axis_names(axis))
+    return any(map(_compat.knows_what_varies, axis_names(axis)))
 
 
 def varies(x: Any, axis: Axes) -> bool:
@@ -76,14 +69,8 @@ def varies(x: Any, axis: Axes) -> bool:
 
 def as_varying(tree: PyTree, axis: Axes) -> PyTree:
     """Return the tree marked as what may differ along the axis, where JAX keeps account of it."""
-    if not knows_what_varies(axis):
-        return tree
-
-    def mark(x):
-        missing = tuple(n for n in axis_names(axis) if n not in varying_axes(x))
-        return lax.pcast(x, missing, to="varying") if missing else x
-
-    return jax.tree.map(mark, tree)
+    known = [name for name in axis_names(axis) if _compat.knows_what_varies(name)]
+    return jax.tree.map(lambda x: _compat.marked(x, known), tree) if known else tree
 
 
 def local_view(params: PyTree, axis: Axes) -> PyTree:

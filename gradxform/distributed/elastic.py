@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import lift, trees
+from gradxform import lift, rows, trees
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, transform
 from gradxform.distributed.axis import as_varying, axis_names, psum, size_of, tree_pmean
@@ -96,6 +96,7 @@ class elastic_average(Exchanging):
     order: Choice = field(default="simultaneous", kw_only=True)
 
     state_kind = ElasticAverageState
+    undoes_moves = True  # pulls towards its centre
 
     def __post_init__(self):
         super().__post_init__()
@@ -132,6 +133,7 @@ class elastic_average(Exchanging):
             rho = self._rate() / typing.cast(float, self.learning_rate)
         if isinstance(rho, float) and not rho:
             return updates
+        rows.refuse(self, updates, "pulls every row towards the centre with rho > 0")
         gs, treedef = jax.tree.flatten(updates)
         ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
         old = state.local_center
@@ -218,6 +220,7 @@ class agn(Exchanging):
     order: Choice = field(default="mean", kw_only=True)
 
     state_kind = AgnState
+    undoes_moves = True  # goes to its centre
 
     def __post_init__(self):
         super().__post_init__()
@@ -241,6 +244,7 @@ class agn(Exchanging):
 
     def stepped(self, updates, state):
         """Return the state with the gradient added to the sum."""
+        rows.refuse(self, updates, "adds gradients up in arrays")
         treedef = jax.tree.structure(updates)
         accs = trees.align(self, updates, treedef, state.acc, "the state's acc has")
         added = lift.map_rows(_added, [accs.leaves(), jax.tree.leaves(updates)], 1.0)

@@ -13,12 +13,14 @@ from jax import lax
 
 from gradxform import trees
 from gradxform.apply import apply_updates
-from gradxform.base import Transform, call_update, check_transform
+from gradxform.base import Transform, call_update, check_transform, tell_moved
 from gradxform.distributed.axis import as_varying, check_axis_name, check_bound, require_local
+from gradxform.distributed.everywhere import is_shared
 from gradxform.errors import name_of, shown
 from gradxform.numerics import at_least_float32, cast, promote, safe_increment
 from gradxform.running import check_state
 from gradxform.types import Array, PyTree
+from gradxform.wrappers.parts import check_movable
 
 
 class Exchanging(Transform, abc.ABC):
@@ -32,11 +34,22 @@ class Exchanging(Transform, abc.ABC):
     axis: str
     state_kind: Any  # the class of the state
 
+    inner_axes: tuple[str, ...] = ()
+
     locality = "tree"
+    holds = (("inner", "inner"),)
+    # Whether an exchange moves the copies of the parameters in the inner state by itself.
+    moves_copies: bool = False
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
         check_axis_name(self)
+        check_movable(self, self.inner)
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The axis, and those inside of a replica that share its exchange."""
+        return self.axis, *self.inner_axes
 
     # ------------------------------------------------------------------ what a wrapper says itself
 
@@ -83,11 +96,10 @@ class Exchanging(Transform, abc.ABC):
 
         def as_updates(change):
             def changed(u, state):
-                moved, state = change(apply_updates(params, u), state)
+                moved, state = change(u, apply_updates(params, u), state)
                 us, treedef = jax.tree.flatten(u)
-                what = "the parameters have"
                 news, olds = (
-                    trees.align(self, u, treedef, x, what).leaves() for x in (moved, params)
+                    trees.align(self, u, treedef, x, _HAVE).leaves() for x in (moved, params)
                 )
                 parts = [_difference(*leaf) for leaf in zip(news, olds, us, strict=True)]
                 return jax.tree.unflatten(treedef, parts), state
@@ -113,14 +125,7 @@ class Exchanging(Transform, abc.ABC):
         u, state = self._local(grads, state, params, sync, extra)
 
         def assigned(change):
-            def changed(moved, state):
-                met, state = change(moved, state)
-                treedef = jax.tree.structure(u)  # where it has a hole, the parameter stays
-                news = trees.align(self, u, treedef, met, "the parameters have").leaves()
-                kept = trees.align(self, u, treedef, params, "the parameters have")
-                return kept.rebuilt(news), state
-
-            return changed
+            return lambda params, state: change(u, params, state)
 
         return self._exchanged(assigned, apply_updates(params, u), state, sync, extra)
 
@@ -140,7 +145,7 @@ class Exchanging(Transform, abc.ABC):
         check_state(self, state, self.state_kind)
         check_bound(self, self.axis)
         require_local(self, updates, self.axis)
-        ps = trees.align(self, updates, trees.structure(updates), params, "the parameters have")
+        ps = trees.align(self, updates, trees.structure(updates), params, _HAVE)
         trees.check_like(self, updates, ps.leaves(), "the parameter has")
         g = self.gradient(updates, state, params)
         u, inner = call_update(self.inner, g, state.inner, params, extra)
@@ -151,10 +156,25 @@ class Exchanging(Transform, abc.ABC):
         self, form: Any, tree: PyTree, state: Any, sync: Any, extra: dict[str, Any]
     ) -> tuple[PyTree, Any]:
         """Return updates or parameters, and the state, after what is due at this step."""
-        meet = form(lambda params, state: self.exchange(params, state, extra))
+        meet = self._told(lambda params, state: self.exchange(params, state, extra))
         due = self.due(state.schedule_step) if sync is None else sync
-        made = self._if(due, meet, tree, state)
-        return self._if(self.lands(made[1].schedule_step), form(self.land), *made)
+        made = self._if(due, form(meet), tree, state)
+        lands = self.lands(made[1].schedule_step)
+        return self._if(lands, form(self._told(self.land)), *made)
+
+    def _told(self, change: Any) -> Any:
+        """Return `change` so that the inner transform knows of it where it moves parameters."""
+
+        def told(u: PyTree, old: PyTree, state: Any) -> tuple[PyTree, Any]:
+            new, state = change(old, state)
+            treedef = trees.structure(u)  # where it has a hole, the parameter stays
+            kept = trees.align(self, u, treedef, old, _HAVE)
+            new = kept.rebuilt(trees.align(self, u, treedef, new, _HAVE).leaves())
+            if not self.moves_copies:
+                state = state._replace(inner=tell_moved(self.inner, state.inner, old, new))
+            return new, state
+
+        return told
 
     def _if(self, due: Any, change: Any, tree: PyTree, state: Any) -> tuple[PyTree, Any]:
         def changed(tree, state):
@@ -169,10 +189,12 @@ class Exchanging(Transform, abc.ABC):
 
     def _varying(self, made: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
         """Mark what may differ between replicas, so that both branches are of one type."""
-        tree, state = made
-        shared = {k: getattr(state, k) for k in ("schedule_step", "global_step")}
-        marked = as_varying(state._replace(schedule_step=None, global_step=None), self.axis)
-        return as_varying(tree, self.axis), marked._replace(**shared)
+        leaves, treedef = jax.tree.flatten(made)
+        marks = zip(leaves, is_shared(made), strict=True)
+        return treedef.unflatten([x if s else as_varying(x, self.axis) for x, s in marks])
+
+
+_HAVE = "the parameters have"
 
 
 def _difference(moved: Any, p: Any, u: Any) -> Any:

@@ -95,6 +95,7 @@ class outer(Exchanging):
     inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
 
     state_kind = OuterState
+    undoes_moves = True  # goes on from its anchor
 
     def __post_init__(self):
         super().__post_init__()

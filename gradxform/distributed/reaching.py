@@ -5,7 +5,7 @@ is looked at, and may run if every operation in it is one entry by entry.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,28 +16,10 @@ from gradxform._compat import jaxprs_of, opened
 from gradxform.base import LOCALITIES, ArrayRule, Transform, farthest, locality_of
 from gradxform.errors import name_of
 from gradxform.functions import stateless, stateless_with_tree_map
-from gradxform.types import PyTree, SupportsTransform
-from gradxform.values import FrozenTree, Value, fields_of
-from gradxform.wrappers.tune import injected
+from gradxform.types import PyTree
+from gradxform.wrappers.parts import all_parts, inner_parts
 
 _LOOKS_AT = {"array": "whole arrays", "tree": "the whole tree"}
-
-
-def inner_parts(tx: Any) -> list[Any]:
-    """Return the transforms that a transform holds, in the order of its fields."""
-    if isinstance(tx, injected):
-        return [tx.at_first()]
-    return list(_held(fields_of(tx).values())) if isinstance(tx, Value) else []
-
-
-def _held(fields: Iterable[Any]) -> Iterable[Any]:
-    for x in fields:
-        if isinstance(x, FrozenTree):
-            yield from _held(x.leaves)
-        elif isinstance(x, tuple) and not hasattr(x, "_fields"):
-            yield from _held(x)
-        elif isinstance(x, SupportsTransform) and not isinstance(x, type):
-            yield x
 
 
 def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
@@ -52,7 +34,7 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
       ValueError: if one looks further.
     """
     reach, silent = "entry", []
-    for one in _all_parts(tx):
+    for one in all_parts(tx):
         inner = inner_parts(one)
         if isinstance(one, ArrayRule):
             own = rows.reach_of(one) if one.asks_for_sums else one.locality
@@ -76,12 +58,6 @@ def _says(tx: Any) -> bool:
     if not isinstance(tx, Transform) or isinstance(tx, stateless | stateless_with_tree_map):
         return False
     return any("locality" in vars(c) for c in type(tx).__mro__ if c is not Transform)
-
-
-def _all_parts(tx: Any) -> Iterable[Any]:
-    yield tx
-    for one in inner_parts(tx):
-        yield from _all_parts(one)
 
 
 def _refuse(part: Any, one: Any, why: str) -> None:

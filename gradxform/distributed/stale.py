@@ -12,6 +12,7 @@ from gradxform.numerics import as_step, safe_increment
 from gradxform.rows import merged
 from gradxform.running import check_state
 from gradxform.types import Array, PyTree
+from gradxform.wrappers.agreeing import agreed
 from gradxform.wrappers.due import update_when
 from gradxform.wrappers.guard import zero_unless
 
@@ -34,7 +35,9 @@ class drop_stale(Transform):
         else:                   u = 0, the inner state stays, and stale_counter counts it
 
     For gradients that come from elsewhere, with the step they were begun at: from a queue, or from
-    other processes (`gradxform.distributed.host`). It names no axis and exchanges nothing.
+    other processes (`gradxform.distributed.host`). It names no axis and exchanges nothing; around a
+    part that does, all replicas drop a gradient that is stale on one (`sync_replicas` takes the
+    others').
 
     Args:
       inner: the optimizer.
@@ -50,6 +53,7 @@ class drop_stale(Transform):
     staleness: int
 
     handles_rows = True
+    holds = (("inner", "inner"),)
     locality = "tree"  # one number decides on everything
 
     def __post_init__(self):
@@ -64,9 +68,9 @@ class drop_stale(Transform):
         """Return the inner updates of a fresh gradient, zeros for a stale one."""
         check_state(self, state, DropStaleState)
         fresh = state.global_step - as_step(self, "grad_step", grad_step) <= self.staleness
-        out, inner = update_when(
-            self, self.inner, fresh, merged(updates), state.inner, params, extra
-        )
+        updates = merged(updates)
+        (fresh,) = agreed(self.inner, (fresh,), updates, state.inner, params, extra)
+        out, inner = update_when(self, self.inner, fresh, updates, state.inner, params, extra)
         return zero_unless(fresh, out), DropStaleState(
             inner,
             jnp.where(fresh, safe_increment(state.global_step), state.global_step),

@@ -27,6 +27,7 @@ from gradxform.numerics import as_flag, as_step, cast, safe_increment
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
 from gradxform.types import Array, Choice, Everywhere, PyTree, Slot
+from gradxform.wrappers.agreeing import agreed
 from gradxform.wrappers.due import update_when
 
 REDUCTIONS = ("mean", "sum")
@@ -85,6 +86,12 @@ class tower(Transform):
 
     locality = "tree"
     handles_rows = True
+    holds = (("inner", "inner"),)
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The axis."""
+        return axis_names(self.axis)
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
@@ -200,6 +207,12 @@ class sync_replicas(Transform):
 
     locality = "tree"
     handles_rows = True
+    holds = (("inner", "inner"),)
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The axis."""
+        return axis_names(self.axis)
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
@@ -239,7 +252,7 @@ class sync_replicas(Transform):
           contribute: whether this replica has a gradient to offer, a boolean scalar.
           grad_step: the `global_step` when its gradient was begun, an integer scalar; by default
             the present one.
-          arrival: when it came, any scalar; wanted for count="first_r".
+          arrival: when it came, any scalar, and NaN is last; wanted for count="first_r".
           **extra: extra arguments of the inner transform.
         """
         check_state(self, state, SyncReplicasState)
@@ -255,7 +268,7 @@ class sync_replicas(Transform):
             ok = ok & self._first(ok, arrival, wanted - state.count)
         came = self._sum(ok.astype(jnp.int32))
         total = state.count + came
-        ready = total >= wanted
+        (ready,) = agreed(self.inner, (total >= wanted,), updates, state.inner, params, extra)
 
         leaves, treedef = trees.flatten(updates)
         if wanted > n and trees.has_rows(updates):
@@ -306,14 +319,12 @@ class sync_replicas(Transform):
                 f"{name_of(self)}: count='first_r' needs the extra argument 'arrival'; call "
                 "update(updates, state, params, arrival=...)."
             )
-        mine = as_varying(jnp.asarray(arrival, jnp.float32), self.axis)
-        late = jnp.where(ok, mine, jnp.inf)
-        all_of_them = lax.all_gather(late, self.axis)
-        index = lax.axis_index(self.axis)
-        before = (all_of_them < mine) | (
-            (all_of_them == mine) & (jnp.arange(all_of_them.size) < index)
-        )
-        return jnp.sum(before) < wanted
+        # In the order of what it is: of times in float32, many would be equal.
+        mine = as_varying((~ok, jnp.asarray(arrival)), self.axis)
+        unfit, came = (lax.all_gather(x, self.axis) for x in mine)
+        order = jnp.lexsort((came, unfit))  # stable: ties by index; and NaN comes last
+        place = jnp.argmax(order == lax.axis_index(self.axis))
+        return ok & (place < wanted)
 
     def _rows(self, g: RowSparse, ok: Array) -> RowSparse:
         """Return the rows of all contributions, each over the number of those that touched it."""

@@ -11,7 +11,14 @@ from jax.sharding import Mesh, PartitionSpec
 from gradxform import rows, shards, trees
 from gradxform._compat import varying_like
 from gradxform.apply import apply_updates
-from gradxform.base import Transform, call_update, check_transform, transform
+from gradxform.base import (
+    Transform,
+    call_update,
+    carried,
+    check_transform,
+    tell_moved,
+    transform,
+)
 from gradxform.distributed.axis import (
     Axes,
     axis_names,
@@ -118,6 +125,12 @@ class zero1(Transform):
 
     locality = "tree"
     handles_rows = True  # to refuse them with the reason
+    follows = ("master",)
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The axes."""
+        return axis_names(self.axes)
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
@@ -296,6 +309,25 @@ class zero1(Transform):
                 copies[i] = new
         made = Zero1State(inner, masters.rebuilt(copies))
         return treedef, done, varying_like(made, state) if knows_what_varies(self.axes) else made
+
+    def moved(self, state, old, new):
+        """Return the state with this device's copies moved as the parameters were."""
+        olds, treedef = jax.tree.flatten(old)
+        news = trees.align(self, old, treedef, new, "the parameters have").leaves()
+        masters = trees.align(self, old, treedef, state.master, "the state's master has")
+        divisions = self._divisions(old, self._sizes())
+        before, after, copies = [], [], []
+        for d, p, q, master in zip(divisions, olds, news, masters.leaves(), strict=True):
+            p, q = d.cut(jnp.asarray(p)), d.cut(jnp.asarray(q))
+            if self._master(p) is not None:
+                p, q = master, carried(master, p, q)
+                master = q
+            before.append(p)
+            after.append(q)
+            copies.append(master)
+        seen = treedef.unflatten(before), treedef.unflatten(after)
+        made = Zero1State(tell_moved(self.inner, state.inner, *seen), masters.rebuilt(copies))
+        return varying_like(made, state) if knows_what_varies(self.axes) else made
 
     def _mean(self, g: Any, division: Division) -> Array:
         """Return this device's shard of the mean gradient, in float32 or wider."""

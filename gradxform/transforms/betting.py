@@ -54,6 +54,7 @@ class scale_by_cocob(ArrayRule):
     State = COCOBState
     locality = "entry"
     needs_params = True
+    follows = ("init_particles",)
 
     def __post_init__(self):
         non_negative(self, "alpha", "eps")

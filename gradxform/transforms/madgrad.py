@@ -57,6 +57,7 @@ class scale_by_madgrad(ArrayRule):
     State = MadgradState
     locality = "entry"
     needs_params = True
+    follows = ("x0",)
 
     def __post_init__(self):
         non_negative(self, "learning_rate", "eps")

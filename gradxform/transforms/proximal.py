@@ -190,6 +190,7 @@ class step_by_dual_averaging(_Assigning):
     l2: float = 0.0
 
     State = AdagradDAState
+    undoes_moves = True
 
     def __post_init__(self):
         non_negative(self, "learning_rate", "l1", "l2")
@@ -264,6 +265,7 @@ class step_by_ftrl(_Assigning):
     beta: float = field(default=0.0, kw_only=True)
 
     State = FtrlState
+    undoes_moves = True
 
     def __post_init__(self):
         positive(self, "learning_rate")

@@ -14,6 +14,7 @@ from gradxform.errors import at_least, name_of, shown
 from gradxform.numerics import cast, promote, safe_increment
 from gradxform.running import check_state
 from gradxform.types import Array, DType, Slot
+from gradxform.wrappers.agreeing import agreed
 from gradxform.wrappers.due import update_when
 
 
@@ -61,6 +62,9 @@ class MultiSteps(Transform):
     In a donated, jitted step the inner state is updated in place and no second copy of the
     gradients is held. The update cannot be differentiated in reverse mode.
 
+    Around a part that exchanges between replicas, such as `distributed.tower`, all skip a
+    micro-batch that one of them must skip.
+
     Args:
       opt: the optimizer.
       every_k_schedule: k, at least 1, or a function of the inner optimizer's step that returns it.
@@ -82,6 +86,7 @@ class MultiSteps(Transform):
     accumulator_dtype: DType = "float32"
 
     handles_rows = True  # to refuse them with a better remedy
+    holds = (("opt", "inner_opt_state"),)
 
     def __post_init__(self):
         check_transform(self, self.opt, "opt")
@@ -175,14 +180,16 @@ class MultiSteps(Transform):
         trees.check_like(self, updates, accs.leaves(), "the state's acc_grads has")
         add = mean_so_far if self.use_grad_mean else sum_so_far
         seen = 1.0 / (state.mini_step + 1).astype(jnp.float32)
-        filled = lift.map_rows(add, [gs, accs.leaves()], seen, skip)
-
+        inner = state.inner_opt_state
         due = state.mini_step >= k - 1
-        due = due if skip is None else due & ~skip
+        if skip is None:
+            (due,) = agreed(self.opt, (due,), updates, inner, params, extra)
+        else:
+            due, kept = agreed(self.opt, (due, ~skip), updates, inner, params, extra)
+            due, skip = due & kept, ~kept
+        filled = lift.map_rows(add, [gs, accs.leaves()], seen, skip)
         mean = jax.tree.unflatten(treedef, filled)
-        out, inner_state = update_when(
-            self, self.opt, due, mean, state.inner_opt_state, params, extra
-        )
+        out, inner_state = update_when(self, self.opt, due, mean, inner, params, extra)
         both = lift.map_rows(_split, [jax.tree.leaves(out), gs, accs.leaves()], due)
         mini = jnp.where(due, 0, safe_increment(state.mini_step))
         return jax.tree.unflatten(treedef, [u for u, _ in both]), MultiStepsState(

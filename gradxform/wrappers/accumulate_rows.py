@@ -14,6 +14,7 @@ from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
 from gradxform.types import Array, DType, MaskedNode, PyTree, Size, Slot, StaticTree
 from gradxform.wrappers.accumulate import mean_so_far, sum_so_far
+from gradxform.wrappers.agreeing import agreed
 from gradxform.wrappers.due import update_when
 
 
@@ -69,6 +70,7 @@ class accumulate_rows(Transform):
     accumulator_dtype: DType = "float32"
 
     handles_rows = True
+    holds = (("opt", "inner_opt_state"),)
 
     def __post_init__(self):
         check_transform(self, self.opt, "opt")
@@ -171,16 +173,10 @@ class accumulate_rows(Transform):
             self._gathered(next(of_tables), g) if t else next(of_dense)
             for g, t in zip(gs, is_table, strict=True)
         ]
+        mean, inner = jax.tree.unflatten(treedef, mean), state.inner_opt_state
         due = state.mini_step >= self.every_k - 1
-        out, inner_state = update_when(
-            self,
-            self.opt,
-            due,
-            jax.tree.unflatten(treedef, mean),
-            state.inner_opt_state,
-            params,
-            extra,
-        )
+        (due,) = agreed(self.opt, (due,), mean, inner, params, extra)
+        out, inner_state = update_when(self, self.opt, due, mean, inner, params, extra)
         us = zip(treedef.flatten_up_to(out), gs, strict=True)
         if tables:  # the updates are zeros already where no step was due
             out = jax.tree.unflatten(treedef, [_as(u, g.dtype) for u, g in us])

@@ -6,12 +6,22 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import lift, trees
-from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.apply import apply_updates
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    locality_of,
+    tell_moved,
+    transform,
+)
 from gradxform.errors import at_least, closed_unit_interval, name_of
 from gradxform.numerics import cast, promote
 from gradxform.running import check_state
 from gradxform.transforms.shared import copied
 from gradxform.types import Array, Slot
+from gradxform.wrappers.agreeing import agreed
+from gradxform.wrappers.parts import keeps_copies
 
 
 class LookaheadState(NamedTuple):
@@ -73,7 +83,8 @@ class lookahead(Transform):
     A drop-in: with plain parameters the slow weights live in the state (`state.slow`; evaluate
     there). With a `LookaheadParams` pair, Optax's form, gradients are those of the fast parameters,
     and the updates are a pair too. To be the last part of a chain: what it emits must be applied as
-    it is.
+    it is. A fast optimizer that keeps copies of the parameters (`scale_by_madgrad`,
+    `distributed.zero1`, ...) is told how far they are pulled back.
 
     Args:
       fast_optimizer: the optimizer of the fast weights.
@@ -91,6 +102,8 @@ class lookahead(Transform):
     sync_period: int
     slow_step_size: float
     reset_state: bool = False
+
+    follows = ("slow",)
 
     def __post_init__(self):
         check_transform(self, self.fast_optimizer, "fast_optimizer")
@@ -111,6 +124,15 @@ class lookahead(Transform):
             slow=None if pair else copied(params),
         )
 
+    def moved(self, state, old, new):
+        """Return the state after something else has moved the parameters."""
+        if not _is_pair(new):
+            state = super().moved(state, old, new)
+        else:
+            old, new = old.fast, new.fast
+        told = tell_moved(self.fast_optimizer, state.fast_state, old, new)
+        return state._replace(fast_state=told)
+
     def update(self, updates, state, params=None, **extra):
         """Take a fast step, and synchronize if it is time."""
         if params is None:
@@ -129,6 +151,9 @@ class lookahead(Transform):
             self.fast_optimizer, updates, state.fast_state, fast, extra
         )
         sync = state.steps_since_sync >= self.sync_period - 1
+        if self.reset_state:  # which may be a state that replicas must change together
+            told = state.fast_state, fast, extra
+            (sync,) = agreed(self.fast_optimizer, (sync,), updates, *told)
         us, treedef = jax.tree.flatten(updates)
         ps = trees.align(self, updates, treedef, fast, "the parameters have").leaves()
         old = params.slow if pair else state.slow
@@ -136,8 +161,14 @@ class lookahead(Transform):
         pull = _pull_params if pair else _pull_state
         both = lift.map_rows(pull, [us, ps, slow.leaves()], sync, self.slow_step_size)
         new = jax.tree.unflatten(treedef, [u for u, _ in both])
+        keeps = keeps_copies(self.fast_optimizer)
+        if keeps:
+            told = apply_updates(fast, updates), apply_updates(fast, new)
+            fast_state = tell_moved(self.fast_optimizer, fast_state, *told)
         if self.reset_state:
             fresh = self.fast_optimizer.init(fast)
+            if keeps:
+                fresh = tell_moved(self.fast_optimizer, fresh, fast, apply_updates(fast, new))
             fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, fresh)
         steps = jnp.where(sync, 0, state.steps_since_sync + 1)
         if pair:

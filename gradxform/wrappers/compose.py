@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from gradxform import lift, trees
-from gradxform.base import ArrayRule, Transform, call_update, check_transform, farthest, transform
+from gradxform.base import (
+    ArrayRule,
+    Transform,
+    call_update,
+    check_transform,
+    farthest,
+    tell_moved,
+    transform,
+)
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.numerics import cast, promote
 from gradxform.rowsparse import is_row_sparse
@@ -58,6 +66,11 @@ class _Chain(Transform):
                 updates, new = call_update(run[0], updates, mine[0], params, extra)
                 done.append(new)
         return updates, _closed(self, iter(done), state)
+
+    def moved(self, state, old, new):
+        """Return the states after something else has moved the parameters."""
+        pairs = zip(self.inner(), self.split_state(state), strict=True)
+        return self.join_states([tell_moved(tx, s, old, new) for tx, s in pairs])
 
     def _runs(self, parts: Sequence[Any]) -> list[list[Any]]:
         found = self.__dict__.get("_planned")
@@ -269,6 +282,11 @@ class sum_of(Transform):
     def init(self, params):
         """Return the tuple of states."""
         return tuple(tx.init(params) for tx in self.transforms)
+
+    def moved(self, state, old, new):
+        """Return the states after something else has moved the parameters."""
+        pairs = zip(self.transforms, _as_many(self, self.transforms, state), strict=True)
+        return tuple(tell_moved(tx, s, old, new) for tx, s in pairs)
 
     def update(self, updates, state, params=None, **extra):
         """Return the sum, in the dtypes of the updates."""

@@ -13,6 +13,7 @@ from gradxform.registry import register
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
 from gradxform.types import Array, PyTree
+from gradxform.wrappers.agreeing import agreed
 from gradxform.wrappers.due import update_when
 
 
@@ -68,6 +69,9 @@ class apply_if_finite(Transform):
     `max_consecutive_errors` skipped in a row the next is accepted whatever it holds, so that a run
     that is beyond repair is seen.
 
+    Around a part that exchanges between replicas, such as `distributed.tower`, all skip if one of
+    them must.
+
     Args:
       inner: the transform to guard.
       max_consecutive_errors: how many bad updates in a row are skipped, at least 0.
@@ -83,6 +87,7 @@ class apply_if_finite(Transform):
     locality = "tree"  # one bad entry anywhere stops all
     asks_for_sums = True
     handles_rows = True
+    holds = (("inner", "inner_state"),)
 
     def init(self, params):
         """Return counts of 0 and the inner state."""
@@ -97,9 +102,12 @@ class apply_if_finite(Transform):
         """Update if all is finite, or if patience is at its end."""
         check_state(self, state, ApplyIfFiniteState)
         updates = rows.merged(updates)
-        finite = all_finite(updates)
-        in_a_row = jnp.where(finite, 0, safe_increment(state.notfinite_count))
-        accept = finite | (in_a_row > self.max_consecutive_errors)
+        in_a_row = safe_increment(state.notfinite_count)
+        flags = all_finite(updates), in_a_row > self.max_consecutive_errors
+        flags = agreed(self.inner, flags, updates, state.inner_state, params, extra)
+        finite, at_an_end = flags
+        in_a_row = jnp.where(finite, 0, in_a_row)
+        accept = finite | at_an_end
         updates, inner_state = update_when(
             self, self.inner, accept, updates, state.inner_state, params, extra
         )

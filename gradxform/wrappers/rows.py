@@ -5,7 +5,14 @@ from typing import Any
 import jax
 
 from gradxform import rows, trees
-from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    locality_of,
+    tell_moved,
+    transform,
+)
 from gradxform.errors import one_of
 from gradxform.rowsparse import RowSparse
 from gradxform.types import Choice, MaskedNode, PyTree
@@ -58,6 +65,10 @@ class sparse_semantics(Transform):
         """Return the inner state."""
         return self.inner.init(params)
 
+    def moved(self, state, old, new):
+        """Return the inner state after something else has moved the parameters."""
+        return tell_moved(self.inner, state, old, new)
+
     def update(self, updates, state, params=None, **extra):
         """Update the inner transform, shown the gradients in that way."""
         if self.semantics == "error":
@@ -106,6 +117,10 @@ class _OnlyKind(Transform):
     def init(self, params):
         """Return the inner state, which has slots for all parameters."""
         return self.inner.init(params)
+
+    def moved(self, state, old, new):
+        """Return the inner state after something else has moved the parameters."""
+        return tell_moved(self.inner, state, old, new)
 
     def _run(
         self, sparse: bool, updates: PyTree, state: Any, params: PyTree, extra: dict[str, Any]

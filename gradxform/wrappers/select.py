@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 import jax
 
 from gradxform import masks, trees
-from gradxform.base import Transform, call_update, check_transform, farthest, locality_of, transform
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    farthest,
+    locality_of,
+    tell_moved,
+    transform,
+)
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.masks import MaskedState
 from gradxform.running import check_state
@@ -97,6 +105,12 @@ def _run_masked(part, tx, chosen, updates, state, params, extra, same_extra):
     return _merge(new, updates, chosen), MaskedState(inner_state)
 
 
+def _tell_masked(part, tx, mask, state, old, new):
+    """Tell `tx` how the parameters that `mask` selects have moved."""
+    seen = (_keep(x, mask, part, "the parameters have") for x in (old, new))
+    return tell_moved(tx, state, *seen)
+
+
 @transform
 class masked(Transform):
     """Run a transform on the parameters that a mask selects; other updates pass unchanged.
@@ -137,6 +151,11 @@ class masked(Transform):
     def _chosen(self, updates: PyTree, params: PyTree | None) -> Chosen:
         leaves, branches = _read(self, self.mask, updates, params)
         return Chosen(leaves, frozenset(path for path, chosen in branches.items() if not chosen))
+
+    def moved(self, state, old, new):
+        """Return the state after something else has moved the parameters."""
+        mask = masks.resolve(self, self.mask, new)
+        return MaskedState(_tell_masked(self, self.inner, mask, state.inner_state, old, new))
 
     def update(self, updates, state, params=None, **extra):
         """Update what the mask selects."""
@@ -260,6 +279,14 @@ class partition(Transform):
             for label, tx, chosen in self._groups(params, params)
         }
         return PartitionState(as_node(states))
+
+    def moved(self, state, old, new):
+        """Return the states after something else has moved the parameters."""
+        labels, states = self._labels(new), {}
+        for label, tx in self.transforms.unfreeze().items():
+            mask, held = _has(labels, label), state.inner_states[label].inner_state
+            states[label] = MaskedState(_tell_masked(self, tx, mask, held, old, new))
+        return PartitionState(states)
 
     def update(self, updates, state, params=None, **extra):
         """Update every group with its own transform."""

@@ -4,7 +4,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    locality_of,
+    tell_moved,
+    transform,
+)
 from gradxform.errors import name_of, non_negative
 from gradxform.numerics import as_step, cast
 from gradxform.types import Array
@@ -55,6 +62,10 @@ class external_step(Transform):
                 "outside."
             )
         return state
+
+    def moved(self, state, old, new):
+        """Return the inner state after something else has moved the parameters."""
+        return tell_moved(self.inner, state, old, new)
 
     def update(self, updates, state, params=None, *, step=None, **extra):
         """Update the inner transform, at that step."""

@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import masks
-from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    locality_of,
+    tell_moved,
+    transform,
+)
 from gradxform.content import flaw_of
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.numerics import ScheduleError, at_least_float32, cast, safe_increment, value_at
@@ -267,6 +274,11 @@ class injected(Transform):
     def locality(self) -> str:
         """How far the transform looks that the factory makes."""
         return locality_of(self.at_first())
+
+    def moved(self, state, old, new):
+        """Return the state after something else has moved the parameters."""
+        inner = self._inner({k: self._scalar(x) for k, x in state.hyperparams.items()})
+        return state._replace(inner_state=tell_moved(inner, state.inner_state, old, new))
 
     def update(self, updates, state, params=None, **extra):
         """Update with the hyperparameters of the state, those with a schedule evaluated anew."""

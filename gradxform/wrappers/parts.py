@@ -1,0 +1,91 @@
+"""What a transform is made of, and what its parts say of themselves."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gradxform.base import Transform
+from gradxform.errors import name_of
+from gradxform.functions import (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    stateless,
+    stateless_with_tree_map,
+)
+from gradxform.types import SupportsTransform
+from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.wrappers.tune import injected
+
+# Transforms that hold a function, of which only its program tells what it does.
+OF_FUNCTIONS = (
+    GradientTransformation,
+    GradientTransformationExtraArgs,
+    stateless,
+    stateless_with_tree_map,
+)
+
+
+def inner_parts(tx: Any) -> list[Any]:
+    """Return the transforms that a transform holds, in the order of its fields."""
+    if isinstance(tx, injected):
+        return [tx.at_first()]
+    return list(_held(fields_of(tx).values())) if isinstance(tx, Value) else []
+
+
+def _held(fields: Iterable[Any]) -> Iterator[Any]:
+    for x in fields:
+        if isinstance(x, FrozenTree):
+            yield from _held(x.leaves)
+        elif isinstance(x, tuple) and not hasattr(x, "_fields"):
+            yield from _held(x)
+        elif isinstance(x, SupportsTransform) and not isinstance(x, type):
+            yield x
+
+
+def all_parts(tx: Any) -> Iterator[Any]:
+    """Yield a transform and all that it is made of."""
+    yield tx
+    for one in inner_parts(tx):
+        yield from all_parts(one)
+
+
+def remembered(tx: Any, name: str, ask: Callable[[Any], Any]) -> Any:
+    """Return what `ask` says of a transform, which is asked once."""
+    kept = tx.__dict__ if isinstance(tx, Transform) else {}
+    if name not in kept:
+        kept[name] = ask(tx)
+    return kept[name]
+
+
+# ------------------------------------------------------------ copies of the parameters in states
+
+
+def keeps_copies(tx: Any) -> bool:
+    """Whether a part of `tx` must learn of it when something else moves the parameters."""
+    return remembered(tx, "_keeps_copies", _keeps_copies)
+
+
+def _keeps_copies(tx: Any) -> bool:
+    return any(isinstance(one, Transform) and bool(one.follows) for one in all_parts(tx))
+
+
+def check_movable(part: Any, tx: Any) -> None:
+    """Require that `part` may move the parameters that `tx` optimizes.
+
+    Raises:
+      ValueError: if a part of `tx` would undo that, or keeps a copy of them and cannot be told.
+    """
+    for one in all_parts(tx):
+        if isinstance(one, Transform) and one.undoes_moves:
+            raise ValueError(
+                f"{name_of(part)}: it moves the parameters, and {name_of(one)} goes on from a "
+                "place of its own, so that its next step would undo that; use another inner "
+                "transform."
+            )
+        deaf = isinstance(one, Transform) and not one.holds
+        if deaf and type(one).moved is Transform.moved and any(map(keeps_copies, inner_parts(one))):
+            kept = next(x for x in all_parts(one) if isinstance(x, Transform) and x.follows)
+            raise ValueError(
+                f"{name_of(part)}: it moves the parameters, of which {name_of(kept)} keeps a copy "
+                f"({', '.join(kept.follows)}), and {name_of(one)} around it does not hand on that "
+                "they move; let it define `holds` or `moved`."
+            )
