@@ -1,0 +1,190 @@
+"""Conditions around what exchanges: one NaN on one replica neither hangs nor poisons the others."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import gradxform as gx
+import gradxform.distributed as gd
+from tests.distributed_modes import MODES, replicas
+
+N, SHAPE = 4, (3, 2)
+SGD = gx.sgd(0.5)
+
+
+def in_time(work, seconds=120):
+    """What `work` returns; replicas that wait for each other forever end the test."""
+    done = []
+
+    def run():
+        try:
+            done.append((work(), None))
+        except BaseException as error:  # noqa: BLE001  # raised below, where the test sees it
+            done.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert done, "the replicas wait for each other"
+    made, error = done[0]
+    if error is not None:
+        raise error
+    return made
+
+
+def gradients(steps, bad=()):
+    """Local gradients [steps, N, ...]; `bad` are the pairs of step and replica with a NaN."""
+    grads = np.random.default_rng(0).normal(size=(steps, N, *SHAPE)).astype(np.float32)
+    for t, i in bad:
+        grads[t, i, 0, 0] = np.nan
+    return grads
+
+
+def run(tx, mode, grads, **told):
+    """The parameters after every step, and the last state."""
+
+    def work():
+        r = replicas(mode, N)
+        params = r.replicate({"w": jnp.zeros(SHAPE)})
+        state = r.wrap(tx.init)(params)
+
+        def step(params, state, g, told):
+            updates, state = tx.update({"w": g}, state, params, **told)
+            return gx.apply_updates(params, updates), state
+
+        step, history = r.wrap(step), []
+        for t, g in enumerate(grads):
+            more = {k: np.asarray(v[t]) for k, v in told.items()}
+            params, state = step(params, state, r.place(g), r.place(more))
+            history.append(np.asarray(params["w"]))
+        return np.stack(history), jax.tree.map(np.asarray, state)
+
+    return in_time(work)
+
+
+def without(steps, skipped):
+    return [t for t in range(steps) if t not in skipped]
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_one_bad_gradient_keeps_all_towers_from_stepping(mode):
+    grads = gradients(4, [(1, 2)])
+    params, state = run(gx.apply_if_finite(gd.tower(SGD, "replica"), 3), mode, grads)
+    expected = -0.5 * grads[without(4, [1])].mean(1).sum(0)
+    np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
+    np.testing.assert_array_equal(params[1], params[0])
+    assert (state.total_notfinite == 1).all() and state.last_finite.all()
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_replicas_that_average_skip_a_step_together(mode):
+    grads = gradients(6, [(1, 0), (3, 2)])
+    tx = gx.apply_if_finite(gd.model_average(SGD, "replica", period=2), 3)
+    params, state = run(tx, mode, grads)
+    v = np.zeros((N, *SHAPE))
+    for n, t in enumerate(without(6, [1, 3]), 1):
+        v = v - 0.5 * grads[t]
+        v = np.broadcast_to(v.mean(0), v.shape) if n % 2 == 0 else v
+        np.testing.assert_allclose(params[t], v, rtol=1e-5, atol=1e-6)
+    assert np.shape(state.inner_state.schedule_step) == ()  # one count for all
+    assert int(state.inner_state.schedule_step) == 4 and int(state.inner_state.global_step) == 2
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("inner", ["tower", "model_average"])
+def test_a_micro_batch_that_one_skips_counts_for_none(inner, mode):
+    grads = gradients(5, [(1, 3)])
+    kinds = {
+        "tower": gd.tower(SGD, "replica"),
+        "model_average": gd.model_average(SGD, "replica", period=1),
+    }
+    tx = gx.MultiSteps(kinds[inner], 2, should_skip_update_fn=gx.skip_not_finite)
+    params, state = run(tx, mode, grads)
+    used = grads[without(5, [1])]
+    expected = -0.5 * (used[:2].mean(0) + used[2:].mean(0)).mean(0)
+    np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
+    np.testing.assert_array_equal(params[1], np.zeros((N, *SHAPE)))
+    assert (state.mini_step == 0).all() and (state.gradient_step == 2).all()
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_patience_ends_for_all_at_once(mode):
+    grads = gradients(3, [(0, 0), (1, 1), (2, 2)])
+    params, _ = run(gx.apply_if_finite(gd.tower(SGD, "replica"), 2), mode, grads)
+    assert not params[:2].any() and np.isnan(params[2, :, 0, 0]).all()
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_micro_batches_of_rows_make_one_exchange(mode):
+    tx = gx.accumulate_rows(gd.model_average(SGD, "replica", period=1), 2, rows=0)
+    grads = gradients(4)
+    params, _ = run(tx, mode, grads)
+    expected = -0.5 * (grads[:2].mean(0) + grads[2:].mean(0)).mean(0)
+    np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_gradient_that_is_stale_on_one_replica_is_dropped_by_all(mode):
+    begun = np.asarray([[0] * N, [1, 1, 0, 1], [1] * N], np.int32)
+    tx, grads = gd.drop_stale(gd.tower(SGD, "replica"), 0), gradients(3)
+    params, state = run(tx, mode, grads, grad_step=begun)
+    expected = -0.5 * grads[[0, 2]].mean(1).sum(0)
+    np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
+    assert (state.global_step == 2).all() and (state.stale_counter == 1).all()
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_fast_weights_that_start_afresh_do_so_on_all_replicas(mode):
+    inner = gd.model_average(SGD, "replica", period=1)
+    params, state = run(gx.lookahead(inner, 2, 0.5, reset_state=True), mode, gradients(4))
+    np.testing.assert_allclose(params, np.broadcast_to(params[:, :1], params.shape), atol=1e-6)
+    assert int(state.fast_state.schedule_step) == 0
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("kind", ["optax.chain", "a function"])
+def test_an_exchange_inside_a_foreign_object_is_found(kind, mode):
+    def mean(updates, params):
+        return jax.tree.map(lambda g: jax.lax.pmean(g, "replica"), updates)
+
+    with jax.numpy_dtype_promotion("standard"):
+        hidden = {
+            "optax.chain": optax.chain(gd.tower(SGD, "replica"), optax.scale(1.0)),
+            "a function": gx.chain(gx.stateless(mean), SGD),
+        }
+        grads = gradients(3, [(1, 2)])
+        params, _ = run(gx.apply_if_finite(hidden[kind], 3), mode, grads)
+    expected = -0.5 * grads[[0, 2]].mean(1).sum(0)
+    np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
+
+
+def test_a_guard_of_what_exchanges_nothing_sends_nothing():
+    r = replicas("shard_map", N)
+    tx = gd.model_average(gx.apply_if_finite(SGD, 3), "replica", period=2)
+    params = r.replicate({"w": jnp.zeros(SHAPE)})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, g: tx.step(g, s, p, sync=False))
+    assert not gd.hlo.collectives(step.lower(params, state, params).compile())
+
+
+@pytest.mark.parametrize("guard", ["finite", "several steps"])
+def test_outside_of_exchanges_a_guard_sends_one_number(guard):
+    r = replicas("shard_map", N)
+    inner = gd.model_average(SGD, "replica", period=2)
+    kinds = {"finite": gx.apply_if_finite(inner, 3), "several steps": gx.MultiSteps(inner, 2)}
+    tx = kinds[guard]
+    params = r.replicate({"w": jnp.zeros((64, 8))})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, g: tx.update(g, s, p))
+    wire = gd.hlo.wire_bytes(step.lower(params, state, params).compile())
+    assert wire.always < 16
+
+
+def test_an_unbound_axis_is_named_by_the_part_that_needs_it():
+    tx, params = gx.apply_if_finite(gd.tower(SGD, "replica"), 3), {"w": jnp.ones(3)}
+    with pytest.raises(NameError, match=r"tower: the axis 'replica' is not bound.*Replicas"):
+        tx.update(params, tx.init(params), params)
