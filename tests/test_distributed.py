@@ -12,6 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
+from gradxform import _compat
 from tests.distributed_modes import MODES, replicas
 from tests.references import replicas as ref
 
@@ -262,6 +263,27 @@ def test_of_backups_the_first_count():
     assert int(history[-1][1].dropped) == STEPS * (N - 3)
 
 
+ARRIVALS = {
+    "all at once": np.zeros(N, np.float32),
+    "some at once": np.asarray([2, 1, 1, 0, 2, 1, 3, 0], np.float32),
+    "counted": np.asarray([5, 3, 4, 2, 1, 6, 0, 7], np.int32) + 2**24,  # too many for float32
+    "never": np.asarray([np.inf, 1, np.inf, np.nan, np.inf, np.inf, np.nan, 0], np.float32),
+}
+
+
+@pytest.mark.parametrize("mode", ["vmap", "shard_map"])
+@pytest.mark.parametrize("name", list(ARRIVALS))
+def test_of_those_that_arrive_at_once_the_first_by_index_count(name, mode):
+    arrival, offered = ARRIVALS[name], np.asarray([False] + [True] * (N - 1))
+    tx = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=3, count="first_r")
+    flags = told(arrival=[arrival] * 2, contribute=[offered] * 2)
+    *_, (params, state) = run(tx, mode, local_grads(2), told=flags)
+    first = [i for i in np.argsort(arrival, kind="stable") if offered[i]][:3]
+    v = start() - ref.RATE * sum(g[first].mean(0) for g in local_grads(2))
+    np.testing.assert_allclose(params, np.broadcast_to(v, params.shape), rtol=1e-5, atol=1e-5)
+    assert int(state.dropped) == 2 * (N - 3)
+
+
 @pytest.mark.parametrize("mode", ["vmap", "shard_map"])
 def test_each_row_is_averaged_over_those_that_touched_it(mode):
     r = replicas(mode, 2)
@@ -362,6 +384,21 @@ def test_gradients_that_are_reduced_already_are_an_error(name):
         one_step(WRAPPERS[name], view=False)
 
 
+class OtherType:
+    """The type of an array as another JAX spells it."""
+
+    def __init__(self, kind):
+        self.vma = _compat.varying(kind)
+
+
+@pytest.mark.parametrize("name", list(WRAPPERS))
+def test_they_are_where_jax_spells_what_varies_otherwise(name, monkeypatch):
+    spelled = jax.typeof
+    monkeypatch.setattr(jax, "typeof", lambda x: OtherType(spelled(x)))
+    with pytest.raises(gd.AlreadyReducedError, match=r"\['w'\].*local_view"):
+        one_step(WRAPPERS[name], view=False)
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", ["tower", "sync_replicas"])
 def test_the_local_view_makes_them_right(name, check_vma):
@@ -379,6 +416,42 @@ def test_an_axis_that_is_not_bound_is_named(name):
     tx, params = WRAPPERS[name], {"w": jnp.ones(3)}
     with pytest.raises(NameError, match=r"'replica' is not bound.*Replicas"):
         tx.update(params, tx.init(params), params)
+
+
+ROWS = {
+    "elastic_average": (
+        gd.elastic_average(SGD, "replica", rho=0.1),
+        "pulls every row towards the centre",
+    ),
+    "agn": (gd.agn(SGD, "replica"), "adds gradients up in arrays"),
+}
+
+
+@pytest.mark.parametrize("name", list(ROWS))
+def test_what_needs_whole_gradients_refuses_rows_in_both_forms(name):
+    tx, why = ROWS[name]
+    params = {"table": jnp.zeros((4, 1))}
+    g = {"table": gx.RowSparse(jnp.zeros(2, jnp.int32), jnp.ones((2, 1)), 4)}
+
+    def called(form):
+        stacked = jax.tree.map(lambda x: jnp.stack([x] * 2), params)
+        return jax.vmap(lambda p: form(g, tx.init(p), p), axis_name="replica")(stacked)
+
+    with pytest.raises(TypeError, match=rf"{name}: {why}.*\['table'\].*densify"):
+        called(tx.step)
+    with pytest.raises(TypeError, match=rf"{name}: .*\['table'\].*densify"):
+        called(tx.update)
+
+
+def test_rows_move_where_only_parameters_are_exchanged():
+    r = replicas("shard_map", 2)
+    tx = gd.model_average(gx.sgd(1.0), "replica", period=1)
+    params = r.replicate({"table": jnp.zeros((4, 1))})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, i, v: tx.step({"table": gx.RowSparse(i, v, 4)}, s, p))
+    ids, values = np.asarray([[0, 1], [1, 2]], np.int32), np.ones((2, 2, 1), np.float32)
+    params, _ = step(params, state, r.place(ids), r.place(values))
+    np.testing.assert_allclose(np.asarray(params["table"])[:, :, 0], [[-0.5, -1, -0.5, 0]] * 2)
 
 
 def test_an_explicit_mesh_is_refused():

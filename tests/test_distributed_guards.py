@@ -23,7 +23,7 @@ def in_time(work, seconds=120):
     def run():
         try:
             done.append((work(), None))
-        except BaseException as error:  # noqa: BLE001  # raised below, where the test sees it
+        except BaseException as error:  # raised below, where the test sees it
             done.append((None, error))
 
     thread = threading.Thread(target=run, daemon=True)

@@ -222,6 +222,8 @@ class deaf(gx.Transform):
 
 
 def test_a_wrapper_that_does_not_hand_on_a_move_is_refused_around_a_copy():
-    with pytest.raises(ValueError, match=r"scale_by_madgrad keeps a copy \(x0\), and tests:deaf around"):
+    with pytest.raises(
+        ValueError, match=r"scale_by_madgrad keeps a copy \(x0\), and tests:deaf around"
+    ):
         gd.model_average(deaf(MADGRAD), "replica")
     gd.model_average(deaf(SGD), "replica")
