@@ -266,7 +266,7 @@ def test_of_backups_the_first_count():
 ARRIVALS = {
     "all at once": np.zeros(N, np.float32),
     "some at once": np.asarray([2, 1, 1, 0, 2, 1, 3, 0], np.float32),
-    "counted": np.asarray([5, 3, 4, 2, 1, 6, 0, 7], np.int32) + 2**24,  # too many for float32
+    "counted": np.asarray([5, 4, 3, 0, 9, 1, 8, 7], np.int32) + 2**24,  # too many for float32
     "never": np.asarray([np.inf, 1, np.inf, np.nan, np.inf, np.inf, np.nan, 0], np.float32),
 }
 

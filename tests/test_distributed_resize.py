@@ -68,6 +68,26 @@ def test_ways_by_kind_and_by_name():
     np.testing.assert_array_equal(new["state"][0].count, [5, 5])  # no mean of integers
 
 
+@pytest.mark.parametrize("way", ["mean", "cycle"])
+def test_copies_of_parameters_go_their_way(way):
+    params = {"slow": jnp.ones((4, 3))}
+    tx = gx.chain(gx.trace(0.9), gx.lookahead(gx.scale_by_madgrad(0.1), 2, 0.5), gx.scale_by_cocob())
+    state = jax.vmap(tx.init)(params)
+    rows = np.arange(4)
+    state = jax.tree.map(lambda x: np.asarray(x) + rows.reshape(-1, *[1] * (x.ndim - 1)), state)
+    counts = {"params": way, "counts": "cycle"}
+    slots, (fast, _, slow), cocob = resize_replicas({"s": state}, 2, counts)["s"]
+    rows = rows[:, None] if way == "cycle" else np.full((4, 1), 1.5)
+    for copy in (slow, fast.x0, cocob.init_particles):
+        np.testing.assert_array_equal(copy["slow"], np.broadcast_to(1 + rows[:2], (2, 3)))
+    for slot in (slots.trace, fast.s):  # whatever the parameters are called
+        np.testing.assert_array_equal(slot["slow"], [[0.0] * 3, [1.0] * 3])
+    reset = {"slots": "reset", "params": way, "counts": "cycle"}
+    fresh = {"s": jax.tree.map(lambda x: np.zeros_like(x[0]), state)}
+    (_, (fast, _, slow), _) = resize_replicas({"s": state}, 2, reset, fresh=fresh)["s"]
+    assert not slow["slow"].any() and not fast.x0["slow"].any()
+
+
 def test_reset():
     old, fresh = tree(), tree(1)
     fresh = jax.tree.map(lambda x: x[0] if np.ndim(x) else x, fresh)

@@ -24,6 +24,9 @@ POLICY = {
     "local_center": "cycle",
     "anchor": "cycle",
 }
+# Fields of states that are copies of the parameters: they go the way of these, or the next step
+# would undo it.
+COPIES = ("slow", "x0", "init_particles")
 
 
 class _Place(NamedTuple):
@@ -59,7 +62,9 @@ def resize_replicas(
     by being NamedTuples), "slots", floating arrays in them, and "counts", everything that is not
     floating. Any other name is that of a field or a dict key, and holds for what is under it; the
     innermost such name wins. The defaults are "mean", "cycle" and "equal"; centres and anchors,
-    which are the same on all replicas, cycle. With "reset" for "slots", counts in states are reset
+    which are the same on all replicas, cycle, and copies of the parameters in states (the slow
+    weights of `lookahead`, the beginnings of `scale_by_madgrad` and `scale_by_cocob`) go the way of
+    the parameters. With "reset" for "slots", counts in states are reset
     too unless the policy has "counts", as bias corrections go by them.
 
     Cycled PRNG keys repeat: replicas j and j + N then draw the same numbers.
@@ -176,8 +181,14 @@ def _way(
     elif not _is_floating(x):
         way = "reset" if resets and place.in_state else ways["counts"]
     else:
-        way = ways["slots" if place.in_state else "params"]
+        slot = place.in_state and not (_is_copy(place) and ways["slots"] != "reset")
+        way = ways["slots" if slot else "params"]
     return ways["counts"] if way == "mean" and not _is_floating(x) else way
+
+
+def _is_copy(place: _Place) -> bool:
+    fields = [k.name for k in place.path if isinstance(k, jax.tree_util.GetAttrKey)]
+    return any(name in COPIES for name in fields)
 
 
 _KINDS = ("params", "slots", "counts")
