@@ -72,6 +72,11 @@ def traced(f: Callable[..., Any], args: Iterable[Any]) -> tuple[Any, list[Any]]:
     return opened(jax.make_jaxpr(f)(*args))
 
 
+def traced_along(f: Callable[..., Any], args: Any, axis: str, size: int) -> tuple[Any, Any]:
+    """Return the jaxpr of `f` where an axis of that size is bound, and the types of its results."""
+    return jax.make_jaxpr(f, axis_env=[(axis, size)], return_shape=True)(*args)
+
+
 def opened(closed: Any) -> tuple[Any, list[Any]]:
     """Return a jaxpr and its constants; it may come without any."""
     jaxpr = getattr(closed, "jaxpr", closed)

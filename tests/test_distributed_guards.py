@@ -48,6 +48,10 @@ def run(tx, mode, grads, **told):
     """The parameters after every step, and the last state."""
 
     def work():
+        with jax.numpy_dtype_promotion("standard"):  # which Optax needs; it is this thread's own
+            return steps()
+
+    def steps():
         r = replicas(mode, N)
         params = r.replicate({"w": jnp.zeros(SHAPE)})
         state = r.wrap(tx.init)(params)
@@ -151,13 +155,12 @@ def test_an_exchange_inside_a_foreign_object_is_found(kind, mode):
     def mean(updates, params):
         return jax.tree.map(lambda g: jax.lax.pmean(g, "replica"), updates)
 
-    with jax.numpy_dtype_promotion("standard"):
-        hidden = {
-            "optax.chain": optax.chain(gd.tower(SGD, "replica"), optax.scale(1.0)),
-            "a function": gx.chain(gx.stateless(mean), SGD),
-        }
-        grads = gradients(3, [(1, 2)])
-        params, _ = run(gx.apply_if_finite(hidden[kind], 3), mode, grads)
+    hidden = {
+        "optax.chain": optax.chain(gd.tower(SGD, "replica"), optax.scale(1.0)),
+        "a function": gx.chain(gx.stateless(mean), SGD),
+    }
+    grads = gradients(3, [(1, 2)])
+    params, _ = run(gx.apply_if_finite(hidden[kind], 3), mode, grads)
     expected = -0.5 * grads[[0, 2]].mean(1).sum(0)
     np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
 
@@ -188,3 +191,77 @@ def test_an_unbound_axis_is_named_by_the_part_that_needs_it():
     tx, params = gx.apply_if_finite(gd.tower(SGD, "replica"), 3), {"w": jnp.ones(3)}
     with pytest.raises(NameError, match=r"tower: the axis 'replica' is not bound.*Replicas"):
         tx.update(params, tx.init(params), params)
+
+
+# ------------------------------------------------------------------- conditions of others, and own
+
+
+OTHERS = {
+    "finite": lambda tx: optax.apply_if_finite(tx, 3),
+    "steps": lambda tx: optax.MultiSteps(tx, 2, should_skip_update_fn=optax.skip_not_finite),
+    "chain": lambda tx: gx.chain(gx.clip(1.0), optax.apply_if_finite(tx, 3)),
+}
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("guard", list(OTHERS))
+def test_a_guard_of_optax_around_an_exchange_is_refused(guard, mode):
+    with pytest.raises(ValueError, match=r"exchange over 'replica', at .*optax.*apply_if_finite"):
+        run(OTHERS[guard](gd.tower(SGD, "replica")), mode, gradients(1))
+
+
+def test_what_optax_guards_may_not_exchange_but_be_inside():
+    tx = gd.tower(optax.apply_if_finite(optax.sgd(0.5), 3), "replica")
+    params, _ = run(tx, "shard_map", gradients(2, [(1, 0)]))
+    np.testing.assert_array_equal(params[1], params[0])
+
+
+def test_counts_are_trusted():
+    tx = optax.MultiSteps(gd.tower(SGD, "replica"), 2)
+    params, _ = run(tx, "shard_map", gradients(2))
+    expected = -0.5 * gradients(2).mean((0, 1))
+    np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
+
+
+def own_condition(agreeing, kind):
+    def step(x):
+        def total(x):
+            return jax.lax.psum(x, "replica")
+
+        def rest(x):
+            return x + 0 * jax.lax.psum(x, "replica") if agreeing else 2 * x
+
+        good = jnp.sum(x) > 0
+        good = jax.lax.pmin(good.astype(jnp.int32), "replica") > 0 if agreeing else good
+        if kind == "cond":
+            return jax.lax.cond(good, total, rest, x)
+        if kind == "while":
+            return jax.lax.while_loop(lambda c: c[0], lambda c: (~c[0], total(c[1])), (good, x))[1]
+
+        def turn(flag, row):  # what decides comes around with the carry
+            return jnp.sum(row) > 0, jax.lax.cond(flag, total, rest, row)
+
+        def agreed_turn(flag, row):
+            return flag, jax.lax.cond(flag, total, rest, row)
+
+        return jax.jit(lambda: jax.lax.scan(agreed_turn if agreeing else turn, good, x)[1])()
+
+    return step
+
+
+@pytest.mark.parametrize("kind", ["cond", "while", "scan"])
+def test_conditions_of_ones_own_must_agree(kind):
+    r = replicas("vmap", N)
+    x = np.ones((N, 3, 2), np.float32)
+    with pytest.raises(ValueError, match=rf"'replica', at {__file__}.*lax.pmin"):
+        r.wrap(own_condition(False, kind))(x)
+    np.testing.assert_array_equal(r.wrap(own_condition(True, kind))(x), N * x)
+
+
+def test_a_condition_on_the_index_of_a_replica_is_its_own():
+    def step(x):
+        mine = jax.lax.axis_index("replica") == 0
+        return jax.lax.cond(mine, lambda: jax.lax.pmean(x, "replica"), lambda: x)
+
+    with pytest.raises(ValueError, match="decides from its own numbers"):
+        replicas("vmap", N).wrap(step)(np.ones((N, 2), np.float32))

@@ -71,7 +71,9 @@ def test_ways_by_kind_and_by_name():
 @pytest.mark.parametrize("way", ["mean", "cycle"])
 def test_copies_of_parameters_go_their_way(way):
     params = {"slow": jnp.ones((4, 3))}
-    tx = gx.chain(gx.trace(0.9), gx.lookahead(gx.scale_by_madgrad(0.1), 2, 0.5), gx.scale_by_cocob())
+    tx = gx.chain(
+        gx.trace(0.9), gx.lookahead(gx.scale_by_madgrad(0.1), 2, 0.5), gx.scale_by_cocob()
+    )
     state = jax.vmap(tx.init)(params)
     rows = np.arange(4)
     state = jax.tree.map(lambda x: np.asarray(x) + rows.reshape(-1, *[1] * (x.ndim - 1)), state)

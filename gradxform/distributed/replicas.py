@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from gradxform._compat import traced_along
+from gradxform.distributed.deciding import check_decisions
 from gradxform.distributed.everywhere import is_shared
 from gradxform.errors import did_you_mean, shown
 from gradxform.trees import path_at
@@ -257,10 +259,14 @@ class Replicas:
     def _compiled(
         self, function: Any, args: Any, flags: tuple[bool, ...], donate_argnums: Any
     ) -> Any:
-        treedef = jax.tree.structure(args)
+        leaves, treedef = jax.tree.flatten(args)
         axes = jax.tree.unflatten(treedef, [None if shared else 0 for shared in flags])
-        probe = jax.vmap(function, in_axes=axes, axis_name=self.axis, axis_size=self.n)
-        made = jax.eval_shape(probe, *args)
+        one = [
+            jax.ShapeDtypeStruct(jnp.shape(x) if shared else jnp.shape(x)[1:], jnp.result_type(x))
+            for x, shared in zip(leaves, flags, strict=True)
+        ]
+        program, made = traced_along(function, treedef.unflatten(one), self.axis, self.n)
+        check_decisions(program, one, flags, self.axis)
         out_flags = is_shared(made)
         out_def = jax.tree.structure(made)
         out_axes = jax.tree.unflatten(out_def, [None if shared else 0 for shared in out_flags])
