@@ -165,9 +165,10 @@ def test_an_exchange_inside_a_foreign_object_is_found(kind, mode):
     np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
 
 
-def test_a_guard_of_what_exchanges_nothing_sends_nothing():
+@pytest.mark.parametrize("inner", [SGD, optax.sgd(0.5, 0.9), gx.stateless(lambda u, p: u)])
+def test_a_guard_of_what_exchanges_nothing_sends_nothing(inner):
     r = replicas("shard_map", N)
-    tx = gd.model_average(gx.apply_if_finite(SGD, 3), "replica", period=2)
+    tx = gd.model_average(gx.apply_if_finite(inner, 3), "replica", period=2)
     params = r.replicate({"w": jnp.zeros(SHAPE)})
     state = r.wrap(tx.init)(params)
     step = r.wrap(lambda p, s, g: tx.step(g, s, p, sync=False))
@@ -185,6 +186,30 @@ def test_outside_of_exchanges_a_guard_sends_one_number(guard):
     step = r.wrap(lambda p, s, g: tx.update(g, s, p))
     wire = gd.hlo.wire_bytes(step.lower(params, state, params).compile())
     assert wire.always < 16
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_counts_of_what_exchanges_inside_of_an_exchange_stay_counts_of_all(mode):
+    inner = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=2 * N)
+    params, state = run(gd.model_average(inner, "replica", period=2), mode, gradients(4))
+    expected = -0.5 * gradients(4).reshape(2, -1, *SHAPE).mean(1).sum(0)
+    np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
+    assert np.shape(state.inner.global_step) == () and int(state.inner.global_step) == 2
+
+
+def test_a_quorum_waits_for_those_between_which_its_inner_part_exchanges():
+    """Two groups of two; of one group nobody contributes, and so nobody of the other steps."""
+    tx = gd.sync_replicas(gd.tower(SGD, "outside"), "inside", replicas_to_aggregate=1)
+    params = {"w": jnp.zeros((2, 2, 3))}
+
+    def step(params, g, contribute):
+        return tx.step(g, tx.init(params), params, contribute=contribute)[0]
+
+    step = jax.vmap(jax.vmap(step, axis_name="inside"), axis_name="outside")
+    g = {"w": jnp.ones((2, 2, 3))}
+    for offered, moved in (([[1, 1], [0, 0]], 0.0), ([[0, 1], [1, 0]], -0.5)):
+        made = step(params, g, jnp.asarray(offered, jnp.bool_))["w"]
+        np.testing.assert_array_equal(made, np.full((2, 2, 3), moved))
 
 
 def test_an_unbound_axis_is_named_by_the_part_that_needs_it():

@@ -90,7 +90,9 @@ class zero1(Transform):
 
     Parameters narrower than `master_dtype` have a wider copy in the state, which the inner
     transform moves; the parameters are its rounding. The inner transform sees gradients in float32
-    or wider.
+    or wider. To be the last part of a chain then: the copies know of what is emitted here, and of
+    what `model_average` and its like or `lookahead` around this make of the parameters, but not of
+    what else moves them.
 
     In the state, `inner` and `master` are per device: what has the shape of a parameter is divided
     as `state_specs` says, everything else is the same on all.

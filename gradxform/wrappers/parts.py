@@ -65,7 +65,14 @@ def keeps_copies(tx: Any) -> bool:
 
 
 def _keeps_copies(tx: Any) -> bool:
-    return any(isinstance(one, Transform) and bool(one.follows) for one in all_parts(tx))
+    return any(map(_listens, all_parts(tx)))
+
+
+def _listens(one: Any) -> bool:
+    """Whether a part does more about a move than to hand it on."""
+    if not isinstance(one, Transform):
+        return False
+    return bool(one.follows) or (type(one).moved is not Transform.moved and not inner_parts(one))
 
 
 def check_movable(part: Any, tx: Any) -> None:
@@ -75,17 +82,19 @@ def check_movable(part: Any, tx: Any) -> None:
       ValueError: if a part of `tx` would undo that, or keeps a copy of them and cannot be told.
     """
     for one in all_parts(tx):
-        if isinstance(one, Transform) and one.undoes_moves:
+        if not isinstance(one, Transform):
+            continue
+        if one.undoes_moves:
             raise ValueError(
                 f"{name_of(part)}: it moves the parameters, and {name_of(one)} goes on from a "
                 "place of its own, so that its next step would undo that; use another inner "
                 "transform."
             )
-        deaf = isinstance(one, Transform) and not one.holds
-        if deaf and type(one).moved is Transform.moved and any(map(keeps_copies, inner_parts(one))):
-            kept = next(x for x in all_parts(one) if isinstance(x, Transform) and x.follows)
+        deaf = not one.holds and type(one).moved is Transform.moved
+        if deaf and any(map(keeps_copies, inner_parts(one))):
+            kept = next(filter(_listens, all_parts(one)))
             raise ValueError(
-                f"{name_of(part)}: it moves the parameters, of which {name_of(kept)} keeps a copy "
-                f"({', '.join(kept.follows)}), and {name_of(one)} around it does not hand on that "
-                "they move; let it define `holds` or `moved`."
+                f"{name_of(part)}: it moves the parameters, of which {name_of(kept)} keeps a copy, "
+                f"and {name_of(one)} around it does not hand on that they move; let it define "
+                "`holds` or `moved`."
             )
