@@ -74,7 +74,15 @@ def traced(f: Callable[..., Any], args: Iterable[Any]) -> tuple[Any, list[Any]]:
 
 def traced_along(f: Callable[..., Any], args: Any, axis: str, size: int) -> tuple[Any, Any]:
     """Return the jaxpr of `f` where an axis of that size is bound, and the types of its results."""
-    return jax.make_jaxpr(f, axis_env=[(axis, size)], return_shape=True)(*args)
+    found = []
+
+    def inside(x):
+        found.append(jax.make_jaxpr(f, return_shape=True)(*args))
+        return x
+
+    mapped = jax.vmap(inside, axis_name=axis, axis_size=size)
+    jax.eval_shape(mapped, jax.ShapeDtypeStruct((size,), jnp.float32))
+    return found[0]
 
 
 def opened(closed: Any) -> tuple[Any, list[Any]]:

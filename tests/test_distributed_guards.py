@@ -74,10 +74,18 @@ def without(steps, skipped):
     return [t for t in range(steps) if t not in skipped]
 
 
+TOGETHER = {
+    "tower": gd.tower(SGD, "replica"),
+    "sync_replicas": gd.sync_replicas(SGD, "replica"),
+    "zero1": gd.zero1(SGD, "replica"),
+}
+
+
 @pytest.mark.parametrize("mode", list(MODES))
-def test_one_bad_gradient_keeps_all_towers_from_stepping(mode):
+@pytest.mark.parametrize("inner", list(TOGETHER))
+def test_one_bad_gradient_keeps_all_from_stepping(inner, mode):
     grads = gradients(4, [(1, 2)])
-    params, state = run(gx.apply_if_finite(gd.tower(SGD, "replica"), 3), mode, grads)
+    params, state = run(gx.apply_if_finite(TOGETHER[inner], 3), mode, grads)
     expected = -0.5 * grads[without(4, [1])].mean(1).sum(0)
     np.testing.assert_allclose(params[-1], np.broadcast_to(expected, (N, *SHAPE)), rtol=1e-5)
     np.testing.assert_array_equal(params[1], params[0])

@@ -38,13 +38,16 @@ class Exchanging(Transform, abc.ABC):
 
     locality = "tree"
     holds = (("inner", "inner"),)
-    # Whether an exchange moves the copies of the parameters in the inner state by itself.
-    moves_copies: bool = False
 
     def __post_init__(self):
         check_transform(self, self.inner, "inner")
         check_axis_name(self)
         check_movable(self, self.inner)
+
+    @property
+    def moves_copies(self) -> bool:
+        """Whether an exchange moves the copies of the parameters in the inner state by itself."""
+        return False
 
     @property
     def exchanges(self) -> tuple[str, ...]:

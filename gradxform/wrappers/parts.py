@@ -50,10 +50,13 @@ def all_parts(tx: Any) -> Iterator[Any]:
 
 def remembered(tx: Any, name: str, ask: Callable[[Any], Any]) -> Any:
     """Return what `ask` says of a transform, which is asked once."""
-    kept = tx.__dict__ if isinstance(tx, Transform) else {}
-    if name not in kept:
-        kept[name] = ask(tx)
-    return kept[name]
+    kept = vars(tx) if isinstance(tx, Transform) else {}
+    if name in kept:
+        return kept[name]
+    found = ask(tx)
+    if isinstance(tx, Transform):
+        object.__setattr__(tx, name, found)
+    return found
 
 
 # ------------------------------------------------------------ copies of the parameters in states
