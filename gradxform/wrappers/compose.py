@@ -70,7 +70,7 @@ class _Chain(Transform):
     def moved(self, state, old, new):
         """Return the states after something else has moved the parameters."""
         pairs = zip(self.inner(), self.split_state(state), strict=True)
-        return self.join_states([tell_moved(tx, s, old, new) for tx, s in pairs])
+        return self.join_states([tell_moved(tx, s, old, new) for tx, s in pairs], state)
 
     def _runs(self, parts: Sequence[Any]) -> list[list[Any]]:
         found = self.__dict__.get("_planned")
