@@ -1,6 +1,6 @@
 """What a transform is made of, and what its parts say of themselves."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gradxform.base import Transform
@@ -11,9 +11,6 @@ from gradxform.functions import (
     stateless,
     stateless_with_tree_map,
 )
-from gradxform.types import SupportsTransform
-from gradxform.values import FrozenTree, Value, fields_of
-from gradxform.wrappers.tune import injected
 
 # Transforms that hold a function, of which only its program tells what it does.
 OF_FUNCTIONS = (
@@ -26,19 +23,7 @@ OF_FUNCTIONS = (
 
 def inner_parts(tx: Any) -> list[Any]:
     """Return the transforms that a transform holds, in the order of its fields."""
-    if isinstance(tx, injected):
-        return [tx.at_first()]
-    return list(_held(fields_of(tx).values())) if isinstance(tx, Value) else []
-
-
-def _held(fields: Iterable[Any]) -> Iterator[Any]:
-    for x in fields:
-        if isinstance(x, FrozenTree):
-            yield from _held(x.leaves)
-        elif isinstance(x, tuple) and not hasattr(x, "_fields"):
-            yield from _held(x)
-        elif isinstance(x, SupportsTransform) and not isinstance(x, type):
-            yield x
+    return tx.inner_transforms() if isinstance(tx, Transform) else []
 
 
 def all_parts(tx: Any) -> Iterator[Any]:

@@ -105,10 +105,10 @@ def _run_masked(part, tx, chosen, updates, state, params, extra, same_extra):
     return _merge(new, updates, chosen), MaskedState(inner_state)
 
 
-def _tell_masked(part, tx, mask, state, old, new):
-    """Tell `tx` how the parameters that `mask` selects have moved."""
-    seen = (_keep(x, mask, part, "the parameters have") for x in (old, new))
-    return tell_moved(tx, state, *seen)
+def _tell_masked(part, tx, chosen, state, old, new):
+    """Tell `tx` how the parameters that are chosen have moved."""
+    seen = (_keep(x, chosen, part, "the parameters have") for x in (old, new))
+    return MaskedState(tell_moved(tx, state.inner_state, *seen))
 
 
 @transform
@@ -154,8 +154,7 @@ class masked(Transform):
 
     def moved(self, state, old, new):
         """Return the state after something else has moved the parameters."""
-        mask = masks.resolve(self, self.mask, new)
-        return MaskedState(_tell_masked(self, self.inner, mask, state.inner_state, old, new))
+        return _tell_masked(self, self.inner, self._chosen(new, new), state, old, new)
 
     def update(self, updates, state, params=None, **extra):
         """Update what the mask selects."""
@@ -282,11 +281,11 @@ class partition(Transform):
 
     def moved(self, state, old, new):
         """Return the states after something else has moved the parameters."""
-        labels, states = self._labels(new), {}
-        for label, tx in self.transforms.unfreeze().items():
-            mask, held = _has(labels, label), state.inner_states[label].inner_state
-            states[label] = MaskedState(_tell_masked(self, tx, mask, held, old, new))
-        return PartitionState(states)
+        states = {
+            label: _tell_masked(self, tx, chosen, state.inner_states[label], old, new)
+            for label, tx, chosen in self._groups(new, new)
+        }
+        return PartitionState(as_node(states))
 
     def update(self, updates, state, params=None, **extra):
         """Update every group with its own transform."""
