@@ -11,7 +11,7 @@ import jax
 from gradxform import lift, rows, trees
 from gradxform.content import parts_of
 from gradxform.errors import name_of, shown
-from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.numerics import at_least_float32, cast, has_64_bits, promote, scalars_as
 from gradxform.registry import REGISTRY, value
 from gradxform.running import accepted, check_names, routed, run_rules
 from gradxform.types import OptState, Params, PyTree, SupportsTransform, Updates
@@ -54,7 +54,15 @@ class BoundMethod:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call it from a transform around this one, which has looked at the names of arguments."""
-        return self._function(self.owner, *args, **kwargs)
+        if not has_64_bits():
+            return self._function(self.owner, *args, **kwargs)
+        # `init` has the parameters; `update` the updates and the parameters, or if there are none
+        # the state that was made for them.
+        updates, state, params = (*args, None, None, None)[:3]
+        params = kwargs.get("params", params)
+        given = (updates, kwargs.get("updates"), state if params is None else params)
+        with scalars_as(trees.widest(given)):
+            return self._function(self.owner, *args, **kwargs)
 
     def _check(self, given: tuple[str, ...]) -> None:
         if given not in self._passed:

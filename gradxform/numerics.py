@@ -1,8 +1,11 @@
-"""Scalar and elementwise arithmetic that rules share."""
+"""Scalar and elementwise arithmetic that rules share, and how wide the scalars of a step are."""
 
+import contextlib
+import contextvars
 import functools
 import inspect
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -12,6 +15,44 @@ from jax import lax
 
 from gradxform.errors import name_of, shown
 from gradxform.types import Array, Scalar
+
+_FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+
+# The dtype of the scalars of the step that is being made; None outside of steps.
+_SCALARS: contextvars.ContextVar[Any] = contextvars.ContextVar("scalars", default=None)
+
+
+def has_64_bits() -> bool:
+    """Whether JAX is told to let arrays have 64 bits."""
+    return bool(jax.config.jax_enable_x64)
+
+
+def scalar_dtype() -> Any:
+    """Return the dtype of a step's scalars: float64 if a leaf is as wide as that, else float32.
+
+    Outside of the `init` and `update` of a transform it is JAX's default, float64 where arrays may
+    have 64 bits. For `init`, `prepare` and schedules. A function that the lift compiles, such as a
+    `rule`, must not ask: the answer is no part of its key, and the dtypes of its arguments are.
+    """
+    if not has_64_bits():
+        return _FLOAT32
+    return _SCALARS.get() or _FLOAT64
+
+
+@contextlib.contextmanager
+def scalars_as(dtype: Any) -> Iterator[None]:
+    """Let `scalar_dtype` be `dtype` in here."""
+    token = _SCALARS.set(dtype)
+    try:
+        yield
+    finally:
+        _SCALARS.reset(token)
+
+
+def scalar(x: Any) -> Array:
+    """Return a number, or an array of them, as scalars of the step are; never weakly typed."""
+    dtype = scalar_dtype()
+    return jnp.asarray(within(x, dtype), dtype)
 
 
 def safe_increment(count: Any) -> Array:
@@ -37,7 +78,7 @@ safe_int32_increment = safe_increment  # its old name in Optax
 
 
 def bias_correction(decay: Scalar, count: Array) -> Array:
-    """Return 1 / (1 - decay**count) in float32: what debiases a moving average started at 0.
+    """Return 1 / (1 - decay**count), as a scalar of the step: what debiases an average from 0.
 
     Computed as `-1 / expm1(count * log(decay))`: for a decay of 0.999 and the first step,
     `1 - decay` formed in float32 is off by 1e-5, this is not.
@@ -46,12 +87,12 @@ def bias_correction(decay: Scalar, count: Array) -> Array:
       decay: the decay of the average, in [0, 1).
       count: how many gradients the average has seen, at least 1.
     """
+    dtype = scalar_dtype()
     if isinstance(decay, jax.Array):
-        log = lax.log(cast(decay, jnp.float32))
+        log = lax.log(cast(decay, dtype))
     else:
-        log = np.float32(math.log(decay) if decay > 0 else -math.inf)
-    wide = cast(count, jnp.float32)
-    return lax.div(np.float32(-1), lax.expm1(lax.mul(wide, log)))
+        log = dtype.type(math.log(decay) if decay > 0 else -math.inf)
+    return lax.div(dtype.type(-1), lax.expm1(lax.mul(cast(count, dtype), log)))
 
 
 class ScheduleError(TypeError):
@@ -63,7 +104,7 @@ class ScheduleError(TypeError):
 
 
 def value_at(x: Any, count: Array) -> Array:
-    """Return a number, or a schedule's value at `count`, as a float32 (or wider) scalar.
+    """Return a number, or a schedule's value at `count`, as a scalar of the step.
 
     Raises:
       ScheduleError: if the schedule cannot be called with the count, or returns anything but a real
@@ -84,8 +125,7 @@ def value_at(x: Any, count: Array) -> Array:
             found = _scalar(x, "a schedule's value", found, (jnp.integer, jnp.floating), rule)
         except TypeError as error:
             raise ScheduleError(x, str(error)) from None
-    found = jnp.asarray(found)
-    return cast(found, at_least_float32(found.dtype))
+    return scalar(found)
 
 
 def _has_signature(function: Any) -> bool:
@@ -106,9 +146,19 @@ def abs_sq(x: Array) -> Array:
 
 @functools.cache
 def promote(*dtypes: Any) -> Any:
-    """Return the dtype that holds all of `dtypes`; also where JAX is told to be strict."""
+    """Return the dtype that holds all of `dtypes`; also where JAX is told to be strict.
+
+    Floats of 8 bits and fewer, for which JAX has no promotion, meet others as float32.
+    """
+    found = {jnp.dtype(d) for d in dtypes}
+    if len(found) == 1:
+        return found.pop()
     with jax.numpy_dtype_promotion("standard"):
-        return functools.reduce(jnp.promote_types, dtypes)
+        return functools.reduce(jnp.promote_types, [_FLOAT32 if _is_tiny(d) else d for d in found])
+
+
+def _is_tiny(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 2
 
 
 def at_least_float32(dtype: Any) -> Any:
@@ -128,14 +178,106 @@ def cast(x: Any, dtype: Any) -> Any:
     return lax.convert_element_type(x, dtype)
 
 
-def times(scalar: Scalar, x: Array) -> Array:
-    """Return `scalar * x`, in the dtype of `x`.
+def times(factor: Scalar, x: Array) -> Array:
+    """Return `factor * x`, in the dtype of `x`.
 
     For rules of hardly anything else: an operator of `jnp` takes several times as long to trace.
     """
-    if isinstance(scalar, jax.Array):
-        return lax.mul(cast(scalar, x.dtype), x)
-    return lax.mul(np.asarray(scalar, x.dtype), x)
+    if isinstance(factor, jax.Array):
+        return lax.mul(cast(factor, x.dtype), x)
+    return lax.mul(np.asarray(factor, x.dtype), x)
+
+
+# ------------------------------------------------------------------ bounds, and divisors that are 0
+
+
+def is_zero(x: Any) -> bool:
+    """Whether `x` is known to be 0, so that an operation can be left out; a live number is not."""
+    return isinstance(x, int | float) and x == 0
+
+
+def plus(x: Any, eps: Any) -> Any:
+    """Return `x + eps`, or `x` itself where eps is known to be 0."""
+    return x if is_zero(eps) else x + eps
+
+
+def shrinking(size: Array, bound: Scalar) -> Array:
+    """Return the factor that brings `size` down to `bound`: 1 if it is no larger, else their ratio.
+
+    An infinite bound is none, also for a size that has overflowed. A NaN stays one.
+
+    Args:
+      size: norms, at least 0.
+      bound: greater than 0; a Python number beyond the dtype of `size` counts as infinite.
+    """
+    bound = within(bound, size.dtype)
+    fits = size <= bound
+    return jnp.where(fits, 1, bound / jnp.where(fits, 1, size))
+
+
+def within(x: Scalar, dtype: Any) -> Scalar:
+    """Return a number for arithmetic in `dtype`; a Python number beyond that is an infinity."""
+    if isinstance(x, int | float) and abs(x) > float(jnp.finfo(dtype).max):
+        return math.copysign(math.inf, x)
+    return x
+
+
+def over(top: Array, below: Array, *eps: Scalar) -> Array:
+    """Return `top / below`, in which every `eps` was added; 0 where `below` is 0 if all are 0.
+
+    Only if they are known to be 0 is there anything to see to, and to pay for.
+    """
+    if not all(map(is_zero, eps)):
+        return top / below
+    none = below == 0
+    return jnp.where(none, 0, top) / jnp.where(none, 1, below)
+
+
+def over_root(top: Array, square: Array, eps: Scalar, eps_root: Scalar = 0.0) -> Array:
+    """Return `top / (sqrt(square + eps_root) + eps)`; 0 where the root is 0 if both epsilons are.
+
+    A live epsilon of 0 counts as the least root that there is, so that a `top` of 0 stays 0.
+    """
+    eps = not_zero(eps, square.dtype, 0.5)
+    eps_root = not_zero(eps_root, square.dtype)
+    return over(top, plus(jnp.sqrt(plus(square, eps_root)), eps), eps, eps_root)
+
+
+def not_zero(eps: Scalar, dtype: Any, power: float = 1) -> Scalar:
+    """Return an epsilon, of which a live one is not 0 but at least the least normal number.
+
+    Costs nothing per entry, where asking whether a divisor is 0 would.
+
+    Args:
+      eps: a Python number, which stays as it is, or a live one.
+      dtype: of what it is added to.
+      power: 0.5 for what is added to a root: the least number to that power.
+    """
+    if not isinstance(eps, jax.Array):
+        return eps
+    return jnp.maximum(eps, float(jnp.finfo(dtype).tiny) ** power)
+
+
+def squarable(x: Array, axes: Any = None) -> Array:
+    """Return `x`, scaled down if it is so large that a sum of its squares would overflow.
+
+    For rules that do not mind the scale of a gradient of more than 2.6e15 (in float32). An
+    infinity or a NaN makes NaN.
+
+    Args:
+      x: an array, in float32 or wider.
+      axes: the axes that are scaled together; None: all.
+    """
+    largest = jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0)
+    return x * cast(taming(largest), x.dtype)
+
+
+def taming(largest: Array) -> Array:
+    """Return the factor of `squarable` for arrays with that largest absolute value."""
+    return shrinking(largest, float(jnp.finfo(largest.dtype).max) ** 0.4)
+
+
+# -------------------------------------------------------------------------- rows of a table
 
 
 @jax.jit

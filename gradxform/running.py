@@ -14,9 +14,9 @@ import jax.numpy as jnp
 
 from gradxform import lift, rows, trees
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.numerics import ScheduleError
+from gradxform.numerics import ScheduleError, cast, has_64_bits, scalar_dtype
 from gradxform.types import OptState, Params, PyTree, Slot, Updates
-from gradxform.values import Value, fields_of
+from gradxform.values import Value, fields_of, put_live, take_live
 
 _MARKED: dict[tuple[type, Any], tuple[str, ...]] = {}
 
@@ -132,6 +132,29 @@ def _field_with(rule: Any, error: ScheduleError) -> str:
     return next((f"{k}: " for k, v in fields_of(rule).items() if v is error.schedule), "")
 
 
+def _with_live_scalars(rule: Any) -> Any:
+    """Return the rule with its live numbers as wide as the scalars of the step, which they meet."""
+    taken: list[Any] = []
+    bare = take_live(rule, taken)
+    return put_live(bare, tuple(map(_as_scalar, taken))) if taken else rule
+
+
+def _as_scalar(x: Any) -> Any:
+    return cast(x, scalar_dtype()) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _map_scalars(
+    f: Callable[..., Any], slots: Sequence[str], state: OptState, *others: OptState
+) -> OptState:
+    """Map `f` over the fields of a rule's state that hold one array and are not slots."""
+    scalars = [
+        k
+        for k in getattr(state, "_fields", ())
+        if k not in slots and all(isinstance(getattr(x, k), jax.Array) for x in (state, *others))
+    ]
+    return state._replace(**{k: f(*(getattr(x, k) for x in (state, *others))) for k in scalars})
+
+
 def run_rules(
     rules: Sequence[Any],
     updates: Updates,
@@ -142,7 +165,7 @@ def run_rules(
     """Run neighbouring rules over a tree, together; only the first may look at all updates."""
     updates = rows.merged(updates)
     treedef = trees.structure(updates)
-    sparse = trees.has_rows(updates)
+    sparse, wide = trees.has_rows(updates), has_64_bits()
     parts, new_states = [], []
     for rule, state in zip(rules, states, strict=True):
         if rule.needs_params and params is None:
@@ -158,12 +181,17 @@ def run_rules(
         if sparse:
             rows.check_rule(rule, updates, mask, bool(names))
         seen = updates if rule.locality == "tree" else None
+        old = state
+        if wide:
+            rule, state = _with_live_scalars(rule), _map_scalars(_as_scalar, names, state)
         try:
             prepared = rule.prepare(seen, state, params, **routed(rule, rule.prepare, extra))
         except ScheduleError as error:
             raise TypeError(f"{name_of(rule)}: {_field_with(rule, error)}{error}") from None
         _check_prepared(rule, prepared, state)
         fresh, *shared = prepared
+        if wide:  # no leaf of a state ever changes its dtype
+            fresh = _map_scalars(lambda new, old: cast(new, old.dtype), names, fresh, old)
         slots = tuple(
             trees.align(rule, updates, treedef, getattr(fresh, k), f"the state's {k} has")
             for k in names

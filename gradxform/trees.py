@@ -113,13 +113,46 @@ def path_at(tree: PyTree, index: int) -> str:
     return leaf_path(flat[index][0])
 
 
+_NUMPY = np.ndarray | np.generic
+
+
 def dtype_of(x: Any) -> Any:
-    """Return the dtype of an array, or the one that a Python number would get."""
+    """Return the dtype of an array, or the one that JAX would give to a number or a NumPy array."""
     found = getattr(x, "dtype", None)
     if found is None:  # a string would be read as the name of a dtype
         number = isinstance(x, bool | int | float | complex)
         found = jnp.result_type(x) if number else np.asarray(x).dtype
-    return found
+    # Of 64 bits JAX keeps 32 unless it is told otherwise.
+    return jax.dtypes.canonicalize_dtype(found) if isinstance(x, _NUMPY) else found
+
+
+def alike(*xs: Any) -> list[Any]:
+    """Return arrays in the dtype that JAX gives them by default; Python numbers as they are.
+
+    Arrays of one dtype stay as they are: what is of NumPy alone is not rounded to the 32 bits that
+    JAX may be restricted to.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        dtype = jnp.result_type(*xs)
+    weak = (int, float, complex)
+    arrays = [x for x in xs if type(x) not in weak]
+    if len({getattr(x, "dtype", None) for x in arrays}) == 1 and dtype_of(arrays[0]) == dtype:
+        return list(xs)
+    return [x if type(x) in weak else as_dtype(x, dtype) for x in xs]
+
+
+def as_dtype(x: Any, dtype: Any) -> Any:
+    """Return an array of JAX or NumPy, or a number, in `dtype`."""
+    return (x if hasattr(x, "astype") else jnp.asarray(x)).astype(dtype)
+
+
+def widest(tree: PyTree) -> Any:
+    """Return the widest real dtype of the floating leaves, for scalars: float32 or float64."""
+    for leaf in leaves(tree):
+        dtype = dtype_of(leaf)
+        if jnp.issubdtype(dtype, jnp.inexact) and real_dtype(dtype).itemsize > 4:
+            return np.dtype(np.float64)
+    return np.dtype(np.float32)
 
 
 def check_params(part: Any, params: PyTree) -> None:

@@ -14,7 +14,7 @@ from gradxform.base import call_update, transform
 from gradxform.distributed.axis import as_varying, axis_names, psum, size_of, tree_pmean
 from gradxform.distributed.exchanging import Exchanging, is_multiple, wide, zero_step
 from gradxform.errors import at_least, closed_unit_interval, name_of, non_negative, one_of, positive
-from gradxform.numerics import cast
+from gradxform.numerics import cast, is_zero
 from gradxform.transforms.shared import copied
 from gradxform.types import Array, Choice, Everywhere, PyTree, Slot
 
@@ -131,7 +131,7 @@ class elastic_average(Exchanging):
         rho = self.rho
         if rho is None:
             rho = self._rate() / typing.cast(float, self.learning_rate)
-        if isinstance(rho, float) and not rho:
+        if is_zero(rho):
             return updates
         rows.refuse(self, updates, "pulls every row towards the centre with rho > 0")
         gs, treedef = jax.tree.flatten(updates)

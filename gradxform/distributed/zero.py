@@ -33,7 +33,7 @@ from gradxform.distributed.dividing import Division, divide
 from gradxform.distributed.reaching import check_entrywise, check_reach
 from gradxform.distributed.sharding import state_sharding
 from gradxform.errors import did_you_mean, name_of
-from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.numerics import at_least_float32, cast, promote, scalar_dtype
 from gradxform.running import check_state
 from gradxform.types import Array, DType, PyTree, Slot
 
@@ -213,7 +213,7 @@ class zero1(Transform):
         with self._held(params, divisions):
             inner = self.inner.init(treedef.unflatten(seen))
         master = [
-            jnp.zeros((1,), jnp.float32) if w is None else s
+            jnp.zeros((1,), scalar_dtype()) if w is None else s
             for s, w in zip(seen, wide, strict=True)
         ]
         return Zero1State(inner, treedef.unflatten(master))

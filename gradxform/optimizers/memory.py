@@ -21,7 +21,7 @@ def adafactor(
     multiply_by_parameter_scale: bool = True,
     clipping_threshold: float | None = 1.0,
     momentum: float | None = None,
-    dtype_momentum: DType = "float32",
+    dtype_momentum: DType = None,
     weight_decay_rate: ScalarOrSchedule | None = None,
     eps: float = 1e-30,
     factored: bool = True,

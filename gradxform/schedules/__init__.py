@@ -1,6 +1,6 @@
 """Schedules as values: what a number, such as a learning rate, is at every step.
 
-A schedule is called with the count of steps already made and returns float32. It may stand wherever
+A schedule is called with the count of steps already made and returns a float. It may stand wherever
 a learning rate may; so may a plain function of the count.
 
 The names of `optax.schedules` can be had from here, `inject_hyperparams` too.

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import name_of
+from gradxform.numerics import scalar, scalar_dtype
 from gradxform.types import Array
 from gradxform.values import Hole, Value, is_live
 
@@ -27,7 +28,9 @@ class Schedule(Value, abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, count: Any) -> Array:
-        """Return the value after `count` steps, as float32.
+        """Return the value after `count` steps, in float32.
+
+        With `jax_enable_x64` in float64, unless it is for a transform of narrower parameters.
 
         Args:
           count: the number of steps already made, 0 at the first; a scalar or an array of counts,
@@ -61,13 +64,8 @@ def is_open(x: Any) -> bool:
 
 
 def number(x: Any) -> Any:
-    """Return a field for arithmetic: a Python number, which is exact, or a float32 array."""
-    return x if is_known(x) else float32(x)
-
-
-def float32(x: Any) -> Array:
-    """Return `x` as a float32 array, never weakly typed."""
-    return jnp.asarray(x, jnp.float32)
+    """Return a field for arithmetic: a Python number, which is exact, or a floating array."""
+    return x if is_known(x) else scalar(x)
 
 
 def check_steps(part: Schedule, *names: str) -> None:
@@ -85,7 +83,7 @@ def check_steps(part: Schedule, *names: str) -> None:
 
 
 def as_count(count: Any) -> Array:
-    """Return counts as int32 or float32, at least 0.
+    """Return counts as int32 or floats, at least 0.
 
     Raises:
       TypeError: if `count` is no real number or array of them.
@@ -99,7 +97,7 @@ def as_count(count: Any) -> Array:
         if count.dtype.kind == "O" and count.ndim == 0 and isinstance(count.item(), int):
             return jnp.asarray(0 if count.item() < 0 else LARGEST, jnp.int32)
     if jnp.issubdtype(count.dtype, jnp.floating):
-        return jnp.maximum(jnp.asarray(count, jnp.float32), 0.0)
+        return jnp.maximum(scalar(count), 0.0)
     if jnp.issubdtype(count.dtype, jnp.integer):
         if jnp.iinfo(count.dtype).max > LARGEST:
             count = jnp.minimum(count, jnp.asarray(LARGEST, count.dtype))
@@ -108,13 +106,13 @@ def as_count(count: Any) -> Array:
 
 
 def alike(count: Array, steps: Any) -> tuple[Array, Array]:
-    """Return counts and a number of steps as int32 if both are integers, else as float32."""
+    """Return counts and a number of steps as int32 if both are integers, else as floats."""
     if not is_known(steps):
         steps = as_count(steps)
         whole = jnp.issubdtype(steps.dtype, jnp.integer)
     else:
         whole = isinstance(steps, int) and abs(steps) <= LARGEST
-    dtype = jnp.int32 if whole and jnp.issubdtype(count.dtype, jnp.integer) else jnp.float32
+    dtype = jnp.int32 if whole and jnp.issubdtype(count.dtype, jnp.integer) else scalar_dtype()
     return count.astype(dtype), jnp.asarray(steps, dtype)
 
 
@@ -128,16 +126,16 @@ def fractions(count: Array, steps: Any) -> tuple[Array, Array]:
     """Return which fractions of a period of `steps` are left and done; 0 and 1 after its end."""
     count, steps = alike(count, steps)
     done = jnp.minimum(count, steps)
-    whole = float32(steps)
+    whole = scalar(steps)
     # XLA multiplies by the reciprocal where it knows the divisor: 41 / 41 is then not 1.
-    left = jnp.where(done <= 0, 1.0, float32(steps - done) / whole)
-    return left, jnp.where(done >= steps, 1.0, float32(done) / whole)
+    left = jnp.where(done <= 0, 1.0, scalar(steps - done) / whole)
+    return left, jnp.where(done >= steps, 1.0, scalar(done) / whole)
 
 
 def quotient(count: Array, steps: Any) -> Array:
-    """Return how many whole periods of `steps` have passed, as float32."""
+    """Return how many whole periods of `steps` have passed, as a float."""
     count, steps = alike(count, steps)
-    return float32(count // steps)
+    return scalar(count // steps)
 
 
 def first_count(steps: float) -> int:
@@ -151,7 +149,7 @@ def segment(count: Array, starts: Any) -> Array:
     whole = jnp.issubdtype(count.dtype, jnp.integer)
     if whole:  # a start that no integer count reaches would not fit
         starts = [first_count(s) for s in starts if s <= LARGEST]
-    table = jnp.asarray(np.asarray(starts, np.int32 if whole else np.float32))
+    table = jnp.asarray(np.asarray(starts, np.int32 if whole else scalar_dtype()))
     return jnp.searchsorted(table, count, side="right", method="compare_all").astype(jnp.int32)
 
 

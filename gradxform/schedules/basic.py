@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import at_least, finite
+from gradxform.numerics import scalar
 from gradxform.registry import value
 from gradxform.schedules.base import (
     Schedule,
     alike,
     as_count,
     check_steps,
-    float32,
     fractions,
     is_known,
     number,
@@ -38,7 +38,7 @@ class constant_schedule(Schedule):
 
     def __call__(self, count):
         """Return the value."""
-        return jnp.broadcast_to(float32(self.value), jnp.shape(count))
+        return jnp.broadcast_to(scalar(self.value), jnp.shape(count))
 
 
 def as_schedule(x: Any) -> Callable[[Any], Any]:
@@ -147,14 +147,14 @@ def _transition(
     init, end, steps = number(part.init_value), number(part.end_value), part.transition_steps
     count = as_count(count)
     if is_known(steps) and steps <= 0:
-        return jnp.broadcast_to(float32(init), count.shape)
+        return jnp.broadcast_to(scalar(init), count.shape)
     count = since(count, part.transition_begin)
     left, done = _cycled(count, steps) if cycle else fractions(count, steps)
     if not (is_known(power) and power == 1):
-        left = jnp.power(left, float32(power))
+        left = jnp.power(left, scalar(power))
         done = 1.0 - left
     found = init * left + end * done
-    return found if is_known(steps) else jnp.where(float32(steps) > 0.0, found, float32(init))
+    return found if is_known(steps) else jnp.where(scalar(steps) > 0.0, found, scalar(init))
 
 
 def _cycled(count: Array, steps: Any) -> tuple[Array, Array]:
@@ -162,5 +162,5 @@ def _cycled(count: Array, steps: Any) -> tuple[Array, Array]:
     count, steps = alike(count, steps)
     past = count % steps
     left = jnp.where((past == 0) & (count > 0), jnp.zeros_like(past), steps - past)
-    whole = float32(count) + float32(left)
-    return float32(left) / whole, float32(count) / whole
+    whole = scalar(count) + scalar(left)
+    return scalar(left) / whole, scalar(count) / whole

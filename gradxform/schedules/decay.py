@@ -9,13 +9,13 @@ import numpy as np
 from jax import lax
 
 from gradxform.errors import at_least, finite, name_of, non_negative, positive
+from gradxform.numerics import scalar
 from gradxform.registry import value
 from gradxform.schedules.base import (
     LARGEST,
     Schedule,
     as_count,
     check_steps,
-    float32,
     fractions,
     half_cosine,
     is_known,
@@ -33,7 +33,7 @@ def _periods(part: Any, count: Any) -> Array:
     k = since(count, part.transition_begin)
     if part.staircase:
         return quotient(k, part.transition_steps)
-    return float32(k) / float32(part.transition_steps)
+    return scalar(k) / scalar(part.transition_steps)
 
 
 def _check_periods(part: Any) -> None:
@@ -81,12 +81,12 @@ class exponential_decay(Schedule):
     def __call__(self, count):
         """Return the decayed value, within its bound."""
         rate = self.decay_rate
-        log = math.log(rate) if is_known(rate) else jnp.log(float32(rate))
+        log = math.log(rate) if is_known(rate) else jnp.log(scalar(rate))
         found = number(self.init_value) * jnp.exp(_periods(self, count) * log)
         if self.end_value is None:
             return found
-        bound = float32(self.end_value)
-        falls = float32(rate) < 1.0
+        bound = scalar(self.end_value)
+        falls = scalar(rate) < 1.0
         return jnp.where(falls, jnp.maximum(found, bound), jnp.minimum(found, bound))
 
 
@@ -186,7 +186,7 @@ class inverse_sqrt_decay(Schedule):
 
     def __call__(self, count):
         """Return the decayed value."""
-        periods = float32(since(count, self.transition_begin)) / float32(self.transition_steps)
+        periods = scalar(since(count, self.transition_begin)) / scalar(self.transition_steps)
         return number(self.init_value) * lax.rsqrt(1.0 + periods)
 
 
@@ -227,7 +227,7 @@ class cosine_decay_schedule(Schedule):
         left, _ = fractions(as_count(count), self.decay_steps)
         cosine = half_cosine(left)
         if not (is_known(self.exponent) and self.exponent == 1):
-            cosine = jnp.power(cosine, float32(self.exponent))
+            cosine = jnp.power(cosine, scalar(self.exponent))
         alpha = number(self.alpha)
         return number(self.init_value) * ((1.0 - alpha) * cosine + alpha)
 
@@ -319,7 +319,7 @@ class cosine_decay_restarts(Schedule):
                     "the cycles begin is worked out beforehand."
                 )
         cycle, left = _cycle(as_count(count), self.first_decay_steps, self.t_mul)
-        height = jnp.power(float32(self.m_mul), cycle)
+        height = jnp.power(scalar(self.m_mul), cycle)
         alpha = number(self.alpha)
         return number(self.init_value) * ((1.0 - alpha) * height * half_cosine(left) + alpha)
 
@@ -331,18 +331,18 @@ def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
         if isinstance(first, int) and first <= LARGEST:
             count = count % jnp.asarray(first, count.dtype)
         else:
-            count = float32(count) % first
+            count = scalar(count) % first
         return cycle, fractions(count, first)[0]
     starts, lengths = _cycles(first, t_mul)
     cycle = segment(count, starts[1:])
     if jnp.issubdtype(count.dtype, jnp.integer):
         whole = np.floor(starts)
-        done = float32(count - jnp.asarray(whole.astype(np.int32))[cycle])
-        done = done - float32(starts - whole)[cycle]
+        done = scalar(count - jnp.asarray(whole.astype(np.int32))[cycle])
+        done = done - scalar(starts - whole)[cycle]
     else:
-        done = count - float32(starts)[cycle]
-    length = float32(lengths)[cycle]
-    return float32(cycle), jnp.maximum(length - done, 0.0) / length
+        done = count - scalar(starts)[cycle]
+    length = scalar(lengths)[cycle]
+    return scalar(cycle), jnp.maximum(length - done, 0.0) / length
 
 
 @functools.lru_cache(maxsize=64)

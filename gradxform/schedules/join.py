@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.errors import finite, name_of, non_negative, positive
+from gradxform.numerics import scalar
 from gradxform.registry import register, value
 from gradxform.schedules.base import (
     Composite,
@@ -14,7 +15,6 @@ from gradxform.schedules.base import (
     alike,
     as_count,
     check_steps,
-    float32,
     is_known,
     is_open,
     number,
@@ -84,10 +84,10 @@ class join_schedules(Schedule):
     def __call__(self, count):
         """Return the value of the schedule that `count` falls to."""
         count = as_count(count)
-        found = jnp.broadcast_to(float32(self.schedules[0](count)), count.shape)
+        found = jnp.broadcast_to(scalar(self.schedules[0](count)), count.shape)
         for begin, schedule in zip(self.boundaries, self.schedules[1:], strict=True):
             now, first = alike(count, begin)
-            found = jnp.where(now < first, found, float32(schedule(since(count, begin))))
+            found = jnp.where(now < first, found, scalar(schedule(since(count, begin))))
         return found
 
 

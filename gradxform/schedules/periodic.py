@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.errors import finite, non_negative, positive
+from gradxform.numerics import scalar
 from gradxform.registry import value
 from gradxform.schedules.base import (
     LARGEST,
@@ -14,7 +15,6 @@ from gradxform.schedules.base import (
     as_count,
     check_steps,
     first_count,
-    float32,
     fractions,
     half_cosine,
     is_known,
@@ -30,7 +30,7 @@ def wave(count: Array, steps: Any, periods: Any) -> Array:
         _, done = fractions(count, steps)
         return jnp.square(jnp.cos(math.pi * number(periods) * done))
     phase = (halves * jnp.minimum(count, steps)) % (2 * steps)
-    return jnp.square(jnp.sin(float32(phase - steps) * (0.5 * math.pi / steps)))
+    return jnp.square(jnp.sin(scalar(phase - steps) * (0.5 * math.pi / steps)))
 
 
 def _sawtooth(count: Array, steps: Any, periods: Any) -> Array:
@@ -39,7 +39,7 @@ def _sawtooth(count: Array, steps: Any, periods: Any) -> Array:
     if whole is None:
         _, done = fractions(count, steps)
         return 1.0 - (number(periods) * done) % 1.0
-    return float32(steps - (whole * jnp.minimum(count, steps)) % steps) / float(steps)
+    return scalar(steps - (whole * jnp.minimum(count, steps)) % steps) / float(steps)
 
 
 def _exact(count: Array, steps: Any, times: Any) -> int | None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import finite, name_of, one_of, positive
+from gradxform.numerics import scalar
 from gradxform.registry import value
 from gradxform.schedules.base import (
     LARGEST,
@@ -14,7 +15,6 @@ from gradxform.schedules.base import (
     Schedule,
     as_count,
     check_steps,
-    float32,
     fractions,
     half_cosine,
     is_known,
@@ -111,7 +111,7 @@ class piecewise_constant_schedule(Schedule):
     def __call__(self, count):
         """Return the value that holds at `count`."""
         steps, values = _steps_and_values(self)
-        return jnp.stack([float32(v) for v in values])[segment(as_count(count), steps)]
+        return jnp.stack([scalar(v) for v in values])[segment(as_count(count), steps)]
 
 
 @value
@@ -147,14 +147,14 @@ class piecewise_interpolate_schedule(Schedule):
         count = as_count(count)
         steps, values = _steps_and_values(self)
         if steps and steps[-1] > LARGEST:
-            count = float32(count)
+            count = scalar(count)
         index = segment(count, steps)
         begins = np.asarray([0, *steps], np.dtype(count.dtype))
         lengths = np.append(np.maximum(np.diff(begins), 1), np.ones((), begins.dtype))
         left, done = fractions(count - jnp.asarray(begins)[index], jnp.asarray(lengths)[index])
         if self.interpolate_type == "cosine":
             left, done = half_cosine(left), half_cosine(done)
-        table = jnp.stack([float32(v) for v in [*values, values[-1]]])
+        table = jnp.stack([scalar(v) for v in [*values, values[-1]]])
         return table[index] * left + table[index + 1] * done
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from gradxform.errors import shown
+from gradxform.numerics import scalar
 from gradxform.registry import value
-from gradxform.schedules.base import Schedule, float32
+from gradxform.schedules.base import Schedule
 from gradxform.schedules.basic import schedule_or_none
 
 
@@ -43,4 +44,4 @@ class product_schedule(Schedule):
 
     def __call__(self, count):
         """Return the product."""
-        return functools.reduce(jnp.multiply, (float32(f(count)) for f in self.factors))
+        return functools.reduce(jnp.multiply, (scalar(f(count)) for f in self.factors))

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform._compat import jaxprs_of, line_of, opened, variables
 from gradxform.apply import apply_updates
 from gradxform.testing.case import Case
 from gradxform.types import PyTree
@@ -119,6 +120,20 @@ def run(tx: Any, tree: PyTree, grads: list[Any], update: Any = None) -> tuple[An
         tree = apply_updates(tree, updates)
         all_updates.append(updates)
     return tree, all_updates, state
+
+
+def wide_numbers(program: Any) -> Iterator[str]:
+    """Return the operations of a traced program that make float64, but for random draws."""
+    for eqn in opened(program)[0].eqns:
+        if any(jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key) for v in variables(eqn.invars)):
+            continue
+        inner = [jaxpr for _, jaxpr in jaxprs_of(eqn)]
+        for jaxpr in inner:
+            yield from wide_numbers(jaxpr)
+        if not inner and any(v.aval.dtype == jnp.float64 for v in eqn.outvars):
+            yield f"a {eqn.primitive.name} in float64" + (
+                f" at {at}" if (at := line_of(eqn)) else ""
+            )
 
 
 # ------------------------------------------------------------------------------------- comparing

@@ -15,6 +15,7 @@ from gradxform.testing.promises_numbers import (
     follows_its_reference,
     jit_changes_nothing,
     narrow_parameters_have_wide_slots,
+    scalars_are_as_wide_as_the_leaves,
     vmaps_over_gradients,
 )
 from gradxform.testing.promises_places import (
@@ -33,6 +34,7 @@ PROMISES: dict[str, Promise] = {
         vmaps_over_gradients,
         extremes_stay_finite,
         narrow_parameters_have_wide_slots,
+        scalars_are_as_wide_as_the_leaves,
         holes_pass,
         takes_params_by_keyword,
         asks_for_params_by_name,

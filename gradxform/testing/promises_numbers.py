@@ -13,15 +13,20 @@ from gradxform.testing.promise import (
     Skipped,
     as_numpy,
     check_close,
+    check_types,
     leaves_of,
     promise,
     run,
+    wide_numbers,
 )
 from gradxform.testing.references import TreeReference, as_tree
 from gradxform.testing.rounding import sway
 from gradxform.types import PyTree
 
 STEPS = 7
+# How far float64 is from a reference beside float32, a little more than the rounding of one is
+# beside that of the other.
+WIDE = 5e-8
 
 
 @promise(
@@ -32,22 +37,30 @@ def follows_its_reference(case: Case) -> None:
     """Seven steps in float32 are those of the NumPy reference in float64."""
     if case.reference is None:
         raise Skipped("no reference is given, or the numbers are random")
+    _follow(case, jnp.float32, STEPS, case.rtol, case.compiled)
+
+
+def _follow(case: Case, dtype: Any, steps: int, rtol: float, update: Any = None) -> None:
+    """Require some steps in one dtype to be those of the reference, if there is one."""
+    if case.reference is None:
+        return
     reference = as_tree(case.reference)
-    tree = case.params(jnp.float32)
-    grads = case.gradients(tree, STEPS)
+    tree = case.params(dtype)
+    grads = case.gradients(tree, steps, dtype)
     start, wide = jax.tree.map(as_numpy, (tree, grads))
     follow = functools.partial(_by_reference, reference)
     end, theirs = follow(start, wide)
     led = functools.cache(lambda: sway(follow, start, wide))
-    ours, our_updates, _ = run(case.bound, tree, grads, case.compiled)
+    rounds = dtype == jnp.float32  # float64 is held to the reference itself
+    ours, our_updates, _ = run(case.bound, tree, grads, update)
     for t, (u, expected) in enumerate(zip(our_updates, theirs, strict=True)):
         check_close(
             "updates",
             u,
             expected,
-            case.rtol,
+            rtol,
             what=f" by the reference at step {t + 1}",
-            sway=lambda t=t: led()[1][t],
+            sway=(lambda t=t: led()[1][t]) if rounds else None,
         )
     moved = [
         max(np.max(np.abs(b - first), initial=0.0), np.max(np.abs(b), initial=0.0) * 1e-2)
@@ -58,9 +71,9 @@ def follows_its_reference(case: Case) -> None:
         ours,
         end,
         0,
-        [2 * case.rtol * m for m in moved],
-        f" by the reference after {STEPS} steps",
-        lambda: led()[0],
+        [2 * rtol * m for m in moved],
+        f" by the reference after {steps} steps",
+        (lambda: led()[0]) if rounds else None,
     )
 
 
@@ -73,6 +86,30 @@ def _by_reference(reference: TreeReference, tree: PyTree, grads: list[PyTree]) -
         all_updates.append(jax.tree.unflatten(treedef, map(np.asarray, updates)))
         ps = [p + u for p, u in zip(ps, updates, strict=True)]
     return jax.tree.unflatten(treedef, ps), all_updates
+
+
+@promise(
+    "Name no dtype: make the scalars of a step with gradxform.numerics.scalar, those of a state in "
+    "its scalar_dtype(), and slots with gradxform.trees.zeros_like."
+)
+def scalars_are_as_wide_as_the_leaves(case: Case) -> None:
+    """With float64 parameters nothing is rounded to 32 bits; float32 ones meet no float64."""
+    if case.foreign:
+        raise Skipped("foreign code computes in what it likes")
+    if case.narrow:
+        raise Skipped("it was asked for a 16-bit slot")
+    with jax.enable_x64(True):
+        for p_dtype, g_dtype in ((jnp.float32, jnp.float32), (jnp.float64, jnp.float32)):
+            tree = case.params(p_dtype)
+            (g,) = case.gradients(tree, 1, g_dtype)
+            state = case.bound.init(tree)
+            made = jax.make_jaxpr(case.bound.update, return_shape=True)
+            program, (_, after) = made(g, state, tree)
+            check_types("state", after, jax.eval_shape(lambda s: s, state))
+            wide = next(wide_numbers(program), None) if p_dtype == jnp.float32 else None
+            if wide is not None:
+                raise Broken(wide, expected="no float64 with float32 parameters")
+        _follow(case, jnp.float64, 3, WIDE * case.rtol, jax.jit(case.bound.update))
 
 
 @promise(

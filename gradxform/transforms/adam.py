@@ -7,18 +7,20 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, name_of, non_negative, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, safe_increment
+from gradxform.numerics import (
+    abs_sq,
+    bias_correction,
+    over_root,
+    safe_increment,
+    scalar,
+    scalar_dtype,
+)
 from gradxform.trees import real_zeros_like, zeros_like
 from gradxform.types import Array, DType, Slot
 
 
 def _zero_count() -> Array:
     return jnp.zeros((), jnp.int32)
-
-
-def _plus(x, eps):
-    """`x + eps`, or `x` itself where eps is known to be 0."""
-    return x if isinstance(eps, float) and not eps else x + eps
 
 
 class ScaleByAdamState(NamedTuple):
@@ -53,7 +55,7 @@ class scale_by_adam(ArrayRule):
     Args:
       b1: the decay of the first moment, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       eps_root: added under the root, at least 0; needed to differentiate through the update.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
       nesterov: whether to look one step ahead, as NAdam does. Keyword-only.
@@ -114,7 +116,7 @@ class scale_by_adam(ArrayRule):
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
         top = c1 * m + others[0] * g if self.nesterov else c1 * m
         root = v if self.eps_hat else others[-1] * v
-        return top / (jnp.sqrt(_plus(root, self.eps_root)) + self.eps), m, v
+        return over_root(top, root, self.eps, self.eps_root), m, v
 
     def slice_rule(self, g, m, v, p, *shared):
         """Return the update of the slices and the moments."""
@@ -135,7 +137,7 @@ class ScaleByNadamState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the first moment m
     nu: Slot  # like params, at least float32 and real; the second moment v
-    mu_product: Array  # float32 scalar; the product P of the momenta so far
+    mu_product: Array  # scalar, at least float32; the product P of the momenta so far
 
 
 @transform
@@ -156,7 +158,7 @@ class scale_by_nadam(ArrayRule):
     Args:
       b1: the decay of the first moment, and the limit of the momentum, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       schedule_decay: how fast the momentum warms up, from b1 / 2 to b1, at least 0.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
 
@@ -186,11 +188,11 @@ class scale_by_nadam(ArrayRule):
             count=_zero_count(),
             mu=zeros_like(params, self.mu_dtype),
             nu=real_zeros_like(params),
-            mu_product=jnp.ones((), jnp.float32),
+            mu_product=jnp.ones((), scalar_dtype()),
         )
 
     def _momentum(self, t):
-        return self.b1 * (1 - 0.5 * 0.96 ** (self.schedule_decay * t.astype(jnp.float32)))
+        return self.b1 * (1 - 0.5 * 0.96 ** (self.schedule_decay * scalar(t)))
 
     def prepare(self, updates, state, params):
         """Return the advanced count and product, and what multiplies m, g and v."""
@@ -205,7 +207,7 @@ class scale_by_nadam(ArrayRule):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        return (of_m * m + of_g * g) / (jnp.sqrt(c2 * v) + self.eps), m, v
+        return over_root(of_m * m + of_g * g, c2 * v, self.eps), m, v
 
 
 class ScaleByAmsgradState(NamedTuple):
@@ -237,7 +239,7 @@ class scale_by_amsgrad(ArrayRule):
     Args:
       b1: the decay of the first moment, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       eps_root: added under the root, at least 0.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
       bias_correction_mu: whether to debias m. The paper does not.
@@ -280,7 +282,7 @@ class scale_by_amsgrad(ArrayRule):
 
     def prepare(self, updates, state, params):
         """Return the advanced count and the factors that debias m and v."""
-        count, one = safe_increment(state.count), jnp.ones((), jnp.float32)
+        count, one = safe_increment(state.count), jnp.ones((), scalar_dtype())
         c1 = bias_correction(self.b1, count) if self.bias_correction_mu else one
         c2 = bias_correction(self.b2, count) if self.bias_correction_nu else one
         if self.correct_after:
@@ -292,4 +294,4 @@ class scale_by_amsgrad(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
         h = jnp.maximum(h, c2 * v)
-        return c1 * m / (jnp.sqrt(_plus(h, self.eps_root)) + self.eps), m, v, h
+        return over_root(c1 * m, h, self.eps, self.eps_root), m, v, h

@@ -8,7 +8,16 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import at_least, finite, non_negative, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, safe_increment
+from gradxform.numerics import (
+    abs_sq,
+    bias_correction,
+    not_zero,
+    over,
+    over_root,
+    plus,
+    safe_increment,
+    scalar,
+)
 from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.trees import full_like, real_full_like, real_zeros_like, zeros_like
 from gradxform.types import Array, Slot
@@ -94,7 +103,7 @@ class scale_by_belief(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
         top = _numerator(g, m, self.b1, c1, ahead, self.nesterov)
-        return top / (jnp.sqrt(c2 * s) + self.eps), m, s
+        return over_root(top, c2 * s, self.eps), m, s
 
 
 @transform
@@ -155,7 +164,7 @@ class scale_by_yogi(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         # Selected, not multiplied by a sign: both may be infinite, and their difference NaN.
         v = jnp.where(v < size, v + part, jnp.where(v > size, v - part, v))
-        return c1 * m / (jnp.sqrt(c2 * v + self.eps_root) + self.eps), m, v
+        return over_root(c1 * m, c2 * v, self.eps, self.eps_root), m, v
 
 
 @transform
@@ -174,7 +183,7 @@ class scale_by_adamax(ArrayRule):
     Args:
       b1: the decay of the average, in [0, 1).
       b2: the decay of the maximum, in [0, 1).
-      eps: at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: at least 0; with 0 an entry that never had a gradient stays.
       eps_in_max: whether eps is added to the size, else to the maximum. Keyword-only.
 
     Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 2, which
@@ -207,12 +216,12 @@ class scale_by_adamax(ArrayRule):
     def rule(self, g, m, v, p, c1):
         """Return the update, the average and the maximum."""
         m = self.b1 * m + (1 - self.b1) * g
-        size = jnp.abs(g)
+        size, eps = jnp.abs(g), not_zero(self.eps, v.dtype)
         if self.eps_in_max:
-            v = jnp.maximum(self.b2 * v, size + self.eps)
-            return c1 * m / v, m, v
+            v = jnp.maximum(self.b2 * v, plus(size, eps))
+            return over(c1 * m, v, eps), m, v
         v = jnp.maximum(self.b2 * v, size)
-        return c1 * m / (v + self.eps), m, v
+        return over(c1 * m, plus(v, eps), eps), m, v
 
 
 @transform
@@ -236,7 +245,7 @@ class scale_by_radam(ArrayRule):
     Args:
       b1: the decay of the first moment, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       eps_root: added under the root, at least 0.
       threshold: how many gradients are enough, at least 4, below which c is no real number.
       nesterov: whether to look one step ahead. Keyword-only.
@@ -277,8 +286,8 @@ class scale_by_radam(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
         top = _numerator(g, m, self.b1, c1, ahead, self.nesterov)
-        below = jnp.sqrt(c2 * v + self.eps_root) + self.eps
-        return c * top / jnp.where(enough, below, 1), m, v
+        scaled = over_root(c * top, c2 * v, self.eps, self.eps_root)
+        return jnp.where(enough, scaled, top), m, v
 
 
 def _rectified(b2, count, threshold):
@@ -289,11 +298,11 @@ def _rectified(b2, count, threshold):
     which nothing cancels as long as t x is small.
     """
     if isinstance(b2, float):
-        x = -math.log(max(b2, 1e-30))
+        x = scalar(-math.log(max(b2, 1e-30)))
     else:
         x = -jnp.log(jnp.maximum(b2, 1e-30))
     r_inf = 2 / (1 - b2) - 1
-    t = count.astype(jnp.float32)
+    t = scalar(count)
     early = t - (2 / x) * (_coth_excess(t * x / 2) - _coth_excess(x / 2))
     r = jnp.where(t * x < 1, early, r_inf - 2 * t / jnp.expm1(t * x))
     enough = (r >= threshold) & (r_inf > 4)

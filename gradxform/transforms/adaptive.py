@@ -8,7 +8,16 @@ from jax import lax
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, unit_interval
-from gradxform.numerics import abs_sq, as_flag, bias_correction, safe_increment
+from gradxform.numerics import (
+    abs_sq,
+    as_flag,
+    bias_correction,
+    is_zero,
+    not_zero,
+    over_root,
+    plus,
+    safe_increment,
+)
 from gradxform.trees import real_full_like, zeros_like
 from gradxform.types import Array, Slot
 
@@ -31,8 +40,10 @@ class ScaleByRmsWithCountState(NamedTuple):
 
 
 def _over_root(x, g, eps, eps_in_sqrt):
-    """Return g / sqrt(x + eps), or g / (sqrt(x) + eps)."""
-    return g * lax.rsqrt(x + eps) if eps_in_sqrt else g / (jnp.sqrt(x) + eps)
+    """Return g / sqrt(x + eps), or g / (sqrt(x) + eps); 0 where that divides by 0."""
+    if not eps_in_sqrt or is_zero(eps):
+        return over_root(g, x, eps)
+    return g * lax.rsqrt(x + not_zero(eps, x.dtype))
 
 
 @transform
@@ -48,7 +59,7 @@ class scale_by_rms(ArrayRule):
 
     Args:
       decay: the decay of the average, in [0, 1).
-      eps: at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: at least 0; with 0 an entry that never had a gradient stays.
       initial_scale: the average's first value, at least 0.
       eps_in_sqrt: whether eps is added under the root.
       bias_correction: whether to correct for the average's first value being 0.
@@ -231,7 +242,7 @@ class scale_by_rss(ArrayRule):
         more = s + abs_sq(g)
         s = more if update_slots is None else jnp.where(update_slots, more, s)
         if self.eps_in_sqrt:
-            below = jnp.where(s > 0, lax.rsqrt(s + self.eps), 0)
+            below = jnp.where(s > 0, lax.rsqrt(plus(s, self.eps)), 0)
         else:
-            below = jnp.where(s > 0, 1 / (jnp.sqrt(s) + self.eps), 0)
+            below = jnp.where(s > 0, 1 / plus(jnp.sqrt(s), self.eps), 0)
         return g * below, s

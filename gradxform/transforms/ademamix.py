@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, safe_increment
-from gradxform.transforms.shared import decay_at, rate_at
+from gradxform.numerics import abs_sq, bias_correction, over_root, safe_increment, value_at
+from gradxform.transforms.shared import decay_at
 from gradxform.trees import real_zeros_like, zeros_like
 from gradxform.types import Array, DType, ScalarOrSchedule, Slot
 
@@ -41,7 +41,7 @@ class scale_by_ademamix(ArrayRule):
       b2: the decay of the second moment, in [0, 1).
       b3: the decay of the slow average, in [0, 1), or a schedule.
       alpha: the weight of the slow average, at least 0, or a schedule.
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       eps_root: added under the root, at least 0.
       mu_dtype: the dtype of both averages; by default the parameter's, float32 for 16-bit ones.
 
@@ -80,14 +80,14 @@ class scale_by_ademamix(ArrayRule):
         count, earlier = safe_increment(state.count), state.count_m2
         factors = bias_correction(self.b1, count), bias_correction(self.b2, count)
         state = state._replace(count=count, count_m2=safe_increment(earlier))
-        return state, *factors, *decay_at(self.b3, earlier), rate_at(self.alpha, earlier)
+        return state, *factors, *decay_at(self.b3, earlier), value_at(self.alpha, earlier)
 
     def rule(self, g, m1, m2, v, p, c1, c2, b3, rest, alpha):
         """Return the update, the averages and the second moment."""
         m1 = self.b1 * m1 + (1 - self.b1) * g
         m2 = b3 * m2 + rest * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        u = (c1 * m1 + alpha * m2) / (jnp.sqrt(c2 * v + self.eps_root) + self.eps)
+        u = over_root(c1 * m1 + alpha * m2, c2 * v, self.eps, self.eps_root)
         return u, m1, m2, v
 
 
@@ -116,7 +116,7 @@ class scale_by_simplified_ademamix(ArrayRule):
       b1: the decay of the sum, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
       alpha: how much more the newest gradient counts, at least 0, or a schedule; 0 is Adam's mix.
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       eps_root: added under the root, at least 0.
 
     Reference: Morwani et al., Connections between Schedule-Free Optimizers, AdEMAMix, and
@@ -146,10 +146,10 @@ class scale_by_simplified_ademamix(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the advanced count, the factor that debiases v, and this step's alpha."""
         t = safe_increment(state.t)
-        return state._replace(t=t), bias_correction(self.b2, t), rate_at(self.alpha, state.t)
+        return state._replace(t=t), bias_correction(self.b2, t), value_at(self.alpha, state.t)
 
     def rule(self, g, m, v, p, c2, alpha):
         """Return the update, the sum and the second moment."""
         m = self.b1 * m + g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        return (m + alpha * g) / (jnp.sqrt(c2 * v + self.eps_root) + self.eps), m, v
+        return over_root(m + alpha * g, c2 * v, self.eps, self.eps_root), m, v

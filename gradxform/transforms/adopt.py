@@ -7,11 +7,20 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, safe_increment
+from gradxform.numerics import (
+    abs_sq,
+    bias_correction,
+    not_zero,
+    over,
+    plus,
+    safe_increment,
+    scalar,
+    value_at,
+)
 from gradxform.registry import register
 from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.transforms.adam_kin import ScaleByBeliefState
-from gradxform.transforms.shared import decay_at, rate_at
+from gradxform.transforms.shared import decay_at
 from gradxform.trees import real_zeros_like, zeros_like
 from gradxform.types import Array, DType, Schedule
 
@@ -34,8 +43,8 @@ class scale_by_acprop(ArrayRule):
       b1: the decay of the average, in [0, 1).
       b2: the decay of the squared deviations, in [0, 1).
       eps: added to the root, at least 0.
-      eps_root: added to s at every step, at least 0; if both are 0, an entry that never had a
-        gradient becomes NaN.
+      eps_root: added to s at every step, at least 0; if both are 0, an entry without a deviation
+        so far stays.
 
     Reference: Zhuang et al., Momentum Centering and Asynchronous Update for Adaptive Gradient
     Methods, 2021, ACProp.
@@ -65,19 +74,20 @@ class scale_by_acprop(ArrayRule):
         first = state.count == 0
         c2 = jnp.where(first, 0, bias_correction(self.b2, jnp.maximum(state.count, 1)))
         state = state._replace(count=safe_increment(state.count))
-        return state, c2, first.astype(jnp.float32)
+        return state, c2, scalar(first)
 
     def rule(self, g, m, s, p, c2, start):
         """Return the update and the averages."""
         d = jnp.sqrt(c2 * s + start)
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
         m = self.b1 * m + (1 - self.b1) * g
-        return g / (d + self.eps), m, s
+        eps = not_zero(self.eps, d.dtype, 0.5)
+        return over(g, plus(d, eps), eps), m, s
 
 
 def fourth_root(count: Any) -> Array:
     """Return the fourth root of a count: by how much ADOPT lets an entry move."""
-    return jnp.sqrt(jnp.sqrt(jnp.asarray(count, jnp.float32)))
+    return jnp.sqrt(jnp.sqrt(scalar(count)))
 
 
 register("fourth_root", fourth_root)
@@ -100,7 +110,7 @@ class scale_by_adopt(ArrayRule):
     Args:
       b1: the decay of the first moment, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
-      eps: the least divisor, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: the least divisor, at least 0; with 0 an entry that never had a gradient stays.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
       nesterov: whether to look one step ahead. Keyword-only.
       use_clipping: whether c is clipped; an entry whose first gradients were small jumps without.
@@ -136,14 +146,15 @@ class scale_by_adopt(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the advanced count, the decay of v, and the bound, which is 0 at first."""
         first = state.count == 0
-        bound = rate_at(self.clip_value_fn if self.use_clipping else jnp.inf, state.count)
+        bound = value_at(self.clip_value_fn if self.use_clipping else jnp.inf, state.count)
         state = state._replace(count=safe_increment(state.count))
         b2, rest = decay_at(self.b2, state.count)
         return state, jnp.where(first, 0, b2), jnp.where(first, 1, rest), jnp.where(first, 0, bound)
 
     def rule(self, g, m, v, p, b2, rest, bound):
         """Return the update and the moments."""
-        c = jnp.clip(g / jnp.maximum(jnp.sqrt(v), self.eps), -bound, bound)
+        eps = not_zero(self.eps, v.dtype, 0.5)
+        c = jnp.clip(over(g, jnp.maximum(jnp.sqrt(v), eps), eps), -bound, bound)
         m = self.b1 * m + (1 - self.b1) * c
         v = b2 * v + rest * abs_sq(g)
         return self.b1 * m + (1 - self.b1) * c if self.nesterov else m, m, v

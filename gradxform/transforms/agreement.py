@@ -164,7 +164,7 @@ class scale_by_sign_agreement(_Agreement):
 
     def factor(self, agreement):
         """Return 1 or the decrease; entries of gradient 0 stay 0 with either."""
-        return jnp.where(agreement > 0, 1, self.decrease_factor)
+        return jnp.where(agreement > 0, jnp.ones_like(agreement), self.decrease_factor)
 
     def slice_rule(self, g, m, p):
         """Return the scaled slices and the average."""

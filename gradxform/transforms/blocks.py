@@ -7,7 +7,16 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import finite, non_negative, unit_interval
-from gradxform.numerics import abs_sq, at_least_float32, real_dtype, safe_increment, value_at
+from gradxform.numerics import (
+    abs_sq,
+    at_least_float32,
+    is_zero,
+    over_root,
+    real_dtype,
+    safe_increment,
+    scalar,
+    value_at,
+)
 from gradxform.transforms.scaling import WeightDecaySchedule, counted, start
 from gradxform.trees import dtype_of, zeros_like
 from gradxform.types import Array, DType, ScalarOrSchedule, Slot
@@ -97,7 +106,7 @@ class scale_by_novograd(ArrayRule):
     Args:
       b1: the decay of the momentum, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an array that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an array that never had a gradient stays.
       eps_root: added under the root, at least 0.
       weight_decay: at least 0, or a schedule; it is inside the momentum.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
@@ -140,7 +149,7 @@ class scale_by_novograd(ArrayRule):
 
     def prepare(self, updates, state, params):
         """Return the advanced count, how much of v is kept and, of a schedule, the decay."""
-        kept = jnp.where(state.count == 0, 0, jnp.asarray(self.b2, jnp.float32))
+        kept = jnp.where(state.count == 0, 0, scalar(self.b2))
         prepared = state._replace(count=safe_increment(state.count)), kept
         decay = self.weight_decay
         return (*prepared, value_at(decay, state.count)) if callable(decay) else prepared
@@ -149,9 +158,9 @@ class scale_by_novograd(ArrayRule):
         """Return the momentum twice, and the second moment after it."""
         decay = self.weight_decay if value is None else value
         v = kept * v + (1 - kept) * jnp.sum(abs_sq(g))
-        m = self.b1 * m + g * (1 / (jnp.sqrt(v + self.eps_root) + self.eps))
+        m = self.b1 * m + g * over_root(jnp.ones_like(v), v, self.eps, self.eps_root)
         # Without decay the parameter need not be read at all.
-        m = m if isinstance(decay, float) and not decay else m + decay * p
+        m = m if is_zero(decay) else m + decay * p
         return m, m, v
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, positive
 from gradxform.lift import global_norm
-from gradxform.numerics import abs_sq
+from gradxform.numerics import abs_sq, scalar, shrinking, within
 
 
 @transform
@@ -15,7 +15,7 @@ class clip(ArrayRule):
     Update rule: u = min(max(g, -max_delta), max_delta). NaN stays NaN.
 
     Args:
-      max_delta: the largest absolute value, at least 0.
+      max_delta: the largest absolute value, at least 0; infinite for no clipping.
     """
 
     max_delta: float
@@ -27,7 +27,8 @@ class clip(ArrayRule):
 
     def rule(self, g, p):
         """Return the clipped update."""
-        return jnp.clip(g, -self.max_delta, self.max_delta)
+        bound = within(self.max_delta, g.dtype)
+        return jnp.clip(g, -bound, bound)
 
 
 @transform
@@ -38,7 +39,7 @@ class clip_by_block_rms(ArrayRule):
     An empty array stays as it is.
 
     Args:
-      threshold: the largest root mean square, greater than 0.
+      threshold: the largest root mean square, greater than 0; infinite for no clipping.
 
     Reference: Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost,
     2018, section 6.
@@ -55,7 +56,7 @@ class clip_by_block_rms(ArrayRule):
     def rule(self, g, p):
         """Return the update, scaled down if it is large."""
         rms = jnp.sqrt(jnp.sum(abs_sq(g)) / max(g.size, 1))
-        return g * (self.threshold / jnp.maximum(rms, self.threshold))
+        return g * shrinking(rms, self.threshold)
 
 
 @transform
@@ -65,7 +66,7 @@ class clip_by_block_norm(ArrayRule):
     Update rule, with |g| the Euclidean norm of one array: u = g max_norm / max(|g|, max_norm).
 
     Args:
-      max_norm: the largest norm, greater than 0.
+      max_norm: the largest norm, greater than 0; infinite for no clipping.
 
     Reference: Pascanu et al., On the Difficulty of Training Recurrent Neural Networks, 2013,
     Algorithm 1, array by array.
@@ -82,7 +83,7 @@ class clip_by_block_norm(ArrayRule):
     def rule(self, g, p):
         """Return the update, scaled down if it is large."""
         norm = jnp.sqrt(jnp.sum(abs_sq(g)))
-        return g * (self.max_norm / jnp.maximum(norm, self.max_norm))
+        return g * shrinking(norm, self.max_norm)
 
 
 @transform
@@ -96,7 +97,7 @@ class clip_by_global_norm(ArrayRule):
     A tree with a NaN becomes NaN everywhere: an infinite or undefined norm is not hidden.
 
     Args:
-      max_norm: the largest norm, greater than 0.
+      max_norm: the largest norm, greater than 0; infinite for no clipping.
 
     Reference: Pascanu et al., On the Difficulty of Training Recurrent Neural Networks, 2013,
     Algorithm 1.
@@ -114,8 +115,7 @@ class clip_by_global_norm(ArrayRule):
 
     def prepare(self, updates, state, params):
         """Return the factor for all leaves."""
-        norm = global_norm(updates)
-        return state, self.max_norm / jnp.maximum(norm, self.max_norm)
+        return state, shrinking(scalar(global_norm(updates)), self.max_norm)
 
     def rule(self, g, p, factor):
         """Return the scaled update."""
@@ -131,7 +131,7 @@ class adaptive_grad_clip(ArrayRule):
         u = g min(1, clipping max(|p|, eps) / |g|)
 
     Args:
-      clipping: the largest ratio |g| / |p|, greater than 0.
+      clipping: the largest ratio |g| / |p|, greater than 0; infinite for no clipping.
       eps: what |p| counts at least, at least 0, so that parameters that start at 0 can move.
       axis: the axes that belong to one unit. By default all axes of a scalar or vector (axes of
         size 1 do not count), axis 0 of a matrix or a 3-d array, and all but the last axis of
@@ -161,8 +161,8 @@ class adaptive_grad_clip(ArrayRule):
     def rule(self, g, p):
         """Return the update, scaled down per unit."""
         axes = _unit_axes(g.shape) if self.axis is None else self.axis
-        limit = self.clipping * jnp.maximum(_norm(p, axes), self.eps)
         size = _norm(g, axes)
+        limit = within(self.clipping, size.dtype) * jnp.maximum(_norm(p, axes), self.eps)
         # Clipped only where it exceeds the limit, so the division below is never by zero.
         return jnp.where(size > limit, (limit / jnp.where(size > limit, size, 1)) * g, g)
 

@@ -10,8 +10,16 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, name_of, non_negative, positive, shown, unit_interval
-from gradxform.numerics import bias_correction, safe_increment
-from gradxform.transforms.shared import columns, copied, rate_at, ratio_or_zero, tree_sums
+from gradxform.numerics import (
+    bias_correction,
+    is_zero,
+    over_root,
+    safe_increment,
+    scalar,
+    scalar_dtype,
+    value_at,
+)
+from gradxform.transforms.shared import columns, copied, ratio_or_zero, tree_sums
 from gradxform.trees import zeros_like
 from gradxform.types import Array, ScalarOrSchedule, Slot
 
@@ -41,13 +49,13 @@ class DAdaptAdamWState(NamedTuple):
     exp_avg: Slot  # like params, at least float32; the average m of the scaled gradient
     exp_avg_sq: Slot  # like params, at least float32; the second moment v
     grad_sum: Slot  # like params, at least float32; the slower average s of the scaled gradient
-    estim_lr: Array  # float32 scalar; the estimate d
-    numerator_weighted: Array  # float32 scalar; what d is estimated from, r
+    estim_lr: Array  # scalar, at least float32; the estimate d
+    numerator_weighted: Array  # scalar, at least float32; what d is estimated from, r
     count: Array  # int32 scalar; the number of updates so far
 
 
 def _dadapt_sums(g, m, v, s, p, keep, add, eps):
-    return g * s / (jnp.sqrt(v) + eps), jnp.abs(_sum_of_gradients(s, g, keep, add))
+    return over_root(g * s, v, eps), jnp.abs(_sum_of_gradients(s, g, keep, add))
 
 
 @transform
@@ -71,7 +79,7 @@ class step_by_dadapt_adamw(ArrayRule):
     Args:
       learning_rate: at least 0, or a schedule.
       betas: the decays (b1, b2) of the moments, each in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       estim_lr0: the first d, greater than 0 and well below what is needed.
       weight_decay: at least 0.
 
@@ -104,15 +112,15 @@ class step_by_dadapt_adamw(ArrayRule):
             exp_avg=zeros_like(params),
             exp_avg_sq=zeros_like(params),
             grad_sum=zeros_like(params),
-            estim_lr=jnp.asarray(self.estim_lr0, jnp.float32),
-            numerator_weighted=jnp.zeros((), jnp.float32),
+            estim_lr=scalar(self.estim_lr0),
+            numerator_weighted=jnp.zeros((), scalar_dtype()),
             count=jnp.zeros((), jnp.int32),
         )
 
     def prepare(self, updates, state, params):
         """Return the new estimate, and the step size that the old one gives."""
         count, q = safe_increment(state.count), self.betas[1] ** 0.5
-        k = state.estim_lr * rate_at(self.learning_rate, state.count)
+        k = state.estim_lr * value_at(self.learning_rate, state.count)
         k = k * _corrected(self.betas, count)
         leaves = columns(self, updates, state, params)
         product, size = tree_sums(_dadapt_sums, leaves, q, (1 - q) * k, self.eps)
@@ -127,7 +135,7 @@ class step_by_dadapt_adamw(ArrayRule):
         s = _sum_of_gradients(s, g, q, (1 - q) * k)
         m = b1 * m + ((1 - b1) * k) * g
         v = b2 * v + (1 - b2) * jnp.square(g)
-        u = -m / (jnp.sqrt(v) + self.eps)
+        u = -over_root(m, v, self.eps)
         return u - (self.weight_decay * k) * p, m, v, s
 
 
@@ -138,8 +146,8 @@ class ProdigyState(NamedTuple):
     exp_avg_sq: Slot  # like params, at least float32; the second moment v of the scaled gradient
     grad_sum: Slot  # like params, at least float32; the decaying sum s of scaled gradients
     params0: Slot  # like params, at least float32; where the parameters began, p0
-    estim_lr: Array  # float32 scalar; the estimate d
-    numerator_weighted: Array  # float32 scalar; what d is estimated from, r
+    estim_lr: Array  # scalar, at least float32; the estimate d
+    numerator_weighted: Array  # scalar, at least float32; what d is estimated from, r
     count: Array  # int32 scalar; the number of updates so far
 
 
@@ -171,7 +179,7 @@ class step_by_prodigy(ArrayRule):
       learning_rate: at least 0, or a schedule.
       betas: the decays (b1, b2) of the moments, each in [0, 1).
       beta3: the decay of the sums behind the estimate, in [0, 1); None: sqrt(b2).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       estim_lr0: the first d, greater than 0 and well below what is needed.
       estim_lr_coef: what the estimates are multiplied by, greater than 0; 0.5 to 2 is usual.
       weight_decay: at least 0.
@@ -211,8 +219,8 @@ class step_by_prodigy(ArrayRule):
             exp_avg_sq=zeros_like(params),
             grad_sum=zeros_like(params),
             params0=copied(params),
-            estim_lr=jnp.asarray(self.estim_lr0, jnp.float32),
-            numerator_weighted=jnp.zeros((), jnp.float32),
+            estim_lr=scalar(self.estim_lr0),
+            numerator_weighted=jnp.zeros((), scalar_dtype()),
             count=jnp.zeros((), jnp.int32),
         )
 
@@ -222,7 +230,7 @@ class step_by_prodigy(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the new estimate; the old one, the step size, the sum's weight and the eps."""
         count, d, beta3 = safe_increment(state.count), state.estim_lr, self._beta3()
-        k = d * rate_at(self.learning_rate, state.count) * _corrected(self.betas, count)
+        k = d * value_at(self.learning_rate, state.count) * _corrected(self.betas, count)
         grown = d / self.estim_lr0
         add = grown * (d if self.safeguard_warmup else k)
         leaves = columns(self, updates, state, params)
@@ -238,5 +246,5 @@ class step_by_prodigy(ArrayRule):
         s = _sum_of_gradients(s, g, self._beta3(), add)
         m = b1 * m + ((1 - b1) * d) * g
         v = b2 * v + (1 - b2) * jnp.square(d * g)
-        u = -k * (m / (jnp.sqrt(v) + eps))
+        u = -k * over_root(m, v, self.eps if is_zero(self.eps) else eps)
         return u - (self.weight_decay * k) * p, m, v, s, p0

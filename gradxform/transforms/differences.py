@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import at_least, finite, name_of, non_negative, positive, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, safe_increment
+from gradxform.numerics import abs_sq, bias_correction, over_root, safe_increment, within
 from gradxform.trees import real_full_like, real_zeros_like, zeros_like
 from gradxform.types import Array, Slot
 
@@ -42,7 +42,7 @@ class scale_by_adan(ArrayRule):
       b1: the decay of the gradient's average, in [0, 1).
       b2: the decay of its change's, in [0, 1).
       b3: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       eps_root: added under the root, at least 0.
       change_weight: the weight of the change, at least 0; None for 1 - b2. Keyword-only.
 
@@ -90,7 +90,7 @@ class scale_by_adan(ArrayRule):
         v = self.b2 * v + (1 - self.b2) * d
         n = self.b3 * n + (1 - self.b3) * abs_sq(g + w * d)
         top = c1 * m + (w * c2) * v
-        return top / (jnp.sqrt(c3 * n + self.eps_root) + self.eps), m, v, n, g
+        return over_root(top, c3 * n, self.eps, self.eps_root), m, v, n, g
 
 
 class ScaleByOptimisticGradientState(NamedTuple):
@@ -172,7 +172,7 @@ class scale_by_rprop(ArrayRule):
       eta_minus: what a step size is multiplied by where the sign changes, in (0, 1].
       eta_plus: what it is multiplied by where the sign stays, at least 1.
       min_step_size: the least step size, at least 0.
-      max_step_size: the largest, at least min_step_size.
+      max_step_size: the largest, at least min_step_size; infinite for no bound.
       delayed: whether the step of the last gradient is emitted, not of this one. Keyword-only.
 
     Reference: Igel and Huesken, Empirical Evaluation of the Improved Rprop Learning Algorithms,
@@ -193,7 +193,7 @@ class scale_by_rprop(ArrayRule):
         positive(self, "learning_rate", "eta_minus")
         at_least(self, 1, "eta_plus")
         non_negative(self, "min_step_size")
-        finite(self, "learning_rate", "eta_plus", "max_step_size")
+        finite(self, "learning_rate", "eta_plus")
         if isinstance(self.eta_minus, float) and self.eta_minus > 1:
             raise ValueError(f"{name_of(self)}: eta_minus must be in (0, 1], got {self.eta_minus}.")
         if isinstance(self.min_step_size, float):
@@ -207,8 +207,9 @@ class scale_by_rprop(ArrayRule):
         """Return the update, the step sizes and the step."""
         # Signs, because a product of small numbers would be 0.
         stays = jnp.sign(g) * jnp.sign(last)
-        factor = jnp.where(stays > 0, self.eta_plus, self.eta_minus)
-        moved = jnp.clip(s * factor, self.min_step_size, self.max_step_size)
+        largest = within(self.max_step_size, s.dtype)
+        scaled = jnp.where(stays > 0, self.eta_plus * s, self.eta_minus * s)
+        moved = jnp.clip(scaled, self.min_step_size, largest)
         s = jnp.where(stays == 0, s, moved)
         step = jnp.where(stays < 0, 0, s * jnp.sign(g))
         return jnp.where(stays < 0, 0, last) if self.delayed else step, s, step

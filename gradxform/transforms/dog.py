@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import did_you_mean, finite, name_of, non_negative, positive, shown
 from gradxform.lift import global_norm
+from gradxform.numerics import plus, scalar, scalar_dtype
 from gradxform.transforms.shared import columns, copied, ratio_or_zero, tree_sums
 from gradxform.types import Array, Slot
 
@@ -22,8 +23,8 @@ class DoGState(NamedTuple):
 
     is_init_step: Array  # boolean scalar; whether no gradient has been seen yet
     init_params: Slot  # like params, at least float32; where the parameters began, p0
-    max_dist: Array  # float32 scalar; the largest distance r from there
-    sum_sq_norm_grads: Array  # float32 scalar; the sum s of squared gradient norms
+    max_dist: Array  # scalar, at least float32; the largest distance r from there
+    sum_sq_norm_grads: Array  # scalar, at least float32; the sum s of squared gradient norms
 
 
 @transform
@@ -74,8 +75,8 @@ class scale_by_dog(ArrayRule):
         return DoGState(
             is_init_step=jnp.ones((), jnp.bool_),
             init_params=copied(params),
-            max_dist=jnp.asarray(first, jnp.float32),
-            sum_sq_norm_grads=jnp.zeros((), jnp.float32),
+            max_dist=scalar(first),
+            sum_sq_norm_grads=jnp.zeros((), scalar_dtype()),
         )
 
     def prepare(self, updates, state, params):
@@ -84,7 +85,7 @@ class scale_by_dog(ArrayRule):
         moved, size = tree_sums(_travelled, leaves)
         r = jnp.maximum(state.max_dist, jnp.sqrt(moved))
         total = state.sum_sq_norm_grads + size
-        rate = ratio_or_zero(r, jnp.sqrt(total + self.eps))
+        rate = ratio_or_zero(r, jnp.sqrt(plus(total, self.eps)))
         kind, first = self.init_step
         if kind == "learning_rate":
             rate = jnp.where(state.is_init_step, first, rate)
@@ -118,8 +119,10 @@ class DoWGState(NamedTuple):
     """State of `scale_by_dowg`."""
 
     init_params: Slot  # like params, at least float32; where the parameters began, p0
-    weighted_sq_norm_grads: Array  # float32 scalar; the weighted sum s of squared gradient norms
-    estim_sq_dist: Array  # float32 scalar; the largest squared distance r2 from there
+    weighted_sq_norm_grads: (
+        Array  # scalar, at least float32; the weighted sum s of squared gradient norms
+    )
+    estim_sq_dist: Array  # scalar, at least float32; the largest squared distance r2 from there
 
 
 @transform
@@ -164,8 +167,8 @@ class scale_by_dowg(ArrayRule):
         first = self.eps if self.init_estim_sq_dist is None else self.init_estim_sq_dist
         return DoWGState(
             init_params=copied(params),
-            weighted_sq_norm_grads=jnp.zeros((), jnp.float32),
-            estim_sq_dist=jnp.asarray(first, jnp.float32),
+            weighted_sq_norm_grads=jnp.zeros((), scalar_dtype()),
+            estim_sq_dist=scalar(first),
         )
 
     def prepare(self, updates, state, params):
@@ -174,7 +177,7 @@ class scale_by_dowg(ArrayRule):
         r2 = jnp.maximum(state.estim_sq_dist, moved)
         total = state.weighted_sq_norm_grads + r2 * size
         state = state._replace(weighted_sq_norm_grads=total, estim_sq_dist=r2)
-        return state, ratio_or_zero(r2, jnp.sqrt(total) + self.eps)
+        return state, ratio_or_zero(r2, plus(jnp.sqrt(total), self.eps))
 
     def rule(self, g, p0, p, rate):
         """Return the scaled update and the beginning."""

@@ -17,7 +17,7 @@ from gradxform.errors import (
     shown,
     unit_interval,
 )
-from gradxform.numerics import abs_sq, at_least_float32, cast, real_dtype, safe_increment
+from gradxform.numerics import abs_sq, at_least_float32, plus, real_dtype, safe_increment, scalar
 from gradxform.registry import register
 from gradxform.trees import dtype_of, zeros_like
 from gradxform.types import Array, Size, Slot
@@ -34,7 +34,7 @@ def power_decay_rate(step: Any, exponent: Any) -> Array:
     Reference: Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost,
     2018, section 7.2.
     """
-    t = jnp.asarray(step).astype(jnp.float32) + 1
+    t = scalar(step) + 1
     return 1 - t**-exponent
 
 
@@ -159,12 +159,12 @@ class scale_by_factored_rms(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the advanced count and the decay."""
         step = jnp.maximum(state.count - self.step_offset, 0)
-        b = jnp.asarray(self.decay_rate_fn(step, self.decay_rate))
-        if b.shape != ():
+        b = self.decay_rate_fn(step, self.decay_rate)
+        if jnp.shape(b) != ():
             raise ValueError(
                 f"{name_of(self)}: decay_rate_fn must return a scalar, got {shown(b)}."
             )
-        return state._replace(count=safe_increment(state.count)), cast(b, jnp.float32)
+        return state._replace(count=safe_increment(state.count)), scalar(b)
 
     def rule(self, g, r, c, v, p, b):
         """Return the update and the moments."""
@@ -240,7 +240,7 @@ class scale_by_sm3(ArrayRule):
         whole = self.b2 == 1
         fresh = jnp.where(whole, 1, 1 - self.b2) if is_live(whole) else 1 if whole else 1 - self.b2
         s = self.b2 * _least(c, g.shape) + fresh * g * g
-        scaled = g * jnp.where(s == 0, 0, lax.rsqrt(s + self.eps))
+        scaled = g * jnp.where(s == 0, 0, lax.rsqrt(plus(s, self.eps)))
         m = self.b1 * m + (1 - self.b1) * scaled
         return m, _largest(s), m
 

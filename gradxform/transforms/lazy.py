@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, name_of, non_negative, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, cast, safe_increment
+from gradxform.numerics import abs_sq, bias_correction, cast, over_root, safe_increment
 from gradxform.trees import real_full_like, real_zeros_like, zeros_like
 from gradxform.types import Array, DType, Slot
 
@@ -75,7 +75,7 @@ class scale_by_adam_catching_up(ArrayRule):
     Args:
       b1: the decay of the first moment, in [0, 1) and less than sqrt(b2).
       b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       eps_root: added under the root, at least 0; needed to differentiate through the update.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
 
@@ -127,7 +127,7 @@ class scale_by_adam_catching_up(ArrayRule):
         coasted, m, v = self._coast(m, v, n, jnp.maximum(t - 1 - n, 0))
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        u = c1 * m / (jnp.sqrt(c2 * v + self.eps_root) + self.eps)
+        u = over_root(c1 * m, c2 * v, self.eps, self.eps_root)
         # t, but made from n: else XLA may write before it has read, and copies the whole slot.
         return coasted + u, m, v, jnp.maximum(n, t)
 
@@ -135,7 +135,8 @@ class scale_by_adam_catching_up(ArrayRule):
         """Return the sum of k updates without a gradient after step n, and the moments then."""
         n, k = (cast(_beside(x, m), v.dtype) for x in (n, k))
         log_b1, log_b2 = _log(self.b1), _log(self.b2)
-        log_r = jnp.minimum(log_b1 - log_b2 / 2, -1e-6)  # of live numbers r may be anything
+        log_r = jnp.asarray(log_b1 - log_b2 / 2, v.dtype)
+        log_r = jnp.minimum(log_r, -1e-6)  # of live numbers r may be anything
         total = jnp.exp(log_r) * jnp.expm1(k * log_r) / jnp.expm1(log_r)
         most = jnp.maximum(k, 1)
         mean = -1 / jnp.expm1(log_r) - most / jnp.expm1(-most * log_r)

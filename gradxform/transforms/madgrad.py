@@ -6,8 +6,8 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, unit_interval
-from gradxform.numerics import safe_increment
-from gradxform.transforms.shared import copied, rate_at
+from gradxform.numerics import safe_increment, scalar, value_at
+from gradxform.transforms.shared import copied
 from gradxform.trees import zeros_like
 from gradxform.types import Array, ScalarOrSchedule, Slot
 
@@ -76,8 +76,8 @@ class scale_by_madgrad(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the advanced count and the weight of this step's gradient."""
         count = safe_increment(state.count)
-        rate = rate_at(self.learning_rate, state.count) + self.eps
-        return state._replace(count=count), rate * jnp.sqrt(count.astype(jnp.float32))
+        rate = value_at(self.learning_rate, state.count) + self.eps
+        return state._replace(count=count), rate * jnp.sqrt(scalar(count))
 
     def rule(self, g, v, s, x0, p, k):
         """Return the step, the sums and the beginning."""

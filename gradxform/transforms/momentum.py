@@ -7,7 +7,7 @@ from jax import lax
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import closed_unit_interval, unit_interval
-from gradxform.numerics import bias_correction, safe_increment, times
+from gradxform.numerics import bias_correction, safe_increment, scalar_dtype, times
 from gradxform.trees import zeros_like
 from gradxform.types import Array, DType, Slot
 
@@ -100,7 +100,7 @@ class ema(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the advanced count and the factor that debiases."""
         count = safe_increment(state.count)
-        factor = bias_correction(self.decay, count) if self.debias else jnp.ones((), jnp.float32)
+        factor = bias_correction(self.decay, count) if self.debias else jnp.ones((), scalar_dtype())
         return state._replace(count=count), factor
 
     def rule(self, g, m, p, factor):

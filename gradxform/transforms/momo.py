@@ -10,8 +10,15 @@ import numpy as np
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, unit_interval
-from gradxform.numerics import bias_correction, cast, safe_increment
-from gradxform.transforms.shared import as_loss, columns, decay_at, rate_at, tree_sums
+from gradxform.numerics import (
+    bias_correction,
+    over_root,
+    safe_increment,
+    scalar,
+    scalar_dtype,
+    value_at,
+)
+from gradxform.transforms.shared import as_loss, columns, decay_at, tree_sums
 from gradxform.trees import zeros_like
 from gradxform.types import Array, ScalarOrSchedule, Slot
 
@@ -69,9 +76,9 @@ class MomoState(NamedTuple):
     """State of `step_by_momo`."""
 
     exp_avg: Slot  # like params, at least float32; the average m of the gradient
-    barf: Array  # float32 scalar; the average f of the loss
-    gamma: Array  # float32 scalar; the average c of <g, p>
-    lb: Array  # float32 scalar; the bound below the loss
+    barf: Array  # scalar, at least float32; the average f of the loss
+    gamma: Array  # scalar, at least float32; the average c of <g, p>
+    lb: Array  # scalar, at least float32; the bound below the loss
     count: Array  # int32 scalar; the number of updates so far
 
 
@@ -132,9 +139,9 @@ class step_by_momo(ArrayRule):
         """Return averages of zeros and the given bound."""
         return MomoState(
             exp_avg=zeros_like(params),
-            barf=jnp.zeros((), jnp.float32),
-            gamma=jnp.zeros((), jnp.float32),
-            lb=jnp.asarray(self.lower_bound, jnp.float32),
+            barf=jnp.zeros((), scalar_dtype()),
+            gamma=jnp.zeros((), scalar_dtype()),
+            lb=scalar(self.lower_bound),
             count=jnp.zeros((), jnp.int32),
         )
 
@@ -142,10 +149,10 @@ class step_by_momo(ArrayRule):
         """Return the new averages and bound; the decay, the step size and the shrinkage."""
         keep, add = decay_at(self.beta, state.count)
         weights = jnp.where(state.count == 0, 0, keep), jnp.where(state.count == 0, 1, add)
-        rate = rate_at(self.learning_rate, state.count)
+        rate = value_at(self.learning_rate, state.count)
         leaves = columns(self, updates, state, params)
         norm, iprod, product = tree_sums(_momo_sums, leaves, *weights)
-        barf = _mixed(state.barf, cast(as_loss(self, value), jnp.float32), *weights)
+        barf = _mixed(state.barf, as_loss(self, value), *weights)
         gamma = _mixed(state.gamma, product, *weights)
         step, lb = _polyak(self, rate, 1, _Model(barf, gamma, iprod, norm), state.lb)
         count = safe_increment(state.count)
@@ -164,16 +171,16 @@ class MomoAdamState(NamedTuple):
 
     exp_avg: Slot  # like params, at least float32; the first moment m
     exp_avg_sq: Slot  # like params, at least float32; the second moment v
-    barf: Array  # float32 scalar; the average f of the loss
-    gamma: Array  # float32 scalar; the average c of <g, p>
-    lb: Array  # float32 scalar; the bound below the loss
+    barf: Array  # scalar, at least float32; the average f of the loss
+    gamma: Array  # scalar, at least float32; the average c of <g, p>
+    lb: Array  # scalar, at least float32; the bound below the loss
     count: Array  # int32 scalar; the number of updates so far
 
 
 def _momo_adam_moments(g, m, v, b1, a1, b2, a2, c2, eps):
     """The new moments, and m over the root of v."""
     m, v = _mixed(m, g, b1, a1), _mixed(v, g * g, b2, a2)
-    return m, v, m / (jnp.sqrt(c2 * v) + eps)
+    return m, v, over_root(m, c2 * v, eps)
 
 
 def _momo_adam_sums(g, m, v, p, *scalars):
@@ -207,7 +214,7 @@ class step_by_momo_adam(ArrayRule):
       learning_rate: at least 0, or a schedule.
       b1: the decay of the first moment, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
-      eps: added to the root, at least 0; with 0 an entry that never had a gradient becomes NaN.
+      eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       lower_bound: what the loss is never below; 0 suits most losses.
       weight_decay: at least 0.
       adapt_lower_bound: whether to estimate lb, from lower_bound upwards.
@@ -243,21 +250,21 @@ class step_by_momo_adam(ArrayRule):
         return MomoAdamState(
             exp_avg=zeros_like(params),
             exp_avg_sq=zeros_like(params),
-            barf=jnp.zeros((), jnp.float32),
-            gamma=jnp.zeros((), jnp.float32),
-            lb=jnp.asarray(self.lower_bound, jnp.float32),
+            barf=jnp.zeros((), scalar_dtype()),
+            gamma=jnp.zeros((), scalar_dtype()),
+            lb=scalar(self.lower_bound),
             count=jnp.zeros((), jnp.int32),
         )
 
     def prepare(self, updates, state, params, *, value):
         """Return the new averages and bound; the debiasing, the step size and the shrinkage."""
-        count, rate = safe_increment(state.count), rate_at(self.learning_rate, state.count)
+        count, rate = safe_increment(state.count), value_at(self.learning_rate, state.count)
         c1, c2 = bias_correction(self.b1, count), bias_correction(self.b2, count)
         weights = decay_at(self.b1, count)
         scalars = *weights, *decay_at(self.b2, count), c2, self.eps
         leaves = columns(self, updates, state, params)
         norm, iprod, product = tree_sums(_momo_adam_sums, leaves, *scalars)
-        barf = _mixed(state.barf, cast(as_loss(self, value), jnp.float32), *weights)
+        barf = _mixed(state.barf, as_loss(self, value), *weights)
         gamma = _mixed(state.gamma, product, *weights)
         step, lb = _polyak(self, rate, 1 / c1, _Model(barf, gamma, iprod, norm), state.lb)
         state = state._replace(barf=barf, gamma=gamma, lb=lb, count=count)

@@ -25,6 +25,8 @@ from gradxform.numerics import (
     promote,
     real_dtype,
     safe_increment,
+    scalar,
+    scalar_dtype,
 )
 from gradxform.registry import value
 from gradxform.running import check_state
@@ -55,7 +57,9 @@ class MuonState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the average m of the gradient
-    ns_coeffs: Array  # float32 (3,) or (turns, 3); the coefficients of the orthogonalization
+    ns_coeffs: (
+        Array  # (3,) or (turns, 3), at least float32; of the orthogonalization
+    )
 
 
 @transform
@@ -80,7 +84,7 @@ class scale_by_muon(Transform):
       ns_coeffs: three numbers for all turns, or three for each turn.
       ns_steps: the number of turns, at least 1; with three numbers for each turn at least as many.
       beta: the decay of the average, in [0, 1).
-      eps: added to the norm of a matrix, at least 0; with 0 a gradient of zeros becomes NaN.
+      eps: added to the norm of a matrix, at least 0; with 0 a matrix of zeros stays.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
       nesterov: whether to look one step ahead. Keyword-only.
       adaptive: whether to scale u by the dual norm of a, so that it follows the gradient's size.
@@ -147,7 +151,7 @@ class scale_by_muon(Transform):
         return MuonState(
             count=jnp.zeros((), jnp.int32),
             mu=trees.zeros_like(params, self.mu_dtype),
-            ns_coeffs=jnp.asarray(self.ns_coeffs, jnp.float32),
+            ns_coeffs=scalar(self.ns_coeffs),
         )
 
     def update(self, updates, state, params=None, **extra):
@@ -160,7 +164,7 @@ class scale_by_muon(Transform):
 
         count = safe_increment(state.count)
         now = bias_correction(self.beta, count)
-        of_m, of_g = now, jnp.zeros((), jnp.float32)
+        of_m, of_g = now, jnp.zeros((), scalar_dtype())
         if self.nesterov:
             of_m = self.beta * bias_correction(self.beta, safe_increment(count))
             of_g = (1 - self.beta) * now
@@ -259,8 +263,8 @@ class scale_by_shape(Transform):
     def _factor(self, size):
         _, rows, columns = size
         if self.consistent_rms is None:
-            return np.float32(max(1, columns / max(rows, 1)) ** 0.5)
-        return jnp.asarray(self.consistent_rms, jnp.float32) * max(rows, columns) ** 0.5
+            return scalar_dtype().type(max(1, columns / max(rows, 1)) ** 0.5)
+        return scalar(self.consistent_rms) * max(rows, columns) ** 0.5
 
 
 def _times(g, factor):

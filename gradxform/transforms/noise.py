@@ -9,7 +9,7 @@ from gradxform import trees
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative
 from gradxform.lift import PerLeaf
-from gradxform.numerics import safe_increment
+from gradxform.numerics import safe_increment, scalar
 from gradxform.registry import set_fields
 from gradxform.transforms.shared import key_or_seed, live_key
 from gradxform.types import Array, Key
@@ -63,7 +63,7 @@ class add_noise(ArrayRule):
     def prepare(self, updates, state, params):
         """Return the advanced state, the deviation, and a key for every leaf."""
         count = safe_increment(state.count)
-        deviation = jnp.sqrt(self.eta * count.astype(jnp.float32) ** -self.gamma)
+        deviation = jnp.sqrt(self.eta * scalar(count) ** -self.gamma)
         rng_key, now = jax.random.split(state.rng_key)
         keys = jax.random.split(now, len(trees.leaves(updates)))
         return AddNoiseState(count, rng_key), deviation, PerLeaf(list(keys))

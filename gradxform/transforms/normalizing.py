@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, non_negative, positive
 from gradxform.lift import global_norm
-from gradxform.numerics import abs_sq
+from gradxform.numerics import abs_sq, is_zero, not_zero, over, plus, scalar
 
 
 @transform
@@ -40,7 +40,7 @@ class normalize_by_update_norm(ArrayRule):
 
     Args:
       scale_factor: the norm of the result (for |g| well above eps); negative to descend.
-      eps: at least 0; keeps updates of norm 0 finite if greater than 0.
+      eps: at least 0; with 0 updates of norm 0 stay 0.
     """
 
     scale_factor: float = 1.0
@@ -58,7 +58,9 @@ class normalize_by_update_norm(ArrayRule):
 
     def prepare(self, updates, state, params):
         """Return the factor for all leaves."""
-        return state, self.scale_factor / (global_norm(updates) + self.eps)
+        norm = scalar(global_norm(updates))
+        eps = not_zero(self.eps, norm.dtype, 0.5)
+        return state, over(scalar(self.scale_factor), plus(norm, eps), eps)
 
     def rule(self, g, p, factor):
         """Return the scaled update."""
@@ -142,8 +144,8 @@ class scale_by_trust_ratio(ArrayRule):
         size_p = jnp.maximum(_norm(p), self.min_norm)
         size_g = jnp.maximum(_norm(g), self.min_norm)
         undefined = (size_p == 0) | (size_g == 0)
-        below = size_g + self.eps
-        if not (isinstance(self.weight_decay, float) and not self.weight_decay):
+        below = plus(size_g, self.eps)
+        if not is_zero(self.weight_decay):
             g = g + self.weight_decay * p
             below = below + self.weight_decay * size_p
         below = jnp.where(undefined, 1, below)

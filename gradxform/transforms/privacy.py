@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from gradxform import lift, trees
 from gradxform.base import Transform, transform
 from gradxform.errors import finite, name_of, non_negative, positive
-from gradxform.numerics import abs_sq, at_least_float32, cast
+from gradxform.numerics import abs_sq, at_least_float32, cast, is_zero, scalar, shrinking
 from gradxform.registry import set_fields
 from gradxform.running import check_state
 from gradxform.transforms.shared import key_or_seed, live_key
@@ -26,7 +26,7 @@ def _wide(g: Any) -> Array:
 
 
 def _sum_sq_per_example(g: Any) -> Array:
-    return cast(jnp.sum(abs_sq(_wide(g)), axis=tuple(range(1, g.ndim))), jnp.float32)
+    return jnp.sum(abs_sq(_wide(g)), axis=tuple(range(1, g.ndim)))
 
 
 def _private_mean(g: Any, key: Any, factors: Any, deviation: Any) -> Array:
@@ -54,7 +54,8 @@ class differentially_private_aggregate(Transform):
     changes what is private. The draws are Optax's.
 
     Args:
-      l2_norm_clip: the largest norm of an example's gradient, greater than 0.
+      l2_norm_clip: the largest norm of an example's gradient, greater than 0; may be infinite if
+        there is no noise.
       noise_multiplier: the deviation of the noise over l2_norm_clip, at least 0.
       key: the seed of the noise: an integer or a PRNG key. Without one it is 0, with a warning.
         `seed` is its old name.
@@ -86,7 +87,9 @@ class differentially_private_aggregate(Transform):
     def __post_init__(self):
         positive(self, "l2_norm_clip")
         non_negative(self, "noise_multiplier")
-        finite(self, "l2_norm_clip", "noise_multiplier")
+        finite(self, "noise_multiplier")
+        if not is_zero(self.noise_multiplier):  # whose deviation it multiplies
+            finite(self, "l2_norm_clip")
 
     def init(self, params):
         """Return the key."""
@@ -102,9 +105,10 @@ class differentially_private_aggregate(Transform):
         state = DifferentiallyPrivateAggregateState(rng_key)
         if not gs:
             return updates, state
-        norms = jnp.sqrt(sum(lift.map_rows(_sum_sq_per_example, [gs])))
-        factors = self.l2_norm_clip / jnp.maximum(norms, self.l2_norm_clip)
-        deviation = self.l2_norm_clip * self.noise_multiplier
+        norms = jnp.sqrt(sum(map(scalar, lift.map_rows(_sum_sq_per_example, [gs]))))
+        factors = shrinking(norms, self.l2_norm_clip)
+        quiet = is_zero(self.noise_multiplier)
+        deviation = 0.0 if quiet else self.l2_norm_clip * self.noise_multiplier
         return jax.tree.unflatten(
             treedef, lift.map_rows(_private_mean, [gs, keys], factors, deviation)
         ), state

@@ -7,13 +7,13 @@ gradients in a dtype that holds the parameter: the update has the gradient's.
 
 import abc
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, name_of, non_negative, positive
-from gradxform.numerics import safe_increment, value_at
+from gradxform.numerics import is_zero, safe_increment, scalar, value_at
 from gradxform.trees import full_like, zeros_like
 from gradxform.types import Array, ScalarOrSchedule, Slot
 
@@ -32,10 +32,6 @@ class _Assigning(ArrayRule, abc.ABC):
         return state._replace(count=safe_increment(state.count)), rate
 
 
-def _known_zero(x: Any) -> bool:
-    return isinstance(x, float) and not x
-
-
 def _shrunk(x, threshold):
     """Soft thresholding: move x towards 0 by the threshold, and stop there."""
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
@@ -43,7 +39,7 @@ def _shrunk(x, threshold):
 
 def _proximal(p, step, l1, l2):
     """The minimizer of |x - p|^2 / 2 + step (l1 |x|_1 + l2 |x|^2 / 2)."""
-    shrunk = p if _known_zero(l1) else _shrunk(p, step * l1)
+    shrunk = p if is_zero(l1) else _shrunk(p, step * l1)
     return shrunk / (1 + step * l2)
 
 
@@ -208,13 +204,13 @@ class step_by_dual_averaging(_Assigning):
     def prepare(self, updates, state, params):
         """Return the advanced count, the learning rate, and the two weights of this step."""
         state, rate = super().prepare(updates, state, params)
-        t = state.count.astype(jnp.float32)
+        t = scalar(state.count)
         return state, rate, self.l1 * t, (self.l2 * t) * rate
 
     def rule(self, g, total, squares, p, rate, l1, l2):
         """Return the step and the sums."""
         total, squares = total + g, squares + jnp.square(g)
-        pull = total if _known_zero(self.l1) else _shrunk(total, l1)
+        pull = total if is_zero(self.l1) else _shrunk(total, l1)
         return -rate * pull / (l2 + jnp.sqrt(squares)) - p, total, squares
 
 
@@ -299,7 +295,7 @@ class step_by_ftrl(_Assigning):
         """Return the step, the sum and the linear term."""
         more = n + jnp.square(g)
         power = self._power(more)
-        pull = g if _known_zero(self.l2_shrinkage) else g + 2 * self.l2_shrinkage * p
+        pull = g if is_zero(self.l2_shrinkage) else g + 2 * self.l2_shrinkage * p
         z = z + pull - ((power - self._power(n)) * inverse_rate) * p
         below = (power + self.beta) * inverse_rate + 2 * self.l2
         # Without l1 an entry that has no sums yet stays 0 / 0: it is 0 as well.

@@ -10,7 +10,7 @@ from gradxform import masks
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import finite, non_negative
 from gradxform.masks import MaskedState
-from gradxform.numerics import safe_increment, times, value_at
+from gradxform.numerics import is_zero, safe_increment, times, value_at
 from gradxform.running import check_state
 from gradxform.types import Array, ScalarOrSchedule, Schedule, StaticTree
 
@@ -213,6 +213,6 @@ class add_decayed_weights(ArrayRule):
         """Return the update plus the decay."""
         decay = self.weight_decay if value is None else value
         # Without decay the parameter need not be read at all.
-        if isinstance(decay, float) and not decay:
+        if is_zero(decay):
             return g
         return g - decay * p if self.flip_sign else g + decay * p

@@ -12,7 +12,15 @@ from jax import lax
 
 from gradxform import lift, trees
 from gradxform.errors import name_of, shown
-from gradxform.numerics import at_least_float32, cast, promote, real_dtype, value_at
+from gradxform.numerics import (
+    at_least_float32,
+    cast,
+    promote,
+    real_dtype,
+    scalar,
+    scalar_dtype,
+    value_at,
+)
 from gradxform.running import slot_fields
 from gradxform.types import Array, Params, PyTree, Updates
 
@@ -61,31 +69,25 @@ def live_key(key: Any) -> Array:
     return jnp.asarray(key, jnp.uint32)
 
 
-def rate_at(x: Any, count: Array) -> Array:
-    """Return a number, or a schedule's value at `count`, as a float32 scalar."""
-    return cast(value_at(x, count), jnp.float32)
-
-
 def decay_at(x: Any, count: Array) -> tuple[Array, Array]:
-    """Return a decay, a number or schedule, and 1 minus it, as float32 scalars.
+    """Return a decay, a number or schedule, and 1 minus it, as scalars of the step.
 
     Of a number, the difference is formed first: 1 - 0.9999 in float32 is off by 2e-4 of itself.
     """
     if isinstance(x, float):
-        return jnp.asarray(x, jnp.float32), jnp.asarray(1 - x, jnp.float32)
-    decay = rate_at(x, count)
+        return scalar(x), scalar(1 - x)
+    decay = value_at(x, count)
     return decay, 1 - decay
 
 
 def as_loss(part: Any, value: Any) -> Array:
-    """Return the extra argument `value` as a scalar, at least float32, or say that it is none."""
+    """Return the extra argument `value` as a scalar of the step, or say that it is none."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     dtype = getattr(value, "dtype", jnp.float32 if number else None)
     real = dtype is not None and any(jnp.issubdtype(dtype, k) for k in (jnp.floating, jnp.integer))
     if not real or jnp.shape(value) != ():
         raise TypeError(f"{name_of(part)}: value must be the loss, a scalar, got {shown(value)}.")
-    loss = jnp.asarray(value)
-    return cast(loss, at_least_float32(loss.dtype))
+    return scalar(value)
 
 
 def columns(part: Any, updates: Updates, state: Any, params: Params) -> Columns:
@@ -124,14 +126,14 @@ class _Summed:
         real = real_dtype(dtype)
         # A complex leaf is refused when the rule meets it, with its path.
         wide = [cast(jnp.real(x), real) for x in row_and_scalars]
-        return tuple(cast(jnp.sum(x), jnp.float32) for x in self.arrays(*wide))
+        return tuple(cast(jnp.sum(x), real) for x in self.arrays(*wide))
 
 
 def tree_sums(arrays: Callable[..., tuple[Any, ...]], leaves: Columns, *scalars: Any) -> Any:
     """Return, for every array that `arrays` makes of a row of leaves, its sum over the tree.
 
-    In float32, formed in float32 or wider. What `arrays` makes is summed on the fly and never
-    stored.
+    As scalars of the step, formed in float32 or wider. What `arrays` makes is summed on the fly
+    and never stored.
 
     Args:
       arrays: a function `arrays(*row, *scalars)` of a few operations, defined at module level,
@@ -140,11 +142,11 @@ def tree_sums(arrays: Callable[..., tuple[Any, ...]], leaves: Columns, *scalars:
       *scalars: what every call gets.
     """
     summed = _Summed(arrays)
-    common = [jnp.asarray(x, jnp.float32) for x in scalars]
+    common = [scalar(x) for x in scalars]
     if not leaves[0]:  # nothing has a gradient
-        return summed(*(jnp.zeros(0) for _ in leaves), *common)
+        return summed(*(jnp.zeros(0, scalar_dtype()) for _ in leaves), *common)
     found = lift.map_rows(summed, leaves, *common)
-    return tuple(functools.reduce(lax.add, sums) for sums in zip(*found, strict=True))
+    return tuple(functools.reduce(lax.add, map(scalar, s)) for s in zip(*found, strict=True))
 
 
 def ratio_or_zero(above: Array, below: Array) -> Array:

@@ -11,7 +11,14 @@ from gradxform._compat import is_tracer
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
 from gradxform.errors import at_least, finite, name_of, positive, shown, unit_interval
 from gradxform.lift import PerLeaf
-from gradxform.numerics import at_least_float32, bias_correction, cast, promote, safe_increment
+from gradxform.numerics import (
+    at_least_float32,
+    bias_correction,
+    cast,
+    promote,
+    safe_increment,
+    within,
+)
 from gradxform.running import check_state
 from gradxform.transforms.shared import columns, live_key, tree_sums
 from gradxform.trees import zeros_like
@@ -25,7 +32,7 @@ class HutchinsonState(NamedTuple):
 
 
 def _probe(p: Any, key: Any) -> Array:
-    return jax.random.rademacher(key, jnp.shape(p), jnp.float32).astype(trees.dtype_of(p))
+    return jax.random.rademacher(key, jnp.shape(p), trees.dtype_of(p))
 
 
 def _times(h: Any, z: Any, g: Any) -> Array:
@@ -147,7 +154,8 @@ class scale_by_sophia(ArrayRule):
       eps: the least divisor, greater than 0.
       gamma: what multiplies the curvature, greater than 0: the larger, the fewer entries are
         clipped.
-      clip_threshold: the largest absolute value of u, greater than 0; None for no clipping.
+      clip_threshold: the largest absolute value of u, greater than 0; None or infinite for no
+        clipping.
       update_interval: steps from one estimate to the next, at least 1.
       hessian_diagonal_fn: the estimator, a transform whose updates are the diagonal.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
@@ -180,7 +188,7 @@ class scale_by_sophia(ArrayRule):
     def __post_init__(self):
         unit_interval(self, "b1", "b2")
         positive(self, "eps", "gamma", "clip_threshold")
-        finite(self, "eps", "gamma", "clip_threshold")
+        finite(self, "eps", "gamma")
         at_least(self, 1, "update_interval")
         at_least(self, 0, "print_win_rate_every_n_steps")
         check_transform(self, self.hessian_diagonal_fn, "hessian_diagonal_fn")
@@ -217,7 +225,8 @@ class scale_by_sophia(ArrayRule):
         """Return the update, the average and the curvature."""
         m, u = _direction(g, m, h, self.b1, c1, self.gamma, self.eps)
         if self.clip_threshold is not None:
-            u = jnp.clip(u, -self.clip_threshold, self.clip_threshold)
+            bound = within(self.clip_threshold, u.dtype)
+            u = jnp.clip(u, -bound, bound)
         return u, m, next_h
 
     def _print_win_rate(self, count, leaves, c1):

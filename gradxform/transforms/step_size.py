@@ -16,7 +16,17 @@ from gradxform.errors import (
     unit_interval,
 )
 from gradxform.lift import sum_of_squares
-from gradxform.numerics import abs_sq, at_least_float32, cast, promote, real_dtype
+from gradxform.numerics import (
+    abs_sq,
+    at_least_float32,
+    cast,
+    not_zero,
+    plus,
+    promote,
+    real_dtype,
+    scalar,
+    within,
+)
 from gradxform.transforms.shared import as_loss
 from gradxform.trees import dtype_of, real_zeros_like
 from gradxform.types import Choice, DType, Slot
@@ -67,7 +77,8 @@ class scale_by_adadelta(ArrayRule):
     def rule(self, g, v, x, p):
         """Return the update and the averages."""
         v = self.rho * v + (1 - self.rho) * abs_sq(g)
-        u = jnp.sqrt((x + self.eps) / (v + self.eps)) * g
+        eps = not_zero(self.eps, v.dtype)
+        u = jnp.sqrt((x + eps) / (v + eps)) * g
         return u, v, self.rho * x + (1 - self.rho) * abs_sq(u)
 
 
@@ -109,7 +120,7 @@ class scale_by_distance_over_gradients(ArrayRule):
 
     reps_rel: float = 1e-6
     eps: float = 1e-8
-    param_dtype: DType = "float32"
+    param_dtype: DType = None
     global_scale: float = 1.0
 
     State = ScaleByDistanceOverGradientsState
@@ -147,7 +158,7 @@ class scale_by_distance_over_gradients(ArrayRule):
         """Return the update, the distance, the sum and the start."""
         d = jnp.maximum(d, _norm(p - start))
         s = s + jnp.sum(abs_sq(g))
-        rate = d * jnp.where(s > 0, lax.rsqrt(s + self.eps), 0)
+        rate = d * jnp.where(s > 0, lax.rsqrt(plus(s, self.eps)), 0)
         return (self.global_scale * rate) * g, d, s, start
 
 
@@ -169,7 +180,7 @@ class scale_by_polyak(ArrayRule):
 
     Args:
       f_min: the least value of the loss, finite: 0 for a model that can fit its data.
-      max_learning_rate: the largest step size, at least 0.
+      max_learning_rate: the largest step size, at least 0; infinite for no bound.
       eps: added to the squared norm, at least 0.
       variant: "sps"; or "sps+", which counts a loss below f_min as f_min instead of going uphill.
 
@@ -193,19 +204,20 @@ class scale_by_polyak(ArrayRule):
 
     def __post_init__(self):
         non_negative(self, "max_learning_rate", "eps")
-        finite(self, "f_min", "max_learning_rate", "eps")
+        finite(self, "f_min", "eps")
         one_of(self, "variant", ("sps", "sps+"))
 
     def prepare(self, updates, state, params, *, value: Any):
         """Return the step size for all leaves."""
         loss = as_loss(self, value)
-        square = sum_of_squares(updates) + self.eps
+        square = plus(scalar(sum_of_squares(updates)), self.eps)
         gap = loss - self.f_min
         if self.variant == "sps+":
             gap = jnp.maximum(gap, 0)
         flat = square <= float(np.finfo(np.float64).eps)
-        step = cast(gap, square.dtype) / jnp.where(flat, 1, square)
-        return state, jnp.where(flat, 0, jnp.minimum(step, self.max_learning_rate))
+        step = gap / jnp.where(flat, 1, square)
+        largest = within(self.max_learning_rate, step.dtype)
+        return state, jnp.where(flat, 0, jnp.minimum(step, largest))
 
     def rule(self, g, p, step):
         """Return the scaled update."""

@@ -11,7 +11,7 @@ from gradxform import lift, rows, trees
 from gradxform._compat import is_tracer
 from gradxform.base import Transform, check_transform, locality_of, transform
 from gradxform.errors import at_least, name_of, shown
-from gradxform.numerics import cast, promote, safe_increment
+from gradxform.numerics import cast, promote, safe_increment, scalar
 from gradxform.running import check_state
 from gradxform.types import Array, DType, Slot
 from gradxform.wrappers.agreeing import agreed
@@ -71,7 +71,8 @@ class MultiSteps(Transform):
       use_grad_mean: whether the optimizer sees the mean of the micro-batches, else their sum.
       should_skip_update_fn: a function `(updates, gradient_step, params) -> (skip, skip_state)`,
         such as `skip_not_finite`; a micro-batch for which `skip` is true counts for nothing.
-      accumulator_dtype: the dtype of the accumulator.
+      accumulator_dtype: the dtype of the accumulator; by default the parameter's, float32 for
+        16-bit ones.
 
     Raises:
       TypeError: at init and update, if `should_skip_update_fn` returns no pair, or a Python number
@@ -83,7 +84,7 @@ class MultiSteps(Transform):
     every_k_schedule: int | Callable[..., Any]
     use_grad_mean: bool = True
     should_skip_update_fn: Callable[..., Any] | None = None
-    accumulator_dtype: DType = "float32"
+    accumulator_dtype: DType = None
 
     handles_rows = True  # to refuse them with a better remedy
     holds = (("opt", "inner_opt_state"),)
@@ -179,7 +180,7 @@ class MultiSteps(Transform):
             trees.check_like(self, updates, fellows, "the parameter has")
         trees.check_like(self, updates, accs.leaves(), "the state's acc_grads has")
         add = mean_so_far if self.use_grad_mean else sum_so_far
-        seen = 1.0 / (state.mini_step + 1).astype(jnp.float32)
+        seen = 1.0 / scalar(state.mini_step + 1)
         inner = state.inner_opt_state
         due = state.mini_step >= k - 1
         if skip is None:

@@ -9,7 +9,7 @@ from jax import lax
 from gradxform import lift, masks, trees
 from gradxform.base import Transform, check_transform, locality_of, transform
 from gradxform.errors import at_least, name_of, shown
-from gradxform.numerics import cast, safe_increment
+from gradxform.numerics import at_least_float32, cast, safe_increment, scalar
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
 from gradxform.types import Array, DType, MaskedNode, PyTree, Size, Slot, StaticTree
@@ -56,7 +56,8 @@ class accumulate_rows(Transform):
         gradients. A tree of ints that may be a prefix of the parameters, a function of the
         parameters, or labels by mask: `label_by((4096, path_matches("embedding")), (0, True))`.
       use_grad_mean: whether the optimizer sees the mean of the micro-batches, else their sum.
-      accumulator_dtype: the dtype of accumulator and buffers.
+      accumulator_dtype: the dtype of accumulator and buffers; by default the parameter's, float32
+        for 16-bit ones.
 
     Raises:
       TypeError: at update, for a row-sparse gradient where `rows` has 0, or the reverse.
@@ -67,7 +68,7 @@ class accumulate_rows(Transform):
     every_k: Size
     rows: StaticTree
     use_grad_mean: bool = True
-    accumulator_dtype: DType = "float32"
+    accumulator_dtype: DType = None
 
     handles_rows = True
     holds = (("opt", "inner_opt_state"),)
@@ -100,7 +101,6 @@ class accumulate_rows(Transform):
     def init(self, params):
         """Return an empty accumulator, empty buffers and the optimizer's state."""
         trees.check_params(self, params)
-        dtype = jnp.dtype(self.accumulator_dtype)
 
         def buffer(p, n):
             if not n:
@@ -111,6 +111,7 @@ class accumulate_rows(Transform):
                     "no rows."
                 )
             k = n * self.every_k
+            dtype = self.accumulator_dtype or at_least_float32(trees.dtype_of(p))
             return RowBuffer(
                 jnp.full(k, p.shape[0], jnp.int32), jnp.zeros((k, *p.shape[1:]), dtype)
             )
@@ -121,7 +122,7 @@ class accumulate_rows(Transform):
             mini_step=jnp.zeros((), jnp.int32),
             gradient_step=jnp.zeros((), jnp.int32),
             inner_opt_state=self.opt.init(params),
-            acc_grads=trees.zeros_like(dense, dtype),
+            acc_grads=trees.zeros_like(dense, self.accumulator_dtype),
             acc_rows=jax.tree.map(buffer, params, sizes),
         )
 
@@ -156,7 +157,7 @@ class accumulate_rows(Transform):
         fresh, dense_def = jax.tree.flatten(tree)
         accs = trees.align(self, tree, dense_def, state.acc_grads, "the state's acc_grads has")
         add = mean_so_far if self.use_grad_mean else sum_so_far
-        seen = 1.0 / (state.mini_step + 1).astype(jnp.float32)
+        seen = 1.0 / scalar(state.mini_step + 1)
         filled = lift.map_rows(add, [fresh, accs.leaves()], seen, None)
 
         tables = [g for g in gs if isinstance(g, RowSparse)]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from gradxform import lift, rows, shards, trees
 from gradxform.base import Transform, check_transform, transform
 from gradxform.errors import at_least, shown
-from gradxform.numerics import safe_increment
+from gradxform.numerics import safe_increment, within
 from gradxform.registry import register
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
@@ -139,14 +139,17 @@ def skip_large_updates(
       updates: the gradients.
       gradient_step: unused.
       params: unused.
-      max_squared_norm: the largest squared Euclidean norm over the tree; give it with
-        `functools.partial`.
+      max_squared_norm: the largest squared Euclidean norm over the tree, infinite for none; give
+        it with `functools.partial`.
 
     Returns:
       A boolean scalar, and a dict of it (`should_skip`) and of the squared norm (`norm_squared`).
     """
     norm_squared = lift.sum_of_squares(updates)
-    skip = ~(norm_squared < max_squared_norm)
+    bound = jnp.asarray(within(max_squared_norm, norm_squared.dtype), norm_squared.dtype)
+    # No bound holds too where the square has overflowed.
+    fits = (norm_squared < bound) | (jnp.isinf(bound) & (norm_squared == bound))
+    skip = ~fits
     return skip, {"should_skip": skip, "norm_squared": norm_squared}
 
 

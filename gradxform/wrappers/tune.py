@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform import masks
+from gradxform import masks, trees
 from gradxform.base import (
     Transform,
     call_update,
@@ -19,7 +19,15 @@ from gradxform.base import (
 )
 from gradxform.content import flaw_of
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.numerics import ScheduleError, at_least_float32, cast, safe_increment, value_at
+from gradxform.numerics import (
+    ScheduleError,
+    at_least_float32,
+    cast,
+    safe_increment,
+    scalar_dtype,
+    scalars_as,
+    value_at,
+)
 from gradxform.registry import annotation_kinds, check_schedule, static_key, value
 from gradxform.running import check_state
 from gradxform.types import Array, DType, Key, Size, StaticTree
@@ -48,14 +56,15 @@ class inject_hyperparams(Value):
     `inject_hyperparams(adamw)(learning_rate=1e-3)` is an adamw whose state has
     `state.hyperparams["learning_rate"]`. Any number may be a schedule there, evaluated at every
     update; the others can be set, in a jitted step too, without compiling anew. Hyperparameters
-    are float32 or wider, whatever the parameters are, and keep the dtype that they have after init.
-    What decides shapes, a key and a dtype stay out of the state, as the annotations of the factory
-    tell (`gradxform.types.Size`, `Key`, `DType`, `StaticTree`); `static_args` names others.
+    are float32, or float64 if the parameters are as wide, and keep the dtype that they have after
+    init. What decides shapes, a key and a dtype stay out of the state, as the annotations of the
+    factory tell (`gradxform.types.Size`, `Key`, `DType`, `StaticTree`); `static_args` names others.
 
     Args:
       inner_factory: a transform class or an optimizer function, ours or another's.
       static_args: the names of arguments to leave alone (a string or several).
-      hyperparam_dtype: the dtype of the hyperparameters, at least float32; float32 by default.
+      hyperparam_dtype: the dtype of the hyperparameters, at least float32; by default float64
+        for parameters as wide as that, else float32.
 
     Raises:
       ValueError: if `static_args` names no argument of the factory.
@@ -188,7 +197,8 @@ class injected(Transform):
         x = jnp.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return cast(x, x.dtype)
-        return x.astype(at_least_float32(self.factory.hyperparam_dtype or jnp.float32))
+        dtype = self.factory.hyperparam_dtype
+        return x.astype(at_least_float32(dtype) if dtype else scalar_dtype())
 
     def _set(self, name: str, x: Any, first: Any) -> Array:
         """A hyperparameter of the state, which may have been set, in the dtype that init gave."""
@@ -285,8 +295,9 @@ class injected(Transform):
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
         numbers, schedules, _ = self._split()
         self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
-        live = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
-        live |= self._scheduled(schedules, state.hyperparams_states)
+        with scalars_as(trees.widest((updates, state.hyperparams) if params is None else params)):
+            live = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
+            live |= self._scheduled(schedules, state.hyperparams_states)
         updates, inner_state = call_update(
             self._inner(live), updates, state.inner_state, params, extra
         )

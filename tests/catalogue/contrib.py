@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import gradxform as gx
+from gradxform.numerics import at_least_float32, cast
 from tests import references as ref
 from tests.catalogue.base import FALLING, Case, falling, matrix, with_lr
 
@@ -18,7 +19,11 @@ def growing(n):
 
 def curved(params):
     """A loss whose Hessian is diagonal, so that Hutchinson's estimate is exact: p^2."""
-    return sum(jnp.sum(jnp.asarray(p, jnp.float32) ** 4) for p in jax.tree.leaves(params)) / 12
+
+    def wide(p):
+        return cast(jnp.asarray(p), at_least_float32(jnp.asarray(p).dtype))
+
+    return sum(jnp.sum(wide(p) ** 4) for p in jax.tree.leaves(params)) / 12
 
 
 CURVED = {"obj_fn": curved}

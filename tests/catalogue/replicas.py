@@ -35,7 +35,7 @@ class alone(gx.Transform):
 
 
 def _alone(function):
-    made = jax.vmap(lambda _: function(), axis_name="replica")(jnp.zeros(1))
+    made = jax.vmap(lambda _: function(), axis_name="replica")(jnp.zeros(1, jnp.int32))
     return jax.tree.map(lambda x: x[0], made)
 
 
