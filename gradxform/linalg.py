@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform.numerics import cast
+from gradxform.numerics import cast, not_zero, over, plus, squarable
 from gradxform.types import Array, Scalar
 
 # Accelerators multiply float32 matrices in fewer bits unless told not to. The smallest eigenvalues,
@@ -131,6 +131,17 @@ def inverse_root(a: Array, p: int) -> Array:
     return _until_still(turn, identity * below ** (-1 / p), a / below)
 
 
+def rounding(a: Array) -> Array:
+    """Return how well the eigenvalues of symmetric matrices are known: to a rounding of |A|.
+
+    A negative power of a singular matrix needs a ridge of at least as much.
+
+    Args:
+      a: symmetric matrices `(..., n, n)`, in float32 or wider.
+    """
+    return float(jnp.finfo(a.dtype).eps) * jnp.squeeze(_norm(a), (-2, -1))
+
+
 def orthogonalize(
     x: Array,
     coefficients: Array,
@@ -156,7 +167,7 @@ def orthogonalize(
       preconditioning: what `x` is divided by first: "frobenius", its Frobenius norm; "spectral",
         its largest singular value, exact and slow; "aol", every row by the root of its row sum of
         |X X^H|; "schatten", the root of the Frobenius norm of X X^H.
-      eps: added to the norm for "frobenius" and "spectral"; keeps zeros finite if above 0.
+      eps: added to the norm for "frobenius" and "spectral", at least 0; zeros stay zeros.
       turns: how often the one row of coefficients is repeated, where only a run knows it. None: as
         many turns as there are rows.
 
@@ -187,12 +198,14 @@ def orthogonalize(
 
 
 def _frobenius(x: Array, eps: Scalar) -> tuple[Array, Any]:
-    return x / cast(_norm(x) + eps, x.dtype), None
+    eps = not_zero(eps, x.dtype)
+    return over(x, cast(plus(_norm(x), eps), x.dtype), eps), None
 
 
 def _spectral(x: Array, eps: Scalar) -> tuple[Array, Any]:
     largest = jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
-    return x / cast(largest + eps, x.dtype), None
+    eps = not_zero(eps, x.dtype)
+    return over(x, cast(plus(largest, eps), x.dtype), eps), None
 
 
 # The floor of the two below; Optax has this one, whatever eps is.
@@ -200,6 +213,7 @@ _FLOOR = 1e-8
 
 
 def _aol(x: Array, eps: Scalar) -> tuple[Array, Any]:
+    x = squarable(x, (-2, -1))
     gram = _gram(x)
     rows = jnp.maximum(jnp.sum(jnp.abs(gram), axis=-1, keepdims=True), _FLOOR)
     scale = cast(lax.rsqrt(rows), x.dtype)
@@ -207,6 +221,7 @@ def _aol(x: Array, eps: Scalar) -> tuple[Array, Any]:
 
 
 def _schatten(x: Array, eps: Scalar) -> tuple[Array, Any]:
+    x = squarable(x, (-2, -1))
     gram = _gram(x)
     scale = cast(lax.rsqrt(jnp.maximum(_norm(gram), _FLOOR)), x.dtype)
     return x * scale, gram * scale * scale
@@ -237,8 +252,11 @@ def _identity(a: Array) -> Array:
 
 
 def _norm(a: Array) -> Array:
-    """The Frobenius norm, real, with two axes of length 1 at the end."""
-    return jnp.sqrt(jnp.sum(jnp.square(jnp.abs(a)), axis=(-2, -1), keepdims=True))
+    """The Frobenius norm, real, with two axes of length 1 at the end, for entries of any size."""
+    sizes = jnp.abs(a)
+    largest = jnp.max(sizes, axis=(-2, -1), keepdims=True, initial=0)
+    squares = jnp.square(over(sizes, largest))
+    return largest * jnp.sqrt(jnp.sum(squares, axis=(-2, -1), keepdims=True))
 
 
 def _distance(a: Array, identity: Array) -> Array:

@@ -10,7 +10,15 @@ from jax import lax
 from gradxform import lift, linalg, trees
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import at_least, finite, non_negative, positive, unit_interval
-from gradxform.numerics import cast, promote, safe_increment
+from gradxform.numerics import (
+    at_least_float32,
+    cast,
+    promote,
+    safe_increment,
+    scalar,
+    scalar_dtype,
+    taming,
+)
 from gradxform.types import Array, Size, Slot
 
 
@@ -42,6 +50,9 @@ class scale_by_ggt(ArrayRule):
     u has a norm of about sqrt(min(t, window)), over all parameters together: learning rates want to
     be larger than Adam's. With an eps below sqrt(svd_eps), as by default, the last line always
     holds; it matters where the averages are below sqrt(svd_eps), and makes u = m / sqrt(svd_eps).
+
+    Gradients of which an entry exceeds 2.6e15 (in float32) are scaled down to that first, all
+    together, so that no square overflows: u does not depend on the size of such averages.
 
     Args:
       b1: the decay of the average, in [0, 1).
@@ -89,16 +100,16 @@ class scale_by_ggt(ArrayRule):
 
         count = safe_increment(state.count)
         column = jnp.mod(state.count, self.window)
-        scalars = (column, self.b1, 1 - self.b1)
+        scalars = (column, self.b1, 1 - self.b1, _taming(gs))
         done = lift.map_rows(_remember, [gs, mu.leaves(), buffer.leaves()], *scalars)
         state = state._replace(
             count=count,
             mu=mu.rebuilt([m for m, _, _ in done]),
             buffer=buffer.rebuilt([past for _, past, _ in done]),
         )
-        gram = functools.reduce(_add, [gram for _, _, gram in done], jnp.zeros((), jnp.float32))
+        gram = functools.reduce(_add, [gram for _, _, gram in done], jnp.zeros((), scalar_dtype()))
         if not done:
-            return state, jnp.zeros(self.window, jnp.float32)
+            return state, jnp.zeros(self.window, scalar_dtype())
         columns = cast(jnp.minimum(count, self.window), gram.dtype)
         return state, self._weights(gram / columns, column)
 
@@ -115,17 +126,30 @@ class scale_by_ggt(ArrayRule):
         smallest = jnp.sqrt(jnp.min(s))
         rest = jnp.where(smallest > self.eps, self.svd_eps / (s * smallest), 0)
         q = lax.dynamic_index_in_dim(u, column, keepdims=False)
-        return linalg.matmul(u, q * (l / (jnp.sqrt(s) + self.sigma_eps) ** 3 + rest))
+        root = jnp.sqrt(s) + self.sigma_eps  # whose cube may overflow
+        return linalg.matmul(u, q * (l / root / root / root + rest))
 
     def rule(self, g, m, past, p, weights):
         """Return the combination of the averages."""
         return jnp.tensordot(weights, past, axes=1, precision=linalg.HIGHEST), m, past
 
 
-def _remember(g, m, past, column, old, new):
+def _taming(gs):
+    """The factor for all gradients with which no square overflows, in the narrowest of them."""
+    sizes = lift.map_rows(_largest, [gs]) or [jnp.zeros((), scalar_dtype())]
+    narrow = min((s.dtype for s in sizes), key=lambda dtype: dtype.itemsize)
+    return taming(cast(functools.reduce(jnp.maximum, map(scalar, sizes)), narrow))
+
+
+def _largest(g):
+    g = jnp.asarray(g)
+    return jnp.max(jnp.abs(cast(g, at_least_float32(g.dtype))), initial=0)
+
+
+def _remember(g, m, past, column, old, new, factor):
     """The new average, the averages with it, and all products of two of them."""
-    old, new = (cast(jnp.asarray(x), m.dtype) for x in (old, new))
-    m = old * m + new * cast(jnp.asarray(g), m.dtype)
+    old, new, factor = (cast(jnp.asarray(x), m.dtype) for x in (old, new, factor))
+    m = old * m + new * (factor * cast(jnp.asarray(g), m.dtype))
     past = lax.dynamic_update_index_in_dim(past, m, column, 0)
     axes = tuple(range(1, past.ndim))
     return m, past, jnp.tensordot(past, past, axes=(axes, axes), precision=linalg.HIGHEST)

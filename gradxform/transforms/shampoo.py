@@ -16,7 +16,7 @@ from gradxform.errors import (
     positive,
     shown,
 )
-from gradxform.numerics import at_least_float32, cast, safe_increment, value_at
+from gradxform.numerics import at_least_float32, safe_increment, scalar, value_at
 from gradxform.rowsparse import RowSparse
 from gradxform.running import check_state
 from gradxform.transforms.shampoo_axes import Axes, Scalars, at_least_vector
@@ -50,13 +50,17 @@ class step_by_shampoo(Transform):
     d_i as it is added (not so for vectors); there H_i is that diagonal to the power -alpha / k
     without epsilon, and 0 where the diagonal is 0. A scalar counts as a vector of one entry.
 
-    Every number but `max_matrix_size` and `epsilon` may be a function of T, a float32 scalar, or a
+    Every number but `max_matrix_size` and `epsilon` may be a function of T, a float scalar, or a
     schedule of this library, which reads T - 1, the number of earlier updates, as everywhere. This
     emits the whole step, with the learning rate and turned downhill.
 
     Time and memory go with d^3 and d^2 for an axis of length d: `svd_interval=20` or so makes the
     roots affordable. With `mat_gbar_decay` of 1 the steps shrink as those of Adagrad do. There is
-    no grafting and no blocking. In float32, roots of singular matrices have three digits.
+    no grafting and no blocking. In float32, roots of singular matrices have three digits, and where
+    epsilon is below the rounding of the largest eigenvalue, 1e-7 of it, that is added instead.
+
+    The gradient of an array of which an entry exceeds 2.6e15 (in float32) is scaled down to that
+    first, so that no square overflows: the first step does not depend on such a size.
 
     A row-sparse gradient is taken as an array, and every row may move, unless it is of a table of
     more than `max_matrix_size` rows and `gbar_decay` is 0.0. Then only the touched rows move, the
@@ -158,7 +162,7 @@ class step_by_shampoo(Transform):
         statistics = {path: _at(state.statistics, path) for path in every}
         roots = {path: _at(state.roots, path) for path in every}
         count = safe_increment(state.count)
-        scalars = self._scalars(cast(count, jnp.float32))
+        scalars = self._scalars(scalar(count))
         gs = [self._seen(updates, i, g) for i, g in enumerate(leaves)]
         us, means, paths = list(gs), gbar.leaves(), [path for path, _ in _arrays(updates)]
         for rank in dict.fromkeys(len(statistics[path]) for path in paths):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import linalg
-from gradxform.numerics import cast
+from gradxform.numerics import cast, squarable
 from gradxform.rowsparse import RowSparse
 from gradxform.types import Array
 
@@ -46,7 +46,7 @@ class Axes:
         return of(g, gbar, old, n)
 
     def _of_array(self, g, gbar, old, n):
-        x = jnp.reshape(cast(jnp.asarray(g), gbar.dtype), at_least_vector(g.shape))
+        x = squarable(jnp.reshape(cast(jnp.asarray(g), gbar.dtype), at_least_vector(g.shape)))
         mean = n.gbar_weight * x
         if self.averages:
             mean = n.gbar_decay * jnp.reshape(gbar, x.shape) + mean
@@ -56,7 +56,7 @@ class Axes:
 
     def _of_rows(self, g, gbar, old, n):
         """The step for rows that each occur once; the gradient is neither averaged nor weighted."""
-        x = cast(g.values, gbar.dtype)
+        x = squarable(cast(g.values, gbar.dtype))
         diagonal = functools.partial(self._diagonal_of_rows, g)
         u, statistics, roots = self._along(x, x, g.shape, old, n, diagonal)
         return g.with_values(cast(u, g.dtype)), gbar, statistics, roots
@@ -113,9 +113,11 @@ class Axes:
         return matrix, _when(self.renew, n, lambda: self._root(matrix / len(matrix), n), root)
 
     def _root(self, matrix, n):
+        # Of less, an eigenvalue that ought to be 0 would make anything.
+        ridge = jnp.maximum(n.epsilon, linalg.rounding(matrix))
         if self.p is None or len(matrix) == 1:
-            return linalg.symmetric_power(matrix, -n.alpha / self.rank, n.epsilon)
-        ridge = n.epsilon * jnp.eye(len(matrix), dtype=matrix.dtype)
+            return linalg.symmetric_power(matrix, -n.alpha / self.rank, ridge)
+        ridge = ridge * jnp.eye(len(matrix), dtype=matrix.dtype)
         return linalg.inverse_root(linalg.square_root(matrix + ridge), self.p)
 
 

@@ -22,9 +22,6 @@ MUON = ref.sequence(
     ref.scale(-0.1),
 )
 
-# Sums of products of gradients overflow where gradients of 1e19 do not: nothing below is huge_ok
-# but Muon, which divides by a norm before it forms any.
-#
 # An inverse root of a matrix that has seen fewer gradients than it has rows multiplies the
 # roundings of float32 by as much as 100; hence the tolerances of Shampoo.
 TRANSFORMS: dict[str, Case] = {
@@ -32,12 +29,10 @@ TRANSFORMS: dict[str, Case] = {
         gx.step_by_shampoo(FALLING, 3, 0.9, 0.5, 0.8, 0.5, 2, 2, 1e-2, 0.7),
         ref.shampoo(lambda T: falling(T - 1), 3, 0.9, 0.5, 0.8, 0.5, 2, 2, 1e-2, 0.7),
         rtol=1e-4,
-        huge_ok=False,
     ),
     "scale_by_ggt/window": Case(
         gx.scale_by_ggt(0.5, 3, 0.1, 1e-3, 0.1),
         ref.ggt(0.5, 3, 0.1, 1e-3, 0.1),
-        huge_ok=False,
         rows=False,
     ),
     "scale_by_muon": Case(
@@ -57,14 +52,13 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_galore": Case(
         gx.scale_by_galore(2, 3, 0.5, gx.scale(-0.1)),
         ref.galore(2, 3, 0.5, SGD),
-        huge_ok=False,
         rows=False,
     ),
 }
 
 OPTIMIZERS: dict[str, Case] = {
-    "shampoo": Case(gx.shampoo(0.1), ref.shampoo(0.1), rtol=1e-4, huge_ok=False),
-    "ggt": Case(gx.ggt(0.1), with_lr(0.1, ref.ggt()), huge_ok=False, rows=False),
+    "shampoo": Case(gx.shampoo(0.1), ref.shampoo(0.1), rtol=1e-4),
+    "ggt": Case(gx.ggt(0.1), with_lr(0.1, ref.ggt()), rows=False),
     "muon": Case(
         gx.muon(0.1, weight_decay=0.3, consistent_rms=0.2),
         MUON,
@@ -73,7 +67,6 @@ OPTIMIZERS: dict[str, Case] = {
     "galore": Case(
         gx.galore(0.1, 2, weight_decay=0.2),
         with_lr(0.1, ref.galore(2, 200, 1.0, ADAM), ref.decay(0.2)),
-        huge_ok=False,
         rows=False,
     ),
 }
