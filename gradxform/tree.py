@@ -40,29 +40,17 @@ def _map(f: Callable[..., Any], tree: PyTree, *others: PyTree) -> PyTree:
     return jax.tree.map(one, tree, *others, is_leaf=trees.is_hole)
 
 
-def _alike(*xs: Any) -> list[Any]:
-    """Return arrays in the dtype that JAX gives them by default; Python numbers as they are."""
-    with jax.numpy_dtype_promotion("standard"):
-        dtype = jnp.result_type(*xs)
-    weak = (int, float, complex)
-    return [x if type(x) in weak or trees.dtype_of(x) == dtype else _as(x, dtype) for x in xs]
-
-
-def _as(x: Any, dtype: Any) -> Any:
-    return (x if hasattr(x, "astype") else jnp.asarray(x)).astype(dtype)
-
-
 def _wide(x: Any) -> Array:
     x = jnp.asarray(x)
     return numerics.cast(x, numerics.at_least_float32(x.dtype))
 
 
 def _add(x: Any, y: Any) -> Any:
-    return operator.add(*_alike(x, y))
+    return operator.add(*trees.alike(x, y))
 
 
 def _mul(x: Any, y: Any) -> Any:
-    return operator.mul(*_alike(x, y))
+    return operator.mul(*trees.alike(x, y))
 
 
 def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
@@ -72,7 +60,7 @@ def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
 
 def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Return the difference `tree_x - tree_y`."""
-    return _map(lambda x, y: operator.sub(*_alike(x, y)), tree_x, tree_y)
+    return _map(lambda x, y: operator.sub(*trees.alike(x, y)), tree_x, tree_y)
 
 
 def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
@@ -82,7 +70,7 @@ def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
 
 def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Return the quotient `tree_x / tree_y`, entry by entry."""
-    return _map(lambda x, y: operator.truediv(*_alike(x, y)), tree_x, tree_y)
+    return _map(lambda x, y: operator.truediv(*trees.alike(x, y)), tree_x, tree_y)
 
 
 def scale(scalar: ArrayLike, tree: PyTree) -> PyTree:
@@ -102,7 +90,7 @@ def clip(
 
     def one(x):
         bounds = [b for b in (min_value, max_value) if b is not None]
-        x, *bounds = _alike(x, *bounds)
+        x, *bounds = trees.alike(x, *bounds)
         low = None if min_value is None else bounds[0]
         return jnp.clip(x, low, None if max_value is None else bounds[-1])
 
@@ -121,7 +109,7 @@ def real(tree: PyTree) -> PyTree:
 
 def where(condition: ArrayLike, tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Return `tree_x` where the condition, usually a boolean scalar, holds, else `tree_y`."""
-    return _map(lambda x, y: jnp.where(condition, *_alike(x, y)), tree_x, tree_y)
+    return _map(lambda x, y: jnp.where(condition, *trees.alike(x, y)), tree_x, tree_y)
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
@@ -189,7 +177,7 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Array:
                 f"vdot: {leaf_path(path)} has shape {jnp.shape(x)} in the first tree and "
                 f"{jnp.shape(y)} in the second."
             )
-        return _vdot(*map(_summable, _alike(x, y)))
+        return _vdot(*map(_summable, trees.alike(x, y)))
 
     products = jax.tree_util.tree_map_with_path(one, tree_x, tree_y, is_leaf=trees.is_hole)
     return _total(jax.tree.leaves(products))
@@ -214,7 +202,7 @@ def _extreme(tree: PyTree, of_leaf: Any, of_two: Any, of_none: float) -> Array:
     found = [of_leaf(x) for x in jax.tree.leaves(tree) if _size(x)]
     if not found:
         return jnp.asarray(of_none, jnp.float32)
-    return functools.reduce(lambda x, y: of_two(*_alike(x, y)), found)
+    return functools.reduce(lambda x, y: of_two(*trees.alike(x, y)), found)
 
 
 def norm(tree: PyTree, ord: int | str | float | None = None, squared: bool = False) -> Array:
@@ -248,7 +236,7 @@ def allclose(
     def one(x, y):
         if trees.is_hole(x) or trees.is_hole(y):
             return jnp.asarray(trees.is_hole(x) and trees.is_hole(y))
-        return jnp.allclose(*_alike(x, y), rtol=rtol, atol=atol, equal_nan=equal_nan)
+        return jnp.allclose(*trees.alike(x, y), rtol=rtol, atol=atol, equal_nan=equal_nan)
 
     close = jax.tree.leaves(jax.tree.map(one, a, b, is_leaf=trees.is_hole))
     return functools.reduce(jnp.logical_and, close, jnp.ones((), jnp.bool_))
@@ -256,7 +244,7 @@ def allclose(
 
 def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
     """Return the tree in one dtype, or as it is if `dtype` is None."""
-    return tree if dtype is None else _map(lambda x: _as(x, jnp.dtype(dtype)), tree)
+    return tree if dtype is None else _map(lambda x: trees.as_dtype(x, jnp.dtype(dtype)), tree)
 
 
 def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
@@ -266,7 +254,11 @@ def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
     """
 
     def one(x, other):
-        return _as(x, other.dtype) if hasattr(other, "dtype") and not trees.is_hole(x) else x
+        return (
+            trees.as_dtype(x, other.dtype)
+            if hasattr(other, "dtype") and not trees.is_hole(x)
+            else x
+        )
 
     return jax.tree.map(one, tree, other_tree, is_leaf=trees.is_hole)
 
@@ -354,14 +346,14 @@ def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
 
 def update_moment(updates: PyTree, moments: PyTree, decay: Any, order: Any) -> PyTree:
     """Return `decay * moments + (1 - decay) * updates**order`: a step of a moving average."""
-    return _map(lambda g, t: _average(_alike(g, t)[0] ** order, t, decay), updates, moments)
+    return _map(lambda g, t: _average(trees.alike(g, t)[0] ** order, t, decay), updates, moments)
 
 
 def update_infinity_moment(updates: PyTree, moments: PyTree, decay: Any, eps: Any) -> PyTree:
     """Return `max(decay * moments, |updates| + eps)`: a step of a decaying maximum."""
 
     def one(g, t):
-        return jnp.maximum(*_alike(_add(jnp.abs(g), eps), _mul(decay, t)))
+        return jnp.maximum(*trees.alike(_add(jnp.abs(g), eps), _mul(decay, t)))
 
     return _map(one, updates, moments)
 
@@ -370,7 +362,7 @@ def update_moment_per_elem_norm(updates: PyTree, moments: PyTree, decay: Any, or
     """Return `update_moment` of real updates, and of |updates| where they are complex."""
 
     def one(g, t):
-        g = _alike(g, t)[0]  # so that its powers are rounded once
+        g = trees.alike(g, t)[0]  # so that its powers are rounded once
         if jnp.isrealobj(g):
             return _average(g**order, t, decay)
         half = order / 2
