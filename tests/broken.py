@@ -200,6 +200,16 @@ class narrow_slots(Momentum):
         return State({**zeros_like(params), "b": jnp.zeros_like(params["b"])})
 
 
+@gx.transform(name="tests:names_a_width")
+class names_a_width(Momentum):
+    def init(self, params):
+        return State({**zeros_like(params), "b": jnp.zeros(params["b"].shape, jnp.float32)})
+
+    def update(self, updates, state, params=None, **extra):
+        slots = jax.tree.map(lambda m: m + jnp.zeros_like(m, jnp.result_type(float)), state.mu)
+        return updates, State(slots)
+
+
 @gx.transform(name="tests:rounds_early")
 class rounds_early(Momentum):
     def update(self, updates, state, params=None, **extra):
@@ -320,6 +330,7 @@ BROKEN = [
     (remembers_in_python(), JIT, "params['a']", "without jit", "entries off"),
     (branches_on_a_number(), JIT, "", "no error", "TracerBoolConversionError"),
     (narrow_slots(), NARROW, "state.mu['b']", "float32", "bfloat16"),
+    (names_a_width(), "scalars_are_as_wide_as_the_leaves", "", "no error", "TypePromotionError"),
     (rounds_early(), NARROW, "updates['b']", "in float32", "entries off"),
     (positional_only(), "takes_params_by_keyword", "updates['a']", "by position", "8 of 8"),
     (no_extras(), "takes_params_by_keyword", "", "no error", "nobody_asked"),

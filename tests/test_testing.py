@@ -215,7 +215,7 @@ def test_it_needs_neither_pytest_nor_optax_and_minds_no_configuration():
         timeout=limit(60, 300),
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"13 kept, 3 skipped", done.stdout), done.stdout
+    assert re.search(r"14 kept, 3 skipped", done.stdout), done.stdout
 
 
 def test_promises_say_what_they_promise():

@@ -35,6 +35,7 @@ from gradxform.testing.promises_numbers import (
     follows_its_reference as follows_its_reference,
     jit_changes_nothing as jit_changes_nothing,
     narrow_parameters_have_wide_slots as narrow_parameters_have_wide_slots,
+    scalars_are_as_wide_as_the_leaves as scalars_are_as_wide_as_the_leaves,
     vmaps_over_gradients as vmaps_over_gradients,
 )
 from gradxform.testing.promises_places import (

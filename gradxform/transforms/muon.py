@@ -57,9 +57,7 @@ class MuonState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the average m of the gradient
-    ns_coeffs: (
-        Array  # (3,) or (turns, 3), at least float32; of the orthogonalization
-    )
+    ns_coeffs: Array  # (3,) or (turns, 3), at least float32; of the orthogonalization
 
 
 @transform
