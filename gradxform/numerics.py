@@ -24,7 +24,7 @@ _SCALARS: contextvars.ContextVar[Any] = contextvars.ContextVar("scalars", defaul
 
 def has_64_bits() -> bool:
     """Whether JAX is told to let arrays have 64 bits."""
-    return bool(jax.config.jax_enable_x64)
+    return jax.dtypes.canonicalize_dtype(_FLOAT64) == _FLOAT64
 
 
 def scalar_dtype() -> Any:

@@ -24,6 +24,7 @@ FLOORS = [
     {"rows", "chunks", "shards"},
     {"lift"},
     {"running"},
+    {"methods"},
     {"base"},
     {"apply", "functions", "schedules", "masks", "treestate"},
     {"transforms"},
