@@ -20,6 +20,12 @@ def is_tracer(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def whole(x: jax.Array) -> jax.Array:
+    """Return `x` whole on every device, if its type says that it is split over explicit axes."""
+    spec = jax.typeof(x).sharding.spec
+    return x if all(axes is None for axes in spec) else jax.sharding.reshard(x, jax.P())
+
+
 # ------------------------------------------------------------------- integers without arithmetic
 
 

@@ -155,6 +155,11 @@ def widest(tree: PyTree) -> Any:
     return np.dtype(np.float32)
 
 
+def is_abstract(x: Any) -> bool:
+    """Whether `x` is the shape and dtype of an array, and no array."""
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
 def check_params(part: Any, params: PyTree) -> None:
     """Require every leaf to be a floating (or complex) array, else say which is not."""
     flat = jax.tree.leaves(params)
@@ -211,6 +216,14 @@ def _filled(p: Any, fill: float, dtype: Any) -> Any:
     # Under jit, XLA puts what is made of no input on one device, wherever the parameter is. Adding
     # something that is never true, but looks at the parameter, carries its sharding over.
     return made + (jnp.real(p) < -jnp.inf).astype(dtype) if is_tracer(p) else made
+
+
+def zeros_along(p: Any, axes: tuple[int, ...], dtype: Any) -> Any:
+    """Return zeros, one for each index along `axes` of `p`, spread over devices as those are."""
+    if is_abstract(p):
+        return jnp.zeros([n for i, n in enumerate(p.shape) if i in axes], dtype)
+    others = tuple(i for i in range(jnp.ndim(p)) if i not in axes)
+    return jnp.any(jnp.real(p) < -jnp.inf, axis=others).astype(dtype)
 
 
 class Aligned(NamedTuple):

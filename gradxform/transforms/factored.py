@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from gradxform._compat import whole
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import (
     closed_unit_interval,
@@ -19,7 +20,7 @@ from gradxform.errors import (
 )
 from gradxform.numerics import abs_sq, at_least_float32, plus, real_dtype, safe_increment, scalar
 from gradxform.registry import register
-from gradxform.trees import dtype_of, zeros_like
+from gradxform.trees import dtype_of, zeros_along, zeros_like
 from gradxform.types import Array, Size, Slot
 from gradxform.values import is_live
 
@@ -42,12 +43,16 @@ register("power_decay_rate", power_decay_rate)
 
 
 def _zeros_of_axes(p: Any, axes: tuple[int, ...]) -> Array:
-    """Real zeros, one for each index along `axes` of `p`, and spread over devices as those are."""
-    dtype = real_dtype(at_least_float32(dtype_of(p)))
-    if isinstance(p, jax.ShapeDtypeStruct):  # of no devices
-        return jnp.zeros([n for i, n in enumerate(p.shape) if i in axes], dtype)
-    others = tuple(i for i in range(jnp.ndim(p)) if i not in axes)
-    return jnp.any(jnp.real(p) < -jnp.inf, axis=others).astype(dtype)
+    """Return real zeros, one for each index along `axes` of `p`."""
+    return zeros_along(p, axes, real_dtype(at_least_float32(dtype_of(p))))
+
+
+def _joined(parts: list[Array]) -> Array:
+    """Return vectors as one, whole on every device if JAX is told explicitly how they are spread.
+
+    What is spread over different axes of a mesh has no other place in common.
+    """
+    return jnp.concatenate([whole(x) for x in parts]) if len(parts) > 1 else parts[0]
 
 
 def _placeholder(p: Any) -> Array:
@@ -231,7 +236,7 @@ class scale_by_sm3(ArrayRule):
         def maxima(p):
             axes = range(jnp.ndim(p))
             parts = [_zeros_of_axes(p, (k,)) for k in axes] or [_zeros_of_axes(p, ())[None]]
-            return jnp.concatenate(parts)
+            return _joined(parts)
 
         return ScaleBySM3State(mu=jax.tree.map(maxima, params), nu=zeros_like(params))
 
@@ -262,6 +267,4 @@ def _largest(s: Array) -> Array:
     if not s.ndim:
         return s[None]
     axes = range(s.ndim)
-    return jnp.concatenate(
-        [jnp.max(s, axis=tuple(i for i in axes if i != k), initial=0) for k in axes]
-    )
+    return _joined([jnp.max(s, axis=tuple(i for i in axes if i != k), initial=0) for k in axes])

@@ -1,5 +1,6 @@
 """GaLore: any rule of gradients, run on projections of low rank."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -103,7 +104,9 @@ class scale_by_galore(Transform):
                     f"{sorted(axes.rows + axes.columns)} of shape {jnp.shape(x)}; every axis must "
                     "be one of rows or columns."
                 )
-            out.append(axes if jnp.size(x) else None)  # an empty matrix has nothing to project
+            out.append(
+                axes if math.prod(jnp.shape(x)) else None
+            )  # an empty matrix has nothing to project
         return out
 
     def init(self, params):

@@ -8,18 +8,24 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import finite, name_of, non_negative, unit_interval
-from gradxform.numerics import abs_sq, bias_correction, cast, over_root, safe_increment
-from gradxform.trees import real_full_like, real_zeros_like, zeros_like
+from gradxform.numerics import (
+    abs_sq,
+    bias_correction,
+    cast,
+    over_root,
+    real_dtype,
+    safe_increment,
+)
+from gradxform.trees import dtype_of, real_full_like, real_zeros_like, zeros_along, zeros_like
 from gradxform.types import Array, DType, Slot
 
 # Stands for the logarithm of 0: its exponential is 0, and 0 times it is 0.
 LOG_OF_ZERO = -1e4
 
 
-def _zeros_per_row(p: Any) -> Array:
-    """Return one zero for each row of `p`, spread over devices as the rows are."""
-    never = jnp.real(p) < -jnp.inf
-    return jnp.any(never, axis=tuple(range(1, jnp.ndim(p)))).astype(jnp.int32)
+def _zeros_per_row(p: Any, dtype: Any) -> Array:
+    """Return one zero for each row of `p`."""
+    return zeros_along(p, (0,) if jnp.ndim(p) else (), dtype)
 
 
 def _beside(row: Array, x: Array) -> Array:
@@ -113,7 +119,7 @@ class scale_by_adam_catching_up(ArrayRule):
             count=jnp.zeros((), jnp.int32),
             mu=zeros_like(params, self.mu_dtype),
             nu=real_zeros_like(params),
-            last_touched=jax.tree.map(_zeros_per_row, params),
+            last_touched=jax.tree.map(lambda p: _zeros_per_row(p, jnp.int32), params),
         )
 
     def prepare(self, updates, state, params):
@@ -189,7 +195,7 @@ class scale_by_rowwise_rss(ArrayRule):
 
     def init(self, params):
         """Return sums of `initial_accumulator_value`."""
-        rows = jax.tree.map(lambda p: _zeros_per_row(p).astype(jnp.real(p).dtype), params)
+        rows = jax.tree.map(lambda p: _zeros_per_row(p, real_dtype(dtype_of(p))), params)
         return ScaleByRowwiseRssState(real_full_like(rows, self.initial_accumulator_value))
 
     def rule(self, g, s, p):

@@ -30,11 +30,15 @@ Columns = list[list[Any]]
 def copied(params: Params) -> PyTree:
     """Return a copy of the parameters, at least float32, as a slot that begins where they are.
 
-    Never the parameter's own buffer: both may be donated.
+    Never the parameter's own buffer: both may be donated. Of a `jax.ShapeDtypeStruct`, which has no
+    numbers to copy, another one.
     """
 
     def copy(p):
-        return jnp.array(p, dtype=at_least_float32(trees.dtype_of(p)), copy=True)
+        dtype = at_least_float32(trees.dtype_of(p))
+        if trees.is_abstract(p):
+            return jax.ShapeDtypeStruct(p.shape, dtype, sharding=p.sharding)
+        return jnp.array(p, dtype=dtype, copy=True)
 
     return jax.tree.map(copy, params)
 

@@ -1,0 +1,104 @@
+"""States lie where Optax's lie: the same classes, fields and nesting for the same call."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import optax
+import optax.contrib
+import optax.transforms
+import pytest
+from flax import serialization
+
+import gradxform as gx
+from tests.optax_calls import CALLS, OPTAX, as_optax_wants, gradients_of, params_of
+
+SAME = [call for call in CALLS if call.reason is None]
+
+
+def layout(state):
+    """What lies where: the classes of the nodes, the shapes and dtypes of the leaves."""
+    found = {}
+
+    def look(path, node):
+        children, treedef = jax.tree_util.tree_flatten_with_path(
+            node, is_leaf=lambda x: x is not node
+        )
+        said = jax.tree_util.keystr(path)
+        if treedef == jax.tree.structure(0):
+            found[said] = f"{jax.dtypes.result_type(node)}{list(jnp.shape(node))}"
+            return
+        found[said] = type(node).__name__
+        for (entry,), child in children:
+            look((*path, entry), child)
+
+    look((), state)
+    return found
+
+
+def serialized(state):
+    """What Flax makes of a state: the paths, shapes and dtypes."""
+    return layout(serialization.to_state_dict(state))
+
+
+def after(call, tx, library, steps=2):
+    """The layout after some updates; nothing is computed."""
+
+    def run(params, *grads):
+        state = tx.init(params)
+        for g in grads:
+            _, state = tx.update(g, state, params, **call.extra)
+        return state
+
+    grads = [gradients_of(call, n) for n in range(steps)]
+    params = params_of(call, library)
+    return layout(jax.eval_shape(run, params, *grads))
+
+
+@pytest.mark.parametrize("call", SAME, ids=str)
+def test_a_state_is_that_of_optax(call):
+    mine = call.ours().init(params_of(call))
+    with as_optax_wants():
+        other = call.theirs().init(params_of(call, OPTAX))
+    assert layout(mine) == layout(other)
+    assert serialized(mine) == serialized(other)
+
+
+@pytest.mark.parametrize("call", [call for call in SAME if call.usual], ids=str)
+def test_a_state_stays_that_of_optax(call):
+    with as_optax_wants():
+        other = after(call, call.theirs(), OPTAX)
+    assert after(call, call.ours(), gx) == other
+
+
+@pytest.mark.parametrize("call", [c for c in CALLS if c.reason is not None], ids=str)
+def test_an_exception_still_is_one(call):
+    mine = call.ours().init(params_of(call))
+    with as_optax_wants():
+        other = call.theirs().init(params_of(call, OPTAX))
+    assert layout(mine) != layout(other), call.reason
+
+
+def transformations(module):
+    """The names in a module of Optax of all that returns a transformation."""
+    for name in dir(module):
+        made = getattr(module, name)
+        if name[0] == "_" or not callable(made):
+            continue
+        if name == "MultiSteps":
+            yield name
+        elif not inspect.isclass(made):
+            target = getattr(made, "func", made)
+            returned = getattr(target, "__annotations__", {}).get("return", None)
+            if "GradientTransformation" in str(returned):
+                yield name
+
+
+@pytest.mark.parametrize(
+    "module", [optax, optax.transforms, optax.contrib], ids=lambda m: m.__name__
+)
+def test_every_transformation_that_both_have_is_among_the_calls(module):
+    names = {call.name for call in CALLS}
+    found = [name for name in transformations(module) if hasattr(gx, name)]
+    assert found
+    assert [name for name in found if name not in names] == []
