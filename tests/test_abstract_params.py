@@ -38,7 +38,7 @@ def test_init_takes_shapes_where_that_of_optax_does(call):
     try:
         with as_optax_wants():
             call.theirs().init(shapes)
-    except TypeError:
+    except (TypeError, AttributeError):
         return  # it computes with its parameters, as ours must
     params = params_of(call)
     assert_same_layout(call.ours().init(shapes_of(params)), call.ours().init(params))
@@ -76,6 +76,11 @@ def explicit_mesh():
     return jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Explicit,) * 2)
 
 
+def types_of(tree):
+    """Shapes, dtypes and how each leaf is spread."""
+    return jax.tree.map(lambda x: str(jax.typeof(x)), tree)
+
+
 def spread(mesh, params):
     return {
         k: jax.device_put(p, jax.NamedSharding(mesh, jax.P(*SPECS[k]))) for k, p in params.items()
@@ -100,7 +105,7 @@ def test_an_optimizer_takes_explicitly_spread_parameters(name):
             grads = spread(mesh, grads)
         first, later = jax.eval_shape(two_states, spread(mesh, params), grads)
     assert_same_layout(first, case.tx.init(params))
-    assert jax.tree.map(jax.typeof, first) == jax.tree.map(jax.typeof, later)
+    assert types_of(first) == types_of(later)
 
 
 @pytest.mark.parametrize(
@@ -124,4 +129,4 @@ def test_factored_moments_of_explicitly_spread_parameters(make):
         _, later = tx.update(grads, first, params)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
-    assert jax.tree.map(jax.typeof, first) == jax.tree.map(jax.typeof, later)
+    assert types_of(first) == types_of(later)

@@ -104,9 +104,8 @@ class scale_by_galore(Transform):
                     f"{sorted(axes.rows + axes.columns)} of shape {jnp.shape(x)}; every axis must "
                     "be one of rows or columns."
                 )
-            out.append(
-                axes if math.prod(jnp.shape(x)) else None
-            )  # an empty matrix has nothing to project
+            empty = not math.prod(jnp.shape(x))  # it has nothing to project
+            out.append(None if empty else axes)
         return out
 
     def init(self, params):
