@@ -356,6 +356,7 @@ from gradxform import contrib as contrib
 from gradxform import testing as testing
 
 # Configs, descriptions, and bridges to other libraries.
+from gradxform import interop as interop
 from gradxform.config import from_config as from_config
 from gradxform.config import from_json as from_json
 from gradxform.config import to_config as to_config

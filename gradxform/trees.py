@@ -70,17 +70,18 @@ def names(path: Iterable[Any]) -> Path:
 
     `flax.nnx.Optimizer` shows `kernel.value` to `init` and `kernel` to `update`: the same leaf.
     """
-    found = [str(_key(k)) for k in path]
+    found = [entry_name(k) for k in path]
     if found and found[-1] == "value" and _is_attribute(tuple(path)[-1]):
         found.pop()
     return tuple(found)
 
 
-def _key(k: Any) -> Any:
+def entry_name(entry: Any) -> str:
+    """Return what an entry of a key path calls its child: a key, an index or a field's name."""
     for attribute in ("key", "idx", "name"):
-        if isinstance(k, _KEYS[attribute]):
-            return getattr(k, attribute)
-    return k
+        if isinstance(entry, _KEYS[attribute]):
+            return str(getattr(entry, attribute))
+    return str(entry)
 
 
 def _is_attribute(k: Any) -> bool:

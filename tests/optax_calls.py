@@ -242,9 +242,10 @@ def wrapped(
     arrays: str = "all",
     extra: Mapping[str, Any] | None = None,
     reason: str | None = None,
+    usual: bool = True,
 ) -> Call:
     """Return the call of a function whose arguments are transforms."""
-    return Call(name, said, made, arrays, extra or {}, reason)
+    return Call(name, said, made, arrays, extra or {}, reason, usual)
 
 
 # ---------------------------------------------------------------------------------------- the rows
@@ -638,6 +639,7 @@ def _injected() -> Iterator[Call]:
                 lambda lib, name=name, a=arguments | {first: x}: lib.inject_hyperparams(
                     getattr(lib, name)
                 )(**a),
+                usual=x is falling,
             )
     yield wrapped(
         "inject_hyperparams",

@@ -1,0 +1,146 @@
+"""A run that Optax began goes on here, and one that began here goes on there.
+
+By live states, pickles, msgpack, Orbax, and the plain dicts that a checkpoint without a target is.
+"""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import serialization
+
+import gradxform as gx
+from gradxform import interop
+from tests.optax_calls import CALLS, OPTAX, as_optax_wants, drawn, params_of
+
+# Bias corrections differ by 6e-6 in the first step, and no longer after these.
+BEFORE, AFTER = 300, 3
+USUAL = [call for call in CALLS if call.usual]
+SAME = [call for call in USUAL if call.reason is None]
+
+
+def gradient_function(call):
+    """Gradients of each step: a drift, which lasts, and a wave that turns signs."""
+    lead = (3,) if call.arrays == "examples" else ()
+    drift, wave = drawn(call.arrays, 1, *lead), drawn(call.arrays, 2, *lead)
+    return lambda n: jax.tree.map(lambda a, b: 0.3 * a + b * jnp.sin(n + 1.0), drift, wave)
+
+
+class Run:
+    """A run of one library; its program is compiled once."""
+
+    def __init__(self, call, tx, library):
+        self.params = params_of(call, library)
+        self.init, self.update = tx.init, tx.update
+        grads = gradient_function(call)
+
+        @jax.jit
+        def steps(params, state, first, last):
+            def step(n, carry):
+                params, state, _ = carry
+                g = grads(jnp.asarray(n, jnp.float32))
+                updates, state = tx.update(g, state, params, **call.extra)
+                return jax.tree.map(jnp.add, params, updates), state, updates
+
+            return jax.lax.fori_loop(first, last, step, (params, state, params))
+
+        @jax.jit
+        def one(params, state):
+            return tx.update(grads(jnp.float32(BEFORE)), state, params, **call.extra)[0]
+
+        self.steps, self.one = steps, one
+
+    def begun(self):
+        params, state, _ = self.steps(self.params, self.init(self.params), 0, BEFORE)
+        return params, state
+
+    def updates(self, params, state, after=AFTER):
+        """The last of some updates from there."""
+        return self.steps(params, state, BEFORE, BEFORE + after)[2]
+
+
+def both(call):
+    return Run(call, call.ours(), gx), Run(call, call.theirs(), OPTAX)
+
+
+def assert_close(a, b):
+    """Equal to 1e-6 of the size of the updates."""
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        size = np.max(np.abs(y), initial=0)
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 * size)
+
+
+def assert_identical(a, b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert x.dtype == y.dtype
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_array_equal(x, y)
+
+
+def has_keys(state):
+    """Whether it holds a PRNG key, which msgpack does not take."""
+    return any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("call", SAME, ids=str)
+def test_a_run_goes_on_in_the_other_library(call):
+    ours, theirs = both(call)
+    check_here(call, ours, theirs)
+    check_there(call, ours, theirs)
+
+
+def check_here(call, ours, theirs):
+    """What Optax began goes on here."""
+    with as_optax_wants():
+        params, state = theirs.begun()
+        want = theirs.updates(params, state)
+        first = theirs.updates(params, state, 1)
+    target = ours.init(ours.params)
+    assert_close(ours.one(params, state), first)
+    fitted = interop.from_optax_state(call.ours(), pickle.loads(pickle.dumps(state)), ours.params)
+    assert jax.tree.structure(fitted) == jax.tree.structure(target)
+    assert_identical(fitted, state)
+    assert_close(ours.updates(params, fitted), want)
+    if not has_keys(state):
+        as_bytes = serialization.to_bytes(state)
+        assert_identical(serialization.from_bytes(target, as_bytes), state)
+        plain = serialization.msgpack_restore(as_bytes)
+        assert_identical(interop.from_optax_state(call.ours(), plain, ours.params), state)
+
+
+def check_there(call, ours, theirs):
+    """What we began goes on in Optax."""
+    params, state = ours.begun()
+    want = ours.updates(params, state)
+    first = ours.updates(params, state, 1)
+    fitted = interop.to_optax_state(call.ours(), state, ours.params)
+    with as_optax_wants():
+        live = theirs.one(params, state)
+        target = theirs.init(theirs.params)
+        got = theirs.updates(params, fitted)
+    assert_close(live, first)
+    assert_close(got, want)
+    assert jax.tree.structure(fitted) == jax.tree.structure(target)
+    assert_identical(fitted, state)
+    if not has_keys(state):
+        restored = serialization.from_bytes(target, serialization.to_bytes(state))
+        assert_identical(restored, fitted)
+
+
+@pytest.mark.parametrize("call", [c for c in USUAL if c.reason is not None], ids=str)
+def test_what_lies_differently_is_converted_both_ways(call):
+    ours, theirs = both(call)
+    with as_optax_wants():
+        params, state = theirs.begun()
+        want = theirs.updates(params, state)
+    target = ours.init(ours.params)
+    for given in (state, serialization.to_state_dict(state)):
+        fitted = interop.from_optax_state(call.ours(), given, ours.params)
+        assert jax.tree.structure(fitted) == jax.tree.structure(target)
+        assert_close(ours.updates(params, fitted), want)
+    back = interop.to_optax_state(call.ours(), fitted, ours.params)
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    assert_identical(back, state)
