@@ -259,6 +259,7 @@ from gradxform.wrappers.accumulate_rows import RowBuffer as RowBuffer
 from gradxform.wrappers.accumulate_rows import accumulate_rows as accumulate_rows
 from gradxform.wrappers.average import LookaheadParams as LookaheadParams
 from gradxform.wrappers.average import LookaheadState as LookaheadState
+from gradxform.wrappers.average import LookaheadWithSlowState as LookaheadWithSlowState
 from gradxform.wrappers.average import lookahead as lookahead
 from gradxform.wrappers.compose import chain as chain
 from gradxform.wrappers.compose import named_chain as named_chain

@@ -1,7 +1,9 @@
 """Bridges to other libraries; each is imported only when it is used."""
 
+import functools
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,7 +16,13 @@ from gradxform.errors import did_you_mean, leaf_path, name_of, shown
 from gradxform.transforms.factored import ScaleBySM3State
 from gradxform.transforms.step_size import ScaleByDistanceOverGradientsState
 from gradxform.types import OptState, Params, SupportsTransform
-from gradxform.wrappers.average import LookaheadState
+from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.wrappers.average import LookaheadState, LookaheadWithSlowState
+from gradxform.wrappers.tune import (
+    InjectStatefulHyperparamsState,
+    WrappedScheduleState,
+    injected,
+)
 
 
 def as_optax(tx: Transform) -> Any:
@@ -71,7 +79,8 @@ def from_optax_state(tx: SupportsTransform, state: Any, params: Params) -> OptSt
       TypeError: if something is no array, or one of another kind of numbers.
     """
     check_transform("from_optax_state", tx, "tx")
-    return _fitted(jax.eval_shape(tx.init, params), state, (), _FROM_OPTAX)
+    ways = _FROM_OPTAX | dict.fromkeys(_HYPERPARAMS, functools.partial(_known, _mistaken(tx)))
+    return _fitted(jax.eval_shape(tx.init, params), state, (), ways)
 
 
 def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> Any:
@@ -89,12 +98,14 @@ def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> An
     """
     _optax("to_optax_state")
     check_transform("to_optax_state", tx, "tx")
-    ours = _fitted(jax.eval_shape(tx.init, params), state, (), _OURS)
-    return _in_classes_of_optax(ours, ())
+    ours = _fitted(jax.eval_shape(tx.init, params), state, ())
+    mistaken = functools.partial(_with_mistaken, _mistaken(tx))
+    return _in_optax(ours, (), _TO_OPTAX | {InjectStatefulHyperparamsState: mistaken})
 
 
 KeyPath = tuple[Any, ...]
-Making = Callable[[Any, Any, KeyPath], Any]
+# What makes a field of a state of what is given for it.
+Way = Callable[[Any, Any, KeyPath], Any]
 
 
 def _children(node: Any) -> tuple[dict[str, tuple[Any, Any]], Any] | None:
@@ -113,38 +124,46 @@ def _named(given: Any) -> dict[str, Any] | None:
     return None if found is None else {name: child for name, (_, child) in found[0].items()}
 
 
-def _fitted(like: Any, given: Any, path: KeyPath, made: Mapping[Any, Making]) -> Any:
+def _fitted(
+    like: Any, given: Any, path: KeyPath, ways: Mapping[Any, Way] = {}, leaf: Way | None = None
+) -> Any:
     """Return what `given` holds in the structure of `like`, matched by name.
 
     Args:
       like: shapes and dtypes, in the structure that is wanted.
       given: a state, or nested dicts and lists.
       path: where this is.
-      made: what makes an array of what is given for it: under `None` the usual way, under the
-        class of a state and the name of a field the way for that field.
+      ways: for a class of state and the name of a field, what makes that field.
+      leaf: what makes an array; by default `_array`.
     """
     level = _children(like)
     if level is None:
-        return made[None](like, given, path)
+        return (leaf or _array)(like, given, path)
     wanted, treedef = level
     have = _named(given)
     if have is None:
         raise TypeError(
             f"interop: {leaf_path(path)} is {shown(given)}, but {_kind(like)} is wanted."
         )
-    _check_names(like, {k: child for k, (_, child) in wanted.items()}, have, path)
+    _check_names(like, {name: child for name, (_, child) in wanted.items()}, have, path)
     children = []
     for name, (key, child) in wanted.items():
-        way = made.get((type(like), name), made[None])
-        new = (
-            _fitted(child, have[name], (*path, key), {**made, None: way}) if name in have else child
-        )
-        children.append(new)
+        way = ways.get((type(like), name))
+        if name not in have:  # nothing is in it
+            children.append(child)
+        elif way is not None:
+            children.append(way(child, have[name], (*path, key)))
+        else:
+            children.append(_fitted(child, have[name], (*path, key), ways, leaf))
     return jax.tree.unflatten(treedef, children)
 
 
 def _kind(like: Any) -> str:
-    return f"{'an' if type(like).__name__[0] in 'AEIO' else 'a'} {type(like).__name__}"
+    return _article(type(like).__name__)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
 
 def _check_names(like: Any, wanted: dict[str, Any], have: dict[str, Any], path: KeyPath) -> None:
@@ -182,100 +201,156 @@ def _array(like: Any, given: Any, path: KeyPath) -> Any:
         )
     if dtype == like.dtype:
         return given if isinstance(given, jax.Array) else jnp.asarray(given)
-    if not any(jnp.issubdtype(dtype, k) and jnp.issubdtype(like.dtype, k) for k in _KINDS):
+    # An integer may stand for a real number, such as a learning rate of 1, but not the reverse.
+    if _rank(dtype) > _rank(like.dtype) or not _rank(dtype):
         raise TypeError(
             f"interop: {leaf_path(path)} has dtype {dtype}, but {like.dtype} is wanted."
         )
     return jnp.asarray(given).astype(like.dtype)
 
 
-_KINDS = (jnp.integer, jnp.floating, jnp.complexfloating)
+def _rank(dtype: Any) -> int:
+    """Return a number that is larger the more numbers a kind of dtype has; 0 for no number."""
+    kinds = (jnp.complexfloating, jnp.floating, jnp.integer)
+    return next((3 - i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), 0)
 
 
 # ------------------------------------------------------------------- states that lie differently
 
 
-def _joined(like: Any, given: Any, path: KeyPath) -> Any:
-    """Return the vectors of one parameter's axes as one."""
-    parts = _named(given)
-    if parts is None:  # it is one already
-        return _array(like, given, path)
-    vectors = [jnp.ravel(parts[str(i)]) for i in range(len(parts)) if str(i) in parts]
-    if not vectors or len(vectors) < len(parts):
-        raise ValueError(
-            f"interop: {leaf_path(path)} must be a list of one vector for each axis of its "
-            f"parameter, got {', '.join(map(repr, parts)) or 'none'}."
-        )
-    return _array(like, jnp.concatenate(vectors), path)
+def _vectors(like: Any, given: Any, path: KeyPath) -> Any:
+    """Return SM3's maxima: the vectors of a parameter's axes joined to one."""
+
+    def joined(like: Any, given: Any, path: KeyPath) -> Any:
+        parts = _named(given)
+        if parts is None:  # it is one already
+            return _array(like, given, path)
+        vectors = [jnp.asarray(parts[str(i)]) for i in range(len(parts)) if str(i) in parts]
+        if not vectors or len(vectors) < len(parts) or any(v.ndim != 1 for v in vectors):
+            raise ValueError(
+                f"interop: {leaf_path(path)} must be a list of vectors, one for each axis of the "
+                f"parameter, got {shown(given)}."
+            )
+        return _array(like, jnp.concatenate(vectors), path)
+
+    return _fitted(like, given, path, leaf=joined)
 
 
 def _split(vector: Any, like: Any) -> list[Any]:
-    """Return one vector as the vectors of its parameter's axes."""
+    """Return a vector as the vectors of its parameter's axes."""
     return jnp.split(vector, np.cumsum(like.shape)[:-1]) if like.ndim else [vector]
 
 
-def _as_scalar(like: Any, given: Any, path: KeyPath) -> Any:
-    """Return the entry of an array of shape (1,)."""
-    return _array(like, given[0] if jnp.shape(given) == (1,) else given, path)
+def _scalars(like: Any, given: Any, path: KeyPath) -> Any:
+    """Return the entries of arrays of shape (1,)."""
+
+    def entry(like: Any, given: Any, path: KeyPath) -> Any:
+        one = hasattr(given, "shape") and given.shape == (1,)
+        return _array(like, given[0] if one else given, path)
+
+    return _fitted(like, given, path, leaf=entry)
 
 
-_OURS: dict[Any, Making] = {None: _array}
-_FROM_OPTAX: dict[Any, Making] = _OURS | {
-    (ScaleBySM3State, "mu"): _joined,
-    (ScaleByDistanceOverGradientsState, "grad_sum_of_squares"): _as_scalar,
+_FROM_OPTAX: dict[Any, Way] = {
+    (ScaleBySM3State, "mu"): _vectors,
+    (ScaleByDistanceOverGradientsState, "grad_sum_of_squares"): _scalars,
 }
-# Of a state of ours the fields that lie differently in Optax.
+# Of a state of ours, the fields that lie differently in Optax.
 _TO_OPTAX: dict[type, Callable[[Any], dict[str, Any]]] = {
     ScaleBySM3State: lambda state: {"mu": jax.tree.map(_split, state.mu, state.nu)},
     ScaleByDistanceOverGradientsState: lambda state: {
         "grad_sum_of_squares": jax.tree.map(jnp.atleast_1d, state.grad_sum_of_squares)
     },
 }
-_REMEDIES = {
-    (LookaheadState, "slow"): (
-        " Optax keeps the slow weights in LookaheadParams(fast, slow): give such a pair as params, "
-        "train it, and let the state have none (state._replace(slow=None))."
-    ),
-}
+_SLOW = (
+    " Optax keeps the slow weights in LookaheadParams(fast, slow): give such a pair as params. The "
+    "states are LookaheadState(fast_state, steps_since_sync) then, the same in both libraries."
+)
+_REMEDIES = {(LookaheadWithSlowState, "slow"): _SLOW, (LookaheadState, "slow"): _SLOW}
+
+_HYPERPARAMS = [
+    (InjectStatefulHyperparamsState, field) for field in ("hyperparams", "hyperparams_states")
+]
 
 
-def _in_classes_of_optax(node: Any, path: KeyPath) -> Any:
+def _mistaken(x: Any) -> dict[str, Any]:
+    """Return what Optax's `inject_hyperparams` takes for hyperparameters, of all in a transform.
+
+    A class, such as a dtype, is a schedule to it, and a seed is a number.
+    """
+    if isinstance(x, injected):
+        known = inspect.signature(x.factory.inner_factory).parameters
+        given = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
+        classes = {k: _dtype_of(v, known[k].default) for k, v in given.items()}
+        seeds = {k: v for k, v in given.items() if type(v) is int}
+        return seeds | {k: v for k, v in classes.items() if v is not None}
+    parts: Any = ()
+    if isinstance(x, Value):
+        parts = fields_of(x).values()
+    elif isinstance(x, FrozenTree):
+        parts = x.leaves
+    elif type(x) in (tuple, list):
+        parts = x
+    return {k: v for part in parts for k, v in _mistaken(part).items()}
+
+
+def _dtype_of(x: Any, default: Any) -> Any:
+    """Return the dtype that a class is; the dtypes that are defaults are classes in Optax."""
+    try:
+        return (
+            jnp.dtype(x) if isinstance(x, type) or (isinstance(x, str) and x == default) else None
+        )
+    except TypeError:  # another word
+        return None
+
+
+def _known(mistaken: dict[str, Any], like: Any, given: Any, path: KeyPath) -> Any:
+    """Return hyperparameters without what is none."""
+    have = _named(given) or {}
+    return _fitted(like, {k: x for k, x in have.items() if k in like or k not in mistaken}, path)
+
+
+def _with_mistaken(mistaken: dict[str, Any], state: Any) -> dict[str, Any]:
+    """Return the hyperparameters with what Optax takes for some."""
+    last = jnp.maximum(state.count - 1, 0)  # the step of which they are
+    classes = {k: x for k, x in mistaken.items() if isinstance(x, jnp.dtype)}
+    values = {k: last.astype(x) if k in classes else jnp.asarray(x) for k, x in mistaken.items()}
+    counts = {k: WrappedScheduleState(jnp.array(state.count, copy=True)) for k in classes}
+    return {
+        "hyperparams": state.hyperparams | values,
+        "hyperparams_states": state.hyperparams_states | counts,
+    }
+
+
+# ------------------------------------------------------------------------------ Optax's classes
+
+
+def _in_optax(node: Any, path: KeyPath, changes: Mapping[Any, Any]) -> Any:
     """Return a state with every class of ours replaced by Optax's of the same name."""
     level = _children(node)
     if level is None:
         return node
-    changed = _TO_OPTAX.get(type(node), lambda _: {})(node)
+    changed = changes[type(node)](node) if type(node) in changes else {}
     below = {
-        name: _in_classes_of_optax(changed.get(name, child), (*path, key))
+        name: _in_optax(changed.get(name, child), (*path, key), changes)
         for name, (key, child) in level[0].items()
     }
     if not _is_ours(type(node)):
         return jax.tree.unflatten(level[1], below.values())
-    kind = _class_of_optax(type(node).__name__, path)
-    for name, child in below.items():
-        if name not in kind._fields and jax.tree.leaves(child):
-            remedy = _REMEDIES.get((type(node), name), "")
-            raise ValueError(
-                f"interop: {leaf_path(path)} has {name!r}, which {kind.__name__} of Optax does not "
-                f"hold.{remedy}"
-            )
-    return kind(**{name: below[name] for name in kind._fields})
+    return _class_of_optax(type(node), path)(**below)
 
 
 def _is_ours(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "gradxform" and hasattr(cls, "_fields")
 
 
-def _class_of_optax(name: str, path: KeyPath) -> Any:
-    """Return Optax's state of that name; some are in its private modules only."""
-    for module in _modules_of_optax():
-        found = vars(module).get(name)
-        if isinstance(found, type) and hasattr(found, "_fields"):
-            return found
-    raise ValueError(f"interop: {leaf_path(path)} is a {name}, which Optax does not have.")
-
-
-def _modules_of_optax() -> Iterator[Any]:
-    for name in sorted(sys.modules):
-        if name.partition(".")[0] == "optax" and sys.modules[name] is not None:
-            yield sys.modules[name]
+def _class_of_optax(ours: Any, path: KeyPath) -> Any:
+    """Return Optax's state of the same name and fields; some are in its private modules only."""
+    for name, module in sorted(sys.modules.items()):
+        if name.partition(".")[0] == "optax":
+            found = vars(module).get(ours.__name__)
+            if getattr(found, "_fields", None) == ours._fields:
+                return found
+    remedy = "".join(_REMEDIES.get((ours, field), "") for field in ours._fields)
+    said = _article(ours.__name__)
+    raise ValueError(f"interop: {leaf_path(path)} is {said}, which Optax does not have.{remedy}")

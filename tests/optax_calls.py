@@ -474,6 +474,7 @@ def transforms() -> Iterator[Call]:
     )
     yield from row(
         "scale_by_distance_over_gradients",
+        arrays="no scalar",
         reason=ONES,
         reps_rel=arrays(1e-6),
         global_scale=numbers(1.0),

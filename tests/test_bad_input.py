@@ -367,7 +367,7 @@ TREES = [
             (REPLACED, "PartitionState"),
             (gx.MultiSteps(SGD, 2), "MultiStepsState"),
             (gx.apply_if_finite(SGD, 2), "ApplyIfFiniteState"),
-            (LOOKAHEAD, "LookaheadState"),
+            (LOOKAHEAD, "LookaheadWithSlowState"),
             (INJECTED, "InjectStatefulHyperparamsState"),
         ]
     ),

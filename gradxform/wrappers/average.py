@@ -25,12 +25,18 @@ from gradxform.wrappers.parts import keeps_copies
 
 
 class LookaheadState(NamedTuple):
-    """State of `lookahead`."""
+    """State of `lookahead` for a `LookaheadParams` pair, which has the slow weights itself."""
 
     fast_state: Any  # the fast optimizer's state
     steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
-    # Like params, at least float32; the slow weights. None for `LookaheadParams`.
-    slow: Slot = None
+
+
+class LookaheadWithSlowState(NamedTuple):
+    """State of `lookahead` for plain parameters."""
+
+    fast_state: Any  # the fast optimizer's state
+    steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
+    slow: Slot  # like params, at least float32; the slow weights
 
 
 class LookaheadParams(NamedTuple):
@@ -117,12 +123,10 @@ class lookahead(Transform):
 
     def init(self, params):
         """Return the fast state and, for plain parameters, the slow weights."""
-        pair = _is_pair(params)
-        return LookaheadState(
-            fast_state=self.fast_optimizer.init(params.fast if pair else params),
-            steps_since_sync=jnp.zeros((), jnp.int32),
-            slow=None if pair else copied(params),
-        )
+        steps = jnp.zeros((), jnp.int32)
+        if _is_pair(params):
+            return LookaheadState(self.fast_optimizer.init(params.fast), steps)
+        return LookaheadWithSlowState(self.fast_optimizer.init(params), steps, copied(params))
 
     def moved(self, state, old, new):
         """Return the state after something else has moved the parameters."""
@@ -139,13 +143,15 @@ class lookahead(Transform):
             raise ValueError(
                 f"{name_of(self)}: needs the parameters; call update(updates, state, params)."
             )
-        check_state(self, state, LookaheadState)
         pair = _is_pair(params)
-        if pair is not (state.slow is None):
+        kinds = LookaheadWithSlowState, LookaheadState
+        kind, other = kinds[pair], kinds[not pair]
+        if getattr(state, "_fields", None) == other._fields:
             raise ValueError(
                 f"{name_of(self)}: init and update must both get plain parameters, or both a "
                 "LookaheadParams."
             )
+        state = check_state(self, state, kind)
         fast = params.fast if pair else params
         updates, fast_state = call_update(
             self.fast_optimizer, updates, state.fast_state, fast, extra
@@ -169,10 +175,13 @@ class lookahead(Transform):
             fresh = self.fast_optimizer.init(fast)
             if keeps:
                 fresh = tell_moved(self.fast_optimizer, fresh, fast, apply_updates(fast, new))
-            fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, fresh)
+            # By leaf: a state that another library began has its classes.
+            begun, layout = jax.tree.flatten(fresh)
+            kept = zip(jax.tree.leaves(fast_state), begun, strict=True)
+            fast_state = jax.tree.unflatten(layout, [jnp.where(sync, b, a) for a, b in kept])
         steps = jnp.where(sync, 0, state.steps_since_sync + 1)
         if pair:
             slow_updates = jax.tree.unflatten(treedef, [s for _, s in both])
-            new_state = LookaheadState(fast_state, steps, None)
-            return type(params)(fast=new, slow=slow_updates), new_state
-        return new, LookaheadState(fast_state, steps, slow.rebuilt([s for _, s in both]))
+            return type(params)(fast=new, slow=slow_updates), LookaheadState(fast_state, steps)
+        rebuilt = slow.rebuilt([s for _, s in both])
+        return new, LookaheadWithSlowState(fast_state, steps, rebuilt)

@@ -45,8 +45,14 @@ class InjectStatefulHyperparamsState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     hyperparams: Any  # a dict of scalars; those of the last update, read by the next
-    hyperparams_states: Any  # a dict: for each schedule its WrappedScheduleState
+    hyperparams_states: Any  # a dict: for each hyperparameter with a schedule its count
     inner_state: Any  # the inner state
+
+
+class WrappedScheduleState(NamedTuple):
+    """The state of one schedule in `InjectStatefulHyperparamsState.hyperparams_states`."""
+
+    count: Array  # int32 scalar; the number of updates so far
 
 
 @value
@@ -193,6 +199,10 @@ class injected(Transform):
                 rest[name] = x
         return numbers, schedules, rest
 
+    def others(self) -> dict[str, Any]:
+        """Return the arguments that are no hyperparameters, by name."""
+        return self._split()[2]
+
     def _scalar(self, x: Any) -> Array:
         x = jnp.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -242,7 +252,7 @@ class injected(Transform):
                 )
 
     def init(self, params):
-        """Return the hyperparameters at step 0, the schedules' counts and the inner state."""
+        """Return the hyperparameters at step 0 and the inner state."""
         live = self._first()
         counts = {k: WrappedScheduleState(jnp.zeros((), jnp.int32)) for k in self._split()[1]}
         inner_state = self._inner(live).init(params)
@@ -251,9 +261,9 @@ class injected(Transform):
     def _first(self) -> dict[str, Array]:
         """The hyperparameters of the first step."""
         numbers, schedules, _ = self._split()
-        start = WrappedScheduleState(jnp.zeros((), jnp.int32))
+        at_first = dict.fromkeys(schedules, WrappedScheduleState(jnp.zeros((), jnp.int32)))
         live = {k: self._scalar(x) for k, x in numbers.items()}
-        return live | self._scheduled(schedules, dict.fromkeys(schedules, start))
+        return live | self._scheduled(schedules, at_first)
 
     def _scheduled(self, schedules: dict[str, Any], states: dict[str, Any]) -> dict[str, Array]:
         """The hyperparameters that are schedules, each at its count."""
@@ -297,16 +307,24 @@ class injected(Transform):
         self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
         with scalars_as(trees.widest((updates, state.hyperparams) if params is None else params)):
             live = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
-            live |= self._scheduled(schedules, state.hyperparams_states)
+            counts = self._counts(state.hyperparams_states, schedules)
+            live |= self._scheduled(schedules, counts)
         updates, inner_state = call_update(
             self._inner(live), updates, state.inner_state, params, extra
         )
+        counts = {k: WrappedScheduleState(safe_increment(s.count)) for k, s in counts.items()}
         count = safe_increment(state.count)
-        counts = {
-            k: s._replace(count=safe_increment(s.count))
-            for k, s in state.hyperparams_states.items()
-        }
         return updates, InjectStatefulHyperparamsState(count, live, counts, inner_state)
+
+    def _counts(self, given: Any, schedules: dict[str, Any]) -> dict[str, Any]:
+        """Return the states of the schedules, which must be one for each."""
+        if sorted(given) != sorted(schedules):
+            raise ValueError(
+                f"inject_hyperparams: the schedules are of {', '.join(schedules) or 'nothing'}, "
+                f"hyperparams_states are of {', '.join(given) or 'nothing'}. Was this state made "
+                "by another optimizer?"
+            )
+        return {k: check_state("inject_hyperparams", given[k], WrappedScheduleState) for k in given}
 
 
 def _same(x: Any, default: Any) -> bool:
