@@ -11,7 +11,15 @@ import pytest
 from flax import serialization
 
 import gradxform as gx
-from tests.optax_calls import CALLS, OPTAX, as_optax_wants, gradients_of, params_of
+from tests.optax_calls import (
+    CALLS,
+    OPTAX,
+    as_optax_wants,
+    falling,
+    gradients_of,
+    matrices,
+    params_of,
+)
 
 SAME = [call for call in CALLS if call.reason is None]
 
@@ -77,6 +85,54 @@ def test_an_exception_still_is_one(call):
     with as_optax_wants():
         other = call.theirs().init(params_of(call, OPTAX))
     assert layout(mine) != layout(other), call.reason
+
+
+NAMES = ("count", "mu", "nu", "trace", "learning_rate", "inner_state", "ScaleByAdamState", "dense")
+
+
+def found(get, state, name):
+    """What a library finds, by its layout; there may be nothing, or too much."""
+    try:
+        value = get(state, name)
+    except KeyError:
+        return KeyError
+    return layout(value)
+
+
+@pytest.mark.parametrize("call", [call for call in SAME if call.usual], ids=str)
+def test_get_finds_what_that_of_optax_finds(call):
+    mine = call.ours().init(params_of(call))
+    with as_optax_wants():
+        other = call.theirs().init(params_of(call, OPTAX))
+    for name in NAMES:
+        wanted = found(optax.tree.get, other, name)
+        assert found(gx.tree.get, mine, name) == wanted
+        assert found(gx.tree.get, other, name) == wanted
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda lib: lib.adam(0.1),
+        lambda lib: lib.adamw(0.1, weight_decay=0.01, mask=matrices),
+        lambda lib: lib.chain(lib.clip_by_global_norm(1.0), lib.lion(0.1)),
+        lambda lib: lib.sgd(falling, momentum=0.9),
+        lambda lib: lib.rmsprop(0.1, bias_correction=True),
+    ],
+)
+def test_the_count_of_an_optimizer_is_its_step(make):
+    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
+
+    def steps(lib, get):
+        tx = make(lib)
+        state = tx.init(params)
+        for _ in range(3):
+            _, state = tx.update(params, state, params)
+        return int(get(state, "count"))
+
+    with as_optax_wants():
+        assert steps(OPTAX, optax.tree.get) == 3
+    assert steps(gx, gx.tree.get) == 3
 
 
 def transformations(module):

@@ -69,12 +69,18 @@ def _strong(x: Any) -> Any:
 
 
 def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
-    if jax.tree.structure(new) != jax.tree.structure(old):
-        differ = {p for p, _ in trees.with_names(old)} ^ {p for p, _ in trees.with_names(new)}
-        where = f", at {trees.said(min(differ))}" if differ else ""
-        raise ValueError(
-            f"{name_of(part)}: {name_of(tx)} changed the structure of its state or updates{where}."
-        )
+    treedef = jax.tree.structure(old)
+    if jax.tree.structure(new) != treedef:
+        before, after = ([path for path, _ in trees.with_names(tree)] for tree in (old, new))
+        if before != after:
+            differ = set(before) ^ set(after)
+            where = f", at {trees.said(min(differ))}" if differ else ""
+            raise ValueError(
+                f"{name_of(part)}: {name_of(tx)} changed the structure of its state or "
+                f"updates{where}."
+            )
+        # The same leaves in other classes: the state is one that another library began.
+        new = jax.tree.unflatten(treedef, jax.tree.leaves(new))
 
     def one(path, n, o):
         if jnp.shape(n) != jnp.shape(o):
