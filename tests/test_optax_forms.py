@@ -463,4 +463,4 @@ def test_lookahead_still_knows_a_pair_of_weights(pair):
     params = pair.init_synced(Layer(*PARAMS.values()))
     updates, state = tx.update(Layer(*GRADS.values()), tx.init(params), params)
     assert type(updates) is pair
-    assert state.slow is None
+    assert type(state) is gx.LookaheadState
