@@ -227,6 +227,14 @@ def zeros_along(p: Any, axes: tuple[int, ...], dtype: Any) -> Any:
     return jnp.any(jnp.real(p) < -jnp.inf, axis=others).astype(dtype)
 
 
+def laid_like(tree: PyTree, like: PyTree) -> PyTree:
+    """Return the leaves of `tree` in the structure of `like`, which has the same.
+
+    The classes of a state that another library began are not those of the state after an update.
+    """
+    return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(tree))
+
+
 class Aligned(NamedTuple):
     """The leaves of one tree in the order of another's."""
 

@@ -212,10 +212,8 @@ class scale_by_sophia(ArrayRule):
 
         def estimate(held, hs):
             diagonal, new = call_update(self.hessian_diagonal_fn, updates, held, params, extra)
-            # By leaf: a state that another library began has its classes.
-            old, treedef = jax.tree.flatten(held)
-            pairs = zip(jax.tree.leaves(new), old, strict=True)
-            new = jax.tree.unflatten(treedef, [cast(jnp.asarray(n), o.dtype) for n, o in pairs])
+            new = trees.laid_like(new, held)
+            new = jax.tree.map(lambda n, o: cast(jnp.asarray(n), o.dtype), new, held)
             treedef = jax.tree.structure(updates)
             ds = trees.align(self, updates, treedef, diagonal, "the estimate has").leaves()
             return new, lift.map_rows(_averaged, [hs, ds], self.b2, 1 - self.b2)

@@ -175,10 +175,8 @@ class lookahead(Transform):
             fresh = self.fast_optimizer.init(fast)
             if keeps:
                 fresh = tell_moved(self.fast_optimizer, fresh, fast, apply_updates(fast, new))
-            # By leaf: a state that another library began has its classes.
-            begun, layout = jax.tree.flatten(fresh)
-            kept = zip(jax.tree.leaves(fast_state), begun, strict=True)
-            fast_state = jax.tree.unflatten(layout, [jnp.where(sync, b, a) for a, b in kept])
+            fast_state = trees.laid_like(fast_state, fresh)
+            fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, fresh)
         steps = jnp.where(sync, 0, state.steps_since_sync + 1)
         if pair:
             slow_updates = jax.tree.unflatten(treedef, [s for _, s in both])

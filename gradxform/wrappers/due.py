@@ -69,8 +69,7 @@ def _strong(x: Any) -> Any:
 
 
 def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
-    treedef = jax.tree.structure(old)
-    if jax.tree.structure(new) != treedef:
+    if jax.tree.structure(new) != jax.tree.structure(old):
         before, after = ([path for path, _ in trees.with_names(tree)] for tree in (old, new))
         if before != after:
             differ = set(before) ^ set(after)
@@ -79,8 +78,7 @@ def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
                 f"{name_of(part)}: {name_of(tx)} changed the structure of its state or "
                 f"updates{where}."
             )
-        # The same leaves in other classes: the state is one that another library began.
-        new = jax.tree.unflatten(treedef, jax.tree.leaves(new))
+        new = trees.laid_like(new, old)
 
     def one(path, n, o):
         if jnp.shape(n) != jnp.shape(o):
