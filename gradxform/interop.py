@@ -276,14 +276,13 @@ _HYPERPARAMS = [
 def _mistaken(x: Any) -> dict[str, Any]:
     """Return what Optax's `inject_hyperparams` takes for hyperparameters, of all in a transform.
 
-    A class, such as a dtype, is a schedule to it, and a seed is a number.
+    It takes a class, such as a dtype, for a schedule.
     """
     if isinstance(x, injected):
         known = inspect.signature(x.factory.inner_factory).parameters
         given = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
-        classes = {k: _dtype_of(v, known[k].default) for k, v in given.items()}
-        seeds = {k: v for k, v in given.items() if type(v) is int}
-        return seeds | {k: v for k, v in classes.items() if v is not None}
+        dtypes = {k: _dtype_of(v, known[k].default) for k, v in given.items()}
+        return {k: v for k, v in dtypes.items() if v is not None}
     parts: Any = ()
     if isinstance(x, Value):
         parts = fields_of(x).values()
@@ -296,11 +295,11 @@ def _mistaken(x: Any) -> dict[str, Any]:
 
 def _dtype_of(x: Any, default: Any) -> Any:
     """Return the dtype that a class is; the dtypes that are defaults are classes in Optax."""
+    if not (isinstance(x, type) or (isinstance(x, str) and x == default)):
+        return None
     try:
-        return (
-            jnp.dtype(x) if isinstance(x, type) or (isinstance(x, str) and x == default) else None
-        )
-    except TypeError:  # another word
+        return jnp.dtype(x)
+    except TypeError:  # another class, or another word
         return None
 
 
@@ -313,11 +312,9 @@ def _known(mistaken: dict[str, Any], like: Any, given: Any, path: KeyPath) -> An
 def _with_mistaken(mistaken: dict[str, Any], state: Any) -> dict[str, Any]:
     """Return the hyperparameters with what Optax takes for some."""
     last = jnp.maximum(state.count - 1, 0)  # the step of which they are
-    classes = {k: x for k, x in mistaken.items() if isinstance(x, jnp.dtype)}
-    values = {k: last.astype(x) if k in classes else jnp.asarray(x) for k, x in mistaken.items()}
-    counts = {k: WrappedScheduleState(jnp.array(state.count, copy=True)) for k in classes}
+    counts = {k: WrappedScheduleState(jnp.array(state.count, copy=True)) for k in mistaken}
     return {
-        "hyperparams": state.hyperparams | values,
+        "hyperparams": state.hyperparams | {k: last.astype(x) for k, x in mistaken.items()},
         "hyperparams_states": state.hyperparams_states | counts,
     }
 

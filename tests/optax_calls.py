@@ -56,7 +56,9 @@ class Call(NamedTuple):
 
     def ours(self) -> Any:
         """Return our transform."""
-        return self.made(gx)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return self.made(gx)
 
     def theirs(self) -> Any:
         """Return Optax's."""
@@ -255,7 +257,6 @@ LABELS = {"dense": {"bias": "b", "kernel": "a"}, "scale": "b"}
 LISTS = "lists of vectors there, one vector here"
 MISTAKEN = "Optax takes every callable for a schedule, dtypes too"
 INTEGER = "an integer in the place of a real number is a real number here"
-SEED = "Optax takes a seed for a number that may be scheduled"
 ONES = "sums of shape (1,) there, scalars here"
 SLOW = "the slow weights of plain parameters, which Optax does not take, lie in the state"
 
@@ -692,7 +693,6 @@ def _injected() -> Iterator[Call]:
         "inject_hyperparams",
         "a seed",
         lambda lib: lib.inject_hyperparams(lib.noisy_sgd)(0.1, key=1),
-        reason=SEED,
     )
     yield wrapped(
         "inject_hyperparams",
