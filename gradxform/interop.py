@@ -276,13 +276,14 @@ _HYPERPARAMS = [
 def _mistaken(x: Any) -> dict[str, Any]:
     """Return what Optax's `inject_hyperparams` takes for hyperparameters, of all in a transform.
 
-    It takes a class, such as a dtype, for a schedule.
+    It takes a class, such as a dtype, for a schedule, and a seed or a size for a number.
     """
     if isinstance(x, injected):
         known = inspect.signature(x.factory.inner_factory).parameters
         given = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
+        numbers = {k: v for k, v in given.items() if type(v) is int}
         dtypes = {k: _dtype_of(v, known[k].default) for k, v in given.items()}
-        return {k: v for k, v in dtypes.items() if v is not None}
+        return numbers | {k: v for k, v in dtypes.items() if v is not None}
     parts: Any = ()
     if isinstance(x, Value):
         parts = fields_of(x).values()
@@ -312,9 +313,11 @@ def _known(mistaken: dict[str, Any], like: Any, given: Any, path: KeyPath) -> An
 def _with_mistaken(mistaken: dict[str, Any], state: Any) -> dict[str, Any]:
     """Return the hyperparameters with what Optax takes for some."""
     last = jnp.maximum(state.count - 1, 0)  # the step of which they are
-    counts = {k: WrappedScheduleState(jnp.array(state.count, copy=True)) for k in mistaken}
+    dtypes = {k: x for k, x in mistaken.items() if isinstance(x, jnp.dtype)}
+    values = {k: last.astype(x) if k in dtypes else jnp.asarray(x) for k, x in mistaken.items()}
+    counts = {k: WrappedScheduleState(jnp.array(state.count, copy=True)) for k in dtypes}
     return {
-        "hyperparams": state.hyperparams | {k: last.astype(x) for k, x in mistaken.items()},
+        "hyperparams": state.hyperparams | values,
         "hyperparams_states": state.hyperparams_states | counts,
     }
 

@@ -257,6 +257,8 @@ LABELS = {"dense": {"bias": "b", "kernel": "a"}, "scale": "b"}
 LISTS = "lists of vectors there, one vector here"
 MISTAKEN = "Optax takes every callable for a schedule, dtypes too"
 INTEGER = "an integer in the place of a real number is a real number here"
+SEED = "Optax takes a seed for a number that may be scheduled"
+PREFIX = "one hole there for a subtree that an entry leaves out, one for each parameter here"
 ONES = "sums of shape (1,) there, scalars here"
 SLOW = "the slow weights of plain parameters, which Optax does not take, lie in the state"
 
@@ -533,6 +535,7 @@ def wrappers() -> Iterator[Call]:
                 lambda lib, name=name, labels=labels: getattr(lib, name)(
                     {"a": lib.adamw(falling), "b": lib.sgd(0.1, 0.9)}, labels
                 ),
+                reason=PREFIX if isinstance(labels, dict) and labels is not LABELS else None,
             )
     yield wrapped(
         "partition",
@@ -554,6 +557,7 @@ def wrappers() -> Iterator[Call]:
             "masked",
             f"adamw, {_said(mask)}",
             lambda lib, mask=mask: lib.masked(lib.adamw(0.1), mask),
+            reason=PREFIX if mask is False or mask == {"dense": False, "scale": True} else None,
         )
     yield wrapped(
         "masked",
@@ -693,6 +697,7 @@ def _injected() -> Iterator[Call]:
         "inject_hyperparams",
         "a seed",
         lambda lib: lib.inject_hyperparams(lib.noisy_sgd)(0.1, key=1),
+        reason=SEED,
     )
     yield wrapped(
         "inject_hyperparams",

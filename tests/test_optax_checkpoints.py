@@ -17,6 +17,7 @@ from gradxform import interop
 from tests.optax_calls import (
     CALLS,
     OPTAX,
+    PREFIX,
     Call,
     as_optax_wants,
     drawn,
@@ -189,7 +190,8 @@ def test_what_lies_differently_is_converted_both_ways(call):
         assert jax.tree.structure(fitted) == jax.tree.structure(target)
         assert_close(ours.updates(like(params, ours), fitted), want, tolerance_of(call))
     back = interop.to_optax_state(call.ours(), fitted, ours.params)
-    assert jax.tree.structure(back) == jax.tree.structure(state)
+    if call.reason != PREFIX:  # the holes are not in the state
+        assert jax.tree.structure(back) == jax.tree.structure(state)
     for x, y in zip(jax.tree.leaves(back), jax.tree.leaves(state), strict=True):
         assert x.shape == y.shape
         if not has_keys(x):
