@@ -79,17 +79,6 @@ def test_orbax_restores_with_a_target(tmp_path, abstract):
     )
 
 
-def test_a_schedule_may_replace_a_number_in_a_checkpoint(tmp_path):
-    ocp = pytest.importorskip("orbax.checkpoint")
-    state = gx.adamw(0.1).init(PARAMS)
-    scheduled = gx.adamw(lambda n: 0.1, weight_decay=lambda n: 0.0)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(tmp_path / "at0", state)
-        checkpointer.wait_until_finished()
-        found = checkpointer.restore(tmp_path / "at0", scheduled.init(PARAMS))
-    assert_identical(found, state)
-
-
 def test_orbax_restores_onto_the_shards(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint")
     if jax.device_count() < 8:
