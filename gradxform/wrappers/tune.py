@@ -49,12 +49,6 @@ class InjectStatefulHyperparamsState(NamedTuple):
     inner_state: Any  # the inner state
 
 
-class WrappedScheduleState(NamedTuple):
-    """The state of one schedule in `InjectStatefulHyperparamsState.hyperparams_states`."""
-
-    count: Array  # int32 scalar; the number of updates so far
-
-
 @value
 class inject_hyperparams(Value):
     """Keep the hyperparameters of an optimizer in its state, where they can be read and set.
