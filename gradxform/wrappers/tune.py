@@ -263,12 +263,6 @@ class injected(Transform):
         """The hyperparameters that are schedules, each at its count."""
         live = {}
         for name, schedule in schedules.items():
-            if name not in states:
-                raise ValueError(
-                    f"inject_hyperparams: hyperparams_states has no count for the schedule "
-                    f"{name!r}, only for {', '.join(states) or 'none'}. Was this state made by "
-                    "another optimizer?"
-                )
             try:
                 live[name] = self._scalar(value_at(schedule, states[name].count))
             except ScheduleError as error:
@@ -306,9 +300,14 @@ class injected(Transform):
         updates, inner_state = call_update(
             self._inner(live), updates, state.inner_state, params, extra
         )
-        counts = {k: WrappedScheduleState(safe_increment(s.count)) for k, s in counts.items()}
-        count = safe_increment(state.count)
-        return updates, InjectStatefulHyperparamsState(count, live, counts, inner_state)
+        return updates, state._replace(
+            count=safe_increment(state.count),
+            hyperparams=live,
+            hyperparams_states={
+                k: s._replace(count=safe_increment(s.count)) for k, s in counts.items()
+            },
+            inner_state=inner_state,
+        )
 
     def _counts(self, given: Any, schedules: dict[str, Any]) -> dict[str, Any]:
         """Return the states of the schedules, which must be one for each."""
