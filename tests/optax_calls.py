@@ -258,7 +258,6 @@ LISTS = "lists of vectors there, one vector here"
 MISTAKEN = "Optax takes every callable for a schedule, dtypes too"
 INTEGER = "an integer in the place of a real number is a real number here"
 SEED = "Optax takes a seed for a number that may be scheduled"
-PREFIX = "one hole there for a subtree that an entry leaves out, one for each parameter here"
 ONES = "sums of shape (1,) there, scalars here"
 SLOW = "the slow weights of plain parameters, which Optax does not take, lie in the state"
 
@@ -535,7 +534,6 @@ def wrappers() -> Iterator[Call]:
                 lambda lib, name=name, labels=labels: getattr(lib, name)(
                     {"a": lib.adamw(falling), "b": lib.sgd(0.1, 0.9)}, labels
                 ),
-                reason=PREFIX if isinstance(labels, dict) and labels is not LABELS else None,
             )
     yield wrapped(
         "partition",
@@ -557,7 +555,6 @@ def wrappers() -> Iterator[Call]:
             "masked",
             f"adamw, {_said(mask)}",
             lambda lib, mask=mask: lib.masked(lib.adamw(0.1), mask),
-            reason=PREFIX if mask is False or mask == {"dense": False, "scale": True} else None,
         )
     yield wrapped(
         "masked",
