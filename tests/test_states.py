@@ -10,6 +10,7 @@ import optax
 import pytest
 
 import gradxform as gx
+import gradxform.distributed as gd
 from gradxform.trees import zeros_like
 
 PARAMS = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
@@ -190,3 +191,16 @@ def test_external_step_keeps_the_kind_of_its_state():
     state = tx.init(PARAMS)
     _, new = tx.update(GRADS, state, PARAMS, step=7)
     assert jax.tree.structure(new) == jax.tree.structure(state) and new["a"][0].count == 8
+
+
+def test_agn_keeps_the_kind_of_its_states():
+    tx = gd.agn(gx.named_chain(("z", gx.adam(0.1)), ("a", gx.scale(1.0))), "replica", period=1)
+    params = jax.tree.map(lambda p: jnp.stack([p, p]), PARAMS)
+
+    def step(params):
+        state = tx.init(params)
+        _, new = tx.step(params, state, params)
+        return state, new
+
+    state, new = jax.vmap(step, axis_name="replica")(params)
+    assert jax.tree.structure(new) == jax.tree.structure(state)

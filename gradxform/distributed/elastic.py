@@ -282,7 +282,7 @@ class agn(Exchanging):
 def _counts(state: Any, other: Any) -> Any:
     """Return `state` with every `count` of its NamedTuples as it is in `other`."""
     if isinstance(state, dict):
-        return {k: _counts(v, other[k]) for k, v in state.items()}
+        return type(state)((k, _counts(v, other[k])) for k, v in state.items())
     names = getattr(state, "_fields", None)
     if names is not None:
         pairs = zip(names, state, other, strict=True)
