@@ -296,11 +296,12 @@ def _mistaken(x: Any) -> dict[str, Any]:
 
 def _dtype_of(x: Any, default: Any) -> Any:
     """Return the dtype that a class is; the dtypes that are defaults are classes in Optax."""
-    if not (isinstance(x, type) or (isinstance(x, str) and x == default)):
+    if default is None and not isinstance(x, type):
         return None
     try:
-        return jnp.dtype(x)
-    except TypeError:  # another class, or another word
+        dtype = jnp.dtype(x)
+        return dtype if isinstance(x, type) or dtype == jnp.dtype(default) else None
+    except TypeError:  # no dtype
         return None
 
 

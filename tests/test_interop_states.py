@@ -92,7 +92,7 @@ def chain_of_three(plain):
         (drop, ValueError, r"interop: \[0\]\.mu has no 'w', which a dict holds"),
         (add, ValueError, r"interop: \[0\] has 'nu_max', which a ScaleByAdamState does not hold"),
         (reshape, ValueError, r"interop: \[0\]\.nu\['w'\] has shape \(3, 2\), but \(2, 3\) is"),
-        (real_count, TypeError, r"interop: \[0\]\.count has dtype float64, but int32 is wanted"),
+        (real_count, TypeError, r"interop: \[0\]\.count has dtype float\d+, but int32 is wanted"),
         (string, TypeError, r"interop: \[0\]\.count is 'seven', but an array of shape \(\)"),
         (leaf, TypeError, r"interop: \[0\]\.mu is an array of shape \(3,\), but a dict is wanted"),
         (tree, TypeError, r"interop: \[0\]\.mu\['b'\] is a dict of arrays, but an array of shape"),
