@@ -279,10 +279,13 @@ def _mistaken(x: Any) -> dict[str, Any]:
     It takes a class, such as a dtype, for a schedule, and a seed or a size for a number.
     """
     if isinstance(x, injected):
-        known = inspect.signature(x.factory.inner_factory).parameters
+        factory = x.factory.inner_factory
+        theirs = getattr(sys.modules.get("optax"), name_of(factory), factory)
+        known = inspect.signature(theirs).parameters
         given = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
         numbers = {k: v for k, v in given.items() if type(v) is int}
-        dtypes = {k: _dtype_of(v, known[k].default) for k, v in given.items()}
+        defaults = {k: known[k].default if k in known else None for k in given}
+        dtypes = {k: _dtype_of(v, defaults[k]) for k, v in given.items()}
         return numbers | {k: v for k, v in dtypes.items() if v is not None}
     parts: Any = ()
     if isinstance(x, Value):
@@ -295,12 +298,10 @@ def _mistaken(x: Any) -> dict[str, Any]:
 
 
 def _dtype_of(x: Any, default: Any) -> Any:
-    """Return the dtype that a class is; the dtypes that are defaults are classes in Optax."""
-    if default is None and not isinstance(x, type):
-        return None
+    """Return the dtype that a class is, or a default of Optax that is one."""
+    found = default if x is None or x == default else x
     try:
-        dtype = jnp.dtype(x)
-        return dtype if isinstance(x, type) or dtype == jnp.dtype(default) else None
+        return jnp.dtype(found) if isinstance(found, type) else None
     except TypeError:  # no dtype
         return None
 
