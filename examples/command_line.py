@@ -103,10 +103,12 @@ def make_by_name(name: str, learning_rate: Any, seed: int) -> Any:
     factory = factory_of(name)
     given: dict[str, Any] = {}
     needed = []
-    for parameter in inspect.signature(factory).parameters.values():
+    parameters = inspect.signature(factory).parameters
+    random = "key" if "key" in parameters else "seed"  # where both are, seed is the old name of key
+    for parameter in parameters.values():
         if parameter.name == "learning_rate":
             given["learning_rate"] = learning_rate
-        elif parameter.name in ("key", "seed"):
+        elif parameter.name == random:
             given[parameter.name] = seed
         elif parameter.default is parameter.empty:
             needed.append(parameter.name)

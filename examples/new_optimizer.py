@@ -23,8 +23,6 @@ class scale_by_agreement(gx.ArrayRule):
 
     b: float = 0.9
 
-    State = AgreementState
-
     def init(self, params):
         return AgreementState(zeros_like(params), zeros_like(params))
 

@@ -66,6 +66,7 @@ UNSEEN = {
     "add_noise": "it counts the leaves of the tree, and looks into none",
     "scale_by_adam_catching_up": "all rows are of one age where gradients are dense",
     "differentially_private_aggregate": "it is tried on one leaf",
+    "scale_by_shape": "it looks at the shape of an array, and at no entry",
 }
 
 

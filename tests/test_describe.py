@@ -111,7 +111,7 @@ def test_injected_hyperparameters_and_what_they_go_to():
     outer, chain, adam, *_ = gx.describe(tx, SHAPES).rows
     assert outer.name == "inject_hyperparams(adamw)" and chain.name == "chain"
     assert outer.hyperparameters["b2"] == 0.9 == adam.hyperparameters["b2"]
-    assert [slot.name for slot in outer.slots] == ["count", "hyperparams"]
+    assert [slot.name for slot in outer.slots] == ["count", "hyperparams", "hyperparams_states"]
     # A schedule may also stand where the factory itself takes none.
     tx = gx.inject_hyperparams(gx.scale_by_adam)(b1=gx.linear_schedule(0.5, 0.9, 10))
     outer, adam = gx.describe(tx, SHAPES).rows

@@ -316,7 +316,7 @@ def walk(tx, shape, table, steps=8):
 def test_shampoo_of_rows_is_that_of_numpy(name):
     shape, kwargs = SHAMPOO[name]
     reference = {k: v for k, v in kwargs.items() if k != "use_iterative_root"}
-    tx = contrib.Shampoo(**kwargs)
+    tx = contrib.Shampoo(global_step=None, **kwargs)
     ours, theirs, state, (G, _) = walk(tx, shape, tables.shampoo(**reference))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-5)
     for statistic, expected in zip(state[0].statistics["w"], G, strict=True):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
+from tests.environment import limit
 
 optax = pytest.importorskip("optax")
 
@@ -59,7 +60,7 @@ assert otu.tree_add is tree_add
 
 
 def test_the_modules_can_be_imported_from_first():
-    subprocess.run([sys.executable, "-c", IMPORTS], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True, timeout=limit(6, 60))
 
 
 def test_names_of_the_top():
