@@ -47,9 +47,10 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_shape/consistent": Case(
         gx.masked(
-            gx.scale_by_shape(consistent_rms=0.2), gx.ndim_at_least(2) & ~gx.ndim_at_least(3)
+            gx.scale_by_shape(gx.MuonDimensionNumbers(0, -1), consistent_rms=0.2),
+            gx.ndim_at_least(2),
         ),
-        ref.only(flat, ref.shape_factor(0.2)),
+        ref.only(matrix, ref.shape_factor(0.2)),
         rows=False,
     ),
     # Without a base that remembers, the signs of singular vectors do not matter.

@@ -113,10 +113,10 @@ def muon(beta=0.95, turns=STANDARD, nesterov=True, columns=1, eps=1e-8):
 
 
 def shape_factor(consistent_rms=None):
-    """Liu et al., (4); without it sqrt(max(1, columns / rows)). For matrices."""
+    """Liu et al., (4); without it sqrt(max(1, columns / rows)), of the first and the last axis."""
 
     def f(g, p, t):
-        n, k = g.shape
+        n, k = g.shape[0], g.shape[-1]
         if consistent_rms is None:
             return g * np.sqrt(max(1, k / n))
         return g * consistent_rms * np.sqrt(max(n, k))
