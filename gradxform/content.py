@@ -176,6 +176,17 @@ def equal_keys(x: Any, other: Any) -> bool:
         return False
 
 
+def _attributes_of(x: Any) -> dict[str, Any]:
+    """Return the attributes that an object has of its own, in its dict or in slots."""
+    found = dict(getattr(x, "__dict__", ()))
+    for cls in type(x).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(x, name):
+                found[name] = getattr(x, name)
+    return found
+
+
 def _scalar_key(x: Any) -> tuple[Any, ...]:
     if isinstance(x, float):
         content: Any = float.hex(x)
@@ -183,7 +194,7 @@ def _scalar_key(x: Any) -> tuple[Any, ...]:
         content = (x.real.hex(), x.imag.hex())
     else:
         content = int(x) if isinstance(x, int) else x
-    more = getattr(x, "__dict__", None)  # of a subclass
+    more = _attributes_of(x)  # of a subclass
     return (type(x), content, key_of(tuple(more.items()))) if more else (type(x), content)
 
 
@@ -228,6 +239,8 @@ def flaw_of(x: Any) -> str | None:
         return None
     if isinstance(x, functools.partial):
         return _flaw_of_partial(x)
+    if isinstance(x, tuple | frozenset) and _attributes_of(x):
+        return f"{shown(x)}, which has attributes besides its entries. {_FREEZE}"
     parts = parts_of(x)
     if parts is not None:
         return next(filter(None, map(flaw_of, parts)), None)
@@ -237,7 +250,7 @@ def flaw_of(x: Any) -> str | None:
         hash(x)
     except TypeError:
         return f"{shown(x)}, which cannot be hashed. {_FREEZE}"
-    if type(x).__hash__ is object.__hash__ and not callable(x) and getattr(x, "__dict__", None):
+    if type(x).__hash__ is object.__hash__ and not callable(x) and _attributes_of(x):
         return f"{shown(x)}, which can change and is equal only to itself. {_FREEZE}"
     return None
 

@@ -12,7 +12,7 @@ from gradxform import trees
 from gradxform.base import ArrayRule, EmptyState, Transform, check_transform, transform
 from gradxform.errors import name_of
 from gradxform.registry import set_fields
-from gradxform.running import accepted, routed
+from gradxform.running import accepted, check_state, routed
 from gradxform.types import Params, SupportsTransform
 
 # Optax's names for the state of a part that remembers nothing.
@@ -191,7 +191,7 @@ class stateless(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Return what `f` returns."""
-        return self.f(updates, params), EmptyState()
+        return self.f(updates, params), check_state(self, state, EmptyState)
 
 
 @transform
@@ -222,4 +222,4 @@ class stateless_with_tree_map(Transform):
             ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
             trees.check_like(self, updates, ps, "the parameter has")
         made = [self.f(u, p) for u, p in zip(us, ps, strict=True)]
-        return jax.tree.unflatten(treedef, made), EmptyState()
+        return jax.tree.unflatten(treedef, made), check_state(self, state, EmptyState)

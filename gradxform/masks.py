@@ -306,7 +306,7 @@ def _entries(
             raise ValueError(
                 f"{name_of(part)}: the entry {said(path)}: {shown(entry)} matches no parameter."
             )
-    return _Entries(out, {path: found[path] for path in used})
+    return _Entries(out, {path: x for path, x in found.items() if not trees.is_hole(x)})
 
 
 def _covers_nothing(path: trees.Path, tree: PyTree) -> bool:
@@ -355,7 +355,9 @@ def hiding(paths: Iterable[trees.Path]) -> Iterator[None]:
 
 
 def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[trees.Path, Any]]) -> None:
-    paths = [path for path, x in named if path or x is not None] + [*_HIDDEN.get()]
+    if all(x is None for _, x in named):  # a tree without parameters is missing none
+        return
+    paths = [path for path, _ in named] + [*_HIDDEN.get()]
     for one in _patterns(mask):
         if paths and not one.optional and not any(one.test(path, None) for path in paths):
             written = ["/".join(path) for path in paths]

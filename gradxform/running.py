@@ -74,7 +74,8 @@ def check_state(part: Any, state: Any, kind: type) -> Any:
     """Return `state` as one of that kind, or of another library's with the same fields.
 
     Where nothing is remembered, any state will do. A field that another library's state of the
-    same name does not have gets its default.
+    same name does not have gets its default. A state keeps its class, so that it may be carried by
+    a loop.
 
     Raises:
       TypeError: if the state is of another kind.
@@ -82,7 +83,7 @@ def check_state(part: Any, state: Any, kind: type) -> Any:
     fields = getattr(kind, "_fields", ())
     theirs = getattr(state, "_fields", None)
     if not fields:
-        return kind()
+        return state if theirs == () and type(state).__name__ == kind.__name__ else kind()
     if type(state) is kind or theirs == fields:
         return state
     defaults: dict[str, Any] = getattr(kind, "_field_defaults", {})

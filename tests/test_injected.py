@@ -253,3 +253,28 @@ def test_what_a_schedule_returns_is_refused_with_part_and_field():
     tx = inject(gx.sgd)(lambda n: None)
     with pytest.raises(TypeError, match=r"^inject_hyperparams: sgd: learning_rate: <lambda>: a"):
         tx.init(PARAMS)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda tx: gx.MultiSteps(tx, 1),
+        lambda tx: gx.MultiSteps(tx, 1, should_skip_update_fn=gx.skip_not_finite),
+        lambda tx: gx.apply_if_finite(tx, 2),
+    ],
+    ids=["MultiSteps", "skipping", "apply_if_finite"],
+)
+@pytest.mark.parametrize("one", [1, True, np.int32(1), jnp.int32(1)], ids=repr)
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_number_that_is_set_inside_a_wrapper_keeps_its_dtype(wrap, one, jit):
+    params = {"w": jnp.ones(3)}
+    tx = wrap(gx.inject_hyperparams(gx.sgd)(0.1, momentum=0.9))
+    update = jax.jit(tx.update) if jit else tx.update
+    state = tx.init(params)
+    inner = state.inner_opt_state if hasattr(state, "inner_opt_state") else state.inner_state
+    inner.hyperparams["learning_rate"] = one
+    updates, state = update(params, state, params)
+    np.testing.assert_allclose(updates["w"], -1.0)
+    assert gx.tree.get(state, "learning_rate").dtype == jnp.float32
+    updates, state = update(params, gx.tree.set(state, learning_rate=0.5), params)
+    np.testing.assert_allclose(updates["w"], -0.5 * 1.9, rtol=1e-6)

@@ -204,3 +204,42 @@ def test_agn_keeps_the_kind_of_its_states():
 
     state, new = jax.vmap(step, axis_name="replica")(params)
     assert jax.tree.structure(new) == jax.tree.structure(state)
+
+
+OPTAX_RUNS = {
+    "adam": lambda m: m.adam(0.1),
+    "adamw": lambda m: m.adamw(m.constant_schedule(0.1), mask={"w": True, "b": False}),
+    "clip": lambda m: m.chain(m.clip_by_global_norm(1.0), m.lion(0.1)),
+    "MultiSteps": lambda m: m.MultiSteps(m.adam(0.1), 2),
+    "apply_if_finite": lambda m: m.apply_if_finite(m.sgd(0.1), 2),
+    "inject": lambda m: m.inject_hyperparams(m.adam)(0.1),
+    "partition": lambda m: m.partition({"a": m.sgd(0.1, 0.9)}, {"w": "a", "b": "a"}),
+    "noisy": lambda m: m.noisy_sgd(0.1, key=0),
+}
+
+
+@pytest.mark.parametrize("name", OPTAX_RUNS)
+def test_a_state_of_optax_is_carried_by_a_loop(name):
+    tx, state = OPTAX_RUNS[name](gx), OPTAX_RUNS[name](optax).init(PARAMS)
+
+    def step(state, g):
+        return tx.update(g, state, PARAMS)[1], None
+
+    after = jax.eval_shape(lambda s: jax.lax.scan(step, s, GRADS_OF_STEPS)[0], state)
+    assert jax.tree.structure(after) == jax.tree.structure(state)
+
+
+GRADS_OF_STEPS = jax.tree.map(lambda g: jnp.stack([g, g]), GRADS)
+
+
+def test_a_branch_without_arrays_that_a_mask_leaves_out_is_one_node():
+    params = {"h": jnp.ones((2, 3)), "e": {}}
+    for make in (
+        lambda m: m.masked(m.trace(0.9), lambda p: {"h": True, "e": False}),
+        lambda m: m.partition({"a": m.trace(0.9), "b": m.trace(0.5)}, {"h": "a", "e": "b"}),
+    ):
+        ours, theirs = make(gx).init(params), make(optax).init(params)
+        assert str(jax.tree.structure(ours)) == str(jax.tree.structure(theirs))
+        updates, new = make(gx).update(params, ours, params)
+        assert jax.tree.structure(new) == jax.tree.structure(ours)
+        assert jax.tree.structure(updates) == jax.tree.structure(params)

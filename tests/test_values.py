@@ -307,3 +307,33 @@ def test_the_key_of_a_rule_may_be_traced():
     raw = jax.random.key_data(keys)
     np.testing.assert_array_equal(jax.vmap(noise)(raw)[1], noise(raw[1]))
     np.testing.assert_array_equal(jax.vmap(noise)(jnp.arange(2))[1], noise(1))
+
+
+class _Tagged(tuple):
+    """A tuple that says more than its entries."""
+
+
+class _Slotted:
+    """Equal to itself only, with an attribute that can change."""
+
+    __slots__ = ("k",)
+
+
+class _SlottedFloat(float):
+    __slots__ = ("k",)
+
+
+def _with(x, k):
+    x.k = k
+    return x
+
+
+@pytest.mark.parametrize("make", [lambda: _Tagged((1,)), _Slotted], ids=["tuple", "slots"])
+def test_what_has_attributes_that_its_key_would_miss_is_refused(make):
+    with pytest.raises(TypeError, match=r"frozen dataclass or a NamedTuple"):
+        times_field(_with(make(), 1.0))
+
+
+def test_slots_of_a_number_are_part_of_its_key():
+    one, other = (times_field(_with(_SlottedFloat(2.0), k)) for k in (1.0, 3.0))
+    assert one != other

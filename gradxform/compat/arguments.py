@@ -70,7 +70,7 @@ def at_global_step(door: str, part: Any, global_step: Any) -> external_step:
 
     Raises:
       TypeError: if it is neither.
-      ValueError: if it is below 0.
+      ValueError: if it is below 0, or more than an int32 can count.
     """
     if global_step is None:
         return external_step(part)
@@ -84,6 +84,8 @@ def at_global_step(door: str, part: Any, global_step: Any) -> external_step:
             f"None for the extra argument step of update, got {shown(global_step)}."
         )
     not_below_zero(door, global_step=constant)
+    if constant >= 2**31:
+        raise ValueError(f"{door}: global_step must be less than 2**31, got {constant}.")
     return external_step(part, constant)
 
 

@@ -20,7 +20,7 @@ from gradxform.errors import name_of, shown
 from gradxform.numerics import at_least_float32, cast, promote, safe_increment
 from gradxform.running import check_state
 from gradxform.types import Array, PyTree
-from gradxform.wrappers.parts import check_movable
+from gradxform.wrappers.parts import check_movable, keeps_copies
 
 
 class Exchanging(Transform, abc.ABC):
@@ -167,14 +167,18 @@ class Exchanging(Transform, abc.ABC):
 
     def _told(self, change: Any) -> Any:
         """Return `change` so that the inner transform knows of it where it moves parameters."""
+        tells = not self.moves_copies and keeps_copies(self.inner)
 
         def told(u: PyTree, old: PyTree, state: Any) -> tuple[PyTree, Any]:
-            new, state = change(old, state)
+            # What is less than a rounding of narrow parameters is not to be lost to their copies.
+            full = jax.tree.map(_in_full, old) if tells else old
+            new, state = change(full, state)
             treedef = trees.structure(u)  # where it has a hole, the parameter stays
-            kept = trees.align(self, u, treedef, old, _HAVE)
+            kept = trees.align(self, u, treedef, full, _HAVE)
             new = kept.rebuilt(trees.align(self, u, treedef, new, _HAVE).leaves())
-            if not self.moves_copies:
+            if tells:
                 state = state._replace(inner=tell_moved(self.inner, state.inner, old, new))
+                new = jax.tree.map(lambda x, p: cast(x, p.dtype), new, old)
             return new, state
 
         return told
@@ -214,6 +218,11 @@ def zero_step() -> Array:
 def is_multiple(step: Array, period: int) -> Array:
     """Return whether `step` is a multiple of the period."""
     return step % period == 0
+
+
+def _in_full(x: Any) -> Any:
+    """Return a floating array in float32 or wider, any other as it is."""
+    return wide(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
 
 
 def wide(x: Any) -> Any:

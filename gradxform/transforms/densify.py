@@ -26,10 +26,10 @@ class densify(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Return the updates as arrays."""
-        check_state(self, state, EmptyState)
+        state = check_state(self, state, EmptyState)
         leaves, treedef = trees.flatten(updates)
         if params is not None:
             ps = trees.align(self, updates, treedef, params, "the parameters have").leaves()
             trees.check_like(self, updates, ps, "the parameter has")
         dense = [g.to_dense() if isinstance(g, RowSparse) else g for g in leaves]
-        return jax.tree.unflatten(treedef, dense), EmptyState()
+        return jax.tree.unflatten(treedef, dense), state

@@ -164,7 +164,7 @@ class scale_by_galore(Transform):
             scale = () if kind is None else (self.scale,)
             for i, u in zip(mine, lift.map_rows(_Returned(kind), columns, *scale), strict=True):
                 us[i] = u
-        return jax.tree.unflatten(treedef, us), GaLoreState(
+        return jax.tree.unflatten(treedef, us), state._replace(
             count=safe_increment(state.count),
             base_optimizer_state=base_state,
             projector=projector.rebuilt(projectors),

@@ -180,8 +180,7 @@ class scale_by_muon(Transform):
             done = lift.map_rows(one, [[gs[i] for i in mine], [ms[i] for i in mine]], *scalars)
             for i, (u, m) in zip(mine, done, strict=True):
                 us[i], ms[i] = u, m
-        new = MuonState(count=count, mu=mu.rebuilt(ms), ns_coeffs=state.ns_coeffs)
-        return jax.tree.unflatten(treedef, us), new
+        return jax.tree.unflatten(treedef, us), state._replace(count=count, mu=mu.rebuilt(ms))
 
 
 @dataclass(frozen=True)
@@ -251,7 +250,7 @@ class scale_by_shape(Transform):
 
     def update(self, updates, state, params=None, **extra):
         """Return the scaled updates."""
-        check_state(self, state, EmptyState)
+        state = check_state(self, state, EmptyState)
         gs, treedef = jax.tree.flatten(updates)
         _check_like(self, updates, treedef, params, None)
         axes = _matrices(self, self.weight_dimension_numbers, updates)

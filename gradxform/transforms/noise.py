@@ -66,7 +66,8 @@ class add_noise(ArrayRule):
         deviation = jnp.sqrt(self.eta * scalar(count) ** -self.gamma)
         rng_key, now = jax.random.split(state.rng_key)
         keys = jax.random.split(now, len(trees.leaves(updates)))
-        return AddNoiseState(count, rng_key), deviation, PerLeaf(list(keys))
+        state = state._replace(count=count, rng_key=rng_key)
+        return state, deviation, PerLeaf(list(keys))
 
     def rule(self, g, p, deviation, key):
         """Return the update plus noise."""

@@ -102,7 +102,7 @@ class differentially_private_aggregate(Transform):
         gs, treedef = jax.tree.flatten(updates)
         self._check(updates, gs, treedef, params)
         rng_key, *keys = jax.random.split(state.rng_key, len(gs) + 1)
-        state = DifferentiallyPrivateAggregateState(rng_key)
+        state = state._replace(rng_key=rng_key)
         if not gs:
             return updates, state
         norms = jnp.sqrt(sum(map(scalar, lift.map_rows(_sum_sq_per_example, [gs]))))

@@ -41,9 +41,9 @@ def counted(part: Any, x: Any, state: Any, kind: Any) -> tuple[Any, ...]:
     A number has no state and no value of its own: `EmptyState()` alone.
     """
     if not callable(x):
-        return (EmptyState(),)
-    count = check_state(part, state, kind).count
-    return kind(safe_increment(count)), value_at(x, count)
+        return (check_state(part, state, EmptyState),)
+    state = check_state(part, state, kind)
+    return state._replace(count=safe_increment(state.count)), value_at(x, state.count)
 
 
 @transform
@@ -203,7 +203,7 @@ class add_decayed_weights(ArrayRule):
         """Return the state and, of a schedule, this step's decay."""
         inner = state if self.mask is None else state.inner_state
         inner, *value = counted(self, self.weight_decay, inner, WeightDecaySchedule)
-        return inner if self.mask is None else MaskedState(inner), *value
+        return inner if self.mask is None else state._replace(inner_state=inner), *value
 
     def active(self, tree):
         """Return the leaves that the mask selects."""

@@ -100,7 +100,7 @@ class hutchinson_estimator_diag_hessian(Transform):
         probes = jax.tree.unflatten(own, lift.map_rows(_probe, [ps, keys]))
         products = jax.jvp(jax.grad(obj_fn), (params,), (probes,))[1]
         made = lift.map_rows(_times, [aligned(products), aligned(probes), gs])
-        return jax.tree.unflatten(treedef, made), HutchinsonState(key)
+        return jax.tree.unflatten(treedef, made), state._replace(key=key)
 
 
 class SophiaState(NamedTuple):

@@ -193,7 +193,7 @@ class MultiSteps(Transform):
         out, inner_state = update_when(self, self.opt, due, mean, inner, params, extra)
         both = lift.map_rows(_split, [jax.tree.leaves(out), gs, accs.leaves()], due)
         mini = jnp.where(due, 0, safe_increment(state.mini_step))
-        return jax.tree.unflatten(treedef, [u for u, _ in both]), MultiStepsState(
+        return jax.tree.unflatten(treedef, [u for u, _ in both]), state._replace(
             mini_step=(mini if skip is None else jnp.where(skip, state.mini_step, mini)),
             gradient_step=jnp.where(due, safe_increment(state.gradient_step), state.gradient_step),
             inner_opt_state=inner_state,

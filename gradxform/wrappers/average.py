@@ -175,11 +175,15 @@ class lookahead(Transform):
             fresh = self.fast_optimizer.init(fast)
             if keeps:
                 fresh = tell_moved(self.fast_optimizer, fresh, fast, apply_updates(fast, new))
-            fast_state = trees.laid_like(fast_state, fresh)
+            fresh = trees.laid_like(fresh, fast_state)
             fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, fresh)
         steps = jnp.where(sync, 0, state.steps_since_sync + 1)
         if pair:
             slow_updates = jax.tree.unflatten(treedef, [s for _, s in both])
-            return type(params)(fast=new, slow=slow_updates), LookaheadState(fast_state, steps)
-        rebuilt = slow.rebuilt([s for _, s in both])
-        return new, LookaheadWithSlowState(fast_state, steps, rebuilt)
+            new = type(params)(fast=new, slow=slow_updates)
+            return new, state._replace(fast_state=fast_state, steps_since_sync=steps)
+        return new, state._replace(
+            fast_state=fast_state,
+            steps_since_sync=steps,
+            slow=slow.rebuilt([s for _, s in both]),
+        )

@@ -37,10 +37,12 @@ def update_when(
         made = flag ^ flag, _like(part, tx, new, now), _like(part, tx, held_new, held)
         return varying_like(made, carry)
 
-    strong = jax.tree.map(_strong, (updates, state))
-    carry = settled(turn, (due, *strong), (params, extra))
-    _, updates, state = lax.while_loop(lambda carry: carry[0], turn, carry)
-    return updates, state
+    def loop(state):
+        strong = jax.tree.map(_strong, (updates, state))
+        carry = settled(turn, (due, *strong), (params, extra))
+        return lax.while_loop(lambda carry: carry[0], turn, carry)[1:]
+
+    return _with_numbers_as(loop, state)
 
 
 def _rows_when(
@@ -57,10 +59,28 @@ def _rows_when(
         new, held_new = call_update(tx, updates, held, params, extra)
         return varying_like((flag ^ flag, new, _like(part, tx, held_new, held)), carry)
 
-    first = (due, nothing, jax.tree.map(_strong, state))
-    carry = settled(turn, first, (updates, params, extra))
-    _, updates, state = lax.while_loop(lambda carry: carry[0], turn, carry)
-    return updates, state
+    def loop(state):
+        first = (due, nothing, jax.tree.map(_strong, state))
+        carry = settled(turn, first, (updates, params, extra))
+        return lax.while_loop(lambda carry: carry[0], turn, carry)[1:]
+
+    return _with_numbers_as(loop, state)
+
+
+class _WholeNumberSet(Exception):
+    """A leaf of a state is an integer or boolean where the transform keeps a floating number."""
+
+    def __init__(self, wanted: PyTree):
+        self.wanted = wanted  # the state, with the dtypes that the transform gives it
+
+
+def _with_numbers_as(loop: Any, state: PyTree) -> tuple[PyTree, PyTree]:
+    """Return `loop(state)`; a 1 that a user has set for a hyperparameter counts as 1.0."""
+    try:
+        return loop(state)
+    except _WholeNumberSet as set_to:
+        pairs = set_to.wanted
+    return loop(jax.tree.map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, pairs))
 
 
 def _strong(x: Any) -> Any:
@@ -88,4 +108,14 @@ def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
             )
         return cast(jnp.asarray(n), o.dtype)
 
+    if any(map(_is_whole_for_real, jax.tree.leaves(new), jax.tree.leaves(old))):
+        dtypes = jax.tree.map(lambda n: jax.ShapeDtypeStruct((), trees.dtype_of(n)), new)
+        raise _WholeNumberSet(dtypes)
     return jax.tree_util.tree_map_with_path(one, new, old)
+
+
+def _is_whole_for_real(new: Any, old: Any) -> bool:
+    """Whether an integer or boolean stands where the transform makes a floating number."""
+    before, after = trees.dtype_of(old), trees.dtype_of(new)
+    whole = jnp.issubdtype(before, jnp.integer) or jnp.issubdtype(before, jnp.bool_)
+    return whole and jnp.issubdtype(after, jnp.floating)

@@ -112,8 +112,11 @@ class apply_if_finite(Transform):
             self, self.inner, accept, updates, state.inner_state, params, extra
         )
         total = jnp.where(finite, state.total_notfinite, safe_increment(state.total_notfinite))
-        return zero_unless(accept, updates), ApplyIfFiniteState(
-            in_a_row.astype(jnp.int32), finite, total, inner_state
+        return zero_unless(accept, updates), state._replace(
+            notfinite_count=in_a_row.astype(jnp.int32),
+            last_finite=finite,
+            total_notfinite=total,
+            inner_state=inner_state,
         )
 
 

@@ -102,13 +102,13 @@ def _run_masked(part, tx, chosen, updates, state, params, extra, same_extra):
     inner_updates = _keep(updates, chosen, part, "the updates have")
     with masks.hiding(chosen.hidden()):
         new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
-    return _merge(new, updates, chosen), MaskedState(inner_state)
+    return _merge(new, updates, chosen), state._replace(inner_state=inner_state)
 
 
 def _tell_masked(part, tx, chosen, state, old, new):
     """Tell `tx` how the parameters that are chosen have moved."""
     seen = (_keep(x, chosen, part, "the parameters have") for x in (old, new))
-    return MaskedState(tell_moved(tx, state.inner_state, *seen))
+    return state._replace(inner_state=tell_moved(tx, state.inner_state, *seen))
 
 
 @transform
@@ -285,7 +285,7 @@ class partition(Transform):
             label: _tell_masked(self, tx, chosen, state.inner_states[label], old, new)
             for label, tx, chosen in self._groups(new, new)
         }
-        return PartitionState(as_node(states))
+        return state._replace(inner_states=as_node(states))
 
     def update(self, updates, state, params=None, **extra):
         """Update every group with its own transform."""
@@ -302,7 +302,7 @@ class partition(Transform):
             updates, states[label] = _run_masked(
                 self, tx, chosen, updates, held[label], params, extra, same
             )
-        return updates, PartitionState(as_node(states))
+        return updates, state._replace(inner_states=as_node(states))
 
 
 multi_transform = partition  # Optax's older name

@@ -227,6 +227,10 @@ class Center:
             bad = messages.not_finite(self.layout, params)
             if bad is not None:
                 raise ValueError(f"{name_of(self.part)}: {path} has an infinity in {bad}.")
+            counts = {"global_step": found.global_step, "stale_counter": found.stale_counter}
+            for name, count in counts.items():
+                if count < 0:
+                    raise ValueError(f"{name_of(self.part)}: {path} has a {name} of {count}.")
             kept = iter(zip(*jax.tree.leaves(found.answered), strict=True))
             answered = {
                 worker: Answered(number, applied, step, list(next(kept)) if has_params else None)

@@ -86,9 +86,11 @@ def _read(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         try:
             with np.load(file, allow_pickle=False) as held:
                 about = json.loads(str(held["about"]))
-                if about["format"] != FORMAT:
+                names = {f"leaf/{name}": name for name in about["dtypes"]}
+                whole = {"method", "answered"} <= set(about) and {*names, "about"} == {*held}
+                if about["format"] != FORMAT or not whole:
                     raise ValueError("another format")
-                return about, {name: held[f"leaf/{name}"] for name in about["dtypes"]}
+                return about, {name: held[key] for key, name in names.items()}
         # NumPy has many errors for what is broken, and bad advice in some of them.
         except Exception as error:
             raise ValueError(
