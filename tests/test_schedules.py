@@ -352,7 +352,7 @@ def test_64_bits():
     with jax.enable_x64(True):
         for count in (13, 13.0, np.int64(13), jnp.asarray(13), jnp.asarray(13.0)):
             found = gx.warmup_cosine_decay_schedule(0.0, 1.0, 10, 100)(count)
-            assert found.dtype == jnp.float32 and not found.weak_type
+            assert found.dtype == jnp.float64 and not found.weak_type
 
 
 def numbers(name):

@@ -68,7 +68,9 @@ def layout_of(part: Any, tree: Any) -> Layout:
     twice = [path for path, times in collections.Counter(paths).items() if times > 1]
     if twice:
         raise ValueError(f"{name_of(part)}: two leaves are called {twice[0]}.")
-    dtypes = tuple(np.dtype(trees.dtype_of(leaf)) for _, leaf in flat)
+    # As the leaf says itself: what JAX makes of NumPy's 64 bits is asked below.
+    own = (getattr(leaf, "dtype", trees.dtype_of(leaf)) for _, leaf in flat)
+    dtypes = tuple(map(np.dtype, own))
     for path, dtype in zip(paths, dtypes, strict=True):
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise TypeError(
