@@ -276,11 +276,13 @@ def test_a_part_without_state_takes_any_and_returns_the_empty_one(name, state):
     want, empty = tx.update(GRADS, tx.init(PARAMS), PARAMS)
     assert empty == gx.EmptyState()
     assert type(empty) is gx.EmptyState
+    # Optax's own stays, so that a loop may carry it.
+    kind = optax.EmptyState if isinstance(state, optax.EmptyState) else gx.EmptyState
     updates, new = tx.update(GRADS, state, PARAMS)
-    assert type(new) is gx.EmptyState
+    assert type(new) is kind
     assert_same(updates, want)
     (chained,) = gx.chain(tx).update(GRADS, (state,), PARAMS)[1]
-    assert type(chained) is gx.EmptyState
+    assert type(chained) is kind
 
 
 def test_a_norm_is_clipped_without_init():
