@@ -102,8 +102,12 @@ class _Reader:
 
     def scan(self, eqn: Any, own: list[bool]) -> list[bool]:
         """Read a loop over rows."""
-        n, k = eqn.params["num_consts"], eqn.params["num_carry"]
-        body, rows = eqn.params["jaxpr"], own[n + k :]
+        body = eqn.params["jaxpr"]
+        inner = opened(body)[0]
+        # What goes through row by row has an axis more outside; the rest is carried or constant.
+        k = len(eqn.outvars) - _with_another_rank(eqn.outvars, inner.outvars)
+        n = len(own) - k - _with_another_rank(eqn.invars, inner.invars)
+        rows = own[n + k :]
         carry = self.settled(lambda x: self.read(body, own[:n] + x + rows)[:k], own[n : n + k])
         return self.read(body, own[:n] + carry + rows)
 
@@ -128,3 +132,8 @@ class _Reader:
             "gradxform.apply_if_finite and gradxform.MultiSteps agree first; for a condition of "
             f"your own, take lax.pmin of it over {self.axis!r}."
         )
+
+
+def _with_another_rank(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    pairs = zip(outside, inside, strict=True)
+    return sum(len(a.aval.shape) != len(b.aval.shape) for a, b in pairs)
