@@ -76,7 +76,7 @@ def from_optax_state(tx: SupportsTransform, state: Any, params: Params) -> OptSt
 
     Raises:
       ValueError: if something is missing, left over or has another shape; with its path.
-      TypeError: if something is no array, or one of another kind of numbers.
+      TypeError: if something is not an array, or holds another kind of numbers.
     """
     check_transform("from_optax_state", tx, "tx")
     ways = _FROM_OPTAX | dict.fromkeys(_HYPERPARAMS, functools.partial(_known, _mistaken(tx)))
@@ -94,7 +94,7 @@ def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> An
     Raises:
       ImportError: if optax is not installed.
       ValueError: if Optax has no such state, or `state` is not one of `tx`; with the path.
-      TypeError: if something is no array, or one of another kind of numbers.
+      TypeError: if something is not an array, or holds another kind of numbers.
     """
     _optax("to_optax_state")
     check_transform("to_optax_state", tx, "tx")

@@ -32,7 +32,7 @@ def scalar_dtype() -> Any:
 
     Outside of the `init` and `update` of a transform it is JAX's default, float64 where arrays may
     have 64 bits. For `init`, `prepare` and schedules. A function that the lift compiles, such as a
-    `rule`, must not ask: the answer is no part of its key, and the dtypes of its arguments are.
+    `rule`, must not ask: the answer is not part of its key, the dtypes of its arguments are.
     """
     if not has_64_bits():
         return _FLOAT32
@@ -202,7 +202,7 @@ def plus(x: Any, eps: Any) -> Any:
 
 
 def shrinking(size: Array, bound: Scalar) -> Array:
-    """Return the factor that brings `size` down to `bound`: 1 if it is no larger, else their ratio.
+    """Return the factor that brings `size` down to `bound`: min(1, bound / size).
 
     An infinite bound is none, also for a size that has overflowed. A NaN stays one.
 

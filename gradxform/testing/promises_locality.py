@@ -28,7 +28,7 @@ CHANGES = {
 def looks_no_further_than_it_says(case: Case) -> None:
     """What changes in other entries, rows or arrays than its locality has changes nothing here."""
     if not isinstance(case.tx, Transform):
-        raise Skipped("it is no transform of gradxform, and says nothing of its locality")
+        raise Skipped("it is not a transform of gradxform and does not declare a locality")
     says = case.tx.locality
     if says == "tree":
         raise Skipped("it says that it looks at the whole tree")

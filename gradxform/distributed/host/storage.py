@@ -49,7 +49,7 @@ def load(
     Args:
       part: who messages speak of.
       path: of the file.
-      like: makes of the path, and of what the file says of itself, a tree of the structure, shapes
+      like: returns, for the path and what the file says of itself, a tree of the structure, shapes
         and dtypes that the file's must have.
 
     Raises:
