@@ -3,6 +3,8 @@
 You write the update rule for one array; gradxform gives you the optimizer.
 """
 
+import typing as _typing
+
 from gradxform import schedules as schedules, transforms as transforms
 from gradxform._version import __version__ as __version__
 from gradxform.apply import (
@@ -16,8 +18,13 @@ from gradxform.base import (
     Transform as Transform,
     transform as transform,
 )
+from gradxform.distributions import multi_normal as multi_normal
 from gradxform.engine import PerLeaf as PerLeaf, global_norm as global_norm
 from gradxform.fields import value as value
+from gradxform.gradients import (
+    scale_gradient as scale_gradient,
+    value_and_grad_from_state as value_and_grad_from_state,
+)
 from gradxform.interop import (
     AdaptiveGradClipState as AdaptiveGradClipState,
     AddDecayedWeightsState as AddDecayedWeightsState,
@@ -25,6 +32,7 @@ from gradxform.interop import (
     ClipState as ClipState,
     GradientTransformation as GradientTransformation,
     GradientTransformationExtraArgs as GradientTransformationExtraArgs,
+    NormalizeState as NormalizeState,
     ScaleByTrustRatioState as ScaleByTrustRatioState,
     identity as identity,
     init_empty_state as init_empty_state,
@@ -32,6 +40,11 @@ from gradxform.interop import (
     stateless as stateless,
     stateless_with_tree_map as stateless_with_tree_map,
     with_extra_args_support as with_extra_args_support,
+)
+from gradxform.iterations import (
+    matrix_inverse_pth_root as matrix_inverse_pth_root,
+    nnls as nnls,
+    power_iteration as power_iteration,
 )
 from gradxform.masks import (
     Mask as Mask,
@@ -41,6 +54,11 @@ from gradxform.masks import (
     ndim_at_least as ndim_at_least,
     none_of as none_of,
     path_matches as path_matches,
+)
+from gradxform.microbatching import microbatch as microbatch
+from gradxform.norms import (
+    safe_norm as safe_norm,
+    safe_root_mean_squares as safe_root_mean_squares,
 )
 from gradxform.numerics import (
     safe_increment as safe_increment,
@@ -60,6 +78,7 @@ from gradxform.tree import (
 )
 from gradxform.tree_utils import tree_map_params as tree_map_params
 from gradxform.types import (
+    ConditionFn as ConditionFn,
     MaskedNode as MaskedNode,
     MaskOrFn as MaskOrFn,
     OptState as OptState,
@@ -81,9 +100,12 @@ from gradxform import (  # isort: skip
     compat as compat,
     contrib as contrib,
     distributed as distributed,
+    experimental as experimental,
     interop as interop,
     linalg as linalg,
+    microbatching as microbatching,
     numerics as numerics,
+    projections as projections,
     slots as slots,
     sparse as sparse,
     testing as testing,
@@ -98,11 +120,30 @@ from gradxform.config import (
     to_json as to_json,
 )
 from gradxform.describe import Description as Description, describe as describe
+from gradxform.learning_rate import current_learning_rate as current_learning_rate
+from gradxform.metrics import current_step as current_step, metrics as metrics
+from gradxform.migration import (
+    MigratedSlot as MigratedSlot,
+    MigrationReport as MigrationReport,
+    migrate_state as migrate_state,
+)
 from gradxform.optax_states import (
     as_optax as as_optax,
     from_optax_state as from_optax_state,
     to_optax_state as to_optax_state,
 )
+from gradxform.slot_names import get_slots as get_slots, set_slots as set_slots
+from gradxform.training import (
+    Optimizer as Optimizer,
+    apply_gradients as apply_gradients,
+    compute_gradients as compute_gradients,
+    make_step as make_step,
+)
+
+if not _typing.TYPE_CHECKING:  # a checker must still see that `gradxform.adma` does not exist
+    from gradxform.forwards import names_from_optax as _names_from_optax
+
+    __getattr__ = _names_from_optax(__name__)
 
 # By subject, each in alphabetical order. `close_package` adds the names that come with a star,
 # and puts the states last.
@@ -120,10 +161,17 @@ _BY_SUBJECT = [
     "transform",
     "value",
     "with_extra_args_support",
+    # gradients of a batch in parts
+    "microbatch",
     # applying updates
     "apply_updates",
     "incremental_update",
     "periodic_update",
+    # training as in TensorFlow and Keras
+    "Optimizer",
+    "apply_gradients",
+    "compute_gradients",
+    "make_step",
     # the simplest transforms
     "identity",
     "init_empty_state",
@@ -133,13 +181,22 @@ _BY_SUBJECT = [
     # arithmetic
     "bias_correction",
     "global_norm",
+    "matrix_inverse_pth_root",
+    "multi_normal",
+    "nnls",
+    "power_iteration",
     "safe_increment",
     "safe_int32_increment",
+    "safe_norm",
+    "safe_root_mean_squares",
+    "scale_gradient",
     "tree_map_params",
     "update_infinity_moment",
     "update_moment",
     "update_moment_per_elem_norm",
+    "value_and_grad_from_state",
     # types
+    "ConditionFn",
     "MaskOrFn",
     "MaskedNode",
     "OptState",
@@ -161,13 +218,22 @@ _BY_SUBJECT = [
     "ndim_at_least",
     "none_of",
     "path_matches",
-    # plain data, descriptions, Optax
+    # what a state says
+    "current_learning_rate",
+    "current_step",
+    "get_slots",
+    "metrics",
+    "set_slots",
+    # plain data, descriptions, other optimizers, Optax
     "Description",
+    "MigratedSlot",
+    "MigrationReport",
     "as_optax",
     "describe",
     "from_config",
     "from_json",
     "from_optax_state",
+    "migrate_state",
     "to_config",
     "to_json",
     "to_optax_state",
@@ -175,9 +241,12 @@ _BY_SUBJECT = [
     "compat",
     "contrib",
     "distributed",
+    "experimental",
     "interop",
     "linalg",
+    "microbatching",
     "numerics",
+    "projections",
     "schedules",
     "slots",
     "sparse",
@@ -191,6 +260,7 @@ _BY_SUBJECT = [
     "AddDecayedWeightsState",
     "ClipByGlobalNormState",
     "ClipState",
+    "NormalizeState",
     "ScaleByTrustRatioState",
 ]
 

@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from gradxform._version import __version__
 from gradxform.catalog import KINDS, Entry, entries, entry
-from gradxform.describe import wrap
 from gradxform.errors import did_you_mean
+from gradxform.text_table import wrap
 
 # Between these lines of a Markdown file, `list --markdown --into FILE` writes its table.
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"

@@ -20,6 +20,11 @@ def is_tracer(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
+def is_tracing() -> bool:
+    """Whether a program is being traced here, even one of constants only."""
+    return is_tracer(jnp.zeros(()))
+
+
 def whole(x: jax.Array) -> jax.Array:
     """Return `x` replicated on every device, if its type is split over explicit axes."""
     spec = jax.typeof(x).sharding.spec
@@ -122,7 +127,9 @@ def settled(turn: Callable[[Any], Any], carry: Any, others: Any) -> Any:
     The marks of a loop's carry must not change from turn to turn. `others` are the other values
     that the turn reads; `turn` must return a carry with the marks of its argument.
     """
-    if not any(varying_axes(x) for x in jax.tree.leaves((carry, others))):
+    # An extra argument may be a function.
+    arrays = [x for x in jax.tree.leaves((carry, others)) if not callable(x)]
+    if not any(map(varying_axes, arrays)):
         return carry
     while True:
         marked = varying_like(carry, jax.eval_shape(turn, carry))

@@ -1,5 +1,6 @@
 """The names of `optax.contrib`; all of them are names of `gradxform`, too."""
 
+from gradxform.interop import NormalizeState as NormalizeState
 from gradxform.optimizers.ademamix import (
     ademamix as ademamix,
     simplified_ademamix as simplified_ademamix,
@@ -13,6 +14,10 @@ from gradxform.optimizers.madgrad import madgrad as madgrad
 from gradxform.optimizers.momo import momo as momo, momo_adam as momo_adam
 from gradxform.optimizers.muon import muon as muon
 from gradxform.optimizers.privacy import dpsgd as dpsgd
+from gradxform.optimizers.schedule_free import (
+    schedule_free_adamw as schedule_free_adamw,
+    schedule_free_sgd as schedule_free_sgd,
+)
 from gradxform.optimizers.sophia import sophia as sophia
 from gradxform.transforms.ademamix import (
     ScaleByAdemamixState as ScaleByAdemamixState,
@@ -40,6 +45,11 @@ from gradxform.transforms.madgrad import (
 )
 from gradxform.transforms.momo import MomoAdamState as MomoAdamState, MomoState as MomoState
 from gradxform.transforms.muon import MuonState as MuonState, scale_by_muon as scale_by_muon
+from gradxform.transforms.normalization import normalize as normalize
+from gradxform.transforms.plateau import (
+    ReduceLROnPlateauState as ReduceLROnPlateauState,
+    reduce_on_plateau as reduce_on_plateau,
+)
 from gradxform.transforms.privacy import (
     DifferentiallyPrivateAggregateState as DifferentiallyPrivateAggregateState,
     differentially_private_aggregate as differentially_private_aggregate,
@@ -49,7 +59,18 @@ from gradxform.transforms.sophia import (
     SophiaState as SophiaState,
     hutchinson_estimator_diag_hessian as hutchinson_estimator_diag_hessian,
 )
+from gradxform.wrappers.complex_parts import (
+    SplitRealAndImaginaryState as SplitRealAndImaginaryState,
+    split_real_and_imaginary as split_real_and_imaginary,
+)
 from gradxform.wrappers.galore import (
     GaLoreState as GaLoreState,
     scale_by_galore as scale_by_galore,
+)
+from gradxform.wrappers.mechanize import MechanicState as MechanicState, mechanize as mechanize
+from gradxform.wrappers.sam import SAMState as SAMState, sam as sam
+from gradxform.wrappers.schedule_free import (
+    ScheduleFreeState as ScheduleFreeState,
+    schedule_free as schedule_free,
+    schedule_free_eval_params as schedule_free_eval_params,
 )

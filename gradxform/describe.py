@@ -4,7 +4,6 @@ import collections
 import dataclasses
 import functools
 import inspect
-import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
 
@@ -13,11 +12,16 @@ import jax
 from gradxform.base import GradientTransformation, check_transform
 from gradxform.content import with_parts
 from gradxform.errors import name_of
-from gradxform.leaves import path_names
+from gradxform.group_table import GroupRow, group_rows, group_text
+from gradxform.leaves import path_names, with_paths
 from gradxform.schedules import Schedule
+from gradxform.text_table import padded, size, table, wrap
 from gradxform.types import OptState, Params, PyTree
 from gradxform.values import FrozenTree, Value, fields_of, key_of, printed, thawed
+from gradxform.wrappers.groups import param_groups
 from gradxform.wrappers.inject import injected
+from gradxform.wrappers.param_group import param_group
+from gradxform.wrappers.schedule_states import is_stateful
 
 # The widest that a column of the printed table gets.
 WIDTHS = {"part": 40, "hyperparameters": 48}
@@ -56,12 +60,15 @@ class Description:
       param_leaves: the number of parameters. Like the next two, None without parameters.
       param_bytes: the bytes that the parameters take.
       total_bytes: the bytes that the whole state takes.
+      groups: for every `param_groups` its groups, each with its parameters; empty without
+        parameters.
     """
 
     rows: tuple[Row, ...]
     param_leaves: int | None = None
     param_bytes: int | None = None
     total_bytes: int | None = None
+    groups: tuple[tuple[GroupRow, ...], ...] = ()
 
     def __repr__(self) -> str:
         return str(self)
@@ -75,7 +82,9 @@ class Description:
             del outer_leaves[row.depth :]
             lines += _cells(row, outer_leaves[-1] if outer_leaves else self.param_leaves)
             outer_leaves.append(row.leaves)
-        text = _table([cells[: len(header)] for cells in lines])
+        # The last column is the bytes.
+        text = table([cells[: len(header)] for cells in lines], 1 if sized else 0)
+        text = "\n\n".join([*map(group_text, self.groups), text])
         if self.total_bytes is None or not self.param_bytes:
             return text
         noun = "leaf" if self.param_leaves == 1 else "leaves"
@@ -102,7 +111,7 @@ def describe(tx: Any, params: Params | None = None) -> Description:
     check_transform("describe", tx, "tx")
     if params is None:
         return Description(tuple(_parts(tx, 0, "", None)))
-    recorder = _Recorder()
+    recorder = _Recorder({path: getattr(p, "sharding", None) for path, p in with_paths(params)})
     copy = recorder.copied(tx, ())
     total = 0
 
@@ -114,15 +123,7 @@ def describe(tx: Any, params: Params | None = None) -> Description:
     jax.eval_shape(init, params)
     leaves = jax.tree.leaves(params)
     rows = tuple(_parts(tx, 0, "", recorder))
-    return Description(rows, len(leaves), _bytes(leaves), total)
-
-
-def size(n: int) -> str:
-    """Return a number of bytes as text with three digits: 1.18 MB."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if n >= scale:
-            return f"{n / scale:.3g} {unit}" if n < 1000 * scale else f"{n / scale:.0f} {unit}"
-    return f"{n} B"
+    return Description(rows, len(leaves), _bytes(leaves), total, tuple(recorder.groups))
 
 
 def _bytes(leaves: list[Any]) -> int:
@@ -152,6 +153,8 @@ def _inside(x: Any, place: Place, label: str) -> Iterator[tuple[Any, Place, str]
         is_named = len(x) == 2 and isinstance(x[0], str) and _is_part(x[1])
         for i, item in enumerate(x):
             yield from _inside(item, (*place, i), x[0] if is_named else label)
+    elif isinstance(x, param_group):
+        yield from _inside(x.inner, (*place, "inner"), x.title or label)
 
 
 def _dotted(path: Any) -> str:
@@ -178,7 +181,7 @@ def _defaults(tx: Any) -> dict[str, Any]:
 
 def _inner(tx: injected) -> Any:
     """Return the inner transform, with schedules at step 0 if the factory takes only numbers."""
-    arguments = _fields(tx)
+    arguments = {k: float(x(x.init())) if is_stateful(x) else x for k, x in _fields(tx).items()}
     try:
         return tx.factory.inner_factory(**arguments)
     except (TypeError, ValueError):
@@ -206,6 +209,7 @@ def _parts(
     children = _children(tx)
     fields_of_parts = {child_place[0] for _, child_place, _ in children}
     fields_of_parts.add(getattr(tx, "variadic", None))
+    fields_of_parts |= {"rules"} if isinstance(tx, param_groups) else set()
     fields = {k: v for k, v in _fields(tx).items() if k not in fields_of_parts}
     defaults = _defaults(tx)
     at_default = frozenset(k for k, v in fields.items() if k in defaults and _equal(v, defaults[k]))
@@ -247,7 +251,9 @@ class _Recorder:
     one trace.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place_of: dict[Any, Any]) -> None:
+        self.place_of = place_of  # the shardings of the parameters by path
+        self.groups: list[tuple[GroupRow, ...]] = []
         self.states: list[tuple[Place, PyTree, int]] = []
         self.rows: dict[Place, tuple[tuple[SlotRow, ...], int]] = {}
 
@@ -263,7 +269,10 @@ class _Recorder:
         if isinstance(x, GradientTransformation):
             parts = [self._field(v, (*place, k)) for k, v in _fields(x).items()]
             copy = with_parts(x, parts) if parts else object.__new__(type(x))
-            return self._recording(copy, type(x).init.__get__(copy), place)
+            init = type(x).init.__get__(copy)
+            if isinstance(x, param_groups):
+                init = functools.partial(self._with_groups, x, init)
+            return self._recording(copy, init, place)
         return self._recording(_Foreign(x), x.init, place)
 
     def _field(self, x: Any, place: Place) -> Any:
@@ -277,7 +286,17 @@ class _Recorder:
             return FrozenTree(jax.tree.unflatten(treedef, copies))
         if type(x) is tuple:
             return tuple(self._field(item, (*place, i)) for i, item in enumerate(x))
+        if isinstance(x, param_group):
+            parts = [self._field(v, (*place, k)) for k, v in _fields(x).items()]
+            return with_parts(x, parts)
         return x
+
+    def _with_groups(
+        self, tx: param_groups, init: Callable[[Params], OptState], params: Params
+    ) -> OptState:
+        """Return the state of a `param_groups`, and note its groups."""
+        self.groups.append(group_rows(tx, params, self.place_of))
+        return init(params)
 
     def _recording(self, copy: Any, init: Callable[[Params], OptState], place: Place) -> Any:
         """Return `copy` with an `init` that records the state."""
@@ -348,9 +367,7 @@ def _cells(row: Row, outer_leaves: int | None) -> list[list[str]]:
         [", ".join(slot.dtypes) for slot in row.slots],
         [size(slot.bytes) for slot in row.slots],
     ]
-    height = max(map(len, columns))
-    padded = [column + [""] * (height - len(column)) for column in columns]
-    return [list(line) for line in zip(*padded, strict=True)]
+    return padded(columns)
 
 
 def _arguments(row: Row) -> Iterator[str]:
@@ -358,31 +375,3 @@ def _arguments(row: Row) -> Iterator[str]:
     for name, x in row.hyperparameters.items():
         if not (name in row.defaults and (x is None or isinstance(x, bool))):
             yield f"{name}={printed(x)}"
-
-
-def wrap(text: str, width: int, first: str, rest: str) -> list[str]:
-    """Return a text as lines with these indents, without breaking words."""
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _table(lines: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    last = len(widths) - 1
-
-    def line(cells: list[str]) -> str:
-        numbers = last >= 4  # the last column is the bytes, aligned right
-        padded = [
-            cell.rjust(w) if numbers and i == last else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return "  ".join(padded).rstrip()
-
-    head, *rest = map(line, lines)
-    return "\n".join([head, "-" * (sum(widths) + 2 * last), *rest])

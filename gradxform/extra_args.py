@@ -19,17 +19,21 @@ class Accepted(NamedTuple):
 
 def accepted(part: Any, function: Callable[..., Any]) -> Accepted:
     """Return the extra arguments that `function`, the `update` of `part`, takes."""
-    return accepted_by(type(part), "update") if isinstance(part, Value) else _accepted(function, 3)
+    return (
+        accepted_by(type(part), "update")
+        if isinstance(part, Value)
+        else accepted_after(function, 3)
+    )
 
 
 @functools.cache
 def accepted_by(cls: type, name: str) -> Accepted:
     """Return the extra arguments that the method `name` of a class of values takes."""
-    return _accepted(getattr(cls, name), 4)  # one more, for `self`
+    return accepted_after(getattr(cls, name), 4)  # one more, for `self`
 
 
-def _accepted(function: Callable[..., Any], positional: int) -> Accepted:
-    """Return the extra arguments after the `positional` ones: updates, state and parameters."""
+def accepted_after(function: Callable[..., Any], positional: int) -> Accepted:
+    """Return the arguments of a function after the first `positional` ones."""
     parameters = inspect.signature(function).parameters.values()
     extra = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][positional:]
     extra += [p for p in parameters if p.kind is p.KEYWORD_ONLY]

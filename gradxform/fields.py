@@ -214,7 +214,8 @@ def _other(part: Value, field: str, x: Any, kinds: list[Any]) -> Any:
         elif isinstance(origin, type) and origin is not jax.Array:
             if isinstance(x, origin):
                 return x
-    raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.")
+    remedy = _STATEFUL if _is_stateful(x) and (float in kinds or int in kinds) else ""
+    raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.{remedy}")
 
 
 def check_schedule(part: Any, field: str, x: Any) -> None:
@@ -236,8 +237,16 @@ def check_schedule(part: Any, field: str, x: Any) -> None:
         ) from None
 
 
+_STATEFUL = " A schedule with a state needs inject_hyperparams, which keeps its state."
+
+
+def _is_stateful(x: Any) -> bool:
+    return isinstance(x, types.StatefulSchedule) and not isinstance(x, type)
+
+
 def _never_schedule(x: Any) -> bool:
-    return isinstance(x, type) or (isinstance(x, Value) and x.never_schedule)
+    is_other = isinstance(x, Value) and x.never_schedule
+    return isinstance(x, type) or is_other or _is_stateful(x)
 
 
 def _refuse_arrays(part: Value, field: str, x: Any, rule: str) -> Any:

@@ -31,6 +31,7 @@ AdaptiveGradClipState = EmptyState
 AddDecayedWeightsState = EmptyState
 ClipByGlobalNormState = EmptyState
 ClipState = EmptyState
+NormalizeState = EmptyState
 ScaleByTrustRatioState = EmptyState
 
 
@@ -62,7 +63,7 @@ class _Itself:
         return repr(self.__wrapped__)
 
 
-def _function(f: Any) -> Any:
+def as_function(f: Any) -> Any:
     """Return a function as a value; one that only closes over arrays is a value already."""
     callable_object = callable(f) and not isinstance(f, type)
     return _Itself(f) if callable_object and flaw_of(f) is not None else f
@@ -94,8 +95,8 @@ class OfFunctions(GradientTransformation):
     ):
         set_fields(
             self,
-            init_fn=_function(init if init_fn is None else init_fn),
-            update_fn=_function(update if update_fn is None else update_fn),
+            init_fn=as_function(init if init_fn is None else init_fn),
+            update_fn=as_function(update if update_fn is None else update_fn),
         )
 
     def init(self, params: Params) -> Any:
@@ -210,7 +211,7 @@ class stateless(Transform):
     locality = "tree"
 
     def __post_init__(self):
-        object.__setattr__(self, "f", _function(self.f))
+        object.__setattr__(self, "f", as_function(self.f))
 
     def init(self, params: Params) -> Any:
         """Return the empty state."""
@@ -239,7 +240,7 @@ class stateless_with_tree_map(Transform):
     locality = "array"
 
     def __post_init__(self):
-        object.__setattr__(self, "f", _function(self.f))
+        object.__setattr__(self, "f", as_function(self.f))
 
     def init(self, params: Params) -> Any:
         """Return the empty state."""

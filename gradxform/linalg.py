@@ -104,7 +104,8 @@ def square_root(a: Array) -> Array:
         t = (3 * identity - zy) / 2
         return matmul(y, t), matmul(t, z), _distance(zy, identity)
 
-    return _until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape)) * jnp.sqrt(norm)
+    root, _ = _until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
+    return root * jnp.sqrt(norm)
 
 
 def inverse_root(a: Array, p: int) -> Array:
@@ -124,14 +125,36 @@ def inverse_root(a: Array, p: int) -> Array:
     Reference: Guo and Higham, A Schur-Newton Method for the Matrix pth Root and its Inverse, 2006,
     equation (3.2).
     """
+    return inverse_root_within(a, p)[0]
+
+
+def inverse_root_within(
+    a: Array,
+    p: int,
+    turns: Scalar = _TURNS,
+    tolerance: Scalar | None = None,
+    precision: lax.Precision = HIGHEST,
+) -> tuple[Array, Array]:
+    """Return `inverse_root(a, p)`, and how far M is from the identity: the largest entry.
+
+    Args:
+      a: as there.
+      p: as there.
+      turns: the most turns of the iteration.
+      tolerance: the distance at which it ends, at least 0. Defaults to four roundings.
+      precision: of the products, as `jax.numpy.matmul` takes it.
+    """
     identity = _identity(a)
     c_to_p = 2 * _norm(a) / (p + 1)
 
     def turn(x: Array, m: Array) -> tuple[Array, Array, Array]:
         t = ((p + 1) * identity - m) / p
-        return matmul(x, t), matmul(_integer_power(t, p), m), _distance(m, identity)
+        power = _integer_power(t, p, precision)
+        new = matmul(x, t, precision), matmul(power, m, precision)
+        return *new, _distance(m, identity)
 
-    return _until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p)
+    x, m = _until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
+    return x, jnp.squeeze(_distance(m, identity), (-2, -1))
 
 
 def rounding(a: Array) -> Array:
@@ -241,9 +264,9 @@ PRECONDITIONINGS: dict[str, Callable[[Array, Scalar], tuple[Array, Array | None]
 # ------------------------------------------------------------------------------------------ helpers
 
 
-def matmul(a: Array, b: Array) -> Array:
-    """Return the matrix product in full precision on every backend."""
-    return jnp.matmul(a, b, precision=HIGHEST)
+def matmul(a: Array, b: Array, precision: lax.Precision = HIGHEST) -> Array:
+    """Return the matrix product, by default in full precision on every backend."""
+    return jnp.matmul(a, b, precision=precision)
 
 
 def _gram(x: Array) -> Array:
@@ -266,30 +289,35 @@ def _distance(a: Array, identity: Array) -> Array:
     return jnp.max(jnp.abs(a - identity), axis=(-2, -1), keepdims=True)
 
 
-def _integer_power(a: Array, n: int) -> Array:
+def _integer_power(a: Array, n: int, precision: lax.Precision) -> Array:
     """Return a^n for n >= 1, by squaring."""
     if n == 1:
         return a
-    half = _integer_power(matmul(a, a), n // 2)
-    return matmul(half, a) if n % 2 else half
+    half = _integer_power(matmul(a, a, precision), n // 2, precision)
+    return matmul(half, a, precision) if n % 2 else half
 
 
 def _until_converged(
-    turn: Callable[[Array, Array], tuple[Array, Array, Array]], x: Array, y: Array
-) -> Array:
+    turn: Callable[[Array, Array], tuple[Array, Array, Array]],
+    x: Array,
+    y: Array,
+    turns: Scalar = _TURNS,
+    tolerance: Scalar | None = None,
+) -> tuple[Array, Array]:
     """Iterate `x, y, distance = turn(x, y)` until the distance from the limit is a rounding error.
 
     Convergence is quadratic once the distance is below 1/2. From there on a turn that does not
     reduce the distance of a matrix only adds noise, and the matrix stays as it is.
     """
-    tolerance = 4 * np.finfo(x.dtype).eps
+    if tolerance is None:
+        tolerance = float(4 * np.finfo(x.dtype).eps)
 
     def improves(distance: Array, previous: Array) -> Array:
         return (distance > tolerance) & ((distance < previous) | (previous > 0.5))
 
     def condition(carry: tuple[Array, ...]) -> Array:
         i, _, _, distance, previous = carry
-        return (i < _TURNS) & jnp.any(improves(distance, previous))
+        return (i < turns) & jnp.any(improves(distance, previous))
 
     def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         i, x, y, distance, previous = carry
@@ -304,4 +332,6 @@ def _until_converged(
         )
 
     far = jnp.full((*x.shape[:-2], 1, 1), np.inf, x.dtype)
-    return lax.while_loop(condition, body, (jnp.zeros((), jnp.int32), x, y, far, far))[1]
+    start = (jnp.zeros((), jnp.int32), x, y, far, far)
+    _, x, y, *_ = lax.while_loop(condition, body, start)
+    return x, y

@@ -299,9 +299,10 @@ def _entries(
                 used.add(prefix)
                 entry = entries[prefix]
                 if kind is bool and not isinstance(entry, bool):
+                    where = f"at {path_str(prefix)}" if prefix else path_str(prefix)
                     raise TypeError(
-                        f"{name_of(part)}: the mask's entry at {path_str(prefix)} must be True "
-                        f"or False, got {shown(entry)}."
+                        f"{name_of(part)}: the mask's entry {where} must be True or False, got "
+                        f"{shown(entry)}."
                     )
                 return entry
         raise ValueError(f"{name_of(part)}: no entry for the parameter {path_str(path)}.")
@@ -384,13 +385,13 @@ def _nearest(pattern: str, paths: Sequence[Path]) -> str:
     return ""
 
 
-def check_mask(part: Any, mask: Any) -> None:
-    """Require a mask, a tree of booleans or a function of the parameters."""
+def check_mask(part: Any, mask: Any, field: str = "mask") -> None:
+    """Require a mask, a tree of booleans or a function of the parameters in a field."""
     valid = isinstance(mask, bool | FrozenTree | Mask) or callable(mask)
     if not valid or isinstance(mask, type | label_by):
         raise TypeError(
-            f"{name_of(part)}: mask must be a mask such as ndim_at_least(2), a tree of booleans or "
-            f"a function of the parameters, got {shown(mask)}."
+            f"{name_of(part)}: {field} must be a mask such as ndim_at_least(2), a tree of booleans "
+            f"or a function of the parameters, got {shown(mask)}."
         )
     for leaf in mask.leaves if isinstance(mask, FrozenTree) else ():
         if not isinstance(leaf, bool) and leaf is not None:

@@ -1,7 +1,10 @@
 """The `init` and `update` of a transform as values, which JAX can use as cache keys."""
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 from gradxform.extra_args import check_names
@@ -10,6 +13,32 @@ from gradxform.numerics import has_64_bits, scalars_as
 
 # The arguments of every `update`.
 _CALL = ("updates", "state", "params")
+
+# While someone asks: the transforms whose `init` was called, each with the state that it returned.
+_INITS: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("inits", default=None)
+
+
+@contextlib.contextmanager
+def noting_inits() -> Iterator[list[tuple[Any, Any]]]:
+    """Note every transform whose `init` is called, with its state; parts come before wrappers."""
+    inits: list[tuple[Any, Any]] = []
+    token = _INITS.set(inits)
+    try:
+        yield inits
+    finally:
+        _INITS.reset(token)
+
+
+def _noted(init: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(init)
+    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        state = init(owner, *args, **kwargs)
+        inits = _INITS.get()
+        if inits is not None:
+            inits.append((owner, state))
+        return state
+
+    return call
 
 
 class BoundMethod:
@@ -24,7 +53,8 @@ class BoundMethod:
         self.__name__ = name
         self.__qualname__ = f"{type(owner).__name__}.{name}"
         self.__doc__ = getattr(type(owner), name).__doc__
-        self._function = getattr(type(owner), name)
+        function = getattr(type(owner), name)
+        self._function = _noted(function) if name == "init" else function
         self._checked: set[tuple[str, ...]] = set()  # names of arguments that passed `check`
 
     @property

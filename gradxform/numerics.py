@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform.called import TracedCallError
 from gradxform.errors import name_of, shown
 from gradxform.types import Array, Scalar
 
@@ -125,6 +126,8 @@ def value_at(x: Any, count: Array) -> Array:
     rule = "one real number; for leaves with values of their own use partition(...)"
     try:
         value = x(count)
+    except TracedCallError as error:
+        raise ScheduleError(x, str(error)) from None
     except TypeError as error:
         inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
         if inside and _has_signature(x):  # raised by the schedule itself, not by the call
@@ -344,8 +347,19 @@ def as_step(part: Any, name: str, x: Any) -> Array:
     return cast(_scalar(part, name, x, (jnp.integer,), "an integer"), jnp.int32)
 
 
+def as_number(part: Any, name: str, x: Any) -> Array:
+    """Return an extra argument of `update` as a real scalar of the step."""
+    return scalar(_scalar(part, name, x, (jnp.integer, jnp.floating), "one real number"))
+
+
 def _scalar(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
     is_scalar = (isinstance(x, bool | int | float) or hasattr(x, "dtype")) and np.shape(x) == ()
     if not is_scalar or not any(jnp.issubdtype(jnp.result_type(x), kind) for kind in kinds):
         raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")
     return jnp.asarray(x)
+
+
+def number_rank(dtype: Any) -> int:
+    """Return 3 for complex, 2 for floating and 1 for integer dtypes, 0 for all others."""
+    kinds = (jnp.complexfloating, jnp.floating, jnp.integer)
+    return next((3 - i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), 0)

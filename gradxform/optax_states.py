@@ -17,12 +17,14 @@ from gradxform.base import GradientTransformation, Transform, check_transform
 from gradxform.errors import did_you_mean, leaf_path, name_of, shown
 from gradxform.leaves import dtype_of, entry_name
 from gradxform.methods import BoundMethod
+from gradxform.numerics import number_rank
+from gradxform.schedules.stateful import WrappedScheduleState
 from gradxform.transforms.factored import ScaleBySM3State
 from gradxform.transforms.step_size import ScaleByDistanceOverGradientsState
 from gradxform.types import OptState, Params, SupportsTransform
 from gradxform.values import FrozenTree, Value, fields_of
-from gradxform.wrappers.average import LookaheadState, LookaheadWithSlowState
-from gradxform.wrappers.inject import InjectStatefulHyperparamsState, WrappedScheduleState, injected
+from gradxform.wrappers.inject import InjectStatefulHyperparamsState, injected
+from gradxform.wrappers.lookahead import LookaheadState, LookaheadWithSlowState
 
 
 def as_optax(tx: Transform) -> Any:
@@ -232,17 +234,11 @@ def _array(like: Any, x: Any, path: KeyPath) -> Any:
             "Was this state made for other parameters?"
         )
     if dtype == like.dtype:
-        return x if isinstance(x, jax.Array) else jnp.asarray(x)
+        return x if isinstance(x, jax.Array) else jnp.asarray(x, dtype)
     # An integer may stand for a real number, such as a learning rate of 1, but not the reverse.
-    if _rank(dtype) > _rank(like.dtype) or not _rank(dtype):
+    if number_rank(dtype) > number_rank(like.dtype) or not number_rank(dtype):
         raise TypeError(f"interop: {leaf_path(path)} has dtype {dtype}, expected {like.dtype}.")
     return jnp.asarray(x).astype(like.dtype)
-
-
-def _rank(dtype: Any) -> int:
-    """Return 3 for complex, 2 for floating and 1 for integer dtypes, 0 for all others."""
-    kinds = (jnp.complexfloating, jnp.floating, jnp.integer)
-    return next((3 - i for i, kind in enumerate(kinds) if jnp.issubdtype(dtype, kind)), 0)
 
 
 # -------------------------------------------------------------- states that are stored differently

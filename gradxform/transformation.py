@@ -110,6 +110,31 @@ class GradientTransformation(Value, _OptaxClass):
     follows: ClassVar[tuple[str, ...]] = ()
     # Whether its steps lead to a place that does not depend on where the parameters are.
     undoes_moves: ClassVar[bool] = False
+    # Whether it records where the parameters go: a chain tells it what becomes of its updates.
+    records_params: ClassVar[bool] = False
+    # Whether the parameters between some of its updates are not those of the run.
+    leaves_path: Any = False
+
+    # What `migrate_state` must know.
+    # The slots that are decaying averages, each with what is averaged: another rule's average of
+    # the same goes on in it. Sums, maxima and averages with weights of their own are not named.
+    averages_of: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # The fields of the state that count the steps of the run.
+    step_fields: ClassVar[tuple[str, ...]] = ("count",)
+    # Whether these are the steps of the transform inside, which has gone on when a wrapper begins.
+    counts_inner_steps: ClassVar[bool] = False
+    # The fields of the state that begin as the transform says, each with the attribute that says
+    # so (a value, or a dict of them): if another transform says something else, that holds.
+    set_by: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    def resumed(self, state: OptState, begun: frozenset[str]) -> OptState:
+        """Return a state that continues another transform's, with what follows from the rest.
+
+        Args:
+          state: the state, with what could be carried over.
+          begun: the fields that the other state did not have, as `init` returns them.
+        """
+        return state
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters.
@@ -296,3 +321,13 @@ def locality_of(tx: Any) -> str:
 def farthest(transforms: Sequence[Any]) -> str:
     """Return the farthest locality of several transforms; "entry" of none."""
     return max((locality_of(tx) for tx in transforms), key=LOCALITIES.index, default="entry")
+
+
+def rules_with_state(kind: str) -> list[type[GradientTransformation]]:
+    """Return the registered rules whose state has a class of that name."""
+    return [
+        rule
+        for rule in dict.fromkeys(REGISTRY.values())
+        if isinstance(rule, type) and issubclass(rule, GradientTransformation)
+        if getattr(getattr(rule, "State", None), "__name__", None) == kind
+    ]

@@ -26,6 +26,14 @@ MaskOrFn = PyTree | Callable[[Params], PyTree] | None
 ShouldSkipUpdateFunction = Callable[[Updates, Array, Params | None], tuple[Array, Any]]
 
 
+class ConditionFn(Protocol):
+    """Decides whether `conditionally_mask` or `conditionally_transform` runs its transform."""
+
+    def __call__(self, step: Array, **extra_args: Any) -> Any:
+        """Return True or False, or a boolean scalar, from the number of earlier updates."""
+        ...
+
+
 class TransformInitFn(Protocol):
     """The `init` of a transform."""
 
@@ -82,6 +90,14 @@ class _SizeMark:
     """Marks the fields of a transform that hold an integer which decides shapes."""
 
 
+class _FixedMark:
+    """Marks the arguments of a factory that are known before any run."""
+
+
+class _ZeroIsNoneMark:
+    """Marks the arguments of a factory whose 0 leaves a part out."""
+
+
 # In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` by leaf.
 Slot = Annotated[Any, _SlotMark]
 
@@ -105,6 +121,19 @@ StaticTree = Annotated[Any, _TreeMark]
 # In a transform: an integer which decides shapes, so that it is known before any run.
 Size = Annotated[int, _SizeMark]
 
+# In a factory: anything that is known before any run, or ignored. Never a hyperparameter.
+Fixed = Annotated[Any, _FixedMark]
+
+# In a factory: a number whose 0 leaves a part out, and is therefore known before any run.
+ZeroIsNone = float | Annotated[float, _ZeroIsNoneMark]
+
+
+@dataclasses.dataclass(frozen=True)
+class AliasOf:
+    """Marks the arguments of a factory that set another argument unless they are None."""
+
+    name: str
+
 
 @dataclasses.dataclass(frozen=True)
 class Range:
@@ -118,6 +147,8 @@ class Range:
 # In a transform: numbers of a range, which the value base checks. Live numbers and schedules pass.
 Decay = Annotated[float, Range("in [0, 1)", lambda x: 0 <= x < 1)]
 UnitInterval = Annotated[float, Range("in [0, 1]", lambda x: 0 <= x <= 1)]
+PositiveShare = Annotated[float, Range("in (0, 1]", lambda x: 0 < x <= 1)]
+Fraction = Annotated[float, Range("in (0, 1)", lambda x: 0 < x < 1)]
 Finite = Annotated[float, Range("finite", lambda x: True)]
 NonNegative = Annotated[float, Range("at least 0", lambda x: x >= 0)]
 NonNegativeInt = Annotated[int, Range("at least 0", lambda x: x >= 0)]
@@ -139,6 +170,28 @@ class SupportsTransform(Protocol):
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
         """Return the transformed updates and the new state."""
+        ...
+
+
+@runtime_checkable
+class StatefulSchedule(Protocol):
+    """A schedule with a state of its own, which may depend on extra arguments of the update.
+
+    Any object with these three methods is one. `inject_hyperparams` keeps its state, and hands it
+    the extra arguments that its methods name. A class under `@gradxform.value` that subclasses
+    `gradxform.Value` prints, compares and goes to configs too.
+    """
+
+    def init(self) -> Any:
+        """Return the state before the first update, a tree of arrays."""
+        ...
+
+    def update(self, state: Any, **extra_args: Any) -> Any:
+        """Return the state for the next update, like the old one."""
+        ...
+
+    def __call__(self, state: Any, **extra_args: Any) -> Any:
+        """Return the value in this state, one real number."""
         ...
 
 

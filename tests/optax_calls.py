@@ -561,6 +561,12 @@ def wrappers() -> Iterator[Call]:
         "in masked",
         lambda lib: lib.masked(lib.adamw(falling, mask=matrices), MASKS[2]),
     )
+    yield wrapped("freeze", "mask", lambda lib: lib.freeze(MASKS[1]))
+    yield wrapped(
+        "selective_transform",
+        "mask",
+        lambda lib: lib.selective_transform(lib.adam(0.1), freeze_mask=MASKS[1]),
+    )
     inner = {
         "adam": lambda lib: lib.adam(0.1),
         "sgd": lambda lib: lib.sgd(0.1),
@@ -570,6 +576,10 @@ def wrappers() -> Iterator[Call]:
         yield wrapped(
             "apply_if_finite", said, lambda lib, make=make: lib.apply_if_finite(make(lib), 3)
         )
+        for name in ("conditionally_mask", "conditionally_transform"):
+            yield wrapped(
+                name, said, lambda lib, make=make, name=name: getattr(lib, name)(make(lib), is_even)
+            )
         for k in (1, 2):
             yield wrapped(
                 "MultiSteps",
@@ -595,6 +605,8 @@ def wrappers() -> Iterator[Call]:
         "bfloat16",
         lambda lib: lib.MultiSteps(lib.adam(0.1), 2, accumulator_dtype=jnp.bfloat16),
     )
+    yield wrapped("snapshot", "norm", lambda lib: lib.snapshot("norm", optax.tree.norm))
+    yield wrapped("measure_with_ema", "the whole", lambda lib: lib.measure_with_ema(whole, 0.9))
     for reset in BOOLS:
         for said, make in inner.items():
             yield wrapped(
@@ -603,7 +615,52 @@ def wrappers() -> Iterator[Call]:
                 lambda lib, make=make, reset=reset: lib.lookahead(make(lib), 2, 0.5, reset),
                 arrays="pair",
             )
+    yield from _modified()
     yield from _injected()
+
+
+def whole(updates: Any) -> Any:
+    """Return the updates as a measurement."""
+    return updates
+
+
+def is_even(n: Any) -> Any:
+    """Return whether a step is the first, third, ...: a condition."""
+    return n % 2 == 0
+
+
+def _modified() -> Iterator[Call]:
+    """Yield what changes an optimizer's steps or its view of the parameters."""
+    for said, make in {
+        "adam": lambda lib: lib.adam(0.1),
+        "sgd, falling": lambda lib: lib.sgd(falling, momentum=0.9),
+    }.items():
+        yield wrapped("flatten", said, lambda lib, make=make: lib.flatten(make(lib)))
+        yield wrapped(
+            "mechanize", said, lambda lib, make=make: lib.mechanize(make(lib), s_init=0.1)
+        )
+        yield wrapped(
+            "split_real_and_imaginary",
+            said,
+            lambda lib, make=make: lib.split_real_and_imaginary(make(lib)),
+        )
+        for options in ({}, {"sync_period": 3, "reset_state": False}):
+            yield wrapped(
+                "sam",
+                f"{said}, {_said(options)}",
+                lambda lib, make=make, options=options: lib.sam(
+                    make(lib), lib.chain(lib.normalize(), lib.sgd(0.1)), **options
+                ),
+            )
+    yield wrapped(
+        "mechanize", "num_betas", lambda lib: lib.mechanize(lib.sgd(1.0), s_init=0.1, num_betas=2)
+    )
+    yield wrapped(
+        "sam",
+        "opaque",
+        lambda lib: lib.sam(lib.sgd(0.1), lib.adam(0.1), opaque_mode=True),
+        extra={"grad_fn": lambda params, i: jax.grad(curved)(params)},
+    )
 
 
 def ever_more(n: Any) -> Any:
@@ -668,6 +725,11 @@ def _injected() -> Iterator[Call]:
         "inject_hyperparams",
         "a tree as a mask",
         lambda lib: lib.inject_hyperparams(lib.adamw)(0.1, mask=MASKS[1]),
+    )
+    yield wrapped(
+        "inject_stateful_hyperparams",
+        "a wrapped schedule",
+        lambda lib: lib.inject_stateful_hyperparams(lib.adam)(lib.WrappedSchedule(falling)),
     )
     yield wrapped(
         "inject_hyperparams",
@@ -763,8 +825,25 @@ def contributed() -> Iterator[Call]:
         rank=[2, 128],
         **DECAY,
     )
+    yield from row(
+        "schedule_free_sgd",
+        {"warmup_steps": 2, "weight_decay": 0.1},
+        learning_rate=RATES,
+        b1=[0.9, 0.5],
+        weight_lr_power=[2.0, 0.0],
+    )
+    yield from row(
+        "schedule_free_adamw", {"warmup_steps": 2}, learning_rate=RATES, weight_decay=[0.0, 0.1]
+    )
+    yield wrapped("schedule_free", "adam", lambda lib: lib.schedule_free(lib.adam(0.1), 0.1, 0.8))
     yield from row("scale_by_madgrad", learning_rate=RATES, momentum=numbers(0.9))
     yield from row("madgrad", learning_rate=RATES, weight_decay=DECAYS)
+    yield from row("normalize")
+    yield from row(
+        "reduce_on_plateau",
+        {"factor": 0.5, "patience": 2, "cooldown": 1, "accumulation_size": 3},
+        extra=VALUE,
+    )
     yield from row(
         "momo",
         extra=VALUE,

@@ -129,7 +129,7 @@ def test_a_range_that_a_rule_does_not_say_in_words_is_added():
 
 # ---------------------------------------------------------------------------------- signatures
 
-UGLY = ("jaxlib", "Mark", "Annotated", "typing", "collections", "*args", "Range(", "gradxform")
+UGLY = ("jaxlib", "Mark", "Annotated", "typing", "collections", "*args", "Range(", "gradxform.")
 # Aliases and protocols: nobody calls them.
 TYPES = {name for name in gx.__all__ if getattr(gx, name) is getattr(gx.types, name, None)}
 
@@ -138,7 +138,7 @@ TYPES = {name for name in gx.__all__ if getattr(gx, name) is getattr(gx.types, n
 def test_signatures_can_be_read(name):
     part = getattr(gx, name)
     if callable(part):
-        text = str(inspect.signature(part))
+        text = str(inspect.signature(part)).replace("'gradxform'", "")  # a default of that text
         assert not [words for words in UGLY if words in text], text
 
 

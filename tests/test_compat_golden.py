@@ -24,7 +24,7 @@ ROWS = [
 # that holds steps holds them downhill here, uphill there.
 SLOTS = {
     "contrib.AdaMax": {"m": ("mu", 1), "v": ("nu", 1)},
-    "contrib.LARS": {"momentum": ("trace", -1), "momentum of rows": ("trace", 1)},
+    "contrib.LARS": {"momentum": ("trace", -1)},
     "contrib.Shampoo": {"gbar": ("gbar", 1)},
     "keras.Adadelta": {"accum_grad": ("e_g", 1), "accum_var": ("e_x", 1)},
     "keras.Ftrl": {"accumulator": ("accumulator", 1), "linear": ("linear", 1)},
@@ -46,10 +46,16 @@ USUAL = {
 }
 
 
+def argument(x):
+    """A recorded argument as its door takes it."""
+    if isinstance(x, dict) and "class" in x:
+        return getattr(compat.tf1, x["class"])(**x["args"])
+    return None if x == {"$": "global_step"} else x
+
+
 def door_of(row):
     family, name = row["id"].split(".")[:2]
-    args = {k: v for k, v in row["args"].items() if v != {"$": "var_list"}}
-    args = {k: None if v == {"$": "global_step"} else v for k, v in args.items()}
+    args = {k: argument(v) for k, v in row["args"].items() if v != {"$": "var_list"}}
     door = getattr(compat, {"contrib": "tf_contrib"}.get(family, family))
     return getattr(door, name)(**args)
 
@@ -93,7 +99,31 @@ def test_every_door_follows_the_recorded_original(row):
             params, state = regularize(grads, state, params, step)
         for n in params:
             np.testing.assert_allclose(params[n], data[f"params/{n}"][i], rtol=0, atol=atol)
+        if "average/w" in data:
+            averages = {n: data[f"average/{n}"][i] for n in params}
+            check_averages(gx.eval_params(state, params), averages, data)
     check_slots(row, state, data)
+    if "swapped_checkpoint/w" in data:
+        check_swapped(*gx.swap(state, params), data, atol)
+
+
+def check_averages(ours, expected, data):
+    """Compare averages, which move by as little as 1e-4 of what the parameters do."""
+    for n, average in expected.items():
+        first = data[f"average_init/{n}"]
+        # The deviation of the parameters in them, and a rounding of the averages themselves.
+        atol = 2e-3 * np.abs(average - first).max() + 2 * np.spacing(np.abs(first).max())
+        np.testing.assert_allclose(ours[n], average, rtol=0, atol=atol)
+
+
+def check_swapped(params, state, data, atol):
+    """The average stands under a variable's own name, and the variable beside it."""
+    saved = {n: data[f"swapped_checkpoint/{n}"] for n in params}
+    check_averages(params, saved, data)
+    for slot, ours in (("ExponentialMovingAverage", "average"), ("Momentum", "trace")):
+        for n, x in gx.tree.get(state, ours).items():
+            expected = data[f"swapped_checkpoint/{n}/{slot}"]
+            np.testing.assert_allclose(x, expected, rtol=1e-5, atol=atol)
 
 
 def check_slots(row, state, data):
@@ -104,8 +134,7 @@ def check_slots(row, state, data):
             if slot.startswith("Gbar_"):
                 ours, sign = gx.tree.get(state, "statistics")[name][int(slot[5:])], 1
             else:
-                rows = f"{slot} of rows"
-                field, sign = known[rows if name == "emb" and rows in known else slot]
+                field, sign = known[slot]
                 ours = gx.tree.get(state, field)[name]
             size = max(np.max(np.abs(expected)), 1e-30)
             np.testing.assert_allclose(sign * ours, expected, rtol=1e-4, atol=1e-6 * size)
@@ -122,7 +151,7 @@ def check_slots(row, state, data):
 
 def test_every_slot_is_compared():
     """No trace without parameters to follow, and no unknown slot."""
-    assert len(ROWS) >= 74
+    assert len(ROWS) >= 80
     for row in ROWS:
         with np.load(row["npz"]) as data:
             assert np.abs(data["params/w"] - data["init/w"]).max() > 100 * row["atol"]

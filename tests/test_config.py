@@ -17,10 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import gradxform as gx
+from gradxform.experimental import averages, moments, process
 from gradxform.registry import REGISTRY
 from gradxform.values import call_name
 from tests.catalogue import CASES
 from tests.catalogue.distributed import alone
+from tests.catalogue.spikes import length_as_loss
 
 # ---------------------------------------------------------------------- what others may register
 
@@ -74,7 +76,10 @@ class unregistered_mask(gx.Mask):
 
 
 THEIRS = vars(gx) | {"shout": shout, "only_scalars": only_scalars, "sawtooth": sawtooth}
-THEIRS |= {"halved": halved, "quiet": quiet, "alone": alone} | vars(gx.distributed)
+THEIRS |= {"halved": halved, "quiet": quiet, "alone": alone, "length_as_loss": length_as_loss}
+THEIRS |= vars(gx.distributed)
+THEIRS |= vars(gx.projections)
+THEIRS |= vars(averages) | vars(moments) | vars(process)
 
 # --------------------------------------------------------------------------------- round trips
 

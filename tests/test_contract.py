@@ -65,6 +65,7 @@ UNSEEN = {
     "hutchinson_estimator_diag_hessian": "its locality depends on the loss",
     "scale_by_sophia": "its locality depends on the loss",
     "add_noise": "it counts leaves and reads none",
+    "add_truncated_noise": "it counts leaves and reads none",
     "scale_by_adam_catching_up": "all rows have the same age where gradients are dense",
     "differentially_private_aggregate": "it is tested on one leaf",
     "scale_by_shape": "it reads the shape of an array and none of its entries",

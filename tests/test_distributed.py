@@ -581,7 +581,7 @@ def test_the_parameters_to_evaluate_are_found_in_any_chain():
     params = {"w": jnp.ones(3)}
     state = gx.chain(gx.clip(1.0), gd.diloco(SGD, "replica")).init(params)
     np.testing.assert_array_equal(gd.eval_params(state)["w"], params["w"])
-    with pytest.raises(ValueError, match="one center or anchor"):
+    with pytest.raises(ValueError, match="a center or an anchor"):
         gd.eval_params(gx.adam(0.1).init(params))
 
 

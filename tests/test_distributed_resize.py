@@ -94,6 +94,15 @@ def test_copies_of_parameters_are_resized_like_the_parameters(way):
     assert not slow["slow"].any() and not fast.x0["slow"].any()
 
 
+@pytest.mark.parametrize("of", [gx.moving_average, gx.power_moving_average])
+def test_averages_are_resized_like_the_parameters(of):
+    params = {"w": jnp.arange(12.0).reshape(4, 3)}
+    state = jax.vmap(of(gx.sgd(0.1, 0.9)).init)(params)
+    new = resize_replicas({"p": params, "s": state}, 2)
+    for average in jax.tree.leaves([getattr(new["s"], k, ()) for k in ("average", "averages")]):
+        np.testing.assert_array_equal(average, new["p"]["w"])
+
+
 def test_reset_takes_slots_from_a_fresh_state():
     old, fresh = tree(), tree(1)
     fresh = jax.tree.map(lambda x: x[0] if np.ndim(x) else x, fresh)

@@ -96,6 +96,8 @@ INNER = {
     "accumulating": gx.MultiSteps(CLIPPED, 2),
     "guarded": gx.apply_if_finite(CLIPPED, 3),
     "lookahead": gx.lookahead(gx.adam(1e-2), 2, 0.5),
+    "averaged": gx.moving_average(CLIPPED, 0.5, "count"),
+    "schedule-free": gx.schedule_free_sgd(1e-2),
     "optax": optax.adamw(1e-2),
     "by rows": gx.chain(gx.centralize(), gx.scale_by_rowwise_rss(), gx.scale(-0.1)),
 }

@@ -48,6 +48,7 @@ NOT_NUMERIC = {
     "test_distributed_digits.py": "it starts processes, which train for long",
     "test_distributed_processes.py": "it starts processes",
     "test_examples.py": "it trains",
+    "test_finetune.py": "it trains",
     "test_host_processes.py": "it starts processes",
     "test_train_digits.py": "it trains",
 }

@@ -91,7 +91,8 @@ def assert_close(a, b, tolerance):
 
 
 # Their updates are differences of parameters, or products of matrices: sums in another order.
-COARSE = {"lookahead", "scale_by_cocob", "cocob", "scale_by_muon", "muon"}
+COARSE = {"lookahead", "scale_by_cocob", "cocob", "scale_by_muon", "muon", "mechanize", "sam"}
+COARSE |= {"schedule_free", "schedule_free_adamw", "schedule_free_sgd"}
 
 
 def tolerance_of(call):
@@ -124,7 +125,15 @@ def packs(state):
 
 
 # In Optax these compare the classes of a state before and after, as masks do those of holes.
-COMPARING = {"MultiSteps", "apply_if_finite", "sophia"}
+COMPARING = {
+    "MultiSteps",
+    "apply_if_finite",
+    "conditionally_mask",
+    "conditionally_transform",
+    "reduce_on_plateau",
+    "sam",
+    "sophia",
+}
 
 
 def takes_our_classes(call, state):

@@ -158,7 +158,8 @@ def test_a_contributed_name_has_the_arguments_of_optax(name):
     assert ours is getattr(gx, name)
     if hasattr(theirs, "_fields"):
         # Dimension numbers are values here: they have fields too.
-        fields = getattr(ours, "_fields", None) or tuple(ours.__dataclass_fields__)
+        named = hasattr(ours, "_fields")
+        fields = ours._fields if named else tuple(ours.__dataclass_fields__)
         assert fields == theirs._fields and ours.__name__ == theirs.__name__
         return
     changed = CHANGED.get(name, set())

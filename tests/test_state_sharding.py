@@ -125,6 +125,12 @@ def test_slots_of_other_shapes_are_sharded_by_what_they_share():
     assert memory["emb"] == P(None, "x", "y") and memory["s"] == P()
 
 
+def test_one_vector_for_all_parameters_is_replicated():
+    for tx in (gx.flatten(gx.adam(0.1)), gx.masked(gx.flatten(gx.adam(0.1)), MATRICES)):
+        places = state_sharding(tx, PARAMS, SPECS)
+        assert all(place == P() for place in jax.tree.leaves(places, is_leaf=is_spec))
+
+
 def test_an_init_that_reads_its_parameters_is_accepted():
     tx = gx.GradientTransformation(
         lambda params: {"m": {k: jnp.zeros_like(params[k]) for k in ("emb", "b")}},

@@ -25,11 +25,11 @@ from gradxform.transforms.noise import add_noise
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.tree import state
 from gradxform.types import MaskedNode, Slot
-from gradxform.wrappers.accumulate import MultiSteps
-from gradxform.wrappers.average import LookaheadParams, lookahead
 from gradxform.wrappers.compose import chain, named_chain
 from gradxform.wrappers.guard import apply_if_finite, skip_not_finite
 from gradxform.wrappers.inject import inject_hyperparams
+from gradxform.wrappers.lookahead import LookaheadParams, lookahead
+from gradxform.wrappers.multi_steps import MultiSteps
 from gradxform.wrappers.select import masked, partition
 
 pytestmark = pytest.mark.numeric

@@ -9,6 +9,7 @@ argument `step` of `update`, the number of earlier steps, or else counts the upd
 
 from gradxform.compat import (
     keras as keras,
+    keras3 as keras3,
     returnn as returnn,
     tf1 as tf1,
     tf_contrib as tf_contrib,

@@ -1,13 +1,15 @@
 """Helpers of the factories: required arguments, the originals' checks, parts that read the step."""
 
+import inspect
 import math
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gradxform import masks
-from gradxform.errors import shown
+from gradxform.called import number_or_called
+from gradxform.errors import did_you_mean, shown
 from gradxform.schedules.base import Schedule
 from gradxform.schedules.basic import constant_schedule
 from gradxform.schedules.join import join_schedules
@@ -50,6 +52,7 @@ def above_zero(factory: str, **arguments: Any) -> None:
 
 def descend(learning_rate: Any) -> Any:
     """Return the part that multiplies by the negative learning rate; a schedule reads the step."""
+    learning_rate = number_or_called(learning_rate)
     return by_step(scale_by_learning_rate(learning_rate), learning_rate)
 
 
@@ -115,3 +118,22 @@ def piecewise(factory: str, boundaries: Any, values: Any) -> Schedule:
     # The next value starts at the first whole step after a boundary.
     starts = [math.floor(b) + 1 for b in boundaries]
     return join_schedules(tuple(constant_schedule(v) for v in values), tuple(starts))
+
+
+def with_suffix(module: str, factories: Mapping[str, Any], name: str) -> Any:
+    """Return the factory of a class by its full name, such as `AdamOptimizer`.
+
+    Args:
+      module: the name of the module, for messages.
+      factories: what the module holds, by name.
+      name: the name that the module does not hold.
+
+    Raises:
+      AttributeError: if the module does not have such a class.
+    """
+    short = name.removesuffix("Optimizer")
+    if short != name and short[:1].isupper() and inspect.isfunction(factories.get(short)):
+        return factories[short]
+    raise AttributeError(
+        f"module {module!r} has no attribute {name!r}.{did_you_mean(name, factories)}"
+    )

@@ -3,22 +3,26 @@
 `name` is accepted and ignored. A learning rate may be a schedule of this module or any function of
 the step. Row-sparse gradients move only the rows that they touch, and change only the slots of
 these rows, unless an optimizer says otherwise; clipping uses the norms of the slices, before those
-of one row are summed.
+of one row are summed. Every optimizer counts its updates, as Keras's `iterations`.
 """
 
 from typing import Any
 
-from gradxform.compat.arguments import by_step, descend, piecewise, with_semantics
-from gradxform.compat.keras_common import epsilon_of, keras_optimizer
-from gradxform.errors import shown
-from gradxform.schedules.basic import polynomial_schedule
-from gradxform.schedules.decay import (
-    cosine_decay_restarts,
-    cosine_decay_schedule,
-    exponential_decay,
-    inverse_time_decay,
-    linear_cosine_decay,
+from gradxform.called import Called
+from gradxform.compat import keras_configs as _configs, keras_schedules
+from gradxform.compat.arguments import by_step, descend, with_semantics
+from gradxform.compat.keras_common import epsilon_of, is_present, keras_optimizer
+from gradxform.compat.keras_schedules import (
+    CosineDecay as CosineDecay,
+    CosineDecayRestarts as CosineDecayRestarts,
+    ExponentialDecay as ExponentialDecay,
+    InverseTimeDecay as InverseTimeDecay,
+    LinearCosineDecay as LinearCosineDecay,
+    PiecewiseConstantDecay as PiecewiseConstantDecay,
+    PolynomialDecay as PolynomialDecay,
 )
+from gradxform.compat.keras_weights import get_weights as get_weights, set_weights as set_weights
+from gradxform.errors import shown
 from gradxform.transforms.adam import scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import (
@@ -27,12 +31,15 @@ from gradxform.transforms.adaptive import (
     scale_by_rss,
     scale_by_stddev,
 )
+from gradxform.transforms.counts import count_updates
 from gradxform.transforms.densify import densify
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.proximal import step_by_ftrl
 from gradxform.transforms.tf_adam import scale_by_tf_adam
-from gradxform.types import ScalarOrSchedule, Schedule
+from gradxform.types import ScalarOrSchedule, ZeroIsNone
 from gradxform.wrappers.compose import chain
+
+schedules = keras_schedules
 
 
 def _check_momentum(name: str, momentum: Any) -> None:
@@ -40,10 +47,15 @@ def _check_momentum(name: str, momentum: Any) -> None:
         raise ValueError(f"{name}: momentum must be in [0, 1], got {momentum!r}.")
 
 
+def _counting(learning_rate: Any) -> list[Any]:
+    """Return the part that counts `iterations`, where nothing else does; a schedule counts."""
+    return [] if callable(learning_rate) else [count_updates()]
+
+
 @keras_optimizer
 def SGD(
     learning_rate: ScalarOrSchedule = 0.01,
-    momentum: float = 0.0,
+    momentum: ZeroIsNone = 0.0,
     nesterov: bool = False,
     name: Any = "SGD",
 ) -> chain:
@@ -52,15 +64,17 @@ def SGD(
     Reference: `tf.keras.optimizers.SGD`.
     """
     _check_momentum("SGD", momentum)
-    rate = descend(learning_rate)
-    return chain(rate, trace(momentum, nesterov)) if momentum else chain(rate)
+    parts = [descend(learning_rate)]
+    if is_present(momentum):
+        parts += [trace(momentum, nesterov)]
+    return chain(*parts, *_counting(learning_rate))
 
 
 @keras_optimizer
 def RMSprop(
     learning_rate: ScalarOrSchedule = 0.001,
     rho: float = 0.9,
-    momentum: float = 0.0,
+    momentum: ZeroIsNone = 0.0,
     epsilon: float | None = 1e-7,
     centered: bool = False,
     name: Any = "RMSprop",
@@ -75,10 +89,11 @@ def RMSprop(
     """
     _check_momentum("RMSprop", momentum)
     scale_by = scale_by_stddev if centered else scale_by_rms
-    rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=bool(momentum))
-    if not momentum:
-        return with_semantics("slots", rule, descend(learning_rate))
-    return chain(rule, descend(learning_rate), trace(momentum))
+    rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=is_present(momentum))
+    if not is_present(momentum):
+        parts = with_semantics("slots", rule, descend(learning_rate)).transforms
+        return chain(*parts, *_counting(learning_rate))
+    return chain(rule, descend(learning_rate), trace(momentum), *_counting(learning_rate))
 
 
 @keras_optimizer
@@ -93,7 +108,7 @@ def Adagrad(
     Reference: `tf.keras.optimizers.Adagrad`.
     """
     rule = scale_by_rss(initial_accumulator_value, epsilon_of(epsilon), eps_in_sqrt=False)
-    return chain(rule, descend(learning_rate))
+    return chain(rule, descend(learning_rate), *_counting(learning_rate))
 
 
 @keras_optimizer
@@ -107,7 +122,8 @@ def Adadelta(
 
     Reference: `tf.keras.optimizers.Adadelta`.
     """
-    return chain(scale_by_adadelta(rho, epsilon_of(epsilon)), descend(learning_rate))
+    rule = scale_by_adadelta(rho, epsilon_of(epsilon))
+    return chain(rule, descend(learning_rate), *_counting(learning_rate))
 
 
 @keras_optimizer
@@ -167,7 +183,7 @@ def Nadam(
 
     Reference: `tf.keras.optimizers.Nadam`.
     """
-    if callable(learning_rate):
+    if callable(learning_rate) and not isinstance(learning_rate, Called):
         raise ValueError(
             f"Nadam: learning_rate must be a number, got {shown(learning_rate)}; Keras's Nadam "
             "does not take schedules."
@@ -203,80 +219,56 @@ def Ftrl(
     return chain(by_step(rule, learning_rate))
 
 
-# ------------------------------------------------------------------------------------- schedules
+# ------------------------------------------------------------------------- identifiers and configs
+
+_DOORS = _configs.doors_of((SGD, RMSprop, Adagrad, Adadelta, Adam, Adamax, Nadam, Ftrl))
 
 
-def ExponentialDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    decay_rate: float,
-    staircase: bool = False,
-    name: Any = None,
-) -> Schedule:
-    """Return `exponential_decay`: initial_learning_rate decay_rate^(n / decay_steps)."""
-    return exponential_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
+def get(identifier: Any, custom_objects: dict[str, Any] | None = None) -> Any:
+    """Return the optimizer of a name or a config of Keras; a transform is returned as it is.
 
-
-def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Schedule:
-    """Return values[i] up to and including step boundaries[i]: `join_schedules` of constants.
+    Args:
+      identifier: a name in any case, such as "adam"; a config, see `deserialize`; or a transform.
+      custom_objects: as in `deserialize`.
 
     Raises:
-      ValueError: unless there is one more value than boundaries.
+      ValueError: for anything else, None and classes included, and for an unknown name.
     """
-    return piecewise("PiecewiseConstantDecay", boundaries, values)
+    return _configs.get(_DOORS, identifier, custom_objects)
 
 
-def PolynomialDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    end_learning_rate: float = 0.0001,
-    power: float = 1.0,
-    cycle: bool = False,
-    name: Any = None,
-) -> Schedule:
-    """Return `polynomial_schedule` to end_learning_rate in decay_steps."""
-    return polynomial_schedule(
-        initial_learning_rate, end_learning_rate, power, decay_steps, cycle=cycle
-    )
+def deserialize(config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Any:
+    """Return the optimizer that Keras's plain data describes.
+
+    A config with an argument or module that came with Keras 2.11 is of `compat.keras3`, any other
+    of this module. Nothing is imported.
+
+    Args:
+      config: a dict with class_name and config, as `keras.optimizers.serialize` writes it in
+        TensorFlow 2.8, Keras 2.11 to 2.15, and Keras 3.
+      custom_objects: factories of your own optimizers and schedules, by the names of their classes.
+
+    Raises:
+      KeyError: if the class_name is missing.
+      ValueError, TypeError: for an unknown class or argument, or a wrong number, with its place.
+    """
+    return _configs.deserialize(_DOORS, config, custom_objects)
 
 
-def InverseTimeDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    decay_rate: float,
-    staircase: bool = False,
-    name: Any = None,
-) -> Schedule:
-    """Return `inverse_time_decay`: initial_learning_rate / (1 + decay_rate n / decay_steps)."""
-    return inverse_time_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
+def serialize(tx: Any, name: str | None = None, *, version: int | None = None) -> dict[str, Any]:
+    """Return an optimizer as Keras's plain data.
 
+    The arguments are read off its parts: it may be what a factory of this module or of
+    `compat.keras3` has returned, or any equal transform.
 
-def CosineDecay(
-    initial_learning_rate: float, decay_steps: int, alpha: float = 0.0, name: Any = None
-) -> Schedule:
-    """Return `cosine_decay_schedule`, down to alpha initial_learning_rate."""
-    return cosine_decay_schedule(initial_learning_rate, decay_steps, alpha)
+    Args:
+      tx: the optimizer.
+      name: the name in the config. Defaults to Keras's own for the class.
+      version: 2 for the form of TensorFlow 2.8, 3 for that of Keras 3. Defaults to the first that
+        has this optimizer.
 
-
-def CosineDecayRestarts(
-    initial_learning_rate: float,
-    first_decay_steps: int,
-    t_mul: float = 2.0,
-    m_mul: float = 1.0,
-    alpha: float = 0.0,
-    name: Any = None,
-) -> Schedule:
-    """Return `cosine_decay_restarts`."""
-    return cosine_decay_restarts(initial_learning_rate, first_decay_steps, t_mul, m_mul, alpha)
-
-
-def LinearCosineDecay(
-    initial_learning_rate: float,
-    decay_steps: int,
-    num_periods: float = 0.5,
-    alpha: float = 0.0,
-    beta: float = 0.001,
-    name: Any = None,
-) -> Schedule:
-    """Return `linear_cosine_decay`, of `tf.keras.experimental`."""
-    return linear_cosine_decay(initial_learning_rate, decay_steps, num_periods, alpha, beta)
+    Raises:
+      ValueError: if no optimizer of Keras has these parts; `to_config` writes any transform.
+      TypeError: if `tx` is not an optimizer.
+    """
+    return _configs.serialize(_DOORS, tx, name, version)

@@ -5,54 +5,79 @@ replicas take turns in order. Arguments for sessions, hooks, variables, locks an
 and ignored, and so are the numbers of workers.
 """
 
+import inspect
 from typing import Any
 
 from gradxform.distributed.elastic import agn, elastic_average
 from gradxform.distributed.model_average import model_average
 from gradxform.distributed.stale import drop_stale
 from gradxform.distributed.synchronous import sync_replicas, tower
-from gradxform.errors import name_of, shown
+from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.types import Choice, Fixed, Size
 from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.wrappers.average import moving_average
+
+# TensorFlow's `Reduction`; its fifth value is "none".
+_REDUCTIONS = (
+    "weighted_sum",
+    "weighted_sum_over_batch_size",
+    "weighted_mean",
+    "weighted_sum_by_nonzero_weights",
+)
 
 
 def SyncReplicas(
     opt: Any,
-    replicas_to_aggregate: int,
-    total_num_replicas: int | None = None,
-    variable_averages: Any = None,
+    replicas_to_aggregate: Size,
+    total_num_replicas: Fixed = None,
+    variable_averages: Fixed = None,
     variables_to_average: Any = None,
     use_locking: Any = False,
     name: Any = "sync_replicas",
     *,
     axis: str = "replica",
-    num_worker: int | None = None,
-    num_tokens: int = 0,
+    num_worker: Fixed = None,
+    num_tokens: Fixed = 0,
 ) -> sync_replicas:
     """Aggregate gradients before a step: `sync_replicas`.
+
+    With variable_averages the optimizer is in `moving_average`, whose decay they are: a number in
+    the place of the original's `ExponentialMovingAverage`. It averages all variables, after each
+    step: variables_to_average must be None.
 
     It has no tokens: to drop the gradient of a replica, as the original would, pass the extra
     argument `contribute` or `grad_step` to `update`. num_tokens must be 0, with which no gradient
     is dropped; the original's default drops some of the first.
 
     Raises:
-      ValueError: if variable_averages are given, or num_tokens is not 0.
+      ValueError: if num_tokens is not 0, or variables_to_average are given.
+      TypeError: if variable_averages is not a number.
 
     Reference: `tf.train.SyncReplicasOptimizer`.
     """
-    if variable_averages is not None:
+    if variables_to_average is not None:
         raise ValueError(
-            "SyncReplicas: variable_averages is not supported; average the parameters after the "
-            "step with incremental_update."
+            "SyncReplicas: variables_to_average must be None, got "
+            f"{shown(variables_to_average)}; all variables are averaged."
+        )
+    if variable_averages is not None and (
+        isinstance(variable_averages, bool) or not isinstance(variable_averages, int | float)
+    ):
+        raise TypeError(
+            "SyncReplicas: variable_averages must be the decay of the averages, a number, or None, "
+            f"got {shown(variable_averages)}."
         )
     if num_tokens:
         raise ValueError(f"SyncReplicas: num_tokens must be 0, got {num_tokens!r}.")
+    if variable_averages is not None:  # inside, so that it averages once for each step
+        opt = moving_average(opt, float(variable_averages))
     return sync_replicas(opt, axis, replicas_to_aggregate=replicas_to_aggregate)
 
 
 def ModelAverage(
     opt: Any,
-    num_worker: int | None = None,
+    num_worker: Fixed = None,
     is_chief: Any = None,
     ma_custom_getter: Any = None,
     interval_steps: int = 100,
@@ -70,7 +95,7 @@ def ModelAverage(
 
 def ElasticAverage(
     opt: Any,
-    num_worker: int | None = None,
+    num_worker: Fixed = None,
     ea_custom_getter: Any = None,
     communication_period: int = 10,
     moving_rate: float | None = None,
@@ -105,7 +130,7 @@ def ElasticAverage(
 
 def AGN(
     optimizer: Any = None,
-    num_worker: int | None = None,
+    num_worker: Fixed = None,
     custom_getter: Any = None,
     communication_period: int = 10,
     use_locking: Any = True,
@@ -139,18 +164,26 @@ def DropStaleGradient(
 
 def Tower(
     opt: Any,
-    loss_reduction: str = "weighted_sum_by_nonzero_weights",
-    towers: int | None = None,
+    loss_reduction: Choice = "weighted_sum_by_nonzero_weights",
+    towers: Fixed = None,
     *,
     axis: str = "replica",
 ) -> tower:
     """Step on the towers' gradients together: `tower`.
 
     The gradients must be those of each tower's own loss, not divided by the number of towers. The
-    step uses their mean, or their sum if loss_reduction is "weighted_sum".
+    step uses their mean, or their sum if loss_reduction is "weighted_sum". `opt` may be a function
+    without arguments that returns the optimizer, too, as for the original.
+
+    Args:
+      opt: an optimizer, or a function without arguments that returns one.
+      loss_reduction: one of the values of TensorFlow's `Reduction`: "weighted_sum",
+        "weighted_sum_over_batch_size", "weighted_mean", "weighted_sum_by_nonzero_weights".
+      towers: ignored; `axis` has their number.
+      axis: the axis of towers. Keyword-only.
 
     Raises:
-      ValueError: for loss_reduction "none".
+      ValueError: for another loss_reduction, "none" included.
 
     Reference: `tf.contrib.estimator.TowerOptimizer` and `replicate_model_fn`.
     """
@@ -158,6 +191,20 @@ def Tower(
         raise ValueError(
             "Tower: with loss_reduction 'none' there is no single loss; reduce it first."
         )
+    if loss_reduction not in _REDUCTIONS:
+        raise ValueError(
+            f"Tower: loss_reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, got "
+            f"{shown(loss_reduction)}.{did_you_mean(loss_reduction, _REDUCTIONS)}"
+        )
+    if inspect.isroutine(opt):
+        try:
+            inspect.signature(opt).bind()
+        except TypeError as error:
+            raise TypeError(
+                f"Tower: opt must be an optimizer or a function without arguments, got "
+                f"{shown(opt)}: {error}."
+            ) from None
+        opt = opt()
     return tower(opt, axis, reduction="sum" if loss_reduction == "weighted_sum" else "mean")
 
 

@@ -7,6 +7,7 @@ and change only the slots of these rows, unless an optimizer says otherwise.
 
 from typing import Any
 
+from gradxform.called import number_or_called
 from gradxform.compat.arguments import (
     REQUIRED,
     above_zero,
@@ -16,8 +17,13 @@ from gradxform.compat.arguments import (
     not_below_zero,
     piecewise,
     require,
+    with_suffix,
 )
 from gradxform.compat.replicas import SyncReplicas as SyncReplicas
+from gradxform.compat.tf1_checkpoints import (
+    from_checkpoint as from_checkpoint,
+    to_checkpoint as to_checkpoint,
+)
 from gradxform.schedules.basic import polynomial_schedule
 from gradxform.schedules.decay import (
     cosine_decay_restarts as _cosine_decay_restarts,
@@ -42,7 +48,7 @@ from gradxform.transforms.proximal import (
     step_by_proximal_gradient,
 )
 from gradxform.transforms.tf_adam import scale_by_tf_adam
-from gradxform.types import ScalarOrSchedule, Schedule
+from gradxform.types import Fixed, ScalarOrSchedule, Schedule
 from gradxform.wrappers.compose import chain
 
 # ------------------------------------------------------------------------------------ optimizers
@@ -105,7 +111,7 @@ def Adadelta(
 
 def AdagradDA(
     learning_rate: ScalarOrSchedule,
-    global_step: Any = None,
+    global_step: Fixed = None,
     initial_gradient_squared_accumulator_value: float = 0.1,
     l1_regularization_strength: float = 0.0,
     l2_regularization_strength: float = 0.0,
@@ -138,7 +144,7 @@ def AdagradDA(
         l2_regularization_strength=l2_regularization_strength,
     )
     rule = step_by_dual_averaging(
-        learning_rate,
+        number_or_called(learning_rate),
         initial_gradient_squared_accumulator_value,
         l1_regularization_strength,
         l2_regularization_strength,
@@ -204,7 +210,7 @@ def Ftrl(
     Reference: `tf.train.FtrlOptimizer`.
     """
     rule = step_by_ftrl(
-        learning_rate,
+        number_or_called(learning_rate),
         learning_rate_power,
         initial_accumulator_value,
         l1_regularization_strength,
@@ -231,7 +237,7 @@ def ProximalAdagrad(
     Reference: `tf.train.ProximalAdagradOptimizer`.
     """
     rule = step_by_proximal_adagrad(
-        learning_rate,
+        number_or_called(learning_rate),
         initial_accumulator_value,
         l1_regularization_strength,
         l2_regularization_strength,
@@ -254,7 +260,7 @@ def ProximalGradientDescent(
     Reference: `tf.train.ProximalGradientDescentOptimizer`.
     """
     rule = step_by_proximal_gradient(
-        learning_rate, l1_regularization_strength, l2_regularization_strength
+        number_or_called(learning_rate), l1_regularization_strength, l2_regularization_strength
     )
     return chain(by_step(rule, learning_rate))
 
@@ -270,7 +276,7 @@ def _by_decay_rate(schedule: Any, formula: str):  # noqa: ANN202, the inferred t
 
     def factory(
         learning_rate: float,
-        global_step: Any = None,
+        global_step: Fixed = None,
         decay_steps: Any = REQUIRED,
         decay_rate: Any = REQUIRED,
         staircase: bool = False,
@@ -295,7 +301,7 @@ inverse_time_decay = _by_decay_rate(
 
 def polynomial_decay(
     learning_rate: float,
-    global_step: Any = None,
+    global_step: Fixed = None,
     decay_steps: Any = REQUIRED,
     end_learning_rate: float = 0.0001,
     power: float = 1.0,
@@ -324,7 +330,7 @@ piecewise_constant_decay = piecewise_constant  # TensorFlow has both names
 
 def cosine_decay(
     learning_rate: float,
-    global_step: Any = None,
+    global_step: Fixed = None,
     decay_steps: Any = REQUIRED,
     alpha: float = 0.0,
     name: Any = None,
@@ -336,7 +342,7 @@ def cosine_decay(
 
 def cosine_decay_restarts(
     learning_rate: float,
-    global_step: Any = None,
+    global_step: Fixed = None,
     first_decay_steps: Any = REQUIRED,
     t_mul: float = 2.0,
     m_mul: float = 1.0,
@@ -350,7 +356,7 @@ def cosine_decay_restarts(
 
 def linear_cosine_decay(
     learning_rate: float,
-    global_step: Any = None,
+    global_step: Fixed = None,
     decay_steps: Any = REQUIRED,
     num_periods: float = 0.5,
     alpha: float = 0.0,
@@ -360,3 +366,7 @@ def linear_cosine_decay(
     """Return `linear_cosine_decay`."""
     require("linear_cosine_decay", decay_steps=decay_steps)
     return _linear_cosine_decay(learning_rate, decay_steps, num_periods, alpha, beta)
+
+
+def __getattr__(name: str) -> Any:  # the names of the classes in full: AdamOptimizer
+    return with_suffix(__name__, globals(), name)

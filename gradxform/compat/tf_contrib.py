@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from gradxform.called import number_or_called
 from gradxform.compat.arguments import (
     above_zero,
     at_global_step,
@@ -18,6 +19,7 @@ from gradxform.compat.arguments import (
     named,
     not_below_zero,
     with_semantics,
+    with_suffix,
 )
 from gradxform.compat.replicas import (
     AGN as AGN,
@@ -27,20 +29,35 @@ from gradxform.compat.replicas import (
     Tower as Tower,
 )
 from gradxform.compat.tf1 import Adam
+from gradxform.compat.tf_contrib_decay import (
+    ExtendWD_Adagrad as ExtendWD_Adagrad,
+    ExtendWD_Adam as ExtendWD_Adam,
+    ExtendWD_Ftrl as ExtendWD_Ftrl,
+    ExtendWD_GradientDescent as ExtendWD_GradientDescent,
+    ExtendWD_Momentum as ExtendWD_Momentum,
+    ExtendWD_RMSProp as ExtendWD_RMSProp,
+    VariableClipping as VariableClipping,
+    extend_with_decoupled_weight_decay as extend_with_decoupled_weight_decay,
+)
+from gradxform.compat.tf_contrib_sign_decay import (
+    get_cosine_decay_fn as get_cosine_decay_fn,
+    get_linear_decay_fn as get_linear_decay_fn,
+    get_restart_decay_fn as get_restart_decay_fn,
+)
+from gradxform.compat.tf_contrib_wrappers import MovingAverage as MovingAverage
 from gradxform.interop import set_to_zero
 from gradxform.masks import path_matches
 from gradxform.optimizers.layerwise import lars
-from gradxform.schedules.periodic import cosine_sign_decay, linear_sign_decay, restart_sign_decay
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import scale_by_rss
 from gradxform.transforms.agreement import scale_by_add_sign, scale_by_power_sign
 from gradxform.transforms.densify import densify
 from gradxform.transforms.ggt import scale_by_ggt
 from gradxform.transforms.momentum import trace
-from gradxform.transforms.scaling import add_decayed_weights
+from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.transforms.shampoo import step_by_shampoo
 from gradxform.transforms.tf_adam import scale_by_tf_adam
-from gradxform.types import ScalarOrSchedule, Schedule
+from gradxform.types import Fixed, ScalarOrSchedule, Schedule, Size, ZeroIsNone
 from gradxform.wrappers.compose import chain, sum_of
 from gradxform.wrappers.sparse import only_dense, only_rows
 
@@ -61,7 +78,7 @@ def AdaMax(
 
 
 def AdamGS(
-    global_step: Any = 0,
+    global_step: Fixed = 0,
     learning_rate: ScalarOrSchedule = 0.001,
     beta1: float = 0.9,
     beta2: float = 0.999,
@@ -102,7 +119,7 @@ def LazyAdam(
 
 
 def LazyAdamGS(
-    global_step: Any = 0,
+    global_step: Fixed = 0,
     learning_rate: ScalarOrSchedule = 0.001,
     beta1: float = 0.9,
     beta2: float = 0.999,
@@ -223,7 +240,7 @@ def GGT(
     beta1: float = 0.9,
     use_locking: Any = False,
     name: Any = "GGT",
-    window: int = 10,
+    window: Size = 10,
     eps: float = 1e-4,
     svd_eps: float = 1e-6,
     sigma_eps: float = 1e-2,
@@ -263,7 +280,7 @@ def LARS(
     if skip_list:
         mask = ~path_matches("|".join(map(re.escape, skip_list)), optional=True)
     parts = lars(
-        learning_rate,
+        number_or_called(learning_rate),
         weight_decay,
         mask,
         eeta,
@@ -275,7 +292,12 @@ def LARS(
     )
     ratio, _, momentum_part = parts.transforms
     rate = descend(learning_rate)
-    return chain(only_dense(chain(ratio, rate)), momentum_part, only_rows(rate))
+    # The buffer holds the originals' momentum with the other sign, of rows without the rate too.
+    along = scale_by_learning_rate(number_or_called(learning_rate), flip_sign=False)
+    along_rows = by_step(along, learning_rate)
+    return chain(
+        only_dense(chain(ratio, rate)), only_rows(scale(-1.0)), momentum_part, only_rows(along_rows)
+    )
 
 
 def Nadam(
@@ -317,15 +339,15 @@ def RegAdagrad(
 
 
 def Shampoo(
-    global_step: Any = 0,
-    max_matrix_size: int = 768,
-    gbar_decay: Any = 0.0,
+    global_step: Fixed = 0,
+    max_matrix_size: Size = 768,
+    gbar_decay: Any | ZeroIsNone = 0.0,
     gbar_weight: Any = 1.0,
     mat_gbar_decay: Any = 1.0,
     mat_gbar_weight: Any = 1.0,
     learning_rate: Any = 1.0,
-    svd_interval: Any = 1,
-    precond_update_interval: Any = 1,
+    svd_interval: Fixed = 1,
+    precond_update_interval: Fixed = 1,
     epsilon: float = 1e-4,
     alpha: Any = 0.5,
     use_iterative_root: bool = False,
@@ -347,7 +369,7 @@ def Shampoo(
     Reference: `tf.contrib.opt.ShampooOptimizer`.
     """
     rule = step_by_shampoo(
-        learning_rate=learning_rate,
+        learning_rate=number_or_called(learning_rate),
         max_matrix_size=max_matrix_size,
         gbar_decay=gbar_decay,
         gbar_weight=gbar_weight,
@@ -362,23 +384,5 @@ def Shampoo(
     return chain(at_global_step("Shampoo", rule, global_step))
 
 
-# ----------------------------------------------------------------------------------- sign decays
-
-
-def get_linear_decay_fn(decay_steps: int) -> Schedule:
-    """Return `linear_sign_decay`: max(0, 1 - n / decay_steps)."""
-    return linear_sign_decay(decay_steps)
-
-
-def get_cosine_decay_fn(
-    decay_steps: int, num_periods: float = 0.5, zero_after: float | None = None
-) -> Schedule:
-    """Return `cosine_sign_decay`: (1 + cos(2 pi num_periods n / decay_steps)) / 2."""
-    return cosine_sign_decay(decay_steps, num_periods, zero_after)
-
-
-def get_restart_decay_fn(
-    decay_steps: int, num_periods: float = 1, zero_after: float | None = None
-) -> Schedule:
-    """Return `restart_sign_decay`: num_periods half cosines, each from 1 to 0."""
-    return restart_sign_decay(decay_steps, num_periods, zero_after)
+def __getattr__(name: str) -> Any:  # the names of the classes in full: AdamOptimizer
+    return with_suffix(__name__, globals(), name)

@@ -84,6 +84,14 @@ class ElasticAverageState(NamedTuple):
     center: Slot  # the center c, at least float32; the same on all replicas
     local_center: Slot  # the center l that this replica saw last, at least float32
 
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the center."""
+        return {"center": self.center}
+
+    def exchanged(self, name: str, params: Params) -> "ElasticAverageState":
+        """Return the state with `params` as the center."""
+        return self._replace(center=copied(params))
+
 
 @transform
 class elastic_average(Exchanging):
@@ -212,6 +220,14 @@ class AgnState(NamedTuple):
     center: Slot  # the center c, at least float32; the same on all replicas
     center_inner: Any  # the inner state for the center; the same on all replicas
     acc: Slot  # per replica, at least float32; the sum of the gradients since the last exchange
+
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the center."""
+        return {"center": self.center}
+
+    def exchanged(self, name: str, params: Params) -> "AgnState":
+        """Return the state with `params` as the center."""
+        return self._replace(center=copied(params))
 
 
 @transform

@@ -11,7 +11,7 @@ from gradxform.distributed.exchange import Exchanging, is_multiple
 from gradxform.numerics import safe_increment
 from gradxform.slots import zero_count
 from gradxform.transforms.tree_rules import copied
-from gradxform.types import Array, Everywhere, NonNegativeInt, Params, PositiveInt, Slot
+from gradxform.types import Array, Everywhere, NonNegativeInt, Params, PositiveInt, PyTree, Slot
 
 __all__ = [
     "model_average",
@@ -26,6 +26,14 @@ class ModelAverageState(NamedTuple):
     schedule_step: Everywhere  # int32 scalar; steps since init
     global_step: Everywhere  # int32 scalar; averages so far
     center: Slot  # with keep_center: the last average, at least float32, the same on all; or None
+
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the center, if there is one."""
+        return {} if self.center is None else {"center": self.center}
+
+    def exchanged(self, name: str, params: Params) -> "ModelAverageState":
+        """Return the state with `params` as the center."""
+        return self._replace(center=copied(params))
 
 
 @transform

@@ -24,6 +24,7 @@ from gradxform.types import (
     NonNegativeInt,
     Params,
     PositiveInt,
+    PyTree,
     ScalarOrSchedule,
     Slot,
     UnitInterval,
@@ -49,6 +50,14 @@ class OuterState(NamedTuple):
     anchor: Slot  # where replicas met last, at least float32; the same on all replicas
     outer: Any  # the outer state; the same on all replicas
     pending: Slot  # with a delay: the differences d that wait, the same on all replicas; or None
+
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the anchor."""
+        return {"anchor": self.anchor}
+
+    def exchanged(self, name: str, params: Params) -> "OuterState":
+        """Return the state with `params` as the anchor."""
+        return self._replace(anchor=copied(params))
 
 
 @transform

@@ -30,7 +30,7 @@ POLICY = {
 }
 # Fields of states that are copies of the parameters. They are resized as the parameters are, since
 # otherwise the next step would undo it.
-COPIES = ("slow", "x0", "init_particles")
+COPIES = ("slow", "x0", "init_particles", "average", "averages", "z", "x")
 
 
 class _Place(NamedTuple):
@@ -67,7 +67,7 @@ def resize_replicas(
     floating. Any other name is a field or a dict key and applies to all arrays under it; the
     innermost name wins. The defaults are "mean", "cycle" and "equal". By default, centers and
     anchors cycle, because they are the same on all replicas. Copies of the parameters in states
-    (the slow weights of `lookahead`, the starting points of `scale_by_madgrad` and
+    (averages, the slow weights of `lookahead`, the starting points of `scale_by_madgrad` and
     `scale_by_cocob`) are resized as the parameters are. If "slots" are reset, counts in states are
     reset too, because bias corrections depend on them, unless the policy names "counts".
 

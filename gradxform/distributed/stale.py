@@ -58,6 +58,7 @@ class drop_stale(Transform):
 
     handles_rows = True
     holds = (("inner", "inner"),)
+    step_fields = ("global_step",)
     locality = "tree"  # one number decides for the whole tree
 
     def __post_init__(self) -> None:

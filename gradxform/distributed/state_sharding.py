@@ -64,10 +64,13 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
     replicated = _replicated(parameters)
     state = jax.eval_shape(tx.init, params)
     indices = jax.tree.unflatten(jax.tree.structure(params), list(range(len(parameters))))
+
+    def owner_of(_: Any, index: Any) -> int:
+        # One array for all parameters, as inside `flatten`, meets the whole tree of indices.
+        return index if isinstance(index, int) else _NO_OWNER
+
     try:
-        owners = map_params(
-            tx, lambda _, i: i, state, indices, transform_non_params=lambda _: _NO_OWNER
-        )
+        owners = map_params(tx, owner_of, state, indices, transform_non_params=lambda _: _NO_OWNER)
     except (TypeError, ValueError):  # `init` looks into its parameters: match leaves by path
         owners = jax.tree.map(lambda _: _NO_OWNER, state)
     flat, treedef = jax.tree_util.tree_flatten_with_path(state)

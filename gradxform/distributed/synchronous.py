@@ -253,6 +253,8 @@ class sync_replicas(_Synchronous):
     count: Choice = field(default="all", kw_only=True)
     reduction: Choice = field(default="mean", kw_only=True)
 
+    step_fields = ("global_step",)  # its count is of contributions
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of(self, "count", ("all", "first_r"))

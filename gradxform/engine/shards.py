@@ -61,19 +61,39 @@ def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     for path, leaf in with_paths(tree):
         if is_hole(leaf):
             continue
-        if path not in now.axes:
-            raise ValueError(
-                f"a sum over shards: leaf {path_str(path)} is not one of the "
-                f"parameters.{did_you_mean(path_str(path), map(path_str, now.axes))}"
-            )
-        found.setdefault(now.axes[path], []).append(leaf)
+        found.setdefault(_axes_of(path, now), []).append(leaf)
     return list(found.items())
+
+
+def _axes_of(path: Path, now: _Held) -> tuple[str, ...]:
+    if path not in now.axes:
+        raise ValueError(
+            f"a sum over shards: leaf {path_str(path)} is not one of the "
+            f"parameters.{did_you_mean(path_str(path), map(path_str, now.axes))}"
+        )
+    return now.axes[path]
 
 
 def summed(x: Array, axes: tuple[str, ...]) -> Array:
     """Return the sum of a scalar over the devices along the axes of a group."""
     now = _HELD.get()
     return x if now is None or not axes else now.psum(x, axes)
+
+
+def over_all_shards(sums: Mapping[Path, Array]) -> dict[Path, Array]:
+    """Return sums over single leaves, by path, each over the devices that divide its leaf."""
+    now = _HELD.get()
+    if now is None:
+        return dict(sums)
+    together: dict[tuple[str, ...], list[Path]] = {}
+    for path in sums:
+        together.setdefault(_axes_of(path, now), []).append(path)
+    totals = dict(sums)
+    for axes, paths in together.items():
+        if axes:  # one collective for all leaves that are divided alike
+            total = now.psum(jnp.stack([sums[path] for path in paths]), axes)
+            totals |= {path: total[i] for i, path in enumerate(paths)}
+    return totals
 
 
 def true_on_all_shards(flag: Array) -> Array:

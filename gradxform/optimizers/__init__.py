@@ -7,6 +7,7 @@ from gradxform.optimizers.ademamix import *
 from gradxform.optimizers.adopt import *
 from gradxform.optimizers.agreement import *
 from gradxform.optimizers.base import *
+from gradxform.optimizers.cautious import *
 from gradxform.optimizers.cocob import *
 from gradxform.optimizers.dadapt import *
 from gradxform.optimizers.dog import *
@@ -18,6 +19,7 @@ from gradxform.optimizers.gradient_change import *
 from gradxform.optimizers.laprop import *
 from gradxform.optimizers.layerwise import *
 from gradxform.optimizers.madgrad import *
+from gradxform.optimizers.mars import *
 from gradxform.optimizers.momentum import *
 from gradxform.optimizers.momo import *
 from gradxform.optimizers.muon import *
@@ -25,6 +27,7 @@ from gradxform.optimizers.noise import *
 from gradxform.optimizers.normalization import *
 from gradxform.optimizers.privacy import *
 from gradxform.optimizers.proximal import *
+from gradxform.optimizers.schedule_free import *
 from gradxform.optimizers.shampoo import *
 from gradxform.optimizers.sign import *
 from gradxform.optimizers.sophia import *

@@ -14,8 +14,15 @@ from gradxform.schedules.join import *
 from gradxform.schedules.periodic import *
 from gradxform.schedules.piecewise import *
 from gradxform.schedules.product import *
+from gradxform.schedules.stateful import *
 
 _close_package(__name__)
 __getattr__, __dir__ = _forwarded(
-    __name__, ["InjectStatefulHyperparamsState", "inject_hyperparams"]
+    __name__,
+    [
+        "InjectHyperparamsState",
+        "InjectStatefulHyperparamsState",
+        "inject_hyperparams",
+        "inject_stateful_hyperparams",
+    ],
 )

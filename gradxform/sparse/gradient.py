@@ -62,7 +62,7 @@ def value_and_grad(
       TypeError: when called, if a differentiated leaf is not a real floating array, or the loss is
         not a real scalar.
     """
-    return _differentiated("value_and_grad", loss_fn, where, argnums, has_aux, mixed)
+    return differentiated("value_and_grad", loss_fn, where, argnums, has_aux, mixed)
 
 
 def grad(
@@ -90,7 +90,7 @@ def grad(
       ValueError: as `value_and_grad`.
       TypeError: as `value_and_grad`.
     """
-    both = _differentiated("grad", loss_fn, where, argnums, has_aux, mixed)
+    both = differentiated("grad", loss_fn, where, argnums, has_aux, mixed)
 
     @functools.wraps(loss_fn, updated=())
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -100,9 +100,10 @@ def grad(
     return gradient
 
 
-def _differentiated(
+def differentiated(
     part: str, loss_fn: Any, where: Any, argnums: Any, has_aux: bool, mixed: str
 ) -> Callable[..., tuple[Any, Any]]:
+    """Return `value_and_grad`, with the name of the part in messages."""
     if not callable(loss_fn):
         raise TypeError(f"{part}: loss_fn must be a function, got {shown(loss_fn)}.")
     if mixed not in MIXED:

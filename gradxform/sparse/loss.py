@@ -34,8 +34,8 @@ class Loss:
         self.aux_leaves: list[Any] = []  # None stands for an array
 
         def traced(*values: Any) -> list[Any]:
-            loss, aux = _pair(part, function(*values)) if has_aux else (function(*values), None)
-            _check_loss(part, loss)
+            loss, aux = pair_of(part, function(*values)) if has_aux else (function(*values), None)
+            check_loss(part, loss)
             aux_leaves, self.aux_structure = jax.tree.flatten(aux)
             self.aux_leaves = [None if isinstance(x, jax.Array) else x for x in aux_leaves]
             return [loss, *(x for x in aux_leaves if isinstance(x, jax.Array))]
@@ -114,7 +114,8 @@ def _joined(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
-def _pair(part: str, out: Any) -> tuple[Any, Any]:
+def pair_of(part: str, out: Any) -> tuple[Any, Any]:
+    """Return what a loss function with `has_aux` returns, as a pair."""
     if not isinstance(out, tuple | list) or len(out) != 2:
         raise TypeError(
             f"{part}: with has_aux=True the loss function must return a pair (loss, aux), got "
@@ -123,7 +124,8 @@ def _pair(part: str, out: Any) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
-def _check_loss(part: str, loss: Any) -> None:
+def check_loss(part: str, loss: Any) -> None:
+    """Require a real scalar."""
     is_real = isinstance(loss, float) or (
         hasattr(loss, "dtype") and jnp.issubdtype(loss.dtype, jnp.floating)
     )

@@ -14,6 +14,7 @@ from gradxform.transforms.agreement import *
 from gradxform.transforms.clipping import *
 from gradxform.transforms.cocob import *
 from gradxform.transforms.constraints import *
+from gradxform.transforms.counts import *
 from gradxform.transforms.dadapt import *
 from gradxform.transforms.densify import *
 from gradxform.transforms.dimensions import *
@@ -25,17 +26,21 @@ from gradxform.transforms.gradient_change import *
 from gradxform.transforms.laprop import *
 from gradxform.transforms.layerwise import *
 from gradxform.transforms.madgrad import *
+from gradxform.transforms.mars import *
 from gradxform.transforms.momentum import *
 from gradxform.transforms.momo import *
 from gradxform.transforms.muon import *
 from gradxform.transforms.noise import *
 from gradxform.transforms.normalization import *
+from gradxform.transforms.plateau import *
 from gradxform.transforms.privacy import *
 from gradxform.transforms.proximal import *
+from gradxform.transforms.raw_gradients import *
 from gradxform.transforms.scaling import *
 from gradxform.transforms.shampoo import *
 from gradxform.transforms.sign import *
 from gradxform.transforms.sophia import *
+from gradxform.transforms.spikes import *
 from gradxform.transforms.step_size import *
 from gradxform.transforms.tf_adam import *
 
@@ -45,14 +50,19 @@ __getattr__, __dir__ = _forwarded(
     [
         "AddNoiseState",
         "ApplyIfFiniteState",
+        "ConditionFn",
+        "ConditionallyMaskState",
+        "ConditionallyTransformState",
         "EmaState",
         "MaskedNode",
         "MaskedState",
+        "MonitorState",
         "MultiSteps",
         "MultiStepsState",
         "NonNegativeParamsState",
         "PartitionState",
         "ShouldSkipUpdateFunction",
+        "SnapshotState",
         "TraceState",
         "ZeroNansState",
         "adaptive_grad_clip",
@@ -63,13 +73,21 @@ __getattr__, __dir__ = _forwarded(
         "clip",
         "clip_by_block_rms",
         "clip_by_global_norm",
+        "conditionally_mask",
+        "conditionally_transform",
         "ema",
+        "flatten",
+        "freeze",
         "keep_params_nonnegative",
         "masked",
+        "measure_with_ema",
+        "monitor",
         "named_chain",
         "partition",
+        "selective_transform",
         "skip_large_updates",
         "skip_not_finite",
+        "snapshot",
         "trace",
         "zero_nans",
     ],

@@ -41,6 +41,7 @@ class apply_every(ArrayRule):
     k: PositiveInt = 1
 
     State = ApplyEvery
+    step_fields = ()  # its count is of the updates in the sum
     locality = "entry"
     handles_complex = True
 

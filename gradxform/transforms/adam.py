@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
@@ -75,6 +76,7 @@ class scale_by_adam(ArrayRule):
 
     State = ScaleByAdamState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByAdamState:
@@ -156,6 +158,7 @@ class scale_by_nadam(ArrayRule):
 
     State = ScaleByNadamState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByNadamState:
@@ -166,6 +169,17 @@ class scale_by_nadam(ArrayRule):
             nu=real_zeros_like(params),
             mu_product=jnp.ones((), scalar_dtype()),
         )
+
+    def resumed(self, state: ScaleByNadamState, begun: frozenset[str]) -> ScaleByNadamState:
+        """Return the state with the product of the momenta of as many steps as are counted."""
+        if "mu_product" not in begun:
+            return state
+
+        def times_next(n: Array, product: Array) -> Array:
+            return product * self._momentum_at(n + 1).astype(product.dtype)
+
+        product = jax.lax.fori_loop(0, state.count, times_next, state.mu_product)
+        return state._replace(mu_product=product)
 
     def _momentum_at(self, t: Array) -> Array:
         return self.b1 * (1 - 0.5 * 0.96 ** (self.schedule_decay * scalar(t)))
@@ -248,6 +262,7 @@ class scale_by_amsgrad(ArrayRule):
 
     State = ScaleByAmsgradState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
     def __post_init__(self) -> None:

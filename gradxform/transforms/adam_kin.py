@@ -95,6 +95,7 @@ class scale_by_belief(ArrayRule):
 
     State = ScaleByBeliefState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g - m|^2"))
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByBeliefState:
@@ -159,6 +160,7 @@ class scale_by_yogi(ArrayRule):
 
     State = ScaleByAdamState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2, added by sign"))
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByAdamState:
@@ -215,6 +217,7 @@ class scale_by_adamax(ArrayRule):
 
     State = ScaleByAdamState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "max |g|"))
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByAdamState:
@@ -279,6 +282,7 @@ class scale_by_radam(ArrayRule):
 
     State = ScaleByAdamState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
     def __post_init__(self) -> None:

@@ -104,6 +104,7 @@ class scale_by_rms(ArrayRule):
 
     State = _state_class(ScaleByRmsState, ScaleByRmsWithCountState)
     locality = "entry"
+    averages_of = (("nu", "|g|^2"),)
     handles_complex = True
 
     def init(self, params: Params) -> Any:
@@ -167,6 +168,7 @@ class scale_by_stddev(ArrayRule):
 
     State = _state_class(ScaleByRStdDevState, ScaleByRStdDevWithCountState)
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
     def init(self, params: Params) -> Any:

@@ -159,6 +159,7 @@ class scale_by_simplified_ademamix(ArrayRule):
 
     State = ScaleBySimplifiedAdEMAMixState
     locality = "entry"
+    step_fields = ("t",)
     handles_complex = True
 
     def init(self, params: Params) -> ScaleBySimplifiedAdEMAMixState:

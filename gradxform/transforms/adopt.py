@@ -63,6 +63,7 @@ class scale_by_acprop(ArrayRule):
 
     State = ScaleByBeliefState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g - earlier m|^2"))
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByBeliefState:

@@ -285,6 +285,7 @@ class scale_by_grams(ArrayRule):
 
     State = ScaleByAdamState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
 
     def init(self, params: Params) -> ScaleByAdamState:
         """Return moments of zeros."""

@@ -1,10 +1,22 @@
 """Bounding the size of the updates: per entry, per unit, per array, over the whole tree."""
 
+from typing import Any
+
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
-from gradxform.numerics import abs_sq, norm, scalar, shrinking, within
+from gradxform.errors import name_of
+from gradxform.numerics import (
+    abs_sq,
+    at_least_float32,
+    cast,
+    norm,
+    real_dtype,
+    scalar,
+    shrinking,
+    within,
+)
 from gradxform.types import Array, Bound, Limit, NonNegative, Params, Scalar, Updates
 
 __all__ = [
@@ -13,6 +25,8 @@ __all__ = [
     "clip_by_block_norm",
     "clip_by_block_rms",
     "clip_by_global_norm",
+    "unitwise_clip",
+    "unitwise_norm",
 ]
 
 
@@ -153,14 +167,61 @@ class adaptive_grad_clip(ArrayRule):
 
     def rule(self, g: Array, p: Array) -> Array:
         """Return the update, scaled down per unit."""
-        axes = _unit_axes(g.shape) if self.axis is None else self.axis
+        axes = _unit_axes(self, g.shape) if self.axis is None else self.axis
         size = norm(g, axes)
         limit = within(self.clipping, size.dtype) * jnp.maximum(norm(p, axes), self.eps)
         # Clipped only where it exceeds the limit, so the division below is never by zero.
         return jnp.where(size > limit, (limit / jnp.where(size > limit, size, 1)) * g, g)
 
 
-def _unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
+def unitwise_norm(x: Any, axis: int | tuple[int, ...] | None = None) -> Array:
+    """Return the Euclidean norm of every unit, in every entry of the unit.
+
+    Args:
+      x: an array.
+      axis: the axes that belong to one unit. Defaults to those of `adaptive_grad_clip`.
+
+    Returns:
+      An array of the shape of `x`, real, in float32 or wider.
+
+    Raises:
+      ValueError: for an array of more than 5 dimensions without `axis`.
+    """
+    x = jnp.asarray(x)
+    axes = _unit_axes("unitwise_norm", x.shape) if axis is None else axis
+    return jnp.broadcast_to(norm(cast(x, at_least_float32(x.dtype)), axes), x.shape)
+
+
+def unitwise_clip(g_norm: Any, max_norm: Any, grad: Any, div_eps: float = 1e-6) -> Array:
+    """Scale a gradient down where the norm of its unit exceeds a maximum.
+
+    Returns `grad max_norm / max(g_norm, div_eps)` where `g_norm > max_norm`, else `grad`.
+
+    Args:
+      g_norm: the norms of the units, in the shape of `grad`, as `unitwise_norm` returns them.
+      max_norm: the largest norms, in that shape; infinite for no clipping.
+      grad: the gradient; the result has its dtype.
+      div_eps: a lower bound on the divisor, at least 0.
+
+    Raises:
+      ValueError: if the shapes differ.
+    """
+    if not jnp.shape(g_norm) == jnp.shape(max_norm) == jnp.shape(grad):
+        raise ValueError(
+            "unitwise_clip: g_norm, max_norm and grad must have the same shape, got "
+            f"{jnp.shape(g_norm)}, {jnp.shape(max_norm)} and {jnp.shape(grad)}."
+        )
+    grad = jnp.asarray(grad)
+    wide = at_least_float32(grad.dtype)
+    size, limit = (cast(jnp.asarray(x), real_dtype(wide)) for x in (g_norm, max_norm))
+    # Only where it is to be clipped: infinity over infinity is not a factor.
+    exceeds = ~(size <= limit)
+    divisor = jnp.maximum(jnp.where(exceeds, size, 1), div_eps)
+    clipped = cast(grad, wide) * (jnp.where(exceeds, limit, 1) / divisor)
+    return jnp.where(exceeds, cast(clipped, grad.dtype), grad)
+
+
+def _unit_axes(part: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the axes that belong to one unit by default."""
     if sum(n != 1 for n in shape) <= 1:
         return tuple(range(len(shape)))
@@ -169,6 +230,6 @@ def _unit_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     if len(shape) in (4, 5):
         return tuple(range(len(shape) - 1))
     raise ValueError(
-        f"adaptive_grad_clip: no default unit for an array of shape {shape}; say which axes "
+        f"{name_of(part)}: no default unit for an array of shape {shape}; say which axes "
         "belong to one unit with axis=."
     )

@@ -79,6 +79,7 @@ class scale_by_adan(ArrayRule):
 
     State = ScaleByAdanState
     locality = "entry"
+    step_fields = ("t",)
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByAdanState:

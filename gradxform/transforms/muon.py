@@ -136,6 +136,8 @@ class scale_by_muon(Transform):
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
 
     locality = "array"
+    averages_of = (("mu", "g"),)
+    set_by = (("ns_coeffs", "ns_coeffs"),)
 
     def __post_init__(self):
         object.__setattr__(self, "ns_coeffs", self._coefficients())

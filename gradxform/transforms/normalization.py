@@ -5,10 +5,13 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.numerics import norm, not_zero, over, plus, scalar
+from gradxform.transforms.tree_rules import columns, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
 
 __all__ = [
     "centralize",
+    "normalize",
+    "normalize_adaptively",
     "normalize_by_block_norm",
     "normalize_by_update_norm",
 ]
@@ -32,6 +35,77 @@ class centralize(ArrayRule):
         if g.ndim < 2 or not g.size:
             return g
         return g - jnp.mean(g, axis=tuple(range(1, g.ndim)), keepdims=True)
+
+
+@transform
+class normalize(ArrayRule):
+    """Divide all updates by their norm, so that it becomes 1.
+
+    Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider:
+
+        u = g / |g|        (0 where |g| is 0)
+
+    It makes the adversarial step of `sam`: `chain(normalize(), sgd(rho))`.
+    `normalize_by_update_norm` has a factor and an epsilon.
+
+    Reference: Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization,
+    2021, equation (2) with p = 2.
+    """
+
+    locality = "tree"
+    rule_locality = "entry"
+    asks_for_sums = True
+    handles_complex = True
+
+    def prepare(
+        self, updates: Updates, state: EmptyState, params: Params | None
+    ) -> tuple[EmptyState, Array]:
+        """Return the factor for all leaves."""
+        return state, over(scalar(1.0), scalar(global_norm(updates)), 0)
+
+    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
+        """Return the scaled update."""
+        return factor * g
+
+
+@transform
+class normalize_adaptively(ArrayRule):
+    """Stretch updates by the size of the parameters, within a ball that is stretched alike.
+
+    Update rule, with t = |p| + eta per entry, and |t g| the norm over every entry of the tree:
+
+        u = t^2 g / |t g|        (0 where |t g| is 0)
+
+    It makes the adversarial step of `asam`, which does not change when a layer is scaled up and the
+    next one down. Every parameter is stretched; the paper's code stretches only weights.
+
+    Args:
+      eta: added to the size of the parameters, at least 0; with 0, a parameter of 0 stays put.
+
+    Reference: Kwon et al., ASAM: Adaptive Sharpness-Aware Minimization for Scale-Invariant Learning
+    of Deep Neural Networks, 2021, equation (9).
+    """
+
+    eta: NonNegative = 0.01
+
+    locality = "tree"
+    needs_params = True
+
+    def prepare(
+        self, updates: Updates, state: EmptyState, params: Params
+    ) -> tuple[EmptyState, Array]:
+        """Return 1 / |t g|."""
+        (square,) = tree_sums(_stretched_square, columns(self, updates, state, params), self.eta)
+        return state, over(scalar(1.0), jnp.sqrt(square), 0)
+
+    def rule(self, g: Array, p: Array, factor: Scalar) -> Array:
+        """Return the stretched update."""
+        t = jnp.abs(p) + self.eta
+        return t * (factor * (t * g))
+
+
+def _stretched_square(g: Array, p: Array, eta: Scalar) -> tuple[Array]:
+    return (jnp.square((jnp.abs(p) + eta) * g),)
 
 
 @transform

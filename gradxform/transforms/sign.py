@@ -73,6 +73,7 @@ class scale_by_lion(ArrayRule):
 
     State = ScaleByLionState
     locality = "entry"
+    averages_of = (("mu", "g"),)
 
     def __post_init__(self) -> None:
         require_one_of(self, "mode", ("hard", "smooth", "refined"))

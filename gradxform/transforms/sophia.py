@@ -92,6 +92,7 @@ class hutchinson_estimator_diag_hessian(Transform):
     random_seed: Key = 0
 
     locality = "tree"
+    set_by = (("key", "random_seed"),)
 
     def init(self, params: Params) -> OptState:
         """Return the key."""

@@ -49,6 +49,7 @@ class scale_by_tf_adam(ArrayRule):
 
     State = ScaleByAdamState
     locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
 
     def init(self, params: Params) -> ScaleByAdamState:

@@ -28,18 +28,18 @@ from gradxform.types import Array, Params, PyTree, Updates
 Columns = list[list[Any]]
 
 
-def copied(params: Params) -> PyTree:
-    """Return a copy of the parameters, at least float32, as a slot that starts at them.
+def copied(params: Params, dtype: Any = None) -> PyTree:
+    """Return a copy of the parameters, in `dtype` or at least float32, as a slot that starts there.
 
     The copy never shares a buffer with the parameter, because both may be donated. A
     `jax.ShapeDtypeStruct` becomes another one.
     """
 
     def copy(p: Any) -> Any:
-        dtype = at_least_float32(dtype_of(p))
+        its_dtype = jnp.dtype(dtype or at_least_float32(dtype_of(p)))
         if is_abstract(p):
-            return jax.ShapeDtypeStruct(p.shape, dtype, sharding=p.sharding)
-        return jnp.array(p, dtype=dtype, copy=True)
+            return jax.ShapeDtypeStruct(p.shape, its_dtype, sharding=p.sharding)
+        return jnp.array(p, dtype=its_dtype, copy=True)
 
     return jax.tree.map(copy, params)
 

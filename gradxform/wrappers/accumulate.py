@@ -1,56 +1,70 @@
 """One step of an optimizer from several micro-batches."""
 
-import inspect
-from collections.abc import Callable
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradxform import engine
 from gradxform._compat import is_tracer
-from gradxform.base import Transform, check_transform, locality_of, transform
-from gradxform.errors import name_of, require_at_least, shown
-from gradxform.leaves import align_params, align_slot, check_shapes, dtype_of
-from gradxform.numerics import cast, promote, safe_increment, scalar
+from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.errors import name_of, require_at_least, require_one_of, shown
+from gradxform.leaves import align_params, align_slot, check_shapes
+from gradxform.numerics import (
+    as_number,
+    cast,
+    promote,
+    safe_increment,
+    scalar,
+    scalar_dtype,
+)
 from gradxform.slots import zero_count, zeros_like
 from gradxform.states import check_state
-from gradxform.types import Array, DType, OptState, Params, Slot, Updates
+from gradxform.types import (
+    Array,
+    Choice,
+    DType,
+    OptState,
+    Params,
+    Schedule,
+    Size,
+    Slot,
+    Updates,
+)
 from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.guard import all_finite, zero_unless
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
-    "MultiSteps",
-    "MultiStepsState",
+    "accumulate",
+    "AccumulateState",
 ]
 
+REDUCTIONS = ("mean", "sum", "weighted")
 
-class MultiStepsState(NamedTuple):
-    """State of `MultiSteps`."""
 
-    mini_step: Array  # int32 scalar; micro-batches in the accumulator
-    gradient_step: Array  # int32 scalar; steps of the inner optimizer so far
-    inner_opt_state: Any  # the inner optimizer's state
-    acc_grads: Slot  # like params, in accumulator_dtype; the mean (or sum) of the micro-batches
-    skip_state: Any = ()  # what should_skip_update_fn returned second for the last micro-batch
+# -------------------------------------------------------------- shared with the other accumulators
 
 
 def running_mean(g: Array, acc: Array, weight: Array, skip: Array | None) -> Array:
-    """Return the mean with one more micro-batch; `weight` is 1 over their new number."""
+    """Return the mean with one more micro-batch; `weight` is its share of the new mean."""
     wide = promote(g.dtype, acc.dtype)
-    a = cast(acc, wide)
-    new = a + (cast(g, wide) - a) * cast(weight, jnp.finfo(wide).dtype)
-    return new if skip is None else jnp.where(skip, a, new)
+    a, g = cast(acc, wide), cast(g, wide)
+    # What is skipped is left out before the arithmetic, so that its derivative is 0 and not NaN.
+    g = g if skip is None else jnp.where(skip, a, g)
+    return a + (g - a) * cast(weight, jnp.finfo(wide).dtype)
 
 
 def running_sum(g: Array, acc: Array, weight: Array, skip: Array | None) -> Array:
     """Return the sum with one more micro-batch; its weight is 1."""
     wide = promote(g.dtype, acc.dtype)
-    new = cast(acc, wide) + cast(g, wide)
-    return new if skip is None else jnp.where(skip, cast(acc, wide), new)
+    g = cast(g, wide)
+    return cast(acc, wide) + (g if skip is None else jnp.where(skip, jnp.zeros_like(g), g))
 
 
-def _split(x: Array, g: Array, acc: Array, due: Array) -> tuple[Array, Array]:
+def split(x: Array, g: Array, acc: Array, due: Array) -> tuple[Array, Array]:
     """Return the update, which is `x` if a step was due, and the accumulator, `x` otherwise.
 
     The other of the two is zero.
@@ -59,155 +73,258 @@ def _split(x: Array, g: Array, acc: Array, due: Array) -> tuple[Array, Array]:
     return cast(jnp.where(due, x, zero), g.dtype), cast(jnp.where(due, zero, x), acc.dtype)
 
 
-@transform
-class MultiSteps(Transform):
-    """Take one step of an optimizer every k micro-batches, with their mean gradient.
-
-    Between steps the updates are zeros and the optimizer does not run. It gets the mean in float32
-    or wider. After each step the accumulator is emptied by selection, so that a NaN in one
-    micro-batch affects at most the step it belongs to. With `skip_not_finite` it affects no step,
-    and `MultiSteps(apply_if_finite(opt, n), k)` drops the whole step.
-
-    In a donated, jitted step the inner state is updated in place, without a second copy of the
-    gradients. The update cannot be differentiated in reverse mode.
-
-    Around a part that communicates between replicas, such as `distributed.tower`, all replicas skip
-    a micro-batch that one of them must skip.
+def period_at(part: Any, name: str, step: Array) -> Array:
+    """Return the number of micro-batches for this step of the inner optimizer, an int32 scalar.
 
     Args:
-      opt: the optimizer.
-      every_k_schedule: k, at least 1, or a function of the inner optimizer's step that returns it.
-      use_grad_mean: whether the optimizer sees the mean of the micro-batches, else their sum.
-      should_skip_update_fn: a function `(updates, gradient_step, params) -> (skip, skip_state)`,
-        such as `skip_not_finite`; a micro-batch for which `skip` is true is left out.
-      accumulator_dtype: the dtype of the accumulator. Defaults to the parameter's, or float32 for
-        16-bit ones.
+      part: the transform.
+      name: its field with the number, or a function of the step that returns it.
+      step: how many steps the inner optimizer has taken.
 
     Raises:
-      TypeError: at init and update, if `should_skip_update_fn` does not return a pair, or if the
-        first of the pair is a Python number.
-      ValueError: if the first of the pair is an array other than a boolean scalar.
+      ValueError: if the function does not return an integer of at least 1.
+    """
+    k: Any = getattr(part, name)
+    k = k(step) if callable(k) else k
+    valid = isinstance(k, int | float) or getattr(k, "shape", None) == ()
+    if valid and not is_tracer(k):
+        number = np.asarray(k)  # a comparison of JAX's is traced under jit, also of known arrays
+        valid = bool(1 <= number < np.inf) and bool(number == np.floor(number))
+    if not valid:
+        raise ValueError(
+            f"{name_of(part)}: {name} must return an integer of at least 1, got {shown(k)}."
+        )
+    return jnp.asarray(k).astype(jnp.int32)
+
+
+# --------------------------------------------------------------------------------- the accumulator
+
+
+class AccumulateState(NamedTuple):
+    """State of `accumulate`."""
+
+    mini_step: Array  # int32 scalar; micro-batches since the last step was due
+    gradient_step: Array  # int32 scalar; steps of the inner optimizer so far
+    inner_state: Any  # the inner optimizer's state
+    acc_grads: Slot  # like params, in accumulator_dtype; the mean or sum so far; () for every=1
+    total_weight: Array  # scalar, at least float32; the weight of what is in the accumulator
+    total_skipped: Array  # int32 scalar; micro-batches left out since init
+
+
+class _Count(NamedTuple):
+    """What becomes of a micro-batch, all of it agreed on by all replicas."""
+
+    valid: Array | None  # whether it is one; None where nothing is checked
+    used: Array | None  # whether its gradient enters the accumulator; None where each does
+    due: Array  # whether the step is taken
+    share: Array  # its part of the new mean
+    total: Array  # the weight in the accumulator with it
+
+
+@transform
+class accumulate(Transform):
+    """Take one step of an optimizer every k micro-batches, and leave bad ones out.
+
+    Update rule, with w = 1, or with `reduction="weighted"` w = weight, over the micro-batches of a
+    step that are finite:
+
+        u = inner(sum of w g / sum of w)      (with `reduction="sum"`: inner(sum of g))
+
+    Between steps the updates are zeros and the inner optimizer does not run. A micro-batch that
+    is left out keeps its place among the k: steps stay where they are, and the others share the
+    mean. (`MultiSteps` waits for another micro-batch instead.) A step without any micro-batch, or
+    of a total weight of 0, is not taken and not counted. A micro-batch of weight 0 may hold any
+    gradient, also NaN, and is not counted as left out. Only entries are checked: a sum of finite
+    gradients that overflows needs `apply_if_finite` inside.
+
+    The accumulator is at least float32, and so is what the optimizer gets. It is updated in place
+    in a donated step. With `every=1` the state does not have one.
+
+    Around a part that communicates between replicas, such as `distributed.tower`, all replicas
+    leave out a micro-batch that one of them must, and a step is taken if each of them has some
+    weight. Such a part weighs replicas equally, whatever their total weights. Inside such a part
+    give the same weight to all replicas.
+
+    Args:
+      inner: the optimizer.
+      every: k, at least 1, or a function of the inner optimizer's step that returns it.
+      reduction: "mean", "sum", or "weighted" for a mean by the extra argument `weight` of every
+        update: a number of at least 0, such as how many tokens the micro-batch has. An inner part
+        that takes `weight` gets their total.
+      skip_not_finite: whether a micro-batch with a NaN or an infinity, in its gradient or as its
+        weight, or with a negative weight, is left out. Keyword-only.
+      accumulator_dtype: the dtype of the accumulator. Defaults to the parameter's, or float32 for
+        16-bit ones. Keyword-only.
+      differentiable: whether the update can be differentiated in reverse mode. The step then
+        branches instead of looping at most once, which may copy the inner state. Keyword-only.
+
+    Raises:
+      TypeError: at update, if `reduction` is "weighted" and `weight` is missing or is not one real
+        number.
+      ValueError: at update, if `weight` is known to be negative.
     """
 
-    opt: Any
-    every_k_schedule: int | Callable[..., Any]
-    use_grad_mean: bool = True
-    should_skip_update_fn: Callable[..., Any] | None = None
-    accumulator_dtype: DType = None
+    inner: Any
+    every: Size | Schedule
+    reduction: Choice = "mean"
+    skip_not_finite: bool = field(default=True, kw_only=True)
+    accumulator_dtype: DType = field(default=None, kw_only=True)
+    differentiable: bool = field(default=False, kw_only=True)
 
+    asks_for_sums = True
     why_no_rows = "adds gradients up in arrays (accumulate_rows has a buffer)"
-    holds = (("opt", "inner_opt_state"),)
+    holds = (("inner", "inner_state"),)
+    step_fields = ("gradient_step",)
+    counts_inner_steps = True
 
     def __post_init__(self) -> None:
-        check_transform(self, self.opt, "opt")
-        require_at_least(self, 1, "every_k_schedule")
-        if self.should_skip_update_fn is not None:
-            try:
-                inspect.signature(self.should_skip_update_fn).bind(None, None, None)
-            except TypeError as error:
-                raise TypeError(
-                    f"{name_of(self)}: should_skip_update_fn is called with (updates, "
-                    f"gradient_step, params): {error}. Give what else it needs with "
-                    "functools.partial."
-                ) from None
+        check_transform(self, self.inner, "inner")
+        require_at_least(self, 1, "every")
+        require_one_of(self, "reduction", REDUCTIONS)
 
     @property
     def locality(self) -> str:
-        """How far the optimizer looks; "tree" if micro-batches can be skipped."""
-        return locality_of(self.opt) if self.should_skip_update_fn is None else "tree"
+        """How far the optimizer looks; "tree" if micro-batches can be left out."""
+        return "tree" if self.skip_not_finite else locality_of(self.inner)
 
-    @property
-    def inner_opt(self) -> Any:
-        """The optimizer."""
-        return self.opt
-
-    def gradient_transformation(self) -> "MultiSteps":
-        """Return this transform itself."""
-        return self
-
-    def has_updated(self, state: MultiStepsState) -> Array:
-        """Return whether the last update was a step of the optimizer."""
-        return (state.mini_step == 0) & (state.gradient_step > 0)
-
-    def init(self, params: Params) -> MultiStepsState:
+    def init(self, params: Params) -> AccumulateState:
         """Return an empty accumulator and the optimizer's state."""
-        step = zero_count()
-        acc = zeros_like(params, self.accumulator_dtype)
-        skip_state: Any = ()
-        if self.should_skip_update_fn is not None:
-            _, skip_state = self._skip(jax.tree.map(jnp.zeros_like, params), step, params)
-        return MultiStepsState(
+        return AccumulateState(
             mini_step=zero_count(),
-            gradient_step=step,
-            inner_opt_state=self.opt.init(params),
-            acc_grads=acc,
-            skip_state=skip_state,
+            gradient_step=zero_count(),
+            inner_state=self.inner.init(params),
+            acc_grads=() if self.every == 1 else zeros_like(params, self.accumulator_dtype),
+            total_weight=jnp.zeros((), scalar_dtype()),
+            total_skipped=zero_count(),
         )
 
-    def _skip(
-        self, updates: Updates, step: Array, params: Params | None
-    ) -> tuple[Array | None, Any]:
-        if self.should_skip_update_fn is None:
-            return None, ()
-        decision = self.should_skip_update_fn(updates, step, params)
-        if not isinstance(decision, tuple | list) or len(decision) != 2:
-            raise TypeError(
-                f"{name_of(self)}: should_skip_update_fn must return (skip, skip_state), got "
-                f"{shown(decision)}."
-            )
-        skip, skip_state = decision
-        if jnp.shape(skip) != () or dtype_of(skip) != jnp.bool_:
-            raise (TypeError if isinstance(skip, int | float) else ValueError)(
-                f"{name_of(self)}: should_skip_update_fn must return a boolean scalar first, got "
-                f"dtype {dtype_of(skip)} and shape {jnp.shape(skip)}."
-            )
-        return skip, skip_state
-
-    def _period(self, step: Array) -> Array:
-        k = self.every_k_schedule
-        k = k(step) if callable(k) else k
-        valid = isinstance(k, int | float) or getattr(k, "shape", None) == ()
-        if valid and not is_tracer(k):
-            valid = k >= 1 and k == int(k)
-        if not valid:
-            raise ValueError(
-                f"{name_of(self)}: every_k_schedule must return an integer of at least 1, got "
-                f"{shown(k)}."
-            )
-        return jnp.asarray(k).astype(jnp.int32)
-
     def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MultiStepsState]:
+        self,
+        updates: Updates,
+        state: OptState,
+        params: Params | None = None,
+        *,
+        weight: Any = None,
+        **extra: Any,
+    ) -> tuple[Updates, AccumulateState]:
         """Accumulate, and take a step if it is due."""
-        check_state(self, state, MultiStepsState)
-        k = self._period(state.gradient_step)
-        skip, skip_state = self._skip(updates, state.gradient_step, params)
+        check_state(self, state, AccumulateState)
+        w = self._weight(weight)
+        if self.reduction != "weighted" and weight is not None:  # it is for another part
+            extra = extra | {"weight": weight}
+        last = state.mini_step >= period_at(self, "every", state.gradient_step) - 1
+        count = self._count(w, last, updates, state, params, extra)
+        if self.reduction == "weighted":
+            extra = extra | {"weight": count.total}
+        step = self._stepped_alone if self.every == 1 else self._stepped
+        out, inner_state, acc_grads = step(count, updates, state, params, extra)
+        skipped = state.total_skipped
+        if count.valid is not None:
+            skipped = jnp.where(count.valid, skipped, safe_increment(skipped))
+        total, dtype = count.total, state.total_weight.dtype
+        next_step = safe_increment(state.gradient_step)
+        return out, state._replace(
+            mini_step=jnp.where(last, 0, safe_increment(state.mini_step)),
+            gradient_step=jnp.where(count.due, next_step, state.gradient_step),
+            inner_state=inner_state,
+            acc_grads=acc_grads,
+            total_weight=cast(jnp.where(last, jnp.zeros_like(total), total), dtype),
+            total_skipped=skipped,
+        )
 
+    def _weight(self, weight: Any) -> Array:
+        if self.reduction != "weighted":
+            return scalar(1)
+        if weight is None:
+            raise TypeError(
+                f"{name_of(self)}: needs the extra argument 'weight' for reduction='weighted'; "
+                "call update(updates, state, params, weight=...)."
+            )
+        w = as_number(self, "weight", weight)
+        # NumPy compares: under jit a comparison of JAX's is traced, also of a known weight.
+        if not is_tracer(weight) and np.asarray(weight) < 0:
+            raise ValueError(f"{name_of(self)}: weight must be at least 0, got {shown(weight)}.")
+        return w
+
+    def _count(
+        self,
+        w: Array,
+        last: Array,
+        updates: Updates,
+        state: AccumulateState,
+        params: Params | None,
+        extra: dict[str, Any],
+    ) -> _Count:
+        """Decide, together with all replicas, what becomes of a micro-batch of weight `w`."""
+        weighted, before = self.reduction == "weighted", scalar(state.total_weight)
+        valid = used = None
+        due = last & (before + w > 0) if weighted else last
+        others = updates, state.inner_state, params, extra
+        if self.skip_not_finite:
+            valid = all_finite(updates)
+            if weighted:
+                valid = (valid | (w == 0)) & jnp.isfinite(w) & (w >= 0)
+            flags = valid, due, last & (before > 0)
+            valid, with_it, without_it = agreed(self.inner, flags, *others)
+            due, used = jnp.where(valid, with_it, without_it), valid
+            w = jnp.where(valid, w, jnp.zeros_like(w))
+        else:
+            (due,) = agreed(self.inner, (due,), *others)
+        if weighted:
+            used = w != 0  # also of a valid one: 0 x NaN is NaN
+        total = before + w
+        return _Count(valid, used, due, w / jnp.where(total == 0, 1, total), total)
+
+    def _stepped_alone(
+        self,
+        count: _Count,
+        updates: Updates,
+        state: AccumulateState,
+        params: Params | None,
+        extra: dict[str, Any],
+    ) -> tuple[Updates, OptState, Any]:
+        """Return the step from one micro-batch: its updates, the inner state, no accumulator."""
+        if jax.tree.leaves(state.acc_grads):
+            raise ValueError(
+                f"{name_of(self)}: every is 1, and the state has an accumulator. Was this state "
+                "made with another `every`?"
+            )
+        inner = self.inner, updates, state.inner_state, params, extra
+        if count.used is None:
+            return *call_update(*inner), state.acc_grads
+        out, inner_state = update_when(
+            self, self.inner, count.due, *inner[1:], differentiable=self.differentiable
+        )
+        return zero_unless(count.due, out), inner_state, state.acc_grads
+
+    def _stepped(
+        self,
+        count: _Count,
+        updates: Updates,
+        state: AccumulateState,
+        params: Params | None,
+        extra: dict[str, Any],
+    ) -> tuple[Updates, OptState, Any]:
+        """Return updates, inner state and accumulator after one of several micro-batches."""
         gs, treedef = jax.tree.flatten(updates)
         gs = [jnp.asarray(g) for g in gs]
         accs = align_slot(self, updates, treedef, state, "acc_grads")
         if params is not None:
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, accs.leaves, "the state's acc_grads has")
-        add = running_mean if self.use_grad_mean else running_sum
-        weight = 1.0 / scalar(state.mini_step + 1)
-        inner = state.inner_opt_state
-        due = state.mini_step >= k - 1
-        if skip is None:
-            (due,) = agreed(self.opt, (due,), updates, inner, params, extra)
-        else:
-            due, counts = agreed(self.opt, (due, ~skip), updates, inner, params, extra)
-            due, skip = due & counts, ~counts
-        means = engine.map_rows(add, [gs, accs.leaves], weight, skip)
-        mean = jax.tree.unflatten(treedef, means)
-        out, inner_state = update_when(self, self.opt, due, mean, inner, params, extra)
-        pairs = engine.map_rows(_split, [jax.tree.leaves(out), gs, accs.leaves], due)
-        mini_step = jnp.where(due, 0, safe_increment(state.mini_step))
-        return jax.tree.unflatten(treedef, [u for u, _ in pairs]), state._replace(
-            mini_step=mini_step if skip is None else jnp.where(skip, state.mini_step, mini_step),
-            gradient_step=jnp.where(due, safe_increment(state.gradient_step), state.gradient_step),
-            inner_opt_state=inner_state,
-            acc_grads=accs.rebuilt([acc for _, acc in pairs]),
-            skip_state=skip_state,
+        add = running_sum if self.reduction == "sum" else running_mean
+        skip = None if count.used is None else ~count.used
+        totals = engine.map_rows(add, [gs, accs.leaves], count.share, skip)
+        out, inner_state = update_when(
+            self,
+            self.inner,
+            count.due,
+            jax.tree.unflatten(treedef, totals),
+            state.inner_state,
+            params,
+            extra,
+            differentiable=self.differentiable,
         )
+        pairs = engine.map_rows(split, [jax.tree.leaves(out), gs, accs.leaves], count.due)
+        acc_grads = accs.rebuilt([acc for _, acc in pairs])
+        return jax.tree.unflatten(treedef, [u for u, _ in pairs]), inner_state, acc_grads

@@ -106,6 +106,8 @@ class accumulate_rows(Transform):
 
     handles_rows = True
     holds = (("inner", "inner_opt_state"),)
+    step_fields = ("gradient_step",)
+    counts_inner_steps = True
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")

@@ -31,6 +31,21 @@ def check_bound(part: Any, axes: tuple[str, ...]) -> None:
             ) from None
 
 
+def refuse_exchange(part: Any, tx: Any) -> None:
+    """Require that no part of `tx`, inside `part`, exchanges anything between replicas.
+
+    Raises:
+      ValueError: if one does: `part` would decide on the gradients before the exchange, so that its
+        state would be another on every replica.
+    """
+    for inner in _exchanging(tx)[0]:
+        raise ValueError(
+            f"{name_of(part)}: {name_of(inner)} in it combines the gradients of all replicas, and "
+            f"{name_of(part)} would decide on those of one. Put it inside: "
+            f"{name_of(inner)}({name_of(part)}(...), ...)."
+        )
+
+
 def agreed(
     tx: Any,
     flags: tuple[Array, ...],

@@ -1,6 +1,7 @@
-"""Averages of the parameters over the steps."""
+"""Averages of the parameters over the steps, kept beside an optimizer."""
 
-from typing import Any, NamedTuple, TypeGuard
+import abc
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.apply import apply_updates
 from gradxform.base import (
+    GradientTransformation,
     Transform,
     call_update,
     check_transform,
@@ -15,198 +17,333 @@ from gradxform.base import (
     tell_moved,
     transform,
 )
-from gradxform.errors import name_of
-from gradxform.leaves import align, require_params
-from gradxform.numerics import cast, promote
+from gradxform.errors import name_of, require_one_of, shown
+from gradxform.leaves import (
+    align,
+    align_params,
+    check_params,
+    check_shapes,
+    flatten_updates,
+    require_params,
+)
+from gradxform.numerics import as_step, at_least_float32, cast, promote, safe_increment, scalar
 from gradxform.slots import zero_count
-from gradxform.states import check_state, laid_like
-from gradxform.transforms.tree_rules import copied
+from gradxform.states import check_state
+from gradxform.transforms.tree_rules import copied, decay_at
 from gradxform.types import (
     Array,
+    Choice,
+    Decay,
+    NonNegativeInt,
     OptState,
     Params,
     PositiveInt,
-    Scalar,
+    PyTree,
     Slot,
-    UnitInterval,
     Updates,
 )
-from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.parts import keeps_copies
+from gradxform.wrappers.parts import all_parts
 
 __all__ = [
-    "LookaheadParams",
-    "lookahead",
-    "LookaheadState",
-    "LookaheadWithSlowState",
+    "moving_average",
+    "stochastic_weight_average",
+    "MovingAverageState",
+    "StochasticWeightAverageState",
 ]
 
-
-class LookaheadState(NamedTuple):
-    """State of `lookahead` for a `LookaheadParams` pair, which holds the slow weights."""
-
-    fast_state: Any  # the fast optimizer's state
-    steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
+# The share of the way to the parameters that an average goes in one step, and whether it goes at
+# all (None: always).
+Rate = tuple[Array, Array | None]
 
 
-class LookaheadWithSlowState(NamedTuple):
-    """State of `lookahead` for plain parameters."""
-
-    fast_state: Any  # the fast optimizer's state
-    steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
-    slow: Slot  # like params, at least float32; the slow weights
-
-
-class LookaheadParams(NamedTuple):
-    """A pair of fast and slow parameters, for callers that store the slow ones themselves."""
-
-    fast: Any  # take gradients here
-    slow: Any  # evaluate here
-
-    @classmethod
-    def init_synced(cls, params: Any) -> "LookaheadParams":
-        """Return a pair with `params` as both."""
-        return cls(fast=params, slow=params)
+def _toward(average: Array, p: Array, rate: Array, due: Array | None) -> Array:
+    """Return the average moved towards a parameter."""
+    wide = at_least_float32(promote(average.dtype, p.dtype))
+    a = cast(average, wide)
+    new = cast(a + cast(rate, wide) * (cast(p, wide) - a), average.dtype)
+    return new if due is None else jnp.where(due, new, average)
 
 
-def _is_pair(params: Any) -> TypeGuard[LookaheadParams]:
-    """Whether `params` is a `LookaheadParams`, ours or Optax's; its fields alone do not tell."""
-    kinds = type(params).__mro__
-    return isinstance(params, tuple) and any(k.__name__ == "LookaheadParams" for k in kinds)
+def _shifted(average: Array, old: Array, new: Array, rate: Array, due: Array | None) -> Array:
+    """Return the average as if the last step had led to `new` instead of `old`."""
+    wide = at_least_float32(promote(average.dtype, new.dtype))
+    move = cast(rate, wide) * (cast(new, wide) - cast(old, wide))
+    moved = cast(cast(average, wide) + move, average.dtype)
+    return moved if due is None else jnp.where(due, moved, average)
 
 
-def _pull(u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar) -> tuple[Array, Array]:
-    """Return the updates of the fast and of the slow weights."""
-    wide = promote(u.dtype, p.dtype, slow.dtype)
-    distance = cast(p, wide) + cast(u, wide) - cast(slow, wide)
-    rate = cast(jnp.asarray(step_size), jnp.finfo(wide).dtype)
-    fast = jnp.where(sync, cast(u, wide) - (1 - rate) * distance, cast(u, wide))
-    return cast(fast, u.dtype), jnp.where(sync, rate * distance, jnp.zeros_like(distance))
+class Averager(Transform):
+    """Base of wrappers that move averages towards the parameters after every inner update.
 
-
-def _pull_params(
-    u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
-) -> tuple[Array, Array]:
-    """Like `_pull`, both in the dtype of the update."""
-    fast, change = _pull(u, p, slow, sync, step_size)
-    return fast, cast(change, u.dtype)
-
-
-def _pull_state(
-    u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
-) -> tuple[Array, Array]:
-    """Return the update of the fast weights, and the new slow weights."""
-    fast, change = _pull(u, p, slow, sync, step_size)
-    return fast, cast(cast(slow, change.dtype) + change, slow.dtype)
-
-
-@transform
-class lookahead(Transform):
-    """Let an optimizer run ahead, and pull it back to a slow average of where it has been.
-
-    Update rule, with u the fast optimizer's update, s the slow weights, every `sync_period` steps:
-
-        s <- s + slow_step_size (p + u - s)
-        p <- s                           (on all other steps p <- p + u)
-
-    With plain parameters the slow weights are stored in the state; evaluate at `state.slow`. With a
-    `LookaheadParams` pair, Optax's form, take gradients at the fast parameters; the updates are a
-    pair too. Must be the last part of a chain, because its updates must be applied unchanged. A
-    fast optimizer that keeps copies of the parameters (`scale_by_madgrad`, `distributed.zero1`,
-    ...) is told how far they are pulled back.
-
-    Args:
-      fast_optimizer: the optimizer of the fast weights.
-      sync_period: fast steps from one synchronization to the next, at least 1.
-      slow_step_size: how far the slow weights move, in [0, 1].
-      reset_state: whether the fast optimizer's state is initialized at every synchronization.
-
-    Raises:
-      ValueError: at update, if no parameters are given.
-
-    Reference: Zhang et al., Lookahead Optimizer: k steps forward, 1 step back, 2019, Algorithm 1.
+    The inner updates pass unchanged. The state has the fields `inner_state` and `num_updates`; the
+    averages are trees like the parameters.
     """
 
-    fast_optimizer: Any
-    sync_period: PositiveInt
-    slow_step_size: UnitInterval
-    reset_state: bool = False
+    inner: Any
+    state_kind: Any  # the class of the state
 
-    follows = ("slow",)
+    handles_rows = True
+    follows = ("average",)
+    records_params = True
+    holds = (("inner", "inner_state"),)
 
     def __post_init__(self) -> None:
-        check_transform(self, self.fast_optimizer, "fast_optimizer")
+        check_transform(self, self.inner, "inner")
+        for part in all_parts(self.inner):
+            if isinstance(part, GradientTransformation) and part.leaves_path:
+                name, own = name_of(part), name_of(self)
+                raise ValueError(
+                    f"{own}: {name} in it lets the parameters climb between its steps, and the "
+                    f"average would contain these climbs. Put it inside: {name}({own}(...), ...); "
+                    "or let opaque_mode=True hide them."
+                )
 
     @property
     def locality(self) -> str:
-        """How far the fast optimizer looks."""
-        return locality_of(self.fast_optimizer)
+        """How far the inner transform looks."""
+        return locality_of(self.inner)
 
-    def init(self, params: Params) -> LookaheadState | LookaheadWithSlowState:
-        """Return the fast state and, for plain parameters, the slow weights."""
-        steps = zero_count()
-        if _is_pair(params):
-            return LookaheadState(self.fast_optimizer.init(params.fast), steps)
-        return LookaheadWithSlowState(self.fast_optimizer.init(params), steps, copied(params))
+    # -------------------------------------------------------------------- defined by each wrapper
+
+    @abc.abstractmethod
+    def counted(self, state: Any, extra: dict[str, Any]) -> Any:
+        """Return the state with its scalars advanced by a step."""
+
+    @abc.abstractmethod
+    def rates(self, state: Any) -> dict[str, Rate]:
+        """Return the rate of each average in the last step; 1 if there has not been any."""
+
+    def trees(self, state: Any) -> dict[str, PyTree]:
+        """Return the averages by name."""
+        return {"average": state.average}
+
+    def with_trees(self, state: Any, trees: dict[str, PyTree]) -> Any:
+        """Return the state with other averages."""
+        return state._replace(average=trees["average"])
+
+    # ---------------------------------------------------------------------------------- stepping
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        """Return the inner updates, and the state with the averages of the new parameters."""
+        require_params(self, params)
+        state = check_state(self, state, self.state_kind)
+        updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
+        state = self.counted(state._replace(inner_state=inner_state), extra)
+        _, treedef = flatten_updates(updates)
+        align_params(self, updates, treedef, params)
+        new_params = apply_updates(params, updates)
+        news = align(self, updates, treedef, new_params, "the parameters have").leaves
+        trees, rates = self.trees(state), self.rates(state)
+        for name, tree in trees.items():
+            average = align(self, updates, treedef, tree, "the state's average has")
+            check_shapes(self, updates, average.leaves, "the state's average has")
+            moved = engine.map_rows(_toward, [average.leaves, news], *rates[name])
+            trees[name] = average.rebuilt(moved)
+        return updates, self.with_trees(state, trees)
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
-        """Return the state after something else has moved the parameters."""
-        if not _is_pair(new):
-            state = super().moved(state, old, new)
-        else:
-            old, new = old.fast, new.fast
-        fast_state = tell_moved(self.fast_optimizer, state.fast_state, old, new)
-        return state._replace(fast_state=fast_state)
+        """Return the state as if the last step had led to where something else has moved them."""
+        inner_state = tell_moved(self.inner, state.inner_state, old, new)
+        state = state._replace(inner_state=inner_state)
+        news, treedef = jax.tree.flatten(new)
+        olds = align(self, new, treedef, old, "the parameters had").leaves
+        trees, rates = self.trees(state), self.rates(state)
+        for name, tree in trees.items():
+            average = align(self, new, treedef, tree, "the state's average has")
+            moved = engine.map_rows(_shifted, [average.leaves, olds, news], *rates[name])
+            trees[name] = average.rebuilt(moved)
+        return self.with_trees(state, trees)
+
+
+class MovingAverageState(NamedTuple):
+    """State of `moving_average`."""
+
+    inner_state: Any  # the inner state
+    num_updates: Array  # int32 scalar; updates so far, or the caller's step after the last one
+    weight: Array  # scalar, at least float32; how much of the average comes from updates (debias)
+    average: Slot  # like params, at least float32; what to evaluate
+
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the average."""
+        return {"average": self.average}
+
+    def exchanged(self, name: str, params: Params) -> "MovingAverageState":
+        """Return the state with `params` as the average."""
+        return self._replace(average=copied(params))
+
+
+@transform
+class moving_average(Averager):
+    """Keep an exponential moving average of the parameters, to evaluate and save.
+
+    Update rule, with p the parameters after the inner update and d the decay, from a = the
+    parameters at `init`:
+
+        a <- a - (1 - d) (a - p)
+
+    `eval_params(state, params)` returns a, and `swap` puts it in the place of the parameters. The
+    average covers about 1 / (1 - d) steps: with the default, train for several times 10,000. For
+    shorter runs use num_updates="count", with which d = min(decay, (1 + k) / (10 + k)) after k
+    updates, so that the first parameters are soon forgotten. With debias they are not in the
+    average at all: a is the average of the parameters after each update, with the weights d^(t-i)
+    normalized to a sum of 1 (`ema` of the updates, in contrast, averages gradients).
+
+    Whoever moves the parameters after this step (`lookahead`, `distributed.model_average`, ...) may
+    stand around it, and in a `chain` of this library parts that change its updates may stand after
+    it: the average then contains where the parameters have gone. In `optax.chain` it must be the
+    last part. Every entry is averaged, also in rows
+    without a gradient; a parameter whose gradient is None is left out for the step. Parameters of
+    16 bits are averaged as they are after rounding. Inside `MultiSteps` it averages once per step,
+    around it once per micro-batch.
+
+    Args:
+      inner: the optimizer.
+      decay: d, in [0, 1).
+      num_updates: None for a constant decay; "count" for a warm-up over the updates so far; "step"
+        for one that follows the extra argument `step` of `update` (the number of earlier updates,
+        TensorFlow's global step), and counts without it; or an integer of at least 0, a constant k.
+      debias: whether to leave the parameters at `init` out of the average.
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+      TypeError: at update, if `step` is not an integer.
+
+    Reference: Polyak and Juditsky, Acceleration of Stochastic Approximation by Averaging, 1992;
+    `tf.contrib.opt.MovingAverageOptimizer`, `tf.train.ExponentialMovingAverage`.
+    """
+
+    inner: Any
+    decay: Decay = 0.9999
+    num_updates: NonNegativeInt | Choice | None = None
+    debias: bool = False
+
+    state_kind = MovingAverageState
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        k = self.num_updates
+        if isinstance(k, bool | float):
+            raise TypeError(
+                f"{name_of(self)}: num_updates must be an integer, 'count', 'step' or None, got "
+                f"{shown(k)}."
+            )
+        if isinstance(k, str):
+            require_one_of(self, "num_updates", ["count", "step"])
+
+    def init(self, params: Params) -> MovingAverageState:
+        """Return the inner state and a copy of the parameters."""
+        check_params(self, params)
+        weight = scalar(0.0 if self.debias else 1.0)
+        return MovingAverageState(self.inner.init(params), zero_count(), weight, copied(params))
 
     def update(
         self,
         updates: Updates,
         state: OptState,
         params: Params | None = None,
+        *,
+        step: Any = None,
         **extra: Any,
-    ) -> tuple[Updates, LookaheadState | LookaheadWithSlowState]:
-        """Take a fast step, and synchronize if it is time."""
-        require_params(self, params)
-        pair = _is_pair(params)
-        kinds = LookaheadWithSlowState, LookaheadState
-        kind, other = kinds[pair], kinds[not pair]
-        if getattr(state, "_fields", None) == other._fields:
-            raise ValueError(
-                f"{name_of(self)}: init and update must both get plain parameters, or both a "
-                "LookaheadParams."
-            )
-        state = check_state(self, state, kind)
-        fast: Params = params.fast if pair else params
-        updates, fast_state = call_update(
-            self.fast_optimizer, updates, state.fast_state, fast, extra
-        )
-        sync = state.steps_since_sync >= self.sync_period - 1
-        if self.reset_state:  # replicas may have to reset the state together
-            (sync,) = agreed(self.fast_optimizer, (sync,), updates, state.fast_state, fast, extra)
-        us, treedef = jax.tree.flatten(updates)
-        ps = align(self, updates, treedef, fast, "the parameters have").leaves
-        old_slow = params.slow if pair else state.slow
-        slow = align(self, updates, treedef, old_slow, "the slow weights have")
-        pull = _pull_params if pair else _pull_state
-        pulled = engine.map_rows(pull, [us, ps, slow.leaves], sync, self.slow_step_size)
-        new = jax.tree.unflatten(treedef, [u for u, _ in pulled])
-        keeps = keeps_copies(self.fast_optimizer)
-        if keeps:
-            before, after = apply_updates(fast, updates), apply_updates(fast, new)
-            fast_state = tell_moved(self.fast_optimizer, fast_state, before, after)
-        if self.reset_state:
-            first = self.fast_optimizer.init(fast)
-            if keeps:
-                first = tell_moved(self.fast_optimizer, first, fast, apply_updates(fast, new))
-            first = laid_like(first, fast_state)
-            fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, first)
-        steps = jnp.where(sync, 0, state.steps_since_sync + 1)
-        if pair:
-            slow_updates = jax.tree.unflatten(treedef, [s for _, s in pulled])
-            new = type(params)(fast=new, slow=slow_updates)
-            return new, state._replace(fast_state=fast_state, steps_since_sync=steps)
-        return new, state._replace(
-            fast_state=fast_state,
-            steps_since_sync=steps,
-            slow=slow.rebuilt([s for _, s in pulled]),
-        )
+    ) -> tuple[Updates, OptState]:
+        """Return the inner updates, and the state with the average of the new parameters."""
+        if step is not None:
+            extra = extra | {"step": step}
+        return super().update(updates, state, params, **extra)
+
+    def counted(self, state: MovingAverageState, extra: dict[str, Any]) -> MovingAverageState:
+        """Return the state after one more update."""
+        count = state.num_updates
+        if self.num_updates == "step" and extra.get("step") is not None:
+            count = cast(as_step(self, "step", extra["step"]), count.dtype)
+        state = state._replace(num_updates=safe_increment(count))
+        if not self.debias:
+            return state
+        weight = state.weight + cast(self._share(state), state.weight.dtype) * (1 - state.weight)
+        return state._replace(weight=weight)
+
+    def _share(self, state: MovingAverageState) -> Array:
+        """Return 1 - d."""
+        _, share = decay_at(self.decay, state.num_updates)
+        if self.num_updates is None:
+            return share
+        k = scalar(state.num_updates if isinstance(self.num_updates, str) else self.num_updates)
+        return jnp.maximum(share, 9 / (10 + k))
+
+    def rates(self, state: MovingAverageState) -> dict[str, Rate]:
+        """Return 1 - d, and with debias its part of the weights so far."""
+        weight = jnp.where(state.num_updates > 0, state.weight, 1)
+        share = jnp.where(state.num_updates > 0, self._share(state), 1)
+        return {"average": (share / weight if self.debias else share, None)}
+
+
+class StochasticWeightAverageState(NamedTuple):
+    """State of `stochastic_weight_average`."""
+
+    inner_state: Any  # the inner state
+    num_updates: Array  # int32 scalar; updates so far
+    average: Slot  # like params, at least float32; what to evaluate
+
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the average."""
+        return {"average": self.average}
+
+    def exchanged(self, name: str, params: Params) -> "StochasticWeightAverageState":
+        """Return the state with `params` as the average."""
+        return self._replace(average=copied(params))
+
+
+@transform
+class stochastic_weight_average(Averager):
+    """Keep the equal average of the parameters at every `period`-th step: SWA.
+
+    Update rule, with p the parameters after update number t = 1, 2, ..., and n the number of
+    parameters in the average so far, from a = p at step `start`, n = 1 (step 0 is before the first
+    update):
+
+        n <- n + 1, a <- a + (p - a) / n     if t > start and period divides t - start
+
+    Until step `start`, a is p itself. `eval_params(state, params)` returns a, and `swap` puts it in
+    the place of the parameters. Start where the loss has nearly settled, with a constant or cyclic
+    learning rate that is larger than usual at the end of a run; with a cyclic one let the steps of
+    the average be the ends of its cycles. Statistics of batch normalization are not parameters:
+    compute them anew for the average.
+
+    It meets other parts of a chain, other wrappers, row-sparse gradients and gradients of None as
+    `moving_average` does.
+
+    Args:
+      inner: the optimizer.
+      start: the step whose parameters are the first in the average, at least 0.
+      period: steps from one of them to the next, at least 1.
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+
+    Reference: Izmailov et al., Averaging Weights Leads to Wider Optima and Better Generalization,
+    2018, Algorithm 1.
+    """
+
+    inner: Any
+    start: NonNegativeInt = 0
+    period: PositiveInt = 1
+
+    state_kind = StochasticWeightAverageState
+
+    def init(self, params: Params) -> StochasticWeightAverageState:
+        """Return the inner state and a copy of the parameters."""
+        check_params(self, params)
+        return StochasticWeightAverageState(self.inner.init(params), zero_count(), copied(params))
+
+    def counted(
+        self, state: StochasticWeightAverageState, extra: dict[str, Any]
+    ) -> StochasticWeightAverageState:
+        """Return the state after one more update."""
+        return state._replace(num_updates=safe_increment(state.num_updates))
+
+    def rates(self, state: StochasticWeightAverageState) -> dict[str, Rate]:
+        """Return 1 over the number of parameters in the average, if these are among them."""
+        since = state.num_updates - self.start
+        number = jnp.where(since < 0, 0, since // self.period) + 1
+        return {"average": (1 / scalar(number), (since < 0) | (since % self.period == 0))}

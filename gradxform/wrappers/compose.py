@@ -24,6 +24,8 @@ from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.numerics import cast, promote
 from gradxform.row_sparse import is_row_sparse
 from gradxform.types import OptState, Params, Updates
+from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.parts import records_params
 
 __all__ = [
     "chain",
@@ -68,6 +70,7 @@ class _Chain(Transform):
         """Run the transforms in order, each on the updates of the one before."""
         states = _flat_states(self, state)
         new_states: list[Any] = []
+        recorded: list[tuple[Any, int, Updates]] = []
         for run in self._plan:
             start = len(new_states)
             run_states = states[start : start + len(run)]
@@ -77,6 +80,10 @@ class _Chain(Transform):
             else:
                 updates, new = call_update(run[0], updates, run_states[0], params, extra)
                 new_states.append(new)
+                if records_params(run[0]):
+                    recorded.append((run[0], start, updates))
+        for tx, i, own in recorded:
+            new_states[i] = told(tx, new_states[i], params, own, updates)
         return updates, _nested_states(self, iter(new_states), state)
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:

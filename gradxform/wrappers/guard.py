@@ -41,7 +41,10 @@ def _all_finite(x: Any) -> Array:
     x = _entries(x)
     if not jnp.issubdtype(dtype_of(x), jnp.number):
         raise TypeError(f"all_finite: tree must be a tree of numbers, got {shown(x)}.")
-    return jnp.all(jnp.isfinite(x))
+    if jnp.iscomplexobj(x):  # the absolute value of a finite number may overflow
+        return _all_finite(jnp.real(x)) & _all_finite(jnp.imag(x))
+    # A maximum is NaN if one entry is. Unlike `all`, it needs no array of booleans on the CPU.
+    return jnp.isfinite(jnp.max(jnp.abs(x), initial=0))
 
 
 def all_finite(tree: PyTree) -> Array:

@@ -1,16 +1,14 @@
 """Hyperparameters that can be read and changed during training."""
 
 import inspect
-import typing
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from gradxform import masks
 from gradxform.base import (
-    GradientTransformation,
     Transform,
     call_update,
     check_transform,
@@ -23,29 +21,46 @@ from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.fields import annotation_kinds, check_schedule, static_key, value
 from gradxform.leaves import widest_dtype
 from gradxform.numerics import (
-    ScheduleError,
     at_least_float32,
     cast,
     safe_increment,
     scalar_dtype,
     scalars_as,
-    value_at,
 )
 from gradxform.slots import zero_count
 from gradxform.states import check_state
-from gradxform.types import Array, DType, Key, OptState, Params, Size, StaticTree, Updates
-from gradxform.values import Value, frozen, keeping_arrays, key_of, printed, thawed
+from gradxform.types import Array, DType, Key, OptState, Params, StatefulSchedule, Updates
+from gradxform.values import Value, frozen, keeping_arrays, printed, thawed
+from gradxform.wrappers.factory_arguments import (
+    annotations_of,
+    same,
+    split_arguments,
+    without_aliases,
+)
+from gradxform.wrappers.schedule_states import (
+    checked_states,
+    extra_names as schedule_extra_names,
+    first_state,
+    is_stateful,
+    next_state,
+    value_in,
+    with_state,
+)
 
 __all__ = [
     "inject_hyperparams",
+    "inject_stateful_hyperparams",
+    "InjectHyperparamsState",
     "InjectStatefulHyperparamsState",
 ]
 
 
-class WrappedScheduleState(NamedTuple):
-    """State of one schedule in `inject_hyperparams`."""
+class InjectHyperparamsState(NamedTuple):
+    """State of Optax's `inject_hyperparams` before 0.1.9, so that old pickles can be read."""
 
-    count: Array  # int32 scalar; how often it was evaluated
+    count: Array  # int32 scalar; the number of updates so far
+    hyperparams: Any  # a dict of scalars
+    inner_state: Any  # the inner state
 
 
 class InjectStatefulHyperparamsState(NamedTuple):
@@ -64,10 +79,12 @@ class inject_hyperparams(Value):
     `inject_hyperparams(adamw)(learning_rate=1e-3)` is an adamw with
     `state.hyperparams["learning_rate"]`. Any number may be a schedule, which is evaluated at every
     update. The others can be set between updates, also in a jitted step, without compiling again.
+    A `StatefulSchedule` has a state of its own, in `state.hyperparams_states`, and is given the
+    extra arguments of the update that it names.
     Hyperparameters are float32, or float64 for float64 parameters, and keep the dtype that init
     gives them. Arguments that decide shapes, keys and dtypes stay out of the state if the factory
-    annotates them so (`gradxform.types.Size`, `Key`, `DType`, `StaticTree`); name others in
-    `static_args`.
+    annotates them so (`gradxform.types.Size`, `Key`, `DType`, `StaticTree`, `Fixed`), and so do
+    those whose 0 leaves a part out (`ZeroIsNone`) where they are 0; name others in `static_args`.
 
     Args:
       inner_factory: a transform class or an optimizer function, of this library or another.
@@ -120,8 +137,8 @@ class inject_hyperparams(Value):
                 f"{', '.join(known)}."
             ) from None
         bound.apply_defaults()
-        annotations = _annotations(self.inner_factory)
-        arguments = bound.arguments.items()
+        annotations = annotations_of(self.inner_factory)
+        arguments = without_aliases(annotations, bound.arguments).items()
         return injected(self, tuple((k, self._argument(k, v, annotations)) for k, v in arguments))
 
     def _argument(self, name: str, x: Any, annotations: dict[str, Any]) -> Any:
@@ -152,6 +169,17 @@ class inject_hyperparams(Value):
         return f"inject_hyperparams({printed(self.inner_factory)}{options})"
 
 
+def inject_stateful_hyperparams(
+    inner_factory: Callable[..., Any],
+    static_args: tuple[str, ...] | str = (),
+    hyperparam_dtype: DType = None,
+) -> inject_hyperparams:
+    """Return `inject_hyperparams` of the same arguments, with a DeprecationWarning, as in Optax."""
+    message = "inject_stateful_hyperparams is deprecated; use inject_hyperparams."
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return inject_hyperparams(inner_factory, static_args, hyperparam_dtype)
+
+
 @transform
 class injected(Transform):
     """A transform with its hyperparameters in its state, as `inject_hyperparams` returns it.
@@ -165,11 +193,13 @@ class injected(Transform):
     arguments: tuple[Any, ...]
 
     handles_rows = True
+    set_by = (("hyperparams", "numbers"),)
 
     def __post_init__(self) -> None:
         numbers, schedules, _ = self._split()
         for name, schedule in schedules.items():
-            check_schedule(self.factory.inner_factory, name, schedule)
+            if not is_stateful(schedule):
+                check_schedule(self.factory.inner_factory, name, schedule)
 
         def check(values: dict[str, Array]) -> None:
             inner = self.inner_with(numbers | values)
@@ -184,23 +214,32 @@ class injected(Transform):
     def _changed(self) -> list[tuple[str, Any]]:
         """Return the arguments that differ from the factory's defaults."""
         known = inspect.signature(self.factory.inner_factory).parameters
-        return [(k, v) for k, v in self.arguments if not _same(v, frozen(known[k].default))]
+        return [(k, v) for k, v in self.arguments if not same(v, frozen(known[k].default))]
 
     def _split(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Return the numbers, the schedules, and all other arguments."""
-        numbers, schedules, rest = {}, {}, {}
-        annotations = _annotations(self.factory.inner_factory)
-        for name, x in self.arguments:
-            annotation = annotations.get(name, inspect.Parameter.empty)
-            if name in self.factory.static_args or isinstance(x, bool) or _is_static(annotation):
-                rest[name] = x
-            elif isinstance(x, int | float | jax.Array):
-                numbers[name] = x
-            elif _is_schedule(x, annotation):
-                schedules[name] = x
-            else:
-                rest[name] = x
-        return numbers, schedules, rest
+        factory = self.factory
+        return split_arguments(factory.inner_factory, self.arguments, factory.static_args)
+
+    def _schedules(self) -> dict[str, StatefulSchedule]:
+        """Return the schedules, each as one with a state."""
+        return {k: with_state(x) for k, x in self._split()[1].items()}
+
+    def _where(self, name: str) -> str:
+        return f"inject_hyperparams: {name_of(self.factory.inner_factory)}: {name}"
+
+    def extra_names(self) -> frozenset[str] | None:
+        """Return the extra arguments that the inner transform and the schedules take."""
+        names = super().extra_names()
+        for schedule in self._split()[1].values():
+            more = schedule_extra_names(schedule)
+            names = None if names is None or more is None else names | more
+        return names
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The hyperparameters that are numbers, by name."""
+        return self._split()[0]
 
     def others(self) -> dict[str, Any]:
         """Return the arguments that are not hyperparameters, by name."""
@@ -243,6 +282,13 @@ class injected(Transform):
                     f"{', '.join(hyperparams)}. Was this state made by another optimizer?"
                 )
         for name, x in hyperparams.items():
+            if name not in known and name in self.others():
+                raise ValueError(
+                    f"{self._where(name)} was {printed(self.others()[name])} when the optimizer "
+                    "was made, which is not a hyperparameter in the state, because it decides "
+                    "which parts, shapes or constants the optimizer has; make it anew with "
+                    "another value."
+                )
             if name not in known:
                 raise ValueError(
                     f"inject_hyperparams: {name_of(self.factory.inner_factory)} has no "
@@ -262,34 +308,48 @@ class injected(Transform):
         self, inner_with: Callable[[dict[str, Array]], Any], params: Params
     ) -> InjectStatefulHyperparamsState:
         """Return the first state, of the inner transform that `inner_with(hyperparams)` returns."""
-        hyperparams = self._first()
-        counts = {k: WrappedScheduleState(zero_count()) for k in self._split()[1]}
+        states, hyperparams = self._first()
         inner_state = inner_with(hyperparams).init(params)
-        return InjectStatefulHyperparamsState(zero_count(), hyperparams, counts, inner_state)
+        return InjectStatefulHyperparamsState(zero_count(), hyperparams, states, inner_state)
 
-    def _first(self) -> dict[str, Array]:
-        """Return the hyperparameters of the first step."""
-        numbers, schedules, _ = self._split()
-        counts = dict.fromkeys(schedules, WrappedScheduleState(zero_count()))
+    def _first(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """Return the states of the schedules and the hyperparameters of the first step."""
+        numbers, schedules = self._split()[0], self._schedules()
+        states = {k: first_state(x) for k, x in schedules.items()}
         hyperparams = {k: self._scalar(x) for k, x in numbers.items()}
-        return hyperparams | self._scheduled(schedules, counts)
+        return states, hyperparams | self._scheduled(schedules, states, {}, "init")
 
     def _scheduled(
-        self, schedules: dict[str, Any], counts: dict[str, WrappedScheduleState]
+        self,
+        schedules: dict[str, StatefulSchedule],
+        states: dict[str, Any],
+        extra: dict[str, Any],
+        moment: str,
     ) -> dict[str, Array]:
-        """Return the hyperparameters that are schedules, each at its count."""
-        hyperparams = {}
-        for name, schedule in schedules.items():
-            try:
-                hyperparams[name] = self._scalar(value_at(schedule, counts[name].count))
-            except ScheduleError as error:
-                factory = name_of(self.factory.inner_factory)
-                raise TypeError(f"inject_hyperparams: {factory}: {name}: {error}") from None
-        return hyperparams
+        """Return the hyperparameters that are schedules, each in its state."""
+        return {
+            k: self._scalar(value_in(self._where(k), x, states[k], extra, moment))
+            for k, x in schedules.items()
+        }
+
+    def _next(
+        self, state: InjectStatefulHyperparamsState, extra: dict[str, Any], moment: str
+    ) -> tuple[dict[str, Array], dict[str, StatefulSchedule], dict[str, Any]]:
+        """Return the hyperparameters of the next step, the schedules, and their states."""
+        numbers, schedules = self._split()[0], self._schedules()
+        self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
+        states = checked_states("inject_hyperparams", state.hyperparams_states, schedules)
+        hyperparams = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
+        hyperparams |= self._scheduled(schedules, states, extra, moment)
+        return hyperparams, schedules, states
 
     def at_first(self) -> Any:
         """Return the inner transform of the first step."""
-        return self.inner_with(self._first())
+        return self.inner_with(self._first()[1])
+
+    def at_next(self, state: InjectStatefulHyperparamsState) -> Any:
+        """Return the inner transform of the next step after a state."""
+        return self.inner_with(self._next(state, {}, "init")[0])
 
     def inner_transforms(self) -> list[Any]:
         """Return the inner transform of the first step, as a list."""
@@ -310,68 +370,17 @@ class injected(Transform):
     ) -> tuple[Updates, InjectStatefulHyperparamsState]:
         """Update with the state's hyperparameters, and those of schedules at their next value."""
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
-        numbers, schedules, _ = self._split()
-        self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
         with scalars_as(widest_dtype((updates, state.hyperparams) if params is None else params)):
-            hyperparams = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
-            counts = self._counts(state.hyperparams_states, schedules)
-            hyperparams |= self._scheduled(schedules, counts)
+            hyperparams, schedules, states = self._next(state, extra, "update")
+            states = {
+                k: next_state(self._where(k), x, states[k], extra) for k, x in schedules.items()
+            }
         updates, inner_state = call_update(
             self.inner_with(hyperparams), updates, state.inner_state, params, extra
         )
         return updates, state._replace(
             count=safe_increment(state.count),
             hyperparams=hyperparams,
-            hyperparams_states={
-                k: s._replace(count=safe_increment(s.count)) for k, s in counts.items()
-            },
+            hyperparams_states=states,
             inner_state=inner_state,
         )
-
-    def _counts(
-        self, states: dict[str, Any], schedules: dict[str, Any]
-    ) -> dict[str, WrappedScheduleState]:
-        """Return the states of the schedules, and require one for each."""
-        if sorted(states) != sorted(schedules):
-            raise ValueError(
-                f"inject_hyperparams: the schedules are of {', '.join(schedules) or 'nothing'}, "
-                f"hyperparams_states are of {', '.join(states) or 'nothing'}. Was this state made "
-                "by another optimizer?"
-            )
-        return {
-            k: check_state("inject_hyperparams", x, WrappedScheduleState) for k, x in states.items()
-        }
-
-
-def _same(x: Any, default: Any) -> bool:
-    try:
-        return x is default or key_of(x) == key_of(default)
-    except TypeError:  # a live number, or something that does not hash
-        return False
-
-
-def _annotations(factory: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        target = factory.__init__ if isinstance(factory, type) else factory
-        hints = typing.get_type_hints(target, include_extras=True)
-        return hints or typing.get_type_hints(factory, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # annotations of another package, as strings
-        return {}
-
-
-def _is_static(annotation: Any) -> bool:
-    """Whether an argument cannot be traced: it decides shapes, or is not a number."""
-    return any(kind in (Size, Key, DType, StaticTree) for kind in annotation_kinds(annotation))
-
-
-def _is_schedule(x: Any, annotation: Any) -> bool:
-    """Whether a callable argument is a schedule: its annotation allows a number, or is missing.
-
-    Masks, transforms and functions of the parameters can be called too, but are not schedules.
-    """
-    if not callable(x) or isinstance(x, masks.Mask | GradientTransformation | type):
-        return False
-    if annotation is inspect.Parameter.empty:
-        return True
-    kinds = annotation_kinds(annotation)
-    return float in kinds or int in kinds or complex in kinds

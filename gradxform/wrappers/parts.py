@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import jax.numpy as jnp
+
 from gradxform.base import (
     GradientTransformation,
     Transform,
@@ -18,7 +20,8 @@ from gradxform.interop import (
     stateless,
     stateless_with_tree_map,
 )
-from gradxform.types import OptState, Params
+from gradxform.leaves import dtype_of, is_hole, path_str, with_paths
+from gradxform.types import OptState, Params, Updates
 
 T = TypeVar("T")
 
@@ -81,6 +84,16 @@ def remembered(tx: Any, name: str, compute: Callable[[Any], T]) -> T:
     return vars(tx)[name]
 
 
+def refuse_complex(part: Any, updates: Updates) -> None:
+    """Refuse complex updates, for which `part` is not defined."""
+    for path, g in with_paths(updates):
+        if not is_hole(g) and jnp.issubdtype(dtype_of(g), jnp.complexfloating):
+            raise TypeError(
+                f"{name_of(part)}: gradient of {path_str(path)} has dtype {dtype_of(g)}, for which "
+                f"it is not defined. Wrap it as split_real_and_imaginary({name_of(part)}(...))."
+            )
+
+
 # ------------------------------------------------------------ copies of the parameters in states
 
 
@@ -98,6 +111,17 @@ def _keeps_copy(part: Any) -> bool:
     if not isinstance(part, GradientTransformation):
         return False
     return bool(part.follows) or (type(part).moved is not Transform.moved and not inner_parts(part))
+
+
+def records_params(tx: Any) -> bool:
+    """Whether a part of `tx` records where the parameters go."""
+    return remembered(tx, "_records_params", _records_params)
+
+
+def _records_params(tx: Any) -> bool:
+    return any(
+        isinstance(part, GradientTransformation) and part.records_params for part in all_parts(tx)
+    )
 
 
 def check_movable(mover: Any, tx: Any) -> None:

@@ -24,12 +24,15 @@ def update_when(
     state: OptState,
     params: Params | None,
     extra: dict[str, Any],
+    *,
+    differentiable: bool = False,
 ) -> tuple[Updates, OptState]:
     """Return the result of `tx.update` if `due`, else `updates` and `state` unchanged.
 
     Uses a loop of at most one turn instead of `lax.cond`: a loop updates what it carries in place,
     so that the state of a donated step is never copied. It cannot be differentiated in reverse
-    mode.
+    mode; with `differentiable` there is a `lax.cond` instead. (A selection between both results
+    would make NaN of the derivative where that of the result which is not selected is infinite.)
 
     The result has the dtypes of `updates` and `state`, whatever dtypes `tx` returns, so that they
     do not depend on `due`.
@@ -42,17 +45,19 @@ def update_when(
     def turn(carry: tuple[Array, Updates, OptState]) -> tuple[Array, Updates, OptState]:
         flag, old, old_state = carry
         new, new_state = call_update(tx, updates if sparse else old, old_state, params, extra)
-        new = new if sparse else _like(part, tx, new, old)
-        new_state = _like(part, tx, new_state, old_state)
+        new = new if sparse else like_before(part, tx, new, old)
+        new_state = like_before(part, tx, new_state, old_state)
         return varying_like((jnp.zeros_like(flag), new, new_state), carry)
 
     def loop(state: OptState) -> tuple[Updates, OptState]:
         if sparse:  # `tx` may return updates of another structure than it gets
             first = _zero_updates(tx, updates, state, params, extra)
         else:
-            first = jax.tree.map(_strong, updates)
-        carry = (due, first, jax.tree.map(_strong, state))
+            first = jax.tree.map(strong, updates)
+        carry = (due, first, jax.tree.map(strong, state))
         carry = settled(turn, carry, (updates, params, extra))
+        if differentiable:
+            return lax.cond(due, turn, lambda carry: carry, carry)[1:]
         return lax.while_loop(lambda carry: carry[0], turn, carry)[1:]
 
     return _with_floats(loop, state)
@@ -62,13 +67,11 @@ def _zero_updates(
     tx: Any, updates: Updates, state: OptState, params: Params | None, extra: dict[str, Any]
 ) -> Updates:
     """Return zeros like the updates that `tx` returns."""
-    shapes, _ = jax.eval_shape(
-        lambda u, s, p, e: call_update(tx, u, s, p, e), updates, state, params, extra
-    )
+    shapes, _ = jax.eval_shape(lambda u, s: call_update(tx, u, s, params, extra), updates, state)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-class _IntegerForFloat(Exception):
+class IntegerForFloat(Exception):
     """Raised where a state has an integer or boolean and the transform returns a float."""
 
     def __init__(self, dtypes: PyTree) -> None:
@@ -81,18 +84,29 @@ def _with_floats(
     """Return `loop(state)`; if a user has set a hyperparameter to 1, it is taken as 1.0."""
     try:
         return loop(state)
-    except _IntegerForFloat as error:
+    except IntegerForFloat as error:
         dtypes = error.dtypes
     return loop(jax.tree.map(lambda x, y: jnp.asarray(x).astype(y.dtype), state, dtypes))
 
 
-def _strong(x: Any) -> Array:
+def strong(x: Any) -> Array:
     """Return an array that is not weakly typed: the types in a loop's carry must not change."""
-    return cast(x, x.dtype) if isinstance(x, jax.Array) else jnp.asarray(x)
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
+    return cast(x, x.dtype)
 
 
-def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
-    """Return `new` with the structure and dtypes of `old`, and require the same shapes."""
+def like_before(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
+    """Return `new` with the structure and dtypes of `old`, and require the same shapes.
+
+    Args:
+      part: the part that runs `tx`, for messages.
+      tx: what has made `new`, for messages.
+      new: updates or a state.
+      old: what it was made of.
+
+    Raises:
+      IntegerForFloat: if `old` has an integer or boolean where `new` has a float.
+    """
     if jax.tree.structure(new) != jax.tree.structure(old):
         before, after = ([path for path, _ in with_paths(tree)] for tree in (old, new))
         if before != after:
@@ -113,7 +127,7 @@ def _like(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
         return cast(jnp.asarray(x), old_x.dtype)
 
     if any(map(_became_float, jax.tree.leaves(old), jax.tree.leaves(new))):
-        raise _IntegerForFloat(jax.tree.map(lambda x: jax.ShapeDtypeStruct((), dtype_of(x)), new))
+        raise IntegerForFloat(jax.tree.map(lambda x: jax.ShapeDtypeStruct((), dtype_of(x)), new))
     return jax.tree_util.tree_map_with_path(cast_leaf, new, old)
 
 

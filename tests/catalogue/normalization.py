@@ -6,6 +6,13 @@ from tests.catalogue.case import Case
 
 TRANSFORMS: dict[str, Case] = {
     "centralize": Case(gx.centralize(), ref.stateless(ref.centralize)),
+    "normalize": Case(gx.normalize(), ref.normalize_by_update_norm(1.0, 0.0)),
+    "normalize_adaptively": Case(
+        gx.normalize_adaptively(), ref.normalize_adaptively(0.01), rows=False
+    ),
+    "normalize_adaptively/eta": Case(
+        gx.normalize_adaptively(0.5), ref.normalize_adaptively(0.5), rows=False
+    ),
     "normalize_by_update_norm": Case(
         gx.normalize_by_update_norm(-0.5), ref.normalize_by_update_norm(-0.5, 1e-6)
     ),
@@ -30,6 +37,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
+    (
+        lambda: gx.normalize_adaptively(-0.1),
+        ValueError,
+        ("normalize_adaptively: eta must be at least 0, got -0.1.",),
+    ),
     (
         lambda: gx.normalized_sgd(0.1, "leaf"),
         ValueError,

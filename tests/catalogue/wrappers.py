@@ -103,6 +103,11 @@ WRAPPERS: dict[str, Case] = {
 
 REFUSED = [
     (
+        lambda: gx.lookahead(gx.ftrl(0.1), 2, 0.5),
+        ValueError,
+        ("lookahead: it moves the parameters, and step_by_ftrl goes on from a place of its own",),
+    ),
+    (
         lambda: gx.external_step(gx.scale(-0.1)).init({"w": jnp.ones(2)}),
         ValueError,
         ("external_step: scale has no count in its state; leave it outside.",),

@@ -14,6 +14,17 @@ def normalize_by_update_norm(factor, eps):
     return TreeReference(lambda ps: None, step)
 
 
+def normalize_adaptively(eta):
+    """Kwon et al., (9) with rho = 1: T^2 g / |T g| for T = |w| + eta."""
+
+    def step(gs, state, ps, t):
+        sizes = [np.abs(p) + eta for p in ps]
+        whole = norm([size * g for size, g in zip(sizes, gs, strict=True)])
+        return [size**2 * g / whole for size, g in zip(sizes, gs, strict=True)], state
+
+    return TreeReference(lambda ps: None, step)
+
+
 def centralize(g, p, t):
     """Yong et al., (1): minus the mean of each output's weights."""
     if g.ndim < 2 or not g.size:

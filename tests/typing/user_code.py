@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 import gradxform as gx
+import gradxform.losses
 from gradxform.slots import zeros_like
 from gradxform.types import Array, Decay, Params, Slot
 
@@ -98,6 +99,10 @@ def step(
     return gx.apply_updates(params, updates), state, loss
 
 
+def huber(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.mean(gradxform.losses.huber_loss(x, y))
+
+
 class Model(nnx.Module):
     def __init__(self, rngs: nnx.Rngs):
         self.linear = nnx.Linear(3, 1, rngs=rngs)
@@ -134,6 +139,7 @@ def mistakes() -> None:
     gx.adamw(1e-3, beta1=0.9)  # pyright: ignore[reportCallIssue]
     gx.clip("x")  # pyright: ignore[reportArgumentType]
     scale_by_sign_momentum(b2=0.9)  # pyright: ignore[reportCallIssue]
+    gx.adma(1e-3)  # pyright: ignore[reportAttributeAccessIssue]
     adamw.udpate({}, ())  # pyright: ignore[reportAttributeAccessIssue]
     wrong: int = gx.sgd(0.1)  # pyright: ignore[reportAssignmentType]
     del wrong

@@ -1,0 +1,8 @@
+"""Assignment problems, as Optax solves them.
+
+The names are those of `optax.assignment` in the installed Optax (see `gradxform.forwards`).
+"""
+
+from gradxform.forwards import module_from_optax
+
+__getattr__, __dir__ = module_from_optax(__name__)

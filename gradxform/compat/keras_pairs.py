@@ -1,0 +1,64 @@
+"""Keras's functions of gradients: they take and return pairs of a gradient and its variable."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from gradxform.errors import name_of, shown
+from gradxform.fields import value
+from gradxform.leaves import path_names
+from gradxform.types import Params, Updates
+from gradxform.values import Value
+
+
+@value
+class of_pairs(Value):
+    """Make a function of pairs a function of a tree, for `stateless`.
+
+    The function gets a list of pairs `(gradient, path)`, where Keras has `(gradient, variable)`;
+    the path is a string such as `encoder/kernel`. Gradients that are None are left out. It returns
+    pairs with the same paths, in any order, and gradients of the same shapes.
+
+    Args:
+      function: the function of pairs.
+      keyword: the argument of Keras that it is, for messages.
+    """
+
+    function: Callable[..., Any]
+    keyword: str = "gradient_transformers"
+
+    never_schedule = True
+
+    def __call__(self, updates: Updates, params: Params | None = None) -> Updates:
+        """Return the updates that the function makes.
+
+        Raises:
+          ValueError: if it returns other paths or shapes.
+          TypeError: if it does not return pairs.
+        """
+        leaves, treedef = jax.tree_util.tree_flatten_with_path(updates)
+        pairs = [(g, "/".join(path_names(path))) for path, g in leaves]
+        answer = self.function(list(pairs))
+        title = f"{self.keyword}: {name_of(self.function)}"
+        if not isinstance(answer, list | tuple) or not all(
+            isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], str)
+            for pair in answer
+        ):
+            raise TypeError(
+                f"{title} must return a list of pairs (gradient, path), got {shown(answer)}."
+            )
+        by_path = {path: g for g, path in answer}
+        known = [path for _, path in pairs]
+        if sorted(path for _, path in answer) != sorted(known):
+            raise ValueError(
+                f"{title} must return the paths that it was given, {', '.join(known)}, got "
+                f"{', '.join(path for _, path in answer) or 'none'}."
+            )
+        for g, path in pairs:
+            if getattr(by_path[path], "shape", None) != g.shape:
+                raise ValueError(
+                    f"{title} must return a gradient of shape {g.shape} for {path}, got "
+                    f"{shown(by_path[path])}."
+                )
+        return jax.tree.unflatten(treedef, [by_path[path] for path in known])

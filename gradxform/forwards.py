@@ -1,0 +1,108 @@
+"""Names of Optax that are not transforms of its gradients, looked up in the installed Optax.
+
+`gradxform.huber_loss` is `optax.huber_loss`, so that a program can change its import and go on. The
+lookup happens on first use: gradxform does not need Optax. `dir` and star imports show only what is
+gradxform's own.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from gradxform.errors import did_you_mean
+
+# Modules that are Optax's as a whole; each has a file of that name here.
+MODULES = frozenset({"assignment", "losses", "perturbations", "second_order"})
+
+# Names of `optax` that are looked up there.
+NAMES = frozenset(
+    {
+        # losses
+        "convex_kl_divergence",
+        "cosine_distance",
+        "cosine_similarity",
+        "ctc_loss",
+        "ctc_loss_with_forward_probs",
+        "generalized_kl_divergence",
+        "hinge_loss",
+        "huber_loss",
+        "kl_divergence",
+        "l2_loss",
+        "log_cosh",
+        "ntxent",
+        "safe_softmax_cross_entropy",
+        "sigmoid_binary_cross_entropy",
+        "sigmoid_focal_loss",
+        "smooth_labels",
+        "softmax_cross_entropy",
+        "softmax_cross_entropy_with_integer_labels",
+        "squared_error",
+        # line searches and L-BFGS
+        "ScaleByBacktrackingLinesearchState",
+        "ScaleByLBFGSState",
+        "ScaleByZoomLinesearchState",
+        "ZoomLinesearchInfo",
+        "lbfgs",
+        "scale_by_backtracking_linesearch",
+        "scale_by_lbfgs",
+        "scale_by_zoom_linesearch",
+    }
+)
+
+
+def names_from_optax(package: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of the package that forwards `NAMES` and `MODULES`."""
+
+    def __getattr__(name: str) -> Any:
+        if name in MODULES:
+            return importlib.import_module(f"{package}.{name}")
+        if name in NAMES:
+            return _looked_up(f"{package}.{name}", _optax(f"{package}.{name}"), name)
+        known = [] if name.startswith("_") else [*vars(sys.modules[package]), *NAMES, *MODULES]
+        raise AttributeError(_no_such_name(package, name, known))
+
+    return __getattr__
+
+
+def module_from_optax(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and `__dir__` of a module that is Optax's module of that name."""
+    theirs = f"optax.{module.rpartition('.')[2]}"
+
+    def __getattr__(name: str) -> Any:
+        if name.startswith("_"):  # Python looks for `__path__` and the like
+            raise AttributeError(_no_such_name(module, name, []))
+        return _looked_up(module, _optax(module, theirs), name)
+
+    def __dir__() -> list[str]:
+        return [name for name in dir(_optax(module, theirs)) if not name.startswith("_")]
+
+    return __getattr__, __dir__
+
+
+def _optax(what: str, module: str = "optax") -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in ("optax", module):  # something that Optax itself needs
+            raise
+        raise ModuleNotFoundError(
+            f"{what} is Optax's: install Optax to use it (pip install optax).", name=error.name
+        ) from None
+
+
+def _looked_up(what: str, module: ModuleType, name: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        pass
+    public = [known for known in dir(module) if not known.startswith("_")]
+    raise AttributeError(
+        f"{what} is looked up in the installed Optax, and module {module.__name__!r} has no "
+        f"attribute {name!r}.{did_you_mean(name, public)}"
+    )
+
+
+def _no_such_name(module: str, name: str, known: list[str]) -> str:
+    return f"module {module!r} has no attribute {name!r}.{did_you_mean(name, known)}"

@@ -1,0 +1,8 @@
+"""Losses, as Optax has them.
+
+The names are those of `optax.losses` in the installed Optax (see `gradxform.forwards`).
+"""
+
+from gradxform.forwards import module_from_optax
+
+__getattr__, __dir__ = module_from_optax(__name__)

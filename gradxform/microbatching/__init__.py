@@ -1,0 +1,15 @@
+"""Functions of a batch, evaluated on one part of it after the other to save memory.
+
+The names and semantics are those of `optax.microbatching`.
+"""
+
+from gradxform.microbatching.accumulator import (
+    AccumulationType as AccumulationType,
+    Accumulator as Accumulator,
+)
+from gradxform.microbatching.batch import reshape_batch_axis as reshape_batch_axis
+from gradxform.microbatching.microbatch import (
+    micro_grad as micro_grad,
+    micro_vmap as micro_vmap,
+    microbatch as microbatch,
+)

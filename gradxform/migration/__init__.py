@@ -1,0 +1,11 @@
+"""Changing the optimizer of a run: what its state becomes.
+
+`layout` reads which arrays the state of a transform has, and whose they are; `sources` finds for
+each array of the new state where it comes from; `report` says so; `migrate` does it.
+"""
+
+from gradxform.migration.migrate import migrate_state as migrate_state
+from gradxform.migration.report import (
+    MigratedSlot as MigratedSlot,
+    MigrationReport as MigrationReport,
+)

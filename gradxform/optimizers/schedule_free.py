@@ -1,0 +1,103 @@
+"""Optimizers without a learning rate schedule."""
+
+from typing import Any
+
+from gradxform.errors import shown
+from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.momentum import sgd
+from gradxform.schedules.join import warmup_constant_schedule
+from gradxform.transforms.adaptive import scale_by_rms
+from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.types import DType, ScalarOrSchedule
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.schedule_free import schedule_free
+
+__all__ = [
+    "schedule_free_adamw",
+    "schedule_free_sgd",
+]
+
+
+def _warmed_up(
+    name: str, learning_rate: ScalarOrSchedule, warmup_steps: int | None
+) -> ScalarOrSchedule:
+    """Return the learning rate with its warm-up, if any."""
+    if warmup_steps is None:
+        return learning_rate
+    whole = isinstance(warmup_steps, int) and not isinstance(warmup_steps, bool)
+    if not whole or warmup_steps < 1:
+        raise (ValueError if whole else TypeError)(
+            f"{name}: warmup_steps must be an integer of at least 1, got {shown(warmup_steps)}."
+        )
+    if callable(learning_rate):
+        raise TypeError(
+            f"{name}: learning_rate must be a number beside warmup_steps, got "
+            f"{shown(learning_rate)}; let the schedule itself warm up."
+        )
+    peak: Any = learning_rate  # a live number will do, too
+    return warmup_constant_schedule(0.0, peak, warmup_steps)
+
+
+@optimizer
+def schedule_free_sgd(
+    learning_rate: ScalarOrSchedule = 1.0,
+    warmup_steps: int | None = None,
+    b1: float = 0.9,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_lr_power: float = 2.0,
+    state_dtype: DType = None,
+) -> schedule_free:
+    """Schedule-free SGD: gradient descent, evaluated at an average of its steps.
+
+    Evaluate `eval_params(state, params)`, not the parameters.
+
+    Args:
+      learning_rate: at least 0, or a schedule that only climbs.
+      warmup_steps: steps of a linear warm-up, at least 1. Defaults to none. With a schedule, leave
+        it out.
+      weight_decay: added to the gradients, at least 0, or a schedule. Defaults to none.
+
+    See `schedule_free` for the other arguments.
+
+    Reference: Defazio et al., The Road Less Scheduled, 2024, equations (3-5).
+    """
+    rate = _warmed_up("schedule_free_sgd", learning_rate, warmup_steps)
+    base = sgd(rate)
+    if weight_decay is not None:
+        base = chain(add_decayed_weights(weight_decay), base)
+    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
+
+
+@optimizer
+def schedule_free_adamw(
+    learning_rate: ScalarOrSchedule = 0.0025,
+    warmup_steps: int | None = None,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_lr_power: float = 2.0,
+    state_dtype: DType = None,
+) -> schedule_free:
+    """Schedule-free AdamW: AdamW without momentum, evaluated at an average of its steps.
+
+    Evaluate `eval_params(state, params)`, not the parameters.
+
+    Args:
+      learning_rate: at least 0, or a schedule that only climbs.
+      warmup_steps: steps of a linear warm-up, at least 1. Defaults to none. With a schedule, leave
+        it out.
+      b2: the decay of the average of the squared gradients, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+
+    See `schedule_free` and `add_decayed_weights` for the other arguments.
+
+    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1.
+    """
+    rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps)
+    base = chain(
+        scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
+        add_decayed_weights(weight_decay),
+        scale_by_learning_rate(rate),
+    )
+    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)

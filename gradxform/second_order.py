@@ -1,0 +1,8 @@
+"""Diagonals of Hessians and Fisher matrices, as Optax computes them.
+
+The names are those of `optax.second_order` in the installed Optax (see `gradxform.forwards`).
+"""
+
+from gradxform.forwards import module_from_optax
+
+__getattr__, __dir__ = module_from_optax(__name__)

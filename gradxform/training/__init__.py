@@ -1,0 +1,8 @@
+"""Training loops as TensorFlow and Keras write them: gradients, steps, and a holder of the state.
+
+All but `Optimizer` are functions of values and states; `Optimizer` keeps one state, for notebooks.
+"""
+
+from gradxform.training.gradients import compute_gradients as compute_gradients
+from gradxform.training.holder import Optimizer as Optimizer
+from gradxform.training.step import apply_gradients as apply_gradients, make_step as make_step

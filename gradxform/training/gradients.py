@@ -1,0 +1,163 @@
+"""The gradients of a loss for some of the parameters."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.errors import shown
+from gradxform.leaves import Path, dtype_of, is_hole, path_str, shape_of, with_paths
+from gradxform.sparse.gradient import differentiated
+from gradxform.sparse.loss import check_loss, pair_of
+from gradxform.training.var_list import listed, selected
+from gradxform.types import Array, Params, Updates
+
+
+def compute_gradients(
+    loss_fn: Callable[..., Any],
+    params: Params,
+    *batch: Any,
+    var_list: Any = None,
+    grad_loss: Any = None,
+    has_aux: bool = False,
+    sparse: Any = None,
+) -> tuple[Any, Updates]:
+    """Return a loss and its gradients for some of the parameters, None for all others.
+
+    `(loss, gradients)` of `loss_fn(params, *batch)`, or `((loss, aux), gradients)`, as
+    `jax.value_and_grad` returns them. What `var_list` leaves out costs no backward pass: it is a
+    constant of the loss. Its gradient is None, which every transform takes for "leave this
+    parameter, and its slots, as they are". Works under `jax.jit`, `jax.lax.scan` and
+    `distributed.Replicas`; `make_step` compiles it together with the update.
+
+    A loss that is not a scalar needs `grad_loss`. (TensorFlow would sum it.)
+
+    Args:
+      loss_fn: returns a real scalar, or with `has_aux` a pair of that and anything else.
+      params: the parameters, a tree of floating arrays.
+      *batch: the other arguments of `loss_fn`, such as a batch.
+      var_list: which parameters to differentiate: a list of paths such as `encoder/kernel`, each of
+        a leaf or of a whole branch; a mask such as `path_matches("kernel$")`; a tree of booleans;
+        or a function that returns one of these. Defaults to all. Keyword-only, like the rest.
+      grad_loss: the gradient of something else with respect to the loss, by which all gradients
+        are multiplied: a number, or an array of the shape of the loss. Defaults to 1.
+      has_aux: whether `loss_fn` returns a pair.
+      sparse: the tables whose gradients shall be `RowSparse`, chosen as in `var_list` or by a
+        function `where(path, leaf)`; see `sparse.value_and_grad`. Defaults to none.
+
+    Raises:
+      TypeError: if `loss_fn` is not a function or does not return a real scalar, or if a selected
+        parameter is not a floating array.
+      ValueError: if `var_list` or `sparse` names what is not there or selects nothing, or
+        `grad_loss` does not have the shape of the loss.
+    """
+    asked = Differentiation(var_list, has_aux, sparse)
+    return gradients_of("compute_gradients", loss_fn, params, batch, asked, grad_loss)
+
+
+class Differentiation(NamedTuple):
+    """What is asked of a loss: the static arguments of `compute_gradients`."""
+
+    var_list: Any = None
+    has_aux: bool = False
+    sparse: Any = None
+
+
+def check_loss_fn(part: str, loss_fn: Any) -> None:
+    """Require a function."""
+    if not callable(loss_fn):
+        raise TypeError(
+            f"{part}: loss_fn must be a function of the parameters that returns the loss, got "
+            f"{shown(loss_fn)}."
+        )
+
+
+def gradients_of(
+    part: str, loss_fn: Any, params: Params, args: Any, asked: Differentiation, grad_loss: Any
+) -> tuple[Any, Updates]:
+    """Return what `compute_gradients` returns; `part` is the name in messages."""
+    check_loss_fn(part, loss_fn)
+    leaves, treedef = jax.tree.flatten(params)
+    paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
+    on = _differentiated(part, asked.var_list, params, paths)
+    tables = _tables(part, asked.sparse, params, paths)
+    for path, leaf, is_on in zip(paths, leaves, on, strict=True):
+        if is_on:
+            _check_floating(part, path, leaf)
+
+    def objective(chosen: Params) -> tuple[Any, tuple[Any, Any]]:
+        next_chosen = iter(jax.tree.leaves(chosen))
+        all_leaves = [next(next_chosen) if i else x for i, x in zip(on, leaves, strict=True)]
+        out = loss_fn(jax.tree.unflatten(treedef, all_leaves), *args)
+        loss, aux = pair_of(part, out) if asked.has_aux else (out, None)
+        return _scalar(part, loss, grad_loss), (loss, aux)
+
+    # What is left out is a constant to JAX: no cotangent of it is ever computed.
+    chosen = jax.tree.unflatten(
+        treedef, [x if i else None for i, x in zip(on, leaves, strict=True)]
+    )
+    sparse = {path for path, i, table in zip(paths, on, tables, strict=True) if i and table}
+    if sparse:
+        both = differentiated(part, objective, lambda path, _: path in sparse, 0, True, "error")
+    else:
+        both = jax.value_and_grad(objective, has_aux=True)
+    (_, (loss, aux)), gradients = both(chosen)
+    return ((loss, aux) if asked.has_aux else loss), gradients
+
+
+def _differentiated(part: str, choice: Any, params: Params, paths: list[Path]) -> list[bool]:
+    if choice is None:
+        return [True] * len(paths)
+    on = selected(part, "var_list", choice, params)
+    if not any(on):
+        raise ValueError(
+            f"{part}: var_list selects none of the parameters {listed(paths) or '(none)'}."
+        )
+    return on
+
+
+def _tables(part: str, choice: Any, params: Params, paths: list[Path]) -> list[bool]:
+    if choice is None:
+        return [False] * len(paths)
+    tables = selected(part, "sparse", choice, params)
+    if not any(tables):
+        raise ValueError(
+            f"{part}: sparse selects none of the parameters {listed(paths) or '(none)'}."
+        )
+    return tables
+
+
+def _check_floating(part: str, path: Path, leaf: Any) -> None:
+    try:
+        dtype = dtype_of(leaf)
+        is_floating = jnp.issubdtype(dtype, jnp.inexact)
+    except TypeError:
+        dtype, is_floating = type(leaf).__name__, False
+    if not is_floating:
+        raise TypeError(
+            f"{part}: parameter {path_str(path)} has dtype {dtype}; only floating parameters can "
+            "be differentiated. Leave it out with var_list."
+        )
+
+
+def _scalar(part: str, loss: Any, grad_loss: Any) -> Array:
+    """Return the scalar to differentiate: the loss, or its product with its cotangent."""
+    if grad_loss is None:
+        check_loss(part, loss)
+        return loss
+    dtype = getattr(loss, "dtype", None)
+    if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+        check_loss(part, loss)  # a Python float passes
+        loss = jnp.asarray(loss)
+    is_number = isinstance(grad_loss, int | float) and not isinstance(grad_loss, bool)
+    if not is_number and not jnp.issubdtype(getattr(grad_loss, "dtype", bool), jnp.floating):
+        raise TypeError(
+            f"{part}: grad_loss must be a real number or array, got {shown(grad_loss)}."
+        )
+    cotangent = jnp.asarray(grad_loss)
+    if shape_of(cotangent) not in ((), shape_of(loss)):
+        raise ValueError(
+            f"{part}: grad_loss has shape {shape_of(cotangent)}, the loss has {shape_of(loss)}."
+        )
+    return jnp.sum(jax.lax.stop_gradient(cotangent.astype(loss.dtype)) * loss)

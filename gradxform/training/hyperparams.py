@@ -1,0 +1,146 @@
+"""The hyperparameters of the holder: numbers to read and to set by name."""
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any, NoReturn, final
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.base import call_update
+from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.training import numbers
+from gradxform.types import OptState, Params, Updates
+from gradxform.values import put_live
+
+
+class UnknownHyperparam(KeyError):
+    """A name that no hyperparameter has."""
+
+    def __str__(self) -> str:  # that of KeyError would quote it
+        return str(self.args[0])
+
+
+@final
+class Hyperparams(MutableMapping[str, Any]):
+    """The hyperparameters of an `Optimizer`: a dict that cannot get new keys."""
+
+    __slots__ = ("_holder",)
+
+    def __init__(self, holder: Any) -> None:
+        self._holder = holder
+
+    def _injected(self) -> dict[str, tuple[numbers.Injected, str]]:
+        """Return by name the dict of the state that has the hyperparameter, and its key there."""
+        dicts = list(numbers.injected_in(self._holder._state))
+        several = len(dicts) > 1
+        return {
+            "/".join(map(str, (*found.place[:-1], k))) if several else k: (found, k)
+            for found in dicts
+            for k in found.hyperparams
+        }
+
+    def _numbers(self) -> dict[str, numbers.Number]:
+        taken = self._injected()
+        own = numbers.numbers_of(self._holder._tx)
+        return {"/".join(n.names) if k in taken else k: n for k, n in own.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        injected = self._injected()
+        if name in injected:
+            found, k = injected[name]
+            return found.hyperparams[k]
+        own = self._numbers()
+        if name not in own:
+            raise UnknownHyperparam(self._unknown(name))
+        return own[name].value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        injected, own = self._injected(), self._numbers()
+        if name in injected:
+            self._inject(*injected[name], value)
+        elif name in own:
+            self._set(own[name], value)
+        else:
+            raise UnknownHyperparam(self._unknown(name))
+
+    def __delitem__(self, name: str) -> NoReturn:
+        raise TypeError(f"Optimizer: the hyperparameter {name!r} can be set, but not deleted.")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._injected()
+        yield from self._numbers()
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def _unknown(self, name: Any) -> str:
+        known = list(self)
+        listed = ", ".join(map(repr, known)) or "none"
+        later = (
+            " Those of inject_hyperparams are there once there is a state: Optimizer(tx, params)."
+            if self._holder._state is None and any(numbers.injected_parts(self._holder._tx))
+            else ""
+        )
+        return (
+            f"Optimizer: no number is called {shown(name)}; there are {listed}."
+            f"{did_you_mean(name, known)}{later}"
+        )
+
+    def _inject(self, found: numbers.Injected, k: str, value: Any) -> None:
+        if k in found.scheduled:
+            raise ValueError(
+                f"Optimizer: the hyperparameter {k!r} follows a schedule, and the next update "
+                "would undo what is set. Make the optimizer with a number."
+            )
+        _check_real(k, value)
+        old = jnp.asarray(found.hyperparams[k])
+        parts = list(numbers.injected_parts(self._holder._tx))
+        if len(parts) == 1:  # its factory checks the range
+            known = {x: float(y) for x, y in found.hyperparams.items() if jnp.ndim(y) == 0}
+            parts[0].inner_with(known | {k: float(value)})
+        new = found.hyperparams | {k: jnp.asarray(value, old.dtype)}
+        self._holder._state = numbers.with_state_at(self._holder._state, found.place, new)
+
+    def _set(self, number: numbers.Number, value: Any) -> None:
+        holder = self._holder
+        if isinstance(value, jax.Array | np.ndarray | np.generic) and not np.ndim(value):
+            value = value.item()
+        tx = numbers.with_number(holder._tx, number, value)
+        if number.place not in holder._live and holder._first_params is not None:
+            if holder._tx == tx:
+                return
+            _check_can_be_traced(holder, number)
+            holder._live.append(number.place)
+        holder._tx = tx
+
+
+def _check_can_be_traced(holder: Any, number: numbers.Number) -> None:
+    """Require that a number does not decide what is computed."""
+
+    def update(x: Any, updates: Updates, state: OptState, params: Params) -> Any:
+        tx = put_live(numbers.with_holes(holder._tx, [number.place], 0), (x,))
+        return call_update(tx, updates, state, params, {})
+
+    params = holder._first_params
+    try:
+        jax.eval_shape(update, np.float64(number.value), params, holder._state, params)
+    except jax.errors.ConcretizationTypeError:
+        raise ValueError(
+            f"Optimizer: the hyperparameter {number.field!r} of {name_of(number.owner)} decides "
+            "what is computed, and stays as it is. Make another optimizer, and carry the state "
+            "over with migrate_state."
+        ) from None
+    except TypeError:  # the update needs an extra argument, say: it will say so itself
+        return
+
+
+def _check_real(name: str, value: Any) -> None:
+    is_number = isinstance(value, int | float) or getattr(value, "shape", None) == ()
+    if not is_number or isinstance(value, bool) or not np.isfinite(value):
+        raise TypeError(
+            f"Optimizer: the hyperparameter {name!r} must be a finite number, got {shown(value)}."
+        )

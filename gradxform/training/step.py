@@ -1,0 +1,282 @@
+"""One step of training: the gradients applied, alone or compiled together with the loss."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform._compat import is_tracing
+from gradxform.apply import apply_updates
+from gradxform.base import (
+    GradientTransformation,
+    call_update,
+    check_transform,
+    extra_names,
+    unwrapped,
+)
+from gradxform.called import Called, has_called, replace_called
+from gradxform.errors import name_of, shown
+from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
+from gradxform.numerics import value_at
+from gradxform.schedules.basic import constant_schedule
+from gradxform.slots import zero_count
+from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
+from gradxform.training.var_list import as_static, index_of, listed
+from gradxform.types import OptState, Params, Updates
+from gradxform.values import Hole, put_live
+
+
+def apply_gradients(
+    tx: Any,
+    grads: Updates = None,
+    state: OptState = None,
+    params: Params = None,
+    step: Any = None,
+    *,
+    grads_and_vars: Iterable[tuple[Any, Any]] | None = None,
+    **extra: Any,
+) -> tuple[Params, OptState]:
+    """Return the parameters and the state after one update.
+
+    The same as `tx.update` and `apply_updates`, except that gradients which are all None are an
+    error here, as in TensorFlow and Keras: a bare `update` leaves all parameters as they are.
+
+    Args:
+      tx: any transform.
+      grads: the gradients, in the structure of the parameters; None freezes its parameter.
+      state: the state of `tx`.
+      params: the parameters.
+      step: the number of earlier steps, for parts that read it (`external_step`, such as the
+        schedules of `compat.tf1`); TensorFlow's global step. Defaults to their own count.
+      grads_and_vars: in place of `grads`, pairs `(gradient, path)` with paths such as
+        `encoder/kernel`, in any order. A parameter without a pair is frozen. Keyword-only.
+      **extra: other extra arguments of the update, such as `value`.
+
+    Raises:
+      ValueError: if all gradients are None, or there are no pairs; if a path names no parameter or
+        occurs twice.
+      TypeError: if `tx` is not a transform, parameters are missing, gradients are given in both
+        forms, or a pair is not one.
+    """
+    return applied("apply_gradients", tx, grads, state, params, step, grads_and_vars, extra)
+
+
+def applied(
+    part: str,
+    tx: Any,
+    grads: Updates,
+    state: OptState,
+    params: Params,
+    step: Any,
+    grads_and_vars: Iterable[tuple[Any, Any]] | None,
+    extra: dict[str, Any],
+    check: bool = True,
+) -> tuple[Params, OptState]:
+    """Return what `apply_gradients` returns.
+
+    `part` is the name in messages; `check`, whether a misspelt extra argument is refused.
+    """
+    check_transform(part, tx, "tx")
+    if params is None:
+        raise TypeError(f"{part}: needs params, the parameters.")
+    if grads_and_vars is not None:
+        if grads is not None:
+            raise TypeError(f"{part}: takes grads or grads_and_vars, got both.")
+        grads = from_pairs(part, grads_and_vars, params)
+    paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
+    if paths and all(map(is_hole, leaves_of(grads))):
+        raise ValueError(
+            f"{part}: no gradients for any of the parameters {listed(paths)}. Does the loss depend "
+            "on them, and does var_list select any?"
+        )
+    if check and isinstance(unwrapped(tx), GradientTransformation):
+        unwrapped(tx).check_extra(extra)
+    extra = extra if step is None else extra | {"step": step}
+    if has_called(tx):  # before a part calls it under a condition, which is traced
+        bare, live = with_numbers_of_now(tx)
+        tx = put_live(bare, live) if live else tx
+    updates, state = call_update(tx, grads, state, params, extra)
+    return apply_updates(params, updates), state
+
+
+def from_pairs(part: str, pairs: Iterable[tuple[Any, Any]], params: Params) -> Updates:
+    """Return the gradients of pairs `(gradient, path)` in the structure of the parameters."""
+    paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
+    field, gradients, seen = "grads_and_vars", [None] * len(paths), set()
+    pairs = list(pairs)
+    if paths and not pairs:
+        raise ValueError(f"{part}: {field} is empty; the parameters are {listed(paths)}.")
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"{part}: {field} must be pairs (gradient, path), got {shown(pair)}.")
+        gradient, path = pair
+        i = index_of(part, field, path, paths)
+        if i in seen:
+            raise ValueError(f"{part}: {field} has two gradients of {path_str(paths[i])}.")
+        seen.add(i)
+        gradients[i] = gradient
+    return jax.tree.unflatten(jax.tree.structure(params), gradients)
+
+
+def make_step(
+    tx: Any,
+    loss_fn: Callable[..., Any],
+    *,
+    var_list: Any = None,
+    grad_loss: Any = None,
+    has_aux: bool = False,
+    sparse: Any = None,
+) -> "Step":
+    """Return the compiled step `step(params, state, *batch, step=None)`.
+
+    It returns `(params, state, loss)`, or `(params, state, (loss, aux))`, as `compute_gradients`
+    and then `apply_gradients` would. Parts that want them get the extra arguments `value` (the
+    loss), `grad`, `value_fn` and `grad_fn`, such as a line search of Optax, or
+    `sam(opaque_mode=True)`. Steps of equal arguments share one program.
+
+    The buffers of `params` and `state` are donated: the arrays that you pass are gone afterwards,
+    and their memory holds the new ones. Inside `jax.jit` or `jax.lax.scan` a step is a part of that
+    program. `distributed.Replicas().wrap(step)` runs it on all replicas.
+
+    Args:
+      tx: any transform, or an optimizer of Optax.
+      loss_fn: `loss_fn(params, *batch)` returns a real scalar; a function that hashes. Give it its
+        arrays in the batch or in the parameters, since those it refers to are constants.
+      var_list: which parameters to train, as in `compute_gradients`. Keyword-only, like the rest.
+      grad_loss: as there.
+      has_aux: as there.
+      sparse: as there.
+
+    Raises:
+      TypeError: if `tx` is not a transform, or `loss_fn` not a function that hashes. When called,
+        as `compute_gradients` and `apply_gradients`.
+    """
+    check_transform("make_step", tx, "tx")
+    check_hashes("make_step", loss_fn)
+    asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
+    return Step(Asked(tx, loss_fn, asked), grad_loss)
+
+
+def check_hashes(part: str, loss_fn: Any) -> None:
+    """Require a function that can be a key of compiled programs."""
+    check_loss_fn(part, loss_fn)
+    try:
+        hash(loss_fn)
+    except TypeError:
+        raise TypeError(
+            f"{part}: loss_fn must hash, got a {type(loss_fn).__name__} that does not. Write a "
+            "function that takes its arrays as arguments."
+        ) from None
+
+
+class Asked(NamedTuple):
+    """The static part of a step: equal ones share a program."""
+
+    tx: Any  # with a `Hole` in place of every number that is an argument of the program
+    loss_fn: Callable[..., Any]
+    differentiation: Differentiation
+    part: str = "make_step"  # the name in messages
+
+
+class Numbers(NamedTuple):
+    """The arguments of a step's program besides its trees."""
+
+    live: tuple[Any, ...] = ()  # for the holes of the transform
+    grad_loss: Any = None
+    step: Any = None
+
+
+class Step:
+    """A compiled step of training, as `make_step` returns it."""
+
+    def __init__(self, asked: Asked, grad_loss: Any = None) -> None:
+        self._asked, self._grad_loss = asked, grad_loss
+        self._calls = has_called(asked.tx)
+
+    def __repr__(self) -> str:
+        return f"make_step({self._asked.tx!r}, {name_of(self._asked.loss_fn)})"
+
+    def __call__(
+        self, params: Params, state: OptState, *batch: Any, step: Any = None
+    ) -> tuple[Params, OptState, Any]:
+        """Return the parameters and the state after one step, and the loss before it."""
+        asked, numbers = self._program(step)
+        try:
+            hash(asked)
+        except TypeError:  # the transform holds a live number: this is part of another program
+            return one_step(asked, numbers, params, state, batch)
+        return donating(asked, numbers, params, state, batch)
+
+    def lower(self, params: Params, state: OptState, *batch: Any, step: Any = None) -> Any:
+        """Return the step lowered for these arguments, as the `lower` of a jitted function does."""
+        asked, numbers = self._program(step)
+        return donating.lower(asked, numbers, params, state, batch)
+
+    def _program(self, step: Any) -> tuple[Asked, Numbers]:
+        """Return the static part, and the numbers of this moment."""
+        tx, live = with_numbers_of_now(self._asked.tx) if self._calls else (self._asked.tx, ())
+        return self._asked._replace(tx=tx), Numbers(live, self._grad_loss, step)
+
+
+def with_numbers_of_now(tx: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a transform with holes for its functions without arguments, and their numbers.
+
+    In a program that is being traced they stay, and raise their error when they are called.
+    """
+    if is_tracing():
+        return tx, ()
+    live: dict[Called, Any] = {}  # a function in two places is called once
+
+    def constant(called: Called) -> Any:
+        if called not in live:
+            live[called] = value_at(called, zero_count())
+        return _held(list(live).index(called))
+
+    return replace_called(tx, constant), tuple(live.values())
+
+
+def _held(index: int) -> Any:
+    """Return a schedule of the number that a program gets as an argument."""
+    hole: Any = Hole(index)
+    return constant_schedule(hole)
+
+
+def one_step(
+    asked: Asked, numbers: Numbers, params: Params, state: OptState, batch: tuple[Any, ...]
+) -> tuple[Params, OptState, Any]:
+    """Return the parameters and the state after one step, and the loss before it."""
+    tx, loss_fn, differentiation, part = asked
+    tx = put_live(tx, numbers.live) if numbers.live else tx
+    out, grads = gradients_of(part, loss_fn, params, batch, differentiation, numbers.grad_loss)
+    extra = _offered(tx, asked, numbers, batch, out, grads)
+    return *applied(part, tx, grads, state, params, numbers.step, None, extra, False), out
+
+
+def _offered(
+    tx: Any, asked: Asked, numbers: Numbers, batch: tuple[Any, ...], out: Any, grads: Updates
+) -> dict[str, Any]:
+    """Return the extra arguments that parts may want, as far as the transform takes them."""
+    _, loss_fn, differentiation, part = asked
+
+    def loss_of(out: Any) -> Any:
+        return out[0] if differentiation.has_aux else out
+
+    def value_fn(params: Params) -> Any:
+        return loss_of(loss_fn(params, *batch))
+
+    def grad_fn(params: Params, i: Any = 0) -> Updates:
+        return gradients_of(part, loss_fn, params, batch, differentiation, numbers.grad_loss)[1]
+
+    extra: dict[str, Any] = {"grad": grads}
+    if not jnp.ndim(loss_of(out)):
+        extra["value"] = loss_of(out)
+    if numbers.grad_loss is None:
+        extra["value_fn"] = value_fn
+    names = extra_names(tx)
+    if names is None:  # of another library: Optax's line searches refuse what they do not know
+        return extra
+    return {k: x for k, x in (extra | {"grad_fn": grad_fn}).items() if k in names}
+
+
+donating = jax.jit(one_step, static_argnums=0, donate_argnums=(2, 3))

@@ -1,0 +1,138 @@
+"""Which parameters a call is about: a mask, a tree of booleans, or a list of paths."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from gradxform import masks
+from gradxform.errors import did_you_mean, shown
+from gradxform.leaves import Path, is_hole, with_paths
+from gradxform.types import PyTree
+from gradxform.values import FrozenTree
+
+# How many paths a message lists.
+LISTED = 8
+
+
+def selected(part: str, field: str, choice: Any, tree: PyTree) -> list[bool]:
+    """Return for every leaf of a tree, in order, whether it is selected.
+
+    Args:
+      part: the name of the function, for messages.
+      field: the name of its argument, for messages.
+      choice: a list of paths such as `encoder/kernel`, each of a leaf or of a branch; a mask, a
+        tree of booleans, a function of the parameters or one `where(path, leaf)`; or a function
+        without arguments that returns one of these.
+      tree: the parameters.
+
+    Raises:
+      ValueError: if a path or a pattern selects nothing, or a path occurs twice.
+      TypeError: if `choice` is none of these.
+    """
+    leaves = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
+    if _takes(choice, 0) and not _takes(choice, 1):
+        choice = choice()
+    if isinstance(choice, str):
+        raise TypeError(
+            f"{part}: {field} must be a list of paths, got the string {choice!r}; write "
+            f"[{choice!r}]."
+        )
+    if _is_paths(choice):
+        return _by_paths(part, field, choice, [path for path, _ in leaves])
+    if _takes(choice, 2) and not _takes(choice, 1):
+        return [bool(choice(path, leaf)) for path, leaf in leaves]
+    frozen = choice
+    if not isinstance(choice, bool | masks.Mask | FrozenTree) and not _is_function(choice):
+        entries = jax.tree.leaves(choice)
+        if not entries or not all(isinstance(x, bool | np.bool_) for x in entries):
+            raise TypeError(
+                f"{part}: {field} must be a list of paths such as 'encoder/kernel', a mask such as "
+                f'path_matches("kernel") or a tree of booleans, got {shown(choice)}.'
+            )
+        frozen = FrozenTree(choice)
+    return [x for x in jax.tree.leaves(masks.resolve(part, frozen, tree)) if not is_hole(x)]
+
+
+def as_static(choice: Any) -> Any:
+    """Return a choice that hashes, so that equal ones share a compiled program."""
+    if isinstance(choice, list | tuple) and _is_paths(choice):
+        return tuple(choice)
+    is_tree = isinstance(choice, dict | list | tuple) and jax.tree.leaves(choice)
+    return FrozenTree(choice) if is_tree else choice
+
+
+def listed(paths: Sequence[Path]) -> str:
+    """Return paths for a message, the first few of many, as one writes them in a list."""
+    more = ", ..." if len(paths) > LISTED else ""
+    return ", ".join(repr("/".join(path)) for path in paths[:LISTED]) + more
+
+
+def index_of(part: str, field: str, path: Any, paths: Sequence[Path]) -> int:
+    """Return which of `paths` is meant by `encoder/kernel`, or by its names as a tuple.
+
+    Raises:
+      ValueError: if none is.
+      TypeError: if it is not a path.
+    """
+    if isinstance(path, tuple) and all(isinstance(name, str) for name in path):
+        path = "/".join(path)
+    if not isinstance(path, str):
+        raise TypeError(
+            f"{part}: {field} must be the path of a parameter, such as 'encoder/kernel', got "
+            f"{shown(path)}."
+        )
+    known = ["/".join(names) for names in paths]
+    if path not in known:
+        raise _no_such_path(part, field, path, paths, known)
+    return known.index(path)
+
+
+def _no_such_path(
+    part: str, field: str, path: str, paths: Sequence[Path], known: Sequence[str]
+) -> ValueError:
+    ends = [name for name in known if path and name.endswith("/" + path)]
+    hint = did_you_mean(path, known) or did_you_mean(path, ends, cutoff=0.0)
+    return ValueError(
+        f"{part}: {field} names no parameter, got {path!r}; the parameters are "
+        f"{listed(paths) or 'none'}.{hint}"
+    )
+
+
+def _is_paths(choice: Any) -> bool:
+    is_list = isinstance(choice, list | tuple) and not hasattr(choice, "_fields")
+    return is_list and bool(choice) and all(isinstance(path, str) for path in choice)
+
+
+def _by_paths(part: str, field: str, choice: Sequence[str], paths: Sequence[Path]) -> list[bool]:
+    known = ["/".join(path) for path in paths]
+    chosen = [False] * len(paths)
+    for i, path in enumerate(choice):
+        if path in choice[:i]:
+            raise ValueError(f"{part}: {field} names {path!r} twice.")
+        below = [k for k, name in enumerate(known) if (name + "/").startswith(path + "/")]
+        if not below or not path:
+            branches = {"/".join(p[:n]) for p in paths for n in range(1, len(p) + 1)}
+            raise _no_such_path(part, field, path, paths, sorted(branches))
+        for k in below:
+            chosen[k] = True
+    return chosen
+
+
+def _is_function(x: Any) -> bool:
+    is_leaf = jax.tree_util.treedef_is_leaf(jax.tree.structure(x))  # a container may be callable
+    return callable(x) and not isinstance(x, type) and is_leaf
+
+
+def _takes(x: Any, count: int) -> bool:
+    """Whether `x` is a function that can be called with that many arguments."""
+    if isinstance(x, masks.Mask) or not _is_function(x):
+        return False
+    function: Callable[..., Any] = x
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except (TypeError, ValueError):
+        return False
+    return True

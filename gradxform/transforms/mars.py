@@ -1,0 +1,79 @@
+"""MARS: gradients corrected by how they have changed, to reduce their variance."""
+
+import math
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.numerics import norm, shrinking
+from gradxform.slots import zeros_like
+from gradxform.types import Array, Bound, Decay, NonNegative, Params, Slot
+
+__all__ = [
+    "scale_by_mars",
+    "ScaleByMarsState",
+]
+
+
+class ScaleByMarsState(NamedTuple):
+    """State of `scale_by_mars`."""
+
+    is_initial_step: Array  # boolean scalar; whether the next update is the first
+    previous_gradient: Slot  # like params, at least float32; the last gradient
+
+
+@transform
+class scale_by_mars(ArrayRule):
+    """Correct gradients by their change since the last step, and clip each array.
+
+    Update rule, with g' the last g, and g itself at the first step:
+
+        c = g + gamma b1 / (1 - b1) (g - g')
+        u = c min(1, max_norm / |c|)        (|c| the norm of one array)
+
+    Put it before a rule that averages with the same b1, as `mars_adamw` does: the average of c is
+    then a variance-reduced estimate of the gradient. This is the paper's approximate form, in which
+    g' is of the last batch; the exact one evaluates the last parameters on this batch. The authors'
+    code corrects only matrices: wrap it in `masked` with `ndim_at_least(2)`.
+
+    Args:
+      b1: the decay of the average that follows, in [0, 1).
+      gamma: the strength of the correction, at least 0.
+      max_norm: the largest norm of one array; infinity for no bound.
+
+    Reference: Yuan et al., MARS: Unleashing the Power of Variance Reduction for Training Large
+    Models, 2024, Algorithm 1, in the approximate form.
+    """
+
+    b1: Decay = 0.95
+    gamma: NonNegative = 0.025
+    max_norm: Bound = 1.0
+
+    State = ScaleByMarsState
+    handles_complex = True
+
+    @property
+    def locality(self) -> str:
+        """The array, whose norm it takes; without a bound, the entry."""
+        unbounded = isinstance(self.max_norm, float) and math.isinf(self.max_norm)
+        return "entry" if unbounded else "array"
+
+    def init(self, params: Params) -> ScaleByMarsState:
+        """Return last gradients of zeros, which the first step does not use."""
+        return ScaleByMarsState(jnp.ones((), jnp.bool_), zeros_like(params))
+
+    def prepare(
+        self, updates: None, state: ScaleByMarsState, params: Params | None
+    ) -> tuple[ScaleByMarsState, Array]:
+        """Return the state after the first step, and whether this is it."""
+        after = state._replace(is_initial_step=jnp.zeros((), jnp.bool_))
+        return after, state.is_initial_step
+
+    def rule(self, g: Array, last: Array, p: Array | None, is_first: Array) -> tuple[Array, Array]:
+        """Return the corrected and clipped gradient, and the gradient for the next step."""
+        change = jnp.where(is_first, jnp.zeros_like(g), g - last)
+        c = g + (self.gamma * self.b1 / (1 - self.b1)) * change
+        if self.locality == "array":
+            c = shrinking(norm(c), self.max_norm) * c
+        return c, g

@@ -1,0 +1,211 @@
+"""Gradients before they are used: noise, bounds of their own and of raw norms, filters."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, EmptyState, transform
+from gradxform.engine import PerLeaf, global_norm
+from gradxform.errors import name_of
+from gradxform.fields import set_fields
+from gradxform.leaves import leaves_of
+from gradxform.numerics import abs_sq, scalar, shrinking
+from gradxform.transforms.tree_rules import key_or_seed, live_key
+from gradxform.types import Array, Bound, Key, NonNegative, Params, Scalar, Updates
+
+__all__ = [
+    "add_truncated_noise",
+    "clip_by_mean_norm",
+    "clip_by_raw_norm",
+    "zero_above_raw_norm",
+    "zero_non_finite",
+    "AddTruncatedNoiseState",
+]
+
+
+class AddTruncatedNoiseState(NamedTuple):
+    """State of `add_truncated_noise`."""
+
+    rng_key: Array  # the PRNG key of the next draw
+
+
+@transform
+class add_truncated_noise(ArrayRule):
+    """Add Gaussian noise without outliers, of the same size in every step.
+
+    Update rule, with z standard normal, cut at -2 and 2, drawn anew for every entry:
+
+        u = g + deviation z
+
+    Args:
+      deviation: the factor of the noise, at least 0.
+      key: the seed of the noise: an integer or a PRNG key. Defaults to 0, with a warning.
+
+    Reference: `gradient_noise` of RETURNN.
+    """
+
+    deviation: NonNegative
+    key: Key
+
+    # The rule is per entry, but the keys depend on the number of leaves.
+    State = AddTruncatedNoiseState
+    locality = "tree"
+    rule_locality = "entry"
+    set_by = (("rng_key", "key"),)
+
+    def __init__(self, deviation: float, key: Key = None):
+        set_fields(self, deviation=deviation, key=key_or_seed(self, key, None))
+
+    def init(self, params: Params) -> AddTruncatedNoiseState:
+        """Return the key."""
+        return AddTruncatedNoiseState(rng_key=live_key(self.key))
+
+    def prepare(
+        self, updates: Updates, state: AddTruncatedNoiseState, params: Params | None
+    ) -> tuple[AddTruncatedNoiseState, Scalar, PerLeaf]:
+        """Return the state with the next key, the deviation, and a key for every leaf."""
+        rng_key, step_key = jax.random.split(state.rng_key)
+        keys = jax.random.split(step_key, len(leaves_of(updates)))
+        return state._replace(rng_key=rng_key), scalar(self.deviation), PerLeaf(list(keys))
+
+    def rule(self, g: Array, p: Array | None, deviation: Scalar, key: Array) -> Array:
+        """Return the update plus noise."""
+        return g + deviation * jax.random.truncated_normal(key, -2, 2, g.shape, g.dtype)
+
+
+@transform
+class clip_by_mean_norm(ArrayRule):
+    """Scale down every array whose norm, divided by the number of its entries, exceeds a maximum.
+
+    Update rule, with |g| the Euclidean norm of one array of m entries:
+
+        u = g max_norm / max(|g| / m, max_norm)
+
+    An empty array stays as it is.
+
+    Args:
+      max_norm: the largest quotient, greater than 0; infinite for no clipping.
+
+    Reference: `gradient_clip_avg_norm` of RETURNN.
+    """
+
+    max_norm: Bound
+
+    locality = "array"
+    handles_complex = True
+
+    def rule(self, g: Array, p: Array | None) -> Array:
+        """Return the update, scaled down if it is large."""
+        norm = jnp.sqrt(jnp.sum(abs_sq(g))) / max(g.size, 1)
+        return g * shrinking(norm, self.max_norm)
+
+
+def _raw_norm(part: Any, updates: Updates, raw_norms: Any) -> Array:
+    """Return the norm with the tag of a part, or else that of the updates."""
+    if raw_norms is None:
+        if part.tag is not None:
+            raise TypeError(
+                f"{name_of(part)}: tag={part.tag!r} names a norm of raw_gradient_norms, which is "
+                "not around this part; put it around, or leave out the tag."
+            )
+        return scalar(global_norm(updates))
+    if (part.tag or "") not in raw_norms:
+        known = ", ".join(map(repr, filter(None, raw_norms))) or "no tags"
+        raise ValueError(
+            f"{name_of(part)}: raw_gradient_norms around this part has {known}, not {part.tag!r}."
+        )
+    return scalar(raw_norms[part.tag or ""])
+
+
+@transform
+class clip_by_raw_norm(ArrayRule):
+    """Scale all updates down together if the norm of the raw gradients exceeds a maximum.
+
+    Update rule, with N the norm that `raw_gradient_norms` around this part has seen:
+
+        u = g max_norm / max(N, max_norm)
+
+    Without it, N is the norm of these updates, as in `clip_by_global_norm`. A NaN among
+    the raw gradients makes everything NaN.
+
+    Args:
+      max_norm: the largest norm, greater than 0; infinite for no clipping.
+      tag: of which parameters, by the name in `raw_gradient_norms`. Defaults to all.
+
+    Raises:
+      TypeError: at update, if there is a tag and no `raw_gradient_norms`.
+
+    Reference: `gradient_clip_global_norm` of RETURNN.
+    """
+
+    max_norm: Bound
+    tag: str | None = None
+
+    locality = "tree"
+    rule_locality = "entry"
+    handles_complex = True
+
+    def prepare(
+        self, updates: Updates, state: EmptyState, params: Params | None, *, raw_norms: Any = None
+    ) -> tuple[EmptyState, Array]:
+        """Return the factor for all leaves."""
+        return state, shrinking(_raw_norm(self, updates, raw_norms), self.max_norm)
+
+    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
+        """Return the scaled update."""
+        return factor * g
+
+
+@transform
+class zero_above_raw_norm(ArrayRule):
+    """Replace all updates by 0 if the norm of the raw gradients exceeds a maximum or is not finite.
+
+    N as in `clip_by_raw_norm`. What comes after this part runs all the same; `apply_if_finite`, in
+    contrast, skips it.
+
+    Args:
+      max_norm: the largest norm that passes, greater than 0.
+      tag: of which parameters, by the name in `raw_gradient_norms`. Defaults to all.
+
+    Raises:
+      TypeError: at update, if there is a tag and no `raw_gradient_norms`.
+
+    Reference: `grad_norm_to_clip_to_zero` of RETURNN.
+    """
+
+    max_norm: Bound
+    tag: str | None = None
+
+    locality = "tree"
+    rule_locality = "entry"
+    handles_complex = True
+
+    def prepare(
+        self, updates: Updates, state: EmptyState, params: Params | None, *, raw_norms: Any = None
+    ) -> tuple[EmptyState, Array]:
+        """Return whether the updates pass."""
+        norm = _raw_norm(self, updates, raw_norms)
+        return state, jnp.isfinite(norm) & (norm <= scalar(self.max_norm))
+
+    def rule(self, g: Array, p: Array | None, passes: Array) -> Array:
+        """Return the update or zeros."""
+        return jnp.where(passes, g, jnp.zeros_like(g))
+
+
+@transform
+class zero_non_finite(ArrayRule):
+    """Replace every entry that is NaN or infinite by 0.
+
+    `zero_nans` replaces NaN alone, and remembers where it was.
+
+    Reference: `gradient_nan_inf_filter` of RETURNN.
+    """
+
+    State = EmptyState
+    locality = "entry"
+    handles_complex = True
+
+    def rule(self, g: Array, p: Array | None) -> Array:
+        """Return the update without such entries."""
+        return jnp.where(jnp.isfinite(g), g, jnp.zeros_like(g))

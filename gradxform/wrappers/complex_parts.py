@@ -1,0 +1,123 @@
+"""Complex parameters as pairs of real ones."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform.base import Transform, call_update, check_transform, tell_moved, transform
+from gradxform.leaves import dtype_of, is_abstract, map_updates
+from gradxform.numerics import real_dtype
+from gradxform.row_sparse import RowSparse
+from gradxform.states import check_state
+from gradxform.transformation import locality_of
+from gradxform.types import OptState, Params, PyTree, Updates
+
+__all__ = [
+    "split_real_and_imaginary",
+    "SplitRealAndImaginaryState",
+]
+
+
+class SplitRealAndImaginaryArrays(NamedTuple):
+    """The two parts of a complex array, as two parameters."""
+
+    real: Any
+    imaginary: Any
+
+
+class SplitRealAndImaginaryState(NamedTuple):
+    """State of `split_real_and_imaginary`."""
+
+    inner_state: Any  # the inner state, for real parameters
+
+
+def _parts_of(x: Any) -> Any:
+    """Return a complex leaf as a pair, and a real one as it is."""
+    if not jnp.issubdtype(dtype_of(x), jnp.complexfloating):
+        return x
+    if is_abstract(x):
+        dtype = real_dtype(x.dtype)
+        half = jax.ShapeDtypeStruct(x.shape, dtype, sharding=x.sharding)
+        return SplitRealAndImaginaryArrays(half, half)
+    if isinstance(x, RowSparse):
+        real, imaginary = jnp.real(x.values), jnp.imag(x.values)
+        return SplitRealAndImaginaryArrays(x.with_values(real), x.with_values(imaginary))
+    return SplitRealAndImaginaryArrays(jnp.real(x), jnp.imag(x))
+
+
+def _split(tree: PyTree) -> PyTree:
+    return map_updates(_parts_of, tree)
+
+
+def _is_pair(x: Any) -> bool:
+    return isinstance(x, SplitRealAndImaginaryArrays)
+
+
+def _merged(updates: PyTree) -> PyTree:
+    """Return updates with every pair as one complex array."""
+
+    def merge(x: Any) -> Any:
+        if not _is_pair(x):
+            return x
+        if isinstance(x.real, RowSparse):
+            return x.real.with_values(lax.complex(x.real.values, x.imaginary.values))
+        return lax.complex(x.real, x.imaginary)
+
+    def is_leaf(x: Any) -> bool:
+        return _is_pair(x) or isinstance(x, RowSparse)
+
+    return jax.tree.map(merge, updates, is_leaf=is_leaf)
+
+
+@transform
+class split_real_and_imaginary(Transform):
+    """Show a transform the real and the imaginary part of complex parameters as two real ones.
+
+    Update rule, for a complex leaf g = a + i b:
+
+        u = inner(a) + i inner(b)
+
+    Real leaves pass as they are. Any rule then works with complex parameters, also one that is not
+    defined for complex numbers. To the inner transform the leaf `w` is two, `w.real` and
+    `w.imaginary`, and the path of either contains that of the leaf. A rule that computes a modulus,
+    such as `scale_by_adam`, has other numbers inside than outside. JAX gives the conjugate of the
+    gradient that descends: conjugate it first, as `jax.tree.map(jnp.conj, grads)`.
+
+    Args:
+      inner: the transform of real leaves.
+    """
+
+    inner: Any
+
+    handles_rows = True
+    holds = (("inner", "inner_state"),)
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.inner, "inner")
+
+    @property
+    def locality(self) -> str:
+        """How far the inner transform looks; but both parts of a complex entry are one."""
+        return locality_of(self.inner)
+
+    def init(self, params: Params) -> SplitRealAndImaginaryState:
+        """Return the inner state, for the real and imaginary parts."""
+        return SplitRealAndImaginaryState(self.inner.init(_split(params)))
+
+    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+        """Return the inner state after something else has moved the parameters."""
+        told = tell_moved(self.inner, state.inner_state, _split(old), _split(new))
+        return state._replace(inner_state=told)
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, SplitRealAndImaginaryState]:
+        """Return the merged updates of the parts."""
+        state = check_state(self, state, SplitRealAndImaginaryState)
+        params = None if params is None else _split(params)
+        parts, inner_state = call_update(
+            self.inner, _split(updates), state.inner_state, params, extra
+        )
+        return _merged(parts), state._replace(inner_state=inner_state)

@@ -1,0 +1,168 @@
+"""Transforms that run at steps that a function of the caller chooses."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gradxform import engine
+from gradxform.base import Transform, check_transform, locality_of, transform
+from gradxform.errors import name_of
+from gradxform.numerics import as_flag, safe_increment
+from gradxform.slots import zero_count
+from gradxform.states import check_state
+from gradxform.types import Array, OptState, Params, Updates
+from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.guard import zero_unless
+from gradxform.wrappers.parts import check_movable
+from gradxform.wrappers.update_when import update_when
+
+__all__ = [
+    "conditionally_mask",
+    "conditionally_transform",
+    "ConditionallyMaskState",
+    "ConditionallyTransformState",
+]
+
+
+class _Condition(Transform):
+    """What the two wrappers share: fields, the decision, and the update on it."""
+
+    inner: Any
+    should_transform_fn: Callable[..., Any]
+    forward_extra_args: bool = False
+
+    holds = (("inner", "inner_state"),)
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.inner, "inner")
+        if self.forward_extra_args:
+            return
+        try:
+            inspect.signature(self.should_transform_fn).bind(None)
+        except TypeError as error:
+            raise TypeError(
+                f"{name_of(self)}: should_transform_fn is called with the step alone: {error}. "
+                "With forward_extra_args=True it gets the extra arguments of the update too."
+            ) from None
+        except ValueError:  # a function of C may not have a signature
+            pass
+
+    @property
+    def locality(self) -> str:
+        """How far the inner transform looks."""
+        return locality_of(self.inner)
+
+    def _run(
+        self, updates: Updates, state: Any, params: Params | None, extra: dict[str, Any]
+    ) -> tuple[Array, Updates, Any]:
+        """Return whether the condition holds, the updates of `update_when`, and the new state."""
+        forwarded = extra if self.forward_extra_args else {}
+        flag = self.should_transform_fn(state.step, **forwarded)
+        flag = as_flag(self, "the result of should_transform_fn", flag)
+        inner_state = state.inner_state
+        (flag,) = agreed(self.inner, (flag,), updates, inner_state, params, extra)
+        updates, inner_state = update_when(
+            self, self.inner, flag, updates, inner_state, params, extra
+        )
+        step = safe_increment(state.step)
+        return flag, updates, state._replace(inner_state=inner_state, step=step)
+
+
+class ConditionallyTransformState(NamedTuple):
+    """State of `conditionally_transform`."""
+
+    inner_state: Any  # the inner state; only steps on which it runs change it
+    step: Array  # int32 scalar; the number of updates so far
+
+
+@transform
+class conditionally_transform(_Condition):
+    """Run a transform at some steps only; at the others the updates pass unchanged.
+
+    At the other steps the inner transform does not run, and its state stays as it is. The updates
+    keep their dtypes. `conditionally_mask` gives zeros instead.
+
+    Around a part that communicates between replicas, such as `distributed.tower`, it runs where the
+    condition holds on all of them.
+
+    Args:
+      inner: the transform.
+      should_transform_fn: a function of the number of earlier updates, an int32 scalar, that
+        returns True or False, or a boolean scalar.
+      forward_extra_args: whether the function also gets all extra arguments of the update, by name.
+
+    Raises:
+      TypeError: at update, if the function returns anything else.
+    """
+
+    inner: Any
+    should_transform_fn: Callable[..., Any]
+    forward_extra_args: bool = False
+
+    why_no_rows = "returns either the rows of the gradient or what its inner part makes of them"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_movable(self, self.inner)
+
+    def init(self, params: Params) -> ConditionallyTransformState:
+        """Return the inner state and a count of 0."""
+        return ConditionallyTransformState(self.inner.init(params), zero_count())
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ConditionallyTransformState]:
+        """Run the inner update if the condition holds."""
+        check_state(self, state, ConditionallyTransformState)
+        flag, new, state = self._run(updates, state, params, extra)
+        # Updates that pass move the parameters without the inner transform.
+        own = zero_unless(flag, new)
+        inner_state = told(self.inner, state.inner_state, params, own, new)
+        return new, state._replace(inner_state=inner_state)
+
+
+class ConditionallyMaskState(NamedTuple):
+    """State of `conditionally_mask`."""
+
+    step: Array  # int32 scalar; the number of updates so far
+    inner_state: Any  # the inner state; only steps on which it runs change it
+
+
+@transform
+class conditionally_mask(_Condition):
+    """Run a transform at some steps only; at the others the updates are zeros.
+
+    At the other steps the inner transform does not run, and its state stays as it is. A NaN in the
+    updates of such a step becomes 0 too. `conditionally_transform` passes them on unchanged.
+
+    Around a part that communicates between replicas, such as `distributed.tower`, it runs where the
+    condition holds on all of them.
+
+    Args:
+      inner: the transform.
+      should_transform_fn: a function of the number of earlier updates, an int32 scalar, that
+        returns True or False, or a boolean scalar.
+      forward_extra_args: whether the function also gets all extra arguments of the update, by name.
+
+    Raises:
+      TypeError: at update, if the function returns anything else.
+    """
+
+    inner: Any
+    should_transform_fn: Callable[..., Any]
+    forward_extra_args: bool = False
+
+    handles_rows = True
+
+    def init(self, params: Params) -> ConditionallyMaskState:
+        """Return a count of 0 and the inner state."""
+        return ConditionallyMaskState(zero_count(), self.inner.init(params))
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ConditionallyMaskState]:
+        """Run the inner update if the condition holds."""
+        check_state(self, state, ConditionallyMaskState)
+        flag, updates, state = self._run(engine.merged_rows(updates), state, params, extra)
+        return zero_unless(flag, updates), state

@@ -1,0 +1,243 @@
+"""Decoupled weight decay around any optimizer."""
+
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import engine, masks
+from gradxform.base import (
+    EmptyState,
+    Transform,
+    call_update,
+    check_transform,
+    farthest,
+    tell_moved,
+    transform,
+)
+from gradxform.errors import name_of
+from gradxform.leaves import align, align_params, dtype_of, flatten_updates, require_params
+from gradxform.numerics import add, at_least_float32, cast, promote, safe_increment, times, value_at
+from gradxform.row_sparse import RowSparse, coalesced
+from gradxform.states import check_state
+from gradxform.transforms.scaling import WeightDecaySchedule, start
+from gradxform.types import (
+    Array,
+    NonNegativeOrSchedule,
+    OptState,
+    Params,
+    StaticTree,
+    Updates,
+)
+from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.parts import check_movable
+
+__all__ = [
+    "decoupled_weight_decay",
+    "DecoupledWeightDecayState",
+]
+
+
+# ------------------------------------------------------------- one leaf: updates that are downhill
+
+
+def scaled(u: Any, factor: Array) -> Any:
+    """Return `factor * u`, in the dtype of `u`."""
+    if isinstance(u, RowSparse):
+        return u.with_values(scaled(u.values, factor))
+    return cast(times(factor, cast(u, at_least_float32(u.dtype))), u.dtype)
+
+
+def decayed(u: Any, p: Array, factor: Array, decay: Array) -> Any:
+    """Return `factor * u - decay * p`; of row-sparse updates the touched rows decay."""
+    if isinstance(u, RowSparse):
+        rows = u.coalesce()
+        return rows.with_values(decayed(rows.values, rows.take(p), factor, decay))
+    wide = at_least_float32(promote(u.dtype, p.dtype))
+    return cast(times(factor, cast(u, wide)) - times(decay, cast(p, wide)), u.dtype)
+
+
+def cautiously_decayed(u: Any, p: Array, decay: Array) -> Any:
+    """Return `u - decay * p` where that shortens no step: where `u` does not lead away from 0."""
+    if isinstance(u, RowSparse):
+        rows = u.coalesce()
+        return rows.with_values(cautiously_decayed(rows.values, rows.take(p), decay))
+    wide = at_least_float32(promote(u.dtype, p.dtype))
+    u_wide, p_wide = cast(u, wide), cast(p, wide)
+    # Signs, because a product of two small numbers may round to 0.
+    agrees = jnp.sign(u_wide) * jnp.sign(p_wide) <= 0
+    return cast(jnp.where(agrees, u_wide - times(decay, p_wide), u_wide), u.dtype)
+
+
+def _fully_decayed(u: Any, p: Array, decay: Array) -> Any:
+    return decayed(u, p, jnp.ones_like(decay), decay)
+
+
+def _after(u: Any, g: Any, p: Array, decay: Array, cautious: bool) -> Any:
+    """Return the update with decay; of a row-sparse gradient only the touched rows decay."""
+    one = cautiously_decayed if cautious else _fully_decayed
+    if isinstance(g, RowSparse) and not isinstance(u, RowSparse):
+        rows = coalesced(g.with_raw(False))
+        old = rows.with_values(rows.take(u))
+        return u + (one(old, p, decay) - old)
+    return one(u, p, decay)
+
+
+def _decay_of(g: Any, p: Array, decay: Array) -> Any:
+    """Return the change of a parameter by its decay, in the form of its gradient."""
+    wide = at_least_float32(p.dtype)
+    if isinstance(g, RowSparse):
+        rows = coalesced(g.with_raw(False))
+        return rows.with_values(-times(decay, cast(rows.take(p), wide)))
+    return -times(decay, cast(p, wide))
+
+
+def _moved_by(p: Array, change: Any) -> Array:
+    if isinstance(change, RowSparse):
+        return change.add_to(p)
+    return cast(add(p, change), p.dtype)
+
+
+def _joined(u: Any, change: Any) -> Any:
+    """Return the sum of an update and a change by decay, in the dtype of the update."""
+    if isinstance(u, RowSparse) or isinstance(change, RowSparse):
+        dtype = dtype_of(u)
+        both = u + change
+        if isinstance(both, RowSparse):
+            return both.with_values(cast(both.values, dtype))
+        return cast(both, dtype)
+    return cast(add(u, change), u.dtype)
+
+
+# ------------------------------------------------------------------------------- the wrapper
+
+
+class DecoupledWeightDecayState(NamedTuple):
+    """State of `decoupled_weight_decay`."""
+
+    inner_state: Any
+    decay: Any  # the count of updates if the decay or its rate is a schedule
+
+
+@transform
+class decoupled_weight_decay(Transform):
+    """Add decoupled weight decay to any optimizer.
+
+    Update rule, with u the inner update and n = 0, 1, ... the number of earlier updates:
+
+        u <- u - learning_rate(n) weight_decay(n) p      on the leaves that `mask` selects
+
+    Without a `learning_rate` the decay is not scaled by any rate. With `cautious`, an entry decays
+    only where the step agrees: where -u p >= 0. With `decay_first` the parameters decay before the
+    step, as in TensorFlow: the inner transform sees the decayed ones, p - weight_decay p.
+
+    Of a row-sparse gradient only the touched rows decay. An inner transform that keeps copies of
+    the parameters is told about the decay.
+
+    Args:
+      inner: the optimizer; its updates point downhill.
+      weight_decay: the multiple of the parameter, at least 0, or a schedule of it.
+      mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of booleans that may
+        be a prefix of the parameters, or a function of the parameters. Defaults to all.
+      learning_rate: the rate that multiplies the decay, usually that of `inner`, at least 0, or a
+        schedule. Defaults to 1. Keyword-only.
+      cautious: whether only entries decay whose step leads towards 0. Keyword-only.
+      decay_first: whether the inner transform sees decayed parameters. Keyword-only.
+
+    Raises:
+      ValueError: if both `cautious` and `decay_first` are set; if a part of `inner` would undo the
+        decay; at update, if no parameters are given.
+
+    Reference: Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, Algorithm 1; for
+      `cautious` Chen et al., Cautious Weight Decay, 2025, Algorithm 1.
+    """
+
+    inner: Any
+    weight_decay: NonNegativeOrSchedule
+    mask: StaticTree = None
+    learning_rate: NonNegativeOrSchedule | None = field(default=None, kw_only=True)
+    cautious: bool = field(default=False, kw_only=True)
+    decay_first: bool = field(default=False, kw_only=True)
+
+    handles_rows = True
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.inner, "inner")
+        if self.mask is not None:
+            masks.check_mask(self, self.mask)
+        if self.cautious and self.decay_first:
+            raise ValueError(
+                f"{name_of(self)}: cautious decay looks at the step, which decay_first does not "
+                "know yet; set one of them."
+            )
+        if not self.decay_first:
+            check_movable(self, self.inner)
+
+    @property
+    def locality(self) -> str:
+        """How far the inner transform looks."""
+        return farthest([self.inner])
+
+    @property
+    def _kind(self) -> Any:
+        scheduled = callable(self.weight_decay) or callable(self.learning_rate)
+        return WeightDecaySchedule if scheduled else EmptyState
+
+    def init(self, params: Params) -> DecoupledWeightDecayState:
+        """Return the inner state, and a count of 0 for a schedule."""
+        masks.check_patterns(self, self.mask, params)
+        return DecoupledWeightDecayState(self.inner.init(params), start(self._kind))
+
+    def moved(self, state: OptState, old: Params, new: Params) -> DecoupledWeightDecayState:
+        """Return the state after something else has moved the parameters."""
+        told_state = tell_moved(self.inner, state.inner_state, old, new)
+        return state._replace(inner_state=told_state)
+
+    def _at(self, state: Any) -> tuple[Array, Any]:
+        """Return this step's decay, and the state of the schedules after it."""
+        state = check_state(self, state, self._kind)
+        count: Any = getattr(state, "count", 0)
+        decay = value_at(self.weight_decay, count)
+        if self.learning_rate is not None:
+            decay = value_at(self.learning_rate, count) * decay
+        if self._kind is EmptyState:
+            return decay, state
+        return decay, state._replace(count=safe_increment(state.count))
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, DecoupledWeightDecayState]:
+        """Take the inner step, and decay."""
+        require_params(self, params)
+        state = check_state(self, state, DecoupledWeightDecayState)
+        decay, schedules = self._at(state.decay)
+        gs, treedef = flatten_updates(updates)
+        aligned = align_params(self, updates, treedef, params)
+        ps = aligned.leaves
+        where = range(len(gs))
+        if self.mask is not None:
+            mask = masks.resolve(self, self.mask, params)
+            is_in = align(self, updates, treedef, mask, "the mask has").leaves
+            where = [k for k in where if is_in[k]]
+        ours: list[Any] = [[column[k] for k in where] for column in (gs, ps)]
+        seen, changes = params, []
+        if self.decay_first:
+            changes = engine.map_rows(_decay_of, ours, decay)
+            moved_ps = list(ps)
+            for k, p in zip(where, engine.map_rows(_moved_by, [ours[1], changes]), strict=True):
+                moved_ps[k] = p
+            seen = aligned.rebuilt(moved_ps)
+        own, inner_state = call_update(self.inner, updates, state.inner_state, seen, extra)
+        us = treedef.flatten_up_to(own)
+        mine = [us[k] for k in where]
+        if self.decay_first:
+            new = engine.map_rows(_joined, [mine, changes])
+        else:
+            statics = [self.cautious] * len(mine)
+            new = engine.map_rows(_after, [mine, *ours], decay, statics=statics)
+        for k, u in zip(where, new, strict=True):
+            us[k] = u
+        changed = jax.tree.unflatten(treedef, us)
+        inner_state = told(self.inner, inner_state, params, own, changed)
+        return changed, state._replace(inner_state=inner_state, decay=schedules)

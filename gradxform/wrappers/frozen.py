@@ -1,0 +1,80 @@
+"""Parameters that do not move, under Optax's names."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import masks
+from gradxform.errors import shown
+from gradxform.interop import set_to_zero
+from gradxform.leaves import dtype_of
+from gradxform.registry import register
+from gradxform.types import StaticTree
+from gradxform.values import FrozenTree
+from gradxform.wrappers.select import masked, partition
+
+__all__ = [
+    "freeze",
+    "selective_transform",
+]
+
+
+def freeze(mask: StaticTree) -> masked:
+    """Return the part of a chain that sets the updates of some parameters to zero.
+
+    Parts before it still have slots for these parameters; `selective_transform` and `param_groups`
+    save them.
+
+    Args:
+      mask: the parameters to freeze: True for all, a mask such as `path_matches("^encoder/")`, a
+        tree of booleans that may be a prefix of the parameters, or a function of the parameters
+        that returns one.
+
+    Returns:
+      `masked(set_to_zero(), mask)`.
+    """
+    return masked(set_to_zero(), mask)
+
+
+def selective_transform(optimizer: Any, *, freeze_mask: StaticTree) -> partition:
+    """Return an optimizer of the parameters that are not frozen; frozen ones have no slots.
+
+    Args:
+      optimizer: a transform.
+      freeze_mask: the parameters to freeze, as `mask` in `freeze`. Keyword-only.
+
+    Returns:
+      A `partition` with the labels "train" and "freeze".
+
+    Raises:
+      TypeError: if `freeze_mask` is not a mask.
+    """
+    transforms = {"train": optimizer, "freeze": set_to_zero()}
+    if isinstance(freeze_mask, masks.Mask):
+        labels: Any = masks.label_by(("freeze", freeze_mask), ("train", True))
+        return partition(transforms, labels)
+    if callable(freeze_mask) and not isinstance(freeze_mask, type | masks.label_by):
+        return partition(transforms, lambda params: _labels(freeze_mask(params)))
+    return partition(transforms, _labels(freeze_mask))
+
+
+def _labels(mask: Any) -> Any:
+    """Return the tree of labels for a tree of booleans."""
+
+    def label(entry: Any) -> str:
+        if jnp.shape(entry) == () and dtype_of(entry) == jnp.bool_:
+            entry = bool(entry)
+        if not isinstance(entry, bool):
+            raise TypeError(
+                "selective_transform: freeze_mask must be a mask such as path_matches('^encoder/'),"
+                f" or a tree of True and False, got {shown(entry)}."
+            )
+        return "freeze" if entry else "train"
+
+    tree = mask.unfreeze() if isinstance(mask, FrozenTree) else mask
+    return jax.tree.map(label, tree)
+
+
+register("freeze", freeze)
+register("selective_transform", selective_transform)

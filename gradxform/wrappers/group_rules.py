@@ -1,0 +1,270 @@
+"""Rules of `param_groups` from the literature: layer-wise decay of the rates, and muP."""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from gradxform.errors import did_you_mean, shown
+from gradxform.leaves import Path, is_hole, path_str, shape_of, with_paths
+from gradxform.masks import Mask, check_patterns
+from gradxform.types import Params
+from gradxform.wrappers.param_group import param_group
+
+__all__ = [
+    "layerwise_decay",
+    "mup",
+]
+
+
+_OPTIMIZERS = ("adam", "sgd")
+
+
+class Multiplied(NamedTuple):
+    """One line of the table that `GroupRules` prints."""
+
+    path: str
+    shape: tuple[int, ...]
+    kind: str  # "hidden", "output", ...
+    learning_rate: float  # the multiplier
+
+
+class GroupRules(tuple[param_group, ...]):
+    """A tuple of rules for `param_groups` that prints as a table of the parameters.
+
+    Args:
+      rules: the rules.
+      table: a line for every parameter.
+    """
+
+    table: tuple[Multiplied, ...]
+
+    def __new__(cls, rules: Iterable[param_group], table: Iterable[Multiplied]) -> "GroupRules":
+        """Make a tuple of the rules."""
+        made = super().__new__(cls, rules)
+        made.table = tuple(table)
+        return made
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self), self.table
+
+    def __repr__(self) -> str:
+        head = ("parameter", "shape", "kind", "learning rate")
+        lines = [head, *((x.path, str(x.shape), x.kind, _times(x)) for x in self.table)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        rows = (
+            "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
+            for line in lines
+        )
+        first, *rest = rows
+        return "\n".join([first, "-" * (sum(widths) + 2 * len(widths) - 2), *rest])
+
+
+def _times(line: Multiplied) -> str:
+    return f"x {line.learning_rate:.4g}"
+
+
+def _shapes(params: Params) -> dict[Path, tuple[int, ...]]:
+    return {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
+
+
+def _rules(table: list[Multiplied]) -> GroupRules:
+    """Return one rule for every kind and multiplier other than 1."""
+    groups: dict[tuple[str, float], list[str]] = {}
+    for x in table:
+        if x.learning_rate != 1:
+            groups.setdefault((x.kind, x.learning_rate), []).append(re.escape(x.path))
+    rules = [
+        param_group(f"^(?:{'|'.join(paths)})$", factor, label=f"{kind} x {factor:.4g}")
+        for (kind, factor), paths in groups.items()
+    ]
+    return GroupRules(rules, table)
+
+
+def layerwise_decay(
+    params: Params,
+    decay: float,
+    layers: str = r"(?:layers?|blocks?)[_/](\d+)",
+    embeddings: str | None = "embed",
+) -> GroupRules:
+    """Return rules for rates that decay from the head down to the embeddings.
+
+    With L layers, numbered i = 0, ..., L - 1 from the input, the learning rates are multiplied by
+
+        decay^(L - i) in layer i, decay^(L + 1) in the embeddings, 1 in all else, such as the head
+
+    For fine-tuning with `param_groups(adamw(...), layerwise_decay(params, 0.75))`. Parameters
+    stacked over the layers, as by `nn.scan`, have one rate for all of them.
+
+    Args:
+      params: the parameters, or their shapes and dtypes.
+      decay: in (0, 1].
+      layers: a regular expression with one group, the number of the layer, searched in paths such
+        as `encoder/layers_3/kernel`.
+      embeddings: a regular expression for the embeddings, searched in the paths outside of layers.
+        Defaults to any path with `embed`. None: there are none.
+
+    Raises:
+      ValueError: if `decay` is out of range, or an expression is not one, lacks its group, or
+        matches no parameter.
+
+    Reference: Clark et al., ELECTRA, 2020, Appendix A; Bao et al., BEiT, 2022.
+    """
+    if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 < decay <= 1:
+        raise ValueError(f"layerwise_decay: decay must be in (0, 1], got {shown(decay)}.")
+    in_layers = _compiled("layers", layers)
+    if in_layers.groups != 1:
+        raise ValueError(
+            "layerwise_decay: layers must have one group, the number of the layer, as in "
+            f"'layers_(\\d+)'; got {layers!r} with {in_layers.groups}."
+        )
+    shapes = _shapes(params)
+    names = {path: "/".join(path) for path in shapes}
+    number_of: dict[Path, int] = {}
+    for path, name in names.items():
+        hit = in_layers.search(name)
+        if hit is not None:
+            if hit[1] is None or not hit[1].isdigit():
+                raise ValueError(
+                    f"layerwise_decay: the group of layers must match a number, in {path_str(path)}"
+                    f" it matches {hit[1]!r}."
+                )
+            number_of[path] = int(hit[1])
+    _require("layers", layers, number_of, names)
+    below = set()
+    if embeddings is not None:
+        is_embedding = _compiled("embeddings", embeddings)
+        below = {p for p in names if p not in number_of and is_embedding.search(names[p])}
+        if embeddings != "embed":
+            _require("embeddings", embeddings, below, names)
+    count = max(number_of.values()) + 1
+    table = []
+    for path, name in names.items():
+        if path in number_of:
+            power, kind = count - number_of[path], f"layer {number_of[path]}"
+        else:
+            power, kind = (count + 1, "embeddings") if path in below else (0, "other")
+        table.append(Multiplied(name, shapes[path], kind, float(decay) ** power))
+    return _rules(table)
+
+
+def _compiled(argument: str, pattern: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, TypeError) as error:
+        raise ValueError(
+            f"layerwise_decay: {argument} must be a regular expression, got {shown(pattern)}: "
+            f"{error}."
+        ) from None
+
+
+def _require(argument: str, pattern: str, hits: Any, names: dict[Path, str]) -> None:
+    if not hits:
+        listed = ", ".join(map(repr, list(names.values())[:8]))
+        raise ValueError(
+            f"layerwise_decay: {argument}, {pattern!r}, matches none of the parameters {listed}."
+        )
+
+
+def mup(
+    base_params: Params,
+    params: Params,
+    optimizer: str = "adam",
+    *,
+    output_multiplier: bool = False,
+    inputs: Mask | None = None,
+) -> GroupRules:
+    """Return rules for rates that carry over from a small model to a wide one: muP.
+
+    Tune the learning rate with the small model, and train the wide one at the same rate with
+    `param_groups(adam(lr), mup(base_params, params))`. Which dimensions grow, and by how much, is
+    read from the shapes: a dimension of n in the small model that is m n in the wide one.
+
+        parameters                 grow in                 adam    sgd
+        input weights and biases   the last dimension      1       m
+        hidden weights             two: inputs, outputs    1 / m   1          m of the inputs
+        output weights             another dimension       1 / m   1 / m
+        all others                 none                    1       1
+
+    With `output_multiplier` your model divides its output by m (Table 8), and output weights have
+    the multipliers 1 (adam) and m (sgd). muP also prescribes the variances at initialization, of
+    1 / inputs for hidden weights and 1 / inputs^2 for output weights (with `output_multiplier` 1,
+    independent of the width), and attention scaled by 1 / d, not by 1 / sqrt(d). These are the
+    model's. "adam" stands for all optimizers whose step does not depend on the gradient's scale.
+    A decoupled weight decay that is multiplied by the rate shrinks with it.
+
+    Args:
+      base_params: the parameters of the small model, or their shapes and dtypes.
+      params: those of the wide model, with the same paths.
+      optimizer: "adam" or "sgd".
+      output_multiplier: whether the model divides its output by m. Keyword-only.
+      inputs: a mask of parameters that count as inputs or biases whichever dimension grows, such as
+        biases of shape (heads, size) where the heads grow. Keyword-only.
+
+    Raises:
+      ValueError: if the two trees differ in more than sizes, a dimension shrinks, or a parameter
+        grows in more than two dimensions.
+
+    Reference: Yang et al., Tensor Programs V: Tuning Large Neural Networks via Zero-Shot
+      Hyperparameter Transfer, 2022, Tables 3 and 8.
+    """
+    if optimizer not in _OPTIMIZERS:
+        raise ValueError(
+            f"mup: optimizer must be one of {', '.join(map(repr, _OPTIMIZERS))}, got "
+            f"{shown(optimizer)}.{did_you_mean(optimizer, _OPTIMIZERS)}"
+        )
+    if inputs is not None and not isinstance(inputs, Mask):
+        raise TypeError(
+            f"mup: inputs must be a mask such as path_matches('bias$'), got {shown(inputs)}."
+        )
+    check_patterns("mup", inputs, params)
+    old, new = _shapes(base_params), _shapes(params)
+    for path in [*old, *new]:
+        if path not in old or path not in new:
+            lacks = "base_params" if path not in old else "params"
+            raise ValueError(
+                f"mup: {lacks} has no parameter {path_str(path)}, the other model has."
+            )
+    leaves = dict(with_paths(params))
+    table = []
+    for path, shape in new.items():
+        is_input = inputs is not None and inputs.test(path, leaves[path])
+        kind, growth = _kind(path, old[path], shape, is_input)
+        powers = {"input": (0, 1), "hidden": (-1, 0), "output": (-1, -1), "fixed": (0, 0)}
+        if output_multiplier:
+            powers["output"] = (0, 1)
+        power = powers[kind][_OPTIMIZERS.index(optimizer)]
+        table.append(Multiplied("/".join(path), shape, kind, growth**power))
+    return _rules(table)
+
+
+def _kind(
+    path: Path, old: tuple[int, ...], new: tuple[int, ...], is_input: bool
+) -> tuple[str, float]:
+    """Return the kind of a parameter, and by how much its inputs (or its only dimension) grow."""
+    if len(old) != len(new):
+        raise ValueError(
+            f"mup: {path_str(path)} has {len(old)} dimensions in base_params and {len(new)} in "
+            "params."
+        )
+    growing = [d for d, (n, m) in enumerate(zip(old, new, strict=True)) if n != m]
+    if any(new[d] < old[d] for d in growing):
+        raise ValueError(
+            f"mup: {path_str(path)} shrinks from {old} in base_params to {new} in params; is "
+            "base_params the small model?"
+        )
+    if len(growing) > 2:
+        raise ValueError(
+            f"mup: {path_str(path)} grows in {len(growing)} dimensions, from {old} to {new}; only "
+            "inputs and outputs may, so keep the number of layers or the size of a head."
+        )
+    if not growing:
+        return "fixed", 1.0
+    if 0 in old:
+        raise ValueError(
+            f"mup: {path_str(path)} is empty in base_params, with shape {old}; a dimension of 0 "
+            "cannot grow."
+        )
+    growth = new[growing[0]] / old[growing[0]]
+    if is_input or growing == [len(new) - 1]:
+        return "input", growth
+    return ("hidden" if len(growing) == 2 else "output"), growth

@@ -1,0 +1,200 @@
+"""Mechanic: any optimizer, with its scale learned during training."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform import engine
+from gradxform.apply import apply_updates
+from gradxform.base import Transform, call_update, check_transform, tell_moved, transform
+from gradxform.errors import require_at_least
+from gradxform.leaves import align_params, align_slot, require_params
+from gradxform.numerics import cast, promote, safe_increment, scalar, scalar_dtype
+from gradxform.slots import zero_count
+from gradxform.states import check_state
+from gradxform.transforms.tree_rules import copied, tree_sums
+from gradxform.types import (
+    Array,
+    NonNegative,
+    OptState,
+    Params,
+    Positive,
+    Scalar,
+    Size,
+    Slot,
+    Updates,
+)
+from gradxform.wrappers.agree import refuse_exchange
+from gradxform.wrappers.parts import check_movable, keeps_copies, refuse_complex
+
+__all__ = [
+    "mechanize",
+    "MechanicState",
+]
+
+
+class MechanicState(NamedTuple):
+    """State of `mechanize`."""
+
+    base_optimizer_state: Any  # the state of the base optimizer
+    count: Array  # int32 scalar; the number of updates so far
+    r: Array  # (num_betas,), at least float32; the reward of each scale
+    m: Array  # (num_betas,), at least float32; the largest |h|, which decays
+    v: Array  # (num_betas,), at least float32; the sum of h^2, which decays
+    s: Array  # (num_betas,), at least float32; the scales
+    x0: Slot  # like params, at least float32; the first parameters
+
+
+@transform
+class mechanize(Transform):
+    """Learn the scale of an optimizer's updates: the learning rate.
+
+    Update rule, with u' the update of the base optimizer, S the sum of the n = `num_betas` scales
+    s, x0 the first parameters, and from r = m = v = 0, s = s_init; per beta = 1 - 0.1^i:
+
+        delta = (x0 - p) / (S + eps)
+        h = <g + weight_decay S |g| / (|p| + eps) p, delta>
+        r <- beta r + clip(h, -m, m) s
+        m <- max(beta m, |h| + eps)
+        v <- beta^2 v + h^2
+        s <- (s_init m / n + max(r, 0)) / (sqrt(v) + eps)
+        u = x0 - S (delta - u') - p        (with the new S)
+
+    All products and norms are over the whole tree. Give the base optimizer a learning rate of 1, or
+    a schedule with a peak of 1. It suits SGD, momentum, Adam and Lion, and not normalized updates
+    (LARS, LAMB). The steps begin at about `s_init`, below the resolution of 16-bit parameters: keep
+    those in float32.
+
+    Wrap it in `distributed.tower`, not the other way around: the scales depend on the gradient, and
+    must be the same on all replicas. Put `apply_if_finite` around it too: a NaN in one gradient
+    would stay in the scales. A base optimizer that keeps copies of the parameters is told where
+    they go.
+
+    The numbers are Optax's. Unlike the paper, both compute delta from x0 instead of keeping it, and
+    clip h.
+
+    Args:
+      base_optimizer: the optimizer.
+      weight_decay: the decay lambda inside h, at least 0.
+      eps: added to norms, roots and sums, greater than 0.
+      s_init: the first scale, greater than 0.
+      num_betas: the number n of decays, at least 1: 0.9, 0.99, 0.999, ...
+
+    Raises:
+      ValueError: if the base optimizer exchanges something between replicas, or keeps a place of
+        its own; at update, without the parameters.
+      TypeError: at update, for complex gradients.
+
+    Reference: Cutkosky, Defazio and Mehta, Mechanic: A Learning Rate Tuner, 2023, Algorithm 1.
+    """
+
+    base_optimizer: Any
+    weight_decay: NonNegative = 1e-2
+    eps: Positive = 1e-8
+    s_init: Positive = 1e-6
+    num_betas: Size = 6
+
+    locality = "tree"
+    why_no_rows = "moves all rows at every step"
+    holds = (("base_optimizer", "base_optimizer_state"),)
+    follows = ("x0",)
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.base_optimizer, "base_optimizer")
+        require_at_least(self, 1, "num_betas")
+        check_movable(self, self.base_optimizer)
+        refuse_exchange(self, self.base_optimizer)
+
+    def init(self, params: Params) -> MechanicState:
+        """Return scales of s_init in all, and a copy of the parameters."""
+        n = self.num_betas
+
+        def zeros() -> Array:
+            return jnp.zeros(n, scalar_dtype())
+
+        return MechanicState(
+            base_optimizer_state=self.base_optimizer.init(params),
+            count=zero_count(),
+            r=zeros(),
+            m=zeros(),
+            v=zeros(),
+            s=jnp.full(n, scalar(self.s_init)),
+            x0=copied(params),
+        )
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, MechanicState]:
+        """Return the scaled step from the first parameters."""
+        require_params(self, params)
+        state = check_state(self, state, MechanicState)
+        refuse_complex(self, updates)
+        base_updates, base_state = call_update(
+            self.base_optimizer, updates, state.base_optimizer_state, params, extra
+        )
+        gs, treedef = jax.tree.flatten(updates)
+        ps = align_params(self, updates, treedef, params).leaves
+        x0 = align_slot(self, updates, treedef, state, "x0")
+        # What was restored after init is where the run begins.
+        is_first = state.count == 0
+        firsts = engine.map_rows(_first, [x0.leaves, ps], is_first)
+        r, m, v, s = self._tuned(state, [gs, ps, firsts])
+        before, after = jnp.sum(state.s) + scalar(self.eps), jnp.sum(s)
+        columns = [treedef.flatten_up_to(base_updates), gs, ps, firsts]
+        us = engine.map_rows(_step, columns, before, after)
+        new = jax.tree.unflatten(treedef, us)
+        if keeps_copies(self.base_optimizer):
+            expected, actual = apply_updates(params, base_updates), apply_updates(params, new)
+            base_state = tell_moved(self.base_optimizer, base_state, expected, actual)
+        return new, state._replace(
+            base_optimizer_state=base_state,
+            count=safe_increment(state.count),
+            r=r,
+            m=m,
+            v=v,
+            s=s,
+            x0=x0.rebuilt(firsts),
+        )
+
+    def _tuned(
+        self, state: MechanicState, leaves: list[list[Any]]
+    ) -> tuple[Array, Array, Array, Array]:
+        """Return the new r, m, v and s."""
+        eps = scalar(self.eps)
+        old_s = cast(state.s, scalar_dtype())
+        total = jnp.sum(old_s)
+        along_g, along_p, g_square, p_square = tree_sums(_products, leaves)
+        decay = scalar(self.weight_decay) * total * jnp.sqrt(g_square) / (jnp.sqrt(p_square) + eps)
+        h = (along_g + decay * along_p) / (total + eps)
+        powers = [0.1**i for i in range(1, self.num_betas + 1)]
+        betas = scalar(np.asarray([1 - power for power in powers]))
+        old_m = cast(state.m, h.dtype)
+        m = jnp.maximum(betas * old_m, jnp.abs(h) + eps)
+        v = jnp.square(betas) * cast(state.v, h.dtype) + jnp.square(h)
+        r = betas * cast(state.r, h.dtype) + jnp.clip(h, -old_m, old_m) * old_s
+        wealth = scalar(self.s_init) / self.num_betas * m + jnp.maximum(r, 0)
+        s = wealth / (jnp.sqrt(v) + eps)
+        return (
+            cast(r, state.r.dtype),
+            cast(m, state.m.dtype),
+            cast(v, state.v.dtype),
+            cast(s, state.s.dtype),
+        )
+
+
+def _first(x0: Array, p: Array, is_first: Array) -> Array:
+    return jnp.where(is_first, cast(jnp.asarray(p), x0.dtype), x0)
+
+
+def _products(g: Array, p: Array, x0: Array) -> tuple[Array, ...]:
+    return g * (x0 - p), p * (x0 - p), g * g, p * p
+
+
+def _step(u: Array, g: Array, p: Array, x0: Array, before: Scalar, after: Scalar) -> Array:
+    """Return x0 - S (delta - u) - p, summed so that x0 and p cancel first."""
+    wide = promote(u.dtype, p.dtype, x0.dtype)
+    rest = 1 - after / before
+    moved = cast(x0, wide) - cast(p, wide)
+    return cast(cast(rest, wide) * moved + cast(after, wide) * cast(u, wide), g.dtype)

@@ -1,0 +1,286 @@
+"""Measurements of the updates at some place of a chain, kept in the state."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.base import (
+    EmptyState,
+    Transform,
+    call_update,
+    check_transform,
+    transform,
+)
+from gradxform.engine import global_norm
+from gradxform.errors import name_of, shown
+from gradxform.fields import set_fields
+from gradxform.interop import as_function
+from gradxform.leaves import align_params, dtype_of, is_abstract, path_str, structure_of, with_paths
+from gradxform.numerics import at_least_float32, cast, scalar_dtype
+from gradxform.registry import register
+from gradxform.states import check_state
+from gradxform.transforms.momentum import ema
+from gradxform.types import DType, OptState, Params, PyTree, SupportsTransform, Updates
+
+__all__ = [
+    "measure_with_ema",
+    "monitor",
+    "on_measurement",
+    "snapshot",
+    "MonitorState",
+    "SnapshotState",
+]
+
+
+class SnapshotState(NamedTuple):
+    """State of `snapshot`."""
+
+    measurement: dict[str, Any]  # the last measurement by its name
+
+
+class MonitorState(NamedTuple):
+    """State of `monitor`."""
+
+    measurements: dict[str, Any]  # the last measurements by name; zeros before the first update
+    measure_states: tuple[Any, ...]  # the state of each measure, in their order
+
+
+def _arrays(measurement: PyTree) -> PyTree:
+    """Return a measurement as arrays of its own, not weakly typed."""
+    return jax.tree.map(lambda x: jnp.array(x, dtype_of(x), copy=True), measurement)
+
+
+def _like(part: Any, name: str, new: PyTree, old: PyTree) -> PyTree:
+    """Return a measurement in the dtypes of the state's, and require the same form."""
+    new = jax.tree.map(jnp.asarray, new)
+    here, before = ([(p, jnp.shape(x)) for p, x in with_paths(tree)] for tree in (new, old))
+    if here != before:
+        path, shape = next(((p, s) for p, s in here if (p, s) not in before), ((), None))
+        got = "has fewer arrays" if shape is None else f"has {path_str(path)} of shape {shape}"
+        raise ValueError(
+            f"{name_of(part)}: the measurement {name!r} {got}, which the state's does not have; a "
+            "measure must return the same form for updates as for the parameters."
+        )
+    leaves = zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True)
+    return jax.tree.unflatten(jax.tree.structure(old), [cast(x, y.dtype) for x, y in leaves])
+
+
+def _check_updates(part: Any, updates: Updates, params: Params | None) -> None:
+    if params is not None:
+        align_params(part, updates, structure_of(updates), params)
+
+
+@transform
+class snapshot(Transform):
+    """Measure the updates at this place of a chain, and keep the last measurement in the state.
+
+    The updates pass unchanged. `tree.get(state, measure_name)` returns the measurement; after
+    `init` it is that of the parameters.
+
+    Args:
+      measure_name: the name of the measurement in the state.
+      measure: a function of the updates that returns an array, or a tree of arrays, always of the
+        same shapes.
+
+    Raises:
+      ValueError: at update, if the measurement of the updates has another form than that of the
+        parameters.
+    """
+
+    measure_name: str
+    measure: Callable[[Any], Any]
+
+    locality = "tree"
+    handles_rows = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "measure", as_function(self.measure))
+
+    def init(self, params: Params) -> SnapshotState:
+        """Return the measurement of the parameters."""
+        if any(map(is_abstract, jax.tree.leaves(params))):
+            return SnapshotState({self.measure_name: jax.eval_shape(self.measure, params)})
+        return SnapshotState({self.measure_name: _arrays(self.measure(params))})
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, SnapshotState]:
+        """Return the updates, and their measurement."""
+        state = check_state(self, state, SnapshotState)
+        _check_updates(self, updates, params)
+        _check_names(self, state.measurement, [self.measure_name])
+        old = state.measurement[self.measure_name]
+        new = _like(self, self.measure_name, self.measure(updates), old)
+        return updates, state._replace(measurement={self.measure_name: new})
+
+
+@transform
+class monitor(Transform):
+    """Measure the updates at this place of a chain in several ways, some of which remember.
+
+    The updates pass unchanged. `tree.get(state, name)` returns the last measurement of that name.
+
+    Args:
+      measures: a dict from names to functions of the updates, as in `snapshot`, or to transforms
+        whose "updates" are the measurement, such as `measure_with_ema`. Pairs (name, measure) are
+        accepted too.
+
+    Raises:
+      TypeError: if a measure is neither a function nor a transform; at init, if it needs an extra
+        argument, without which the form of its measurement is not known.
+      ValueError: if two have one name; at update, if a measurement changes its form.
+    """
+
+    measures: tuple[Any, ...]
+
+    locality = "tree"
+    handles_rows = True
+
+    def __init__(self, measures: Any):
+        pairs = measures.items() if isinstance(measures, Mapping) else measures
+        set_fields(self, measures=tuple(pairs))
+
+    def __post_init__(self) -> None:
+        pairs: dict[str, Any] = {}
+        for i, pair in enumerate(self.measures):
+            if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+                raise TypeError(
+                    f"{name_of(self)}: measures must be a dict or pairs (name, measure), got "
+                    f"{shown(pair)} at {i}."
+                )
+            name, measure = pair
+            if name in pairs:
+                raise ValueError(f"{name_of(self)}: two measures are named {name!r}.")
+            if isinstance(measure, type) or not isinstance(measure, SupportsTransform | Callable):
+                check_transform(self, measure, f"the measure {name!r}")
+            is_transform = isinstance(measure, SupportsTransform)
+            pairs[name] = measure if is_transform else as_function(measure)
+        object.__setattr__(self, "measures", tuple(pairs.items()))
+
+    def init(self, params: Params) -> MonitorState:
+        """Return the states of the measures, and zeros as measurements."""
+        states = [_init(measure, params) for _, measure in self.measures]
+        measurements = {}
+        for (name, measure), state in zip(self.measures, states, strict=True):
+            shapes = jax.eval_shape(
+                lambda p, s, measure=measure: _updated(measure, p, s, p, {})[0], params, state
+            )
+            measurements[name] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return MonitorState(measurements, tuple(states))
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, MonitorState]:
+        """Return the updates, and their measurements."""
+        state = check_state(self, state, MonitorState)
+        _check_updates(self, updates, params)
+        if len(state.measure_states) != len(self.measures):
+            raise ValueError(
+                f"{name_of(self)}: {len(self.measures)} measures but {len(state.measure_states)} "
+                "states. Was this state made by another transform's init?"
+            )
+        olds = state.measurements
+        if olds:  # Optax's first state has none
+            _check_names(self, olds, [name for name, _ in self.measures])
+        measurements, states = {}, []
+        for (name, measure), old in zip(self.measures, state.measure_states, strict=True):
+            new, its_state = _updated(measure, updates, old, params, extra)
+            measurements[name] = _like(self, name, new, olds[name] if olds else _arrays(new))
+            states.append(its_state)
+        return updates, state._replace(measurements=measurements, measure_states=tuple(states))
+
+
+def _check_names(part: Any, actual: Mapping[str, Any], names: list[str]) -> None:
+    if sorted(actual) != sorted(names):
+        raise ValueError(
+            f"{name_of(part)}: the measurements are {sorted(names)}, the state has "
+            f"{sorted(actual)}. Was this state made by another transform's init?"
+        )
+
+
+def _init(measure: Any, params: Params) -> OptState:
+    """Return the first state of a measure; a function has none."""
+    return measure.init(params) if isinstance(measure, SupportsTransform) else EmptyState()
+
+
+def _updated(
+    measure: Any, updates: Updates, state: OptState, params: Params | None, extra: dict[str, Any]
+) -> tuple[PyTree, OptState]:
+    """Return a measurement and the new state of its measure."""
+    if isinstance(measure, SupportsTransform):
+        return call_update(measure, updates, state, params, extra)
+    return measure(updates), state
+
+
+@transform
+class on_measurement(Transform):
+    """Run a transform on a measurement of the updates; its result is the measurement, not updates.
+
+    For `monitor`, which passes the updates on. In a state of measurements, booleans and integers
+    are floats.
+
+    Args:
+      inner: a transform, such as `ema`.
+      measure: a function of the updates that returns an array, or a tree of arrays.
+    """
+
+    inner: Any
+    measure: Callable[[Any], Any]
+
+    locality = "tree"
+    handles_rows = True
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.inner, "inner")
+        object.__setattr__(self, "measure", as_function(self.measure))
+
+    def init(self, params: Params) -> tuple[EmptyState, Any]:
+        """Return the inner state for the measurement of the parameters."""
+        shapes = jax.eval_shape(lambda p: _floats(self.measure(p)), params)
+        return EmptyState(), self.inner.init(shapes)
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[PyTree, tuple[Any, Any]]:
+        """Return what the inner transform makes of the measurement."""
+        if not isinstance(state, tuple | list) or len(state) != 2:
+            raise TypeError(
+                f"{name_of(self)}: the state must be a pair, got {shown(state)}. Was this state "
+                "made by another transform's init?"
+            )
+        new, inner_state = call_update(
+            self.inner, _floats(self.measure(updates)), state[1], None, extra
+        )
+        return new, (state[0], inner_state)
+
+
+def _floats(measurement: PyTree) -> PyTree:
+    """Return a measurement as arrays of floats, at least float32."""
+
+    def one(x: Any) -> Any:
+        kept = jnp.issubdtype(dtype_of(x), jnp.inexact)
+        return cast(jnp.asarray(x), at_least_float32(dtype_of(x)) if kept else scalar_dtype())
+
+    return jax.tree.map(one, measurement)
+
+
+def measure_with_ema(
+    measure: Callable[[Any], Any],
+    decay: float,
+    debias: bool = True,
+    accumulator_dtype: DType = None,
+) -> on_measurement:
+    """Return a measure for `monitor`: the exponential moving average of a measurement.
+
+    Args:
+      measure: a function of the updates, as in `snapshot`; a boolean counts as 0 or 1.
+      decay: as in `ema`.
+      debias: as in `ema`.
+      accumulator_dtype: as in `ema`.
+    """
+    return on_measurement(ema(decay, debias, accumulator_dtype), measure)
+
+
+register("global_norm", global_norm)  # the usual measure, so that a config may name it

@@ -1,0 +1,324 @@
+"""Sharpness-aware minimization: the gradient at a worse place nearby."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import _compat, engine
+from gradxform.apply import apply_updates
+from gradxform.base import (
+    Transform,
+    call_update,
+    carried,
+    check_transform,
+    farthest,
+    transform,
+)
+from gradxform.errors import name_of, shown
+from gradxform.leaves import align, align_params, align_slot, check_params, require_params
+from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.registry import register
+from gradxform.slots import zero_count
+from gradxform.states import check_state, laid_like
+from gradxform.transforms.normalization import normalize_adaptively
+from gradxform.transforms.scaling import scale
+from gradxform.transforms.tree_rules import copied
+from gradxform.types import Array, OptState, Params, PositiveInt, Slot, Updates
+from gradxform.wrappers.agree import agreed, check_bound
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.update_when import strong, update_when
+
+__all__ = [
+    "asam",
+    "sam",
+    "SAMState",
+]
+
+
+class SAMState(NamedTuple):
+    """State of `sam`."""
+
+    steps_since_sync: Array  # int32 scalar; adversarial steps since the last outer one
+    opt_state: Any  # the outer optimizer's state
+    adv_state: Any  # the adversarial optimizer's state
+    cache: Slot  # like params, at least float32; where the outer step starts; None if opaque
+
+
+@transform
+class sam(Transform):
+    """Climb to a worse place nearby, and apply from where you were the gradient found there.
+
+    Update rule, with a' the update of the adversarial optimizer and u' that of the outer one, in a
+    period of `sync_period` calls:
+
+        c = p at the first call
+        u = -a'(g)                 (all calls but the last: climb)
+        u = c - p + u'(g; c)       (the last call: go back, and step from there)
+
+    The paper's algorithm is `sam(sgd(lr), chain(normalize(), sgd(rho)))`: one step of length rho
+    along the gradient, then one of the optimizer. Between the calls the parameters are those of the
+    climb: evaluate and save them after the last call of a period, or `state.cache`. `sam` must be
+    the last part of a chain, because its updates must be applied unchanged; what changes gradients,
+    such as clipping, stands before it or in `optimizer`.
+
+    With opaque_mode=True a call does the whole period and never shows the climb, so that a model
+    with batch statistics can be trained. It needs the gradient as a function,
+    `update(grads, state, params, grad_fn=grad_fn)`, with
+    `grad_fn = jax.grad(lambda params, i: loss(params, batch))`; i = 0, 1, ... counts the calls in a
+    period, as a Python integer, and may choose another batch. What stands before `sam` in a chain
+    does not see these gradients.
+
+    A NaN in a climb stays in the parameters: put `apply_if_finite` around `sam`, not inside.
+    An average of the parameters belongs inside, as `sam(moving_average(...), ...)`.
+
+    On replicas, `sam(distributed.tower(...), ...)` lets each of them climb on its own batch (the
+    paper's m-sharpness), and `distributed.tower(sam(...))` all of them on the mean.
+
+    Args:
+      optimizer: the outer optimizer.
+      adv_optimizer: the optimizer whose steps are turned around; it descends, as `sgd(rho)` does.
+      sync_period: the calls, or gradients, for one outer step, at least 1.
+      reset_state: whether the state of `adv_optimizer` is initialized after every period.
+      opaque_mode: whether one call does a whole period.
+      batch_axis_name: the mesh axis over which the gradients of `grad_fn` are averaged, with
+        opaque_mode only.
+
+    Raises:
+      ValueError: if an axis is named without opaque_mode; at update, without the parameters, or if
+        `grad_fn` returns something else than gradients, or gradients that are summed already.
+      TypeError: at update, without `grad_fn` if opaque_mode is set.
+
+    Reference: Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization,
+    2021, Algorithm 1.
+    """
+
+    optimizer: Any
+    adv_optimizer: Any
+    sync_period: PositiveInt = 2
+    reset_state: bool = True
+    opaque_mode: bool = False
+    batch_axis_name: str | None = None
+
+    why_no_rows = "moves all rows back to where they were"
+    holds = (("optimizer", "opt_state"), ("adv_optimizer", "adv_state"))
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.optimizer, "optimizer")
+        check_transform(self, self.adv_optimizer, "adv_optimizer")
+        if self.batch_axis_name is not None and not self.opaque_mode:
+            raise ValueError(
+                f"{name_of(self)}: batch_axis_name={self.batch_axis_name!r} has no effect without "
+                "opaque_mode=True; average the gradients before update instead."
+            )
+
+    @property
+    def locality(self) -> str:
+        """The farther of the two optimizers."""
+        return farthest([self.optimizer, self.adv_optimizer])
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The axis over which gradients are averaged."""
+        return () if self.batch_axis_name is None else (self.batch_axis_name,)
+
+    @property
+    def leaves_path(self) -> bool:
+        """Whether the parameters between two calls may be those of a climb."""
+        is_one = isinstance(self.sync_period, int) and self.sync_period == 1
+        return not (self.opaque_mode or is_one)
+
+    def init(self, params: Params) -> SAMState:
+        """Return the states of both optimizers and, unless opaque, a copy of the parameters."""
+        check_params(self, params)
+        return SAMState(
+            steps_since_sync=zero_count(),
+            opt_state=self.optimizer.init(params),
+            adv_state=self.adv_optimizer.init(params),
+            cache=None if self.opaque_mode else copied(params),
+        )
+
+    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+        """Return the state after something else has moved the parameters."""
+        if state.cache is not None:
+            news, treedef = jax.tree.flatten(new)
+            olds = align(self, new, treedef, old, "the parameters had").leaves
+            cache = align_slot(self, new, treedef, state, "cache")
+            moved = engine.map_rows(carried, [cache.leaves, olds, news])
+            state = state._replace(cache=cache.rebuilt(moved))
+        return super().moved(state, old, new)
+
+    def update(
+        self,
+        updates: Updates,
+        state: OptState,
+        params: Params | None = None,
+        *,
+        grad_fn: Any = None,
+        **extra: Any,
+    ) -> tuple[Updates, SAMState]:
+        """Return one step of the period, or with opaque_mode the outer step of a whole one."""
+        require_params(self, params)
+        state = check_state(self, state, SAMState)
+        if (state.cache is None) != self.opaque_mode:
+            made_with = not self.opaque_mode
+            raise ValueError(
+                f"{name_of(self)}: the state was made with opaque_mode={made_with}, this transform "
+                f"has opaque_mode={self.opaque_mode}; call its own init."
+            )
+        align_params(self, updates, jax.tree.structure(updates), params)
+        if self.opaque_mode:
+            return self._whole_period(updates, state, params, grad_fn, extra)
+        return self._one_step(updates, state, params, extra)
+
+    # ------------------------------------------------------------------- a call for each step
+
+    def _one_step(
+        self, updates: Updates, state: SAMState, params: Params, extra: dict[str, Any]
+    ) -> tuple[Updates, SAMState]:
+        is_first = state.steps_since_sync == 0
+        is_last = state.steps_since_sync == self.sync_period - 1
+        all_ps, structure = jax.tree.flatten(params)
+        cache = align_slot(self, params, structure, state, "cache")
+        pairs = engine.map_rows(_start, [cache.leaves, all_ps], is_first)
+        starts = jax.tree.unflatten(structure, [start for start, _ in pairs])
+        # What the outer optimizer sees: the same numbers in the parameters' dtypes.
+        start = jax.tree.unflatten(structure, [p for _, p in pairs])
+
+        given = updates, state.opt_state, start, extra
+        (steps,) = agreed(self.optimizer, (is_last,), *given)
+        given = updates, state.adv_state, params, extra
+        (climbs,) = agreed(self.adv_optimizer, (~is_last,), *given)
+        outer, opt_state = update_when(
+            self, self.optimizer, steps, updates, state.opt_state, start, extra
+        )
+        climb, adv_state = update_when(
+            self, self.adv_optimizer, climbs, updates, state.adv_state, params, extra
+        )
+        gs, treedef = jax.tree.flatten(updates)
+        ps = align(self, updates, treedef, params, "the parameters have").leaves
+        froms = align(self, updates, treedef, starts, "the cache has").leaves
+        columns = [treedef.flatten_up_to(outer), treedef.flatten_up_to(climb), gs, ps, froms]
+        us = engine.map_rows(_chosen, columns, is_last)
+        if self.reset_state:
+            first = laid_like(self.adv_optimizer.init(start), adv_state)
+            adv_state = jax.tree.map(lambda a, b: jnp.where(is_last, b, a), adv_state, first)
+        count = jnp.where(is_last, 0, state.steps_since_sync + 1).astype(jnp.int32)
+        return jax.tree.unflatten(treedef, us), state._replace(
+            steps_since_sync=count,
+            opt_state=opt_state,
+            adv_state=adv_state,
+            cache=cache.rebuilt([start for start, _ in pairs]),
+        )
+
+    # ------------------------------------------------------------------ a whole period a call
+
+    def _whole_period(
+        self,
+        updates: Updates,
+        state: SAMState,
+        params: Params,
+        grad_fn: Any,
+        extra: dict[str, Any],
+    ) -> tuple[Updates, SAMState]:
+        if not callable(grad_fn):
+            raise TypeError(
+                f"{name_of(self)}: opaque_mode needs the extra argument 'grad_fn', a function of "
+                f"the parameters and the index of the step, got {shown(grad_fn)}; call "
+                "update(updates, state, params, grad_fn=...)."
+            )
+        adv_params, adv_state, grads = params, state.adv_state, updates
+        for i in range(self.sync_period - 1):
+            climb, adv_state = call_update(self.adv_optimizer, grads, adv_state, adv_params, extra)
+            adv_params = apply_updates(adv_params, jax.tree.map(jnp.negative, climb))
+            grads = self._gradients(grad_fn, adv_params, i, updates)
+        if self.reset_state:
+            adv_state = laid_like(self.adv_optimizer.init(params), state.adv_state)
+        new, opt_state = call_update(self.optimizer, grads, state.opt_state, params, extra)
+        return new, state._replace(
+            steps_since_sync=zero_count(),
+            opt_state=opt_state,
+            adv_state=jax.tree.map(strong, adv_state),
+        )
+
+    def _gradients(self, grad_fn: Any, params: Params, i: int, updates: Updates) -> Updates:
+        """Return the gradients at the parameters of the climb, like the first ones."""
+        grads = grad_fn(params, i)
+        if isinstance(grads, tuple | list) and not isinstance(updates, tuple | list):
+            raise ValueError(
+                f"{name_of(self)}: grad_fn must return the gradients alone, got {shown(grads)}; "
+                "of jax.value_and_grad or has_aux=True, return only the part with the gradients."
+            )
+        gs, treedef = jax.tree.flatten(updates)
+        new = align(self, updates, treedef, grads, "the gradients of grad_fn have").leaves
+        align_params(self, updates, treedef, jax.tree.unflatten(treedef, new))
+        if self.batch_axis_name is not None:
+            check_bound(self, self.exchanges)
+            new = [self._mean(g, self.batch_axis_name) for g in new]
+        new = [cast(jnp.asarray(x), g.dtype) for x, g in zip(new, gs, strict=True)]
+        return jax.tree.unflatten(treedef, new)
+
+    def _mean(self, g: Array, axis: str) -> Array:
+        """Return the mean over the replicas, formed in float32 or wider."""
+        wide = cast(jnp.asarray(g), at_least_float32(g.dtype))
+        if _compat.knows_what_varies(axis) and axis not in _compat.varying_axes(wide):
+            raise ValueError(
+                f"{name_of(self)}: the gradients of grad_fn are summed over {axis!r} already, as "
+                "shard_map(check_vma=True) does for replicated parameters; in grad_fn, "
+                f"differentiate by gradxform.distributed.local_view(params, {axis!r})."
+            )
+        return lax.pmean(wide, axis)
+
+
+def _start(cache: Array, p: Array, is_first: Array) -> tuple[Array, Array]:
+    """Return where the period has begun, wide and in the dtype of the parameter."""
+    p = jnp.asarray(p)
+    start = jnp.where(is_first, cast(p, cache.dtype), cache)
+    return start, cast(start, p.dtype)
+
+
+def _chosen(outer: Array, climb: Array, g: Array, p: Array, start: Array, is_last: Array) -> Array:
+    """Return the way back and the outer step at the last call, else the climb."""
+    wide = promote(outer.dtype, p.dtype, start.dtype)
+    back = cast(start, wide) - cast(p, wide) + cast(outer, wide)
+    return cast(jnp.where(is_last, back, -cast(climb, wide)), g.dtype)
+
+
+def asam(
+    optimizer: Any,
+    rho: float = 0.5,
+    eta: float = 0.01,
+    sync_period: int = 2,
+    opaque_mode: bool = False,
+    batch_axis_name: str | None = None,
+) -> sam:
+    """Return `sam` with a climb that is measured relative to the parameters: ASAM.
+
+    The climb is of rho t^2 g / |t g| with t = |p| + eta, by `normalize_adaptively`. Scaling one
+    layer up and the next one down changes neither the loss nor this climb.
+
+    Args:
+      optimizer: the outer optimizer.
+      rho: the length of a climb in units of the parameters, at least 0: 0.5 for CIFAR-10 and 1 for
+        CIFAR-100 and ImageNet in the paper.
+      eta: see `normalize_adaptively`.
+      sync_period: see `sam`.
+      opaque_mode: see `sam`.
+      batch_axis_name: see `sam`.
+
+    Reference: Kwon et al., ASAM: Adaptive Sharpness-Aware Minimization for Scale-Invariant Learning
+    of Deep Neural Networks, 2021, Algorithm 1.
+    """
+    if isinstance(rho, int | float) and not rho >= 0:
+        raise ValueError(f"asam: rho must be at least 0, got {rho!r}.")
+    return sam(
+        optimizer,
+        chain(normalize_adaptively(eta), scale(-rho)),
+        sync_period,
+        opaque_mode=opaque_mode,
+        batch_axis_name=batch_axis_name,
+    )
+
+
+register("asam", asam)

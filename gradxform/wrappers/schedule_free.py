@@ -1,0 +1,297 @@
+"""Schedule-free learning: an average in the place of a learning rate schedule."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import engine
+from gradxform.apply import apply_updates
+from gradxform.base import (
+    Transform,
+    call_update,
+    carried,
+    check_transform,
+    locality_of,
+    tell_moved,
+    transform,
+)
+from gradxform.errors import name_of
+from gradxform.leaves import (
+    align,
+    align_params,
+    align_slot,
+    check_params,
+    check_shapes,
+    dtype_of,
+    require_params,
+)
+from gradxform.numerics import (
+    ScheduleError,
+    at_least_float32,
+    cast,
+    promote,
+    safe_increment,
+    scalar,
+    value_at,
+)
+from gradxform.slots import zero_count
+from gradxform.states import check_state
+from gradxform.transforms.tree_rules import copied, ratio_or_zero
+from gradxform.types import (
+    Array,
+    DType,
+    NonNegative,
+    NonNegativeOrSchedule,
+    OptState,
+    Params,
+    PositiveShare,
+    PyTree,
+    Slot,
+    Updates,
+)
+from gradxform.wrappers.parts import check_movable, keeps_copies
+
+__all__ = [
+    "schedule_free",
+    "schedule_free_eval_params",
+    "ScheduleFreeState",
+    "ScheduleFreeWithXState",
+]
+
+
+class ScheduleFreeState(NamedTuple):
+    """State of `schedule_free`."""
+
+    b1: Array  # scalar, at least float32; the b1 with which the parameters were computed
+    weight_sum: Array  # scalar, at least float32; the sum of the weights so far
+    step_count: Array  # int32 scalar; the number of the next step, from 1
+    max_lr: Array  # scalar, at least float32; the largest learning rate so far
+    base_optimizer_state: Any  # the base optimizer's state
+    z: Slot  # like params, at least float32 by default; where the base optimizer is
+
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the average x, which follows from the parameters y and from z."""
+        require_params("eval_params", params)
+        zs, treedef = jax.tree.flatten(self.z)
+        ys = align("eval_params", self.z, treedef, params, "the parameters have").leaves
+        return {"x": jax.tree.unflatten(treedef, engine.map_rows(_x_of, [ys, zs], 1 / self.b1))}
+
+    def exchanged(self, name: str, params: Params) -> "ScheduleFreeWithXState":
+        """Return the state that keeps the parameters y, where x is in their place."""
+        return ScheduleFreeWithXState(*self, x=copied(params))
+
+
+class ScheduleFreeWithXState(NamedTuple):
+    """State of `schedule_free` for parameters of 16 bits, from which x cannot be computed."""
+
+    b1: Array  # as in `ScheduleFreeState`, and so are the next five
+    weight_sum: Array
+    step_count: Array
+    max_lr: Array
+    base_optimizer_state: Any
+    z: Slot
+    x: Slot  # like params, at least float32; the average
+
+    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
+        """Return the average x."""
+        return {"x": self.x}
+
+    def exchanged(self, name: str, params: Params) -> "ScheduleFreeState | ScheduleFreeWithXState":
+        """Return the state with `params` as x, or without it where it can be computed."""
+        return (
+            self._replace(x=copied(params)) if _is_narrow(params) else ScheduleFreeState(*self[:6])
+        )
+
+
+def _is_narrow(params: Params) -> bool:
+    """Whether a parameter has fewer than 32 bits."""
+    dtypes = map(dtype_of, jax.tree.leaves(params))
+    return any(dtype != at_least_float32(dtype) for dtype in dtypes)
+
+
+def _x_of(y: Array, z: Array, inverse: Array) -> Array:
+    """Return x, for which y = b1 x + (1 - b1) z, in float32 or wider; `inverse` is 1 / b1."""
+    wide = at_least_float32(promote(dtype_of(y), z.dtype))
+    y, z = cast(jnp.asarray(y), wide), cast(z, wide)
+    if inverse.ndim:  # all have the axes of replicas
+        inverse = jnp.reshape(inverse, inverse.shape + (1,) * (y.ndim - inverse.ndim))
+    return z + cast(inverse, wide) * (y - z)
+
+
+def _step(
+    u: Array, y: Array, z: Array, x: Array | None, inverse: Array, b1: Array, c: Array
+) -> tuple[Array, ...]:
+    """Return the update of y, and the new z and x."""
+    wide = at_least_float32(promote(u.dtype, y.dtype, z.dtype))
+    x = _x_of(y, z, inverse) if x is None else cast(x, wide)
+    new_z = cast(cast(z, wide) + cast(u, wide), z.dtype)
+    target = cast(new_z, wide)
+    new_x = x + cast(c, wide) * (target - x)
+    new_y = target + cast(b1, wide) * (new_x - target)
+    return cast(new_y - cast(y, wide), u.dtype), new_z, new_x
+
+
+def _step_without_x(
+    u: Array, y: Array, z: Array, inverse: Array, b1: Array, c: Array
+) -> tuple[Array, Array]:
+    u, z, _ = _step(u, y, z, None, inverse, b1, c)
+    return u, z
+
+
+@transform
+class schedule_free(Transform):
+    """Replace an optimizer's momentum and its decreasing learning rate by an average.
+
+    Update rule, with u the base optimizer's update for the gradient at y, and t = 1, 2, ... the
+    step, from x = y = z:
+
+        z <- z + u
+        w = (largest learning rate so far)^weight_lr_power;  c = w / (sum of all w so far)
+        x <- (1 - c) x + c z
+        y <- b1 x + (1 - b1) z
+
+    y are the parameters, where gradients are taken. Evaluate and save x:
+    `eval_params(state, params)`, or `swap`. The state holds z; x follows from y and z, but for
+    parameters of 16 bits, too coarse for that, the state holds x, too (`ScheduleFreeWithXState`).
+
+    The base optimizer must not have a momentum (`adam(lr, b1=0.0)`, or see `schedule_free_sgd` and
+    `schedule_free_adamw`). Its learning rate may warm up but should not decrease; give the same one
+    here. A good one is 1 to 10 times that of a run with a schedule. A run that is restored with
+    another b1 continues from the same x.
+
+    Must be the last part of a chain, because its updates must be applied unchanged. A base
+    optimizer that keeps copies of the parameters is told where they go. Every entry moves towards
+    the average in every step, so that it refuses row-sparse gradients. Around a part that may have
+    to skip a step use `apply_if_finite(schedule_free(...), n)`, not the reverse.
+
+    Args:
+      base_optimizer: the optimizer that moves z.
+      learning_rate: its learning rate, at least 0, or its schedule, called with t.
+      b1: the share of x in y, in (0, 1]; with 1 gradients are taken at the average.
+      weight_lr_power: the power of the learning rate in the weights of the average, at least 0;
+        with 0 all steps have the same weight.
+      state_dtype: the dtype of z. Defaults to the parameter's, or float32 for 16-bit ones.
+
+    Raises:
+      ValueError: if the base optimizer does not go on from where the parameters are; at update, if
+        no parameters are given.
+
+    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1 and equations (3-5).
+    """
+
+    base_optimizer: Any
+    learning_rate: NonNegativeOrSchedule
+    b1: PositiveShare = 0.9
+    weight_lr_power: NonNegative = 2.0
+    state_dtype: DType = None
+
+    why_no_rows = "moves every row towards an average"
+    follows = ("z",)
+    holds = (("base_optimizer", "base_optimizer_state"),)
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.base_optimizer, "base_optimizer")
+        check_movable(self, self.base_optimizer)
+
+    @property
+    def locality(self) -> str:
+        """How far the base optimizer looks."""
+        return locality_of(self.base_optimizer)
+
+    def init(self, params: Params) -> ScheduleFreeState | ScheduleFreeWithXState:
+        """Return the base optimizer's state, and copies of the parameters."""
+        check_params(self, params)
+        state = ScheduleFreeState(
+            b1=scalar(self.b1),
+            weight_sum=scalar(0.0),
+            step_count=zero_count() + 1,
+            max_lr=scalar(0.0),
+            base_optimizer_state=self.base_optimizer.init(params),
+            z=copied(params, self.state_dtype),
+        )
+        return ScheduleFreeWithXState(*state, x=copied(params)) if _is_narrow(params) else state
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, ScheduleFreeState | ScheduleFreeWithXState]:
+        """Return the updates of y, and the state with the new z."""
+        require_params(self, params)
+        has_x = getattr(state, "_fields", None) == ScheduleFreeWithXState._fields
+        state = check_state(self, state, ScheduleFreeWithXState if has_x else ScheduleFreeState)
+        inverse = 1 / state.b1
+        state, c = self._counted(state)
+        base_updates, base_state = call_update(
+            self.base_optimizer, updates, state.base_optimizer_state, params, extra
+        )
+        us, treedef = jax.tree.flatten(base_updates)
+        ys = align_params(self, base_updates, treedef, params).leaves
+        slots = [align_slot(self, base_updates, treedef, state, k) for k in ("z", "x")[: 1 + has_x]]
+        for slot in slots:
+            check_shapes(self, base_updates, slot.leaves, "the state has")
+        columns = [us, ys, *(slot.leaves for slot in slots)]
+        one = _step if has_x else _step_without_x
+        rows = engine.map_rows(one, columns, inverse, state.b1, c)
+        new = jax.tree.unflatten(treedef, [u for u, *_ in rows])
+        if keeps_copies(self.base_optimizer):
+            where = [apply_updates(params, x) for x in (base_updates, new)]
+            base_state = tell_moved(self.base_optimizer, base_state, *where)
+        trees = {
+            k: slot.rebuilt([row[1 + i] for row in rows])
+            for i, (k, slot) in enumerate(zip(("z", "x"), slots, strict=False))
+        }
+        return new, state._replace(base_optimizer_state=base_state, **trees)
+
+    def _counted(self, state: Any) -> tuple[Any, Array]:
+        """Return the state with its scalars advanced, and the weight c of the new z in x."""
+        try:
+            rate = value_at(self.learning_rate, state.step_count)
+        except ScheduleError as error:
+            raise TypeError(f"{name_of(self)}: learning_rate: {error}") from None
+        max_lr = jnp.maximum(cast(state.max_lr, rate.dtype), rate)
+        weight = max_lr ** scalar(self.weight_lr_power)
+        total = cast(state.weight_sum, weight.dtype) + weight
+        counted = {
+            "b1": scalar(self.b1),
+            "max_lr": max_lr,
+            "weight_sum": total,
+            "step_count": safe_increment(state.step_count),
+        }
+        new = {k: cast(x, getattr(state, k).dtype) for k, x in counted.items()}
+        return state._replace(**new), ratio_or_zero(weight, total)
+
+    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+        """Return the state after something else has moved the parameters: x, y and z alike."""
+        state = super().moved(state, old, new)
+        if not isinstance(state, ScheduleFreeWithXState):
+            return state
+        news, treedef = jax.tree.flatten(new)
+        olds = align(self, new, treedef, old, "the parameters had").leaves
+        x = align_slot(self, new, treedef, state, "x")
+        return state._replace(x=x.rebuilt(engine.map_rows(carried, [x.leaves, olds, news])))
+
+
+def schedule_free_eval_params(state: OptState, params: Params) -> Params:
+    """Return the average x of a `schedule_free`, to evaluate and save, in the parameters' dtypes.
+
+    `eval_params` does this for any optimizer, and at any depth of a state.
+
+    Args:
+      state: the state of `schedule_free`, ours or Optax's.
+      params: the parameters y.
+
+    Raises:
+      TypeError: if it is the state of anything else.
+    """
+    kinds = {kind._fields: kind for kind in (ScheduleFreeState, ScheduleFreeWithXState)}
+    kind = kinds.get(getattr(state, "_fields", ()))
+    if kind is None:
+        raise TypeError(
+            "schedule_free_eval_params: state must be a ScheduleFreeState, got "
+            f"{name_of(type(state))}. eval_params finds one in the state of a chain."
+        )
+    tree = kind.evaluated(state, params)["x"]
+    xs, treedef = jax.tree.flatten(tree)
+    part, what = "schedule_free_eval_params", "the parameters have"
+    ys = align(part, tree, treedef, params, what)
+    return ys.rebuilt([cast(x, dtype_of(y)) for x, y in zip(xs, ys.leaves, strict=True)])

@@ -1,0 +1,183 @@
+"""Norms of gradients, updates and parameters, kept in the state."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform import engine
+from gradxform.base import Transform, call_update, check_transform, transform
+from gradxform.errors import name_of, require_one_of, shown
+from gradxform.leaves import Path, is_hole, path_str, require_params, widest_dtype, with_paths
+from gradxform.numerics import abs_sq, add, at_least_float32, cast, over
+from gradxform.row_sparse import RowSparse
+from gradxform.states import check_state
+from gradxform.types import Array, Choice, OptState, Params, PyTree, Updates
+
+__all__ = [
+    "with_metrics",
+    "WithMetricsState",
+]
+
+NORMS = ("gradient", "update", "parameter")
+# From the path of a leaf to the name under which its norm is kept.
+NAMES: Mapping[str, Callable[[Path], str]] = {
+    "tree": lambda path: "",
+    "group": lambda path: path[0] if path else "",
+    "leaf": lambda path: "/".join(path),
+}
+
+
+class WithMetricsState(NamedTuple):
+    """State of `with_metrics`. A norm is a scalar, or a dict of them by group or by leaf."""
+
+    inner_state: Any  # the inner state
+    gradient_norm: Any = None  # of the last gradient; None if not asked for
+    update_norm: Any = None  # of the last update
+    parameter_norm: Any = None  # of the parameters before the last update
+
+    def metrics(self) -> dict[str, Array]:
+        """Return the norms, and the ratios to the norm of the parameters."""
+        norms = {k: _by_name(getattr(self, f"{k}_norm")) for k in NORMS}
+        numbers = {_key(f"{k}_norm", n): x for k in NORMS for n, x in norms[k].items()}
+        for k in ("gradient", "update"):
+            for n, size in norms["parameter"].items():
+                if n in norms[k]:
+                    numbers[_key(f"{k}_ratio", n)] = over(norms[k][n], size)
+        return numbers
+
+
+def _by_name(norms: Any) -> dict[str, Array]:
+    """Return the norms of a field as a dict."""
+    if norms is None:
+        return {}
+    return norms if isinstance(norms, dict) else {"": norms}
+
+
+def _key(norm: str, name: str) -> str:
+    return f"{norm}/{name}" if name else norm
+
+
+@transform
+class with_metrics(Transform):
+    """Keep the norms of the gradient, the update and the parameters in the state.
+
+    The updates are those of `inner`. `metrics(state)` shows the norms as `gradient_norm`,
+    `update_norm` and `parameter_norm`, and the ratios of the first two to the third as
+    `gradient_ratio` and `update_ratio` (0 where the parameters are 0); per group or leaf as
+    `update_norm/encoder`. They are those of the last update, in float32 or wider.
+
+    Costs one more pass over what `norms` names. Of a row-sparse leaf only the touched rows are
+    measured, also of the parameter.
+
+    Replicas measure what they see, without communication: around `distributed.tower` each its own
+    gradient, inside it the mean of all. Inside `distributed.zero1` norms cover all shards.
+
+    Args:
+      inner: the transform to measure.
+      per: what has a norm of its own: "tree", all parameters together; "group", those under one
+        first key of the parameters; or "leaf".
+      norms: which norms, of "gradient", "update" and "parameter".
+
+    Raises:
+      ValueError: at update, if no parameters are given and their norm is asked for; or for a
+        gradient of something that was not a parameter at init.
+    """
+
+    inner: Any
+    per: Choice = "tree"
+    norms: tuple[str, ...] = NORMS
+
+    locality = "tree"  # the norms in the state depend on all of it, the updates do not
+    asks_for_sums = True
+    handles_rows = True
+    holds = (("inner", "inner_state"),)
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.inner, "inner")
+        require_one_of(self, "per", NAMES)
+        valid = isinstance(self.norms, tuple) and set(self.norms) <= set(NORMS)
+        if not valid or len(set(self.norms)) != len(self.norms) or not self.norms:
+            listed = ", ".join(map(repr, NORMS))
+            raise ValueError(
+                f"{name_of(self)}: norms must be a tuple of some of {listed}, got "
+                f"{shown(self.norms)}."
+            )
+
+    def init(self, params: Params) -> WithMetricsState:
+        """Return norms of 0 and the inner state."""
+        paths = [path for path, p in with_paths(params) if not is_hole(p)]
+        names: dict[str, Path] = {}
+        for path in paths:
+            name = NAMES[self.per](path)
+            if self.per == "leaf" and name in names:
+                raise ValueError(
+                    f"{name_of(self)}: the parameters {path_str(names[name])} and "
+                    f"{path_str(path)} are both called {name!r}. Rename one, or choose "
+                    'per="group".'
+                )
+            names[name] = path
+        dtype = widest_dtype(params)
+
+        def zeros() -> Any:
+            if self.per == "tree":
+                return jnp.zeros((), dtype)
+            return {name: jnp.zeros((), dtype) for name in names}
+
+        norms = {f"{k}_norm": zeros() for k in self.norms}
+        return WithMetricsState(inner_state=self.inner.init(params), **norms)
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, WithMetricsState]:
+        """Return the inner update, and the state with the norms of this step."""
+        check_state(self, state, WithMetricsState)
+        if "parameter" in self.norms:
+            require_params(self, params)
+        grads = engine.merged_rows(updates)
+        updates, inner_state = call_update(self.inner, grads, state.inner_state, params, extra)
+        leaves = {"gradient": _by_path(grads), "update": _by_path(updates)}
+        if "parameter" in self.norms:
+            leaves["parameter"] = _touched(leaves["gradient"], _by_path(params))
+        norms = {
+            f"{k}_norm": self._norms(getattr(state, f"{k}_norm"), leaves[k]) for k in self.norms
+        }
+        return updates, state._replace(inner_state=inner_state, **norms)
+
+    def _norms(self, old: Any, leaves: dict[Path, Any]) -> Any:
+        """Return the norms of leaves in the form and the dtypes of the old ones."""
+        sums = dict.fromkeys(_by_name(old), jnp.zeros((), jnp.float32))
+        for path, square in _squares(leaves).items():
+            name = NAMES[self.per](path)
+            if name not in sums:
+                raise ValueError(
+                    f"{name_of(self)}: {path_str(path)} was not a parameter at init. Was this "
+                    "state made for other parameters?"
+                )
+            sums[name] = add(sums[name], square)
+        if not isinstance(old, dict):
+            return cast(jnp.sqrt(sums[""]), old.dtype)
+        return {name: cast(jnp.sqrt(x), old[name].dtype) for name, x in sums.items()}
+
+
+def _by_path(tree: PyTree) -> dict[Path, Any]:
+    return {path: x for path, x in with_paths(tree) if not is_hole(x)}
+
+
+def _touched(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
+    """Return the parameters; of one with a row-sparse gradient, the touched rows."""
+    rows = {path: g for path, g in grads.items() if isinstance(g, RowSparse)}
+    taken = {path: g.with_values(engine.take_rows(g, params[path])) for path, g in rows.items()}
+    return params | taken
+
+
+def _squares(leaves: dict[Path, Any]) -> dict[Path, Array]:
+    """Return the sum of |x|^2 over each leaf, over all devices that hold shards of it."""
+    sums = engine.map_rows(_sum_of_squares, [list(leaves.values())])
+    return engine.over_all_shards(dict(zip(leaves, sums, strict=True)))
+
+
+def _sum_of_squares(x: Any) -> Array:
+    if isinstance(x, RowSparse):
+        return x.sum_of_squares()
+    return jnp.sum(abs_sq(cast(x, at_least_float32(x.dtype))))

@@ -1,0 +1,75 @@
+"""Rows for `gradxform/wrappers/average.py`: the updates are those of the inner optimizer.
+
+What the averages are is tested in tests/test_averages.py.
+"""
+
+import jax.numpy as jnp
+
+import gradxform as gx
+from gradxform import compat
+from tests.catalogue.case import ADAM, Case, one_step, with_lr
+
+ADAM_STEP = with_lr(0.1, ADAM)
+
+WRAPPERS: dict[str, Case] = {
+    "moving_average": Case(gx.moving_average(gx.adam(0.1), 0.5), ADAM_STEP),
+    "moving_average/warm": Case(
+        gx.moving_average(gx.adam(0.1), 0.9, "step", debias=True),
+        ADAM_STEP,
+        extra={"step": jnp.asarray(6, jnp.int32)},
+    ),
+    "stochastic_weight_average": Case(gx.stochastic_weight_average(gx.adam(0.1), 1, 2), ADAM_STEP),
+}
+
+
+REFUSED = [
+    (
+        lambda: gx.moving_average(gx.chain(gx.clip(1.0), gx.asam(gx.sgd(0.1)))),
+        ValueError,
+        ("moving_average: sam in it lets", "Put it inside: sam(moving_average(...), ...)"),
+    ),
+    (lambda: gx.moving_average(0.1), TypeError, ("moving_average", "inner")),
+    (lambda: gx.moving_average(gx.adam), TypeError, ("moving_average", "call it")),
+    (lambda: gx.moving_average(gx.adam(0.1), 1.0), ValueError, ("decay", "in [0, 1)", "1.0")),
+    (lambda: gx.moving_average(gx.adam(0.1), -0.1), ValueError, ("decay", "-0.1")),
+    (lambda: gx.moving_average(gx.adam(0.1), "0.9"), TypeError, ("decay", "a number")),
+    (
+        lambda: gx.moving_average(gx.adam(0.1), 0.9, -1),
+        ValueError,
+        ("num_updates", "at least 0", "-1"),
+    ),
+    (
+        lambda: gx.moving_average(gx.adam(0.1), 0.9, "counts"),
+        ValueError,
+        ("num_updates", "'count', 'step'", "Did you mean 'count'"),
+    ),
+    (lambda: gx.moving_average(gx.adam(0.1), 0.9, 2.0), TypeError, ("num_updates", "2.0")),
+    (lambda: gx.moving_average(gx.adam(0.1), 0.9, True), TypeError, ("num_updates", "True")),
+    (lambda: gx.moving_average(gx.adam(0.1), debias=1), TypeError, ("debias", "True or False")),
+    (
+        lambda: one_step(gx.moving_average(gx.adam(0.1), 0.9, "step"), step=0.5),
+        TypeError,
+        ("moving_average: step must be an integer, got 0.5.",),
+    ),
+    (
+        lambda: gx.moving_average(gx.sgd(0.1)).init({"w": jnp.ones(2, jnp.int32)}),
+        TypeError,
+        ("moving_average", "['w']", "int32"),
+    ),
+    (
+        lambda: gx.stochastic_weight_average(gx.adam(0.1), -1),
+        ValueError,
+        ("start", "at least 0", "-1"),
+    ),
+    (
+        lambda: gx.stochastic_weight_average(gx.adam(0.1), 0, 0),
+        ValueError,
+        ("period", "at least 1", "0"),
+    ),
+    (lambda: gx.stochastic_weight_average(gx.adam(0.1), 1.5), TypeError, ("start", "1.5")),
+    (
+        lambda: compat.tf_contrib.MovingAverage(gx.adam(0.1), sequential_update=False),
+        ValueError,
+        ("MovingAverage: sequential_update must be True, got False",),
+    ),
+]

@@ -1,0 +1,84 @@
+"""Refusals of `gradxform/wrappers/group_rules.py` and `frozen.py`, whose parts are compositions."""
+
+import jax
+import jax.numpy as jnp
+
+import gradxform as gx
+
+
+def _model(width, layers=2):
+    shapes = {"embed": (9, width), "head": (width, 9)}
+    shapes |= {f"layer_{i}": (width, width) for i in range(layers)}
+    return {k: jax.ShapeDtypeStruct(shape, jnp.float32) for k, shape in shapes.items()}
+
+
+REFUSED = [
+    (lambda: gx.mup(_model(4), _model(8), "lion"), ValueError, ("mup: optimizer", "'lion'")),
+    (
+        lambda: gx.mup(_model(4, 1), _model(8)),
+        ValueError,
+        ("mup: base_params has no parameter ['layer_1']",),
+    ),
+    (lambda: gx.mup(_model(8), _model(4)), ValueError, ("mup: ['embed'] shrinks from (9, 8)",)),
+    (
+        lambda: gx.mup({"w": jnp.ones((0, 2))}, {"w": jnp.ones((3, 2))}),
+        ValueError,
+        ("mup: ['w'] is empty in base_params, with shape (0, 2)",),
+    ),
+    (
+        lambda: gx.mup({"w": jnp.ones((2, 2, 2))}, {"w": jnp.ones((3, 3, 3))}),
+        ValueError,
+        ("mup: ['w'] grows in 3 dimensions",),
+    ),
+    (
+        lambda: gx.mup({"w": jnp.ones(2)}, {"w": jnp.ones((2, 2))}),
+        ValueError,
+        ("mup: ['w'] has 1 dimensions in base_params and 2 in params",),
+    ),
+    (
+        lambda: gx.mup(_model(4), _model(8), inputs=gx.path_matches("bias$")),
+        ValueError,
+        ("mup: path_matches('bias$') matches none of the parameters",),
+    ),
+    (
+        lambda: gx.mup(_model(4), _model(8), inputs="bias$"),
+        TypeError,
+        ("mup: inputs must be a mask such as path_matches", "got 'bias$'"),
+    ),
+    (
+        lambda: gx.layerwise_decay(_model(4), 1.5),
+        ValueError,
+        ("layerwise_decay: decay must be in (0, 1], got 1.5.",),
+    ),
+    (
+        lambda: gx.layerwise_decay(_model(4), 0.5, r"block_(\d+)"),
+        ValueError,
+        ("layerwise_decay: layers", "matches none of the parameters", "'layer_0'"),
+    ),
+    (
+        lambda: gx.layerwise_decay(_model(4), 0.5, r"layer_\d+"),
+        ValueError,
+        ("layerwise_decay: layers must have one group",),
+    ),
+    (
+        lambda: gx.layerwise_decay(_model(4), 0.5, r"(layer)_"),
+        ValueError,
+        ("layerwise_decay: the group of layers must match a number", "'layer'"),
+    ),
+    (
+        lambda: gx.layerwise_decay(_model(4), 0.5, r"layer_("),
+        ValueError,
+        ("layerwise_decay: layers must be a regular expression",),
+    ),
+    (
+        lambda: gx.layerwise_decay(_model(4), 0.5, embeddings="tokens"),
+        ValueError,
+        ("layerwise_decay: embeddings, 'tokens', matches none",),
+    ),
+    (
+        lambda: gx.selective_transform(gx.sgd(0.1), freeze_mask=3),
+        TypeError,
+        ("selective_transform: freeze_mask must be a mask", "got 3"),
+    ),
+    (lambda: gx.freeze(3), TypeError, ("masked: ", "mask")),
+]

@@ -1,0 +1,57 @@
+"""Rows for `gradxform/wrappers/mechanize.py`."""
+
+import jax.numpy as jnp
+
+import gradxform as gx
+import gradxform.distributed as gd
+from tests import references as ref
+from tests.catalogue.case import ADAM, COMPLEX, SGD, Case, one_step, with_lr
+
+WRAPPERS: dict[str, Case] = {
+    "mechanize": Case(
+        gx.mechanize(gx.adam(0.5), s_init=0.3),
+        ref.mechanic(with_lr(0.5, ADAM), 1e-2, 1e-8, 0.3, 6),
+        rows=False,
+        huge_ok=False,
+    ),
+    "mechanize/decay": Case(
+        gx.mechanize(gx.scale(-0.1), weight_decay=0.5, eps=0.2, s_init=0.1, num_betas=2),
+        ref.mechanic(SGD, 0.5, 0.2, 0.1, 2),
+        rows=False,
+        huge_ok=False,
+    ),
+}
+
+
+REFUSED = [
+    (lambda: gx.mechanize(gx.adam), TypeError, ("mechanize: base_optimizer is", "call it")),
+    (
+        lambda: gx.mechanize(gx.sgd(1.0), weight_decay=-0.1),
+        ValueError,
+        ("mechanize: weight_decay must be at least 0, got -0.1.",),
+    ),
+    (lambda: gx.mechanize(gx.sgd(1.0), eps=0), ValueError, ("eps must be greater than 0, got 0",)),
+    (lambda: gx.mechanize(gx.sgd(1.0), s_init=0.0), ValueError, ("s_init must be greater than 0",)),
+    (
+        lambda: gx.mechanize(gx.sgd(1.0), num_betas=0),
+        ValueError,
+        ("mechanize: num_betas must be at least 1, got 0.",),
+    ),
+    (
+        lambda: gx.mechanize(gd.tower(gx.sgd(1.0), "replicas")),
+        ValueError,
+        ("mechanize: tower in it combines", "Put it inside: tower(mechanize(...), ...)."),
+    ),
+    (
+        lambda: one_step(gx.mechanize(gx.sgd(1.0)), COMPLEX),
+        TypeError,
+        ("mechanize: gradient of ['w'] has dtype complex64", "split_real_and_imaginary(mechanize("),
+    ),
+    (
+        lambda: gx.mechanize(gx.sgd(1.0)).update(
+            {"w": jnp.ones(2)}, gx.adam(0.1).init({"w": jnp.ones(2)}), {"w": jnp.ones(2)}
+        ),
+        TypeError,
+        ("mechanize: the state must be of kind MechanicState, got tuple.",),
+    ),
+]

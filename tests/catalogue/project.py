@@ -1,0 +1,99 @@
+"""Rows for `gradxform/wrappers/project.py`, and refusals of `gradxform/projections.py`."""
+
+import jax.numpy as jnp
+
+import gradxform as gx
+from gradxform import projections
+from tests import references as ref
+from tests.catalogue.case import Case, one_step
+
+# A power of two, which 16-bit updates do not round: the projection would enlarge the rounding.
+DESCENT, OF_DESCENT = gx.scale(-0.125), ref.scale(-0.125)
+
+WRAPPERS: dict[str, Case] = {
+    "project": Case(
+        gx.project(DESCENT, projections.projection_l2_ball, arguments={"scale": 2.0}),
+        ref.project(OF_DESCENT, ref.l2_ball(2.0)),
+        rows=False,
+    ),
+    "project/each": Case(
+        gx.project(
+            DESCENT,
+            projections.projection_l1_ball,
+            gx.ndim_at_least(2),
+            arguments={"scale": 3.0},
+            each=True,
+        ),
+        ref.project(OF_DESCENT, ref.l1_ball_of_matrices(3.0)),
+        rows=False,
+    ),
+}
+
+TREE = {"w": jnp.ones(3)}
+
+
+REFUSED = [
+    (
+        lambda: gx.project(gx.scale(-0.1), projections.projection_l2_ball, arguments=[2.0]),
+        TypeError,
+        ("project: arguments must be a dict from the names",),
+    ),
+    (
+        lambda: gx.project(
+            gx.scale(-0.1), projections.projection_l2_ball, arguments={"radius": 2.0}
+        ),
+        TypeError,
+        ("project: projection_l2_ball does not take", "'radius'"),
+    ),
+    (
+        lambda: gx.project(gx.scale(-0.1), projections.projection_box),
+        TypeError,
+        ("project: projection_box does not take", "'lower'"),
+    ),
+    (lambda: gx.project(gx.scale(-0.1), 2.0), TypeError, ("project: projection must be a func",)),
+    (
+        lambda: one_step(gx.project(gx.scale(-0.1), lambda tree: {}), TREE),
+        ValueError,
+        ("project: <lambda> must return a tree of the structure and shapes",),
+    ),
+    (
+        lambda: one_step(gx.project(gx.scale(-0.1), lambda tree: {"w": tree["w"][:1]}), TREE),
+        ValueError,
+        ("project: <lambda> must return a tree of the structure and shapes",),
+    ),
+    (
+        lambda: gx.project(gx.ftrl(0.1), projections.projection_non_negative),
+        ValueError,
+        ("project: it moves the parameters, and step_by_ftrl",),
+    ),
+    (
+        lambda: projections.projection_l1_ball(TREE, -1.0),
+        ValueError,
+        ("projection_l1_ball: scale must be at least 0, got -1.0.",),
+    ),
+    (
+        lambda: projections.projection_simplex(TREE, float("nan")),
+        ValueError,
+        ("projection_simplex: scale must be at least 0, got nan.",),
+    ),
+    (
+        lambda: projections.projection_box(TREE, 1, 0),
+        ValueError,
+        ("projection_box: lower must be at most upper, got 1 and 0.",),
+    ),
+    (
+        lambda: projections.projection_box(TREE, {"b": 0}, 1),
+        ValueError,
+        ("projection_box: lower must be a number, or have the structure",),
+    ),
+    (
+        lambda: projections.projection_hyperplane(TREE, {"b": jnp.ones(3)}, 1.0),
+        ValueError,
+        ("projection_hyperplane: a must have the structure of x",),
+    ),
+    (
+        lambda: projections.projection_l2_sphere({"w": jnp.ones(3, jnp.int32)}),
+        TypeError,
+        ("projection_l2_sphere: parameter ['w'] has dtype int32",),
+    ),
+]

@@ -1,0 +1,109 @@
+"""Rows for `gradxform/wrappers/schedule_free.py`, and their recipes."""
+
+import jax.numpy as jnp
+import optax.contrib
+
+import gradxform as gx
+from tests import references as ref
+from tests.catalogue.case import FALLING, FALLING_LR, SGD, Case, falling, one_step, with_lr
+
+WRAPPERS: dict[str, Case] = {
+    "schedule_free": Case(
+        gx.schedule_free(gx.sgd(0.1), 0.1, 0.6), ref.schedule_free(SGD, 0.1, 0.6), rows=False
+    ),
+    "schedule_free/schedule": Case(
+        gx.schedule_free(gx.adam(FALLING, b1=0.0), FALLING, 1.0, 0.5),
+        ref.schedule_free(ref.sequence(ref.adam(0.0, 0.999, 1e-8), FALLING_LR), falling, 1.0, 0.5),
+        rows=False,
+    ),
+}
+
+
+def climbing(n):
+    """The learning rate 0.5 after a warm-up of four steps."""
+    return 0.5 * min(n / 4, 1)
+
+
+CLIMB = ref.scale(lambda n: -climbing(n))
+
+OPTIMIZERS: dict[str, Case] = {
+    "schedule_free_sgd": Case(
+        gx.schedule_free_sgd(0.5, 4, 0.8, 0.1, 1.5),
+        ref.schedule_free(ref.sequence(ref.decay(0.1), CLIMB), climbing, 0.8, 1.5),
+        rows=False,
+    ),
+    "schedule_free_adamw": Case(
+        gx.schedule_free_adamw(0.1, None, 0.8, 0.9, 1e-3, 0.1),
+        ref.schedule_free(with_lr(0.1, ref.adam(0.0, 0.9, 1e-3), ref.decay(0.1)), 0.1, 0.8),
+        rows=False,
+    ),
+}
+
+
+FREE = gx.schedule_free_sgd(0.1)
+PARAMS = {"w": jnp.ones(2)}
+
+REFUSED = [
+    (lambda: gx.schedule_free(0.1, 0.1), TypeError, ("schedule_free", "base_optimizer")),
+    (lambda: gx.schedule_free(gx.sgd(0.1), -0.1), ValueError, ("learning_rate", "at least 0")),
+    (lambda: gx.schedule_free(gx.sgd(0.1), None), TypeError, ("learning_rate", "None")),
+    (lambda: gx.schedule_free_sgd(0.1, b1=0.0), ValueError, ("b1", "in (0, 1]", "0.0")),
+    (lambda: gx.schedule_free_sgd(0.1, b1=1.1), ValueError, ("b1", "in (0, 1]", "1.1")),
+    (
+        lambda: gx.schedule_free_sgd(0.1, weight_lr_power=-1),
+        ValueError,
+        ("weight_lr_power", "at least 0"),
+    ),
+    (
+        lambda: gx.schedule_free_sgd(0.1, state_dtype="int32"),
+        ValueError,
+        ("state_dtype", "floating"),
+    ),
+    (
+        lambda: gx.schedule_free(gx.ftrl(0.1), 0.1),
+        ValueError,
+        ("schedule_free", "step_by_ftrl", "undo"),
+    ),
+    (lambda: gx.schedule_free_sgd(0.1, 0), ValueError, ("schedule_free_sgd: warmup_steps", "0")),
+    (lambda: gx.schedule_free_adamw(0.1, 1.5), TypeError, ("schedule_free_adamw", "1.5")),
+    (
+        lambda: gx.schedule_free_sgd(FALLING, 10),
+        TypeError,
+        ("learning_rate must be a number beside warmup_steps", "linear_schedule"),
+    ),
+    (
+        lambda: FREE.update(PARAMS, FREE.init(PARAMS)),
+        ValueError,
+        ("schedule_free: needs the parameters",),
+    ),
+    (
+        lambda: FREE.update(PARAMS, gx.adam(0.1).init(PARAMS), PARAMS),
+        TypeError,
+        ("schedule_free", "ScheduleFreeState", "another transform's init"),
+    ),
+    (
+        lambda: FREE.update({"w": jnp.ones(3)}, FREE.init(PARAMS), {"w": jnp.ones(3)}),
+        ValueError,
+        ("schedule_free", "['w']", "(3,)", "the state has (2,)"),
+    ),
+    (
+        lambda: one_step(gx.schedule_free(gx.sgd(0.1), lambda n: "0.1")),
+        TypeError,
+        ("schedule_free: learning_rate",),
+    ),
+    (
+        lambda: gx.schedule_free_eval_params(gx.adam(0.1).init(PARAMS), PARAMS),
+        TypeError,
+        ("schedule_free_eval_params", "ScheduleFreeState", "eval_params"),
+    ),
+    (
+        lambda: gx.eval_params(FREE.init(PARAMS)),
+        ValueError,
+        ("eval_params: needs the parameters",),
+    ),
+    (
+        lambda: gx.swap(optax.contrib.schedule_free_sgd(0.1).init(PARAMS), PARAMS),
+        ValueError,
+        ("swap: ScheduleFreeState at the root", "from_optax_state"),
+    ),
+]

@@ -1,0 +1,226 @@
+"""Calls of `get_slots`, `set_slots` and what reads weights and checkpoints that must be refused."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import gradxform as gx
+from gradxform.compat import keras, tf1
+
+PARAMS = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+ADAM, SGD = keras.Adam(0.1), keras.SGD(0.1)
+MOMENTS = {"w": np.ones((3, 2), np.float32), "b": np.ones(2, np.float32)}
+
+
+def _get(tx, names="keras", state=None):
+    return gx.get_slots(tx, tx.init(PARAMS) if state is None else state, names)
+
+
+def _set(slots, names="keras", tx=ADAM):
+    return gx.set_slots(tx, tx.init(PARAMS), slots, names)
+
+
+def _weights(tx=ADAM, **options):
+    return keras.get_weights(tx, tx.init(PARAMS), PARAMS, **options)
+
+
+def _load(weights, tx=ADAM, **options):
+    return keras.set_weights(tx, PARAMS, weights, **options)
+
+
+def _checkpoint(tx=None, without=(), changes=None, **options):
+    tx = tx or tf1.Adam(0.1)
+    arrays = tf1.to_checkpoint(tx, tx.init(PARAMS), PARAMS)
+    arrays = {k: x for k, x in arrays.items() if k not in without} | (changes or {})
+    return tf1.from_checkpoint(tx, PARAMS, arrays, **options)
+
+
+REFUSED = [
+    (
+        lambda: _get(ADAM, "tf2"),
+        ValueError,
+        ("get_slots: names must be one of", "got 'tf2'", "'tf1'"),
+    ),
+    (lambda: _get(ADAM, None), ValueError, ("get_slots: names must be one of", "got None")),
+    (lambda: _get(keras.Adam, state=()), TypeError, ("get_slots: tx is", "call it")),
+    (lambda: _get(ADAM, state=SGD.init(PARAMS)), ValueError, ("chain: 3 transforms but 2 states",)),
+    (
+        lambda: _get(ADAM, state=gx.adam(0.1).init(PARAMS)),
+        ValueError,
+        ("chain: 3 transforms but 2 states",),
+    ),
+    (
+        lambda: _get(gx.scale_by_adam(), state=gx.trace(0.9).init(PARAMS)),
+        TypeError,
+        ("scale_by_adam: the state must be of kind ScaleByAdamState, got TraceState",),
+    ),
+    (
+        lambda: _set({"vv": MOMENTS}),
+        ValueError,
+        ("set_slots: chain has no slot 'vv'", "'m', 'v'", "Did you mean 'v'"),
+    ),
+    (lambda: _set({"mu": MOMENTS}), ValueError, ("no slot 'mu' under the names 'keras'",)),
+    (lambda: _set([MOMENTS]), TypeError, ("set_slots: slots must be a dict by name",)),
+    (
+        lambda: _set({"m": {"w": MOMENTS["w"]}}),
+        ValueError,
+        ("set_slots: m has no array at ['b'].",),
+    ),
+    (
+        lambda: _set({"m": MOMENTS | {"c": MOMENTS["b"]}}),
+        ValueError,
+        ("set_slots: m has an array at ['c'], the state none.",),
+    ),
+    (
+        lambda: _set({"m": MOMENTS | {"w": np.ones((2, 3), np.float32)}}),
+        ValueError,
+        ("set_slots: m at ['w'] has shape (2, 3), the state's has (3, 2).",),
+    ),
+    (
+        lambda: _set({"m": MOMENTS | {"b": np.ones(2, np.complex64)}}),
+        TypeError,
+        ("set_slots: m at ['b'] has dtype complex64, the state's has float32.",),
+    ),
+    (
+        lambda: _set({"m": MOMENTS | {"b": "zeros"}}),
+        TypeError,
+        ("set_slots: m at ['b'] must be an array of shape (2,), got 'zeros'.",),
+    ),
+    (lambda: _set({"iterations": -1}), ValueError, ("iterations must be a whole number", "-1")),
+    (lambda: _set({"iterations": 1.5}), ValueError, ("iterations must be a whole number", "1.5")),
+    (
+        lambda: _set({"iterations": np.ones(2)}),
+        ValueError,
+        ("set_slots: iterations must be a whole number, got an array of shape (2,).",),
+    ),
+    (
+        lambda: _set({"beta1_power": 0.5}, "tf1", tf1.Adam(0.1)),
+        ValueError,
+        ("set_slots: beta1_power is 0.5", "not a power of b1 0.9 of scale_by_tf_adam"),
+    ),
+    (
+        lambda: _set({"beta1_power": 0.9**16, "beta2_power": 0.999**30}, "tf1", tf1.Adam(0.1)),
+        ValueError,
+        ("set_slots: beta1_power is that of 15 steps, and beta2_power of 29",),
+    ),
+    (
+        lambda: gx.set_slots(
+            tf1.RMSProp(0.1), tf1.RMSProp(0.1).init(PARAMS), {"moment": MOMENTS}, "tf1"
+        ),
+        ValueError,
+        ("no slot 'moment'", "Did you mean 'momentum'"),
+    ),
+    # weights of Keras
+    (lambda: _weights(version=1), ValueError, ("get_weights: version must be 2 or 3, got 1.",)),
+    (
+        lambda: _weights(order="w"),
+        ValueError,
+        ("get_weights: order must be a list of paths such as 'dense/kernel', got 'w'.",),
+    ),
+    (
+        lambda: _weights(order=["w", "bias"]),
+        ValueError,
+        ("get_weights: order has 'bias', which is not a parameter.",),
+    ),
+    (lambda: _weights(order=["w"]), ValueError, ("get_weights: order leaves out 'b'",)),
+    (
+        lambda: _weights(order=["w", "b", "w"]),
+        ValueError,
+        ("get_weights: order names a parameter twice",),
+    ),
+    (
+        lambda: _weights(gx.lion(0.1)),
+        ValueError,
+        ("get_weights: chain has slots 'mu', which are those of none of Keras 2's optimizers",),
+    ),
+    (
+        lambda: _weights(gx.sgd(0.1, 0.9)),
+        ValueError,
+        ("get_weights: nothing in the state of chain counts the updates", "count_updates()"),
+    ),
+    (
+        lambda: _weights(gx.masked(ADAM, {"w": True, "b": False})),
+        ValueError,
+        ("get_weights: the state has no m of ['b'].",),
+    ),
+    (
+        lambda: _load(_weights(SGD)),
+        ValueError,
+        ("set_weights: chain has 5 weights", "(iterations, m of ['b'], m of ['w']", "got 1."),
+    ),
+    (
+        lambda: _load(_weights(version=3)),
+        ValueError,
+        ("set_weights: chain has 5 weights", "got 6.", "Keras 3 (version=3)"),
+    ),
+    (
+        lambda: _load(_weights(order=["w", "b"])),
+        ValueError,
+        (
+            "set_weights: weights[1], the m of ['b'], must have shape (2,), got (3, 2).",
+            "order=",
+        ),
+    ),
+    (
+        lambda: _load(_weights(keras.Adam(0.2), version=3), version=3),
+        ValueError,
+        ("set_weights: the learning rate in the list is 0.2, that of chain is 0.1", "inject_"),
+    ),
+    (
+        lambda: _load("weights.npy"),
+        ValueError,
+        ("set_weights: weights must be a list of arrays, got 'weights.npy'.",),
+    ),
+    # checkpoints of TensorFlow 1
+    (
+        lambda: _checkpoint(without=["w"]),
+        ValueError,
+        ("from_checkpoint: the checkpoint has no variable 'w'", "'b/Adam_1'"),
+    ),
+    (
+        lambda: _checkpoint(without=["w/Adam_1"]),
+        ValueError,
+        ("the checkpoint has no variable 'w/Adam_1', the slot 'v' of 'w'", "name="),
+    ),
+    (
+        lambda: _checkpoint(without=["beta2_power"]),
+        ValueError,
+        ("the checkpoint has no 'beta2_power', which chain needs",),
+    ),
+    (
+        lambda: _checkpoint(changes={"w": np.ones((2, 2))}),
+        ValueError,
+        ("from_checkpoint: 'w' has shape (2, 2), the parameter (3, 2).",),
+    ),
+    (
+        lambda: _checkpoint(changes={"b/Adam": np.ones(3)}),
+        ValueError,
+        ("from_checkpoint: 'b/Adam' has shape (3,), the slot 'm' (2,).",),
+    ),
+    (
+        lambda: _checkpoint(name="Adam_3"),
+        ValueError,
+        ("the checkpoint has no variable 'b/Adam_3'",),
+    ),
+    (
+        lambda: _checkpoint(name=""),
+        ValueError,
+        ("from_checkpoint: name must be the name of a variable's last part, got ''.",),
+    ),
+    (
+        lambda: tf1.from_checkpoint(tf1.Adam(0.1), PARAMS, [np.ones(2)]),
+        TypeError,
+        ("from_checkpoint: arrays must be a dict by the names of variables",),
+    ),
+    (
+        lambda: tf1.from_checkpoint(
+            tf1.Momentum(0.1, 0.9),
+            {"w": jnp.ones(2)},
+            {k: np.ones(2) for k in ("w", "w/A", "w/B")},
+        ),
+        ValueError,
+        (
+            "from_checkpoint: the slots of several optimizers fit: 'A', 'B'.",
+            "name=",
+        ),
+    ),
+]

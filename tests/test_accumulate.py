@@ -1,0 +1,213 @@
+"""`accumulate`: weights, micro-batches left out, memory, derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gradxform as gx
+from gradxform.testing import example_params, random_gradients
+from gradxform.testing.promise import check_close
+from tests import references as ref
+from tests.catalogue.accumulate import ADAM_STEP
+
+pytestmark = pytest.mark.numeric
+
+ADAM, SGD = gx.adam(0.1), gx.sgd(0.5)
+STEPS = 30
+P = {"w": jnp.asarray([1.0, -2.0])}
+
+
+def run(tx, grads, params, **told):
+    """The parameters after all micro-batches, and the last state."""
+    state, step = tx.init(params), jax.jit(tx.update)
+    for t, g in enumerate(grads):
+        updates, state = step(g, state, params, **{k: v[t] for k, v in told.items()})
+        params = gx.apply_updates(params, updates)
+    return params, state
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_without_bad_micro_batches_it_is_multi_steps(mean):
+    params = example_params()
+    grads = random_gradients(params, STEPS)
+    theirs = run(gx.MultiSteps(ADAM, 3, use_grad_mean=mean), grads, params)
+    tx = gx.accumulate(ADAM, 3, "mean" if mean else "sum", skip_not_finite=False)
+    ours = run(tx, grads, params)
+    check_close("params", ours[0], theirs[0], 1e-6)
+    check_close("state", ours[1].inner_state, theirs[1].inner_opt_state, 1e-6)
+    assert int(ours[1].gradient_step) == int(theirs[1].gradient_step) == STEPS // 3
+
+
+def test_every_micro_batch_counts_by_its_weight():
+    params = example_params()
+    grads = random_gradients(params, 12)
+    weights = np.random.default_rng(5).integers(0, 9, 12).astype(np.float32)
+    weights[:4] = 0, 3, 0, 5
+    tx = gx.accumulate(ADAM, 4, "weighted")
+    params_after, state = run(tx, grads, params, weight=weights)
+    reference = ref.accumulate(ADAM_STEP, 4, ref.weighted, lambda n: weights[n])
+    ps = [np.asarray(p, np.float64) for p in jax.tree.leaves(params)]
+    ref_state = reference.start(ps)
+    for t, g in enumerate(grads, 1):
+        wide = [np.asarray(x, np.float64) for x in jax.tree.leaves(g)]
+        us, ref_state = reference.step(wide, ref_state, ps, t)
+        ps = [p + u for p, u in zip(ps, us, strict=True)]
+    check_close("params", params_after, jax.tree.unflatten(jax.tree.structure(params), ps), 2e-5)
+    assert int(state.gradient_step) == 3 and int(state.total_skipped) == 0
+
+
+def test_a_micro_batch_of_weight_0_may_hold_anything():
+    nan = {"w": jnp.full(2, jnp.nan)}
+    for skip in (True, False):
+        tx = gx.accumulate(ADAM, 2, "weighted", skip_not_finite=skip)
+        params, state = run(tx, [nan, P], P, weight=[0, 7])
+        assert int(state.total_skipped) == 0 and int(state.gradient_step) == 1
+        check_close("params", params, run(ADAM, [P], P)[0], 1e-6)
+
+
+def test_a_step_of_no_weight_is_not_taken():
+    tx = gx.accumulate(gx.adamw(0.1), 2, "weighted")
+    params, state = run(tx, [P] * 4, P, weight=[0, 0, 1, 0])
+    assert int(state.gradient_step) == 1
+    check_close("params", params, run(gx.adamw(0.1), [P], P)[0], 1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("every", [1, 3])
+def test_no_bad_number_reaches_the_inner_state(bad, every):
+    grads = random_gradients(P, 9)
+    for t in (0, 3, 4, 5):  # of the second step of three, all
+        grads[t] = {"w": grads[t]["w"].at[1].set(bad)}
+    params, state = run(gx.accumulate(gx.adamw(0.1), every), grads, P)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((params, state)))
+    assert int(state.total_skipped) == 4
+    assert int(state.gradient_step) == (5 if every == 1 else 2)
+
+
+@pytest.mark.parametrize("weight", [-1.0, np.nan, np.inf])
+def test_a_weight_that_is_none_is_left_out_where_it_is_traced(weight):
+    tx = gx.accumulate(ADAM, 2, "weighted")
+    params, state = run(tx, [P, P], P, weight=[jnp.float32(weight), jnp.float32(2)])
+    assert int(state.total_skipped) == 1 and float(state.total_weight) == 0
+    check_close("params", params, run(ADAM, [P], P)[0], 1e-6)
+
+
+def test_weight_and_period_may_be_arrays_that_a_jitted_step_closes_over():
+    two = jnp.asarray(2)
+    tx = gx.accumulate(gx.sgd(0.5), lambda step: two, "weighted")
+    state = tx.init(P)
+    step = jax.jit(lambda state: tx.update(P, state, P, weight=two)[1])
+    assert int(step(step(state)).gradient_step) == 1
+    less = -two
+    with pytest.raises(ValueError, match="weight must be at least 0, got"):
+        jax.jit(lambda state: tx.update(P, state, P, weight=less))(state)
+
+
+def test_the_total_weight_goes_to_an_inner_part_that_takes_it():
+    nested = gx.accumulate(gx.accumulate(ADAM, 2, "weighted"), 2, "weighted")
+    grads = random_gradients(P, 4)
+    weights = [1.0, 2.0, 3.0, 4.0]
+    flat = gx.accumulate(ADAM, 4, "weighted")
+    ours, theirs = (run(tx, grads, P, weight=weights)[0] for tx in (nested, flat))
+    check_close("params", ours, theirs, 1e-6)
+
+
+def test_a_weight_for_another_part_passes_through():
+    tx = gx.accumulate(gx.chain(gx.accumulate(SGD, 1, "weighted")), 1)
+    params, _ = run(tx, [P], P, weight=[0.0])
+    check_close("params", params, P, 0)
+
+
+def test_the_period_grows_with_the_inner_steps():
+    tx = gx.accumulate(gx.scale(1.0), lambda n: n + 1, "sum")
+    state, taken = tx.init(P), []
+    for _ in range(10):
+        updates, state = tx.update(P, state, P)
+        taken.append(float(updates["w"][0]))
+    assert taken == [1, 0, 2, 0, 0, 3, 0, 0, 0, 4]
+
+
+# ---------------------------------------------------------------------------------- what it costs
+
+MANY = {f"w{i}": jnp.ones((64, 128)) for i in range(16)}
+SIZE = sum(x.nbytes for x in MANY.values())
+# As users compile; the tests leave LLVM's costly passes out.
+OPTIMIZED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+
+
+def compiled(tx, **extra):
+    def step(params, state, grads):
+        updates, state = tx.update(grads, state, params, **extra)
+        return gx.apply_updates(params, updates), state
+
+    lowered = jax.jit(step, donate_argnums=(0, 1), compiler_options=OPTIMIZED).lower(
+        MANY, tx.init(MANY), MANY
+    )
+    return lowered.compile()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "weighted"])
+@pytest.mark.parametrize("inner", [ADAM, gx.chain(gx.clip_by_global_norm(1.0), ADAM)])
+def test_a_donated_step_needs_little_more_memory_than_its_buffers(inner, reduction):
+    extra = {"weight": 3.0} if reduction == "weighted" else {}
+    memory = compiled(gx.accumulate(inner, 4, reduction), **extra).memory_analysis()
+    assert memory.temp_size_in_bytes <= 1.1 * SIZE
+    assert memory.alias_size_in_bytes >= 4 * SIZE  # parameters, moments and accumulator
+
+
+def test_one_micro_batch_costs_nothing():
+    tx = gx.accumulate(ADAM, 1, skip_not_finite=False)
+    extra = len(jax.tree.leaves(tx.init(MANY))) - len(jax.tree.leaves(ADAM.init(MANY)))
+    assert extra == 4  # scalars
+    alone, wrapped = compiled(ADAM), compiled(tx)
+    assert wrapped.memory_analysis().temp_size_in_bytes <= (
+        alone.memory_analysis().temp_size_in_bytes + 4096
+    )
+    assert wrapped.cost_analysis()["bytes accessed"] <= (
+        1.001 * alone.cost_analysis()["bytes accessed"]
+    )
+
+
+# ----------------------------------------------------------------------------------- derivatives
+
+
+def after(tx, grads, params, weights=None):
+    state = tx.init(params)
+    for i, g in enumerate(grads):
+        extra = {} if weights is None else {"weight": weights[i]}
+        updates, state = tx.update(g, state, params, **extra)
+        params = gx.apply_updates(params, updates)
+    return params
+
+
+def two_steps(scale, tx, grads):
+    """The squared parameters after two steps, where the first half of each gradient is scaled."""
+    grads = [{"w": jnp.stack([scale * g["w"][0], g["w"][1] + scale])} for g in grads]
+    return sum(jnp.sum(p**2) for p in jax.tree.leaves(after(tx, grads, P)))
+
+
+@pytest.mark.parametrize("inner", [gx.sgd(0.1, 0.9), ADAM])
+def test_a_step_can_be_differentiated_on_request(inner):
+    grads = random_gradients(P, 4)
+    tx = gx.accumulate(inner, 2, differentiable=True)
+    slope = jax.jit(jax.grad(two_steps), static_argnums=1)(1.3, tx, grads)
+    means = [jax.tree.map(lambda a, b: (a + b) / 2, *grads[i : i + 2]) for i in (0, 2)]
+    expected = jax.grad(two_steps)(1.3, inner, means)
+    np.testing.assert_allclose(slope, expected, rtol=1e-4)
+    with pytest.raises(ValueError, match="Reverse-mode"):
+        jax.grad(two_steps)(1.3, gx.accumulate(inner, 2), grads)
+
+
+def test_what_is_left_out_has_a_derivative_of_0():
+    """Not NaN, though neither a bad micro-batch nor the root of a zero has a derivative."""
+    grads = [{"w": jnp.asarray([0.0, 1.0])}, P, {"w": jnp.full(2, jnp.nan)}, P]
+    tx = gx.accumulate(ADAM, 2, "weighted", differentiable=True)
+
+    def loss(grads, weights):
+        return jnp.sum(after(tx, grads, P, weights)["w"])
+
+    slopes, of_weights = jax.grad(loss, (0, 1))(grads, [1.0, 1.0, 2.0, 3.0])
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((slopes, of_weights)))
+    np.testing.assert_array_equal(slopes[2]["w"], [0.0, 0.0])
+    assert of_weights[2] == 0 and slopes[3]["w"].any()
