@@ -37,11 +37,12 @@ EXTRA: dict[str, Mapping[str, Any]] = {
 
 
 class Pair(NamedTuple):
-    """An optimizer of both libraries."""
+    """Two transforms to compare, such as an optimizer of both libraries."""
 
     make: Callable[[Any], Any]  # a function of the library
     extra: Mapping[str, Any]
-    examples: int | None  # the number of gradients that an update takes, if it takes several
+    examples: int | None = None  # how many gradients an update takes, if it takes several
+    same: bool = True  # whether both compute the same numbers
 
 
 def _theirs(name: str) -> Any:
