@@ -141,7 +141,7 @@ class Run:
             for epoch in manager.all_steps():
                 manager.delete(epoch)
 
-    def begin(self, options: Options, tx: Any) -> bool:
+    def begin(self, options: Any, tx: Any) -> bool:
         """Save the options and the optimizer; return whether they replace an earlier run."""
         replaced = self.replaces()
         if replaced:
@@ -152,7 +152,7 @@ class Run:
         self.optimizer.write_text(gx.to_json(tx) + "\n", encoding="utf-8")
         return replaced
 
-    def save(self, options: Options) -> None:
+    def save(self, options: Any) -> None:
         """Save the options."""
         text = json.dumps(dataclasses.asdict(options), indent=2)
         self.options.write_text(text + "\n", encoding="utf-8")
