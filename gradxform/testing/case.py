@@ -19,15 +19,7 @@ from gradxform.values import FrozenTree, Value, fields_of
 
 def example_params(dtype: Any = jnp.float32) -> Params:
     """Return a small tree with a matrix, a vector, a scalar and a 3-d array."""
-    return _random_tree({"w": (3, 4), "b": (4,), "s": (), "deep": {"k": (2, 3, 2)}}, dtype)
-
-
-def wide_params(n: int) -> Params:
-    """Return a small tree of arrays, all but a scalar with `n` rows."""
-    return _random_tree({"w": (n, 4), "b": (n,), "s": (), "deep": {"k": (n, 2, 2)}}, jnp.float32)
-
-
-def _random_tree(shapes: Any, dtype: Any) -> PyTree:
+    shapes = {"w": (3, 4), "b": (4,), "s": (), "deep": {"k": (2, 3, 2)}}
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda shape: jnp.asarray(rng.normal(size=shape), dtype),

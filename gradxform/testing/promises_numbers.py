@@ -191,7 +191,8 @@ def extremes_stay_finite(case: Case) -> None:
         raise Skipped("other libraries do not promise this")
     for dtype in (jnp.float32, jnp.float16):
         tree = case.params(dtype)
-        if case.tree is None and not case.names_leaves:
+        # An empty array in one of the two: the other has the shapes that are compiled already.
+        if dtype == jnp.float16 and case.tree is None and not case.names_leaves:
             tree["empty"] = jnp.zeros((0, 3), dtype)
         for kind, make in EXTREMES.items():
             if kind == "huge" and not case.huge_ok:

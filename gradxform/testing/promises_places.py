@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from gradxform.apply import apply_updates
-from gradxform.testing.case import Case, wide_params
+from gradxform.testing.case import Case
 from gradxform.testing.promise import Broken, Skipped, check_close, leaves_of, promise, run
 from gradxform.testing.rounding import sway
-from gradxform.transforms.scaling import scale
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.wrappers.compose import chain
 
@@ -24,7 +23,7 @@ DEVICES = 8
     "and the dtypes of the gradients."
 )
 def runs_inside_optax_and_optax_inside(case: Case) -> None:
-    """Steps in `optax.chain`, and beside Optax's transforms in `chain`, equal those in `chain`."""
+    """Steps in `optax.chain`, and beside Optax's transforms in `chain`, equal those by itself."""
     try:
         import optax
     except ImportError:
@@ -33,14 +32,19 @@ def runs_inside_optax_and_optax_inside(case: Case) -> None:
     grads = case.gradients(tree, 2)
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         half: Any = optax.scale(0.5)
-        plain = functools.partial(_params_after, chain(case.bound, scale(0.5)))
-        expected, slack = plain(tree, grads), functools.partial(sway, plain, tree, grads)
-        for mixed, what in (
-            (optax.chain(case.bound, half), " by gradxform.chain, not optax.chain,"),
-            (chain(case.bound, half), " beside gradxform.scale, not optax.scale,"),
+
+        def update(grads: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
+            updates, state = case.compiled(grads, state, params)
+            return jax.tree.map(lambda u: u * 0.5, updates), state
+
+        alone = functools.partial(_params_after, case.bound, update=update)
+        expected, slack = alone(tree, grads), functools.partial(sway, alone, tree, grads)
+        for mixed, where in (
+            (optax.chain(case.bound, half), "outside of optax.chain"),
+            (chain(case.bound, half), "without optax.scale beside it"),
         ):
             params = _params_after(mixed, tree, grads)
-            check_close("params", params, expected, 1e-6, what=what, sway=slack)
+            check_close("params", params, expected, 1e-5, what=f" {where}", sway=slack)
 
 
 def _params_after(tx: Any, tree: Params, grads: list[Updates], update: Any = None) -> Params:
@@ -88,26 +92,48 @@ def _is_key(x: jax.Array) -> bool:
 )
 def sharded_equals_unsharded(case: Case) -> None:
     """Steps on parameters sharded over several devices equal those on one device."""
-    n = min(jax.device_count(), DEVICES)
-    if n < 2:
-        raise Skipped(
-            "there is one device; XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight"
-        )
-    tree = wide_params(n) if case.tree is None else case.params()
-    if not any(_divisible(x, n) for x in jax.tree.leaves(tree)):
-        raise Skipped(f"no parameter has a first dimension that {n} devices divide")
+    tree = case.params()
+    n = _devices_for(tree)
     mesh = jax.make_mesh((n,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:n])
 
+    place_whole = functools.partial(jax.device_put, device=NamedSharding(mesh, PartitionSpec()))
+
     def place(x: Array) -> Array:
-        spec = PartitionSpec("x") if _divisible(x, n) else PartitionSpec()
+        axis = _divided_axis(x, n)
+        spec = PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, "x")
         return jax.device_put(x, NamedSharding(mesh, spec))
+
+    def update(grads: Updates, state: OptState, params: Params) -> Any:
+        state = jax.tree.map(lambda x: x if len(x.devices()) > 1 else place_whole(x), state)
+        after = case.compiled(grads, state, params)
+        # Where the arguments were, so that the next step is the same program.
+        return jax.tree.map(
+            lambda new, old: jax.device_put(new, old.sharding), after, (params, state)
+        )
 
     grads = case.gradients(tree, 2)
     steps = functools.partial(_params_after, case.bound, update=case.compiled)
     expected, slack = steps(tree, grads), functools.partial(sway, steps, tree, grads)
-    params = steps(*jax.tree.map(place, (tree, grads)))
+    params = _params_after(case.bound, *jax.tree.map(place, (tree, grads)), update=update)
     check_close("params", params, expected, 1e-5, what=" on one device", sway=slack)
 
 
-def _divisible(x: Any, n: int) -> bool:
-    return x.ndim > 0 and x.shape[0] > 0 and x.shape[0] % n == 0
+def _devices_for(tree: Params) -> int:
+    """Return how many devices divide the most arrays of `tree`, and the most of such numbers."""
+    most = min(jax.device_count(), DEVICES)
+    if most < 2:
+        raise Skipped(
+            "there is one device; XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight"
+        )
+    divided = {
+        n: sum(_divided_axis(x, n) is not None for x in jax.tree.leaves(tree))
+        for n in range(2, most + 1)
+    }
+    if not any(divided.values()):
+        raise Skipped(f"2 to {most} devices divide no dimension of a parameter")
+    return max(divided, key=lambda n: (divided[n], n))
+
+
+def _divided_axis(x: Array, n: int) -> int | None:
+    """Return the first axis of `x` that `n` devices divide, or None."""
+    return next((axis for axis, size in enumerate(x.shape) if size and size % n == 0), None)
