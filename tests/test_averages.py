@@ -226,6 +226,7 @@ def test_who_moves_the_parameters_may_stand_inside_or_around(of):
         lambda inner: gx.named_chain(
             ("average", gx.apply_if_finite(inner, 1)), ("decay", gx.add_decayed_weights(0.1))
         ),
+        lambda inner: gx.sum_of(inner, gx.sgd(0.5)),
     ],
 )
 def test_what_changes_the_updates_of_an_average_is_in_it(around):

@@ -40,6 +40,11 @@ def update_when(
     If a leaf of the updates is row-sparse and the update is not due, the result is zeros in the
     form that `tx` returns.
     """
+    # Neither form needs less memory everywhere. Temporary memory of a donated, compiled step of
+    # `MultiSteps` on the CPU, in sizes of the parameters, loop and branch: adam 0.67 and 0.00,
+    # adamw 0.00 and 0.00, lion 1.00 and 2.00, lamb 0.33 and 1.00, muon 6.2 and 7.2. Of these the
+    # loop stays within 1.1 for all that do not need more by themselves, the branch does not.
+    # Under `vmap` the branch needs less.
     sparse = has_rows(updates)
 
     def turn(carry: tuple[Array, Updates, OptState]) -> tuple[Array, Updates, OptState]:
