@@ -370,6 +370,13 @@ def test_a_live_number_of_updates_is_that_of_the_state():
     check(state.inner_state.average, wide(expected.average))
 
 
+def test_metrics_show_how_much_of_the_average_comes_from_updates():
+    tree = params()
+    tx = gx.moving_average(gx.scale(-0.1), 0.5, debias=True)
+    *_, (_, state) = walk(tx, tree, gradients(tree, 2))
+    assert gx.metrics(state) == {"num_updates": 2, "average_weight": 0.75}
+
+
 def test_a_mask_hides_leaves_from_the_average():
     tree = params()
     tx = gx.masked(gx.moving_average(gx.sgd(0.1), 0.5), gx.ndim_at_least(2))

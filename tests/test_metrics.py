@@ -387,6 +387,19 @@ def test_norms_and_ratios_are_those_of_the_last_step(per):
     assert set(start) == set(numbers) and len(numbers) == 5 * len(leaves)
 
 
+def test_a_group_is_below_the_keys_that_all_parameters_share():
+    params = {"params": {"a": {"w": jnp.full(4, 2.0), "b": jnp.zeros(2)}, "params": jnp.ones(9)}}
+    tx = gx.with_metrics(gx.sgd(0.1), per="group", norms=("parameter",))
+    _, state = tx.update(params, tx.init(params), params)
+    assert shown(state) == {"parameter_norm/params/a": 4.0, "parameter_norm/params/params": 3.0}
+    some = gx.masked(tx, gx.path_matches("a/w"))  # hidden parameters count as keys
+    _, state = some.update(params, some.init(params), params)
+    assert shown(state) == {"parameter_norm/params/a": 4.0}
+    one = {"params": {"w": jnp.ones(4)}}
+    _, state = tx.update(one, tx.init(one), one)
+    assert shown(state) == {"parameter_norm/params": 2.0}
+
+
 def test_only_the_norms_asked_for_are_kept_and_computed():
     tx = gx.with_metrics(gx.sgd(0.1), norms=("update",))
     updates, state = tx.update(GRADS[0], tx.init(PARAMS))  # without parameters
