@@ -288,6 +288,9 @@ def test_the_learning_rate_of_a_group():
     np.testing.assert_allclose(rest, FALLING(3), rtol=1e-6)
     frozen = gx.partition({"matrix": gx.adam(0.5), "rest": gx.set_to_zero()}, LABELS)
     assert gx.current_learning_rate(frozen, after(frozen, 3)) == 0.5
+    assert gx.current_learning_rates(frozen, after(frozen, 3)) == {"learning_rate/matrix": 0.5}
+    adam = gx.adam(0.5)
+    assert gx.current_learning_rates(adam, after(adam, 3)) == {"learning_rate": 0.5}
     terms = gx.sum_of(gx.sgd(0.5), gx.sgd(0.25))
     assert gx.current_learning_rate(terms, after(terms, 3), label=1) == 0.25
 
@@ -305,6 +308,9 @@ def test_the_learning_rates_of_param_groups_are_multiplied():
     for label, rate in expected.items():
         got = gx.current_learning_rate(tx, state, label=label)
         np.testing.assert_allclose(got, rate, rtol=1e-6)
+    at_once = jax.jit(lambda state: gx.current_learning_rates(tx, state))(state)
+    wanted = {f"learning_rate/{label}": rate for label, rate in expected.items()}
+    assert at_once == {label: pytest.approx(float(rate)) for label, rate in wanted.items()}
     with pytest.raises(ValueError, match=r"no group with a learning rate is called '.none'; there"):
         gx.current_learning_rate(tx, state, label="^none")
     with pytest.raises(ValueError, match=r"rates for 'm', 'bias.', 'all others'"):
