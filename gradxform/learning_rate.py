@@ -52,10 +52,10 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
     Args:
       tx: the optimizer.
       state: its state.
-      label: which group (`current_learning_rates` has all at once), if the groups of a `partition` or of `param_groups`, or the terms of a
-        `sum_of` (0, 1, ...), have different rates. A group of `param_groups` is called what
-        `describe` calls it: by the label or the pattern of its rule, or "all others".
-        Keyword-only.
+      label: which group, if the groups of a `partition` or of `param_groups`, or the terms of a
+        `sum_of` (0, 1, ...), have different rates (`current_learning_rates` has all at once). A
+        group of `param_groups` is called what `describe` calls it: by the label or the pattern of
+        its rule, or "all others". Keyword-only.
 
     Raises:
       ValueError: if there is no learning rate, or groups have different ones and no `label` chooses

@@ -34,7 +34,7 @@ from gradxform.types import (
     Updates,
 )
 from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.guard import all_finite, zero_unless
+from gradxform.wrappers.guard import all_finite
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -291,10 +291,8 @@ class accumulate(Transform):
         inner = self.inner, updates, state.inner_state, params, extra
         if not count.some_left_out:
             return *call_update(*inner), state.acc_grads
-        out, inner_state = update_when(
-            self, self.inner, count.due, *inner[1:], differentiable=self.differentiable
-        )
-        return zero_unless(count.due, out), inner_state, state.acc_grads
+        out, inner_state = update_when(self, self.inner, count.due, *inner[1:], zeros=True)
+        return out, inner_state, state.acc_grads
 
     def _stepped(
         self,
