@@ -109,7 +109,7 @@ Measure = Callable[[Any, Any], jax.Array]
 
 
 @functools.cache
-def micro_step_of(tx: Any, options: Options, groups: tuple[str, ...]) -> MicroStep:
+def micro_step_of(tx: Any, options: Options) -> MicroStep:
     """Return the work of a micro-batch: of a state, windows, and a factor of the loss.
 
     Optimizers and options are values: for equal ones, it is compiled only once.
@@ -123,10 +123,7 @@ def micro_step_of(tx: Any, options: Options, groups: tuple[str, ...]) -> MicroSt
             return scale * loss_of(model, params, windows, of_dropout)
 
         loss, grads = jax.value_and_grad(loss_fn)(state.params)
-        rates = {
-            f"rate/{name}": gx.current_learning_rate(tx, state.opt_state, label=name)
-            for name in groups
-        }
+        rates = gx.current_learning_rates(tx, state.opt_state)
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         params = gx.apply_updates(state.params, updates)
         numbers = gx.metrics(opt_state)
@@ -305,8 +302,7 @@ def start(argv: Sequence[str] | None, console: Console) -> None:
     key = jax.random.key(options.seed)
     params = model_of(options).init(key, jnp.zeros((1, options.length), jnp.int32))["params"]
     tx = tx or tuning_optimizer(options, params)
-    labels = tuple(group.label for group in gx.describe(tx, params).groups[0])
-    step = micro_step_of(tx, options, labels)
+    step = micro_step_of(tx, options)
     measure = measure_of(options)
     if args.resume:
         print(f"Resuming the run in {args.out}, {inside(options, done)}.")

@@ -54,7 +54,7 @@ def draw(path: Path, history: History, every: int, title: str) -> None:
     taken = np.arange(1, len(history["loss"]) + 1)
     draw_losses(loss, history, taken)
     draw_skips(skips, history, taken)
-    draw_groups(rates, dict(numbered(history, "rate/")), taken)
+    draw_groups(rates, dict(numbered(history, "learning_rate/")), taken)
     rates.set(title="Learning rate, by group")
     draw_groups(ratios, dict(numbered(history, "update_ratio/")), taken)
     ratios.set(title="Norm of the last update over that of the weights, by part")

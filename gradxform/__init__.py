@@ -120,7 +120,10 @@ from gradxform.config import (
     to_json as to_json,
 )
 from gradxform.describe import Description as Description, describe as describe
-from gradxform.learning_rate import current_learning_rate as current_learning_rate
+from gradxform.learning_rate import (
+    current_learning_rate as current_learning_rate,
+    current_learning_rates as current_learning_rates,
+)
 from gradxform.metrics import current_step as current_step, metrics as metrics
 from gradxform.migration import (
     MigratedSlot as MigratedSlot,
@@ -220,6 +223,7 @@ _BY_SUBJECT = [
     "path_matches",
     # what a state says
     "current_learning_rate",
+    "current_learning_rates",
     "current_step",
     "get_slots",
     "metrics",

@@ -177,6 +177,7 @@ class identity(ArrayRule):
 
     locality = "entry"
     handles_complex = True
+    keeps_updates = True
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the update itself."""

@@ -53,9 +53,9 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
       tx: the optimizer.
       state: its state.
       label: which group, if the groups of a `partition` or of `param_groups`, or the terms of a
-        `sum_of` (0, 1, ...), have different rates. A group of `param_groups` is called what
-        `describe` calls it: by the label or the pattern of its rule, or "all others".
-        Keyword-only.
+        `sum_of` (0, 1, ...), have different rates (`current_learning_rates` has all at once). A
+        group of `param_groups` is called what `describe` calls it: by the label or the pattern of
+        its rule, or "all others". Keyword-only.
 
     Raises:
       ValueError: if there is no learning rate, or groups have different ones and no `label` chooses
@@ -73,18 +73,53 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
                 f"there are {listed}."
             )
         rates = [rate for rate in rates if label in rate.labels]
+    _require_any(tx, rates)
+    if any(not _same(rate.factors, rates[0].factors) for rate in rates):
+        listed = ", ".join("/".join(map(repr, rate.labels)) for rate in rates)
+        raise ValueError(
+            f"current_learning_rate: {name_of(tx)} has different learning rates for {listed}. "
+            "Choose one with label=, or take current_learning_rates."
+        )
+    return jnp.abs(rates[0].value)
+
+
+def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
+    """Return the learning rates of the next step of all groups, for a logger.
+
+    `{"learning_rate/embed": 0.001, "learning_rate/all others": 0.01}`: what `current_learning_rate`
+    returns for each group of a `partition` or of `param_groups` and each term of a `sum_of`, by
+    label; the labels of groups in groups are joined by "/". An optimizer without groups has the one
+    key "learning_rate". Groups without a learning rate, such as frozen ones, are left out. Works
+    under `jax.jit`.
+
+    Args:
+      tx: the optimizer.
+      state: its state.
+
+    Raises:
+      ValueError: as `current_learning_rate` without groups; or if two groups have the same labels
+        and different rates.
+    """
+    rates = _rates(tx, state)
+    _require_any(tx, rates)
+    named: dict[str, _Rate] = {}
+    for rate in rates:
+        key = "/".join(("learning_rate", *map(str, rate.labels)))
+        if not _same(named.setdefault(key, rate).factors, rate.factors):
+            labels = "/".join(map(repr, rate.labels))
+            raise ValueError(
+                f"current_learning_rates: {name_of(tx)} has two groups that are called {labels}, "
+                "with different rates; give them different labels."
+            )
+    return {key: jnp.abs(rate.value) for key, rate in named.items()}
+
+
+def _require_any(tx: Any, rates: list[_Rate]) -> None:
     if not rates:
         raise ValueError(
             f"current_learning_rate: {name_of(tx)} has no learning rate that can be read. "
             "scale_by_learning_rate has one; for an optimizer of Optax use inject_hyperparams."
         )
-    if any(not _same(rate.factors, rates[0].factors) for rate in rates):
-        listed = ", ".join("/".join(map(repr, rate.labels)) for rate in rates)
-        raise ValueError(
-            f"current_learning_rate: {name_of(tx)} has different learning rates for {listed}. "
-            "Choose one with label=."
-        )
-    return jnp.abs(rates[0].value)
 
 
 def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:

@@ -112,6 +112,11 @@ class GradientTransformation(Value, _OptaxClass):
     undoes_moves: ClassVar[bool] = False
     # Whether it records where the parameters go: a chain tells it what becomes of its updates.
     records_params: ClassVar[bool] = False
+    # Whether its updates lead to a place where the parameters must be, such as a set: what comes
+    # after it must not change them.
+    sets_params: Any = False
+    # Whether its updates are those that it gets, as a part that only looks at them has.
+    keeps_updates: ClassVar[bool] = False
     # Whether the parameters between some of its updates are not those of the run.
     leaves_path: Any = False
 

@@ -136,13 +136,13 @@ SIZE = sum(x.nbytes for x in MANY.values())
 OPTIMIZED = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 
 
-def compiled(tx, **extra):
+def compiled(tx, tree=MANY, **extra):
     def step(params, state, grads):
         updates, state = tx.update(grads, state, params, **extra)
         return gx.apply_updates(params, updates), state
 
     lowered = jax.jit(step, donate_argnums=(0, 1), compiler_options=OPTIMIZED).lower(
-        MANY, tx.init(MANY), MANY
+        tree, tx.init(tree), tree
     )
     return lowered.compile()
 
@@ -167,6 +167,15 @@ def test_one_micro_batch_costs_nothing():
     assert wrapped.cost_analysis()["bytes accessed"] <= (
         1.001 * alone.cost_analysis()["bytes accessed"]
     )
+
+
+def test_the_program_grows_with_the_leaves_and_not_with_their_square():
+    def size(n):
+        params = {f"w{i}": jnp.ones(8) for i in range(n)}
+        return len(compiled(gx.accumulate(SGD, 2), params).as_text().splitlines())
+
+    few, many = size(10), size(40)
+    assert many < 4.2 * few
 
 
 # ----------------------------------------------------------------------------------- derivatives

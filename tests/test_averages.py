@@ -226,6 +226,7 @@ def test_who_moves_the_parameters_may_stand_inside_or_around(of):
         lambda inner: gx.named_chain(
             ("average", gx.apply_if_finite(inner, 1)), ("decay", gx.add_decayed_weights(0.1))
         ),
+        lambda inner: gx.sum_of(inner, gx.sgd(0.5)),
     ],
 )
 def test_what_changes_the_updates_of_an_average_is_in_it(around):
@@ -367,6 +368,13 @@ def test_a_live_number_of_updates_is_that_of_the_state():
     *_, (_, state) = walk(live, tree, grads)
     *_, (_, expected) = walk(gx.moving_average(gx.sgd(0.1), num_updates=3), tree, grads)
     check(state.inner_state.average, wide(expected.average))
+
+
+def test_metrics_show_how_much_of_the_average_comes_from_updates():
+    tree = params()
+    tx = gx.moving_average(gx.scale(-0.1), 0.5, debias=True)
+    *_, (_, state) = walk(tx, tree, gradients(tree, 2))
+    assert gx.metrics(state) == {"num_updates": 2, "average_weight": 0.75}
 
 
 def test_a_mask_hides_leaves_from_the_average():

@@ -80,9 +80,11 @@ def test_a_run_skips_what_is_spoiled_and_measures_the_rest(finished):
     assert all(np.all(np.isfinite(x)) for x in arrays.values())
     assert history["at"] == [0, *range(EVERY, TOTAL + 1, EVERY)]
     assert history["raw"][0] == history["averaged"][0] > history["averaged"][-1]
-    head = np.asarray(history["rate/all others"])
+    head = np.asarray(history["learning_rate/all others"])
     for i, name in enumerate(("layer 1 x 0.8", "layer 0 x 0.64", "embeddings x 0.512")):
-        np.testing.assert_allclose(history[f"rate/{name}"], 0.8 ** (i + 1) * head, rtol=1e-6)
+        np.testing.assert_allclose(
+            history[f"learning_rate/{name}"], 0.8 ** (i + 1) * head, rtol=1e-6
+        )
     steps = np.reshape(history["update_ratio/layers_1"], (-1, EVERY))
     assert np.all(steps[1:, 0] == steps[:-1, -1]) and np.all(steps[:, -1] > 0)
 

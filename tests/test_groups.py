@@ -325,6 +325,18 @@ def test_layerwise_decay_falls_from_the_head_to_the_embeddings():
     assert "embeddings" in str(rules) and eval(repr(tx), vars(gx)) == tx
 
 
+def test_layers_of_two_stacks_are_one_after_the_other_or_side_by_side():
+    tree = {k: {f"layer_{i}": jnp.ones(2) for i in range(n)} for k, n in (("enc", 3), ("dec", 2))}
+    path = "{}/layer_{}".format
+    in_order = multipliers(gx.layerwise_decay(tree, 0.5, stacks=("^enc", "^dec")))
+    assert [in_order[path("enc", i)] for i in range(3)] == [0.5**5, 0.5**4, 0.5**3]
+    assert [in_order[path("dec", i)] for i in range(2)] == [0.25, 0.5]
+    beside = multipliers(gx.layerwise_decay(tree, 0.5, r"(?:enc|dec)/layer_(\d+)"))
+    assert [beside[path(k, 0)] for k in tree] == [0.125, 0.125] and beside["enc/layer_2"] == 0.5
+    alone = multipliers(gx.layerwise_decay(tree, 0.5, r"enc/layer_(\d+)"))
+    assert alone["enc/layer_0"] == 0.125 and alone["dec/layer_0"] == 1
+
+
 # Yang et al., Tables 3 and 8, for a model of four times the width.
 TABLES = {
     ("adam", False): {"input": 1, "hidden": 1 / 4, "output": 1 / 4},

@@ -288,6 +288,9 @@ def test_the_learning_rate_of_a_group():
     np.testing.assert_allclose(rest, FALLING(3), rtol=1e-6)
     frozen = gx.partition({"matrix": gx.adam(0.5), "rest": gx.set_to_zero()}, LABELS)
     assert gx.current_learning_rate(frozen, after(frozen, 3)) == 0.5
+    assert gx.current_learning_rates(frozen, after(frozen, 3)) == {"learning_rate/matrix": 0.5}
+    adam = gx.adam(0.5)
+    assert gx.current_learning_rates(adam, after(adam, 3)) == {"learning_rate": 0.5}
     terms = gx.sum_of(gx.sgd(0.5), gx.sgd(0.25))
     assert gx.current_learning_rate(terms, after(terms, 3), label=1) == 0.25
 
@@ -305,6 +308,9 @@ def test_the_learning_rates_of_param_groups_are_multiplied():
     for label, rate in expected.items():
         got = gx.current_learning_rate(tx, state, label=label)
         np.testing.assert_allclose(got, rate, rtol=1e-6)
+    at_once = jax.jit(lambda state: gx.current_learning_rates(tx, state))(state)
+    wanted = {f"learning_rate/{label}": rate for label, rate in expected.items()}
+    assert at_once == {label: pytest.approx(float(rate)) for label, rate in wanted.items()}
     with pytest.raises(ValueError, match=r"no group with a learning rate is called '.none'; there"):
         gx.current_learning_rate(tx, state, label="^none")
     with pytest.raises(ValueError, match=r"rates for 'm', 'bias.', 'all others'"):
@@ -385,6 +391,19 @@ def test_norms_and_ratios_are_those_of_the_last_step(per):
         np.testing.assert_allclose(numbers[f"update_ratio{end}"], sizes[1] / sizes[2], rtol=1e-5)
         np.testing.assert_allclose(numbers[f"gradient_ratio{end}"], sizes[0] / sizes[2], rtol=1e-5)
     assert set(start) == set(numbers) and len(numbers) == 5 * len(leaves)
+
+
+def test_a_group_is_below_the_keys_that_all_parameters_share():
+    params = {"params": {"a": {"w": jnp.full(4, 2.0), "b": jnp.zeros(2)}, "params": jnp.ones(9)}}
+    tx = gx.with_metrics(gx.sgd(0.1), per="group", norms=("parameter",))
+    _, state = tx.update(params, tx.init(params), params)
+    assert shown(state) == {"parameter_norm/params/a": 4.0, "parameter_norm/params/params": 3.0}
+    some = gx.masked(tx, gx.path_matches("a/w"))  # hidden parameters count as keys
+    _, state = some.update(params, some.init(params), params)
+    assert shown(state) == {"parameter_norm/params/a": 4.0}
+    one = {"params": {"w": jnp.ones(4)}}
+    _, state = tx.update(one, tx.init(one), one)
+    assert shown(state) == {"parameter_norm/params": 2.0}
 
 
 def test_only_the_norms_asked_for_are_kept_and_computed():

@@ -183,6 +183,20 @@ def test_projected_descent_ends_at_the_nearest_point():
     np.testing.assert_allclose(params["w"], [1.0, 0.0, 0.0], atol=1e-5)
 
 
+def test_what_keeps_the_updates_may_stand_after_a_projection():
+    params = {"w": jnp.full(2, 3.0)}
+    inner = gx.project(gx.sgd(0.1), projections.projection_l2_ball)
+    tx = gx.chain(
+        gx.chain(inner, gx.monitor({"norm": gx.measure_with_ema(gx.global_norm, 0.9)})),
+        gx.count_updates(),
+        gx.masked(gx.identity(), True),
+        gx.project(gx.identity(), projections.projection_non_negative),
+        gx.stateless(lambda updates, params: updates),
+    )
+    updates, _ = tx.update(params, tx.init(params), params)
+    np.testing.assert_allclose(gx.apply_updates(params, updates)["w"], np.sqrt(0.5), rtol=1e-5)
+
+
 def test_a_parameter_without_a_gradient_is_not_projected():
     params = {"a": jnp.full(2, 3.0), "b": jnp.full(2, 3.0)}
     tx = gx.project(gx.sgd(0.1), projections.projection_l2_ball)

@@ -12,7 +12,6 @@ from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.types import Array, NonNegativeInt, OptState, Params, Updates
 from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.guard import zero_unless
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -82,8 +81,10 @@ class drop_stale(Transform):
         fresh = state.global_step - as_step(self, "grad_step", grad_step) <= self.staleness
         updates = merged_rows(updates)
         (fresh,) = agreed(self.inner, (fresh,), updates, state.inner, params, extra)
-        out, inner = update_when(self, self.inner, fresh, updates, state.inner, params, extra)
-        return zero_unless(fresh, out), DropStaleState(
+        out, inner = update_when(
+            self, self.inner, fresh, updates, state.inner, params, extra, zeros=True
+        )
+        return out, DropStaleState(
             inner,
             jnp.where(fresh, safe_increment(state.global_step), state.global_step),
             jnp.where(fresh, state.stale_counter, safe_increment(state.stale_counter)),

@@ -9,7 +9,6 @@ from gradxform.experimental.aggregator import Aggregator
 from gradxform.interop import identity
 from gradxform.types import OptState, Params, Updates
 from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.guard import zero_unless
 from gradxform.wrappers.parts import all_parts
 from gradxform.wrappers.update_when import update_when
 
@@ -76,9 +75,8 @@ class _Process(Transform):
             updates, third = call_update(self.postprocessor, updates, third, params, extra)
         else:
             flags = agreed(self.postprocessor, (ready,), updates, third, params, extra)
-            updates = zero_unless(flags[0], updates)
             updates, third = update_when(
-                self, self.postprocessor, flags[0], updates, third, params, extra
+                self, self.postprocessor, flags[0], updates, third, params, extra, zeros=True
             )
         return updates, (first, second, third)
 

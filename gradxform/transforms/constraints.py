@@ -50,8 +50,8 @@ class zero_nans(ArrayRule):
 class keep_params_nonnegative(ArrayRule):
     """Stop at zero every parameter that its update would make negative.
 
-    Update rule: u = -p where p + g < 0, else g. Must be the last part of a chain, because it must
-    see the update that is applied.
+    Update rule: u = -p where p + g < 0, else g. Must be the last part of a chain that changes
+    updates, because it must see the update that is applied; a later one is refused.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -59,6 +59,7 @@ class keep_params_nonnegative(ArrayRule):
 
     locality = "entry"
     needs_params = True
+    sets_params = True
 
     def rule(self, g: Array, p: Array) -> Array:
         """Return the update, cut short at zero."""

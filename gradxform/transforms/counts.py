@@ -33,6 +33,7 @@ class count_updates(ArrayRule):
     State = CountUpdatesState
     locality = "entry"
     handles_complex = True
+    keeps_updates = True
 
     def init(self, params: Params) -> CountUpdatesState:
         """Return a count of 0."""

@@ -25,6 +25,7 @@ class densify(Transform):
 
     locality = "entry"
     handles_rows = True
+    keeps_updates = True
 
     def init(self, params: Params) -> EmptyState:
         """Return the empty state."""

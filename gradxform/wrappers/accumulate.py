@@ -34,7 +34,7 @@ from gradxform.types import (
     Updates,
 )
 from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.guard import all_finite, zero_unless
+from gradxform.wrappers.guard import all_finite
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -115,9 +115,9 @@ class _Count(NamedTuple):
     """What becomes of a micro-batch, all of it agreed on by all replicas."""
 
     valid: Array | None  # whether it is one; None where nothing is checked
-    used: Array | None  # whether its gradient enters the accumulator; None where each does
+    some_left_out: bool  # whether there may be micro-batches whose gradient is not used
     due: Array  # whether the step is taken
-    share: Array  # its part of the new mean
+    share: Array  # its part of the new mean; 0 if its gradient is not used
     total: Array  # the weight in the accumulator with it
 
 
@@ -257,7 +257,7 @@ class accumulate(Transform):
     ) -> _Count:
         """Decide, together with all replicas, what becomes of a micro-batch of weight `w`."""
         weighted, before = self.reduction == "weighted", scalar(state.total_weight)
-        valid = used = None
+        valid = None
         due = last & (before + w > 0) if weighted else last
         others = updates, state.inner_state, params, extra
         if self.skip_not_finite:
@@ -266,14 +266,13 @@ class accumulate(Transform):
                 valid = (valid | (w == 0)) & jnp.isfinite(w) & (w >= 0)
             flags = valid, due, last & (before > 0)
             valid, with_it, without_it = agreed(self.inner, flags, *others)
-            due, used = jnp.where(valid, with_it, without_it), valid
+            due = jnp.where(valid, with_it, without_it)
             w = jnp.where(valid, w, jnp.zeros_like(w))
         else:
             (due,) = agreed(self.inner, (due,), *others)
-        if weighted:
-            used = w != 0  # also of a valid one: 0 x NaN is NaN
         total = before + w
-        return _Count(valid, used, due, w / jnp.where(total == 0, 1, total), total)
+        share = w / jnp.where(total == 0, 1, total)
+        return _Count(valid, self.skip_not_finite or weighted, due, share, total)
 
     def _stepped_alone(
         self,
@@ -290,12 +289,10 @@ class accumulate(Transform):
                 "made with another `every`?"
             )
         inner = self.inner, updates, state.inner_state, params, extra
-        if count.used is None:
+        if not count.some_left_out:
             return *call_update(*inner), state.acc_grads
-        out, inner_state = update_when(
-            self, self.inner, count.due, *inner[1:], differentiable=self.differentiable
-        )
-        return zero_unless(count.due, out), inner_state, state.acc_grads
+        out, inner_state = update_when(self, self.inner, count.due, *inner[1:], zeros=True)
+        return out, inner_state, state.acc_grads
 
     def _stepped(
         self,
@@ -313,7 +310,10 @@ class accumulate(Transform):
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, accs.leaves, "the state's acc_grads has")
         add = running_sum if self.reduction == "sum" else running_mean
-        skip = None if count.used is None else ~count.used
+        # Also a valid one of weight 0 is left out: 0 x NaN is NaN. The share is asked because XLA
+        # computes a division once. It would compute `valid`, a conjunction over all leaves, anew
+        # for every leaf, and the program would grow with the square of their number.
+        skip = count.share == 0 if count.some_left_out else None
         totals = engine.map_rows(add, [gs, accs.leaves], count.share, skip)
         out, inner_state = update_when(
             self,

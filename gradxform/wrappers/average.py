@@ -169,6 +169,10 @@ class MovingAverageState(NamedTuple):
         """Return the average."""
         return {"average": self.average}
 
+    def metrics(self) -> dict[str, Array]:
+        """Return the scalars; the weight under a name that says whose it is."""
+        return {"num_updates": self.num_updates, "average_weight": self.weight}
+
     def exchanged(self, name: str, params: Params) -> "MovingAverageState":
         """Return the state with `params` as the average."""
         return self._replace(average=copied(params))

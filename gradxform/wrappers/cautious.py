@@ -12,7 +12,7 @@ from gradxform.leaves import check_shapes
 from gradxform.numerics import at_least_float32, cast, over, promote, real_dtype
 from gradxform.types import Array, NonNegative, OptState, Params, Updates
 from gradxform.wrappers.agree import refuse_exchange
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import check_changeable, told
 from gradxform.wrappers.parts import StatelessWrapper, check_movable
 
 __all__ = [
@@ -62,6 +62,7 @@ class cautious(StatelessWrapper):
         super().__post_init__()
         refuse_exchange(self, self.inner)
         check_movable(self, self.inner)
+        check_changeable(self, self.inner)
 
     @property
     def locality(self) -> str:

@@ -1,13 +1,15 @@
 """Steps that a wrapper changes after the inner transform has taken them."""
 
 import operator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gradxform.apply import apply_updates
-from gradxform.base import tell_moved
+from gradxform.base import ArrayRule, GradientTransformation, tell_moved, unwrapped
+from gradxform.errors import name_of
 from gradxform.leaves import leaves_of
 from gradxform.types import OptState, Params, Updates
-from gradxform.wrappers.parts import keeps_copies
+from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts, inner_parts, keeps_copies
 
 
 def told(
@@ -23,3 +25,59 @@ def told(
     if all(is_same):
         return state
     return tell_moved(tx, state, apply_updates(params, own), apply_updates(params, changed))
+
+
+def check_changeable(changer: Any, tx: Any) -> None:
+    """Require that `changer` may change the updates of `tx`, which it holds.
+
+    Raises:
+      ValueError: if a part of `tx` sets the parameters to where they must be.
+    """
+    for part in _setting(tx):
+        raise ValueError(
+            f"{name_of(changer)}: it changes the updates of {name_of(part)} in it, which then do "
+            f"not lead to where {name_of(part)} sets the parameters; put {name_of(changer)} inside "
+            f"{name_of(part)}."
+        )
+
+
+def check_order(chained: Any, parts: Sequence[Any]) -> None:
+    """Require that no part of a chain changes what an earlier one has set the parameters to.
+
+    Only parts of this library and rules say what they do. A later part that sets the parameters,
+    too, is taken to know where they are.
+
+    Raises:
+      ValueError: if one does.
+    """
+    setter = None
+    for tx in parts:
+        setting = next(_setting(tx), None)
+        changing = None if setter is None or setting is not None else next(_changing(tx), None)
+        if changing is not None:
+            raise ValueError(
+                f"{name_of(chained)}: {name_of(changing)} changes the updates of {name_of(setter)} "
+                f"before it, which then do not lead to where {name_of(setter)} sets the "
+                f"parameters; put it before {name_of(setter)}, or inside."
+            )
+        setter = setter if setting is None else setting
+
+
+def _setting(tx: Any) -> Iterator[Any]:
+    """Yield the parts of a transform that set the parameters."""
+    for part in all_parts(tx):
+        if isinstance(part, GradientTransformation) and part.sets_params:
+            yield part
+
+
+def _changing(tx: Any) -> Iterator[Any]:
+    """Yield the innermost parts that are known to change updates."""
+    tx = unwrapped(tx)
+    if not isinstance(tx, GradientTransformation) or tx.keeps_updates:
+        return
+    inner = inner_parts(tx)
+    ours = type(tx).__module__.split(".")[0] == "gradxform" and type(tx) not in OF_FUNCTIONS
+    if not inner and (ours or isinstance(tx, ArrayRule)):
+        yield tx
+    for part in inner:
+        yield from _changing(part)

@@ -24,7 +24,7 @@ from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.numerics import cast, promote
 from gradxform.row_sparse import is_row_sparse
 from gradxform.types import OptState, Params, Updates
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import check_changeable, check_order, told
 from gradxform.wrappers.parts import records_params
 
 __all__ = [
@@ -174,7 +174,8 @@ class chain(_Chain):
         identity.
 
     Raises:
-      ValueError: at update, if the state is not that of as many transforms.
+      ValueError: if a part changes the updates of an earlier one that sets the parameters, such as
+        `project`; at update, if the state is not that of as many transforms.
     """
 
     transforms: tuple[Any, ...] = ()
@@ -188,6 +189,7 @@ class chain(_Chain):
     def __post_init__(self) -> None:
         for i, tx in enumerate(self.transforms):
             check_transform(self, tx, f"argument {i}")
+        check_order(self, self.inner())
         _ = self._plan, self._parts_in_order  # computed now, not in a user's first trace
 
     def inner(self) -> tuple[Any, ...]:
@@ -211,7 +213,7 @@ class named_chain(_Chain):
       *transforms: pairs `(name, transform)` with different names.
 
     Raises:
-      ValueError: if two names are equal, or, at update, if a name has no state.
+      ValueError: if two names are equal, or as `chain`; at update, if a name has no state.
     """
 
     transforms: tuple[Any, ...] = ()
@@ -236,6 +238,7 @@ class named_chain(_Chain):
                 raise ValueError(f"{name_of(self)}: two transforms are named {name!r}.")
             names.add(name)
         object.__setattr__(self, "transforms", tuple((n, tx) for n, tx in self.transforms))
+        check_order(self, self.inner())
         _ = self._plan, self._parts_in_order  # computed now, not in a user's first trace
 
     def inner(self) -> tuple[Any, ...]:
@@ -276,13 +279,15 @@ class sum_of(Transform):
 
     Update rule: u = u_1 + u_2 + ..., where u_i is the result of transform i for g. The state is
     the tuple of their states. A sum of row-sparse updates is row-sparse; the sum of a row-sparse
-    and a dense update is dense.
+    and a dense update is dense. An average of the parameters in one of the transforms, such as
+    `moving_average`, contains where the sum has led.
 
     Args:
       *transforms: at least one transform.
 
     Raises:
-      ValueError: without a transform; at update, if the state is not that of as many transforms.
+      ValueError: without a transform; if one of several sets the parameters, such as `project`; at
+        update, if the state is not that of as many transforms.
     """
 
     transforms: tuple[Any, ...] = ()
@@ -299,6 +304,8 @@ class sum_of(Transform):
             raise ValueError(f"{name_of(self)}: needs at least one transform, got none.")
         for i, tx in enumerate(self.transforms):
             check_transform(self, tx, f"argument {i}")
+            if len(self.transforms) > 1:
+                check_changeable(self, tx)
 
     @property
     def locality(self) -> str:
@@ -326,7 +333,12 @@ class sum_of(Transform):
         leaves, treedef = flatten_updates(updates)
         parts = [treedef.flatten_up_to(u) for u, _ in results]
         sums = engine.map_rows(_sum, [leaves, *parts]) if leaves else []
-        return jax.tree.unflatten(treedef, sums), tuple(s for _, s in results)
+        total = jax.tree.unflatten(treedef, sums)
+        new_states = (
+            told(tx, s, params, own, total) if records_params(tx) else s
+            for tx, (own, s) in zip(self.transforms, results, strict=True)
+        )
+        return total, tuple(new_states)
 
 
 def _sum(g: Any, *parts: Any) -> Any:

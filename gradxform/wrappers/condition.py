@@ -54,7 +54,13 @@ class _Condition(Transform):
         return locality_of(self.inner)
 
     def _run(
-        self, updates: Updates, state: Any, params: Params | None, extra: dict[str, Any]
+        self,
+        updates: Updates,
+        state: Any,
+        params: Params | None,
+        extra: dict[str, Any],
+        *,
+        zeros: bool = False,
     ) -> tuple[Array, Updates, Any]:
         """Return whether the condition holds, the updates of `update_when`, and the new state."""
         forwarded = extra if self.forward_extra_args else {}
@@ -63,7 +69,7 @@ class _Condition(Transform):
         inner_state = state.inner_state
         (flag,) = agreed(self.inner, (flag,), updates, inner_state, params, extra)
         updates, inner_state = update_when(
-            self, self.inner, flag, updates, inner_state, params, extra
+            self, self.inner, flag, updates, inner_state, params, extra, zeros=zeros
         )
         step = safe_increment(state.step)
         return flag, updates, state._replace(inner_state=inner_state, step=step)
@@ -164,5 +170,5 @@ class conditionally_mask(_Condition):
     ) -> tuple[Updates, ConditionallyMaskState]:
         """Run the inner update if the condition holds."""
         check_state(self, state, ConditionallyMaskState)
-        flag, updates, state = self._run(engine.merged_rows(updates), state, params, extra)
-        return zero_unless(flag, updates), state
+        _, updates, state = self._run(engine.merged_rows(updates), state, params, extra, zeros=True)
+        return updates, state

@@ -30,7 +30,7 @@ from gradxform.types import (
     StaticTree,
     Updates,
 )
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import check_changeable, told
 from gradxform.wrappers.parts import check_movable
 
 __all__ = [
@@ -173,6 +173,7 @@ class decoupled_weight_decay(Transform):
             )
         if not self.decay_first:
             check_movable(self, self.inner)
+            check_changeable(self, self.inner)
 
     @property
     def locality(self) -> str:

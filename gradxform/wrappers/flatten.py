@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from gradxform.base import call_update, tell_moved, transform
 from gradxform.errors import name_of
@@ -81,7 +82,8 @@ class flatten(StatelessWrapper):
         if any(map(is_abstract, leaves)):
             size = sum(math.prod(x.shape) for x in leaves)
             return jax.ShapeDtypeStruct((size,), dtype)
-        return jnp.concatenate([cast(jnp.asarray(x), dtype).reshape(-1) for x in leaves])
+        arrays = [cast(jnp.asarray(x), dtype) for x in leaves]
+        return jnp.concatenate([lax.reshape(x, (x.size,)) for x in arrays])
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the inner state after something else has moved the parameters."""
@@ -104,9 +106,11 @@ class flatten(StatelessWrapper):
             aligned = align_params(self, updates, treedef, params)
             where = list(range(len(gs))) if aligned.where is None else aligned.where
             dtype = promote(*map(dtype_of, gs)) if gs else jnp.float32
-            columns = [jnp.zeros(jnp.shape(p), dtype) for p in aligned.own]
-            for i, g in zip(where, gs, strict=True):
-                columns[i] = g
+            given = dict(zip(where, gs, strict=True))
+            columns = [
+                given[i] if i in given else jnp.zeros(jnp.shape(p), dtype)
+                for i, p in enumerate(aligned.own)
+            ]
             ps = self._vector(aligned.own)
         u, new_state = call_update(self.inner, self._vector(columns), state, ps, extra)
         frozen = sorted(set(range(len(columns))) - set(where))
@@ -128,12 +132,9 @@ class flatten(StatelessWrapper):
 
 def _divided(vector: Any, columns: list[Any]) -> list[Array]:
     """Return the pieces of a vector in the shapes of the columns."""
-    pieces, start = [], 0
-    for x in columns:
-        size = math.prod(jnp.shape(x))
-        pieces.append(vector[start : start + size].reshape(jnp.shape(x)))
-        start += size
-    return pieces
+    shapes = [jnp.shape(x) for x in columns]
+    pieces = lax.split(vector, [math.prod(shape) for shape in shapes]) if shapes else []
+    return [lax.reshape(x, shape) for x, shape in zip(pieces, shapes, strict=True)]
 
 
 def _with_old(old: OptState, new: OptState, columns: list[Any], frozen: list[int]) -> OptState:

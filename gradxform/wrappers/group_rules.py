@@ -1,7 +1,7 @@
 """Rules of `param_groups` from the literature: layer-wise decay of the rates, and muP."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gradxform.errors import did_you_mean, shown
@@ -85,6 +85,8 @@ def layerwise_decay(
     decay: float,
     layers: str = r"(?:layers?|blocks?)[_/](\d+)",
     embeddings: str | None = "embed",
+    *,
+    stacks: Sequence[str] | None = None,
 ) -> GroupRules:
     """Return rules for rates that decay from the head down to the embeddings.
 
@@ -95,6 +97,13 @@ def layerwise_decay(
     For fine-tuning with `param_groups(adamw(...), layerwise_decay(params, 0.75))`. Parameters
     stacked over the layers, as by `nn.scan`, have one rate for all of them.
 
+    The papers have one stack of layers. Numbers in several places, as in `encoder/layer_0` and
+    `decoder/layer_0`, are an error unless you say what they mean:
+
+        stacks=("^encoder", "^decoder")                 one after the other, L is the sum
+        layers=r"(?:encoder|decoder)/layer_([0-9]+)"    equal numbers are equally deep
+        layers=r"encoder/layer_([0-9]+)"                only these are layers
+
     Args:
       params: the parameters, or their shapes and dtypes.
       decay: in (0, 1].
@@ -102,10 +111,13 @@ def layerwise_decay(
         as `encoder/layers_3/kernel`.
       embeddings: a regular expression for the embeddings, searched in the paths outside of layers.
         Defaults to any path with `embed`. None: there are none.
+      stacks: regular expressions for stacks of layers, in order from the input, searched in the
+        paths of layers. Defaults to one stack. Keyword-only.
 
     Raises:
-      ValueError: if `decay` is out of range, or an expression is not one, lacks its group, or
-        matches no parameter.
+      ValueError: if `decay` is out of range; if an expression is not one, lacks its group, or
+        matches no parameter; if layers are numbered in several places of one stack, or a layer is
+        not in exactly one of `stacks`.
 
     Reference: Clark et al., ELECTRA, 2020, Appendix A; Bao et al., BEiT, 2022.
     """
@@ -119,17 +131,11 @@ def layerwise_decay(
         )
     shapes = _shapes(params)
     names = {path: "/".join(path) for path in shapes}
+    hits = {path: hit for path in names if (hit := in_layers.search(names[path])) is not None}
+    _require("layers", layers, hits, names)
     number_of: dict[Path, int] = {}
-    for path, name in names.items():
-        hit = in_layers.search(name)
-        if hit is not None:
-            if hit[1] is None or not hit[1].isdigit():
-                raise ValueError(
-                    f"layerwise_decay: the group of layers must match a number, in {path_str(path)}"
-                    f" it matches {hit[1]!r}."
-                )
-            number_of[path] = int(hit[1])
-    _require("layers", layers, number_of, names)
+    for stack in [hits] if stacks is None else _in_stacks(stacks, hits, names):
+        number_of |= _numbered(stack, 1 + max(number_of.values(), default=-1))
     below = set()
     if embeddings is not None:
         is_embedding = _compiled("embeddings", embeddings)
@@ -145,6 +151,50 @@ def layerwise_decay(
             power, kind = (count + 1, "embeddings") if path in below else (0, "other")
         table.append(Multiplied(name, shapes[path], kind, float(decay) ** power))
     return _rules(table)
+
+
+def _numbered(hits: Mapping[Path, re.Match[str]], first: int) -> dict[Path, int]:
+    """Return the numbers of the layers of one stack, whose layer 0 is number `first`."""
+    before: dict[str, Path] = {}
+    for path, hit in hits.items():
+        if hit[1] is None or not hit[1].isdigit():
+            raise ValueError(
+                f"layerwise_decay: the group of layers must match a number, in {path_str(path)} it "
+                f"matches {hit[1]!r}."
+            )
+        before.setdefault(hit.string[: hit.start()], path)
+    if len(before) > 1:
+        one, other = list(before.values())[:2]
+        raise ValueError(
+            f"layerwise_decay: {path_str(one)} and {path_str(other)} are numbered in different "
+            "places, so that their depths may differ. Name the stacks in order with stacks=, or "
+            "let layers match all of the path up to the number."
+        )
+    return {path: first + int(hit[1]) for path, hit in hits.items()}
+
+
+def _in_stacks(
+    stacks: Sequence[str], hits: Mapping[Path, re.Match[str]], names: dict[Path, str]
+) -> list[dict[Path, re.Match[str]]]:
+    """Return the layers of each stack."""
+    if isinstance(stacks, str) or not isinstance(stacks, Sequence) or not stacks:
+        raise TypeError(
+            "layerwise_decay: stacks must be a tuple of regular expressions in order, such as "
+            f"('encoder', 'decoder'), got {shown(stacks)}."
+        )
+    patterns = [_compiled("stacks", stack) for stack in stacks]
+    for path in hits:
+        mine = [x.pattern for x in patterns if x.search(names[path])]
+        if len(mine) != 1:
+            found = " and ".join(map(repr, mine)) or "none"
+            raise ValueError(
+                f"layerwise_decay: the layer of {path_str(path)} must be in one of stacks, it is "
+                f"in {found}."
+            )
+    found = [{p: hit for p, hit in hits.items() if x.search(names[p])} for x in patterns]
+    for stack, mine in zip(stacks, found, strict=True):
+        _require("stacks", stack, mine, {path: names[path] for path in hits})
+    return found
 
 
 def _compiled(argument: str, pattern: Any) -> re.Pattern[str]:

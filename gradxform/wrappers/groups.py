@@ -42,7 +42,7 @@ from gradxform.types import (
     PyTree,
     Updates,
 )
-from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.changed_steps import check_changeable, told
 from gradxform.wrappers.decay import decayed, scaled
 from gradxform.wrappers.param_group import is_one, param_group
 from gradxform.wrappers.parts import check_movable
@@ -158,9 +158,11 @@ class param_groups(Transform):
         common = [r for r in self.rules if r.inner is None and not r.freeze]
         if self.weight_decay is not None or not all(is_one(r.learning_rate) for r in common):
             check_movable(self, self.inner)
+            check_changeable(self, self.inner)
         for rule in self.rules:
             if rule.inner is not None and not is_one(rule.learning_rate):
                 check_movable(self, rule.inner)
+                check_changeable(self, rule.inner)
 
     @property
     def locality(self) -> str:

@@ -124,10 +124,10 @@ class apply_if_finite(Transform):
         notfinite_count = jnp.where(finite, 0, notfinite_count)
         accept = finite | too_many
         updates, inner_state = update_when(
-            self, self.inner, accept, updates, state.inner_state, params, extra
+            self, self.inner, accept, updates, state.inner_state, params, extra, zeros=True
         )
         total = jnp.where(finite, state.total_notfinite, safe_increment(state.total_notfinite))
-        return zero_unless(accept, updates), state._replace(
+        return updates, state._replace(
             notfinite_count=notfinite_count.astype(jnp.int32),
             last_finite=finite,
             total_notfinite=total,

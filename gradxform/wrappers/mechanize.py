@@ -27,6 +27,7 @@ from gradxform.types import (
     Updates,
 )
 from gradxform.wrappers.agree import refuse_exchange
+from gradxform.wrappers.changed_steps import check_changeable
 from gradxform.wrappers.parts import check_movable, keeps_copies, refuse_complex
 
 __all__ = [
@@ -105,6 +106,7 @@ class mechanize(Transform):
         check_transform(self, self.base_optimizer, "base_optimizer")
         require_at_least(self, 1, "num_betas")
         check_movable(self, self.base_optimizer)
+        check_changeable(self, self.base_optimizer)
         refuse_exchange(self, self.base_optimizer)
 
     def init(self, params: Params) -> MechanicState:

@@ -94,6 +94,7 @@ class snapshot(Transform):
 
     locality = "tree"
     handles_rows = True
+    keeps_updates = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "measure", as_function(self.measure))
@@ -137,6 +138,7 @@ class monitor(Transform):
 
     locality = "tree"
     handles_rows = True
+    keeps_updates = True
 
     def __init__(self, measures: Any):
         pairs = measures.items() if isinstance(measures, Mapping) else measures

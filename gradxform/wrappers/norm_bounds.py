@@ -43,7 +43,8 @@ class variable_clipping(StatelessWrapper):
         u <- p' max_norm / max(||p'||, max_norm) - p
 
     For a kernel of shape (inputs, outputs), dimension 0 bounds the weights into each output. Norms
-    hold after a step; parameters that are too large at the start are clipped by the first one.
+    hold after a step; parameters that are too large at the start are clipped by the first one. What
+    changes the updates afterwards, such as a later part of a chain, is refused.
 
     Of a row-sparse gradient only the touched rows are clipped. If dimension 0 is listed, the norm
     needs the whole array: all of it is clipped, and the update is dense. With `per_slice` the
@@ -70,6 +71,8 @@ class variable_clipping(StatelessWrapper):
     dims_by_path: Any
     max_norm: Bound
     per_slice: bool = field(default=False, kw_only=True)
+
+    sets_params = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

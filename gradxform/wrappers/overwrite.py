@@ -57,10 +57,11 @@ class overwriting_average(Averager):
         p <- a                              where `every` divides n + 1
 
     `eval_params(state, params)` returns a, which is what Keras puts in the place of the parameters
-    after a training. Must be the last part of a chain, because its updates must be applied
-    unchanged. An inner optimizer that keeps copies of the parameters is told that they are
-    overwritten. Every entry is averaged and overwritten, also in rows without a gradient, so that
-    with `every` row-sparse updates are an error; a parameter whose gradient is None is left out.
+    after a training. Its updates must be applied unchanged: with `every`, a later part of a chain
+    that changes them is refused. An inner optimizer that keeps copies of the parameters is told
+    that they are overwritten. Every entry is averaged and overwritten, also in rows without a
+    gradient, so that with `every` row-sparse updates are an error; a parameter whose gradient is
+    None is left out.
 
     Args:
       inner: the optimizer.
@@ -84,6 +85,11 @@ class overwriting_average(Averager):
     from_first_step: bool = field(default=True, kw_only=True)
 
     state_kind = OverwritingAverageState
+
+    @property
+    def sets_params(self) -> bool:
+        """Whether it overwrites."""
+        return self.every is not None
 
     def init(self, params: Params) -> OverwritingAverageState:
         """Return the inner state and a copy of the parameters."""

@@ -31,9 +31,10 @@ class project(StatelessWrapper):
         u <- projection(p + u) - p      on the leaves that `mask` selects, as one tree
 
     With `scale(-lr)` inside, this is projected gradient descent. The projection sees float32 or
-    wider. Must be the last part of a chain, because it must see the update that is applied. An
-    inner transform that keeps copies of the parameters is told where they are. A parameter without
-    a gradient does not move, and is not seen. Row-sparse gradients are refused.
+    wider. What changes the updates of a project, such as a later part of a chain, is refused,
+    because the parameters would leave the set. An inner transform that keeps copies of the
+    parameters is told where they are. A parameter without a gradient does not move, and is not
+    seen. Row-sparse gradients are refused.
 
     Args:
       inner: the optimizer.
@@ -60,6 +61,7 @@ class project(StatelessWrapper):
     arguments: StaticTree = field(default=None, kw_only=True)
     each: bool = field(default=False, kw_only=True)
 
+    sets_params = True
     handles_rows = False
     why_no_rows = "projects whole arrays"
 

@@ -50,6 +50,7 @@ from gradxform.types import (
     Slot,
     Updates,
 )
+from gradxform.wrappers.changed_steps import check_changeable
 from gradxform.wrappers.parts import check_movable, keeps_copies
 
 __all__ = [
@@ -193,6 +194,7 @@ class schedule_free(Transform):
     def __post_init__(self) -> None:
         check_transform(self, self.base_optimizer, "base_optimizer")
         check_movable(self, self.base_optimizer)
+        check_changeable(self, self.base_optimizer)
 
     @property
     def locality(self) -> str:

@@ -12,7 +12,6 @@ from gradxform.states import check_state
 from gradxform.transforms.spikes import Sample, next_spread
 from gradxform.types import Array, Bound, Decay, NonNegativeInt, OptState, Params, Updates
 from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.guard import zero_unless
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -113,10 +112,10 @@ class skip_loss_spikes(Transform):
         usual, run = self._usual(loss, state)
         (run,) = agreed(self.inner, (run,), updates, state.inner_state, params, extra)
         updates, inner_state = update_when(
-            self, self.inner, run, updates, state.inner_state, params, extra
+            self, self.inner, run, updates, state.inner_state, params, extra, zeros=True
         )
         skipped = safe_increment(state.consecutive_skips), safe_increment(state.total_skipped)
-        return zero_unless(run, updates), state._replace(
+        return updates, state._replace(
             **self._statistics(loss, usual, run, state),
             consecutive_skips=jnp.where(run, 0, skipped[0]),
             total_skipped=jnp.where(run, state.total_skipped, skipped[1]),

@@ -26,13 +26,17 @@ def update_when(
     extra: dict[str, Any],
     *,
     differentiable: bool = False,
+    zeros: bool = False,
 ) -> tuple[Updates, OptState]:
     """Return the result of `tx.update` if `due`, else `updates` and `state` unchanged.
 
-    Uses a loop of at most one turn instead of `lax.cond`: a loop updates what it carries in place,
-    so that the state of a donated step is never copied. It cannot be differentiated in reverse
-    mode; with `differentiable` there is a `lax.cond` instead. (A selection between both results
-    would make NaN of the derivative where that of the result which is not selected is infinite.)
+    Uses a loop of at most one turn instead of `lax.cond`: a loop updates what it carries in place.
+    It cannot be differentiated in reverse mode; with `differentiable` there is a `lax.cond`
+    instead. (A selection between both results would make NaN of the derivative where that of the
+    result which is not selected is infinite.)
+
+    With `zeros` the updates are zeros if the step is not due. That is a `lax.cond`, too: the given
+    updates do not become the result, so that a loop would have to copy them first.
 
     The result has the dtypes of `updates` and `state`, whatever dtypes `tx` returns, so that they
     do not depend on `due`.
@@ -40,11 +44,18 @@ def update_when(
     If a leaf of the updates is row-sparse and the update is not due, the result is zeros in the
     form that `tx` returns.
     """
+    # Neither form needs less memory everywhere. Temporary memory of a donated, compiled step of
+    # `MultiSteps` on the CPU, in sizes of the parameters, loop and branch: adam 0.67 and 0.00,
+    # adamw 0.00 and 0.00, lion 1.00 and 2.00, lamb 0.33 and 1.00, muon 6.2 and 7.2. Of these the
+    # loop stays within 1.1 for all that do not need more by themselves, the branch does not.
+    # Under `vmap` the branch needs less. With `zeros` the branch does not need more for any of
+    # these, and it accesses 2 sizes less (adam: 12 and 14).
     sparse = has_rows(updates)
 
     def turn(carry: tuple[Array, Updates, OptState]) -> tuple[Array, Updates, OptState]:
         flag, old, old_state = carry
-        new, new_state = call_update(tx, updates if sparse else old, old_state, params, extra)
+        given = updates if sparse or zeros else old
+        new, new_state = call_update(tx, given, old_state, params, extra)
         new = new if sparse else like_before(part, tx, new, old)
         new_state = like_before(part, tx, new_state, old_state)
         return varying_like((jnp.zeros_like(flag), new, new_state), carry)
@@ -54,9 +65,10 @@ def update_when(
             first = _zero_updates(tx, updates, state, params, extra)
         else:
             first = jax.tree.map(strong, updates)
+            first = jax.tree.map(jnp.zeros_like, first) if zeros else first
         carry = (due, first, jax.tree.map(strong, state))
         carry = settled(turn, carry, (updates, params, extra))
-        if differentiable:
+        if differentiable or zeros:
             return lax.cond(due, turn, lambda carry: carry, carry)[1:]
         return lax.while_loop(lambda carry: carry[0], turn, carry)[1:]
 

@@ -1,6 +1,5 @@
 """Norms of gradients, updates and parameters, kept in the state."""
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -20,12 +19,7 @@ __all__ = [
 ]
 
 NORMS = ("gradient", "update", "parameter")
-# From the path of a leaf to the name under which its norm is kept.
-NAMES: Mapping[str, Callable[[Path], str]] = {
-    "tree": lambda path: "",
-    "group": lambda path: path[0] if path else "",
-    "leaf": lambda path: "/".join(path),
-}
+PER = ("tree", "group", "leaf")
 
 
 class WithMetricsState(NamedTuple):
@@ -76,7 +70,8 @@ class with_metrics(Transform):
     Args:
       inner: the transform to measure.
       per: what has a norm of its own: "tree", all parameters together; "group", those under one
-        first key of the parameters; or "leaf".
+        key of the first level with several keys, as `params/encoder` where all are under `params`;
+        or "leaf".
       norms: which norms, of "gradient", "update" and "parameter".
 
     Raises:
@@ -95,7 +90,7 @@ class with_metrics(Transform):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        require_one_of(self, "per", NAMES)
+        require_one_of(self, "per", PER)
         valid = isinstance(self.norms, tuple) and set(self.norms) <= set(NORMS)
         if not valid or len(set(self.norms)) != len(self.norms) or not self.norms:
             listed = ", ".join(map(repr, NORMS))
@@ -106,10 +101,11 @@ class with_metrics(Transform):
 
     def init(self, params: Params) -> WithMetricsState:
         """Return norms of 0 and the inner state."""
-        paths = [path for path, p in with_paths(params) if not is_hole(p)]
+        every = [path for path, _ in with_paths(params)]
+        ends = {"tree": 0, "group": _first_difference(every) + 1, "leaf": None}
         names: dict[str, Path] = {}
-        for path in paths:
-            name = NAMES[self.per](path)
+        for path in [path for path, p in with_paths(params) if not is_hole(p)]:
+            name = "/".join(path[: ends[self.per]])
             if self.per == "leaf" and name in names:
                 raise ValueError(
                     f"{name_of(self)}: the parameters {path_str(names[name])} and "
@@ -148,8 +144,10 @@ class with_metrics(Transform):
         """Return the norms of leaves in the form and the dtypes of the old ones."""
         sums = dict.fromkeys(_by_name(old), jnp.zeros((), jnp.float32))
         for path, square in _squares(leaves).items():
-            name = NAMES[self.per](path)
-            if name not in sums:
+            # That of a group is the only one with which the path begins.
+            starts = ("/".join(path[:k]) for k in range(len(path) + 1))
+            name = next(filter(sums.__contains__, starts), None)
+            if name is None:
                 raise ValueError(
                     f"{name_of(self)}: {path_str(path)} was not a parameter at init. Was this "
                     "state made for other parameters?"
@@ -158,6 +156,12 @@ class with_metrics(Transform):
         if not isinstance(old, dict):
             return cast(jnp.sqrt(sums[""]), old.dtype)
         return {name: cast(jnp.sqrt(x), old[name].dtype) for name, x in sums.items()}
+
+
+def _first_difference(paths: list[Path]) -> int:
+    """Return how many keys at the beginning of all paths are the same."""
+    levels = zip(*paths, strict=False)  # as many as the shortest path has
+    return next((k for k, keys in enumerate(levels) if len(set(keys)) > 1), 0)
 
 
 def _by_path(tree: PyTree) -> dict[Path, Any]:

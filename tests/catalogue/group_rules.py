@@ -12,6 +12,8 @@ def _model(width, layers=2):
     return {k: jax.ShapeDtypeStruct(shape, jnp.float32) for k, shape in shapes.items()}
 
 
+TOWERS = {k: {f"layer_{i}": jnp.ones(2) for i in range(2)} for k in ("encoder", "decoder")}
+
 REFUSED = [
     (lambda: gx.mup(_model(4), _model(8), "lion"), ValueError, ("mup: optimizer", "'lion'")),
     (
@@ -74,6 +76,39 @@ REFUSED = [
         lambda: gx.layerwise_decay(_model(4), 0.5, embeddings="tokens"),
         ValueError,
         ("layerwise_decay: embeddings, 'tokens', matches none",),
+    ),
+    (
+        lambda: gx.layerwise_decay(TOWERS, 0.5),
+        ValueError,
+        (
+            "layerwise_decay: ['decoder']['layer_0'] and ['encoder']['layer_0'] are numbered in",
+            "stacks=",
+        ),
+    ),
+    (
+        lambda: gx.layerwise_decay(TOWERS, 0.5, stacks=["encoder"]),
+        ValueError,
+        ("layerwise_decay: the layer of ['decoder']['layer_0'] must be in one", "in none."),
+    ),
+    (
+        lambda: gx.layerwise_decay(TOWERS, 0.5, stacks=("coder", "decoder")),
+        ValueError,
+        ("layerwise_decay: the layer of ['decoder']['layer_0']", "in 'coder' and 'decoder'."),
+    ),
+    (
+        lambda: gx.layerwise_decay(TOWERS, 0.5, stacks=("coder", "tower")),
+        ValueError,
+        ("layerwise_decay: stacks, 'tower', matches none of the parameters 'decoder/layer_0'",),
+    ),
+    (
+        lambda: gx.layerwise_decay(TOWERS, 0.5, stacks=("coder",)),
+        ValueError,
+        ("are numbered in different places",),
+    ),
+    (
+        lambda: gx.layerwise_decay(TOWERS, 0.5, stacks="encoder"),
+        TypeError,
+        ("layerwise_decay: stacks must be a tuple of regular expressions", "got 'encoder'"),
     ),
     (
         lambda: gx.selective_transform(gx.sgd(0.1), freeze_mask=3),

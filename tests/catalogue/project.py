@@ -30,6 +30,7 @@ WRAPPERS: dict[str, Case] = {
 }
 
 TREE = {"w": jnp.ones(3)}
+POSITIVE = gx.project(gx.sgd(0.1), projections.projection_non_negative)
 
 
 REFUSED = [
@@ -65,6 +66,51 @@ REFUSED = [
         lambda: gx.project(gx.ftrl(0.1), projections.projection_non_negative),
         ValueError,
         ("project: it moves the parameters, and step_by_ftrl",),
+    ),
+    (
+        lambda: gx.chain(gx.chain(POSITIVE, gx.snapshot("n", gx.global_norm)), gx.sgd(0.1)),
+        ValueError,
+        ("chain: scale_by_learning_rate changes the updates of project before it", "or inside."),
+    ),
+    (
+        lambda: gx.named_chain(("a", gx.masked(POSITIVE, True)), ("b", gx.masked(DESCENT, True))),
+        ValueError,
+        ("named_chain: scale changes the updates of project before it",),
+    ),
+    (
+        lambda: gx.chain(gx.keep_params_nonnegative(), gx.add_decayed_weights(0.1)),
+        ValueError,
+        ("chain: add_decayed_weights changes the updates of keep_params_nonnegative before it",),
+    ),
+    (
+        lambda: gx.sum_of(gx.sgd(0.1), POSITIVE),
+        ValueError,
+        ("sum_of: it changes the updates of project in it", "put sum_of inside project."),
+    ),
+    (
+        lambda: gx.cautious(gx.variable_clipping(gx.sgd(0.1), {"w": 0}, 1.0)),
+        ValueError,
+        ("cautious: it changes the updates of variable_clipping in it",),
+    ),
+    (
+        lambda: gx.decoupled_weight_decay(POSITIVE, 0.1),
+        ValueError,
+        ("decoupled_weight_decay: it changes the updates of project in it",),
+    ),
+    (
+        lambda: gx.param_groups(POSITIVE, (gx.param_group("w", 0.5),)),
+        ValueError,
+        ("param_groups: it changes the updates of project in it",),
+    ),
+    (
+        lambda: gx.schedule_free(POSITIVE, 0.1),
+        ValueError,
+        ("schedule_free: it changes the updates of project in it",),
+    ),
+    (
+        lambda: gx.mechanize(gx.overwriting_average(gx.sgd(0.1), every=2)),
+        ValueError,
+        ("mechanize: it changes the updates of overwriting_average in it",),
     ),
     (
         lambda: projections.projection_l1_ball(TREE, -1.0),

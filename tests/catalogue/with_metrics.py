@@ -32,6 +32,10 @@ def rate(tx, params=W, **more):
     return gx.current_learning_rate(tx, tx.init(params), **more)
 
 
+SAME_NAME = gx.param_groups(
+    gx.sgd(0.1), [gx.param_group(k, x, label="x") for k, x in (("w", 0.5), ("v", 0.25))]
+)
+
 REFUSED = [
     (lambda: gx.with_metrics(gx.adam), TypeError, ("with_metrics: inner", "call it")),
     (
@@ -81,6 +85,16 @@ REFUSED = [
         lambda: rate(TWO_RATES, TWO),
         ValueError,
         ("current_learning_rate: partition has different learning rates for 'a', 'b'.", "label="),
+    ),
+    (
+        lambda: gx.current_learning_rates(gx.trace(0.9), gx.trace(0.9).init(TWO)),
+        ValueError,
+        ("current_learning_rate: trace has no learning rate",),
+    ),
+    (
+        lambda: gx.current_learning_rates(SAME_NAME, SAME_NAME.init(TWO)),
+        ValueError,
+        ("current_learning_rates: param_groups has two groups that are called 'x', with diff",),
     ),
     (
         lambda: rate(TWO_RATES, TWO, label="c"),
