@@ -263,6 +263,17 @@ def test_names_and_configs():
     assert repr(opt).startswith("Optimizer(chain(") and "name='Adam'" in repr(opt)
 
 
+def test_the_name_of_a_door_is_that_of_the_holder_and_of_its_variables():
+    tf1 = gx.compat.tf1
+    params = {"w": jnp.ones(2)}
+    named = gx.Optimizer(tf1.Momentum(0.1, 0.9, name="Mine"), params, names="tf1")
+    assert named.get_name() == "Mine" and "w/Mine" in named.variables()
+    again = gx.Optimizer(tf1.Momentum(0.1, 0.9), params, names="tf1", name="Other")
+    assert again.get_name() == "Other" and list(again.variables()) == ["w/Other"]
+    again.set_weights([2 * np.ones(2, np.float32)])
+    assert again.get_slot("w", "momentum").tolist() == [2, 2]
+
+
 def test_a_holder_can_be_copied():
     opt, p = trained()
     for other in (copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):

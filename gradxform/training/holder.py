@@ -11,6 +11,7 @@ import numpy as np
 from gradxform._compat import is_tracing
 from gradxform.base import check_transform
 from gradxform.called import has_called
+from gradxform.compat.tf1_checkpoints import first_name
 from gradxform.config import to_config
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, with_paths
@@ -32,6 +33,7 @@ from gradxform.training.step import (
 from gradxform.training.var_list import as_static, index_of
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import put_live
+from gradxform.wrappers.variable_names import variable_names
 
 
 @final
@@ -58,7 +60,8 @@ class Optimizer:
       names: what slots are called and in which order weights come: "gradxform" for the names of
         the states' fields; "tf1", "keras" or "keras3" for those of the original, where `tx` is an
         optimizer of `gradxform.compat`. See `get_slots`.
-      name: what `get_name` returns. Defaults to the name of the transform.
+      name: what `get_name` returns, and with `names="tf1"` the name of the slots' variables.
+        Defaults to what a factory was given, or else to the name of the transform.
 
     Raises:
       TypeError: if `tx` is not a transform, or `name` not a string.
@@ -294,7 +297,7 @@ class Optimizer:
 
     def get_name(self) -> str:
         """Return the name."""
-        return self._name or name_of(self._tx)
+        return self._name or first_name(self._tx) or name_of(self._tx)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as plain data, with the transform as `to_config` writes it."""
@@ -346,8 +349,12 @@ class Optimizer:
         return [as_numpy(x) for _, x in self._weights()]
 
     def _weights(self) -> list[tuple[str, Any]]:
-        of = self._tx, self._state, self._first_params, self._iterations
+        of = self._named(), self._state, self._first_params, self._iterations
         return names_of(self._names).weights(*of)
+
+    def _named(self) -> Any:
+        """Return the transform with the name of the holder, which is that of its variables."""
+        return variable_names(self._tx, self._name) if self._name else self._tx
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Continue with the weights of an optimizer of this kind, in the order of `get_weights`.
@@ -365,7 +372,7 @@ class Optimizer:
                 "Optimizer: set_weights needs the parameters; pass them as Optimizer(tx, params)."
             )
         names = names_of(self._names)
-        of = self._tx, self._state, self._first_params
+        of = self._named(), self._state, self._first_params
         state, iterations = names.with_weights(*of, list(weights))
         self._state = state
         self._iterations = self._iterations if iterations is None else iterations
