@@ -232,6 +232,16 @@ def test_the_ratio_of_two_learning_rates_is_read_off_both(ratio):
     assert keras.deserialize(config) == tx and config["config"]["adam_lr_ratio"] == ratio
 
 
+@pytest.mark.parametrize("patterns", [["^head", "norm"], ["(?i)embedding"]])
+@pytest.mark.parametrize("embeddings", [True, False])
+def test_the_layers_that_muon_leaves_out_are_read_off(patterns, embeddings):
+    tx = keras3.Muon(0.1, exclude_layers=patterns, exclude_embeddings=embeddings)
+    config = keras.serialize(tx)
+    assert keras.deserialize(config) == tx
+    if "head" in patterns[0]:
+        assert config["config"]["exclude_layers"] == patterns
+
+
 def test_other_patterns_of_muon_leave_layers_to_adam():
     tx = keras3.Muon(0.1, exclude_layers=["^head"], exclude_embeddings=False)
     tree = {"head": jnp.ones((2, 3)), "embedding": jnp.ones((2, 3))}
