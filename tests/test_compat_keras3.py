@@ -249,6 +249,21 @@ def test_other_patterns_of_muon_leave_layers_to_adam():
     assert labels == {"head": "adam", "embedding": "muon"}
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"weight_decay": 0.1}])
+def test_a_rate_that_is_a_function_without_arguments_is_called_at_each_step(options):
+    now = [0.0]
+    tx = keras3.SGD(lambda: now[0], **options)
+    params, state = {"w": jnp.ones(2)}, tx.init({"w": jnp.ones(2)})
+    for now[0] in (0.5, 0.25):
+        for _ in range(options.get("gradient_accumulation_steps", 1)):
+            old = params
+            params, state = gx.apply_gradients(tx, {"w": jnp.ones(2)}, state, params)
+        step = now[0] + now[0] * options.get("weight_decay", 0.0) * old["w"]
+        np.testing.assert_allclose(params["w"], old["w"] - step, rtol=1e-6)
+    with pytest.raises(TypeError, match="inject_hyperparams"):
+        jax.jit(tx.update)(params, state, params)
+
+
 REFUSED = [
     (lambda: keras3.SGD(clipnorm=1.0, clipvalue=2.0), "only one of clipnorm, global_clipnorm, cli"),
     (lambda: keras3.SGD(clipnrm=1.0), "SGD: unknown argument 'clipnrm', only learning_rate,"),

@@ -287,7 +287,8 @@ class Optimizer:
         """The numbers of the transform by name, to read and to set: `opt.hyperparams["b1"]`.
 
         They are those that `inject_hyperparams` keeps in the state, and the fields of all other
-        parts. Those of which several have the same name have the part's name in front.
+        parts. Those of which several have the same name have the part's name in front; while they
+        are equal, the name alone means all of them: the learning rate of a step and of a decay.
         """
         return Hyperparams(self)
 
@@ -373,8 +374,7 @@ class Optimizer:
             )
         names = names_of(self._names)
         of = self._named(), self._state, self._first_params
-        state, iterations = names.with_weights(*of, list(weights))
-        self._state = state
+        self.state, iterations = names.with_weights(*of, list(weights))
         self._iterations = self._iterations if iterations is None else iterations
 
 
