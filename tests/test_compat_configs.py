@@ -428,6 +428,18 @@ def test_functions_of_pairs_run_in_the_order_of_keras():
     )
 
 
+@pytest.mark.numeric
+def test_gradients_that_were_aggregated_are_not_aggregated_again():
+    params = {"a": jnp.ones(2)}
+    tx = keras.SGD(1.0, gradient_aggregator=one_more, gradient_transformers=[half_of_kernels])
+    opt = gx.Optimizer(tx, params)
+    for asked, expected in ((True, -1.0), (False, 0.0)):
+        p = opt.apply_gradients(params, params, experimental_aggregate_gradients=asked)
+        np.testing.assert_allclose(p["a"], expected)
+    with pytest.raises(TypeError, match="experimental_aggregate_gradients must be True or False"):
+        tx.update(params, tx.init(params), params, experimental_aggregate_gradients=0)
+
+
 BAD_PAIRS = [
     (lambda pairs: None, TypeError, "must return a list of pairs (gradient, path), got None."),
     (lambda pairs: pairs[1:], ValueError, "must return the paths that it was given, a, b, got b."),

@@ -207,8 +207,8 @@ class Optimizer:
           params: the parameters.
           step: the number of earlier steps; see there.
           grads_and_vars: pairs `(gradient, path)` in place of `grads`. Keyword-only.
-          experimental_aggregate_gradients: of Keras: whether a part that aggregates gradients may.
-            False reaches the transform as an extra argument of this name.
+          experimental_aggregate_gradients: of Keras: whether a `gradient_aggregator` shall run.
+            False reaches the transform as an extra argument of this name, outside of `jax.jit`.
           name: of TensorFlow; checked, and without effect.
           **extra: other extra arguments of the update.
         """
@@ -226,7 +226,8 @@ class Optimizer:
             grads, grads_and_vars = from_pairs("apply_gradients", grads_and_vars, params), None
         self._begin(params)
         tx, live = self._program()
-        if grads_and_vars is not None or not all(map(_is_array, jax.tree.leaves(extra))):
+        is_static = not experimental_aggregate_gradients or grads_and_vars is not None
+        if is_static or not all(map(_is_array, jax.tree.leaves(extra))):
             tx = put_live(tx, live) if live else tx  # only arrays can enter a program
             new = applied(
                 "apply_gradients", tx, grads, self._state, params, step, grads_and_vars, extra
