@@ -389,6 +389,13 @@ def test_the_names_that_a_door_was_given_count(name):
         assert gx.from_config(gx.to_config(tx)) == tx
 
 
+def test_a_name_around_several_is_that_of_all():
+    groups = {"a": tf1.Adam(0.1, name="A"), "b": tf1.Adam(0.2)}
+    tx = gx.partition(groups, {"w": "a", "b": "b"})
+    arrays = tf1.to_checkpoint(tx, tx.init(PARAMS), PARAMS, name="C")
+    assert {"w/C", "w/C_1", "b/C", "b/C_1"} < set(arrays)
+
+
 def test_names_that_a_checkpoint_has_anyway_add_no_part():
     assert tf1.Adam(0.1, name="Adam") == tf1.Adam(0.1) == tf1.Adam(0.1, name=None)
     assert tf_contrib.AdamW(0.1, name="AdamW") == tf_contrib.AdamW(0.1)

@@ -48,6 +48,7 @@ _NAMES = {
     "step_by_shampoo": "Shampoo",
     "trace": "Momentum",
 }
+_NOTHING: Mapping[str, str] = {}
 
 
 def to_checkpoint(
@@ -197,25 +198,34 @@ def first_name(tx: Any) -> str | None:
     return next((part.slot_name for part in parts if part.slot_name), None)
 
 
-def given_names(caller: str, tx: Any) -> dict[str, str]:
+def given_names(caller: str, tx: Any, known: Mapping[str, str] = _NOTHING) -> dict[str, str]:
     """Return the names that an optimizer was given, those of outer parts before those of inner.
 
+    `known` are those of parts around it. A part with slots that was not given a name has its usual
+    one beside parts that were given theirs.
+
     Raises:
-      ValueError: if parts beside each other were given different ones.
+      ValueError: if parts beside each other have different ones.
     """
-    tx = unwrapped(tx)
-    names: dict[str, str] = {}
-    for part in inner_parts(tx):
-        for field, name in given_names(caller, part).items():
-            if names.setdefault(field, name) != name:
-                raise ValueError(
-                    f"{caller}: parts of {name_of(tx)} have different names of variables, "
-                    f"{names[field]!r} and {name!r}; give the optimizers of all parameters one "
-                    f"{field}, or put variable_names around them."
-                )
+    tx, names = unwrapped(tx), dict(known)
     if isinstance(tx, variable_names):
         own = {"name": tx.slot_name, "accum_name": tx.accum_name, "linear_name": tx.linear_name}
-        names |= {k: name for k, name in own.items() if name is not None}
+        names = {k: name for k, name in own.items() if name is not None} | names
+    parts = inner_parts(tx)
+    found = [given_names(caller, part, names) for part in parts]
+    for field in ("name", "accum_name", "linear_name"):
+        if field in names or not any(field in x for x in found):
+            continue
+        usual = [usual_name(part) if field == "name" else None for part in parts]
+        all_names = [x.get(field, name) for x, name in zip(found, usual, strict=True)]
+        different = list(dict.fromkeys(name for name in all_names if name is not None))
+        if len(different) > 1:
+            raise ValueError(
+                f"{caller}: parts of {name_of(tx)} have different names of variables, "
+                f"{different[0]!r} and {different[1]!r}; give the optimizers of all parameters one "
+                f"{field}, or put variable_names around them."
+            )
+        names[field] = different[0]
     return names
 
 

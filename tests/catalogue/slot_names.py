@@ -231,6 +231,11 @@ REFUSED = [
         ("to_checkpoint: parts of chain have different names of variables, 'A' and 'B'",),
     ),
     (
+        lambda: _checkpoint(gx.chain(tf1.RMSProp(0.1), tf1.Adam(name="A"))),
+        ValueError,
+        ("parts of chain have different names of variables, 'RMSProp' and 'A'", "variable_names"),
+    ),
+    (
         lambda: tf1.from_checkpoint(tf1.Adam(0.1), PARAMS, [np.ones(2)]),
         TypeError,
         ("from_checkpoint: arrays must be a dict by the names of variables",),
