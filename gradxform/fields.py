@@ -88,6 +88,12 @@ def made_value(cls: Any, name: str | None) -> Any:
     open_class.__post_init__ = __post_init__
     variadic = getattr(cls, "variadic", None)
     made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    for key in ("name", "version"):
+        if key in {f.name for f in dataclasses.fields(made)}:
+            raise TypeError(
+                f"{cls.__name__}: a field must not be called {key!r}, which is a key of its own in "
+                "configs; choose another word."
+            )
     if variadic is not None:
         made.__init__ = _variadic_init(made, variadic)
     made.__signature__ = ClassSignature()

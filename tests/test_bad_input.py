@@ -470,6 +470,11 @@ WRITTEN = [
     bad(
         lambda: gx.transform(not_a_transform), TypeError, "not_a_transform: a transform subclasses"
     ),
+    bad(
+        lambda: gx.value(type("named", (gx.Mask,), {"__annotations__": {"name": str}})),
+        TypeError,
+        "named: a field must not be called 'name', which is a key of its own in configs",
+    ),
     bad(lambda: gx.value(int), TypeError, "value: the class int is not a subclass of Transform, S"),
     bad(
         lambda: gx.transform(type("mine", (gx.ArrayRule,), {}), name="mine"),

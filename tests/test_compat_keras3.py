@@ -232,11 +232,36 @@ def test_the_ratio_of_two_learning_rates_is_read_off_both(ratio):
     assert keras.deserialize(config) == tx and config["config"]["adam_lr_ratio"] == ratio
 
 
+@pytest.mark.parametrize("patterns", [["^head", "norm"], ["(?i)embedding"]])
+@pytest.mark.parametrize("embeddings", [True, False])
+def test_the_layers_that_muon_leaves_out_are_read_off(patterns, embeddings):
+    tx = keras3.Muon(0.1, exclude_layers=patterns, exclude_embeddings=embeddings)
+    config = keras.serialize(tx)
+    assert keras.deserialize(config) == tx
+    if "head" in patterns[0]:
+        assert config["config"]["exclude_layers"] == patterns
+
+
 def test_other_patterns_of_muon_leave_layers_to_adam():
     tx = keras3.Muon(0.1, exclude_layers=["^head"], exclude_embeddings=False)
     tree = {"head": jnp.ones((2, 3)), "embedding": jnp.ones((2, 3))}
     labels = tx.transforms[0].param_labels(tree)
     assert labels == {"head": "adam", "embedding": "muon"}
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_accumulation_steps": 2}, {"weight_decay": 0.1}])
+def test_a_rate_that_is_a_function_without_arguments_is_called_at_each_step(options):
+    now = [0.0]
+    tx = keras3.SGD(lambda: now[0], **options)
+    params, state = {"w": jnp.ones(2)}, tx.init({"w": jnp.ones(2)})
+    for now[0] in (0.5, 0.25):
+        for _ in range(options.get("gradient_accumulation_steps", 1)):
+            old = params
+            params, state = gx.apply_gradients(tx, {"w": jnp.ones(2)}, state, params)
+        step = now[0] + now[0] * options.get("weight_decay", 0.0) * old["w"]
+        np.testing.assert_allclose(params["w"], old["w"] - step, rtol=1e-6)
+    with pytest.raises(TypeError, match="inject_hyperparams"):
+        jax.jit(tx.update)(params, state, params)
 
 
 REFUSED = [

@@ -212,7 +212,16 @@ REFUSED = [
     refused(TypeError, "groups['^b'].tags: must be a list of names", groups={"^b": {"tags": "a"}}),
     refused(ValueError, "groups: a pattern must be a string", groups={3: {}}),
     refused(TypeError, "groups['^b']: must be a dict of options", groups={"^b": 3}),
-    refused(ValueError, "max_delta must be at least 0", gradient_clip=-1.0),
+    refused(ValueError, "config: gradient_clip: clip: max_delta must be", gradient_clip=-1.0),
+    refused(ValueError, "config: gradient_noise: add_truncated_noise: ", gradient_noise=-1.0),
+    refused(TypeError, "config: gradient_clip_norm: ", gradient_clip_norm="1"),
+    refused(
+        ValueError,
+        "config: dynamic_learning_rate: cyclic_exponential_decay: interval must be at least 1",
+        dynamic_learning_rate={"interval": 0, "decay": 0.5},
+    ),
+    refused(TypeError, "config: dynamic_learning_rate must be a dict", dynamic_learning_rate=3),
+    refused(ValueError, "config: optimizer 'momentum': trace: decay must be", momentum=1.5),
 ]
 
 

@@ -105,6 +105,36 @@ def test_names_of_hyperparams():
     np.testing.assert_allclose(p["enc"]["b"], params()["enc"]["b"] - 0.1, rtol=1e-6)
 
 
+RATES = {
+    "with decay": gx.compat.keras3.AdamW(0.1, weight_decay=0.5),
+    "Ftrl": gx.compat.tf1.Ftrl(0.1),
+    "LARS": gx.compat.tf_contrib.LARS(0.1, weight_decay=0.3),
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_one_name_sets_all_learning_rates_while_they_are_equal(name):
+    loss, traces = counting()
+    opt = gx.Optimizer(RATES[name], params())
+    opt.minimize(loss, params(), X)
+    opt.hyperparams["learning_rate"] = 0.01
+    assert opt.hyperparams["learning_rate"] == 0.01 and "learning_rate" in opt.hyperparams
+    p, _ = opt.minimize(loss, params(), X)
+    assert len(traces) == 1  # compiled once, whichever part has the rate
+    other = gx.Optimizer(RATES[name], params())
+    other.minimize(loss, params(), X)
+    for k in other.hyperparams:
+        if k.endswith("learning_rate"):
+            other.hyperparams[k] = 0.01
+    q, _ = other.minimize(loss, params(), X)
+    close(p, q)
+
+
+def test_one_name_of_different_numbers_means_none():
+    groups = gx.partition({"a": gx.sgd(0.1), "b": gx.sgd(0.2)}, {"enc": "a", "out": "b"})
+    assert "learning_rate" not in gx.Optimizer(groups).hyperparams
+
+
 @pytest.mark.parametrize("library", [gx, optax])
 def test_hyperparams_of_the_state(library):
     tx = library.inject_hyperparams(library.sgd)(learning_rate=0.1)
@@ -261,6 +291,23 @@ def test_names_and_configs():
     assert config["name"] == "Adam" and gx.from_config(config["transform"]) == gx.adam(0.1)
     assert (gx.Optimizer.GATE_NONE, opt.GATE_OP, opt.GATE_GRAPH) == (0, 1, 2)
     assert repr(opt).startswith("Optimizer(chain(") and "name='Adam'" in repr(opt)
+
+
+def test_the_name_of_a_door_is_that_of_the_holder_and_of_its_variables():
+    tf1 = gx.compat.tf1
+    params = {"w": jnp.ones(2)}
+    named = gx.Optimizer(tf1.Momentum(0.1, 0.9, name="Mine"), params, names="tf1")
+    assert named.get_name() == "Mine" and "w/Mine" in named.variables()
+    again = gx.Optimizer(tf1.Momentum(0.1, 0.9), params, names="tf1", name="Other")
+    assert again.get_name() == "Other" and list(again.variables()) == ["w/Other"]
+    again.set_weights([2 * np.ones(2, np.float32)])
+    assert again.get_slot("w", "momentum").tolist() == [2, 2]
+    first = gx.Optimizer(tf1.Adam(0.1), params, names="tf1")
+    for _ in range(2):
+        first.apply_gradients(params, params)
+    second = gx.Optimizer(tf1.Adam(0.1), params, names="tf1")
+    second.set_weights(first.get_weights())
+    assert second.iterations == 2  # as the powers of its decays say
 
 
 def test_a_holder_can_be_copied():

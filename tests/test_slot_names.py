@@ -353,6 +353,56 @@ def test_the_optimizers_name_counts():
     equal(tf1.from_checkpoint(tx, params, both, name="Other")[1][1].mu, tx.init(params)[1].mu)
 
 
+NAMED = {
+    "Adam": (tf1.Adam(0.1, name="Mine"), ["Mine", "Mine_1"]),
+    "Ftrl": (tf1.Ftrl(0.1, accum_name="n", linear_name="z"), ["n", "z"]),
+    "Ftrl/one": (tf1.Ftrl(0.1, name="F", linear_name="z"), ["F", "z"]),
+    "injected": (gx.inject_hyperparams(tf1.Momentum)(0.1, 0.9, name="M"), ["M"]),
+    "inside": (tf_contrib.ExtendWD_Momentum(0.1, 0.1, 0.9, name="EW"), ["EW"]),
+    "averaged": (
+        tf_contrib.MovingAverage(tf1.Momentum(0.1, 0.9, name="M")),
+        ["M", "ExponentialMovingAverage"],
+    ),
+    "around": (gx.variable_names(tf1.Adam(0.1, name="Mine"), "Outer"), ["Outer", "Outer_1"]),
+    "RegAdagrad": (tf_contrib.RegAdagrad(0.1), ["RegAdagrad"]),
+    "CustomAdam": (
+        returnn.CustomAdam(learning_rate=0.1),
+        ["CustomAdamOptimizer", "CustomAdamOptimizer_1"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_names_that_a_door_was_given_count(name):
+    tx, slots = NAMED[name]
+    state = tx.init(PARAMS)
+    moments = {k: x for k, x in gx.get_slots(tx, state, "tf1").items() if isinstance(x, dict)}
+    moments.pop("hyperparams", None)
+    state = gx.set_slots(tx, state, jax.tree.map(lambda x: x + 1, moments), "tf1")
+    arrays = tf1.to_checkpoint(tx, state, PARAMS)
+    assert {f"{p}/{slot}" for p in PARAMS for slot in slots} == {k for k in arrays if "/" in k}
+    equal(tf1.from_checkpoint(tx, PARAMS, arrays)[1], state)
+    others = {k: 0 * x for k, x in arrays.items()} | {"w/Adam": arrays["w"]}
+    more = {k.replace(slots[0], "Else"): x for k, x in others.items()} | arrays
+    equal(tf1.from_checkpoint(tx, PARAMS, more)[1], state)  # not those of another optimizer
+    if name != "injected":  # the functions of doors are not registered
+        assert gx.from_config(gx.to_config(tx)) == tx
+
+
+def test_a_name_around_several_is_that_of_all():
+    groups = {"a": tf1.Adam(0.1, name="A"), "b": tf1.Adam(0.2)}
+    tx = gx.partition(groups, {"w": "a", "b": "b"})
+    arrays = tf1.to_checkpoint(tx, tx.init(PARAMS), PARAMS, name="C")
+    assert {"w/C", "w/C_1", "b/C", "b/C_1"} < set(arrays)
+
+
+def test_names_that_a_checkpoint_has_anyway_add_no_part():
+    assert tf1.Adam(0.1, name="Adam") == tf1.Adam(0.1) == tf1.Adam(0.1, name=None)
+    assert tf_contrib.AdamW(0.1, name="AdamW") == tf_contrib.AdamW(0.1)
+    plain = returnn.NeuralOptimizer1(learning_rate=0.1)
+    assert returnn.NeuralOptimizer1(learning_rate=0.1, name="NeuralOptimizer1") == plain
+
+
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_a_checkpoint_with_swapped_averages_loads(kind):
     """Under the name of a variable stands its average, as TensorFlow's swapping saver writes it."""

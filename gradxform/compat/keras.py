@@ -255,7 +255,7 @@ def deserialize(config: dict[str, Any], custom_objects: dict[str, Any] | None = 
     return _configs.deserialize(_DOORS, config, custom_objects)
 
 
-def serialize(tx: Any, name: str | None = None, *, version: int | None = None) -> dict[str, Any]:
+def serialize(tx: Any, name: str | None = None, *, version: float | None = None) -> dict[str, Any]:
     """Return an optimizer as Keras's plain data.
 
     The arguments are read off its parts: it may be what a factory of this module or of
@@ -264,8 +264,9 @@ def serialize(tx: Any, name: str | None = None, *, version: int | None = None) -
     Args:
       tx: the optimizer.
       name: the name in the config. Defaults to Keras's own for the class.
-      version: 2 for the form of TensorFlow 2.8, 3 for that of Keras 3. Defaults to the first that
-        has this optimizer.
+      version: 2 for the form of TensorFlow 2.8, 3 for that of Keras 3, 2.15 for that of Keras 2.11
+        to 2.15, whose average begins with the first parameters. Defaults to the first of 2, 3 and
+        2.15 that has this optimizer.
 
     Raises:
       ValueError: if no optimizer of Keras has these parts; `to_config` writes any transform.

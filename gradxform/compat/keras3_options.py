@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from gradxform.called import number_or_called
 from gradxform.compat.arguments import not_below_zero
 from gradxform.compat.keras_common import is_present
 from gradxform.compat.keras_rates import last_of_every
@@ -77,6 +78,7 @@ def keras3_optimizer(function: Factory) -> Factory:
         options = {k: bound.arguments[k] for k in OPTIONS if k in bound.arguments}
         _check(title, options)
         rule = {k: x for k, x in bound.arguments.items() if k in own.parameters}
+        rule["learning_rate"] = number_or_called(rule["learning_rate"])
         k = options["gradient_accumulation_steps"]
         if k and callable(rule["learning_rate"]):
             rule["learning_rate"] = last_of_every(rule["learning_rate"], k)

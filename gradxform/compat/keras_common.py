@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from gradxform.called import number_or_called
 from gradxform.compat.arguments import not_below_zero, with_semantics
-from gradxform.compat.keras_pairs import of_pairs
+from gradxform.compat.keras_pairs import aggregate_pairs, of_pairs
 from gradxform.errors import did_you_mean, shown
 from gradxform.interop import stateless
 from gradxform.schedules.decay import inverse_time_decay
@@ -138,7 +138,7 @@ def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any
             f"{name}: gradient_aggregator must be a function of pairs (gradient, path), got "
             f"{shown(aggregator)}."
         )
-    first = [] if aggregator is None else [stateless(of_pairs(aggregator, "gradient_aggregator"))]
+    first = [] if aggregator is None else [aggregate_pairs(aggregator)]
     return first, [stateless(of_pairs(f)) for f in transformers or ()]
 
 

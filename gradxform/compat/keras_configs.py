@@ -16,6 +16,7 @@ from gradxform.compat.keras_objects import (
     written,
 )
 from gradxform.errors import shown
+from gradxform.masks import path_matches
 from gradxform.schedules.basic import constant_schedule
 from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import SupportsTransform
@@ -73,8 +74,9 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
     name = thing.class_name.lower()
     if name == _SCALING and name not in (custom_objects or {}):
         raise ValueError(
-            f"{where}: {thing.class_name} scales the loss, which is not a part of an optimizer "
-            "here; pass its inner_optimizer's config, or a factory in custom_objects."
+            f"{where}: {thing.class_name} scales the loss, which no part of the library does yet; "
+            "pass the config of its inner_optimizer and scale the loss in your training step, or "
+            "pass a factory in custom_objects."
         )
     factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
@@ -134,27 +136,33 @@ _RATE = constant_schedule(0.523719)
 _SWITCHES = ("nesterov", "centered", "amsgrad", "relative_step", "exclude_embeddings")
 # Arguments whose 0 (or None) leaves a part out.
 _MAY_BE_ZERO = ("momentum", "adam_weight_decay", "weight_decay")
-_NOT_READ = ("lr", "gradient_transformers", "gradient_aggregator", "name", "exclude_layers")
+_NOT_READ = ("lr", "gradient_transformers", "gradient_aggregator", "name")
+# The forms that `serialize` knows; 2.15 is that of Keras 2.11 to 2.15.
+_VERSIONS = (2, 3, 2.15)
+# What came after Keras 2.15.
+_ONLY_3 = ("loss_scale_factor", "gradient_accumulation_steps")
 
 
-def serialize(doors: Doors, tx: Any, name: str | None, version: int | None) -> dict[str, Any]:
+def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) -> dict[str, Any]:
     """Return an optimizer as Keras's plain data."""
-    if version not in (None, 2, 3):
-        raise ValueError(f"serialize: version must be 2, 3 or None, got {shown(version)}.")
+    if isinstance(version, bool) or version not in (None, *_VERSIONS):
+        raise ValueError(f"serialize: version must be 2, 2.15, 3 or None, got {shown(version)}.")
     if name is not None and not (isinstance(name, str) and name):
         raise ValueError(f"serialize: name must be a word or None, got {shown(name)}.")
     if not isinstance(tx, SupportsTransform) or isinstance(tx, type):
         raise TypeError(f"serialize: needs an optimizer, got {shown(tx)}.")
     try:
-        if version != 3:
+        if version in (None, 2):
             for factory in doors.v2.values():
                 arguments = arguments_of(factory, tx, _choices_of_v2(factory, tx))
                 if arguments is not None:
                     return _written_v2(factory, arguments, name)
-        if version != 2:
-            found = _read_off_v3(doors, tx)
-            if found is not None:
-                return _written_v3(*found, name)
+        found = None if version == 2 else _read_off_v3(doors, tx)
+        if found is not None:
+            for form in (3, 2.15) if version is None else (version,):
+                config = _written_v3(*found, name, form == 2.15)
+                if config is not None:
+                    return config
     except ValueError as error:
         raise ValueError(f"serialize: {error}") from None
     of_version = "" if version is None else f" {version}"
@@ -192,6 +200,10 @@ def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str,
             choices[name] = [0.0 if name == "momentum" else None, sample]
         elif name == "rms_rate":
             choices[name] = [sample, None]
+        elif name == "exclude_layers":
+            patterns = [v.pattern for v in _values(tx) if isinstance(v, path_matches)]
+            # Of these the last may be that of exclude_embeddings.
+            choices[name] = [patterns[:-1], patterns] if patterns else [[]]
         elif name == "beta_2_decay":  # the exponent has the other sign
             choices[name] = [Unknown(0.413719, lambda x: -x)]
         else:
@@ -229,14 +241,12 @@ def _written_v2(factory: Factory, arguments: dict[str, Any], name: str | None) -
 def _read_off_v3(doors: Doors, tx: Any) -> tuple[Factory, dict[str, Any]] | None:
     """Return the factory of Keras 3 and the arguments that make `tx`."""
     outer, core = _peeled(tx)
-    if core is None or outer.get("ema_from_start"):
+    if core is None:
         return None
     for factory in doors.v3.values():
         choices = _choices(factory, tx, tuple(OPTIONS.keys() - {*CLIPS, "weight_decay"}))
         # The options around the step are known, which leaves few templates.
-        arguments = arguments_of(
-            factory, tx, choices | {k: [v] for k, v in outer.items() if k != "ema_from_start"}
-        )
+        arguments = arguments_of(factory, tx, choices | {k: [v] for k, v in outer.items()})
         if arguments is not None:
             return factory, arguments
     return None
@@ -268,12 +278,20 @@ def _only(x: Any) -> Any:
     return x.transforms[0] if isinstance(x, chain) and len(x.transforms) == 1 else x
 
 
-def _written_v3(factory: Factory, arguments: dict[str, Any], name: str | None) -> dict[str, Any]:
+def _written_v3(
+    factory: Factory, arguments: dict[str, Any], name: str | None, is_2_15: bool
+) -> dict[str, Any] | None:
+    """Return a config of Keras 3, or of Keras 2.11 to 2.15; None if that has no such optimizer."""
     title = factory.__name__
-    shared = {k: default for k, (default, _) in OPTIONS.items() if k != "ema_from_start"}
-    config = {**shared, **arguments, "name": name or title.lower()}
+    config = {k: default for k, (default, _) in OPTIONS.items()} | arguments
+    from_start = config.pop("ema_from_start")
+    if is_2_15:
+        if title == "Muon" or any(config.pop(k) is not None for k in _ONLY_3):
+            return None
+        config |= {"jit_compile": True, "is_legacy_optimizer": False}
+    if config["use_ema"] and from_start != is_2_15:
+        return None
+    config["name"] = name or (title if is_2_15 else title.lower())
     if callable(config["learning_rate"]):
         config["learning_rate"] = keras_schedules.serialize(config["learning_rate"], version=3)
-    if title == "Muon":
-        config["exclude_layers"] = []
     return written(title, config, "keras.optimizers")

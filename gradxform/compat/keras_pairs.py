@@ -5,9 +5,11 @@ from typing import Any
 
 import jax
 
+from gradxform.base import EmptyState, Transform, transform
 from gradxform.errors import name_of, shown
 from gradxform.fields import value
 from gradxform.leaves import path_names
+from gradxform.states import check_state
 from gradxform.types import Params, Updates
 from gradxform.values import Value
 
@@ -62,3 +64,50 @@ class of_pairs(Value):
                     f"{shown(by_path[path])}."
                 )
         return jax.tree.unflatten(treedef, [by_path[path] for path in known])
+
+
+@transform
+class aggregate_pairs(Transform):
+    """Aggregate gradients by a function of pairs, unless the caller has done so.
+
+    The extra argument `experimental_aggregate_gradients=False` of `update` leaves the gradients as
+    they are, as that of Keras's `apply_gradients` does.
+
+    Args:
+      function: gets and returns a list of pairs `(gradient, path)`.
+
+    Raises:
+      TypeError: at update, if `experimental_aggregate_gradients` is not True or False, or the
+        function does not return pairs.
+      ValueError: at update, if it returns other paths or shapes.
+
+    Reference: `gradient_aggregator` of `tf.keras.optimizers`.
+    """
+
+    function: Callable[..., Any]
+
+    locality = "tree"
+
+    def init(self, params: Params) -> Any:
+        """Return the empty state."""
+        return EmptyState()
+
+    def update(
+        self,
+        updates: Updates,
+        state: Any,
+        params: Params | None = None,
+        *,
+        experimental_aggregate_gradients: bool = True,
+        **extra: Any,
+    ) -> tuple[Updates, Any]:
+        """Return the updates that the function makes."""
+        state = check_state(self, state, EmptyState)
+        if not isinstance(experimental_aggregate_gradients, bool):
+            raise TypeError(
+                f"{name_of(self)}: experimental_aggregate_gradients must be True or False, got "
+                f"{shown(experimental_aggregate_gradients)}."
+            )
+        if not experimental_aggregate_gradients:
+            return updates, state
+        return of_pairs(self.function, "gradient_aggregator")(updates, params), state

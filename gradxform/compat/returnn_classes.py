@@ -1,13 +1,15 @@
 """The optimizer classes that RETURNN adds to TensorFlow 1.
 
-`use_locking`, `name` and `var_list` are accepted and ignored. A learning rate may be a schedule of
-`gradxform.compat.tf1` or any function of the step. RETURNN's Updater sets epsilon to
-`optimizer_epsilon` of its config, 1e-16 by default; the defaults here are those of the classes.
+`use_locking` and `var_list` are accepted and ignored; `name` counts in `tf1.to_checkpoint`. A
+learning rate may be a schedule of `gradxform.compat.tf1` or any function of the step. RETURNN's
+Updater sets epsilon to `optimizer_epsilon` of its config, 1e-16 by default; the defaults here are
+those of the classes.
 """
 
 from typing import Any
 
 from gradxform.compat.arguments import descend, with_semantics
+from gradxform.compat.door_names import remembers_names
 from gradxform.compat.tf_contrib import Nadam as Nadam
 from gradxform.schedules.decay import inverse_sqrt_decay
 from gradxform.transforms.adam import scale_by_amsgrad
@@ -58,6 +60,7 @@ def BaseCustom(learning_rate: Any, use_locking: Any = False, name: Any = None) -
     )
 
 
+@remembers_names("CustomGradientDescentOptimizer")
 def CustomGradientDescent(
     learning_rate: ScalarOrSchedule, use_locking: Any = False, name: Any = None
 ) -> chain:
@@ -68,6 +71,7 @@ def CustomGradientDescent(
     return with_semantics("raw", descend(learning_rate))
 
 
+@remembers_names("CustomAdamOptimizer")
 def CustomAdam(
     beta1: float = 0.9,
     beta2: float = 0.999,
@@ -88,6 +92,7 @@ def CustomAdam(
     return with_semantics("raw", rule, descend(learning_rate))
 
 
+@remembers_names("NormalizedSGD")
 def NormalizedSGD(
     learning_rate: ScalarOrSchedule, use_locking: Any = False, name: Any = None
 ) -> chain:
@@ -101,6 +106,7 @@ def NormalizedSGD(
     return with_semantics("raw", rule, descend(learning_rate))
 
 
+@remembers_names("NeuralOptimizer1")
 def NeuralOptimizer1(
     beta1: float = 0.9,
     decrease_factor: float = 0.1,
@@ -120,6 +126,7 @@ def NeuralOptimizer1(
     return with_semantics("raw", rule, descend(learning_rate))
 
 
+@remembers_names("GradVarianceScaledOptimizer")
 def GradVarianceScaled(
     beta1: float = 0.9,
     beta2: float = 0.999,

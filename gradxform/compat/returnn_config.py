@@ -1,11 +1,12 @@
 """Configs of RETURNN: the optimizer and what its Updater does to gradients before."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gradxform import masks
 from gradxform.compat.arguments import with_semantics
+from gradxform.compat.keras_objects import called
 from gradxform.compat.returnn_names import get_optimizer_class
 from gradxform.compat.returnn_rates import cyclic_exponential_decay, returnn_rate
 from gradxform.errors import did_you_mean, shown
@@ -160,31 +161,31 @@ def _updater(config: Mapping[str, Any], own: Mapping[str, Any], key: int) -> tup
     k = options["accum_grad_multiple_step"] or 1
     if type(k) is not int or k < 1:
         raise ValueError(f"config: accum_grad_multiple_step must be at least 1, got {shown(k)}.")
-    parts: list[Any] = []
-    if options["gradient_noise"]:
-        parts.append(add_truncated_noise(options["gradient_noise"], key))
-    for name, part in (
-        ("gradient_clip", clip),
-        ("gradient_clip_norm", clip_by_block_norm),
-        ("gradient_clip_avg_norm", clip_by_mean_norm),
-    ):
-        if options[name]:
-            parts.append(part(options[name]))
     tag = options["global_norm_tag"]
-    bound, most = options["gradient_clip_global_norm"], options["grad_norm_to_clip_to_zero"]
-    if bound:
-        parts.append(clip_by_raw_norm(bound, options["gradient_clip_global_norm_tag"] or tag))
-    if options["gradient_nan_inf_filter"]:
-        parts.append(zero_non_finite())
-    if most:
-        parts.append(zero_above_raw_norm(most, tag))
+    bound_tag = options["gradient_clip_global_norm_tag"] or tag
+    made: dict[str, Callable[[Any], Any]] = {  # in this order
+        "gradient_noise": lambda x: add_truncated_noise(x, key),
+        "gradient_clip": clip,
+        "gradient_clip_norm": clip_by_block_norm,
+        "gradient_clip_avg_norm": clip_by_mean_norm,
+        "gradient_clip_global_norm": lambda x: clip_by_raw_norm(x, bound_tag),
+        "gradient_nan_inf_filter": lambda _: zero_non_finite(),
+        "grad_norm_to_clip_to_zero": lambda x: zero_above_raw_norm(x, tag),
+    }
+    parts = [_part(name, part, options[name]) for name, part in made.items() if options[name]]
+    reads_norms = bool(options["gradient_clip_global_norm"] or options["grad_norm_to_clip_to_zero"])
     if parts:  # before the slices of one row are summed
         parts = list(with_semantics("raw", *parts).transforms)
     optimizer = _optimizer(config, own)
     tx: Any = chain(*parts, *optimizer.transforms)
     if k > 1:
         tx = MultiSteps(tx, k, use_grad_mean=False)
-    return tx, bool(bound or most or k > 1)
+    return tx, reads_norms or k > 1
+
+
+def _part(name: str, part: Callable[[Any], Any], x: Any) -> Any:
+    """Return the part that a key of the config asks for."""
+    return called(lambda x: part(x), {"x": x}, f"config: {name}")
 
 
 def _optimizer(config: Mapping[str, Any], own: Mapping[str, Any]) -> chain:
@@ -217,10 +218,8 @@ def _optimizer(config: Mapping[str, Any], own: Mapping[str, Any]) -> chain:
         arguments.setdefault("epsilon", config.get("optimizer_epsilon", 1e-16))
     if "momentum" in known and momentum:
         arguments.setdefault("momentum", momentum)
-    try:
-        return factory(**arguments, learning_rate=_rate(config, times))
-    except TypeError as error:
-        raise TypeError(f"config: optimizer {default!r}: {' '.join(str(error).split())}") from None
+    arguments["learning_rate"] = _rate(config, times)
+    return called(factory, arguments, f"config: optimizer {default!r}")
 
 
 def _default(config: Mapping[str, Any], momentum: float) -> tuple[str, dict[str, Any]]:
@@ -251,7 +250,8 @@ def _rate(config: Mapping[str, Any], times: Any) -> Any:
                 "config: dynamic_learning_rate must have interval and decay, got "
                 f"{', '.join(map(str, dynamic))}."
             )
-        schedule = cyclic_exponential_decay(rate, dynamic["interval"], dynamic["decay"])
+        arguments = {"init_value": rate, **dynamic}
+        schedule = called(cyclic_exponential_decay, arguments, "config: dynamic_learning_rate")
     elif callable(dynamic):
         kinds = [p.kind for p in inspect.signature(dynamic).parameters.values()]
         if inspect.Parameter.VAR_KEYWORD not in kinds:

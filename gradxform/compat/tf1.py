@@ -1,8 +1,9 @@
 """`tf.train` of TensorFlow 1: its optimizers and schedules.
 
-`use_locking`, `name` and other names are accepted and ignored. A learning rate may be a schedule of
-this module or any function of the step. Row-sparse gradients move only the rows that they touch,
-and change only the slots of these rows, unless an optimizer says otherwise.
+`use_locking` is accepted and ignored; `name` and other names count in `to_checkpoint`. A learning
+rate may be a schedule of this module or any function of the step. Row-sparse gradients move only
+the rows that they touch, and change only the slots of these rows, unless an optimizer says
+otherwise.
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ from gradxform.compat.arguments import (
     require,
     with_suffix,
 )
+from gradxform.compat.door_names import remembers_names
 from gradxform.compat.replicas import SyncReplicas as SyncReplicas
 from gradxform.compat.tf1_checkpoints import (
     from_checkpoint as from_checkpoint,
@@ -54,6 +56,7 @@ from gradxform.wrappers.compose import chain
 # ------------------------------------------------------------------------------------ optimizers
 
 
+@remembers_names()
 def GradientDescent(
     learning_rate: ScalarOrSchedule, use_locking: Any = False, name: Any = "GradientDescent"
 ) -> chain:
@@ -64,6 +67,7 @@ def GradientDescent(
     return chain(descend(learning_rate))
 
 
+@remembers_names()
 def Momentum(
     learning_rate: ScalarOrSchedule,
     momentum: float,
@@ -78,6 +82,7 @@ def Momentum(
     return chain(trace(momentum, use_nesterov), descend(learning_rate))
 
 
+@remembers_names()
 def Adagrad(
     learning_rate: ScalarOrSchedule,
     initial_accumulator_value: float = 0.1,
@@ -95,6 +100,7 @@ def Adagrad(
     return chain(scale_by_rss(initial_accumulator_value, 0.0), descend(learning_rate))
 
 
+@remembers_names()
 def Adadelta(
     learning_rate: ScalarOrSchedule = 0.001,
     rho: float = 0.95,
@@ -109,6 +115,7 @@ def Adadelta(
     return chain(scale_by_adadelta(rho, epsilon), descend(learning_rate))
 
 
+@remembers_names()
 def AdagradDA(
     learning_rate: ScalarOrSchedule,
     global_step: Fixed = None,
@@ -152,6 +159,7 @@ def AdagradDA(
     return chain(at_global_step("AdagradDA", rule, global_step))
 
 
+@remembers_names()
 def Adam(
     learning_rate: ScalarOrSchedule = 0.001,
     beta1: float = 0.9,
@@ -171,6 +179,7 @@ def Adam(
     return chain(densify(), rule, descend(learning_rate))
 
 
+@remembers_names()
 def RMSProp(
     learning_rate: ScalarOrSchedule,
     decay: float = 0.9,
@@ -190,6 +199,7 @@ def RMSProp(
     return chain(scale_by(decay, epsilon, 1.0), descend(learning_rate), trace(momentum))
 
 
+@remembers_names()
 def Ftrl(
     learning_rate: ScalarOrSchedule,
     learning_rate_power: float = -0.5,
@@ -220,6 +230,7 @@ def Ftrl(
     return chain(by_step(rule, learning_rate))
 
 
+@remembers_names()
 def ProximalAdagrad(
     learning_rate: ScalarOrSchedule,
     initial_accumulator_value: float = 0.1,
@@ -245,6 +256,7 @@ def ProximalAdagrad(
     return chain(by_step(rule, learning_rate))
 
 
+@remembers_names()
 def ProximalGradientDescent(
     learning_rate: ScalarOrSchedule,
     l1_regularization_strength: float = 0.0,

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.base import check_transform
+from gradxform.base import check_transform, unwrapped
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import Path, is_hole, with_paths
 from gradxform.slot_names import get_slots, set_slots
 from gradxform.types import OptState, Params, SupportsTransform
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.parts import all_parts, inner_parts
+from gradxform.wrappers.variable_names import check_variable_name, variable_names
 
 # The slots in the order in which TensorFlow makes them; Shampoo's have their own, below.
 _ORDER = [
@@ -47,6 +48,7 @@ _NAMES = {
     "step_by_shampoo": "Shampoo",
     "trace": "Momentum",
 }
+_NOTHING: Mapping[str, str] = {}
 
 
 def to_checkpoint(
@@ -68,15 +70,17 @@ def to_checkpoint(
       tx: an optimizer of `compat.tf1`, `compat.tf_contrib` or `compat.returnn`.
       state: its state.
       params: the parameters.
-      name: the `name` of the original optimizer. Defaults to its class's, found by the rules of
-        `tx`. What a door was given as `name` is not remembered.
-      accum_name: Ftrl's `accum_name`. Keyword-only, as the others.
-      linear_name: Ftrl's `linear_name`.
+      name: the `name` of the original optimizer. Defaults to what `tx` was given as `name`
+        (`variable_names`), or else to its class's, found by the rules of `tx`.
+      accum_name: Ftrl's `accum_name`. Defaults to what `tx` was given. Keyword-only, as the others.
+      linear_name: Ftrl's `linear_name`, likewise.
 
     Raises:
-      ValueError: if a name is empty, or the state has arrays that are not slots of parameters.
+      TypeError: if a name is not a string.
+      ValueError: if a name is empty, parts of `tx` were given several, or the state has arrays that
+        are not slots of parameters.
     """
-    names = _names("to_checkpoint", name, accum_name, linear_name)
+    name, names = _names("to_checkpoint", tx, name, accum_name, linear_name)
     slots = get_slots(tx, state, "tf1")
     arrays = {"/".join(path): np.asarray(p) for path, p in with_paths(params) if not is_hole(p)}
     name = name or default_name(tx)
@@ -115,21 +119,22 @@ def from_checkpoint(
       tx: an optimizer of `compat.tf1`, `compat.tf_contrib` or `compat.returnn`.
       params: parameters of the same structure and shapes.
       arrays: a dict, or the path of a `.npz` file: what `to_checkpoint` returns.
-      name: the `name` of the original optimizer. By default its default, or else the only name
-        under which every parameter has all slots.
-      accum_name: Ftrl's `accum_name`. Keyword-only, as the others.
-      linear_name: Ftrl's `linear_name`.
+      name: the `name` of the original optimizer. Defaults to what `tx` was given as `name`
+        (`variable_names`), or else to its class's, or else to the only name under which every
+        parameter has all slots.
+      accum_name: Ftrl's `accum_name`. Defaults to what `tx` was given. Keyword-only, as the others.
+      linear_name: Ftrl's `linear_name`, likewise.
 
     Raises:
-      TypeError: if `arrays` is neither a dict nor a path.
+      TypeError: if `arrays` is neither a dict nor a path, or a name is not a string.
       ValueError: if a parameter, a slot or a power is missing, has another shape, or is of another
         decay than `tx`; if several optimizers fit and no `name` says which.
     """
-    names = _names("from_checkpoint", name, accum_name, linear_name)
     check_transform("from_checkpoint", tx, "tx")
+    given = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
     arrays = _by_name(arrays)
     own = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
-    state = with_variables(tx, tx.init(params), params, arrays, name, names)
+    state = with_variables(tx, tx.init(params), params, arrays, **given)
     treedef = jax.tree.structure(params, is_leaf=is_hole)
     return jax.tree.unflatten(treedef, own), state
 
@@ -140,10 +145,11 @@ def with_variables(
     params: Params,
     arrays: Mapping[str, Any],
     name: str | None = None,
-    names: Mapping[str, str] | None = None,
+    accum_name: str | None = None,
+    linear_name: str | None = None,
 ) -> OptState:
     """Return a state with these variables of TensorFlow in place of its own."""
-    names = _names("from_checkpoint", name, None, None) if names is None else names
+    name, names = _names("from_checkpoint", tx, name, accum_name, linear_name)
     slots = get_slots(tx, state, "tf1")
     order = _ordered("from_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
@@ -173,25 +179,67 @@ def with_variables(
 
 def default_name(tx: Any) -> str:
     """Return the name that the original of an optimizer has, unless it is given one."""
+    return usual_name(tx) or name_of(tx)
+
+
+def usual_name(tx: Any) -> str | None:
+    """Return the `default_name` of an optimizer that has slots, by its rules; else None."""
     rules = [name_of(part) for part in all_parts(tx)]
     known = [_NAMES[rule] for rule in rules if rule in _NAMES]
     if not known:
-        return name_of(tx)
+        return None
     decays = "add_decayed_weights" in rules and known[0] in ("Adam", "Momentum")
     return f"{known[0]}W" if decays else known[0]
 
 
-def _names(caller: str, name: Any, accum_name: Any, linear_name: Any) -> dict[str, str]:
-    """Return the names that some slots have for themselves."""
-    arguments = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
-    for argument, value in arguments.items():
-        if value is not None and (not isinstance(value, str) or not value.strip("/")):
+def first_name(tx: Any) -> str | None:
+    """Return the first name that an optimizer, or an optimizer in it, was given."""
+    parts = (part for part in all_parts(tx) if isinstance(part, variable_names))
+    return next((part.slot_name for part in parts if part.slot_name), None)
+
+
+def given_names(caller: str, tx: Any, known: Mapping[str, str] = _NOTHING) -> dict[str, str]:
+    """Return the names that an optimizer was given, those of outer parts before those of inner.
+
+    `known` are those of parts around it. A part with slots that was not given a name has its usual
+    one beside parts that were given theirs.
+
+    Raises:
+      ValueError: if parts beside each other have different ones.
+    """
+    tx, names = unwrapped(tx), dict(known)
+    if isinstance(tx, variable_names):
+        own = {"name": tx.slot_name, "accum_name": tx.accum_name, "linear_name": tx.linear_name}
+        names = {k: name for k, name in own.items() if name is not None} | names
+    parts = inner_parts(tx)
+    found = [given_names(caller, part, names) for part in parts]
+    for field in ("name", "accum_name", "linear_name"):
+        if field in names or not any(field in x for x in found):
+            continue
+        usual = [usual_name(part) if field == "name" else None for part in parts]
+        all_names = [x.get(field, name) for x, name in zip(found, usual, strict=True)]
+        different = list(dict.fromkeys(name for name in all_names if name is not None))
+        if len(different) > 1:
             raise ValueError(
-                f"{caller}: {argument} must be the name of a variable's last part, got "
-                f"{shown(value)}."
+                f"{caller}: parts of {name_of(tx)} have different names of variables, "
+                f"{different[0]!r} and {different[1]!r}; give the optimizers of all parameters one "
+                f"{field}, or put variable_names around them."
             )
-    own = {"accum": accum_name, "linear": linear_name, _AVERAGE: _AVERAGE}
-    return {k: v for k, v in own.items() if v is not None}
+        names[field] = different[0]
+    return names
+
+
+def _names(
+    caller: str, tx: Any, name: Any, accum_name: Any, linear_name: Any
+) -> tuple[str | None, dict[str, str]]:
+    """Return the name of the slots, if it is known, and those that some have for themselves."""
+    names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
+    for field, value in names.items():
+        check_variable_name(caller, field, value)
+    names = given_names(caller, variable_names(tx, name, accum_name, linear_name))
+    own = {"accum": names.get("accum_name"), "linear": names.get("linear_name")}
+    of_slots = {k: v for k, v in (own | {_AVERAGE: _AVERAGE}).items() if v is not None}
+    return names.get("name"), of_slots
 
 
 def _ordered(caller: str, tx: Any, slots: dict[str, Any], params: Any) -> list[str]:

@@ -1,11 +1,10 @@
 """`tf.contrib.opt` of TensorFlow 1: its optimizers and sign decays.
 
-`use_locking` and `name` are accepted and ignored. A learning rate may be a schedule of
-`gradxform.compat.tf1` or any function of the step. Row-sparse gradients move only the rows that
-they touch, and change only the slots of these rows, unless an optimizer says otherwise.
+`use_locking` is accepted and ignored; `name` counts in `tf1.to_checkpoint`. A learning rate may be
+a schedule of `gradxform.compat.tf1` or any function of the step. Row-sparse gradients move only the
+rows that they touch, and change only the slots of these rows, unless an optimizer says otherwise.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from gradxform.compat.arguments import (
     with_semantics,
     with_suffix,
 )
+from gradxform.compat.door_names import remembers_names
 from gradxform.compat.replicas import (
     AGN as AGN,
     DropStaleGradient as DropStaleGradient,
@@ -39,7 +39,9 @@ from gradxform.compat.tf_contrib_decay import (
     VariableClipping as VariableClipping,
     extend_with_decoupled_weight_decay as extend_with_decoupled_weight_decay,
 )
-from gradxform.compat.tf_contrib_sign_decay import (
+from gradxform.compat.tf_contrib_sign import (
+    AddSign as AddSign,
+    PowerSign as PowerSign,
     get_cosine_decay_fn as get_cosine_decay_fn,
     get_linear_decay_fn as get_linear_decay_fn,
     get_restart_decay_fn as get_restart_decay_fn,
@@ -50,18 +52,18 @@ from gradxform.masks import path_matches
 from gradxform.optimizers.layerwise import lars
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import scale_by_rss
-from gradxform.transforms.agreement import scale_by_add_sign, scale_by_power_sign
 from gradxform.transforms.densify import densify
 from gradxform.transforms.ggt import scale_by_ggt
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.transforms.shampoo import step_by_shampoo
 from gradxform.transforms.tf_adam import scale_by_tf_adam
-from gradxform.types import Fixed, ScalarOrSchedule, Schedule, Size, ZeroIsNone
+from gradxform.types import Fixed, ScalarOrSchedule, Size, ZeroIsNone
 from gradxform.wrappers.compose import chain, sum_of
 from gradxform.wrappers.sparse import only_dense, only_rows
 
 
+@remembers_names()
 def AdaMax(
     learning_rate: ScalarOrSchedule = 0.001,
     beta1: float = 0.9,
@@ -77,6 +79,7 @@ def AdaMax(
     return chain(scale_by_adamax(beta1, beta2, epsilon, eps_in_max=False), descend(learning_rate))
 
 
+@remembers_names()
 def AdamGS(
     global_step: Fixed = 0,
     learning_rate: ScalarOrSchedule = 0.001,
@@ -101,6 +104,7 @@ def AdamGS(
     return chain(densify(), *_adam_gs("AdamGS", global_step, learning_rate, beta1, beta2, epsilon))
 
 
+@remembers_names()
 def LazyAdam(
     learning_rate: ScalarOrSchedule = 0.001,
     beta1: float = 0.9,
@@ -118,6 +122,7 @@ def LazyAdam(
     return chain(scale_by_tf_adam(beta1, beta2, epsilon), descend(learning_rate))
 
 
+@remembers_names()
 def LazyAdamGS(
     global_step: Fixed = 0,
     learning_rate: ScalarOrSchedule = 0.001,
@@ -154,6 +159,7 @@ def _decay(factory: str, weight_decay: Any, decay_var_list: Sequence[str] | None
     return by_step(add_decayed_weights(weight_decay, mask, flip_sign=True), weight_decay)
 
 
+@remembers_names()
 def AdamW(
     weight_decay: ScalarOrSchedule,
     learning_rate: ScalarOrSchedule = 0.001,
@@ -178,6 +184,7 @@ def AdamW(
     return chain(sum_of(adam, decay))
 
 
+@remembers_names()
 def MomentumW(
     weight_decay: ScalarOrSchedule,
     learning_rate: ScalarOrSchedule,
@@ -199,42 +206,7 @@ def MomentumW(
     return chain(trace(momentum, use_nesterov), descend(learning_rate), decay)
 
 
-def AddSign(
-    learning_rate: ScalarOrSchedule = 0.1,
-    alpha: float = 1.0,
-    beta: float = 0.9,
-    sign_decay_fn: Schedule | None = None,
-    use_locking: Any = False,
-    name: Any = "AddSignOptimizer",
-) -> chain:
-    """Steps by agreement in sign: `scale_by_add_sign`, `scale_by_learning_rate`.
-
-    With a row-sparse gradient the averages of all rows decay, and touched rows move.
-
-    Reference: `tf.contrib.opt.AddSignOptimizer`.
-    """
-    rule = by_step(scale_by_add_sign(alpha, beta, sign_decay_fn), sign_decay_fn)
-    return with_semantics("slots", rule, descend(learning_rate))
-
-
-def PowerSign(
-    learning_rate: ScalarOrSchedule = 0.1,
-    base: float = math.e,
-    beta: float = 0.9,
-    sign_decay_fn: Schedule | None = None,
-    use_locking: Any = False,
-    name: Any = "PowerSignOptimizer",
-) -> chain:
-    """Steps by agreement in sign: `scale_by_power_sign`, `scale_by_learning_rate`.
-
-    With a row-sparse gradient the averages of all rows decay, and touched rows move.
-
-    Reference: `tf.contrib.opt.PowerSignOptimizer`.
-    """
-    rule = by_step(scale_by_power_sign(base, beta, sign_decay_fn), sign_decay_fn)
-    return with_semantics("slots", rule, descend(learning_rate))
-
-
+@remembers_names()
 def GGT(
     learning_rate: ScalarOrSchedule = 0.001,
     beta1: float = 0.9,
@@ -254,6 +226,7 @@ def GGT(
     return chain(scale_by_ggt(beta1, window, eps, svd_eps, sigma_eps), descend(learning_rate))
 
 
+@remembers_names()
 def LARS(
     learning_rate: ScalarOrSchedule,
     momentum: float = 0.9,
@@ -300,6 +273,7 @@ def LARS(
     )
 
 
+@remembers_names()
 def Nadam(
     learning_rate: ScalarOrSchedule = 0.001,
     beta1: float = 0.9,
@@ -318,6 +292,7 @@ def Nadam(
     return with_semantics("slots", rule, descend(learning_rate))
 
 
+@remembers_names()
 def RegAdagrad(
     learning_rate: ScalarOrSchedule,
     initial_accumulator_value: float = 0.1,
@@ -338,6 +313,7 @@ def RegAdagrad(
     return chain(scale_by_rss(initial_accumulator_value, 0.0), descend(learning_rate))
 
 
+@remembers_names()
 def Shampoo(
     global_step: Fixed = 0,
     max_matrix_size: Size = 768,

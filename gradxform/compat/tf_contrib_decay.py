@@ -1,7 +1,7 @@
 """`tf.contrib.opt` of TensorFlow 1: weight decay for any optimizer, and clipping of variables.
 
-`use_locking`, `name` and other names are accepted and ignored. The doors of this module are names
-of `gradxform.compat.tf_contrib`.
+`use_locking` is accepted and ignored, and so is the `name` of `VariableClipping`. The doors of this
+module are names of `gradxform.compat.tf_contrib`.
 """
 
 import inspect

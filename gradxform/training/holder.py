@@ -11,6 +11,7 @@ import numpy as np
 from gradxform._compat import is_tracing
 from gradxform.base import check_transform
 from gradxform.called import has_called
+from gradxform.compat.tf1_checkpoints import first_name
 from gradxform.config import to_config
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, with_paths
@@ -32,6 +33,7 @@ from gradxform.training.step import (
 from gradxform.training.var_list import as_static, index_of
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import put_live
+from gradxform.wrappers.variable_names import variable_names
 
 
 @final
@@ -58,7 +60,8 @@ class Optimizer:
       names: what slots are called and in which order weights come: "gradxform" for the names of
         the states' fields; "tf1", "keras" or "keras3" for those of the original, where `tx` is an
         optimizer of `gradxform.compat`. See `get_slots`.
-      name: what `get_name` returns. Defaults to the name of the transform.
+      name: what `get_name` returns, and with `names="tf1"` the name of the slots' variables.
+        Defaults to what a factory was given, or else to the name of the transform.
 
     Raises:
       TypeError: if `tx` is not a transform, or `name` not a string.
@@ -204,8 +207,8 @@ class Optimizer:
           params: the parameters.
           step: the number of earlier steps; see there.
           grads_and_vars: pairs `(gradient, path)` in place of `grads`. Keyword-only.
-          experimental_aggregate_gradients: of Keras: whether a part that aggregates gradients may.
-            False reaches the transform as an extra argument of this name.
+          experimental_aggregate_gradients: of Keras: whether a `gradient_aggregator` shall run.
+            False reaches the transform as an extra argument of this name, outside of `jax.jit`.
           name: of TensorFlow; checked, and without effect.
           **extra: other extra arguments of the update.
         """
@@ -223,7 +226,8 @@ class Optimizer:
             grads, grads_and_vars = from_pairs("apply_gradients", grads_and_vars, params), None
         self._begin(params)
         tx, live = self._program()
-        if grads_and_vars is not None or not all(map(_is_array, jax.tree.leaves(extra))):
+        is_static = not experimental_aggregate_gradients or grads_and_vars is not None
+        if is_static or not all(map(_is_array, jax.tree.leaves(extra))):
             tx = put_live(tx, live) if live else tx  # only arrays can enter a program
             new = applied(
                 "apply_gradients", tx, grads, self._state, params, step, grads_and_vars, extra
@@ -284,7 +288,8 @@ class Optimizer:
         """The numbers of the transform by name, to read and to set: `opt.hyperparams["b1"]`.
 
         They are those that `inject_hyperparams` keeps in the state, and the fields of all other
-        parts. Those of which several have the same name have the part's name in front.
+        parts. Those of which several have the same name have the part's name in front; while they
+        are equal, the name alone means all of them: the learning rate of a step and of a decay.
         """
         return Hyperparams(self)
 
@@ -294,7 +299,7 @@ class Optimizer:
 
     def get_name(self) -> str:
         """Return the name."""
-        return self._name or name_of(self._tx)
+        return self._name or first_name(self._tx) or name_of(self._tx)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as plain data, with the transform as `to_config` writes it."""
@@ -346,8 +351,12 @@ class Optimizer:
         return [as_numpy(x) for _, x in self._weights()]
 
     def _weights(self) -> list[tuple[str, Any]]:
-        of = self._tx, self._state, self._first_params, self._iterations
+        of = self._named(), self._state, self._first_params, self._iterations
         return names_of(self._names).weights(*of)
+
+    def _named(self) -> Any:
+        """Return the transform with the name of the holder, which is that of its variables."""
+        return variable_names(self._tx, self._name) if self._name else self._tx
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """Continue with the weights of an optimizer of this kind, in the order of `get_weights`.
@@ -365,9 +374,8 @@ class Optimizer:
                 "Optimizer: set_weights needs the parameters; pass them as Optimizer(tx, params)."
             )
         names = names_of(self._names)
-        of = self._tx, self._state, self._first_params
-        state, iterations = names.with_weights(*of, list(weights))
-        self._state = state
+        of = self._named(), self._state, self._first_params
+        self.state, iterations = names.with_weights(*of, list(weights))
         self._iterations = self._iterations if iterations is None else iterations
 
 

@@ -45,24 +45,34 @@ class Hyperparams(MutableMapping[str, Any]):
         own = numbers.numbers_of(self._holder._tx)
         return {"/".join(n.names) if k in taken else k: n for k, n in own.items()}
 
+    def _own(self, name: str) -> list[numbers.Number]:
+        """Return the numbers that a name means: one, or all fields of that name if they are equal.
+
+        Raises:
+          UnknownHyperparam: if it does not mean any.
+        """
+        own = self._numbers()
+        if name in own:
+            return [own[name]]
+        alike = [number for number in own.values() if number.field == name]
+        if len({number.value for number in alike}) != 1:
+            raise UnknownHyperparam(self._unknown(name))
+        return alike
+
     def __getitem__(self, name: str) -> Any:
         injected = self._injected()
         if name in injected:
             found, k = injected[name]
             return found.hyperparams[k]
-        own = self._numbers()
-        if name not in own:
-            raise UnknownHyperparam(self._unknown(name))
-        return own[name].value
+        return self._own(name)[0].value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        injected, own = self._injected(), self._numbers()
+        injected = self._injected()
         if name in injected:
             self._inject(*injected[name], value)
-        elif name in own:
-            self._set(own[name], value)
         else:
-            raise UnknownHyperparam(self._unknown(name))
+            for number in self._own(name):
+                self._set(number, value)
 
     def __delitem__(self, name: str) -> NoReturn:
         raise TypeError(f"Optimizer: the hyperparameter {name!r} can be set, but not deleted.")

@@ -11,7 +11,6 @@ from gradxform.base import GradientTransformation
 from gradxform.content import parts_of, with_parts
 from gradxform.errors import name_of, shown
 from gradxform.leaves import path_names
-from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import OptState
 from gradxform.values import FrozenTree, Hole, fields_of, replace
 from gradxform.wrappers.inject import injected
@@ -82,8 +81,7 @@ def injected_parts(x: Any) -> Iterator[injected]:
 
 def always_live(tx: Any) -> list[Place]:
     """Return where the numbers are that are arguments of the program before they are first set."""
-    numbers = numbers_of(tx).values()
-    return [n.place for n in numbers if isinstance(n.owner, scale_by_learning_rate)]
+    return [n.place for n in numbers_of(tx).values() if n.field == "learning_rate"]
 
 
 def with_number(tx: Any, number: Number, value: Any) -> Any:

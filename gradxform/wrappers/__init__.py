@@ -34,6 +34,7 @@ from gradxform.wrappers.schedule_free import *
 from gradxform.wrappers.select import *
 from gradxform.wrappers.sparse import *
 from gradxform.wrappers.spikes import *
+from gradxform.wrappers.variable_names import *
 from gradxform.wrappers.with_metrics import *
 
 _close_package(__name__)

@@ -1,5 +1,7 @@
 """Calls of `get_slots`, `set_slots` and what reads weights and checkpoints that must be refused."""
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -27,11 +29,17 @@ def _load(weights, tx=ADAM, **options):
     return keras.set_weights(tx, PARAMS, weights, **options)
 
 
-def _checkpoint(tx=None, without=(), changes=None, **options):
+def _checkpoint(tx=None, without=(), changes=None, arrays_of=None, **options):
     tx = tx or tf1.Adam(0.1)
-    arrays = tf1.to_checkpoint(tx, tx.init(PARAMS), PARAMS)
+    saved = arrays_of or tx
+    arrays = tf1.to_checkpoint(saved, saved.init(PARAMS), PARAMS)
     arrays = {k: x for k, x in arrays.items() if k not in without} | (changes or {})
     return tf1.from_checkpoint(tx, PARAMS, arrays, **options)
+
+
+def wrong(x: Any) -> Any:
+    """Hide from type checkers that an argument is wrong."""
+    return x
 
 
 REFUSED = [
@@ -204,7 +212,28 @@ REFUSED = [
     (
         lambda: _checkpoint(name=""),
         ValueError,
-        ("from_checkpoint: name must be the name of a variable's last part, got ''.",),
+        ("from_checkpoint: name must be the last part of a variable's name, got ''",),
+    ),
+    (lambda: tf1.Adam(name=""), ValueError, ("Adam: name must be the last part", "got ''")),
+    (
+        lambda: tf1.Ftrl(0.1, accum_name=wrong(3)),
+        TypeError,
+        ("Ftrl: accum_name must be a string, got 3.",),
+    ),
+    (
+        lambda: _checkpoint(tf1.Adam(0.1, name="Mine"), arrays_of=tf1.Adam(0.1)),
+        ValueError,
+        ("from_checkpoint: the checkpoint has no variable 'b/Mine', the slot 'm'", "name="),
+    ),
+    (
+        lambda: _checkpoint(gx.chain(tf1.Adam(name="A"), tf1.RMSProp(0.1, name="B"))),
+        ValueError,
+        ("to_checkpoint: parts of chain have different names of variables, 'A' and 'B'",),
+    ),
+    (
+        lambda: _checkpoint(gx.chain(tf1.RMSProp(0.1), tf1.Adam(name="A"))),
+        ValueError,
+        ("parts of chain have different names of variables, 'RMSProp' and 'A'", "variable_names"),
     ),
     (
         lambda: tf1.from_checkpoint(tf1.Adam(0.1), PARAMS, [np.ones(2)]),

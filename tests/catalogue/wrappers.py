@@ -94,6 +94,7 @@ WRAPPERS: dict[str, Case] = {
     "sparse_semantics": Case(gx.sparse_semantics(gx.adam(0.1), "dense"), with_lr(0.1, ADAM)),
     "only_dense": Case(gx.only_dense(gx.adam(0.1)), with_lr(0.1, ADAM)),
     "only_rows": Case(gx.only_rows(gx.adam(0.1)), ref.identity),
+    "variable_names": Case(gx.variable_names(gx.adam(0.1), "Mine"), with_lr(0.1, ADAM)),
     "sum_of": Case(gx.sum_of(gx.scale(-0.1)), SGD),
     "accumulate_rows": Case(
         gx.accumulate_rows(gx.adam(0.1), 3, TABLES), ref.every(with_lr(0.1, ADAM), 3), rows=False
@@ -118,6 +119,12 @@ REFUSED = [
         ("external_step: step must be an integer, got 0.5.",),
     ),
     (lambda: gx.sparse_semantics(gx.adam(0.1), "lazy"), ValueError, ("semantics", "'lazy'")),
+    (lambda: gx.variable_names(gx.adam, "Mine"), TypeError, ("variable_names: inner", "call it")),
+    (
+        lambda: gx.variable_names(gx.adam(0.1), linear_name="/"),
+        ValueError,
+        ("variable_names: linear_name must be the last part of a variable's name, got '/'",),
+    ),
     (lambda: gx.sum_of(), ValueError, ("sum_of", "at least one")),
     (lambda: gx.only_rows(0.1), TypeError, ("only_rows", "inner")),
     (
