@@ -14,6 +14,7 @@ from gradxform.wrappers.compose import chain, named_chain, sum_of
 from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.inject import injected
 from gradxform.wrappers.parts import StatelessWrapper, inner_parts
+from gradxform.wrappers.select import masked
 
 
 class Owned(NamedTuple):
@@ -81,7 +82,8 @@ def _walk(
         clock = tx if isinstance(tx, external_step) else clock
         return _walk(owned, tx.inner, state, path, before, clock)
     if type(state).__name__ == MaskedState.__name__ and hasattr(state, "inner_state"):
-        inner = inner_parts(tx)[0] if len(inner_parts(tx)) == 1 else tx
+        # Of a group, and then `tx` is what the group has; or of `masked`.
+        inner = tx.inner if isinstance(tx, masked) else tx
         return _walk(owned, inner, state.inner_state, (*path, "inner_state"), before, clock)
     children = children_of(state) or {}
     if isinstance(tx, chain | named_chain | sum_of):
