@@ -14,6 +14,7 @@ from gradxform import compat
 
 pytestmark = [
     pytest.mark.numeric,
+    pytest.mark.xdist_group("keras"),  # one process imports it
     # In `Variable.numpy` of Keras 3, which NumPy 2 asks for a copy.
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning"),
 ]
@@ -46,7 +47,7 @@ OPTIMIZERS = {
     "Ftrl": lambda: O.Ftrl(0.1, l1_regularization_strength=0.01),
     "AdamW": lambda: O.AdamW(
         0.1, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=2,
-        gradient_accumulation_steps=3,
+        gradient_accumulation_steps=4,
     ),
     "Lion": lambda: O.Lion(0.1),
 }  # fmt: skip
