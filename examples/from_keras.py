@@ -32,6 +32,7 @@ import numpy as np
 from command_line import Parser, Refused, did_you_mean, one_line, positive, whole
 from digits import Data, load_data
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 import gradxform as gx
 from gradxform import compat
@@ -227,13 +228,13 @@ def draw(path: Path, rows: Sequence[Row], alone: Sequence[Row], title: str) -> N
     gaps = [difference(a.params, b.params) for a, b in zip(rows, alone, strict=True)]
     apart.plot(at, gaps, color="#4d4d4d", marker="o", markersize=4)
     apart.set(title="Largest difference of parameters")
-    apart.text(0.03, 0.94, f"the largest is {largest:.2g}", transform=apart.transAxes)
+    apart.text(0.03, 0.94, f"parameters reach {largest:.2g}", transform=apart.transAxes)
     apart.set_ylim(0, 1.3 * max(*gaps, 1e-9))
     for axis in figure.axes:
         for i in (1, 2):
             axis.axvline(i * k + 0.5, color="#bbbbbb", linewidth=0.8, linestyle="--")
         axis.set_xlabel("epoch")
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
