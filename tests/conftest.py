@@ -8,6 +8,8 @@ from pathlib import Path
 
 # Before JAX looks at its devices.
 os.environ["JAX_PLATFORMS"] = "cpu"
+# Before Keras is imported, by whatever test.
+os.environ["KERAS_BACKEND"] = "jax"
 flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in flags:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()

@@ -61,7 +61,7 @@ FLOORS = [
     {"__main__"},
 ]
 EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}
-EXTRAS |= {"websockets"}
+EXTRAS |= {"websockets", "keras", "h5py"}
 
 
 def module_of(path):

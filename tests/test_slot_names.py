@@ -192,6 +192,19 @@ def test_a_count_follows_from_powers_of_float32(count):
 
 # --------------------------------------------------------------------------------- Keras's weights
 
+
+def test_slots_of_a_wrapper_in_a_group_are_found():
+    groups = {
+        "decayed": gx.decoupled_weight_decay(gx.sgd(0.1, momentum=0.9), 0.1),
+        "plain": gx.sgd(0.1, momentum=0.9),
+    }
+    tx = gx.partition(groups, gx.label_by(("decayed", gx.ndim_at_least(2)), ("plain", True)))
+    params, state = trained(tx)
+    slots = gx.get_slots(tx, state)
+    assert all(np.any(slots["trace"][k]) for k in params)
+    equal(gx.set_slots(tx, tx.init(params), slots), state)
+
+
 OPTIMIZERS = {
     "SGD": (keras.SGD(0.1), "", ""),
     "SGD/momentum": (keras.SGD(0.1, 0.9, True), "momentum", "momentum"),

@@ -6,12 +6,18 @@ these rows, unless an optimizer says otherwise; clipping uses the norms of the s
 of one row are summed. Every optimizer counts its updates, as Keras's `iterations`.
 """
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from gradxform.called import Called
-from gradxform.compat import keras_configs as _configs, keras_schedules
+from gradxform.compat import keras_configs as _configs, keras_files as _files, keras_schedules
 from gradxform.compat.arguments import by_step, descend, with_semantics
-from gradxform.compat.keras_common import epsilon_of, is_present, keras_optimizer
+from gradxform.compat.keras_common import counting, epsilon_of, is_present, keras_optimizer
+from gradxform.compat.keras_optimizer import (
+    as_keras as as_keras,
+    register_optimizer as register_optimizer,
+)
 from gradxform.compat.keras_schedules import (
     CosineDecay as CosineDecay,
     CosineDecayRestarts as CosineDecayRestarts,
@@ -21,6 +27,7 @@ from gradxform.compat.keras_schedules import (
     PiecewiseConstantDecay as PiecewiseConstantDecay,
     PolynomialDecay as PolynomialDecay,
 )
+from gradxform.compat.keras_transform import from_keras as from_keras
 from gradxform.compat.keras_weights import get_weights as get_weights, set_weights as set_weights
 from gradxform.errors import shown
 from gradxform.transforms.adam import scale_by_amsgrad, scale_by_nadam
@@ -31,12 +38,11 @@ from gradxform.transforms.adaptive import (
     scale_by_rss,
     scale_by_stddev,
 )
-from gradxform.transforms.counts import count_updates
 from gradxform.transforms.densify import densify
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.proximal import step_by_ftrl
 from gradxform.transforms.tf_adam import scale_by_tf_adam
-from gradxform.types import ScalarOrSchedule, ZeroIsNone
+from gradxform.types import OptState, Params, ScalarOrSchedule, SupportsTransform, ZeroIsNone
 from gradxform.wrappers.compose import chain
 
 schedules = keras_schedules
@@ -45,11 +51,6 @@ schedules = keras_schedules
 def _check_momentum(name: str, momentum: Any) -> None:
     if isinstance(momentum, int | float) and not 0 <= momentum <= 1:
         raise ValueError(f"{name}: momentum must be in [0, 1], got {momentum!r}.")
-
-
-def _counting(learning_rate: Any) -> list[Any]:
-    """Return the part that counts `iterations`, where nothing else does; a schedule counts."""
-    return [] if callable(learning_rate) else [count_updates()]
 
 
 @keras_optimizer
@@ -67,7 +68,7 @@ def SGD(
     parts = [descend(learning_rate)]
     if is_present(momentum):
         parts += [trace(momentum, nesterov)]
-    return chain(*parts, *_counting(learning_rate))
+    return chain(*parts, *counting(learning_rate))
 
 
 @keras_optimizer
@@ -92,8 +93,8 @@ def RMSprop(
     rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=is_present(momentum))
     if not is_present(momentum):
         parts = with_semantics("slots", rule, descend(learning_rate)).transforms
-        return chain(*parts, *_counting(learning_rate))
-    return chain(rule, descend(learning_rate), trace(momentum), *_counting(learning_rate))
+        return chain(*parts, *counting(learning_rate))
+    return chain(rule, descend(learning_rate), trace(momentum), *counting(learning_rate))
 
 
 @keras_optimizer
@@ -108,7 +109,7 @@ def Adagrad(
     Reference: `tf.keras.optimizers.Adagrad`.
     """
     rule = scale_by_rss(initial_accumulator_value, epsilon_of(epsilon), eps_in_sqrt=False)
-    return chain(rule, descend(learning_rate), *_counting(learning_rate))
+    return chain(rule, descend(learning_rate), *counting(learning_rate))
 
 
 @keras_optimizer
@@ -123,7 +124,7 @@ def Adadelta(
     Reference: `tf.keras.optimizers.Adadelta`.
     """
     rule = scale_by_adadelta(rho, epsilon_of(epsilon))
-    return chain(rule, descend(learning_rate), *_counting(learning_rate))
+    return chain(rule, descend(learning_rate), *counting(learning_rate))
 
 
 @keras_optimizer
@@ -253,6 +254,39 @@ def deserialize(config: dict[str, Any], custom_objects: dict[str, Any] | None = 
       ValueError, TypeError: for an unknown class or argument, or a wrong number, with its place.
     """
     return _configs.deserialize(_DOORS, config, custom_objects)
+
+
+def load_optimizer(
+    path: str | os.PathLike[str],
+    params: Params,
+    *,
+    order: Sequence[str] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+) -> tuple[SupportsTransform, OptState]:
+    """Return the optimizer in the file of a Keras model, and its state.
+
+        order = [v.path for v in model.trainable_variables]                              in Keras
+        tx, state = compat.keras.load_optimizer("model.keras", params, order=order)
+
+    Reads `.keras` archives and HDF5 files (`.h5`) of Keras 3, and HDF5 files of Keras 1 and 2. An
+    optimizer that was saved before it took a step begins here with `init`. Nothing is imported but
+    h5py, and no code of the file is run.
+
+    Args:
+      path: the file, as `model.save(path)` writes it.
+      params: the parameters here, of the same shapes.
+      order: the parameters' paths here, in the order of the Keras model's trainable variables. By
+        default the order of the tree, in which dicts are sorted by key: `bias` before `kernel`.
+      custom_objects: as in `deserialize`.
+
+    Raises:
+      ImportError: if h5py is not installed; it is in the extra `keras`.
+      FileNotFoundError: if there is no such file.
+      TypeError: if `path` is not a path, or a part of the config has another type.
+      ValueError: if the file is of another kind or without an optimizer, or its config names an
+        unknown class or argument; and as `set_weights` for its weights.
+    """
+    return _files.loaded(lambda x: get(x, custom_objects), path, params, order)
 
 
 def serialize(tx: Any, name: str | None = None, *, version: float | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.compat.keras3_options import keras3_optimizer
-from gradxform.compat.keras_common import is_present
+from gradxform.compat.keras_common import counting, is_present
 from gradxform.compat.keras_rates import at_most_inverse_sqrt
 from gradxform.masks import label_by, ndim_at_least, path_matches
 from gradxform.schedules.product import product_schedule
@@ -46,8 +46,10 @@ def SGD(
 
     Reference: `keras.optimizers.SGD`.
     """
-    rate = scale_by_learning_rate(learning_rate)
-    return chain(rate, trace(momentum, nesterov)) if is_present(momentum) else chain(rate)
+    parts: list[Any] = [scale_by_learning_rate(learning_rate)]
+    if is_present(momentum):
+        parts += [trace(momentum, nesterov)]
+    return chain(*parts, *counting(learning_rate))
 
 
 @keras3_optimizer
@@ -66,7 +68,9 @@ def RMSprop(
     """
     scale_by = scale_by_stddev if centered else scale_by_rms
     parts: list[Any] = [scale_by(rho, epsilon), scale_by_learning_rate(learning_rate)]
-    return chain(*parts, trace(momentum)) if is_present(momentum) else chain(*parts)
+    if is_present(momentum):
+        parts += [trace(momentum)]
+    return chain(*parts, *counting(learning_rate))
 
 
 @keras3_optimizer
@@ -80,7 +84,7 @@ def Adagrad(
     Reference: `keras.optimizers.Adagrad`.
     """
     rule = scale_by_rss(initial_accumulator_value, epsilon)
-    return chain(rule, scale_by_learning_rate(learning_rate))
+    return chain(rule, scale_by_learning_rate(learning_rate), *counting(learning_rate))
 
 
 @keras3_optimizer
@@ -91,7 +95,8 @@ def Adadelta(
 
     Reference: `keras.optimizers.Adadelta`.
     """
-    return chain(scale_by_adadelta(rho, epsilon), scale_by_learning_rate(learning_rate))
+    rule = scale_by_adadelta(rho, epsilon)
+    return chain(rule, scale_by_learning_rate(learning_rate), *counting(learning_rate))
 
 
 @keras3_optimizer

@@ -15,6 +15,7 @@ from gradxform.interop import stateless
 from gradxform.schedules.decay import inverse_time_decay
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.clipping import clip, clip_by_block_norm, clip_by_global_norm
+from gradxform.transforms.counts import count_updates
 from gradxform.types import AliasOf, ZeroIsNone
 from gradxform.values import is_live
 from gradxform.wrappers.compose import chain
@@ -154,6 +155,11 @@ def _decayed(learning_rate: Any, decay: Any) -> Any:
 def is_present(number: Any) -> bool:
     """Whether a number of a factory asks for its part: a live one does, whatever it is."""
     return is_live(number) or bool(number)
+
+
+def counting(learning_rate: Any) -> list[Any]:
+    """Return the part that counts `iterations`, where nothing else does; a schedule counts."""
+    return [] if callable(learning_rate) else [count_updates()]
 
 
 def epsilon_of(epsilon: Any) -> Any:

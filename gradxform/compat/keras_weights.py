@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.compat.keras3_slots import OPTIONAL, from_keras3, to_keras3
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.learning_rate import current_learning_rate
 from gradxform.leaves import Path, is_hole, path_str, with_paths
@@ -65,8 +66,9 @@ def get_weights(
 
     Keras 2 has `iterations`, for Nadam `momentum_cache`, then every slot for all parameters; Ftrl
     both slots of a parameter together. Keras 3 has `iteration`, the learning rate unless it is a
-    schedule, then the slots of a parameter together (but each slot of RMSprop, and `velocity_hat`,
-    for all parameters), and Nadam's product last.
+    schedule, the average and the sums of gradients that its options ask for, the slots of a
+    parameter together (but each slot of RMSprop, and `velocity_hat`, for all parameters), and
+    Nadam's product last.
 
     Args:
       tx: an optimizer of `compat.keras`, also inside wrappers that have no arrays of their own.
@@ -162,8 +164,9 @@ def with_weights(
     if _RATE in scalars:
         state = _with_rate(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
     names = dict.fromkeys(place.name for place in places if place.path is not None)
-    new = {k: _like(slots[k], list(trees[k].values())) for k in names}
-    return set_slots(tx, state, scalars | new, _STYLES[version])
+    new = scalars | {k: _like(slots[k], list(trees[k].values())) for k in names}
+    new = from_keras3(tx, new) if version == 3 else new
+    return set_slots(tx, state, new, _STYLES[version])
 
 
 def _layout(
@@ -174,6 +177,7 @@ def _layout(
         raise ValueError(f"{caller}: version must be 2 or 3, got {shown(version)}.")
     paths = _ordered(caller, params, order)
     slots = get_slots(tx, state, _STYLES[version])
+    slots = to_keras3(tx, slots) if version == 3 else slots
     first, scalar = _ITERATIONS[version], _SCALARS[version]
     if first not in slots:
         raise ValueError(
@@ -204,11 +208,13 @@ def _blocks(caller: str, tx: Any, names: list[str], version: int) -> list[tuple[
     has_rms = any(name_of(x) in ("scale_by_rms", "scale_by_stddev") for x in all_parts(tx))
     kinds = _BLOCKS[version]
     kinds = [kind for kind in kinds if version == 2 or (kind is kinds[0]) == has_rms]
+    optional = [(k,) for k in OPTIONAL if version == 3 and k in names]
+    names = [k for k in names if (k,) not in optional]
     for kind in [*kinds, [("momentum",)]]:
         known = [k for block in kind for k in block]
         of_kind = [block for block in kind if set(block) <= set(names)]
         if set(names) <= set(known) and {k for block in of_kind for k in block} == set(names):
-            return of_kind
+            return [*optional, *of_kind]
     raise ValueError(
         f"{caller}: {name_of(tx)} has slots {', '.join(map(repr, names))}, which are those of none "
         f"of Keras {version}'s optimizers. Pass an optimizer of compat.keras and its own state."

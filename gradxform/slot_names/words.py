@@ -39,6 +39,7 @@ _KERAS_3 = _KERAS | {
     "ScaleByAdaDeltaState": {"e_g": "accumulated_grad", "e_x": "accumulated_delta_var"},
     "ScaleByAdamState": _MOMENTS_3,
     "ScaleByAmsgradState": _MOMENTS_3 | {"nu_max": "velocity_hat"},
+    "ScaleByLionState": {"mu": "momentum"},
     "ScaleByNadamState": _MOMENTS_3 | {"mu_product": "product"},
     "ScaleByRmsState": _RMS_3,
     "ScaleByRmsWithCountState": _RMS_3,
