@@ -4,6 +4,7 @@ Brock et al., 2021, section 4: one row of a linear layer's matrix, the fan-in of
 convolution all that feeds one output channel. Kernels here, and in Flax, have the outputs last.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -67,7 +68,7 @@ def test_the_unit_of_a_kernel_is_the_weights_of_one_output(kernel):
     params, grads = {"w": jnp.asarray(p)}, {"w": jnp.asarray(g)}
     found = tx.update(grads, tx.init(params), params)[0]["w"]
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
-    same = theirs.update(grads, theirs.init(params), params)[0]["w"]
+    same = jax.jit(theirs.update)(grads, theirs.init(params), params)[0]["w"]
     np.testing.assert_allclose(found, same, rtol=1e-5)
     np.testing.assert_allclose(norms(np.asarray(found), axes), np.minimum(size, limit), rtol=1e-5)
     said = gx.adaptive_grad_clip(CLIPPING, EPS, axis=axes)

@@ -1,5 +1,6 @@
 """Dtypes: float64 stays float64, 16 bits are summed in 32, 8 bits and NumPy's float64 work."""
 
+import functools
 import math
 import warnings
 
@@ -255,9 +256,10 @@ def test_rules_reduce_16_bit_leaves_in_32(name):
             "m": jnp.asarray(np.tile([1000.0, 1001.0], (N, 1)), jnp.float16).at[::3, 0].set(1001.5),
         }
         p, g = jax.tree.map(lambda x: x.astype(dtype), (p, g))
+        update = jax.jit(functools.partial(tx.update, **extra))
         state, made = tx.init(p), []
         for _ in range(3):
-            u, state = tx.update(g, state, p, **extra)
+            u, state = update(g, state, p)
             p = jax.tree.map(lambda p: p - 1, p)
             made.append(u)
         return made

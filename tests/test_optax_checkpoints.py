@@ -35,6 +35,8 @@ BEFORE, AFTER = 30, 3
 LATE = 100_000
 USUAL = [call for call in CALLS if call.usual]
 SAME = [call for call in USUAL if call.reason is None]
+# The calls that also take a live state of the other library: its classes do not depend on numbers.
+LIVE = {call.name: call for call in reversed(SAME)}
 
 
 def gradient_function(call):
@@ -158,7 +160,8 @@ def check_here(call, ours, theirs):
         want = theirs.updates(params, state)
         first = theirs.updates(params, state, 1)
     target = ours.init(ours.params)
-    assert_close(ours.one(like(params, ours), state), first, tolerance_of(call))
+    if LIVE[call.name] is call:
+        assert_close(ours.one(like(params, ours), state), first, tolerance_of(call))
     fitted = interop.from_optax_state(call.ours(), pickle.loads(pickle.dumps(state)), ours.params)
     assert jax.tree.structure(fitted) == jax.tree.structure(target)
     assert_identical(fitted, state)
@@ -178,7 +181,8 @@ def check_there(call, ours, theirs):
     fitted = interop.to_optax_state(call.ours(), state, ours.params)
     with as_optax_wants():
         params = like(params, theirs)
-        live = theirs.one(params, state) if takes_our_classes(call, state) else first
+        is_live = LIVE[call.name] is call and takes_our_classes(call, state)
+        live = theirs.one(params, state) if is_live else first
         target = theirs.init(theirs.params)
         got = theirs.updates(params, fitted)
     assert_close(live, first, tolerance_of(call))
