@@ -29,7 +29,7 @@ def keras_on_jax(caller: Any) -> Any:
     """Return the module `keras`.
 
     Raises:
-      ImportError: if there is no Keras 3.
+      ImportError: if Keras 3 is not installed.
       RuntimeError: if its backend is not JAX.
     """
     caller = caller if isinstance(caller, str) else name_of(caller)

@@ -37,7 +37,7 @@ def as_keras(tx: SupportsTransform, learning_rate: Any = 1.0, **keras_options: A
         ema_overwrite_frequency, loss_scale_factor, gradient_accumulation_steps, weight_decay, name.
 
     Raises:
-      ImportError: if there is no Keras 3.
+      ImportError: if Keras 3 is not installed.
       RuntimeError: if Keras runs on another backend than JAX, or lacks what the class overrides.
       TypeError: if `tx` is not a transform.
       ValueError: for a weight_decay at a learning rate of 1, and what Keras refuses.
@@ -68,7 +68,7 @@ def register_optimizer() -> type:
     in another process.
 
     Raises:
-      ImportError: if there is no Keras 3.
+      ImportError: if Keras 3 is not installed.
       RuntimeError: if Keras runs on another backend than JAX, or lacks what the class overrides.
     """
     keras = keras_on_jax("as_keras")

@@ -60,7 +60,7 @@ class from_keras(Transform):
       config: in place of it, its config as JSON text.
 
     Raises:
-      ImportError: if there is no Keras 3.
+      ImportError: if Keras 3 is not installed.
       RuntimeError: if Keras runs on another backend than JAX.
       TypeError: if `optimizer` is not an optimizer of Keras 3.
       ValueError: if Keras cannot make the optimizer of its config, or it scales the loss.
