@@ -13,7 +13,13 @@ from typing import Any
 from gradxform.called import Called
 from gradxform.compat import keras_configs as _configs, keras_files as _files, keras_schedules
 from gradxform.compat.arguments import by_step, descend, with_semantics
-from gradxform.compat.keras_common import counting, epsilon_of, is_present, keras_optimizer
+from gradxform.compat.keras_common import (
+    adam_parts,
+    counting,
+    epsilon_of,
+    is_present,
+    keras_optimizer,
+)
 from gradxform.compat.keras_optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,
@@ -30,7 +36,7 @@ from gradxform.compat.keras_schedules import (
 from gradxform.compat.keras_transform import from_keras as from_keras
 from gradxform.compat.keras_weights import get_weights as get_weights, set_weights as set_weights
 from gradxform.errors import shown
-from gradxform.transforms.adam import scale_by_amsgrad, scale_by_nadam
+from gradxform.transforms.adam import scale_by_nadam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
@@ -38,10 +44,8 @@ from gradxform.transforms.adaptive import (
     scale_by_rss,
     scale_by_stddev,
 )
-from gradxform.transforms.densify import densify
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.proximal import step_by_ftrl
-from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import OptState, Params, ScalarOrSchedule, SupportsTransform, ZeroIsNone
 from gradxform.wrappers.compose import chain
 
@@ -143,12 +147,8 @@ def Adam(
 
     Reference: `tf.keras.optimizers.Adam`.
     """
-    eps = epsilon_of(epsilon)
-    if amsgrad:
-        rule = scale_by_amsgrad(beta_1, beta_2, eps, correct_after=True)
-    else:
-        rule = scale_by_tf_adam(beta_1, beta_2, eps)
-    return chain(densify(), rule, descend(learning_rate))
+    parts = adam_parts(beta_1, beta_2, epsilon_of(epsilon), amsgrad)
+    return chain(*parts, descend(learning_rate))
 
 
 @keras_optimizer

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.compat.keras3_options import keras3_optimizer
-from gradxform.compat.keras_common import counting, is_present
+from gradxform.compat.keras_common import adam_parts, counting, is_present
 from gradxform.compat.keras_rates import at_most_inverse_sqrt
 from gradxform.masks import label_by, ndim_at_least, path_matches
 from gradxform.schedules.product import product_schedule
-from gradxform.transforms.adam import scale_by_amsgrad, scale_by_nadam
+from gradxform.transforms.adam import scale_by_nadam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
@@ -23,7 +23,6 @@ from gradxform.transforms.adaptive import (
     scale_by_stddev,
 )
 from gradxform.transforms.clipping import clip_by_block_rms
-from gradxform.transforms.densify import densify
 from gradxform.transforms.factored import scale_by_factored_rms
 from gradxform.transforms.layerwise import scale_by_param_block_rms
 from gradxform.transforms.momentum import trace
@@ -31,7 +30,6 @@ from gradxform.transforms.muon import scale_by_muon, scale_by_shape
 from gradxform.transforms.proximal import step_by_ftrl
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_lion
-from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import Fixed, ScalarOrSchedule, Size, ZeroIsNone
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.decay import decoupled_weight_decay
@@ -135,11 +133,8 @@ def AdamW(
 def _adam(
     learning_rate: ScalarOrSchedule, beta_1: float, beta_2: float, epsilon: float, amsgrad: bool
 ) -> chain:
-    if amsgrad:
-        rule = scale_by_amsgrad(beta_1, beta_2, epsilon, correct_after=True)
-    else:
-        rule = scale_by_tf_adam(beta_1, beta_2, epsilon)
-    return chain(densify(), rule, scale_by_learning_rate(learning_rate))
+    parts = adam_parts(beta_1, beta_2, epsilon, amsgrad)
+    return chain(*parts, scale_by_learning_rate(learning_rate))
 
 
 @keras3_optimizer

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradxform.called import number_or_called
 from gradxform.compat.arguments import not_below_zero
-from gradxform.compat.keras_common import is_present
+from gradxform.compat.keras_common import is_present, presented
 from gradxform.compat.keras_rates import last_of_every
 from gradxform.errors import did_you_mean, shown
 from gradxform.transforms.clipping import clip, clip_by_block_norm, clip_by_global_norm
@@ -84,14 +84,7 @@ def keras3_optimizer(function: Factory) -> Factory:
             rule["learning_rate"] = last_of_every(rule["learning_rate"], k)
         return _around(function(**rule), rule["learning_rate"], options, _decays(own, options))
 
-    open_function: Any = factory
-    open_function.__signature__ = signature
-    open_function.__annotations__ = {
-        p.name: p.annotation for p in signature.parameters.values()
-    } | {"return": signature.return_annotation}
-    head, _, reference = (function.__doc__ or "").partition("\n    Reference:")
-    factory.__doc__ = f"{head.rstrip()}\n{_DOC}\n    Reference:{reference}"
-    return factory
+    return presented(factory, signature, function.__doc__, _DOC)
 
 
 def _decays(own: inspect.Signature, options: dict[str, Any]) -> bool:

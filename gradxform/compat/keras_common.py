@@ -14,8 +14,11 @@ from gradxform.errors import did_you_mean, shown
 from gradxform.interop import stateless
 from gradxform.schedules.decay import inverse_time_decay
 from gradxform.schedules.product import product_schedule
+from gradxform.transforms.adam import scale_by_amsgrad
 from gradxform.transforms.clipping import clip, clip_by_block_norm, clip_by_global_norm
 from gradxform.transforms.counts import count_updates
+from gradxform.transforms.densify import densify
+from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import AliasOf, ZeroIsNone
 from gradxform.values import is_live
 from gradxform.wrappers.compose import chain
@@ -92,14 +95,30 @@ def keras_optimizer(function: Factory) -> Factory:
         first, last = _functions(function.__name__, shared)
         return chain(*first, *clips, *last, *function(*bound.args, **bound.kwargs).transforms)
 
+    return presented(factory, signature, function.__doc__, _DOC)
+
+
+def presented(
+    factory: Callable[..., chain], signature: inspect.Signature, doc: str | None, shared_doc: str
+) -> Callable[..., chain]:
+    """Return `factory` with this signature, and the shared docstring before its source."""
     open_function: Any = factory
     open_function.__signature__ = signature
     open_function.__annotations__ = {
         p.name: p.annotation for p in signature.parameters.values()
     } | {"return": signature.return_annotation}
-    head, _, reference = (function.__doc__ or "").partition("\n    Reference:")
-    factory.__doc__ = f"{head.rstrip()}\n{_DOC}\n    Reference:{reference}"
+    head, _, reference = (doc or "").partition("\n    Reference:")
+    factory.__doc__ = f"{head.rstrip()}\n{shared_doc}\n    Reference:{reference}"
     return factory
+
+
+def adam_parts(
+    beta_1: float, beta_2: float, epsilon: float, amsgrad: bool
+) -> tuple[densify, scale_by_amsgrad | scale_by_tf_adam]:
+    """Return the parts of Keras's Adam before its learning rate."""
+    if amsgrad:
+        return densify(), scale_by_amsgrad(beta_1, beta_2, epsilon, correct_after=True)
+    return densify(), scale_by_tf_adam(beta_1, beta_2, epsilon)
 
 
 _CLIPS: dict[str, Callable[[float], Any]] = {

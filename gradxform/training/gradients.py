@@ -80,8 +80,8 @@ def gradients_of(
     check_loss_fn(part, loss_fn)
     leaves, treedef = jax.tree.flatten(params)
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
-    on = _differentiated(part, asked.var_list, params, paths)
-    tables = _tables(part, asked.sparse, params, paths)
+    on = _chosen(part, "var_list", asked.var_list, params, paths, default=True)
+    tables = _chosen(part, "sparse", asked.sparse, params, paths, default=False)
     for path, leaf, is_on in zip(paths, leaves, on, strict=True):
         if is_on:
             _check_floating(part, path, leaf)
@@ -106,26 +106,18 @@ def gradients_of(
     return ((loss, aux) if asked.has_aux else loss), gradients
 
 
-def _differentiated(part: str, choice: Any, params: Params, paths: list[Path]) -> list[bool]:
+def _chosen(
+    part: str, field: str, choice: Any, params: Params, paths: list[Path], default: bool
+) -> list[bool]:
+    """Return for each parameter whether the field selects it."""
     if choice is None:
-        return [True] * len(paths)
-    on = selected(part, "var_list", choice, params)
-    if not any(on):
+        return [default] * len(paths)
+    chosen = selected(part, field, choice, params)
+    if not any(chosen):
         raise ValueError(
-            f"{part}: var_list selects none of the parameters {listed(paths) or '(none)'}."
+            f"{part}: {field} selects none of the parameters {listed(paths) or '(none)'}."
         )
-    return on
-
-
-def _tables(part: str, choice: Any, params: Params, paths: list[Path]) -> list[bool]:
-    if choice is None:
-        return [False] * len(paths)
-    tables = selected(part, "sparse", choice, params)
-    if not any(tables):
-        raise ValueError(
-            f"{part}: sparse selects none of the parameters {listed(paths) or '(none)'}."
-        )
-    return tables
+    return chosen
 
 
 def _check_floating(part: str, path: Path, leaf: Any) -> None:
