@@ -42,8 +42,8 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
 
-tables: $(VENV)/.installed-test ## Write the README's table of optimizers anew
-	$(PY) -m gradxform list optimizers --markdown --into README.md
+tables: $(VENV)/.installed-test ## Write the table of optimizers in docs/ anew
+	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
 
 clean: ## Remove environments, caches and builds
 	rm -rf .venv .venv-* .venv.lock dist build .hypothesis .pytest_cache .ruff_cache

@@ -145,8 +145,8 @@ def test_a_table_is_written_into_a_file(capsys, tmp_path):
     assert "--into goes with" in refused(capsys, "list", "--into", str(path))
 
 
-def test_the_readme_lists_the_optimizers(capsys):
-    text = (ROOT / "README.md").read_text()
+def test_a_page_lists_the_optimizers(capsys):
+    text = (ROOT / "docs" / "optimizers.md").read_text()
     _, _, rest = text.partition(BEGIN.format("optimizers") + "\n")
     table, _, _ = rest.partition(END.format("optimizers"))
     said = "Write it anew: make tables"
