@@ -164,7 +164,7 @@ def test_show_prints_the_signature_the_rule_and_the_arguments(capsys):
         "Reference:\n  Loshchilov and Hutter",
     ):
         assert words in out
-    assert "Raises:\n  ValueError: at update" in run(capsys, "show", "chain")
+    assert "Raises:\n  ValueError: if a part changes" in run(capsys, "show", "chain")
     data = json.loads(run(capsys, "show", "scale_by_lion", "--json"))
     assert data["rule"].startswith("Update rule") and data["arguments"][0]["default"] == "0.9"
 
