@@ -201,7 +201,9 @@ def call_name(cls: type[Value]) -> str:
 
 def fields_of(v: Value) -> dict[str, Any]:
     """Return the fields of a value by name, in order."""
-    return {f.name: getattr(v, f.name) for f in dataclasses.fields(typing.cast(Any, v))}
+    if not dataclasses.is_dataclass(v):  # a class without the decorator
+        return {}
+    return {f.name: getattr(v, f.name) for f in dataclasses.fields(v)}
 
 
 def rebuild(cls: type[T], fields: dict[str, Any]) -> T:
