@@ -176,7 +176,7 @@ def test_a_door_is_called_by_its_name_in_a_config():
     config = {"name": "tf1:Momentum", "learning_rate": {"name": "constant_schedule", "value": 0.5}}
     with pytest.raises(ValueError, match=r"^config: tf1:Momentum needs the field 'momentum'\.$"):
         gx.from_config(config)
-    with pytest.raises(ValueError, match=r"named 'keras:Adma'\. Did you mean 'keras:Adam'"):
+    with pytest.raises(ValueError, match=r"named 'keras:Adma'\. Did you mean .*'keras:Adam'"):
         gx.from_config({"name": "keras:Adma"})
     with pytest.raises(ValueError, match="no transform named 'returnn:BaseCustom'"):
         gx.from_config({"name": "returnn:BaseCustom", "learning_rate": 0.5})
