@@ -50,6 +50,8 @@ OPTIMIZERS = {
         gradient_accumulation_steps=4,
     ),
     "Lion": lambda: O.Lion(0.1),
+    "Adafactor": lambda: O.Adafactor(0.1, weight_decay=0.1),
+    "Muon": lambda: O.Muon(0.05, adam_lr_ratio=0.5, gradient_accumulation_steps=2),
 }  # fmt: skip
 
 
@@ -99,6 +101,88 @@ def test_ten_steps_there_and_ten_more_here(name):
     for ours, theirs in zip(back, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     close(run(tx, state, middle, GRADS[10:])[0], stepped(optimizer, variables, GRADS[10:]), 1e-6)
+
+
+OTHER_SHAPES = {"wide": (2, 4), "tall": (4, 2), "square": (3, 3), "deep": (2, 3, 4), "b": (3,)}
+OTHER_SHAPES |= {"embedding": (3, 2), "scalar": ()}
+BY_SHAPE = {
+    "Adafactor": lambda: O.Adafactor(0.1),
+    "Adafactor: options": lambda: O.Adafactor(
+        O.schedules.ExponentialDecay(0.5, 2, 0.9), relative_step=False, use_ema=True,
+        gradient_accumulation_steps=2,
+    ),
+    "Muon": lambda: O.Muon(0.04, adam_lr_ratio=0.5, exclude_layers=["tall"]),
+    "Muon: options": lambda: O.Muon(
+        0.02, weight_decay=None, adam_weight_decay=None, nesterov=False, rms_rate=None,
+        use_ema=True, loss_scale_factor=2.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_SHAPE)
+def test_weights_that_depend_on_the_shape_go_there_and_back(name):
+    order = list(OTHER_SHAPES)
+    start = {k: RANDOM.normal(size=s).astype(np.float32) for k, s in OTHER_SHAPES.items()}
+    grads = [
+        {k: RANDOM.normal(size=s).astype(np.float32) for k, s in OTHER_SHAPES.items()}
+        for _ in range(21)
+    ]
+    optimizer, variables = BY_SHAPE[name](), [keras.Variable(start[k], name=k) for k in order]
+
+    def there(optimizer, variables, grads):
+        for g in grads:
+            optimizer.apply([g[k] for k in order], variables)
+        return {k: np.asarray(v.value) for k, v in zip(order, variables, strict=True)}
+
+    def check(ours, theirs):
+        for k in order:
+            scale = max(np.max(np.abs(x)) for x in theirs.values())
+            np.testing.assert_allclose(ours[k], theirs[k], rtol=0, atol=1e-6 * scale, err_msg=k)
+
+    tx = compat.keras.deserialize(O.serialize(optimizer))
+    first = there(optimizer, variables, grads[:7])  # in the middle of an accumulation
+    weights = weights_of(optimizer)
+    state = compat.keras.set_weights(tx, first, weights, version=3, order=order)
+    back = compat.keras.get_weights(tx, state, first, version=3, order=order)
+    assert [x.dtype for x in back[1:]] == [x.dtype for x in weights[1:]]
+    for ours, theirs in zip(back, weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    # Here, and then there again, with a new optimizer that has our weights.
+    middle, state = run(tx, state, first, grads[7:14])
+    check(middle, there(optimizer, variables, grads[7:14]))
+    variables = [keras.Variable(np.asarray(middle[k]), name=k) for k in order]
+    again = BY_SHAPE[name]()
+    again.build(variables)
+    weights = compat.keras.get_weights(tx, state, middle, version=3, order=order)
+    for v, x in zip(again.variables, weights, strict=True):
+        v.assign(x)
+    check(run(tx, state, middle, grads[14:])[0], there(again, variables, grads[14:]))
+
+
+@pytest.mark.parametrize("optimizer", [O.Adafactor(0.1), O.Muon(0.1)], ids=["Adafactor", "Muon"])
+def test_a_rate_of_the_state_goes_there_and_back(optimizer):
+    """That of Adafactor is the number of its config, not what its steps take of it."""
+    door = getattr(compat.keras3, type(optimizer).__name__)
+    variables = variables_of()
+    params = stepped(optimizer, variables, GRADS[:10])
+    optimizer.learning_rate = 0.25
+    tx = gx.inject_hyperparams(door)(0.1)
+    weights = weights_of(optimizer)
+    state = compat.keras.set_weights(tx, params, weights, version=3, order=ORDER)
+    assert float(state.hyperparams["learning_rate"]) == 0.25
+    back = compat.keras.get_weights(tx, state, params, version=3, order=ORDER)
+    assert float(back[1]) == 0.25
+    close(run(tx, state, params, GRADS[10:])[0], stepped(optimizer, variables, GRADS[10:]), 1e-6)
+    with pytest.raises(ValueError, match=r"learning rate in the list is 0\.25, that of .* 0\.1"):
+        compat.keras.set_weights(door(0.1), params, weights, version=3, order=ORDER)
+
+
+def test_moments_of_other_axes_are_refused():
+    tx, params = compat.keras3.Adafactor(0.1), {"k": np.ones((5, 4, 3), np.float32)}
+    with pytest.raises(ValueError, match=r"^get_weights: \['k'\] has shape .*; Keras's Adafa"):
+        compat.keras.get_weights(tx, tx.init(params), params, version=3)
+    with pytest.raises(ValueError, match=r"^set_weights: \['k'\] has shape .* with init\.$"):
+        compat.keras.set_weights(tx, params, [], version=3)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -161,6 +245,19 @@ def test_an_optimizer_comes_out_of_a_file_with_its_state(suffix, trained, tmp_pa
     weights = compat.keras.get_weights(tx, state, params, version=3, order=order)
     for ours, theirs in zip(weights, weights_of(trained.optimizer), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("optimizer", [O.Adafactor(0.01), O.Muon(0.01)], ids=["Adafactor", "Muon"])
+def test_adafactor_and_muon_come_out_of_a_file(optimizer, tmp_path):
+    path = tmp_path / "model.keras"
+    model = fit(model_of(optimizer), epochs=1)
+    model.save(path)
+    params, order = params_of(model)
+    tx, state = compat.keras.load_optimizer(path, params, order=order)
+    assert tx == compat.keras.deserialize(O.serialize(optimizer))
+    weights = compat.keras.get_weights(tx, state, params, version=3, order=order)
+    for ours, theirs in zip(weights, weights_of(optimizer), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", [O.Adam(0.01), "sgd"])

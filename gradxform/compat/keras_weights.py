@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.compat.keras3_slots import OPTIONAL, from_keras3, to_keras3
+from gradxform.compat.keras3_slots import (
+    FACTORED,
+    OPTIONAL,
+    bounded,
+    from_keras3,
+    has_muon,
+    to_keras3,
+    with_leaves,
+)
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.learning_rate import current_learning_rate
 from gradxform.leaves import Path, is_hole, path_str, with_paths
@@ -32,6 +40,7 @@ _BLOCKS: dict[int, list[list[tuple[str, ...]]]] = {
         [("velocity",), ("momentum",), ("average_gradient",)],
         [("momentum", "velocity"), ("velocity_hat",)],
         [("momentum", "norm")],
+        [FACTORED],
         [("accumulated_grad", "accumulated_delta_var")],
         [("accumulator", "linear")],
         [("accumulator",)],
@@ -164,8 +173,9 @@ def with_weights(
     if _RATE in scalars:
         state = _with_rate(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
     names = dict.fromkeys(place.name for place in places if place.path is not None)
-    new = scalars | {k: _like(slots[k], list(trees[k].values())) for k in names}
-    new = from_keras3(tx, new) if version == 3 else new
+    new = scalars | {k: with_leaves(slots[k], list(trees[k].values())) for k in names}
+    if version == 3:
+        new = from_keras3(tx, new, get_slots(tx, state, _STYLES[3]), params)
     return set_slots(tx, state, new, _STYLES[version])
 
 
@@ -177,7 +187,7 @@ def _layout(
         raise ValueError(f"{caller}: version must be 2 or 3, got {shown(version)}.")
     paths = _ordered(caller, params, order)
     slots = get_slots(tx, state, _STYLES[version])
-    slots = to_keras3(tx, slots) if version == 3 else slots
+    slots = to_keras3(caller, tx, slots, params) if version == 3 else slots
     first, scalar = _ITERATIONS[version], _SCALARS[version]
     if first not in slots:
         raise ValueError(
@@ -187,13 +197,20 @@ def _layout(
     names = [k for k in slots if k not in (first, scalar, *_NOT_KERAS)]
     blocks = _blocks(caller, tx, names, version)
     head, tail = [_Place(first)], []
-    if version == 3 and _is_variable(tx):
-        slots = slots | {_RATE: np.asarray(current_learning_rate(tx, state), np.float32)}
+    rate = _rate_variable(tx, state, slots) if version == 3 else None
+    if rate is not None:
+        slots = slots | {_RATE: np.asarray(rate, np.float32)}
         head.append(_Place(_RATE))
     if scalar in slots:
         (head if version == 2 else tail).append(_Place(scalar))
-    body = [_Place(k, path) for block in blocks for path in paths for k in block]
     trees = {k: dict(with_paths(slots[k])) for k in names}
+    body = [
+        _Place(k, path)
+        for block in blocks
+        for path in paths
+        for k in block
+        if not (k == "velocity" and has_muon(tx) and is_hole(trees[k].get(path)))
+    ]
     for place in body:
         if place.path is None or is_hole(trees[place.name].get(place.path)):
             raise ValueError(
@@ -221,15 +238,23 @@ def _blocks(caller: str, tx: Any, names: list[str], version: int) -> list[tuple[
     )
 
 
-def _is_variable(tx: Any) -> bool:
-    """Whether the learning rate is a variable of Keras 3: a number, not a schedule."""
+def _rate_variable(tx: Any, state: Any, slots: dict[str, Any]) -> Any:
+    """Return the learning rate, a variable of Keras 3; None if it is a schedule."""
     for part in all_parts(tx):
         if isinstance(part, injected):
-            return _RATE in part.numbers
+            if _RATE not in part.numbers:
+                return None
+            hyperparams = slots.get("hyperparams") or {_RATE: current_learning_rate(tx, state)}
+            return hyperparams[_RATE]
+        if isinstance(part, scale_by_learning_rate) and bounded(part.learning_rate) is not None:
+            rate = bounded(part.learning_rate)
+            return None if callable(rate) else rate
+    for part in all_parts(tx):
         rate = getattr(part, _RATE, None)
         if rate is not None and (isinstance(part, scale_by_learning_rate) or not callable(rate)):
-            return not callable(rate)
-    return False
+            label = "muon" if has_muon(tx) else None
+            return None if callable(rate) else current_learning_rate(tx, state, label=label)
+    return None
 
 
 def _ordered(caller: str, params: Any, order: Sequence[str] | None) -> list[Path]:
@@ -288,9 +313,3 @@ def _with_rate(tx: Any, state: Any, ours: float, theirs: float) -> Any:
         f"{ours:.6g}. Make the optimizer with learning_rate={theirs:.6g}, or with "
         "inject_hyperparams, which keeps it in the state."
     )
-
-
-def _like(tree: Any, leaves: list[Any]) -> Any:
-    """Return the leaves, holes included, in the structure of a slot."""
-    treedef = jax.tree.structure(tree, is_leaf=is_hole)
-    return jax.tree.unflatten(treedef, leaves)
