@@ -1,5 +1,6 @@
 """The weights of Keras's optimizers: lists of arrays, as `optimizer.get_weights()` returns them."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -153,13 +154,14 @@ def with_weights(
     values = _of_keras_2(list(weights), places, params) if version == 2 else list(weights)
     if len(values) != len(places):
         raise ValueError(
-            f"set_weights: {name_of(tx)} has {len(places)} weights for these parameters "
-            f"({_listed(places)}), got {len(weights)}.{_other_version(version)}"
+            f"set_weights: got a list of {len(weights)}, expected {len(places)}: {_listed(places)}."
+            f"{_other_version(version)}"
         )
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     scalars: dict[str, Any] = {}
     for i, (place, value) in enumerate(zip(places, values, strict=True)):
         old = slots[place.name] if place.path is None else trees[place.name][place.path]
+        value = _array(f"weights[{i}], the {place},", value)
         if jnp.shape(value) != jnp.shape(old):
             raise ValueError(
                 f"set_weights: weights[{i}], the {place}, must have shape {jnp.shape(old)}, got "
@@ -289,9 +291,29 @@ def _of_keras_2(weights: list[Any], places: list[_Place], params: Any) -> list[A
     return weights
 
 
+def _array(where: str, x: Any) -> Any:
+    """Return a weight as an array; lists of numbers, as JSON has them, become one."""
+    try:
+        array = x if hasattr(x, "dtype") else np.asarray(x)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if np.dtype(array.dtype).kind in "OSUmM":
+        raise ValueError(f"set_weights: {where} must be an array of numbers, got {shown(x)}.")
+    return array
+
+
 def _listed(places: list[_Place]) -> str:
-    names = list(map(str, places))
-    return ", ".join(names if len(names) <= 6 else [*names[:5], "..."])
+    """Return the order of a list in words, without the parameters' names."""
+    words: dict[str, None] = {}  # a list has the same words for all its parameters
+    paths = {place.path for place in places} - {None}
+    each = "the parameter" if len(paths) == 1 else f"each of {len(paths)} parameters"
+    for path, group in itertools.groupby(places, lambda place: place.path):
+        names = [place.name for place in group]
+        if path is None:
+            words |= dict.fromkeys(names)
+        else:
+            words[f"{' and '.join(names)} of {each}"] = None
+    return ", then ".join(words)
 
 
 def _other_version(version: int) -> str:
