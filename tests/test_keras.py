@@ -38,6 +38,7 @@ START = {k: RANDOM.normal(size=shape).astype(np.float32) for k, shape in SHAPES.
 O = keras.optimizers
 OPTIMIZERS = {
     "SGD": lambda: O.SGD(0.1, momentum=0.9, nesterov=True, clipnorm=1.0),
+    "SGD: plain": lambda: O.SGD(0.1, loss_scale_factor=4.0, weight_decay=0.1),
     "RMSprop": lambda: O.RMSprop(0.1, momentum=0.5, centered=True),
     "Adagrad": lambda: O.Adagrad(0.1, weight_decay=0.1),
     "Adadelta": lambda: O.Adadelta(O.schedules.ExponentialDecay(1.0, 5, 0.5)),
@@ -371,6 +372,68 @@ def test_a_saved_model_goes_on_bitwise(tmp_path):
     half = len(own) // 2
     for a, b in zip(own[:half], own[half:], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+AS_KERAS = {
+    "plain": (gx.adam(0.1), {}),
+    "clip": (gx.chain(gx.trace(0.9), gx.scale(-0.5)), {"clipnorm": 0.1}),
+    "groups": (gx.masked(gx.adam(0.1), gx.path_matches("hidden/kernel")), {"clipvalue": 0.01}),
+    "options": (
+        gx.chain(gx.moving_average(gx.sgd(0.1, 0.9), 0.9)),
+        {"use_ema": True, "ema_momentum": 0.8, "gradient_accumulation_steps": 3},
+    ),
+    "scaled": (gx.adam(0.1), {"loss_scale_factor": 4.0, "weight_decay": 0.1}),
+    "schedule": (
+        gx.adam(gx.cosine_decay_schedule(0.1, 40)),
+        {
+            "learning_rate": O.schedules.ExponentialDecay(0.5, 3, 0.8),
+            "gradient_accumulation_steps": 2,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("name", AS_KERAS)
+def test_an_optimizer_of_as_keras_comes_out_of_a_file(name, suffix, tmp_path):
+    path = tmp_path / f"model{suffix}"
+    inner, options = AS_KERAS[name]
+    optimizer = compat.keras.as_keras(inner, **({"learning_rate": 0.5} | options))
+    model = model_of(optimizer)
+    fit(model)  # 8 steps: in the middle of three that accumulate
+    model.save(path)
+    params, order = params_of(model)
+    tx, state = compat.keras.load_optimizer(path, params, order=order)
+    assert jax.tree.structure(state) == jax.tree.structure(tx.init(params))
+    # Go on with the same gradients there and here.
+    variables = model.trainable_variables
+    for seed in range(7):
+        random = np.random.default_rng(seed)
+        gradients = [random.normal(size=v.shape).astype(np.float32) for v in variables]
+        optimizer.apply(gradients, variables)
+        tree = {}
+        for k, x in zip(order, gradients, strict=True):
+            tree.setdefault(k.split("/")[0], {})[k.split("/")[1]] = x
+        updates, state = jax.jit(tx.update)(tree, state, params)
+        params = gx.apply_updates(params, updates)
+    theirs, _ = params_of(model)
+    for ours, x in zip(jax.tree.leaves(params), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(ours, x, rtol=0, atol=1e-6 * max(1, np.max(np.abs(x))))
+
+
+def test_a_file_of_as_keras_with_other_parameters_is_refused(tmp_path):
+    path = tmp_path / "model.keras"
+    model = fit(model_of(compat.keras.as_keras(gx.adam(0.1))), epochs=1)
+    model.save(path)
+    params, order = params_of(model)
+    with pytest.raises(ValueError, match=r"^load_optimizer: 0/mu/.* has shape .*, the file's"):
+        compat.keras.load_optimizer(path, params, order=order[::-1])
+    with pytest.raises(ValueError, match=r"^load_optimizer: the file has 9 arrays of chain, whose"):
+        compat.keras.load_optimizer(path, {"hidden": params["hidden"]})
+    model = fit(model_of(compat.keras.as_keras(gx.flatten(gx.trace(0.9)))), epochs=1)
+    model.save(path)
+    with pytest.raises(ValueError, match=r"^load_optimizer: flatten joins the parameters in the"):
+        compat.keras.load_optimizer(path, params, order=order)
 
 
 def test_slots_are_variables_named_by_their_paths():

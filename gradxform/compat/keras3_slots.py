@@ -16,7 +16,7 @@ from gradxform.transforms.muon import scale_by_muon
 from gradxform.types import Params
 from gradxform.wrappers.multi_steps import MultiSteps
 from gradxform.wrappers.overwrite import overwriting_average
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.parts import all_parts, inner_parts
 
 # In the order in which Keras makes them, before the slots of the rule.
 OPTIONAL = ("average", "gradient_accumulator")
@@ -96,10 +96,16 @@ def has_muon(tx: Any) -> bool:
     return any(isinstance(x, scale_by_muon) and x.beta == 0 for x in all_parts(tx))
 
 
-def bounded(schedule: Any) -> Any:
-    """Return the number or schedule that Adafactor bounds by the step; None for another rate."""
+def muon_of(tx: Any) -> Any:
+    """Return the innermost chain that has Keras's Muon in it."""
+    inside = next(filter(has_muon, inner_parts(tx)), None)
+    return tx if inside is None or isinstance(inside, scale_by_muon) else muon_of(inside)
+
+
+def unbounded(schedule: Any) -> Any:
+    """Return the number or schedule that Adafactor bounds by the step; another one as it is."""
     if not isinstance(schedule, at_most_inverse_sqrt):
-        return None
+        return schedule
     inner = schedule.schedule
     return inner.value if isinstance(inner, constant_schedule) else inner
 

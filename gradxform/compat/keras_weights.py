@@ -11,10 +11,11 @@ import numpy as np
 from gradxform.compat.keras3_slots import (
     FACTORED,
     OPTIONAL,
-    bounded,
     from_keras3,
     has_muon,
+    muon_of,
     to_keras3,
+    unbounded,
     with_leaves,
 )
 from gradxform.errors import did_you_mean, name_of, shown
@@ -187,7 +188,7 @@ def _layout(
     """Return the slots by Keras's names, and what stands where in the list."""
     if version not in _STYLES or isinstance(version, bool):
         raise ValueError(f"{caller}: version must be 2 or 3, got {shown(version)}.")
-    paths = _ordered(caller, params, order)
+    paths = parameter_paths(caller, params, order)
     slots = get_slots(tx, state, _STYLES[version])
     slots = to_keras3(caller, tx, slots, params) if version == 3 else slots
     first, scalar = _ITERATIONS[version], _SCALARS[version]
@@ -242,24 +243,24 @@ def _blocks(caller: str, tx: Any, names: list[str], version: int) -> list[tuple[
 
 def _rate_variable(tx: Any, state: Any, slots: dict[str, Any]) -> Any:
     """Return the learning rate, a variable of Keras 3; None if it is a schedule."""
+    rates = []
     for part in all_parts(tx):
         if isinstance(part, injected):
             if _RATE not in part.numbers:
                 return None
             hyperparams = slots.get("hyperparams") or {_RATE: current_learning_rate(tx, state)}
             return hyperparams[_RATE]
-        if isinstance(part, scale_by_learning_rate) and bounded(part.learning_rate) is not None:
-            rate = bounded(part.learning_rate)
-            return None if callable(rate) else rate
-    for part in all_parts(tx):
         rate = getattr(part, _RATE, None)
-        if rate is not None and (isinstance(part, scale_by_learning_rate) or not callable(rate)):
-            label = "muon" if has_muon(tx) else None
-            return None if callable(rate) else current_learning_rate(tx, state, label=label)
-    return None
+        if isinstance(part, scale_by_learning_rate):
+            rates.append(unbounded(rate))
+        elif rate is not None and not callable(rate):
+            rates.append(rate)
+    if has_muon(tx):  # Adam's has a factor of its own
+        rates = [part.learning_rate for part in all_parts(muon_of(tx)) if hasattr(part, _RATE)]
+    return None if not rates or callable(rates[0]) else rates[0]
 
 
-def _ordered(caller: str, params: Any, order: Sequence[str] | None) -> list[Path]:
+def parameter_paths(caller: str, params: Any, order: Sequence[str] | None) -> list[Path]:
     """Return the paths of the parameters in the order of their names in `order`."""
     paths = {"/".join(path): path for path, p in with_paths(params) if not is_hole(p)}
     if order is None:
