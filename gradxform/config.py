@@ -214,7 +214,7 @@ def _write_injected(x: injected, path: str) -> Config:
         "inner_factory": _write(x.factory.inner_factory, at(path, ".inner_factory")),
         "static_args": list(x.factory.static_args),
         "hyperparam_dtype": x.factory.hyperparam_dtype,
-        "arguments": {k: _write(v, at(path, f".arguments.{k}")) for k, v in x.arguments},
+        "arguments": _escaped({k: _write(v, at(path, f".arguments.{k}")) for k, v in x.arguments}),
     }
 
 
@@ -224,11 +224,16 @@ def _write_tree(x: Any, path: str) -> Any:
         items = {}
         for k, v in x.items():
             items[k] = _write(v, at(path, f"[{k!r}]"))
-        if all(isinstance(k, str) for k in items) and not _RESERVED & items.keys():
-            return items
+        if all(isinstance(k, str) for k in items):
+            return _escaped(items)
         return {"dict": [[_write(k, path), v] for k, v in items.items()]}
     items = _write_all(x, path)
     return {"tuple": items} if isinstance(x, tuple) else items
+
+
+def _escaped(items: dict[str, Any]) -> dict[str, Any]:
+    """Return a dict of what is written, as a list of pairs if it could be read as a value."""
+    return {"dict": [[k, v] for k, v in items.items()]} if _RESERVED & items.keys() else items
 
 
 def _write_all(x: Iterable[Any], path: str) -> list[Any]:

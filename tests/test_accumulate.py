@@ -169,10 +169,13 @@ def test_one_micro_batch_costs_nothing():
     )
 
 
-def test_the_program_grows_with_the_leaves_and_not_with_their_square():
+@pytest.mark.parametrize("differentiable", [False, True])
+def test_the_program_grows_with_the_leaves_and_not_with_their_square(differentiable):
+    tx = gx.accumulate(SGD, 2, differentiable=differentiable)
+
     def size(n):
         params = {f"w{i}": jnp.ones(8) for i in range(n)}
-        return len(compiled(gx.accumulate(SGD, 2), params).as_text().splitlines())
+        return len(compiled(tx, params).as_text().splitlines())
 
     few, many = size(10), size(40)
     assert many < 4.2 * few

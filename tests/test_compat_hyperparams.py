@@ -1,6 +1,7 @@
-"""`inject_hyperparams` of every door: what is in the state, and set in a jitted step."""
+"""`inject_hyperparams` of every door: what is in the state, set in a jitted step, in configs."""
 
 import inspect
+import json
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.compat import keras, returnn, tf1, tf_contrib
+from gradxform.compat import keras, keras3, returnn, tf1, tf_contrib
 
 pytestmark = pytest.mark.numeric
 
@@ -37,7 +38,7 @@ MORE = {
 }
 DOORS = {
     f"{module.__name__.split('.')[-1]}.{name}": door
-    for module in (keras, tf1, tf_contrib, returnn)
+    for module in (keras, keras3, tf1, tf_contrib, returnn)
     for name, door in vars(module).items()
     if inspect.isfunction(door)
     and name[0].isupper()
@@ -51,7 +52,8 @@ def arguments(name, door):
     needed = {k: GIVEN[k] for k in GIVEN if k in known and known[k].default is known[k].empty}
     if "global_step" in known:
         needed["global_step"] = None
-    return needed | MORE.get(name.split(".")[1], {})
+    more = MORE.get(name.split(".")[1], {})
+    return needed | {k: x for k, x in more.items() if k in known}
 
 
 def stepped(tx, state):
@@ -150,3 +152,37 @@ def test_an_epsilon_of_zero_is_that_of_keras_in_a_run_too():
     state.hyperparams["epsilon"] = 0.0
     updates, _ = jax.jit(tx.update)(jax.tree.map(jnp.zeros_like, GRADS), state, PARAMS)
     assert jax.tree.all(jax.tree.map(lambda u: bool((u == 0).all()), updates))
+
+
+# ---------------------------------------------------------------------------------------- configs
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_door_is_named_in_configs(name):
+    door = DOORS[name]
+    given = arguments(name, door)
+    injector = gx.inject_hyperparams(door)
+    for tx in (injector, injector(**given), gx.chain(gx.clip(1.0), injector(**given))):
+        text = gx.to_json(tx)
+        again = gx.from_json(text)
+        assert again == tx and gx.to_json(again) == text
+    [library, factory] = json.loads(gx.to_json(injector))["inner_factory"]["function"].split(":")
+    assert getattr(globals()[library], factory) is door
+
+
+def test_a_door_is_called_by_its_name_in_a_config():
+    config = {"name": "keras:SGD", "learning_rate": 0.5, "momentum": 0.9, "clipnorm": 1.0}
+    assert gx.from_config(config) == keras.SGD(0.5, 0.9, clipnorm=1.0)
+    config = {"name": "tf1:Momentum", "learning_rate": {"name": "constant_schedule", "value": 0.5}}
+    with pytest.raises(ValueError, match=r"^config: tf1:Momentum needs the field 'momentum'\.$"):
+        gx.from_config(config)
+    with pytest.raises(ValueError, match=r"named 'keras:Adma'\. Did you mean .*'keras:Adam'"):
+        gx.from_config({"name": "keras:Adma"})
+    with pytest.raises(ValueError, match="no transform named 'returnn:BaseCustom'"):
+        gx.from_config({"name": "returnn:BaseCustom", "learning_rate": 0.5})
+
+
+def test_a_door_made_by_the_user_needs_a_name():
+    made = tf_contrib.extend_with_decoupled_weight_decay(tf1.Adadelta)
+    with pytest.raises(TypeError, match=r"the function ExtendWD_Adadelta .* register\('package:"):
+        gx.to_config(gx.inject_hyperparams(made)(0.1))

@@ -38,6 +38,7 @@ START = {k: RANDOM.normal(size=shape).astype(np.float32) for k, shape in SHAPES.
 O = keras.optimizers
 OPTIMIZERS = {
     "SGD": lambda: O.SGD(0.1, momentum=0.9, nesterov=True, clipnorm=1.0),
+    "SGD: plain": lambda: O.SGD(0.1, loss_scale_factor=4.0, weight_decay=0.1),
     "RMSprop": lambda: O.RMSprop(0.1, momentum=0.5, centered=True),
     "Adagrad": lambda: O.Adagrad(0.1, weight_decay=0.1),
     "Adadelta": lambda: O.Adadelta(O.schedules.ExponentialDecay(1.0, 5, 0.5)),
@@ -50,6 +51,8 @@ OPTIMIZERS = {
         gradient_accumulation_steps=4,
     ),
     "Lion": lambda: O.Lion(0.1),
+    "Adafactor": lambda: O.Adafactor(0.1, weight_decay=0.1),
+    "Muon": lambda: O.Muon(0.05, adam_lr_ratio=0.5, gradient_accumulation_steps=2),
 }  # fmt: skip
 
 
@@ -99,6 +102,88 @@ def test_ten_steps_there_and_ten_more_here(name):
     for ours, theirs in zip(back, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
     close(run(tx, state, middle, GRADS[10:])[0], stepped(optimizer, variables, GRADS[10:]), 1e-6)
+
+
+OTHER_SHAPES = {"wide": (2, 4), "tall": (4, 2), "square": (3, 3), "deep": (2, 3, 4), "b": (3,)}
+OTHER_SHAPES |= {"embedding": (3, 2), "scalar": ()}
+BY_SHAPE = {
+    "Adafactor": lambda: O.Adafactor(0.1),
+    "Adafactor: options": lambda: O.Adafactor(
+        O.schedules.ExponentialDecay(0.5, 2, 0.9), relative_step=False, use_ema=True,
+        gradient_accumulation_steps=2,
+    ),
+    "Muon": lambda: O.Muon(0.04, adam_lr_ratio=0.5, exclude_layers=["tall"]),
+    "Muon: options": lambda: O.Muon(
+        0.02, weight_decay=None, adam_weight_decay=None, nesterov=False, rms_rate=None,
+        use_ema=True, loss_scale_factor=2.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_SHAPE)
+def test_weights_that_depend_on_the_shape_go_there_and_back(name):
+    order = list(OTHER_SHAPES)
+    start = {k: RANDOM.normal(size=s).astype(np.float32) for k, s in OTHER_SHAPES.items()}
+    grads = [
+        {k: RANDOM.normal(size=s).astype(np.float32) for k, s in OTHER_SHAPES.items()}
+        for _ in range(21)
+    ]
+    optimizer, variables = BY_SHAPE[name](), [keras.Variable(start[k], name=k) for k in order]
+
+    def there(optimizer, variables, grads):
+        for g in grads:
+            optimizer.apply([g[k] for k in order], variables)
+        return {k: np.asarray(v.value) for k, v in zip(order, variables, strict=True)}
+
+    def check(ours, theirs):
+        for k in order:
+            scale = max(np.max(np.abs(x)) for x in theirs.values())
+            np.testing.assert_allclose(ours[k], theirs[k], rtol=0, atol=1e-6 * scale, err_msg=k)
+
+    tx = compat.keras.deserialize(O.serialize(optimizer))
+    first = there(optimizer, variables, grads[:7])  # in the middle of an accumulation
+    weights = weights_of(optimizer)
+    state = compat.keras.set_weights(tx, first, weights, version=3, order=order)
+    back = compat.keras.get_weights(tx, state, first, version=3, order=order)
+    assert [x.dtype for x in back[1:]] == [x.dtype for x in weights[1:]]
+    for ours, theirs in zip(back, weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    # Here, and then there again, with a new optimizer that has our weights.
+    middle, state = run(tx, state, first, grads[7:14])
+    check(middle, there(optimizer, variables, grads[7:14]))
+    variables = [keras.Variable(np.asarray(middle[k]), name=k) for k in order]
+    again = BY_SHAPE[name]()
+    again.build(variables)
+    weights = compat.keras.get_weights(tx, state, middle, version=3, order=order)
+    for v, x in zip(again.variables, weights, strict=True):
+        v.assign(x)
+    check(run(tx, state, middle, grads[14:])[0], there(again, variables, grads[14:]))
+
+
+@pytest.mark.parametrize("optimizer", [O.Adafactor(0.1), O.Muon(0.1)], ids=["Adafactor", "Muon"])
+def test_a_rate_of_the_state_goes_there_and_back(optimizer):
+    """That of Adafactor is the number of its config, not what its steps take of it."""
+    door = getattr(compat.keras3, type(optimizer).__name__)
+    variables = variables_of()
+    params = stepped(optimizer, variables, GRADS[:10])
+    optimizer.learning_rate = 0.25
+    tx = gx.inject_hyperparams(door)(0.1)
+    weights = weights_of(optimizer)
+    state = compat.keras.set_weights(tx, params, weights, version=3, order=ORDER)
+    assert float(state.hyperparams["learning_rate"]) == 0.25
+    back = compat.keras.get_weights(tx, state, params, version=3, order=ORDER)
+    assert float(back[1]) == 0.25
+    close(run(tx, state, params, GRADS[10:])[0], stepped(optimizer, variables, GRADS[10:]), 1e-6)
+    with pytest.raises(ValueError, match=r"learning rate in the list is 0\.25, that of .* 0\.1"):
+        compat.keras.set_weights(door(0.1), params, weights, version=3, order=ORDER)
+
+
+def test_moments_of_other_axes_are_refused():
+    tx, params = compat.keras3.Adafactor(0.1), {"k": np.ones((5, 4, 3), np.float32)}
+    with pytest.raises(ValueError, match=r"^get_weights: \['k'\] has shape .*; Keras's Adafa"):
+        compat.keras.get_weights(tx, tx.init(params), params, version=3)
+    with pytest.raises(ValueError, match=r"^set_weights: \['k'\] has shape .* with init\.$"):
+        compat.keras.set_weights(tx, params, [], version=3)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -161,6 +246,19 @@ def test_an_optimizer_comes_out_of_a_file_with_its_state(suffix, trained, tmp_pa
     weights = compat.keras.get_weights(tx, state, params, version=3, order=order)
     for ours, theirs in zip(weights, weights_of(trained.optimizer), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("optimizer", [O.Adafactor(0.01), O.Muon(0.01)], ids=["Adafactor", "Muon"])
+def test_adafactor_and_muon_come_out_of_a_file(optimizer, tmp_path):
+    path = tmp_path / "model.keras"
+    model = fit(model_of(optimizer), epochs=1)
+    model.save(path)
+    params, order = params_of(model)
+    tx, state = compat.keras.load_optimizer(path, params, order=order)
+    assert tx == compat.keras.deserialize(O.serialize(optimizer))
+    weights = compat.keras.get_weights(tx, state, params, version=3, order=order)
+    for ours, theirs in zip(weights, weights_of(optimizer), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", [O.Adam(0.01), "sgd"])
@@ -274,6 +372,68 @@ def test_a_saved_model_goes_on_bitwise(tmp_path):
     half = len(own) // 2
     for a, b in zip(own[:half], own[half:], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+AS_KERAS = {
+    "plain": (gx.adam(0.1), {}),
+    "clip": (gx.chain(gx.trace(0.9), gx.scale(-0.5)), {"clipnorm": 0.1}),
+    "groups": (gx.masked(gx.adam(0.1), gx.path_matches("hidden/kernel")), {"clipvalue": 0.01}),
+    "options": (
+        gx.chain(gx.moving_average(gx.sgd(0.1, 0.9), 0.9)),
+        {"use_ema": True, "ema_momentum": 0.8, "gradient_accumulation_steps": 3},
+    ),
+    "scaled": (gx.adam(0.1), {"loss_scale_factor": 4.0, "weight_decay": 0.1}),
+    "schedule": (
+        gx.adam(gx.cosine_decay_schedule(0.1, 40)),
+        {
+            "learning_rate": O.schedules.ExponentialDecay(0.5, 3, 0.8),
+            "gradient_accumulation_steps": 2,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("suffix", [".keras", ".h5"])
+@pytest.mark.parametrize("name", AS_KERAS)
+def test_an_optimizer_of_as_keras_comes_out_of_a_file(name, suffix, tmp_path):
+    path = tmp_path / f"model{suffix}"
+    inner, options = AS_KERAS[name]
+    optimizer = compat.keras.as_keras(inner, **({"learning_rate": 0.5} | options))
+    model = model_of(optimizer)
+    fit(model)  # 8 steps: in the middle of three that accumulate
+    model.save(path)
+    params, order = params_of(model)
+    tx, state = compat.keras.load_optimizer(path, params, order=order)
+    assert jax.tree.structure(state) == jax.tree.structure(tx.init(params))
+    # Go on with the same gradients there and here.
+    variables = model.trainable_variables
+    for seed in range(7):
+        random = np.random.default_rng(seed)
+        gradients = [random.normal(size=v.shape).astype(np.float32) for v in variables]
+        optimizer.apply(gradients, variables)
+        tree = {}
+        for k, x in zip(order, gradients, strict=True):
+            tree.setdefault(k.split("/")[0], {})[k.split("/")[1]] = x
+        updates, state = jax.jit(tx.update)(tree, state, params)
+        params = gx.apply_updates(params, updates)
+    theirs, _ = params_of(model)
+    for ours, x in zip(jax.tree.leaves(params), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(ours, x, rtol=0, atol=1e-6 * max(1, np.max(np.abs(x))))
+
+
+def test_a_file_of_as_keras_with_other_parameters_is_refused(tmp_path):
+    path = tmp_path / "model.keras"
+    model = fit(model_of(compat.keras.as_keras(gx.adam(0.1))), epochs=1)
+    model.save(path)
+    params, order = params_of(model)
+    with pytest.raises(ValueError, match=r"^load_optimizer: 0/mu/.* has shape .*, the file's"):
+        compat.keras.load_optimizer(path, params, order=order[::-1])
+    with pytest.raises(ValueError, match=r"^load_optimizer: the file has 9 arrays of chain, whose"):
+        compat.keras.load_optimizer(path, {"hidden": params["hidden"]})
+    model = fit(model_of(compat.keras.as_keras(gx.flatten(gx.trace(0.9)))), epochs=1)
+    model.save(path)
+    with pytest.raises(ValueError, match=r"^load_optimizer: flatten joins the parameters in the"):
+        compat.keras.load_optimizer(path, params, order=order)
 
 
 def test_slots_are_variables_named_by_their_paths():

@@ -247,6 +247,12 @@ REFUSED = [
     (lambda: mb.microbatch(several, "x", 2), TypeError, "argnums must be an integer or several"),
     (lambda: mb.microbatch(several, 0, 2, in_axes=(0, 1)), ValueError, "in_axes has 2 axes for 1"),
     (lambda: mb.microbatch(jnp.sum, 0, 5)(X), ValueError, "12 examples.*not a multiple of.*=5"),
+    (lambda: mb.microbatch(jnp.sum, 0, 5)(X[:0]), ValueError, "the batch has no examples"),
+    (
+        lambda: mb.micro_grad(lambda p, x: p * x, microbatch_size=2)(1.0, 2.0),
+        ValueError,
+        r"micro_grad: argument 1 has shape \(\), which does not have an axis 0 of examples",
+    ),
     (
         lambda: mb.microbatch(jnp.dot, (0, 1), 2)(X, X[:4]),
         ValueError,

@@ -430,3 +430,42 @@ def test_a_checkpoint_with_swapped_averages_loads(kind):
     for k, p in params.items():
         np.testing.assert_array_equal(p, swapped[f"{k}/ExponentialMovingAverage"])
         np.testing.assert_array_equal(gx.tree.get(state, "trace")[k], swapped[f"{k}/Momentum"])
+
+
+def test_the_second_optimizer_of_a_name_in_one_graph():
+    tx, other = tf1.Adam(0.1), tf1.Adam(0.2)
+    second = {"m": "Adam_2", "v": "Adam_3"}
+    second |= {"beta1_power": "beta1_power_1", "beta2_power": "beta2_power_1"}
+    first = {"m": "Adam", "v": "Adam_1", "beta1_power": "beta1_power"}
+    states = []
+    for adam, steps in ((tx, 1), (other, 3)):
+        state = adam.init(PARAMS)
+        for i in range(steps):
+            _, state = adam.update(jax.tree.map(lambda p, i=i: p + i, PARAMS), state, PARAMS)
+        states.append(state)
+    arrays = tf1.to_checkpoint(tx, states[0], PARAMS)
+    arrays |= tf1.to_checkpoint(other, states[1], PARAMS, variables=second)
+    assert {"w/Adam", "w/Adam_1", "w/Adam_2", "w/Adam_3", "beta1_power_1"} <= set(arrays)
+    equal(tf1.from_checkpoint(tx, PARAMS, arrays, variables=first)[1], states[0])
+    equal(tf1.from_checkpoint(other, PARAMS, arrays, variables=second)[1], states[1])
+    with pytest.raises(ValueError, match=r"two optimizers called 'Adam', also '\w+/Adam_2'\. Say"):
+        tf1.from_checkpoint(tx, PARAMS, arrays)
+
+
+@pytest.mark.parametrize(
+    "variables, error, words",
+    [
+        (["m"], TypeError, r"variables must be a dict by slot, got \['m'\]"),
+        ({"mu": "Adam_2"}, ValueError, r"has no slot 'mu' to name in variables, only .*'m'"),
+        ({"m": ""}, ValueError, r"variables\['m'\] must be the last part of a variable's name"),
+        ({"m": 2}, TypeError, r"variables\['m'\] must be a string, got 2"),
+        ({"m": "Adam_2", "v": "Adam_2"}, ValueError, r"'Adam_2', as that of another slot"),
+        ({"beta1_power": None}, ValueError, r"variables\['beta1_power'\] is None"),
+        ({"m": "Adam_5"}, ValueError, r"the checkpoint has no variable '\w+/Adam_5', the slot 'm'"),
+    ],
+)
+def test_wrong_names_of_variables_are_refused(variables, error, words):
+    tx = tf1.Adam(0.1)
+    arrays = tf1.to_checkpoint(tx, tx.init(PARAMS), PARAMS)
+    with pytest.raises(error, match=f"^from_checkpoint: .*{words}"):
+        tf1.from_checkpoint(tx, PARAMS, arrays, variables=variables)

@@ -5,6 +5,8 @@ Each module has a factory for every optimizer class of one library, with the nam
 of this library's parts that computes the same numbers as the original; its docstring names the
 parts, and `print` shows them. Where the original reads the global step, the chain reads the extra
 argument `step` of `update`, the number of earlier steps, or else counts the updates.
+
+In configs the name of a factory has its module in front: `keras:Adam`, `tf1:Momentum`.
 """
 
 from gradxform.compat import (
@@ -14,3 +16,6 @@ from gradxform.compat import (
     tf1 as tf1,
     tf_contrib as tf_contrib,
 )
+from gradxform.compat.config_names import name_factories as _name_factories
+
+_name_factories(keras, keras3, tf1, tf_contrib, returnn)

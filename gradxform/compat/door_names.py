@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
-from gradxform.compat.tf1_checkpoints import usual_name
+from gradxform.compat.tf1_names import usual_name
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.variable_names import check_variable_name, variable_names
 

@@ -269,8 +269,9 @@ def load_optimizer(
         tx, state = compat.keras.load_optimizer("model.keras", params, order=order)
 
     Reads `.keras` archives and HDF5 files (`.h5`) of Keras 3, and HDF5 files of Keras 1 and 2. An
-    optimizer that was saved before it took a step begins here with `init`. Nothing is imported but
-    h5py, and no code of the file is run.
+    optimizer of `as_keras` comes as its transform, with its learning rate and Keras's options. One
+    that was saved before it took a step begins here with `init`. Nothing is imported but h5py, and
+    no code of the file is run.
 
     Args:
       path: the file, as `model.save(path)` writes it.
@@ -286,7 +287,7 @@ def load_optimizer(
       ValueError: if the file is of another kind or without an optimizer, or its config names an
         unknown class or argument; and as `set_weights` for its weights.
     """
-    return _files.loaded(lambda x: get(x, custom_objects), path, params, order)
+    return _files.loaded(lambda x: get(x, custom_objects), path, params, order, custom_objects)
 
 
 def serialize(tx: Any, name: str | None = None, *, version: float | None = None) -> dict[str, Any]:

@@ -116,6 +116,23 @@ def _check(title: str, options: dict[str, Any]) -> None:
         )
 
 
+def around(title: str, tx: chain, learning_rate: Any, options: dict[str, Any]) -> chain:
+    """Return a chain with what Keras 3 does before and after its step.
+
+    Args:
+      title: the name of the optimizer, for messages.
+      tx: the chain.
+      learning_rate: that of the weight decay, a number or a schedule.
+      options: a value for every name of `OPTIONS`.
+
+    Raises:
+      ValueError: for what Keras 3 refuses.
+    """
+    _check(title, options)
+    decay = options["weight_decay"]
+    return _around(tx, learning_rate, options, decay is not None and is_present(decay))
+
+
 def _around(tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool) -> chain:
     """Return an optimizer with what Keras 3 does before and after its step."""
     # A bound of 0 switches the clip off, in contrast to Keras 2.8.

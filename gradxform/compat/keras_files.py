@@ -5,11 +5,12 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from gradxform.compat.keras_import import imported
+from gradxform.compat.keras_saved import SavedTransform, is_transform
 from gradxform.compat.keras_weights import set_weights
 from gradxform.errors import shown
 from gradxform.types import OptState, Params, SupportsTransform
@@ -36,16 +37,22 @@ def loaded(
     path: str | os.PathLike[str],
     params: Params,
     order: Sequence[str] | None,
+    custom_objects: Any,
 ) -> tuple[SupportsTransform, OptState]:
     """Return the optimizer of a file, which `read` makes of its config, and its state."""
     saved = saved_optimizer(path)
+    of_ours = None
     try:
-        tx = read(saved.config)
+        if is_transform(saved.config):
+            of_ours = SavedTransform(cast(Any, saved.config), custom_objects)
+        tx = read(saved.config) if of_ours is None else of_ours.tx
     except (KeyError, TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"load_optimizer: {os.fspath(path)!r}: {error.args[0]}") from None
     if not saved.is_built():
         return tx, tx.init(params)
+    if of_ours is not None:
+        return tx, of_ours.state(params, _with_rate(saved), order)
     return tx, set_weights(tx, params, _with_rate(saved), saved.version, order)
 
 

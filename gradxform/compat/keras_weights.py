@@ -1,5 +1,6 @@
 """The weights of Keras's optimizers: lists of arrays, as `optimizer.get_weights()` returns them."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,7 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.compat.keras3_slots import OPTIONAL, from_keras3, to_keras3
+from gradxform.compat.keras3_slots import (
+    FACTORED,
+    OPTIONAL,
+    from_keras3,
+    has_muon,
+    muon_of,
+    to_keras3,
+    unbounded,
+    with_leaves,
+)
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.learning_rate import current_learning_rate
 from gradxform.leaves import Path, is_hole, path_str, with_paths
@@ -32,6 +42,7 @@ _BLOCKS: dict[int, list[list[tuple[str, ...]]]] = {
         [("velocity",), ("momentum",), ("average_gradient",)],
         [("momentum", "velocity"), ("velocity_hat",)],
         [("momentum", "norm")],
+        [FACTORED],
         [("accumulated_grad", "accumulated_delta_var")],
         [("accumulator", "linear")],
         [("accumulator",)],
@@ -144,13 +155,14 @@ def with_weights(
     values = _of_keras_2(list(weights), places, params) if version == 2 else list(weights)
     if len(values) != len(places):
         raise ValueError(
-            f"set_weights: {name_of(tx)} has {len(places)} weights for these parameters "
-            f"({_listed(places)}), got {len(weights)}.{_other_version(version)}"
+            f"set_weights: got a list of {len(weights)}, expected {len(places)}: {_listed(places)}."
+            f"{_other_version(version)}"
         )
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     scalars: dict[str, Any] = {}
     for i, (place, value) in enumerate(zip(places, values, strict=True)):
         old = slots[place.name] if place.path is None else trees[place.name][place.path]
+        value = _array(f"weights[{i}], the {place},", value)
         if jnp.shape(value) != jnp.shape(old):
             raise ValueError(
                 f"set_weights: weights[{i}], the {place}, must have shape {jnp.shape(old)}, got "
@@ -164,8 +176,9 @@ def with_weights(
     if _RATE in scalars:
         state = _with_rate(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
     names = dict.fromkeys(place.name for place in places if place.path is not None)
-    new = scalars | {k: _like(slots[k], list(trees[k].values())) for k in names}
-    new = from_keras3(tx, new) if version == 3 else new
+    new = scalars | {k: with_leaves(slots[k], list(trees[k].values())) for k in names}
+    if version == 3:
+        new = from_keras3(tx, new, get_slots(tx, state, _STYLES[3]), params)
     return set_slots(tx, state, new, _STYLES[version])
 
 
@@ -175,9 +188,9 @@ def _layout(
     """Return the slots by Keras's names, and what stands where in the list."""
     if version not in _STYLES or isinstance(version, bool):
         raise ValueError(f"{caller}: version must be 2 or 3, got {shown(version)}.")
-    paths = _ordered(caller, params, order)
+    paths = parameter_paths(caller, params, order)
     slots = get_slots(tx, state, _STYLES[version])
-    slots = to_keras3(tx, slots) if version == 3 else slots
+    slots = to_keras3(caller, tx, slots, params) if version == 3 else slots
     first, scalar = _ITERATIONS[version], _SCALARS[version]
     if first not in slots:
         raise ValueError(
@@ -187,13 +200,20 @@ def _layout(
     names = [k for k in slots if k not in (first, scalar, *_NOT_KERAS)]
     blocks = _blocks(caller, tx, names, version)
     head, tail = [_Place(first)], []
-    if version == 3 and _is_variable(tx):
-        slots = slots | {_RATE: np.asarray(current_learning_rate(tx, state), np.float32)}
+    rate = _rate_variable(tx, state, slots) if version == 3 else None
+    if rate is not None:
+        slots = slots | {_RATE: np.asarray(rate, np.float32)}
         head.append(_Place(_RATE))
     if scalar in slots:
         (head if version == 2 else tail).append(_Place(scalar))
-    body = [_Place(k, path) for block in blocks for path in paths for k in block]
     trees = {k: dict(with_paths(slots[k])) for k in names}
+    body = [
+        _Place(k, path)
+        for block in blocks
+        for path in paths
+        for k in block
+        if not (k == "velocity" and has_muon(tx) and is_hole(trees[k].get(path)))
+    ]
     for place in body:
         if place.path is None or is_hole(trees[place.name].get(place.path)):
             raise ValueError(
@@ -221,18 +241,26 @@ def _blocks(caller: str, tx: Any, names: list[str], version: int) -> list[tuple[
     )
 
 
-def _is_variable(tx: Any) -> bool:
-    """Whether the learning rate is a variable of Keras 3: a number, not a schedule."""
+def _rate_variable(tx: Any, state: Any, slots: dict[str, Any]) -> Any:
+    """Return the learning rate, a variable of Keras 3; None if it is a schedule."""
+    rates = []
     for part in all_parts(tx):
         if isinstance(part, injected):
-            return _RATE in part.numbers
+            if _RATE not in part.numbers:
+                return None
+            hyperparams = slots.get("hyperparams") or {_RATE: current_learning_rate(tx, state)}
+            return hyperparams[_RATE]
         rate = getattr(part, _RATE, None)
-        if rate is not None and (isinstance(part, scale_by_learning_rate) or not callable(rate)):
-            return not callable(rate)
-    return False
+        if isinstance(part, scale_by_learning_rate):
+            rates.append(unbounded(rate))
+        elif rate is not None and not callable(rate):
+            rates.append(rate)
+    if has_muon(tx):  # Adam's has a factor of its own
+        rates = [part.learning_rate for part in all_parts(muon_of(tx)) if hasattr(part, _RATE)]
+    return None if not rates or callable(rates[0]) else rates[0]
 
 
-def _ordered(caller: str, params: Any, order: Sequence[str] | None) -> list[Path]:
+def parameter_paths(caller: str, params: Any, order: Sequence[str] | None) -> list[Path]:
     """Return the paths of the parameters in the order of their names in `order`."""
     paths = {"/".join(path): path for path, p in with_paths(params) if not is_hole(p)}
     if order is None:
@@ -264,9 +292,29 @@ def _of_keras_2(weights: list[Any], places: list[_Place], params: Any) -> list[A
     return weights
 
 
+def _array(where: str, x: Any) -> Any:
+    """Return a weight as an array; lists of numbers, as JSON has them, become one."""
+    try:
+        array = x if hasattr(x, "dtype") else np.asarray(x)
+    except ValueError:  # rows of different lengths
+        array = np.asarray(None)
+    if np.dtype(array.dtype).kind in "OSUmM":
+        raise ValueError(f"set_weights: {where} must be an array of numbers, got {shown(x)}.")
+    return array
+
+
 def _listed(places: list[_Place]) -> str:
-    names = list(map(str, places))
-    return ", ".join(names if len(names) <= 6 else [*names[:5], "..."])
+    """Return the order of a list in words, without the parameters' names."""
+    words: dict[str, None] = {}  # a list has the same words for all its parameters
+    paths = {place.path for place in places} - {None}
+    each = "the parameter" if len(paths) == 1 else f"each of {len(paths)} parameters"
+    for path, group in itertools.groupby(places, lambda place: place.path):
+        names = [place.name for place in group]
+        if path is None:
+            words |= dict.fromkeys(names)
+        else:
+            words[f"{' and '.join(names)} of {each}"] = None
+    return ", then ".join(words)
 
 
 def _other_version(version: int) -> str:
@@ -288,9 +336,3 @@ def _with_rate(tx: Any, state: Any, ours: float, theirs: float) -> Any:
         f"{ours:.6g}. Make the optimizer with learning_rate={theirs:.6g}, or with "
         "inject_hyperparams, which keeps it in the state."
     )
-
-
-def _like(tree: Any, leaves: list[Any]) -> Any:
-    """Return the leaves, holes included, in the structure of a slot."""
-    treedef = jax.tree.structure(tree, is_leaf=is_hole)
-    return jax.tree.unflatten(treedef, leaves)

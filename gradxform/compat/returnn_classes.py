@@ -6,7 +6,7 @@ Updater sets epsilon to `optimizer_epsilon` of its config, 1e-16 by default; the
 those of the classes.
 """
 
-from typing import Any
+from typing import Any, NoReturn
 
 from gradxform.compat.arguments import descend, with_semantics
 from gradxform.compat.door_names import remembers_names
@@ -46,7 +46,7 @@ def AMSGrad(
     return chain(sparse_semantics(rule, "error"), *rates)
 
 
-def BaseCustom(learning_rate: Any, use_locking: Any = False, name: Any = None) -> chain:
+def BaseCustom(learning_rate: Any, use_locking: Any = False, name: Any = None) -> NoReturn:
     """Raise an error, because the original is abstract.
 
     Raises:

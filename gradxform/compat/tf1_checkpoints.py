@@ -1,20 +1,25 @@
 """Checkpoints of TensorFlow 1: parameters and slots as arrays by the names of variables."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.base import check_transform, unwrapped
+from gradxform.base import check_transform
+from gradxform.compat.tf1_names import (
+    AVERAGE,
+    all_names,
+    default_name,
+    exact_names,
+    variables_of,
+)
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import Path, is_hole, with_paths
 from gradxform.slot_names import get_slots, set_slots
 from gradxform.types import OptState, Params, SupportsTransform
-from gradxform.wrappers.parts import all_parts, inner_parts
-from gradxform.wrappers.variable_names import check_variable_name, variable_names
 
 # The slots in the order in which TensorFlow makes them; Shampoo's have their own, below.
 _ORDER = [
@@ -26,29 +31,6 @@ _ORDER = [
 ]
 # What a state cannot do without, besides slots: counts.
 _REQUIRED = ("beta1_power", "beta2_power", "t", "global_step_1", "moment1", "grad_buffer")
-_AVERAGE = "ExponentialMovingAverage"  # its variables have this name, whatever the optimizer's is
-# The names that the original classes have by default, by a rule of the optimizer.
-_NAMES = {
-    "scale_by_adadelta": "Adadelta",
-    "scale_by_adam": "Adam",
-    "scale_by_adamax": "AdaMax",
-    "scale_by_add_sign": "AddSignOptimizer",
-    "scale_by_amsgrad": "AMSGradOptimizer",
-    "scale_by_grad_variance": "GradVarianceScaledOptimizer",
-    "scale_by_power_sign": "PowerSignOptimizer",
-    "scale_by_rms": "RMSProp",
-    "scale_by_rss": "Adagrad",
-    "scale_by_sign_agreement": "NeuralOptimizer1",
-    "scale_by_stddev": "RMSProp",
-    "scale_by_tf_adam": "Adam",
-    "scale_by_trust_ratio": "LARSOptimizer",
-    "step_by_dual_averaging": "AdagradDA",
-    "step_by_ftrl": "Ftrl",
-    "step_by_proximal_adagrad": "ProximalAdagrad",
-    "step_by_shampoo": "Shampoo",
-    "trace": "Momentum",
-}
-_NOTHING: Mapping[str, str] = {}
 
 
 def to_checkpoint(
@@ -59,6 +41,7 @@ def to_checkpoint(
     name: str | None = None,
     accum_name: str | None = None,
     linear_name: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> dict[str, np.ndarray]:
     """Return parameters and state as TensorFlow 1 saves them: arrays by the names of variables.
 
@@ -74,26 +57,30 @@ def to_checkpoint(
         (`variable_names`), or else to its class's, found by the rules of `tx`.
       accum_name: Ftrl's `accum_name`. Defaults to what `tx` was given. Keyword-only, as the others.
       linear_name: Ftrl's `linear_name`, likewise.
+      variables: the names of single variables, by what `get_slots(tx, state, "tf1")` calls them:
+        those of the second Adam in a graph are `{"m": "Adam_2", "v": "Adam_3", "beta1_power":
+        "beta1_power_1", "beta2_power": "beta2_power_1"}`.
 
     Raises:
       TypeError: if a name is not a string.
-      ValueError: if a name is empty, parts of `tx` were given several, or the state has arrays that
-        are not slots of parameters.
+      ValueError: if a name is empty or given to two slots, parts of `tx` were given several, or the
+        state has arrays that are not slots of parameters.
     """
-    name, names = _names("to_checkpoint", tx, name, accum_name, linear_name)
+    name, names = all_names("to_checkpoint", tx, name, accum_name, linear_name)
     slots = get_slots(tx, state, "tf1")
+    exact = exact_names("to_checkpoint", tx, variables, slots)
     arrays = {"/".join(path): np.asarray(p) for path, p in with_paths(params) if not is_hole(p)}
     name = name or default_name(tx)
     order = _ordered("to_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
     for path, p in with_paths(params):
         own = [k for k in order if not is_hole(trees[k].get(path)) and not is_hole(p)]
-        for k, variable in _variables(own, name, names):
+        for k, variable in variables_of(own, name, names, exact):
             arrays["/".join((*path, variable))] = np.asarray(trees[k][path])
     for k, value in slots.items():
         if k not in order and not isinstance(value, dict):
             dtype = np.int64 if k == "global_step" else None
-            arrays[k] = np.asarray(value, dtype)
+            arrays[exact.get(k, k)] = np.asarray(value, dtype)
     return arrays
 
 
@@ -105,6 +92,7 @@ def from_checkpoint(
     name: str | None = None,
     accum_name: str | None = None,
     linear_name: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[Params, OptState]:
     """Return the parameters and the state that a checkpoint of TensorFlow 1 has.
 
@@ -124,6 +112,8 @@ def from_checkpoint(
         parameter has all slots.
       accum_name: Ftrl's `accum_name`. Defaults to what `tx` was given. Keyword-only, as the others.
       linear_name: Ftrl's `linear_name`, likewise.
+      variables: the names of single variables, as in `to_checkpoint`: of the second optimizer of
+        one name in a graph. Where a checkpoint has the slots of two, they must be given.
 
     Raises:
       TypeError: if `arrays` is neither a dict nor a path, or a name is not a string.
@@ -134,7 +124,7 @@ def from_checkpoint(
     given = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
     arrays = _by_name(arrays)
     own = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
-    state = with_variables(tx, tx.init(params), params, arrays, **given)
+    state = with_variables(tx, tx.init(params), params, arrays, **given, variables=variables)
     treedef = jax.tree.structure(params, is_leaf=is_hole)
     return jax.tree.unflatten(treedef, own), state
 
@@ -147,10 +137,12 @@ def with_variables(
     name: str | None = None,
     accum_name: str | None = None,
     linear_name: str | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> OptState:
     """Return a state with these variables of TensorFlow in place of its own."""
-    name, names = _names("from_checkpoint", tx, name, accum_name, linear_name)
+    name, names = all_names("from_checkpoint", tx, name, accum_name, linear_name)
     slots = get_slots(tx, state, "tf1")
+    exact = exact_names("from_checkpoint", tx, variables, slots)
     order = _ordered("from_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
     wanted = {
@@ -158,88 +150,26 @@ def with_variables(
         for path, p in with_paths(params)
         if not is_hole(p)
     }
-    name = name or _found_name(tx, arrays, wanted, names)
+    if not exact:
+        name = name or _found_name(tx, arrays, wanted, names)
+        _refuse_several(arrays, wanted, name, names)
+    name = name or default_name(tx)
     for path, keys in wanted.items():
-        for k, variable in _variables(keys, name, names):
+        for k, variable in variables_of(keys, name, names, exact):
             trees[k][path] = _slot(arrays, path, variable, k, trees[k][path])
     new: dict[str, Any] = {k: _with_leaves(slots[k], trees[k]) for k in order}
     for k, value in slots.items():
         if k in order or isinstance(value, dict):
             continue
-        scalar = _nonslot(arrays, k)
+        scalar = _nonslot(arrays, exact.get(k, k))
         if scalar is not None:
             new[k] = scalar
         elif k in _REQUIRED:
             raise ValueError(
-                f"from_checkpoint: the checkpoint has no {k!r}, which {name_of(tx)} needs; it has "
-                f"{_listed(arrays)}.{did_you_mean(k, arrays)}"
+                f"from_checkpoint: the checkpoint has no {exact.get(k, k)!r}, which {name_of(tx)} "
+                f"needs; it has {_listed(arrays)}.{did_you_mean(k, arrays)}"
             )
     return set_slots(tx, state, new, "tf1")
-
-
-def default_name(tx: Any) -> str:
-    """Return the name that the original of an optimizer has, unless it is given one."""
-    return usual_name(tx) or name_of(tx)
-
-
-def usual_name(tx: Any) -> str | None:
-    """Return the `default_name` of an optimizer that has slots, by its rules; else None."""
-    rules = [name_of(part) for part in all_parts(tx)]
-    known = [_NAMES[rule] for rule in rules if rule in _NAMES]
-    if not known:
-        return None
-    decays = "add_decayed_weights" in rules and known[0] in ("Adam", "Momentum")
-    return f"{known[0]}W" if decays else known[0]
-
-
-def first_name(tx: Any) -> str | None:
-    """Return the first name that an optimizer, or an optimizer in it, was given."""
-    parts = (part for part in all_parts(tx) if isinstance(part, variable_names))
-    return next((part.slot_name for part in parts if part.slot_name), None)
-
-
-def given_names(caller: str, tx: Any, known: Mapping[str, str] = _NOTHING) -> dict[str, str]:
-    """Return the names that an optimizer was given, those of outer parts before those of inner.
-
-    `known` are those of parts around it. A part with slots that was not given a name has its usual
-    one beside parts that were given theirs.
-
-    Raises:
-      ValueError: if parts beside each other have different ones.
-    """
-    tx, names = unwrapped(tx), dict(known)
-    if isinstance(tx, variable_names):
-        own = {"name": tx.slot_name, "accum_name": tx.accum_name, "linear_name": tx.linear_name}
-        names = {k: name for k, name in own.items() if name is not None} | names
-    parts = inner_parts(tx)
-    found = [given_names(caller, part, names) for part in parts]
-    for field in ("name", "accum_name", "linear_name"):
-        if field in names or not any(field in x for x in found):
-            continue
-        usual = [usual_name(part) if field == "name" else None for part in parts]
-        all_names = [x.get(field, name) for x, name in zip(found, usual, strict=True)]
-        different = list(dict.fromkeys(name for name in all_names if name is not None))
-        if len(different) > 1:
-            raise ValueError(
-                f"{caller}: parts of {name_of(tx)} have different names of variables, "
-                f"{different[0]!r} and {different[1]!r}; give the optimizers of all parameters one "
-                f"{field}, or put variable_names around them."
-            )
-        names[field] = different[0]
-    return names
-
-
-def _names(
-    caller: str, tx: Any, name: Any, accum_name: Any, linear_name: Any
-) -> tuple[str | None, dict[str, str]]:
-    """Return the name of the slots, if it is known, and those that some have for themselves."""
-    names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
-    for field, value in names.items():
-        check_variable_name(caller, field, value)
-    names = given_names(caller, variable_names(tx, name, accum_name, linear_name))
-    own = {"accum": names.get("accum_name"), "linear": names.get("linear_name")}
-    of_slots = {k: v for k, v in (own | {_AVERAGE: _AVERAGE}).items() if v is not None}
-    return names.get("name"), of_slots
 
 
 def _ordered(caller: str, tx: Any, slots: dict[str, Any], params: Any) -> list[str]:
@@ -266,18 +196,6 @@ def _rank(slot: str) -> tuple[int, int, str]:
     if word in ("H", "Gbar") and axis.isdigit():  # made together for each axis, H first
         return 0, 2 * int(axis) + (word == "Gbar"), ""
     return 1, _ORDER.index(slot) if slot in _ORDER else len(_ORDER), slot
-
-
-def _variables(
-    slots: Sequence[str], name: str, names: Mapping[str, str]
-) -> Iterable[tuple[str, str]]:
-    """Yield each slot with the last part of its variable's name: the second `Adam` is `Adam_1`."""
-    seen: dict[str, int] = {}
-    for slot in slots:
-        word = names.get(slot, name)
-        n = seen.get(word, 0)
-        seen[word] = n + 1
-        yield slot, f"{word}_{n}" if n else word
 
 
 def _by_name(arrays: Any) -> dict[str, Any]:
@@ -340,7 +258,7 @@ def _found_name(
         return all(
             "/".join((*path, variable)) in arrays
             for path, slots in wanted.items()
-            for _, variable in _variables(slots, name, names)
+            for _, variable in variables_of(slots, name, names)
         )
 
     if fits(usual):
@@ -357,6 +275,28 @@ def _found_name(
             f"{', '.join(map(repr, fitting))}. Say which one as name=."
         )
     return fitting[0] if fitting else usual
+
+
+def _refuse_several(
+    arrays: Mapping[str, Any],
+    wanted: Mapping[Path, list[str]],
+    name: str,
+    names: Mapping[str, str],
+) -> None:
+    """Refuse a checkpoint with the slots of a second optimizer of that name."""
+    second = {
+        (path, slot): "/".join((*path, variable))
+        for path, slots in wanted.items()
+        for slot, variable in variables_of(slots, name, names, earlier=1)
+        if slot != AVERAGE
+    }
+    if second and all(variable in arrays for variable in second.values()):
+        (_, slot), variable = next(iter(second.items()))
+        raise ValueError(
+            f"from_checkpoint: the checkpoint has the slots of two optimizers called {name!r}, "
+            f"also {variable!r}. Say which as variables=, such as "
+            f"{{{slot!r}: {variable.rpartition('/')[2]!r}, ...}}."
+        )
 
 
 def _with_leaves(tree: Any, leaves: Mapping[Path, Any]) -> Any:

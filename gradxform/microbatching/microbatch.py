@@ -164,6 +164,16 @@ def _nothing(grads: PyTree) -> None:
     return None
 
 
+def _with_axis(number: int, arg: Any) -> Any:
+    """Return an argument of `micro_grad` whose examples are batches of one."""
+
+    def extended(path: Any, x: Any) -> Array:
+        axis_of("micro_grad", x, 0, leaf_path(path) if path else f"argument {number}")
+        return jnp.expand_dims(x, 1)
+
+    return jax.tree_util.tree_map_with_path(extended, arg)
+
+
 def micro_grad(
     fun: Function,
     has_aux: bool = False,
@@ -207,10 +217,7 @@ def micro_grad(
     def of_all(*args: Any, **kwargs: Any) -> tuple[Any, IndividualOutputs]:
         _check_given("micro_grad", of_batch, (), args, kwargs)
         if keep_batch_dim:
-            args = tuple(
-                jax.tree.map(lambda x: jnp.expand_dims(x, 1), arg) if i in of_batch else arg
-                for i, arg in enumerate(args)
-            )
+            args = tuple(_with_axis(i, arg) if i in of_batch else arg for i, arg in enumerate(args))
         return micro_vmap(
             of_one,
             [0 if i in of_batch else None for i in range(len(args))],

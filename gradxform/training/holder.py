@@ -11,7 +11,7 @@ import numpy as np
 from gradxform._compat import is_tracing
 from gradxform.base import check_transform
 from gradxform.called import has_called
-from gradxform.compat.tf1_checkpoints import first_name
+from gradxform.compat.tf1_names import first_name
 from gradxform.config import to_config
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, with_paths

@@ -146,7 +146,7 @@ class scale_by_factored_rms(ArrayRule):
                 f"{name_of(self)}: decay_rate_fn is called with (step, decay_rate): {error}."
             ) from None
 
-    def _axes(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    def factored_axes(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Return the second largest and the largest axis, or None for an array kept in full.
 
         Of axes of equal size the later counts as larger.
@@ -160,13 +160,13 @@ class scale_by_factored_rms(ArrayRule):
         """Return moments of zeros."""
 
         def means(p: Any, k: int) -> Array:
-            axes = self._axes(jnp.shape(p))
+            axes = self.factored_axes(jnp.shape(p))
             if axes is None:
                 return _placeholder(p)
             return _zeros_of_axes(p, tuple(i for i in range(jnp.ndim(p)) if i != axes[k]))
 
         def full(p: Any) -> Array:
-            if self._axes(jnp.shape(p)) is not None:
+            if self.factored_axes(jnp.shape(p)) is not None:
                 return _placeholder(p)
             return zeros_like(p, real_dtype(at_least_float32(dtype_of(p))))
 
@@ -194,7 +194,7 @@ class scale_by_factored_rms(ArrayRule):
     ) -> tuple[Array, Array, Array, Array]:
         """Return the update and the moments."""
         square = abs_sq(g) + self.epsilon
-        axes = self._axes(g.shape)
+        axes = self.factored_axes(g.shape)
         if axes is None:
             v = _mixed(b, v, square)
             return g * _over_root(v), r, c, v

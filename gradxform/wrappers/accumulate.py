@@ -267,6 +267,9 @@ class accumulate(Transform):
             flags = valid, due, last & (before > 0)
             valid, with_it, without_it = agreed(self.inner, flags, *others)
             due = jnp.where(valid, with_it, without_it)
+            # XLA makes selections of a small branch, and would compute the conjunction over all
+            # leaves anew for each of them. It computes a root once.
+            due = jnp.sqrt(scalar(due)) > 0 if self.differentiable else due
             w = jnp.where(valid, w, jnp.zeros_like(w))
         else:
             (due,) = agreed(self.inner, (due,), *others)

@@ -138,7 +138,7 @@ REFUSED = [
     (
         lambda: _archive(ADAM | {"class_name": "SGD"}),
         ValueError,
-        ("set_weights: chain has 2 weights for these parameters", "got 6."),
+        ("set_weights: got a list of 6, expected 2: iteration, then learning_rate.",),
     ),
     (
         lambda: _archive(ADAM, order=["w", "b"]),

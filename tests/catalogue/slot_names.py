@@ -153,12 +153,25 @@ REFUSED = [
     (
         lambda: _load(_weights(SGD)),
         ValueError,
-        ("set_weights: chain has 5 weights", "(iterations, m of ['b'], m of ['w']", "got 1."),
+        (
+            "set_weights: got a list of 1, expected 5: iterations, then m of each of 2 parameters, "
+            "then v of each of 2 parameters. Was",
+        ),
+    ),
+    (
+        lambda: _load([0, *[[1.0, [2.0]]] * 4]),
+        ValueError,
+        ("set_weights: weights[1], the m of ['b'], must be an array of numbers, got ",),
+    ),
+    (
+        lambda: _load([None, *_weights()[1:]]),
+        ValueError,
+        ("set_weights: weights[0], the iterations, must be an array of numbers, got None.",),
     ),
     (
         lambda: _load(_weights(version=3)),
         ValueError,
-        ("set_weights: chain has 5 weights", "got 6.", "Keras 3 (version=3)"),
+        ("set_weights: got a list of 6, expected 5: ", "Keras 3 (version=3)"),
     ),
     (
         lambda: _load(_weights(order=["w", "b"])),
