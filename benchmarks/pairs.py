@@ -15,6 +15,7 @@ from benchmarks.cases import LIBRARIES, THEIRS
 # Optimizers that need more than a learning rate, or are of little interest without it.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "dpsgd": {"l2_norm_clip": 1.0, "noise_multiplier": 1.0, "seed": 0},
+    "lbfgs": {"linesearch": None},  # a search takes as long as the loss
     "noisy_sgd": {"key": 0},
     "rmsprop": {"momentum": 0.9},
     "sgd": {"momentum": 0.9},

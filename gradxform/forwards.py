@@ -39,15 +39,6 @@ NAMES = frozenset(
         "softmax_cross_entropy",
         "softmax_cross_entropy_with_integer_labels",
         "squared_error",
-        # line searches and L-BFGS
-        "ScaleByBacktrackingLinesearchState",
-        "ScaleByLBFGSState",
-        "ScaleByZoomLinesearchState",
-        "ZoomLinesearchInfo",
-        "lbfgs",
-        "scale_by_backtracking_linesearch",
-        "scale_by_lbfgs",
-        "scale_by_zoom_linesearch",
     }
 )
 

@@ -125,6 +125,7 @@ def curved(params: Any) -> Any:
 
 
 VALUE = {"value": jnp.asarray(3.0)}
+SEARCH = VALUE | {"grad": drawn("all", 1), "value_fn": curved}
 OBJECTIVE = {"obj_fn": curved}
 
 
@@ -282,6 +283,26 @@ def _moments(name: str, *decay: dict[str, list[Any]], **more: list[Any]) -> Iter
     for others in decay:
         choices |= others
     return row(name, **choices)
+
+
+def searches() -> Iterator[Call]:
+    """Yield the calls of line searches, whose numbers `tests/test_line_search.py` compares."""
+    calls: dict[str, list[Callable[[Any], Any]]] = {
+        "lbfgs": [
+            lambda lib: lib.lbfgs(),
+            lambda lib: lib.lbfgs(0.1, 3, False),
+            lambda lib: lib.lbfgs(falling, linesearch=None),
+        ],
+        "scale_by_lbfgs": [lambda lib: lib.scale_by_lbfgs(), lambda lib: lib.scale_by_lbfgs(2)],
+        "scale_by_backtracking_linesearch": [
+            lambda lib: lib.scale_by_backtracking_linesearch(5),
+            lambda lib: lib.scale_by_backtracking_linesearch(5, store_grad=True),
+        ],
+        "scale_by_zoom_linesearch": [lambda lib: lib.scale_by_zoom_linesearch(5)],
+    }
+    for name, made in calls.items():
+        for i, make in enumerate(made):
+            yield wrapped(name, str(i), make, extra=SEARCH, usual=False)
 
 
 DECAY = {"weight_decay": DECAYS, "mask": MASKS}
@@ -939,4 +960,4 @@ MUON_NUMBERS = of(
     "numbers",
 )
 
-CALLS = [*optimizers(), *transforms(), *wrappers(), *contributed()]
+CALLS = [*optimizers(), *searches(), *transforms(), *wrappers(), *contributed()]

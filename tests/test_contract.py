@@ -93,8 +93,9 @@ def test_no_part_says_that_it_looks_further_than_it_does(part):
 def test_a_constant_schedule_makes_the_updates_of_its_number(name):
     """Their states may differ: a schedule counts, and a number does not need to."""
     case, factory, rates = CASES[name], getattr(gx, name), (0.1, gx.constant_schedule(0.1))
-    extra, tree = case.extra or {}, case.params()
+    tree = case.params()
     (g,) = case.gradients(tree, 1)
+    extra = case.extra_of(g, tree)
     a, b = (tx.update(g, tx.init(tree), tree, **extra)[0] for tx in map(factory, rates))
     check_close("updates", b, a, 1e-6)
 

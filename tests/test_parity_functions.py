@@ -238,7 +238,7 @@ def test_value_and_gradient_come_from_the_state_of_a_line_search():
 
     tx = gx.chain(
         gx.trace(0.1),
-        optax.scale_by_backtracking_linesearch(max_backtracking_steps=15, store_grad=True),
+        gx.scale_by_backtracking_linesearch(max_backtracking_steps=15, store_grad=True),
     )
     params = {"value": jnp.asarray([1.0, 2.0, 3.0])}
     state = tx.init(params)

@@ -72,7 +72,8 @@ class Case:
       huge_ok: whether updates must be finite for gradients whose square overflows float32.
       rows: whether it must accept row-sparse gradients (True) or refuse them (False). By default
         it must accept them if its locality is at most a row.
-      extra: the extra arguments of every update, a dict.
+      extra: the extra arguments of every update: a dict, or `extra(updates, params)` that returns
+        one.
       examples: how many gradients, along axis 0, an update takes. By default just one, without
         that axis.
       tree: the parameters. Defaults to `example_params()`.
@@ -100,7 +101,7 @@ class Case:
         def update(
             updates: Updates, state: OptState, params: Params | None = None, **more: Any
         ) -> tuple[Updates, OptState]:
-            return self.tx.update(updates, state, params, **(self.extra | more))
+            return self.tx.update(updates, state, params, **self.extra_of(updates, params), **more)
 
         return GradientTransformationExtraArgs(self.tx.init, update)
 
@@ -108,6 +109,13 @@ class Case:
     def compiled(self) -> Any:
         """Its update under `jax.jit`, compiled once for all promises with the same shapes."""
         return jax.jit(self.bound.update)
+
+    def extra_of(self, updates: Updates, params: Params | None) -> dict[str, Any]:
+        """Return the extra arguments of an update."""
+        extra: Any = self.extra or {}
+        if callable(extra):
+            extra = extra(updates, params)
+        return extra
 
     def params(self, dtype: Any = None) -> Params:
         """Return the parameters, real ones in `dtype` unless it is None."""

@@ -42,7 +42,6 @@ def touches_rows_or_refuses(case: Case) -> None:
     table = jnp.asarray(np.random.default_rng(4).normal(size=(n, *rows.shape[1:])), rows.dtype)
     table = table.at[where].set(rows)
     large = jax.tree.unflatten(treedef, [*flat[:at], table, *flat[at + 1 :]])
-    extra = case.extra or {}
 
     start, state = case.tx.init(large), case.tx.init(large)
     is_comparable = case.reference is not None or not _is_random(state)
@@ -52,7 +51,7 @@ def touches_rows_or_refuses(case: Case) -> None:
         slices = _split(where, dense[at], n)
         sparse = jax.tree.unflatten(treedef, [*dense[:at], slices, *dense[at + 1 :]])
         try:
-            updates, state = case.tx.update(sparse, state, large, **extra)
+            updates, state = case.bound.update(sparse, state, large)
         except (TypeError, ValueError) as error:
             if "densify()" not in str(error):
                 raise
@@ -113,7 +112,7 @@ def _check_dense(case: Case, sparse: PyTree, updates: PyTree, tree: PyTree) -> N
         sparse,
         is_leaf=lambda x: isinstance(x, RowSparse),
     )
-    expected, _ = case.tx.update(g, case.tx.init(tree), tree, **(case.extra or {}))
+    expected, _ = case.bound.update(g, case.tx.init(tree), tree)
     check_close("updates", updates, expected, 1e-6, what=" with the same gradient as an array")
 
 

@@ -13,7 +13,7 @@ from gradxform.testing.case import Case, inside, is_known_function
 from gradxform.testing.promise import Broken, Skipped
 from gradxform.testing.promises import PROMISES
 from gradxform.testing.references import Reference, TreeReference
-from gradxform.types import PyTree
+from gradxform.types import Params, PyTree, Updates
 
 KEPT, BROKEN, SKIPPED = "kept", "broken", "skipped"
 
@@ -132,7 +132,7 @@ def check(
     *,
     params: PyTree = None,
     gradients: Callable[[Any, int], list[Any]] | None = None,
-    extra: dict[str, Any] | None = None,
+    extra: dict[str, Any] | Callable[[Updates, Params], dict[str, Any]] | None = None,
     rtol: float = Case.rtol,
     huge_ok: bool = True,
     rows: bool | None = None,
@@ -150,7 +150,8 @@ def check(
       reference: its rule in NumPy. Without it, consistency is checked, but not the numbers.
       params: the parameters. Defaults to a matrix, a vector, a scalar and a 3-d array.
       gradients: a function `(params, steps) -> [gradients, ...]`. Defaults to normal ones.
-      extra: the extra arguments of every update, by name.
+      extra: the extra arguments of every update by name, or a function of updates and parameters
+        that returns them.
       rtol: the tolerance to the reference in float32, relative to the movement.
       huge_ok: whether updates must be finite for gradients whose square overflows.
       rows: whether it must accept row-sparse gradients or refuse them. By default its locality

@@ -25,6 +25,8 @@ from gradxform.transforms.ggt import *
 from gradxform.transforms.gradient_change import *
 from gradxform.transforms.laprop import *
 from gradxform.transforms.layerwise import *
+from gradxform.transforms.lbfgs import *
+from gradxform.transforms.line_search import *
 from gradxform.transforms.madgrad import *
 from gradxform.transforms.mars import *
 from gradxform.transforms.momentum import *
@@ -43,6 +45,7 @@ from gradxform.transforms.sophia import *
 from gradxform.transforms.spikes import *
 from gradxform.transforms.step_size import *
 from gradxform.transforms.tf_adam import *
+from gradxform.transforms.zoom import *
 
 _close_package(__name__)
 __getattr__, __dir__ = _forwarded(

@@ -1,0 +1,210 @@
+"""L-BFGS and line searches: Optax's numbers, step for step, and what is better here."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+import gradxform as gx
+
+pytestmark = pytest.mark.numeric
+
+START = {"a": np.linspace(-1.2, 1.0, 6), "b": {"c": np.full((2, 2), 0.3)}}
+
+
+def rosenbrock(params):
+    x = jnp.concatenate([params["a"], params["b"]["c"].ravel()])
+    return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+
+def valley(params):
+    leaves = jax.tree.leaves(params)
+    return sum(jnp.sum((i + 1.0) * (x - 1) ** 4 + x**2) for i, x in enumerate(leaves))
+
+
+def path(lib, tx, loss, params, steps):
+    """The parameters after every step, and the last state."""
+    stored = any("grad" in str(p) for p, _ in jax.tree_util.tree_leaves_with_path(tx.init(params)))
+    value_and_grad = lib.value_and_grad_from_state(loss)
+
+    @jax.jit
+    def step(params, state):
+        if stored:
+            value, grad = value_and_grad(params, state=state)
+        else:
+            value, grad = jax.value_and_grad(loss)(params)
+        extra = {"value": value, "grad": grad, "value_fn": loss}
+        updates, state = tx.update(grad, state, params, **extra)
+        return lib.apply_updates(params, updates), state
+
+    state, seen = tx.init(params), []
+    for _ in range(steps):
+        params, state = step(params, state)
+        seen.append(np.concatenate([np.ravel(x) for x in jax.tree.leaves(params)]))
+    return np.stack(seen), state
+
+
+CALLS = {
+    "lbfgs": lambda lib: lib.lbfgs(),
+    "lbfgs, three pairs": lambda lib: lib.lbfgs(memory_size=3, scale_init_precond=False),
+    "lbfgs, backtracking": lambda lib: lib.lbfgs(
+        linesearch=lib.scale_by_backtracking_linesearch(20, store_grad=True)
+    ),
+    "lbfgs, no search": lambda lib: lib.lbfgs(1e-3, linesearch=None),
+    "zoom": lambda lib: lib.chain(lib.sgd(1.0), lib.scale_by_zoom_linesearch(15)),
+    "zoom, bounded": lambda lib: lib.chain(
+        lib.sgd(1.0), lib.scale_by_zoom_linesearch(15, max_learning_rate=0.01, curv_rtol=0.1)
+    ),
+    "zoom, few steps": lambda lib: lib.chain(
+        lib.sgd(1.0), lib.scale_by_zoom_linesearch(4, curv_rtol=0.01, stepsize_precision=1e-2)
+    ),
+    "backtracking": lambda lib: lib.chain(
+        lib.sgd(1.0), lib.scale_by_backtracking_linesearch(30, store_grad=True)
+    ),
+    "backtracking, numbers": lambda lib: lib.chain(
+        lib.sgd(1.0),
+        lib.scale_by_backtracking_linesearch(
+            40, 0.1, 0.5, float("inf"), 0.5, atol=0.01, rtol=0.001
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", [rosenbrock, valley])
+@pytest.mark.parametrize("name", CALLS)
+def test_thirty_steps_are_optaxs(name, loss):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+        with jax.numpy_rank_promotion("allow"):
+            params = jax.tree.map(jnp.asarray, START)
+            mine, my_state = path(gx, CALLS[name](gx), loss, params, 30)
+            theirs, their_state = path(optax, CALLS[name](optax), loss, params, 30)
+    # Of two good step lengths near the minimum, a rounding may choose.
+    np.testing.assert_allclose(mine, theirs, atol=1e-8)
+    leaves = [jax.tree_util.tree_leaves_with_path(s) for s in (my_state, their_state)]
+    assert [p for p, _ in leaves[0]] == [p for p, _ in leaves[1]]
+    assert [x.shape for _, x in leaves[0]] == [x.shape for _, x in leaves[1]]
+
+
+def test_lbfgs_reaches_the_minimum_in_float32():
+    params = {"a": jnp.asarray([-1.2, 1.0]), "b": {"c": jnp.zeros((0, 0))}}
+    seen, _ = path(gx, gx.lbfgs(), rosenbrock, params, 50)
+    np.testing.assert_allclose(seen[-1], 1.0, atol=1e-3)
+
+
+def test_the_loss_is_in_the_program_of_a_search_once():
+    def loss(params):
+        return jnp.sum(jnp.cosh(params["w"]))
+
+    params = {"w": jnp.ones(3)}
+
+    def step(lib):
+        tx = lib.scale_by_zoom_linesearch(10)
+        extra = {"value": loss(params), "grad": params, "value_fn": loss}
+        return lambda p, state: tx.update({"w": -p["w"]}, state, p, **extra)[0]
+
+    def count(lib):
+        state = lib.scale_by_zoom_linesearch(10).init(params)
+        return len(re.findall(r"\bcosh\b", str(jax.make_jaxpr(step(lib))(params, state))))
+
+    assert count(gx) == 1 < count(optax)
+
+
+def test_a_search_under_vmap_is_each_search_alone():
+    def loss(params, target):
+        return jnp.sum((params - target) ** 4)
+
+    tx = gx.chain(gx.sgd(1.0), gx.scale_by_zoom_linesearch(12))
+
+    def step(params, target):
+        value, grad = jax.value_and_grad(loss)(params, target)
+        extra = {"value": value, "grad": grad, "value_fn": loss, "target": target}
+        return tx.update(grad, tx.init(params), params, **extra)[0]
+
+    params, targets = jnp.ones((3, 4)), jnp.asarray([[0.1] * 4, [2.0] * 4, [30.0] * 4])
+    together = jax.vmap(step)(params, targets)
+    for one, p, target in zip(together, params, targets, strict=True):
+        np.testing.assert_allclose(one, step(p, target), rtol=1e-5)
+
+
+def test_a_loss_that_is_not_finite_gives_no_step_and_the_next_search_starts_again():
+    def loss(params):
+        return jnp.where(params["w"] < 0, jnp.inf, params["w"] ** 2).sum()
+
+    tx = gx.scale_by_backtracking_linesearch(3)
+    params, down = {"w": jnp.ones(1)}, {"w": jnp.full(1, -100.0)}
+    state = tx.init(params)
+    extra = {"value": 1.0, "grad": {"w": jnp.full(1, 2.0)}, "value_fn": loss}
+    updates, state = tx.update(down, state, params, **extra)
+    assert updates["w"] == 0 and state.learning_rate == 0
+    updates, state = tx.update({"w": jnp.full(1, -0.5)}, state, params, **extra)
+    assert updates["w"] == -0.5 and state.learning_rate == 1
+
+
+def test_other_extra_arguments_reach_the_loss_alone():
+    def loss(params, batch):
+        return jnp.sum((params["w"] - batch) ** 2)
+
+    tx = gx.chain(gx.sgd(1.0), gx.scale_by_backtracking_linesearch(10))
+    params, batch = {"w": jnp.ones(2)}, jnp.asarray([0.0, 3.0])
+    value, grad = jax.value_and_grad(loss)(params, batch)
+    extra = {"value": value, "grad": grad, "value_fn": loss, "batch": batch, "epoch": 3}
+    updates, _ = tx.update(grad, tx.init(params), params, **extra)
+    assert loss(gx.apply_updates(params, updates), batch) < value
+
+
+def test_a_failed_search_prints_a_line_if_asked(capfd):
+    def up(params):
+        return jnp.sum(params["w"])
+
+    params = {"w": jnp.ones(2)}
+    for search in (gx.scale_by_backtracking_linesearch, gx.scale_by_zoom_linesearch):
+        for verbose in (False, True):
+            tx = search(3, verbose=verbose)
+            extra = {"value": up(params), "grad": params, "value_fn": up}
+            tx.update(params, tx.init(params), params, **extra)
+            jax.effects_barrier()
+            printed = capfd.readouterr().out
+            assert (f"{search.__name__}: the search failed" in printed) == verbose
+
+
+def test_a_direction_takes_one_exchange_on_a_mesh(eight_devices):
+    mesh = Mesh(np.asarray(jax.devices()), ("x",))
+    place, everywhere = NamedSharding(mesh, P("x")), NamedSharding(mesh, P())
+    tx = gx.scale_by_lbfgs(10)
+    params = {"w": jnp.ones((16, 4)), "b": jnp.ones(8)}
+    params = jax.device_put(params, place)
+
+    def sharding(x):
+        return (
+            NamedSharding(mesh, P(None, "x"))
+            if x.ndim > 1 and x.shape[0] == 10
+            else (place if x.ndim and x.shape[0] != 10 else everywhere)
+        )
+
+    state = tx.init(params)
+    state = jax.device_put(state, jax.tree.map(sharding, state))
+    compiled = jax.jit(tx.update).lower(params, state, params).compile().as_text()
+    exchanges = re.findall(r"= .* (all-reduce|all-gather|all-to-all)(?:-start)?\(", compiled)
+    assert exchanges == ["all-reduce"], exchanges
+
+
+@pytest.mark.parametrize(
+    "search", [gx.scale_by_backtracking_linesearch(20), gx.scale_by_zoom_linesearch(20)]
+)
+def test_a_search_takes_the_gradient_of_complex_parameters_as_jax_returns_it(search):
+    target = jnp.asarray([1 + 2j, -3j], jnp.complex64)
+
+    def loss(params):
+        return jnp.sum(jnp.abs(params["w"] - target) ** 2)
+
+    params = {"w": jnp.ones(2, jnp.complex64)}
+    value, grad = jax.value_and_grad(loss)(params)
+    down = jax.tree.map(lambda g: -jnp.conj(g), grad)
+    extra = {"value": value, "grad": grad, "value_fn": loss}
+    updates, state = search.update(down, search.init(params), params, **extra)
+    assert state.info.decrease_error == 0
+    np.testing.assert_allclose(loss(gx.apply_updates(params, updates)), 0, atol=value / 2)
