@@ -92,9 +92,7 @@ class scale_by_lbfgs(ArrayRule):
         """Return an empty memory."""
 
         def memory() -> Any:
-            return jax.tree.map(
-                lambda z: jnp.zeros((self.memory_size, *z.shape), z.dtype), zeros_like(params)
-            )
+            return jax.tree.map(lambda z: jnp.stack([z] * self.memory_size), zeros_like(params))
 
         return ScaleByLBFGSState(
             count=zero_count(),
