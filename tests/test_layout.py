@@ -58,6 +58,7 @@ FLOORS = [
     {"training"},
     {"testing", "describe"},
     {"catalog", "plot"},
+    {"commands"},
     {"__main__"},
 ]
 EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}
