@@ -53,7 +53,7 @@ FLOORS = [
         "sparse",
         "tree_utils",
     },
-    {"config", "group_table", "optax_states"},
+    {"config", "group_table", "optax_states", "part_table"},
     {"migration"},
     {"training"},
     {"testing", "describe"},

@@ -7,6 +7,7 @@ from typing import Any
 from gradxform.commands import parser as parsers
 from gradxform.commands.expressions import ExpressionError, read
 from gradxform.commands.parser import Parser, one_line
+from gradxform.commands.screen import console, show
 from gradxform.describe import Description, describe
 from gradxform.values import printed
 
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
         parser.error(one_line(error))
     if args.json:
         print(json.dumps(_as_data(told), indent=2))
+    elif (screen := console()) is not None:
+        show(screen, [("", table) for table in told.tables()], told.total())
     else:
         print(told)
     return 0

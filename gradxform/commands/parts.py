@@ -5,12 +5,14 @@ import json
 import pathlib
 import shutil
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from gradxform.catalog import KINDS, Entry, entries, entry
 from gradxform.commands.parser import Parser
+from gradxform.commands.screen import console, show
 from gradxform.errors import did_you_mean
-from gradxform.text_table import wrap
+from gradxform.text_table import Column, Line, Table, wrap
 
 # Between these lines of a Markdown file, `list --markdown --into FILE` writes its table.
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
@@ -45,6 +47,11 @@ def add(commands: Any) -> None:
 
 def list_parts(args: argparse.Namespace, parser: Parser) -> int:
     """Print the parts of some kinds."""
+    screen = None if args.json or args.markdown else console()
+    if screen is not None:
+        _check_kinds(args, parser)
+        show(screen, _tables(entries(*args.kinds)))
+        return 0
     print(_list(args, parser), flush=True)
     return 0
 
@@ -59,12 +66,7 @@ def show_part(args: argparse.Namespace, parser: Parser) -> int:
 
 
 def _list(args: argparse.Namespace, parser: Parser) -> str:
-    for kind in args.kinds:
-        if kind not in KINDS:
-            hint = did_you_mean(kind, KINDS) or f" There are {', '.join(KINDS)}."
-            parser.error(f"no kind {kind!r}.{hint}")
-    if args.into is not None and not (args.markdown and len(args.kinds) == 1):
-        parser.error("--into goes with --markdown and one KIND.")
+    _check_kinds(args, parser)
     parts = entries(*args.kinds)
     if args.json:
         fields = ("name", "kind", "summary", "reference")
@@ -73,6 +75,24 @@ def _list(args: argparse.Namespace, parser: Parser) -> str:
     if args.into is not None:
         return _write_into(args.into, args.kinds[0], markdown(parts), parser)
     return markdown(parts) if args.markdown else _text(parts)
+
+
+def _check_kinds(args: argparse.Namespace, parser: Parser) -> None:
+    for kind in args.kinds:
+        if kind not in KINDS:
+            hint = did_you_mean(kind, KINDS) or f" There are {', '.join(KINDS)}."
+            parser.error(f"no kind {kind!r}.{hint}")
+    if args.into is not None and not (args.markdown and len(args.kinds) == 1):
+        parser.error("--into goes with --markdown and one KIND.")
+
+
+def _tables(parts: list[Entry]) -> Iterator[tuple[str, Table]]:
+    """Yield a table for each kind, with its title."""
+    columns = [Column("name"), Column("what it does"), Column("reference")]
+    for kind in dict.fromkeys(e.kind for e in parts):
+        of_kind = [e for e in parts if e.kind == kind]
+        lines = [Line([[e.name], [e.doc.summary], [e.doc.reference]]) for e in of_kind]
+        yield f"{kind} ({len(of_kind)})", Table(columns, lines)
 
 
 def _text(parts: list[Entry]) -> str:
