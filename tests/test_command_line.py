@@ -189,7 +189,7 @@ def test_everything_can_be_shown(name, capsys):
         ("list --jsn", "unknown argument '--jsn'. Did you mean '--json'?"),
         ("list --json --markdown", "not allowed with argument"),
         ("lst", "no command 'lst'. Did you mean 'list'?"),
-        ("qqqqq", "no command 'qqqqq'. There are list, show, describe and plot."),
+        ("qqqqq", "no command 'qqqqq'. There are list, show, describe, plot and port."),
     ],
 )
 def test_a_wrong_argument_is_refused_in_one_line_with_a_suggestion(argv, words, capsys):

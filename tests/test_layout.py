@@ -57,7 +57,7 @@ FLOORS = [
     {"migration"},
     {"training"},
     {"testing", "describe"},
-    {"catalog", "plot"},
+    {"catalog", "plot", "port"},
     {"commands"},
     {"__main__"},
 ]

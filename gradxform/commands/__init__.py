@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from gradxform._version import __version__
-from gradxform.commands import describe, parts, plot
+from gradxform.commands import describe, parts, plot, port
 from gradxform.commands.parser import Parser
 from gradxform.errors import did_you_mean
 
 __all__ = ["main"]
 
-ABOUT = "List the parts of gradxform, show, describe or draw them."
+ABOUT = "List, show, describe and draw the parts of gradxform, and look at uses of Optax."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("python -m gradxform", description=ABOUT, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"gradxform {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for module in (parts, describe, plot):
+    for module in (parts, describe, plot, port):
         module.add(commands)
     words = list(sys.argv[1:] if argv is None else argv)
     if words and not words[0].startswith("-") and words[0] not in commands.choices:
