@@ -12,8 +12,8 @@ from gradxform.port import differences, report
 from gradxform.port.files import STAR
 from gradxform.port.names import MISSING
 
-EPILOG = """The files are parsed and never run. The exit code is 1 if a name is missing, a star import
-hides names, or a file cannot be read, and 2 if a PATH is wrong; else 0."""
+EPILOG = """The files are parsed and never run. The exit code is 1 if a name is missing, a star
+import hides names, or a file cannot be read, and 2 if a PATH is wrong; else 0."""
 
 
 def add(commands: Any) -> None:

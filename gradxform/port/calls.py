@@ -1,6 +1,7 @@
 """Which differences apply to a use, given the arguments of the call."""
 
 import ast
+import contextlib
 import inspect
 import math
 from typing import Any
@@ -66,10 +67,8 @@ def _arguments(call: ast.Call | None, part: Any) -> dict[str, Any] | None:
         return None
     names: list[str] = []
     if callable(part):
-        try:
+        with contextlib.suppress(TypeError, ValueError):
             names = list(inspect.signature(part).parameters)
-        except (TypeError, ValueError):
-            pass
     pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
     values = {name: _value(node) for name, node in pairs if name is not None}
     return {name: value for name, value in values.items() if value is not None}

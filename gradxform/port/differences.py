@@ -15,7 +15,7 @@ from typing import Any
 DATA = pathlib.Path(__file__).with_name("differences.json")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Difference:
     """One row.
 

@@ -89,14 +89,8 @@ def port(path: pathlib.Path) -> Ported:
     """
     source, tree = _parsed(path)
     uses = find_uses(tree)
-    new = changed(source, tree, uses)
-    return Ported(
-        str(path), tuple(_judged(str(path), use) for use in uses), _diff(path, source, new)
-    )
-
-
-def _diff(path: pathlib.Path, source: str, new: str) -> str:
-    return "" if source == new else diff(path.as_posix(), source, new)
+    judged = tuple(_judged(str(path), use) for use in uses)
+    return Ported(str(path), judged, diff(path.as_posix(), source, changed(source, tree, uses)))
 
 
 def _parsed(path: pathlib.Path) -> tuple[str, ast.Module]:

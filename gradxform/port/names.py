@@ -34,7 +34,8 @@ def find(name: str) -> Found:
         return Found(SAME, "gradxform", "", gradxform)
     words = name.split(".")
     if any(word.startswith("_") and not word.startswith("__") for word in words):
-        public = words[-1] if find(words[-1]).status != MISSING else ""
+        last = words[-1]
+        public = "" if last.startswith("_") or find(last).status == MISSING else last
         better = f"use optax.{public}" if public else "keep the import of Optax"
         return Found(MISSING, "", f"private to Optax: {better}", None)
     part: Any = gradxform
