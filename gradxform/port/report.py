@@ -61,7 +61,8 @@ def _block(title: str, uses: list[Judged], width: int) -> str:
         places = ", ".join(dict.fromkeys(f"{use.path}:{use.line}" for use in members))
         lines += wrap(f"{name}  {places}", width, "  ", " " * 6)
         if members[0].remedy:
-            lines += wrap(f"{members[0].remedy}.", width, " " * 6, " " * 6)
+            end = "" if members[0].remedy.endswith("?") else "."
+            lines += wrap(members[0].remedy + end, width, " " * 6, " " * 6)
         for row in rows:
             lines += _row(row, width, mark=title.endswith(NUMBERS))
     return "\n".join(lines)

@@ -68,7 +68,10 @@ def find_uses(tree: ast.Module) -> list[Use]:
                     uses.append(Use(alias.lineno, alias.col_offset + 1, name, None, "import", None))
     visitor = _Visitor(known)
     visitor.visit(tree)
-    return sorted(uses + visitor.uses, key=lambda use: use[:3])
+    used = {use.name for use in visitor.uses}
+    # An import is listed where nothing else would tell of the name.
+    imported = [use for use in uses if not any(f"{u}.".startswith(f"{use.name}.") for u in used)]
+    return sorted(imported + visitor.uses, key=lambda use: use[:3])
 
 
 class _Visitor(ast.NodeVisitor):
