@@ -6,12 +6,12 @@ import importlib.util
 from types import ModuleType
 from typing import Any, NamedTuple
 
-import gradxform
 from gradxform import forwards
 from gradxform.errors import did_you_mean
 
 # What becomes of a name.
 SAME, FORWARDED, MISSING = "same", "forwarded", "missing"
+ROOT = "gradxform"
 
 
 class Found(NamedTuple):
@@ -30,6 +30,8 @@ def find(name: str) -> Found:
     Args:
       name: a dotted name without `optax.`, such as `contrib.muon`; "" is Optax itself.
     """
+    import gradxform  # all of it, where it is looked up
+
     if not name:
         return Found(SAME, "gradxform", "", gradxform)
     words = name.split(".")
@@ -58,7 +60,7 @@ def _attribute(part: Any, word: str) -> Any:
     """Return a public attribute or submodule; None if there is none."""
     if not isinstance(part, ModuleType):
         return getattr(part, word, None)
-    if word in vars(part) or (part is not gradxform and hasattr(part, word)):
+    if word in vars(part) or (part.__name__ != ROOT and hasattr(part, word)):
         return getattr(part, word)
     module = f"{part.__name__}.{word}"
     if hasattr(part, "__path__") and importlib.util.find_spec(module) is not None:
@@ -77,7 +79,7 @@ def _remedy(part: ModuleType, words: list[str], i: int) -> str:
     if i and find(last).status != MISSING:
         return f"it is gradxform.{last} here"
     known = [name for name in dir(part) if not name.startswith("_")]
-    if part is gradxform:
+    if part.__name__ == ROOT:
         known += [*forwards.NAMES, *forwards.MODULES]
     hint = did_you_mean(words[i], known).strip()
     return f"keep it from Optax{'. ' + hint if hint else ''}"
