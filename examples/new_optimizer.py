@@ -1,5 +1,6 @@
 """A new optimizer in one file: its rule, a check, a race against Adam, and its config."""
 
+import argparse
 from typing import NamedTuple
 
 import jax
@@ -8,8 +9,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import gradxform as gx
-from gradxform import testing
-from gradxform.slots import zeros_like
+from gradxform import slots, testing
 
 
 class AgreementState(NamedTuple):
@@ -24,7 +24,7 @@ class scale_by_agreement(gx.ArrayRule):
     b: float = 0.9
 
     def init(self, params):
-        return AgreementState(zeros_like(params), zeros_like(params))
+        return AgreementState(slots.zeros_like(params), slots.zeros_like(params))
 
     def rule(self, g, m, v, p):
         m, v = self.b * m + (1 - self.b) * g, self.b * v + (1 - self.b) * g * g
@@ -52,8 +52,8 @@ def train(tx, steps=200):
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # for --help
     print(testing.check(scale_by_agreement(), testing.Reference(testing.zeros(2), reference)))
-    for rate in (0.01, 0.1, 1.0):
-        mine = gx.chain(scale_by_agreement(), gx.scale_by_learning_rate(rate))
-        read = gx.from_json(gx.to_json(mine))  # saved and read back
-        print(f"rate {rate}: loss {train(read):.4f}, of adam {train(gx.adam(rate)):.4f}")
+    for lr in (0.01, 0.1, 1.0):  # of an optimizer that was saved, and is read back
+        text = gx.to_json(gx.chain(scale_by_agreement(), gx.scale_by_learning_rate(lr)))
+        print(f"rate {lr}: loss {train(gx.from_json(text)):.4f}, of adam {train(gx.adam(lr)):.4f}")

@@ -37,6 +37,29 @@ def run_race(capsys, *argv):
     return out
 
 
+PROGRAMS = [
+    path.name
+    for path in sorted((ROOT / "examples").glob("*.py"))
+    if 'if __name__ == "__main__":' in path.read_text()
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_example_answers_help(name):
+    assert len(PROGRAMS) > 6
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), "--help"],
+        capture_output=True,
+        text=True,
+        timeout=limit(40, 120),
+        env=environment(PYTHONPATH=str(ROOT)),
+        check=False,
+    )
+    assert done.returncode == 0 and done.stdout.startswith(f"usage: {name}"), done.stderr
+    assert "--help" in done.stdout and done.stderr == ""
+
+
 # --------------------------------------------------------------------------------- new_optimizer
 
 
