@@ -17,6 +17,8 @@ FRAGMENTS = {"docs/guides/from_pytorch.md": 2, "docs/guides/logging.md": 2}
 PROGRAMS = {"docs/host.md": "test_host_page.py"}
 
 
+# Keras's variables, and what Orbax imports, warn of their own deprecations.
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_runs_and_prints_what_it_shows(name, tmp_path):
     for ran in blocks.run(PAGES[name], tmp_path):
