@@ -12,7 +12,11 @@ BLOCKS = {name: blocks.find(page.read_text()) for name, page in PAGES.items()}
 MOST_SECONDS = 20  # for one block
 LANGUAGES = {"python", "py", "console", "text", "diff", "json", ""}
 # Blocks of ```py do not run: they call what is not installed, or what only the reader has.
-FRAGMENTS = {"docs/guides/from_pytorch.md": 2, "docs/guides/logging.md": 2}
+FRAGMENTS = {
+    "docs/guides/from_pytorch.md": 2,
+    "docs/guides/from_tensorflow.md": 1,
+    "docs/guides/logging.md": 2,
+}
 # Programs that a page shows as files are started by tests of their own.
 PROGRAMS = {"docs/host.md": "test_host_page.py"}
 
