@@ -6,6 +6,7 @@ import pathlib
 import pytest
 
 from docs.site import blocks
+from gradxform.catalog import entries
 
 PAGES = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
 BLOCKS = {name: blocks.find(page.read_text()) for name, page in PAGES.items()}
@@ -44,6 +45,12 @@ def test_the_programs_have_tests():
     assert programs == PROGRAMS.keys()
     for name, file in PROGRAMS.items():
         assert pathlib.Path(name).name in pathlib.Path(__file__).with_name(file).read_text()
+
+
+def test_the_guide_to_schedules_has_each_of_them():
+    text = PAGES["docs/guides/schedules.md"].read_text()
+    names = [entry.name for entry in entries("schedules") if ":" not in entry.name]
+    assert len(names) > 20 and [name for name in names if f"gx.{name}(" not in text] == []
 
 
 @pytest.mark.parametrize("name", PAGES)
