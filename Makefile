@@ -45,8 +45,9 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
 
-tables: $(VENV)/.installed-test ## Write the table of optimizers in docs/ anew
+tables: $(VENV)/.installed-test ## Write the tables of optimizers and differences in docs/ anew
 	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
+	$(PY) -m gradxform port --table > docs/differences.md
 
 clean: ## Remove environments, caches and builds
 	rm -rf .venv .venv-* .venv.lock dist build .hypothesis .pytest_cache .ruff_cache

@@ -312,7 +312,7 @@ def _look_up(name: Any, path: str, kind: str) -> Callable[..., Any]:
 
 def _read_value(x: Config, path: str) -> Any:
     registered = _look_up(x["name"], path, "transform")
-    if _is_plain_function(registered):
+    if is_plain_function(registered):
         raise TypeError(
             f"{path}: {x['name']!r} is a function, not a transform, schedule or mask; where a "
             f"field takes a function, write it as {{'function': {x['name']!r}}}."
@@ -351,7 +351,7 @@ def _field_names(cls: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(cls)]
 
 
-def _is_plain_function(registered: Any) -> bool:
+def is_plain_function(registered: Any) -> bool:
     """Whether it is a function annotated to return something else than a value."""
     if isinstance(registered, type):
         return False

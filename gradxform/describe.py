@@ -3,52 +3,27 @@
 import collections
 import dataclasses
 import functools
+import html
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 
 from gradxform.base import GradientTransformation, check_transform
 from gradxform.content import with_parts
 from gradxform.errors import name_of
-from gradxform.group_table import GroupRow, group_rows, group_text
+from gradxform.group_table import GroupRow, group_rows, group_table
 from gradxform.leaves import path_names, with_paths
+from gradxform.part_table import Row, SlotRow, part_table
 from gradxform.schedules import Schedule
-from gradxform.text_table import padded, size, table, wrap
+from gradxform.text_table import Table, size
 from gradxform.types import OptState, Params, PyTree
-from gradxform.values import FrozenTree, Value, fields_of, key_of, printed, thawed
+from gradxform.values import FrozenTree, Value, fields_of, key_of, thawed
 from gradxform.wrappers.groups import param_groups
 from gradxform.wrappers.inject import injected
 from gradxform.wrappers.param_group import param_group
 from gradxform.wrappers.schedule_states import is_stateful
-
-# The widest that a column of the printed table gets.
-WIDTHS = {"part": 40, "hyperparameters": 48}
-
-
-class SlotRow(NamedTuple):
-    """One field of a part's own state, without the state of parts inside it."""
-
-    name: str  # the field, such as "mu"; "" for a state that is one array
-    dtypes: tuple[str, ...]  # the different dtypes of its arrays
-    arrays: int  # how many arrays
-    bytes: int
-
-
-class Row(NamedTuple):
-    """One part."""
-
-    name: str  # the class, or for a foreign object the function that returned it
-    depth: int  # 0 for the outermost
-    label: str  # its name in a named_chain, its label in a partition, ...
-    hyperparameters: dict[str, Any]  # all fields but the parts inside; {} for a foreign object
-    defaults: frozenset[str]  # the names of hyperparameters at their default
-    package: str  # where it comes from: "gradxform", "optax", ...
-    foreign: bool  # whether it is of another library's kind, so that its parts are not known
-    slots: tuple[SlotRow, ...]  # its own state; empty without parameters
-    leaves: int | None  # how many parameters it sees; None without parameters
-    bytes: int | None  # of its own state, without the state of parts inside
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -74,22 +49,26 @@ class Description:
         return str(self)
 
     def __str__(self) -> str:
-        sized = self.total_bytes is not None
-        header = ["part", "hyperparameters"] + (["slot", "dtype", "bytes"] if sized else [])
-        lines = [header]
-        outer_leaves: list[int | None] = []  # how many parameters the parts around a row see
-        for row in self.rows:
-            del outer_leaves[row.depth :]
-            lines += _cells(row, outer_leaves[-1] if outer_leaves else self.param_leaves)
-            outer_leaves.append(row.leaves)
-        # The last column is the bytes.
-        text = table([cells[: len(header)] for cells in lines], 1 if sized else 0)
-        text = "\n\n".join([*map(group_text, self.groups), text])
+        tables = "\n\n".join(table.as_text() for table in self.tables())
+        return f"{tables}\n{self.total()}" if self.total() else tables
+
+    def _repr_html_(self) -> str:
+        """Return the tables for a notebook."""
+        tables = "".join(table.as_html() for table in self.tables())
+        return f"<div>{tables}<p>{html.escape(self.total())}</p></div>"
+
+    def tables(self) -> list[Table]:
+        """Return a table for every `param_groups`, and that of the parts."""
+        parts = part_table(self.rows, self.total_bytes is not None, self.param_leaves)
+        return [*map(group_table, self.groups), parts]
+
+    def total(self) -> str:
+        """Return the size of the state beside that of the parameters; "" without parameters."""
         if self.total_bytes is None or not self.param_bytes:
-            return text
+            return ""
         noun = "leaf" if self.param_leaves == 1 else "leaves"
         return (
-            f"{text}\nstate {size(self.total_bytes)} / parameters {size(self.param_bytes)} in "
+            f"state {size(self.total_bytes)} / parameters {size(self.param_bytes)} in "
             f"{self.param_leaves} {noun} = {self.total_bytes / self.param_bytes:.2f}"
         )
 
@@ -346,32 +325,3 @@ class _Foreign:
 
     def __init__(self, tx: Any) -> None:
         self.init, self.update = tx.init, tx.update
-
-
-# ------------------------------------------------------------------------------------- the table
-
-
-def _cells(row: Row, outer_leaves: int | None) -> list[list[str]]:
-    """Return the lines of one part; the part around it sees `outer_leaves` parameters."""
-    name = (f"{row.label}: " if row.label else "") + row.name
-    if row.foreign:
-        name += f" ({row.package})"
-    if row.leaves is not None and row.leaves != outer_leaves:
-        name += f" on {row.leaves} of {outer_leaves}"
-    hyperparameters = "not known" if row.foreign else ", ".join(_arguments(row))
-    indent = "  " * row.depth
-    columns = [
-        wrap(name, WIDTHS["part"], indent, indent + "    "),
-        wrap(hyperparameters, WIDTHS["hyperparameters"], "", "  "),
-        [slot.name for slot in row.slots],
-        [", ".join(slot.dtypes) for slot in row.slots],
-        [size(slot.bytes) for slot in row.slots],
-    ]
-    return padded(columns)
-
-
-def _arguments(row: Row) -> Iterator[str]:
-    """Yield hyperparameters as in a call, without switches at their default, as in repr."""
-    for name, x in row.hyperparameters.items():
-        if not (name in row.defaults and (x is None or isinstance(x, bool))):
-            yield f"{name}={printed(x)}"

@@ -10,15 +10,14 @@ from gradxform.base import unwrapped
 from gradxform.distributed.state_sharding import state_sharding
 from gradxform.errors import name_of
 from gradxform.leaves import Path, is_hole, map_with_paths, with_paths
-from gradxform.text_table import padded, size, table, wrap
+from gradxform.text_table import Column, Line, Table, size
 from gradxform.types import Params
 from gradxform.values import is_live, printed
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.groups import param_groups
 from gradxform.wrappers.param_group import OTHERS
 
-# The widest that a column of the printed table gets, and how many parameters it names.
-WIDTHS = {"group": 28, "parameters": 36, "optimizer": 28}
+# How many parameters of a group the table names.
 NAMED = 4
 
 
@@ -117,25 +116,28 @@ def _bytes(x: Any, place: Sharding | None = None) -> int:
     return jax.ShapeDtypeStruct(shape, x.dtype).size * x.dtype.itemsize
 
 
-def group_text(rows: Sequence[GroupRow]) -> str:
+def group_table(rows: Sequence[GroupRow]) -> Table:
     """Return the groups as a table."""
     known = all(row.device_bytes is not None for row in rows)
-    head = ["group", "parameters", "optimizer", "learning rate", "weight decay", "bytes", "state"]
-    lines = [head + (["on each device"] if known else [])]
+    columns = [
+        Column("group", 28, hang=2),
+        Column("parameters", 36),
+        Column("optimizer", 28),
+        Column("learning rate"),
+        Column("weight decay"),
+        Column("bytes", right=True),
+        Column("state", right=True),
+    ]
+    lines = []
     for row in rows:
         more = len(row.parameters) - NAMED
         named = ", ".join(row.parameters[:NAMED]) + (f" and {more} more" if more > 0 else "")
-        columns = [
-            wrap(row.label, WIDTHS["group"], "", "  "),
-            wrap(named, WIDTHS["parameters"], "", ""),
-            wrap(row.optimizer or "frozen", WIDTHS["optimizer"], "", ""),
-            [_times(row.learning_rate)],
-            [_times(row.weight_decay)],
-            [size(row.param_bytes)],
-            [size(row.state_bytes)],
-        ]
-        lines += padded(columns + ([[size(row.device_bytes or 0)]] if known else []))
-    return table(lines, 3 if known else 2)
+        texts = [row.label, named, row.optimizer or "frozen"]
+        texts += [_times(row.learning_rate), _times(row.weight_decay)]
+        texts += [size(row.param_bytes), size(row.state_bytes)]
+        texts += [size(row.device_bytes or 0)] if known else []
+        lines.append(Line([[text] for text in texts]))
+    return Table(columns + ([Column("on each device", right=True)] if known else []), lines)
 
 
 def _times(multiplier: Any) -> str:

@@ -65,6 +65,12 @@ class GradientTransformation(Value, _OptaxClass):
         """Return the transformed updates and the new state."""
         raise NotImplementedError(f"{name_of(self)}: its class must define update.")
 
+    def _repr_html_(self) -> str:
+        """Return the table of its parts, for a notebook."""
+        import gradxform  # `describe` stands above this
+
+        return gradxform.describe(self)._repr_html_()
+
     def extra_names(self) -> frozenset[str] | None:
         """Return the names of the extra arguments of `update` that any part takes; None: any name.
 

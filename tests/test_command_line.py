@@ -11,7 +11,8 @@ import pytest
 
 import gradxform as gx
 from gradxform import catalog, docstrings
-from gradxform.__main__ import BEGIN, END, main
+from gradxform.commands import main
+from gradxform.commands.parts import BEGIN, END
 from tests.environment import limit
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -188,7 +189,7 @@ def test_everything_can_be_shown(name, capsys):
         ("list --jsn", "unknown argument '--jsn'. Did you mean '--json'?"),
         ("list --json --markdown", "not allowed with argument"),
         ("lst", "no command 'lst'. Did you mean 'list'?"),
-        ("qqqqq", "no command 'qqqqq'. There are list and show."),
+        ("qqqqq", "no command 'qqqqq'. There are list, show, describe, plot and port."),
     ],
 )
 def test_a_wrong_argument_is_refused_in_one_line_with_a_suggestion(argv, words, capsys):

@@ -53,11 +53,12 @@ FLOORS = [
         "sparse",
         "tree_utils",
     },
-    {"config", "group_table", "optax_states"},
+    {"config", "group_table", "optax_states", "part_table"},
     {"migration"},
     {"training"},
     {"testing", "describe"},
-    {"catalog", "plot"},
+    {"catalog", "plot", "port"},
+    {"commands"},
     {"__main__"},
 ]
 EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}

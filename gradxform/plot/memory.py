@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gradxform.describe import Description, Row, describe
+from gradxform.describe import Description, describe
+from gradxform.part_table import Row
 from gradxform.plot.style import axes_for, legend, look_of, short, titled
 from gradxform.text_table import size
 

@@ -1,0 +1,52 @@
+"""`describe`: the parts of an optimizer that is written as an expression, and what they cost."""
+
+import argparse
+import json
+from typing import Any
+
+from gradxform.commands import parser as parsers
+from gradxform.commands.expressions import ExpressionError, read
+from gradxform.commands.parser import Parser, one_line
+from gradxform.commands.screen import console, show
+from gradxform.describe import Description, describe
+from gradxform.values import printed
+
+
+def add(commands: Any) -> None:
+    """Add the command to a parser's."""
+    parser = commands.add_parser(
+        "describe", help="the parts of an optimizer, and the bytes of its state", allow_abbrev=False
+    )
+    parser.add_argument("expression", metavar="EXPR", help='such as "adamw(1e-3)"')
+    parser.add_argument(
+        "--params", type=parsers.params, metavar="SHAPES", help=f"such as {parsers.SHAPES}"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace, parser: Parser) -> int:
+    """Print the parts of an optimizer."""
+    try:
+        told = describe(read(args.expression), args.params)
+    except ExpressionError as error:
+        parser.error(str(error))
+    except (TypeError, ValueError) as error:
+        parser.error(one_line(error))
+    if args.json:
+        print(json.dumps(_as_data(told), indent=2))
+    elif (screen := console()) is not None:
+        show(screen, [("", table) for table in told.tables()], told.total())
+    else:
+        print(told)
+    return 0
+
+
+def _as_data(told: Description) -> dict[str, Any]:
+    rows = []
+    for row in told.rows:
+        data = {k: v for k, v in row._asdict().items() if k != "defaults"}
+        data["hyperparameters"] = {k: printed(v) for k, v in row.hyperparameters.items()}
+        rows.append(data | {"slots": [slot._asdict() for slot in row.slots]})
+    totals = {k: getattr(told, k) for k in ("param_leaves", "param_bytes", "total_bytes")}
+    return {"rows": rows, **totals}
