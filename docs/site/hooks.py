@@ -1,0 +1,1 @@
+"""What MkDocs calls while it builds the site; see mkdocs.yml."""
