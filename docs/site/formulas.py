@@ -15,15 +15,46 @@ from typing import NamedTuple
 
 GREEK = dict(
     zip(
-        "alpha beta gamma delta eps epsilon eta lambda mu nu xi rho sigma tau".split(),
+        [
+            "alpha",
+            "beta",
+            "gamma",
+            "delta",
+            "eps",
+            "epsilon",
+            "eta",
+            "lambda",
+            "mu",
+            "nu",
+            "xi",
+            "rho",
+            "sigma",
+            "tau",
+        ],
         "αβγδεϵηλμνξρστ",
         strict=True,
     )
 )
 # Long names that are not words, although no part has an argument of that name.
 KNOWN = frozenset(
-    "base_optimizer best clip diag inner lr max mean min NewtonSchulz projection rms sign sum top "
-    "value".split()
+    [
+        "base_optimizer",
+        "best",
+        "clip",
+        "diag",
+        "inner",
+        "lr",
+        "max",
+        "mean",
+        "min",
+        "NewtonSchulz",
+        "projection",
+        "rms",
+        "sign",
+        "sum",
+        "top",
+        "value",
+    ]
 )
 RELATIONS = {"<-": "←", "=": "=", ">=": "≥", "<=": "≤", "<": "&lt;", ">": "&gt;"}
 CLOSED_BY = {"(": ")", "[": "]", "|": "|", "||": "||", "<": ">"}
@@ -197,7 +228,9 @@ class Parser:
             elif self.text().startswith("*"):
                 sign, index = "·" if self.text() == "*" else "∗", self.text()[2:]
                 operator = f"<mo>{sign}</mo>"
-                factors.append(Node(f"<msub>{operator}<mi>{index}</mi></msub>" if index else operator))
+                factors.append(
+                    Node(f"<msub>{operator}<mi>{index}</mi></msub>" if index else operator)
+                )
                 self.at += 1
             elif self.starts_a_factor():
                 factor = self.factor()
@@ -255,7 +288,8 @@ class Parser:
         if token.kind == "code":
             return Node(f'<mtext class="gx-name">{html.escape(token.text[1:-1])}</mtext>')
         called = self.text() == "(" and self.glued(0)
-        if token.kind == "word" or not (called or is_name(token.text, self.names)):
+        word = token.kind == "word" or (token.text == "mean" and not called and self.text() != "|")
+        if word or not (called or is_name(token.text, self.names)):
             return _words(token.text)
         if called and token.text in ("sqrt", "cbrt"):
             inside = self.fenced().bare
@@ -293,18 +327,22 @@ _SUM = '<mo form="prefix" lspace="0.1em" rspace="0.1em">∑</mo>'
 
 
 def _words(text: str) -> Node:
-    return Node(f"<mtext>&#160;{html.escape(text)}&#160;</mtext>", words=text)
+    return Node(f"<mtext>{html.escape(text)}</mtext>", words=text)
 
 
 def _fraction(top: list[Node], bottom: list[Node]) -> str:
-    rows = [_beside(part) if len(part) > 1 else part[0].bare or part[0].markup for part in (top, bottom)]
+    rows = [
+        _beside(part) if len(part) > 1 else part[0].bare or part[0].markup for part in (top, bottom)
+    ]
     return "<mfrac>" + "".join(f"<mrow>{row}</mrow>" for row in rows) + "</mfrac>"
 
 
 def _beside(factors: list[Node]) -> str:
     rows = [factors[0].markup]
     for before, factor in zip(factors, factors[1:], strict=False):
-        if not (before.words or factor.words or before.markup == _SUM):
+        if before.words or factor.words:
+            rows.append('<mspace width="0.3em"/>')
+        elif before.markup != _SUM:
             rows.append('<mo lspace="0" rspace="0.17em">&#8290;</mo>')
         rows.append(factor.markup)
     return "".join(rows)
@@ -318,9 +356,11 @@ def _symbol(text: str, called: bool) -> str:
         return "<mi>∞</mi>"
     if plain == "gbar":
         return "<mover><mi>g</mi><mo>¯</mo></mover>"
-    split = re.fullmatch(r"([A-Za-z]|" + "|".join(GREEK) + r")(?:(\d+)|_(\w+))?", plain)
+    split = re.fullmatch(r"([A-Za-z]|" + "|".join(GREEK) + r")(?:(\d+)|_([^\W_]+))?", plain)
     if split is None:
-        markup = f'<mi class="gx-name" mathvariant="normal">{html.escape(plain)}</mi>'
+        function = plain in KNOWN and plain.isalpha()
+        kind = "" if function else ' class="gx-name"'
+        markup = f"<mi{kind}>{html.escape(plain)}</mi>"
     else:
         markup = f"<mi>{GREEK.get(split[1], split[1])}</mi>"
         if split[2]:
@@ -328,7 +368,8 @@ def _symbol(text: str, called: bool) -> str:
         elif split[3]:
             markup = f"<msub>{markup}{_subscript(split[3])}</msub>"
     primes = len(text) - len(plain)
-    return f"<msup>{markup}<mo>{'′' * primes}</mo></msup>" if primes else markup
+    prime = f'<mo lspace="0" rspace="0">{"′" * primes}</mo>'
+    return f"<mrow>{markup}{prime}</mrow>" if primes else markup
 
 
 def _subscript(text: str) -> str:

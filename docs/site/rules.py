@@ -15,7 +15,7 @@ from docs.site.formulas import GREEK, NotAFormula, Token, mathml, tokens_of
 # Functions that a formula among words may call.
 FUNCTIONS = {"cbrt", "diag", "mean", "max", "min", "rms", "sign", "sqrt"}
 _SYMBOL = re.compile(rf"(?:[A-Za-z]|{'|'.join(GREEK)})\d*'*|[A-Za-z]\w*_\w+'*|lr|infinity")
-_OPERATORS = set("= <- >= <= < > + - / ^ ( ) [ ] | || , ; ... *".split())
+_OPERATORS = {*"=<>+-/^()[]|,;*", "<-", ">=", "<=", "||", "..."}
 _RELATION = re.compile(r"(?<!\S)(<-|=|<|>|>=|<=)(?!\S)")
 
 
@@ -60,7 +60,9 @@ def prose_html(text: str, names: frozenset[str] = frozenset()) -> str:
     text = " ".join(text.split())
     parts = re.split(r"(`[^`]+`)", text)
     written = [
-        f"<code>{html.escape(part[1:-1])}</code>" if part.startswith("`") else _with_math(part, names)
+        f"<code>{html.escape(part[1:-1])}</code>"
+        if part.startswith("`")
+        else _with_math(part, names)
         for part in parts
     ]
     return "".join(written)
@@ -117,6 +119,8 @@ def _is_mathy(tokens: list[Token], i: int, names: frozenset[str]) -> bool:
     operated = any(sign in ("=", "<-", "+", "^", "/", "<", ">", "-") for sign in beside)
     if after is not None and after.text == "(" and not after.spaced:
         return token.text in FUNCTIONS or bool(_SYMBOL.fullmatch(token.text))
+    if token.text in ("mean", "sum") and after is not None and after.text == "|":
+        return True
     if token.text in ("a", "A", "I"):
         return operated
     if token.text in names and not _SYMBOL.fullmatch(token.text):
