@@ -9,53 +9,18 @@ name directly before a parenthesis is a function, and words between factors are 
 """
 
 import html
+import itertools
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-GREEK = dict(
-    zip(
-        [
-            "alpha",
-            "beta",
-            "gamma",
-            "delta",
-            "eps",
-            "epsilon",
-            "eta",
-            "lambda",
-            "mu",
-            "nu",
-            "xi",
-            "rho",
-            "sigma",
-            "tau",
-        ],
-        "αβγδεϵηλμνξρστ",
-        strict=True,
-    )
-)
+GREEK = {
+    **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eps": "ε", "epsilon": "ϵ"},
+    **{"eta": "η", "lambda": "λ", "mu": "μ", "nu": "ν", "xi": "ξ", "rho": "ρ", "sigma": "σ"},
+}
 # Long names that are not words, although no part has an argument of that name.
-KNOWN = frozenset(
-    [
-        "base_optimizer",
-        "best",
-        "clip",
-        "diag",
-        "inner",
-        "lr",
-        "max",
-        "mean",
-        "min",
-        "NewtonSchulz",
-        "projection",
-        "rms",
-        "sign",
-        "sum",
-        "top",
-        "value",
-    ]
-)
+FUNCTIONS = {"clip", "diag", "max", "mean", "min", "NewtonSchulz", "rms", "sign"}
+KNOWN = FUNCTIONS | {"base_optimizer", "best", "inner", "lr", "projection", "sum", "top", "value"}
 RELATIONS = {"<-": "←", "=": "=", ">=": "≥", "<=": "≤", "<": "&lt;", ">": "&gt;"}
 CLOSED_BY = {"(": ")", "[": "]", "|": "|", "||": "||", "<": ">"}
 FENCES = {"<": "⟨", ">": "⟩", "||": "‖"}
@@ -339,7 +304,7 @@ def _fraction(top: list[Node], bottom: list[Node]) -> str:
 
 def _beside(factors: list[Node]) -> str:
     rows = [factors[0].markup]
-    for before, factor in zip(factors, factors[1:], strict=False):
+    for before, factor in itertools.pairwise(factors):
         if before.words or factor.words:
             rows.append('<mspace width="0.3em"/>')
         elif before.markup != _SUM:
@@ -358,8 +323,7 @@ def _symbol(text: str, called: bool) -> str:
         return "<mover><mi>g</mi><mo>¯</mo></mover>"
     split = re.fullmatch(r"([A-Za-z]|" + "|".join(GREEK) + r")(?:(\d+)|_([^\W_]+))?", plain)
     if split is None:
-        function = plain in KNOWN and plain.isalpha()
-        kind = "" if function else ' class="gx-name"'
+        kind = "" if plain in FUNCTIONS else ' class="gx-name"'
         markup = f"<mi{kind}>{html.escape(plain)}</mi>"
     else:
         markup = f"<mi>{GREEK.get(split[1], split[1])}</mi>"

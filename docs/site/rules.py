@@ -10,10 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from docs.site.formulas import GREEK, NotAFormula, Token, mathml, tokens_of
+from docs.site.formulas import FUNCTIONS, GREEK, NotAFormula, Token, mathml, tokens_of
 
-# Functions that a formula among words may call.
-FUNCTIONS = {"cbrt", "diag", "mean", "max", "min", "rms", "sign", "sqrt"}
 _SYMBOL = re.compile(rf"(?:[A-Za-z]|{'|'.join(GREEK)})\d*'*|[A-Za-z]\w*_\w+'*|lr|infinity")
 _OPERATORS = {*"=<>+-/^()[]|,;*", "<-", ">=", "<=", "||", "..."}
 _RELATION = re.compile(r"(?<!\S)(<-|=|<|>|>=|<=)(?!\S)")
@@ -58,7 +56,7 @@ def rule_html(rule: str, names: Iterable[str] = ()) -> Written:
 def prose_html(text: str, names: frozenset[str] = frozenset()) -> str:
     """Return a paragraph with the formulas among its words as MathML, and names as code."""
     text = " ".join(text.split())
-    parts = re.split(r"(`[^`]+`)", text)
+    parts = re.split(r"(`[^`<&]+`)", text)
     written = [
         f"<code>{html.escape(part[1:-1])}</code>"
         if part.startswith("`")
@@ -118,7 +116,7 @@ def _is_mathy(tokens: list[Token], i: int, names: frozenset[str]) -> bool:
     beside = [tokens[k].text for k in (i - 1, i + 1) if 0 <= k < len(tokens)]
     operated = any(sign in ("=", "<-", "+", "^", "/", "<", ">", "-") for sign in beside)
     if after is not None and after.text == "(" and not after.spaced:
-        return token.text in FUNCTIONS or bool(_SYMBOL.fullmatch(token.text))
+        return token.text in {*FUNCTIONS, "cbrt", "sqrt"} or bool(_SYMBOL.fullmatch(token.text))
     if token.text in ("mean", "sum") and after is not None and after.text == "|":
         return True
     if token.text in ("a", "A", "I"):
