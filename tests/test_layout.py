@@ -57,7 +57,7 @@ FLOORS = [
     {"migration"},
     {"training"},
     {"testing", "describe"},
-    {"catalog"},
+    {"catalog", "plot"},
     {"__main__"},
 ]
 EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}
