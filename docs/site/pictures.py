@@ -145,6 +145,7 @@ def curves(
     ceiling: float = np.inf,
     size: tuple[int, int] = (420, 240),
     marks: bool = False,
+    legend: int = 118,
 ) -> str:
     """Return a picture of lines.
 
@@ -159,6 +160,7 @@ def curves(
       ceiling: the greatest number up.
       size: width and height.
       marks: whether the points are marked.
+      legend: the width of the list of labels.
     """
     width, height = size
     lines = [
@@ -181,7 +183,9 @@ def curves(
         at = y_axis(y)
         body.append(f'<path d="M44 {at:.1f}H{width - 10}" stroke="{LINE}" opacity="0.25"/>')
         body.append(f'<text x="39" y="{at + 4:.1f}" text-anchor="end" {small}>{_number(y)}</text>')
-    body.append(f'<text x="{width - 10}" y="{height - 6}" text-anchor="end" {small}>{x_label}</text>')
+    body.append(
+        f'<text x="{width - 10}" y="{height - 6}" text-anchor="end" {small}>{x_label}</text>'
+    )
     body.append(f'<text x="4" y="{height - 6}" {small}>{y_label}</text>')
     clipped = f'<clipPath id="c"><rect x="44" y="6" width="{width - 54}" height="{height - 40}"/>'
     body.append(f'<defs>{clipped}</clipPath></defs><g clip-path="url(#c)">')
@@ -195,8 +199,8 @@ def curves(
     for i, (label, color) in enumerate(labels):
         y = 24 + 15 * i
         body.append(
-            f'<path d="M{width - 118} {y - 4}h14" stroke="{color}" stroke-width="3"/>'
-            f'<text x="{width - 99}" y="{y}" {_FONT} font-size="12" fill="{TEXT}">'
+            f'<path d="M{width - legend} {y - 4}h14" stroke="{color}" stroke-width="3"/>'
+            f'<text x="{width - legend + 19}" y="{y}" {_FONT} font-size="12" fill="{TEXT}">'
             f"{html.escape(label)}</text>"
         )
     return _svg(width, height, title, "".join(body))
