@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import dataclasses
-import functools
 import inspect
 import multiprocessing
 import os
@@ -12,17 +11,13 @@ import warnings
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 import gradxform as gx
-from docs.site import badges, cache, runs, samples
+from docs.site import badges, cache, look, runs, samples
 from gradxform.catalog import Entry, entries, entry
 from gradxform.testing.case import inside
-from gradxform.types import Params
 
 HERE = pathlib.Path(__file__).parent
-# Extra arguments of `update`, and what they are called on the site.
-NEEDS = {"value": "loss value", "value_fn": "loss function", "obj_fn": "loss function"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +27,7 @@ class Facts:
     Args:
       entry: the part.
       config: the transform that was drawn, as it prints; "" without.
-      data: what running it has shown, see `_seen`; {} without.
+      data: what running it has shown, see `look.seen`; {} without.
       badges: the promises that it keeps.
     """
 
@@ -52,53 +47,6 @@ class Facts:
         return "factored"
 
 
-@functools.cache
-def large() -> Params:
-    """Return the shape of a large matrix."""
-    return {"w": jax.ShapeDtypeStruct((1024, 1024), jnp.float32)}
-
-
-def _seen(tx: Any) -> dict[str, Any]:
-    """Return what a transform says of itself, and what `update` needs: it is tried without."""
-    description = gx.describe(tx, large())
-    total = sum(row.bytes or 0 for row in description.rows)
-    needs = []
-    if not _runs(tx, with_params=False, extra=list(NEEDS)):
-        needs.append("parameters")
-    needs += [
-        NEEDS[name]
-        for name in NEEDS
-        if not _runs(tx, True, [other for other in NEEDS if other != name])
-    ]
-    return {
-        "table": str(description),
-        "bytes": total / sum(p.size for p in jax.tree.leaves(large())),
-        "locality": str(tx.locality),
-        "needs": list(dict.fromkeys(needs)),
-    }
-
-
-def _runs(tx: Any, with_params: bool, extra: list[str]) -> bool:
-    """Whether an update can be traced with these arguments."""
-    functions = {"value": 1.0, "value_fn": _loss, "obj_fn": _loss, "step": 0}
-    given = {name: functions[name] for name in (*extra, "step")}
-    per_example = runs.per_example(tx)
-
-    def update(params: Params) -> Any:
-        grads = jax.tree.map(lambda p: p[None] if per_example else p, params)
-        return tx.update(grads, tx.init(params), params if with_params else None, **given)
-
-    try:
-        jax.eval_shape(update, {"w": jnp.ones((2, 3))})
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _loss(params: Params, **_: Any) -> Any:
-    return sum(jnp.sum(p * p) for p in jax.tree.leaves(params))
-
-
 # ------------------------------------------------------------------------------------ collecting
 
 
@@ -106,7 +54,7 @@ def _sources(tx: Any) -> list[pathlib.Path]:
     """Return the files that say what a transform does."""
     modules = {inspect.getfile(type(x)) for x in inside(tx) if type(x).__module__ != "builtins"}
     own = [pathlib.Path(p) for p in modules if "gradxform" in pathlib.Path(p).parts]
-    return [*sorted(own), *(HERE / f"{name}.py" for name in ("facts", "runs", "surfaces"))]
+    return [*sorted(own), *(HERE / f"{name}.py" for name in ("look", "runs", "surfaces"))]
 
 
 def _value(tx: Any) -> Any:
@@ -126,7 +74,7 @@ def _task(kind: str, name: str) -> Any:
         assert make is not None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return {**runs.both(make, samples.takes_rate(part)), **_seen(make(1e-3))}
+            return {**runs.both(make, samples.takes_rate(part)), **look.seen(make(1e-3))}
     finally:
         jax.clear_caches()
 

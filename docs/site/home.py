@@ -38,10 +38,11 @@ def caption() -> str:
     found = json.loads(FILE.read_text(encoding="utf-8"))
     seconds = {name: points[-1][0] for name, points in found["runs"].items()}
     listed = ", ".join(f"`{name}` {s:.1f} s" for name, s in seconds.items())
+    steps, rows, width = found["steps"], found["rows"], found["width"]
     return (
-        f"{found['steps']} steps on a table of {found['rows']:,} rows of {found['width']}, from the "
-        f"first call, with the time that compiling takes: {listed}. Measured on {found['date']} "
-        f"({found['machine']}) with `{found['command']}`, which you can run in a checkout."
+        f"{steps} steps on a table of {rows:,} rows of {width}, from the first call, with the time "
+        f"that compiling takes: {listed}. Measured on {found['date']} ({found['machine']}) with "
+        f"`{found['command']}`, which you can run in a checkout."
     )
 
 

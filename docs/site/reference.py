@@ -31,7 +31,7 @@ def page(stem: str) -> str:
         doc = inspect.getdoc(importlib.import_module(names[0].module)) or ""
         blocks.append(doc.split("\n\n")[0])
     others = [n for n in names if public.homes()[n.path] != n.path]
-    blocks += [f"::: {n.path}" for n in names if n not in others]
+    blocks += [_described(n) for n in names if n not in others]
     if others:
         lines = []
         for n in others:
@@ -40,6 +40,16 @@ def page(stem: str) -> str:
             lines.append(f'- <span id="{n.path}">`{n.name}`</span>: [`{home}`]({target})')
         blocks += ["## Names of other pages", "\n".join(lines)]
     return "\n\n".join(blocks) + "\n"
+
+
+def _described(name: public.Name) -> str:
+    """Return what makes mkdocstrings describe a name."""
+    module = getattr(name.value, "__module__", None)
+    own = getattr(name.value, "__name__", None) == name.name and isinstance(module, str)
+    if own and module != name.module and module.startswith("gradxform"):
+        # Where it is defined: a package may have a module of that name too.
+        return f'<span id="{name.path}"></span>\n\n::: {module}.{name.name}'
+    return f"::: {name.path}"
 
 
 def command_line() -> str:
