@@ -11,7 +11,7 @@ from gradxform.catalog import entries
 PAGES = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
 BLOCKS = {name: blocks.find(page.read_text()) for name, page in PAGES.items()}
 MOST_SECONDS = 20  # for one block
-LANGUAGES = {"python", "py", "console", "text", "diff", "json", ""}
+LANGUAGES = {"python", "py", "console", "sh", "bat", "text", "diff", "json", ""}
 # Blocks of ```py do not run: they call what is not installed, or what only the reader has.
 FRAGMENTS = {
     "docs/guides/from_pytorch.md": 2,
