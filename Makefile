@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test test-processors lint bench tables clean FORCE
+.PHONY: help demo test docs-test test-processors lint bench tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -20,6 +20,9 @@ demo: $(VENV)/.installed-examples ## Train a small network on the digits: make d
 
 test: $(VENV)/.installed-test ## Run the tests: make test ARGS="-k adam"
 	$(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+
+docs-test: $(VENV)/.installed-test ## Run the code of the documentation: make docs-test ARGS="-k sparse"
+	$(PY) -m pytest docs/tests -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
 
 # Vector instructions, threads and devices: each with each number of threads. XLA has no float16 below
 # AVX, and takes the widest that there is where the processor has no AVX-512.

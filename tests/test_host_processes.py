@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from tests.environment import limit
 
 HERE = pathlib.Path(__file__).parent
 PARAMS = {"w": jnp.zeros(4)}
-CODE = r"```python\n(.*?)```"
 SECRET = "a secret of more than 16 bytes"
 
 
@@ -155,42 +153,3 @@ def test_a_worker_whose_center_is_gone_ends_with_an_error(start):
         address = center.address
     assert worker.process.wait(seconds()) == 3
     assert f"no answer from the center at {address} within {patience:g} s" in worker.errors()
-
-
-def test_the_center_and_the_worker_of_the_documentation_run(tmp_path):
-    text = (HERE.parent / "docs" / "host.md").read_text()
-    for name, code in zip(
-        ("center.py", "worker.py"), re.findall(CODE, text, re.DOTALL), strict=True
-    ):
-        assert len(code.splitlines()) <= 25
-        (tmp_path / name).write_text(code)
-    running = []
-
-    def run(*args):
-        env = os.environ | {"CENTER_SECRET": SECRET, "PYTHONPATH": str(HERE.parent)}
-        env |= {"JAX_PLATFORMS": "cpu"}
-        running.append(
-            subprocess.Popen(
-                [sys.executable, *args], env=env, cwd=tmp_path, stdout=subprocess.PIPE, text=True
-            )
-        )
-        return running[-1]
-
-    try:
-        center = run("center.py")
-        address = center.stdout.readline().strip()
-        workers = [run("worker.py", address) for _ in range(2)]
-        assert center.wait(seconds()) == 0
-        assert "{}" in center.stdout.read()  # refused nothing
-        for worker in workers:
-            assert "no answer from the center" in worker.communicate(timeout=seconds())[0]
-            assert worker.returncode == 0
-        with np.load(tmp_path / "center.npz") as saved:
-            [w] = [v for k, v in saved.items() if v.shape == (10,)]
-            np.testing.assert_allclose(w, 1, atol=0.01)
-    finally:
-        for process in running:
-            if process.poll() is None:
-                process.kill()
-            process.wait(seconds())
-            process.stdout.close()

@@ -1,8 +1,6 @@
 """The numbers in a state: keys, steps, learning rates, norms."""
 
 import functools
-import pathlib
-import re
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +19,6 @@ optax = pytest.importorskip("optax")
 
 pytestmark = pytest.mark.numeric
 
-DOCS = pathlib.Path(gx.__file__).parents[1] / "docs" / "metrics.md"
 PARAMS = example_params()
 GRADS = random_gradients(PARAMS, 8)
 MATRIX = gx.ndim_at_least(2)
@@ -516,14 +513,3 @@ def test_norms_cover_all_shards(eight_devices, per):
     assert set(numbers) == set(expected)
     for key, x in expected.items():
         np.testing.assert_allclose(numbers[key], x, rtol=1e-4, err_msg=key)
-
-
-# ------------------------------------------------------------------------------------- the page
-
-
-def test_the_code_of_the_page_runs_as_it_stands():
-    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), flags=re.DOTALL)
-    assert len(blocks) >= 3
-    scope = {"__name__": "page"}
-    for block in blocks:
-        exec(block, scope)

@@ -2,9 +2,6 @@
 
 import functools
 import itertools
-import pathlib
-import re
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -250,25 +247,3 @@ def test_a_run_on_digits_changes_its_optimizer_twice_without_a_jump(tmp_path):
         assert np.max(anew - unchanged) > 5 * noise, "this test would not see a jump"
         assert int(gx.tree.get_all_with_path(state, "count")[-1][1]) == start + 40
     assert np.mean(losses[-10:]) < 0.1
-
-
-# -------------------------------------------------------------------------------------------- docs
-
-
-def test_the_code_of_the_page_runs(eight_devices):
-    page = (pathlib.Path(__file__).parent.parent / "docs" / "changing_a_run.md").read_text()
-    blocks = re.findall(r"^ *```python\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
-    params = {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}
-
-    def train_step(tx, params, state, batch):
-        grads = jax.tree.map(lambda p: p + batch, params)
-        updates, state = tx.update(grads, state, params)
-        return gx.apply_updates(params, updates), state
-
-    scope = {"params": params, "batches": [jnp.float32(0.1)] * 60, "train_step": train_step}
-    shown = None
-    for code in blocks:
-        exec(textwrap.dedent(code), scope)
-        shown = shown or str(scope["report"])
-    assert len(blocks) == 4 and shown in page
-    assert int(scope["state"][1][2].count) == 60

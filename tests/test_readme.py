@@ -1,11 +1,9 @@
-"""The README: its code runs as it stands, and its numbers are the recorded ones."""
+"""The README: its numbers are the recorded ones, and what it names exists."""
 
 import itertools
 import re
 import statistics
 
-import jax
-import jax.numpy as jnp
 import pytest
 
 from gradxform.catalog import KINDS, entries
@@ -13,10 +11,6 @@ from tests.environment import ROOT
 
 TEXT = (ROOT / "README.md").read_text()
 FIRST_SCREEN = TEXT.partition("## A training loop")[0]
-
-
-def blocks():
-    return re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
 def rows(text, heading):
@@ -30,29 +24,6 @@ def rows(text, heading):
 def own(kind):
     """Return the names of the library's parts; those that tests register have a colon."""
     return [entry.name for entry in entries(kind) if ":" not in entry.name]
-
-
-def test_the_training_loop_trains():
-    loop = blocks()[0]
-    assert len(loop.strip().splitlines()) <= 15
-    params = {"dense": {"kernel": jnp.ones((3, 2)), "bias": jnp.zeros((2,))}}
-
-    def loss_fn(params, batch):
-        out = batch @ params["dense"]["kernel"] + params["dense"]["bias"][None]
-        return jnp.mean(out * out)
-
-    scope = {"params": params, "loss_fn": loss_fn, "batches": [jnp.ones((4, 3))] * 50}
-    before = loss_fn(params, scope["batches"][0])
-    exec(loop, scope)
-    assert scope["loss"] < before
-
-
-def test_the_optimizer_of_your_own_runs():
-    scope = {"__name__": "readme"}
-    exec(blocks()[1], scope)
-    tx, params = scope["tx"], {"w": jnp.ones((2, 2), jnp.bfloat16)}
-    updates, _ = jax.jit(tx.update)(params, tx.init(params), params)
-    assert updates["w"].dtype == jnp.bfloat16
 
 
 def test_the_first_screen_says_why_and_how_to_install():

@@ -1,38 +1,32 @@
-"""The code of docs/distributed.md runs as it stands, in every mode."""
+"""The loops of docs/distributed.md train in every mode, with the numbers of a simulation."""
 
-import pathlib
-import re
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gradxform as gx
-import gradxform.distributed as gd
+from docs.site import blocks
 from tests.distributed_modes import MODES
 
-pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
-
-PAGE = (pathlib.Path(__file__).parent.parent / "docs" / "distributed.md").read_text()
-LOOP, LARGE, TWO_PROGRAMS, RESIZING = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+PAGE = blocks.DOCS / "distributed.md"
+SETUP, LOOP, _, TWO_PROGRAMS, RESIZING = (
+    block.code for block in blocks.find(PAGE.read_text()) if block.language == "python"
+)
 START = {"w": np.linspace(-1, 1, 3, dtype=np.float32)}
-
-
-def loss_fn(params, batch):
-    return jnp.mean((batch @ params["w"] - batch[:, 0]) ** 2)
+BATCHES = np.random.default_rng(0).normal(size=(23, 16, 3)).astype(np.float32)
 
 
 def scope():
-    batches = np.random.default_rng(0).normal(size=(23, 16, 3)).astype(np.float32)
-    return {"loss_fn": loss_fn, "params": START, "batches": list(batches)}
+    """Return the names of the page's setup, with batches that the simulation has too."""
+    inside = {}
+    exec(SETUP, inside)
+    return inside | {"batches": list(BATCHES), "params": START}
 
 
 def simulated(n):
     """The parameters of all replicas after the loop, one replica after the other."""
-    tx, all_batches = gx.adam(1e-2), scope()["batches"]
+    tx = gx.adam(1e-2)
     many = [(START, tx.init(START)) for _ in range(n)]
-    for t, batch in enumerate(all_batches, 1):
+    for t, batch in enumerate(BATCHES, 1):
         for i, part in enumerate(np.split(batch, n)):
             params, state = many[i]
             x = part.astype(np.float64)
@@ -62,14 +56,6 @@ def test_two_programs_exchange_and_resume_with_another_number_of_replicas():
     exec(LOOP.replace("for batch in batches:", "for batch in ():"), inside)
     exec(TWO_PROGRAMS, inside)
     np.testing.assert_allclose(inside["params"]["w"], simulated(8), rtol=0, atol=1e-5)
-    inside["replicas"] = gd.Replicas("replica", n=3)
     exec(RESIZING, inside)
     mean = np.mean(inside["params"]["w"], axis=0)
     np.testing.assert_allclose(inside["carry"]["params"]["w"], [mean] * 3, rtol=1e-6)
-
-
-def test_a_replica_spans_several_devices():
-    inside = {"gd": gd, "jax": jax, "params": {"kernel": np.ones((3, 8)), "bias": np.ones(8)}}
-    exec(LARGE, inside)
-    shards = {k: x.addressable_shards[0].data.shape for k, x in inside["params"].items()}
-    assert shards == {"kernel": (1, 3, 2), "bias": (1, 2)}

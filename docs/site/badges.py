@@ -1,0 +1,55 @@
+"""The promises that a part keeps, as badges. A badge is given by a promise that was just tried.
+
+The rows of tests/catalogue say how to try them, as they do for the tests of the contract.
+"""
+
+import warnings
+from typing import NamedTuple
+
+from gradxform.testing import PROMISES, Broken, Skipped
+from tests.catalogue import CASES
+
+
+class Badge(NamedTuple):
+    """What a kept promise is called on the site."""
+
+    label: str
+    page: str  # that explains it
+
+
+BADGES = {
+    "touches_rows_or_refuses": Badge("row-sparse gradients", "sparse.md"),
+    "narrow_parameters_have_wide_slots": Badge("bfloat16", "guides/low_precision.md"),
+    "sharded_equals_unsharded": Badge("sharded state", "guides/flax_sharding.md"),
+    "runs_inside_optax_and_optax_inside": Badge("inside Optax", "guides/from_optax.md"),
+    "owns_its_buffers": Badge("donated buffers", "guides/first_training.md"),
+    "goes_to_json_and_back": Badge("JSON config", "guides/checkpoints.md"),
+}
+
+
+def row_of(name: str) -> str | None:
+    """Return the first row of the catalogue for a part."""
+    return next((row for row in CASES if row.split("/")[0] == name), None)
+
+
+def kept(row: str) -> list[str]:
+    """Try the promises on a row of the catalogue, and return the names of those that it keeps.
+
+    Raises:
+      Broken: if it breaks one.
+    """
+    case = CASES[row]
+    found = []
+    for name in BADGES:
+        if name == "touches_rows_or_refuses" and not case.rows:
+            continue  # it keeps the promise by refusing
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                PROMISES[name](case)
+        except Skipped:
+            continue
+        except Broken as error:
+            raise Broken(f"{row}: {error}") from None
+        found.append(name)
+    return found

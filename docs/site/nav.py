@@ -1,0 +1,74 @@
+"""The order of the pages that stand in the folder docs."""
+
+from collections.abc import Iterable
+from typing import Any
+
+GUIDES = [
+    "first_training",
+    "choosing",
+    "schedules",
+    "from_optax",
+    "from_pytorch",
+    "from_tensorflow",
+    "your_own_optimizer",
+    "groups_and_masks",
+    "embeddings",
+    "low_precision",
+    "accumulation_and_guards",
+    "hyperparameters",
+    "logging",
+    "checkpoints",
+    "flax_sharding",
+    "replicas",
+    "keras_model",
+    "reading_errors",
+]
+TOPICS = [
+    "sparse",
+    "distributed",
+    "host",
+    "doors",
+    "differences",
+    "changing_a_run",
+    "metrics",
+    "tools",
+    "speed",
+    "architecture",
+]
+
+
+def nav(
+    pages: Iterable[str],
+    optimizers: list[str],
+    wrappers: list[str],
+    reference: list[dict[str, str]],
+) -> list[Any]:
+    """Return the navigation.
+
+    Args:
+      pages: the paths of all pages of the folder docs.
+      optimizers: the paths of the generated pages of optimizers.
+      wrappers: those of wrappers.
+      reference: the titles and paths of those of the reference.
+
+    Raises:
+      ValueError: for a page that has no place.
+    """
+    there = set(pages)
+    guides = [f"guides/{name}.md" for name in GUIDES if f"guides/{name}.md" in there]
+    topics = [f"{name}.md" for name in TOPICS if f"{name}.md" in there]
+    known = {"index.md", "optimizers.md", "wrappers.md", *guides, *topics}
+    if there - known:
+        raise ValueError(
+            f"{', '.join(sorted(there - known))}: no place in the navigation; "
+            "add the name to GUIDES or TOPICS in docs/site/nav.py."
+        )
+    return [
+        {"Home": "index.md"},
+        {"Gallery": "gallery.md"},
+        {"Guides": guides},
+        {"Topics": topics},
+        {"Optimizers": ["optimizers.md", *optimizers]},
+        {"Wrappers": ["wrappers.md", *wrappers]},
+        {"Reference": ["reference/index.md", *reference]},
+    ]

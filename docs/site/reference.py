@@ -1,0 +1,80 @@
+"""The pages of the reference: every public name, described by mkdocstrings from its docstring."""
+
+import importlib
+import inspect
+import os
+
+from docs.site import public
+
+
+def title_of(stem: str) -> str:
+    """Return the title of a page of the reference."""
+    return public.SUBJECTS.get(stem) or f"gradxform.{_module(stem)}"
+
+
+def _module(stem: str) -> str:
+    for name in public.pages()[stem]:
+        return name.module.removeprefix("gradxform.")
+    return stem
+
+
+def address(stem: str) -> str:
+    """Return the path of a page, from the folder docs."""
+    return f"reference/{stem}.md"
+
+
+def page(stem: str) -> str:
+    """Return a page of the reference as Markdown."""
+    names = public.pages()[stem]
+    blocks = [f"# {title_of(stem)}"]
+    if stem not in public.SUBJECTS:
+        doc = inspect.getdoc(importlib.import_module(names[0].module)) or ""
+        blocks.append(doc.split("\n\n")[0])
+    others = [n for n in names if public.homes()[n.path] != n.path]
+    blocks += [_described(n) for n in names if n not in others]
+    if others:
+        lines = []
+        for n in others:
+            target = public.page_of(n.path).removeprefix("reference/")
+            home = public.homes()[n.path]
+            lines.append(f'- <span id="{n.path}">`{n.name}`</span>: [`{home}`]({target})')
+        blocks += ["## Names of other pages", "\n".join(lines)]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _described(name: public.Name) -> str:
+    """Return what makes mkdocstrings describe a name."""
+    module = getattr(name.value, "__module__", None)
+    own = getattr(name.value, "__name__", None) == name.name and isinstance(module, str)
+    if own and module != name.module and module.startswith("gradxform"):
+        # Where it is defined: a package may have a module of that name too.
+        return f'<span id="{name.path}"></span>\n\n::: {module}.{name.name}'
+    return f"::: {name.path}"
+
+
+def command_line() -> str:
+    """Return the page about the command line: the help that each command prints."""
+    from gradxform.__main__ import _parser  # the texts stand there
+
+    os.environ.setdefault("COLUMNS", "100")
+    parser = _parser()
+    blocks = ["# Command line", f"```text\n{parser.format_help().strip()}\n```"]
+    for action in parser._actions:
+        for name, command in (getattr(action, "choices", None) or {}).items():
+            text = command.format_help().strip()
+            blocks += [f"## python -m gradxform {name}", f"```text\n{text}\n```"]
+    return "\n\n".join(blocks) + "\n"
+
+
+def index() -> str:
+    """Return the first page of the reference: the pages with their numbers of names."""
+    lines = ["# Reference", "", "Every public name, by subject.", ""]
+    for stem, names in public.pages().items():
+        lines.append(f"- [{title_of(stem)}]({stem}.md): {_listed([n.name for n in names])}")
+    lines.append("- [Command line](command_line.md): `python -m gradxform`")
+    return "\n".join(lines) + "\n"
+
+
+def _listed(names: list[str], most: int = 6) -> str:
+    shown = ", ".join(f"`{name}`" for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
