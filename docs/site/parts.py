@@ -202,7 +202,7 @@ def _state(facts: Facts) -> Iterator[str]:
 def _runs(facts: Facts) -> Iterator[str]:
     name, race = facts.entry.name, facts.data["race"]
     yield "## Learning rate" if race["rates"] else "## A run"
-    if race["rate"]:
+    if race["good"]:
         low, high = race["good"]
         good = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         yield (
