@@ -53,7 +53,7 @@ def _contours(name: str, width: int, height: int) -> str:
     for level in levels:
         for line in map(np.asarray, found.lines(level)):
             kept = [*line[::2], line[-1]]
-            lines.append(_line(_placed(name, kept, width, height), LINE, 0.6, ' opacity="0.55"'))
+            lines.append(_line(_placed(name, kept, width, height), LINE, 0.8, ' opacity="0.8"'))
     return "".join(lines)
 
 
