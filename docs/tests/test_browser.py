@@ -121,7 +121,8 @@ def test_a_page(browser, address, shots, name, width, scheme):
     assert shown == {"light": "default", "dark": "slate"}[scheme]
     if name in WITH_MATH:
         heights = browser.execute_script(
-            "return [...document.querySelectorAll('math')].map(m => m.getBoundingClientRect().height)"
+            "return [...document.querySelectorAll('math')]"
+            ".map(m => m.getBoundingClientRect().height)"
         )
         assert heights and min(heights) > 5
         assert browser.execute_script("return typeof MathJax") == "undefined"
