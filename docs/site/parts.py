@@ -250,7 +250,7 @@ def _elsewhere(entry: Entry) -> str:
 def _source(entry: Entry) -> Iterator[str]:
     parts = {entry.name: entry.part}
     if entry.kind == "optimizers" and entry.parts is not None:
-        own = {e.name for e in entries("transforms", "wrappers")} - {"chain"}
+        own = (names_of("transforms") | names_of("wrappers")) - {"chain"}
         parts |= {row.name: REGISTRY[row.name] for row in entry.parts.rows if row.name in own}
     for name, part in parts.items():
         module = inspect.unwrap(part).__module__.replace(".", "/")

@@ -129,5 +129,9 @@ def pages() -> dict[str, tuple[Name, ...]]:
 def page_of(path: str) -> str:
     """Return the address of a name's description, from the folder docs."""
     home = homes()[path]
-    name = next(n for n in names() if n.path == home)
-    return f"reference/{subject_of(name)}.md#{home}"
+    return f"reference/{_subjects()[home]}.md#{home}"
+
+
+@functools.cache
+def _subjects() -> dict[str, str]:
+    return {name.path: subject_of(name) for name in names()}
