@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test docs-test test-processors lint bench tables clean FORCE
+.PHONY: help demo test docs docs-test test-processors lint bench tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -20,6 +20,10 @@ demo: $(VENV)/.installed-examples ## Train a small network on the digits: make d
 
 test: $(VENV)/.installed-test ## Run the tests: make test ARGS="-k adam"
 	$(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+
+# The cache of runs is kept in .docs_cache. Material announces its successor in every build.
+docs: $(VENV)/.installed-docs ## Build the documentation into site/: make docs ARGS=serve serves it
+	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs $(or $(ARGS),build) --strict
 
 docs-test: $(VENV)/.installed-test ## Run the code of the documentation: make docs-test ARGS="-k sparse"
 	$(PY) -m pytest docs/tests -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
@@ -50,7 +54,7 @@ tables: $(VENV)/.installed-test ## Write the tables of optimizers and difference
 	$(PY) -m gradxform port --table > docs/differences.md
 
 clean: ## Remove environments, caches and builds
-	rm -rf .venv .venv-* .venv.lock dist build .hypothesis .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .venv.lock dist build site .docs_cache .hypothesis .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two makes at once take turns to install (where the system has flock).

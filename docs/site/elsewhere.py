@@ -88,7 +88,8 @@ def _of_optax(name: str, part: Any) -> list[Call]:
     import optax
     import optax.contrib
 
-    for module, prefix in ((optax, "optax"), (optax.contrib, "optax.contrib")):
+    # What is deprecated at the top is in `contrib`.
+    for module, prefix in ((optax.contrib, "optax.contrib"), (optax, "optax")):
         if hasattr(module, name):
             there = tuple(inspect.signature(getattr(module, name)).parameters)
             here = tuple(inspect.signature(part).parameters)

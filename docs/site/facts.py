@@ -103,7 +103,7 @@ def collect(log: Any) -> dict[str, Facts]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 tx = make(1e-3)
-            configs[part.name] = " ".join(repr(tx).split())
+            configs[part.name] = str(tx)
             sources = _sources(tx)
             keys["runs", part.name] = cache.digest(_value(tx), jax.__version__, *sources)
         row = badges.row_of(part.name)

@@ -8,7 +8,11 @@ from docs.site.families import family_of
 from docs.site.parts import LOOKS_AT, folder_of
 from docs.site.surfaces import SURFACES
 
-HEAD = """# Gallery
+HEAD = """---
+hide: [navigation, toc]
+---
+
+# Gallery
 
 Each card shows the path of an optimizer on a valley and on a saddle, and its loss on handwritten
 digits (blue) beside that of Adam (orange), each at the best learning rate of those tried. Wrappers

@@ -1,5 +1,6 @@
 """What MkDocs calls while it builds the site: it adds the generated pages and checks the result."""
 
+import functools
 import logging
 import pathlib
 import re
@@ -51,6 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+@functools.cache
 def _links(folder: str) -> dict[str, str]:
     """Return the addresses of the pages of public names, from a page in a folder."""
     found = {n.name: f"../{public.page_of(n.path)}" for n in reversed(public.names())}

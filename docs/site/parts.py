@@ -185,7 +185,10 @@ def _arguments(entry: Entry, sources: dict[str, str]) -> str:
         )
         for a in entry.arguments
     ]
-    return table(("argument", "default", "range", "meaning"), rows) if rows else ""
+    head = ("argument", "default", "range", "meaning")
+    if not any(row[2] for row in rows):  # the meaning says it
+        head, rows = (head[0], head[1], head[3]), [(row[0], row[1], row[3]) for row in rows]
+    return table(head, rows) if rows else ""
 
 
 def _state(facts: Facts) -> Iterator[str]:
@@ -202,7 +205,7 @@ def _state(facts: Facts) -> Iterator[str]:
 def _runs(facts: Facts) -> Iterator[str]:
     name, race = facts.entry.name, facts.data["race"]
     yield "## Learning rate" if race["rates"] else "## A run"
-    if race["rate"]:
+    if race["good"]:
         low, high = race["good"]
         good = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         yield (
@@ -211,8 +214,8 @@ def _runs(facts: Facts) -> Iterator[str]:
             f"{GOOD:g} above that. Rates of other models differ; the ratio to the best rate of "
             "[`adam`](../optimizers/adam.md) on the same network is often a good first guess."
         )
-    if name not in facts.config or facts.entry.kind == "wrappers":
-        yield "Drawn is, with its learning rate changed,"
+    if facts.entry.kind == "wrappers":
+        yield "The pictures are of this transform, with other learning rates:"
         yield fenced(facts.config)
     images = [f"![The loss of {name} on the digits beside that of adam]({name}-digits.svg)"]
     if race["rates"]:
@@ -247,7 +250,7 @@ def _elsewhere(entry: Entry) -> str:
 def _source(entry: Entry) -> Iterator[str]:
     parts = {entry.name: entry.part}
     if entry.kind == "optimizers" and entry.parts is not None:
-        own = {e.name for e in entries("transforms", "wrappers")} - {"chain"}
+        own = (names_of("transforms") | names_of("wrappers")) - {"chain"}
         parts |= {row.name: REGISTRY[row.name] for row in entry.parts.rows if row.name in own}
     for name, part in parts.items():
         module = inspect.unwrap(part).__module__.replace(".", "/")

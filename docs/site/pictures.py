@@ -51,9 +51,9 @@ def _contours(name: str, width: int, height: int) -> str:
     levels = [low + (high - low) * (k / 8) ** 2.5 for k in range(1, 8)]
     lines = []
     for level in levels:
-        for line in found.lines(level):
+        for line in map(np.asarray, found.lines(level)):
             kept = [*line[::2], line[-1]]
-            lines.append(_line(_placed(name, kept, width, height), LINE, 0.6, ' opacity="0.55"'))
+            lines.append(_line(_placed(name, kept, width, height), LINE, 0.8, ' opacity="0.8"'))
     return "".join(lines)
 
 
@@ -167,6 +167,7 @@ def curves(
         (label, color, [(x, max(y, floor) if log_y else y) for x, y in points if y is not None])
         for label, color, points in series
     ]
+    lines = [line for line in lines if line[2]]
     along = [x for *_, points in lines for x, _ in points]
     up = [min(y, ceiling) for *_, points in lines for _, y in points]
     x_axis = Axis(min(along), max(along), 44, width - 10, log_x)

@@ -38,6 +38,8 @@ _BY_MODULE = {
 MODULES = ("distributed.host", "experimental.aggregating", "plot")
 DOORS = ("tf1", "tf_contrib", "keras", "keras3", "returnn")
 
+_ALL: list[str] = vars(gx)["__all__"]
+
 
 class Name(NamedTuple):
     """A public name."""
@@ -53,7 +55,7 @@ class Name(NamedTuple):
 
 
 def _modules() -> list[str]:
-    named = [name for name in gx.__all__ if isinstance(getattr(gx, name), types.ModuleType)]
+    named = [name for name in _ALL if isinstance(getattr(gx, name), types.ModuleType)]
     inner = [name for name in named if name not in ("compat", "transforms", "schedules")]
     found = dict.fromkeys([*inner, *MODULES, *(f"compat.{door}" for door in DOORS)])
     return [f"gradxform.{name}" for name in found]
@@ -80,7 +82,7 @@ def _declared(module: types.ModuleType) -> list[str]:
 @functools.cache
 def names() -> tuple[Name, ...]:
     """Return every public name, modules left out."""
-    found = [Name("gradxform", name, getattr(gx, name)) for name in gx.__all__]
+    found = [Name("gradxform", name, getattr(gx, name)) for name in _ALL]
     for path in _modules():
         module = importlib.import_module(path)
         found += [Name(path, name, getattr(module, name)) for name in _declared(module)]
@@ -127,5 +129,9 @@ def pages() -> dict[str, tuple[Name, ...]]:
 def page_of(path: str) -> str:
     """Return the address of a name's description, from the folder docs."""
     home = homes()[path]
-    name = next(n for n in names() if n.path == home)
-    return f"reference/{subject_of(name)}.md#{home}"
+    return f"reference/{_subjects()[home]}.md#{home}"
+
+
+@functools.cache
+def _subjects() -> dict[str, str]:
+    return {name.path: subject_of(name) for name in names()}

@@ -45,8 +45,8 @@ def page(stem: str) -> str:
 def _described(name: public.Name) -> str:
     """Return what makes mkdocstrings describe a name."""
     module = getattr(name.value, "__module__", None)
-    own = getattr(name.value, "__name__", None) == name.name and isinstance(module, str)
-    if own and module != name.module and module.startswith("gradxform"):
+    own = getattr(name.value, "__name__", None) == name.name
+    if own and isinstance(module, str) and module != name.module and module.startswith("gradxform"):
         # Where it is defined: a package may have a module of that name too.
         return f'<span id="{name.path}"></span>\n\n::: {module}.{name.name}'
     return f"::: {name.path}"

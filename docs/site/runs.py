@@ -161,9 +161,11 @@ def race(make: Make, takes_rate: bool) -> dict[str, Any]:
     run = jax.jit(jax.vmap(lambda rate: _scan(make, problem, rate)[0]))
     losses = np.asarray(run(rates))
     best = _best(losses)
-    ends = np.mean(losses[:, -3:], axis=1)
-    ends = [round(float(x), 4) if np.isfinite(x) and x < 9 else None for x in ends]
-    good = [r for r, x in zip(rates, ends, strict=True) if x is not None and x <= ends[best] + GOOD]
+    if not np.isfinite(losses[best, -1]):
+        raise ValueError("its loss is infinite at every learning rate; change its sample.")
+    means = np.mean(losses[:, -3:], axis=1)
+    good = [r for r, x in zip(rates, means, strict=True) if x <= means[best] + GOOD]
+    ends = [round(float(x), 4) if np.isfinite(x) and x < 9 else None for x in means]
     return {
         "rate": _rounded(rates[best]) if takes_rate else None,
         "good": [_rounded(good[0]), _rounded(good[-1])] if takes_rate and good else None,

@@ -32,7 +32,9 @@ WRAPPERS: dict[str, Make] = {
     "cautious": lambda lr: gx.cautious(gx.adam(lr)),
     "chain": lambda lr: gx.chain(gx.clip_by_global_norm(1.0), gx.adam(lr)),
     "conditionally_mask": lambda lr: gx.conditionally_mask(gx.adam(lr), _two_of_three),
-    "conditionally_transform": lambda lr: gx.conditionally_transform(gx.adam(lr), _two_of_three),
+    "conditionally_transform": lambda lr: gx.chain(
+        gx.conditionally_transform(gx.clip_by_global_norm(0.1), _two_of_three), gx.adam(lr)
+    ),
     "decoupled_weight_decay": lambda lr: gx.decoupled_weight_decay(
         gx.adam(lr), weight_decay=0.01, learning_rate=lr
     ),
