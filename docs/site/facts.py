@@ -142,7 +142,7 @@ def _measured(tasks: list[tuple[str, str]], log: Any) -> Any:
                 try:
                     yield task, future.result()
                 except Exception as error:
-                    pool.shutdown(wait=False, cancel_futures=True)
+                    pool.shutdown(wait=True, cancel_futures=True)
                     raise RuntimeError(f"{task[1]} ({task[0]}): {error}") from error
                 if n % 20 == 0 or n == len(tasks):
                     seconds = time.perf_counter() - began

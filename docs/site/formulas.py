@@ -216,11 +216,14 @@ class Parser:
 
     def denominator(self) -> list[Node]:
         """Read words, if there are some, and one factor."""
-        factors = []
+        factors: list[Node] = []
         while True:
             if not self.starts_a_factor():
                 raise NotAFormula("a fraction ends with a stroke")
-            factors.append(self.factor())
+            factor = self.factor()
+            if factor.words and factors and factors[-1].words:
+                factor = _words(f"{factors.pop().words} {factor.words}")
+            factors.append(factor)
             if not factors[-1].words and factors[-1].markup != _SUM:
                 return factors
 
@@ -253,7 +256,11 @@ class Parser:
         if token.kind == "code":
             return Node(f'<mtext class="gx-name">{html.escape(token.text[1:-1])}</mtext>')
         called = self.text() == "(" and self.glued(0)
-        word = token.kind == "word" or (token.text == "mean" and not called and self.text() != "|")
+        word = (
+            token.kind == "word"
+            or (token.text == "mean" and not called and self.text() != "|")
+            or (token.text == "sum" and self.text() in ("of", "over"))
+        )
         if word or not (called or is_name(token.text, self.names)):
             return _words(token.text)
         if called and token.text in ("sqrt", "cbrt"):
@@ -263,13 +270,13 @@ class Parser:
             return Node(f"<mroot><mrow>{inside}</mrow><mn>3</mn></mroot>")
         markup = _symbol(token.text, called)
         if self.text() == "[" and self.glued(0):
-            return Node(f"<msub>{markup}<mrow>{self.fenced().bare}</mrow></msub>")
+            return Node(f"<msub>{markup}<mrow>{self.fenced('[').bare}</mrow></msub>")
         if called:
             return Node(f"<mrow>{markup}<mo>&#8289;</mo>{self.fenced().markup}</mrow>")
         return Node(markup)
 
-    def fenced(self) -> Node:
-        """Read a parenthesis, bracket, norm or inner product."""
+    def fenced(self, bare: str = "(") -> Node:
+        """Read a parenthesis, bracket, norm or inner product; one like `bare` can be left out."""
         sign = self.text()
         self.open.append(sign)
         self.at += 1
@@ -283,7 +290,7 @@ class Parser:
             f'<mo form="{form}" fence="true">{s}</mo>'
             for form, s in (("prefix", left), ("postfix", right))
         ]
-        return Node(f"<mrow>{fences[0]}{inside}{fences[1]}</mrow>", inside if sign == "(" else "")
+        return Node(f"<mrow>{fences[0]}{inside}{fences[1]}</mrow>", inside if sign == bare else "")
 
 
 # ---------------------------------------------------------------------------------- the markup

@@ -3,17 +3,19 @@
 import functools
 import inspect
 import re
+import warnings
 from collections.abc import Iterator
 
-from docs.site import elsewhere, pictures
+from docs.site import elsewhere, pictures, samples
 from docs.site.badges import BADGES
 from docs.site.code import call_of, cell, fenced, source_of, table
 from docs.site.facts import Facts
 from docs.site.families import family_of
-from docs.site.rules import rule_html
+from docs.site.rules import rule_and_notes, rule_html
 from docs.site.runs import DIGITS_EVERY, GOOD
 from docs.site.surfaces import SURFACES
 from gradxform.catalog import Entry, entries
+from gradxform.describe import describe
 from gradxform.docstrings import doc_of
 from gradxform.registry import REGISTRY
 
@@ -40,11 +42,22 @@ def rules_of(entry: Entry) -> dict[str, str]:
 
     A rule of "" is not stated as a formula: the summary says it.
     """
-    if entry.doc.rule or entry.parts is None:
-        return {entry.name: entry.doc.rule} if entry.doc.rule else {}
-    names = dict.fromkeys(row.name for row in entry.parts.rows if row.name in REGISTRY)
-    rules = {name: doc_of(REGISTRY[name]).rule for name in names}
+    own = rule_and_notes(entry.doc)[0]
+    if own or entry.kind != "optimizers":
+        return {entry.name: own} if own else {}
+    names = dict.fromkeys(name for name in _made_of(entry) if name in REGISTRY)
+    rules = {name: rule_and_notes(doc_of(REGISTRY[name]))[0] for name in names}
     return {name: rule for name, rule in rules.items() if rule}
+
+
+@functools.cache
+def _made_of(entry: Entry) -> tuple[str, ...]:
+    """Return the names of the parts of an optimizer, from the outermost on."""
+    make = samples.make_of(entry)
+    assert make is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tuple(row.name for row in (entry.parts or describe(make(1e-3))).rows)
 
 
 def pictures_of(facts: Facts, adam: Facts) -> dict[str, str]:
@@ -164,12 +177,8 @@ def _rule(entry: Entry, sources: dict[str, str]) -> str:
 
 
 def _notes(entry: Entry, sources: dict[str, str]) -> Iterator[str]:
-    names = [a.name.lstrip("*") for a in entry.arguments]
-    for paragraph in re.split(r"\n\s*\n", entry.doc.notes):
-        if paragraph.startswith("    ") and re.search(r" (<-|=) ", paragraph):
-            written = rule_html(paragraph, names)
-            yield f'<div class="gx-rule">\n{written.markup}\n</div>'
-        elif paragraph.startswith("    "):
+    for paragraph in re.split(r"\n\s*\n", rule_and_notes(entry.doc)[1]):
+        if paragraph.startswith("    "):
             yield fenced(inspect.cleandoc(paragraph))
         elif not paragraph.startswith("See also `"):
             yield _linked(paragraph, sources)
@@ -249,9 +258,9 @@ def _elsewhere(entry: Entry) -> str:
 
 def _source(entry: Entry) -> Iterator[str]:
     parts = {entry.name: entry.part}
-    if entry.kind == "optimizers" and entry.parts is not None:
+    if entry.kind == "optimizers":
         own = (names_of("transforms") | names_of("wrappers")) - {"chain"}
-        parts |= {row.name: REGISTRY[row.name] for row in entry.parts.rows if row.name in own}
+        parts |= {name: REGISTRY[name] for name in _made_of(entry) if name in own}
     for name, part in parts.items():
         module = inspect.unwrap(part).__module__.replace(".", "/")
         yield f'??? quote "`{name}` in `{module}.py`"\n\n' + fenced(source_of(part), indent="    ")

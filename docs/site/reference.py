@@ -1,10 +1,13 @@
 """The pages of the reference: every public name, described by mkdocstrings from its docstring."""
 
+import contextlib
 import importlib
 import inspect
-import os
+import io
+import re
 
 from docs.site import public
+from gradxform.commands import main
 
 
 def title_of(stem: str) -> str:
@@ -54,16 +57,18 @@ def _described(name: public.Name) -> str:
 
 def command_line() -> str:
     """Return the page about the command line: the help that each command prints."""
-    from gradxform.__main__ import _parser  # the texts stand there
-
-    os.environ.setdefault("COLUMNS", "100")
-    parser = _parser()
-    blocks = ["# Command line", f"```text\n{parser.format_help().strip()}\n```"]
-    for action in parser._actions:
-        for name, command in (getattr(action, "choices", None) or {}).items():
-            text = command.format_help().strip()
-            blocks += [f"## python -m gradxform {name}", f"```text\n{text}\n```"]
+    first = _help()
+    blocks = ["# Command line", f"```text\n{first}\n```"]
+    for name in re.findall(r"^    (\w+) ", first, re.MULTILINE):
+        blocks += [f"## python -m gradxform {name}", f"```text\n{_help(name)}\n```"]
     return "\n\n".join(blocks) + "\n"
+
+
+def _help(*words: str) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+        main([*words, "--help"])
+    return printed.getvalue().strip()
 
 
 def index() -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from docs.site.formulas import FUNCTIONS, GREEK, NotAFormula, Token, mathml, tokens_of
+from gradxform.docstrings import Doc
 
 _SYMBOL = re.compile(rf"(?:[A-Za-z]|{'|'.join(GREEK)})\d*'*|[A-Za-z]\w*_\w+'*|lr|infinity")
 _OPERATORS = {*"=<>+-/^()[]|,;*", "<-", ">=", "<=", "||", "..."}
@@ -51,6 +52,21 @@ def rule_html(rule: str, names: Iterable[str] = ()) -> Written:
                 lines.append(f"<pre><code>{html.escape(line.strip())}</code></pre>")
         blocks.append(f'<div class="gx-math" tabindex="0">{"".join(lines)}</div>')
     return Written("\n".join(blocks), formulas, tuple(unread))
+
+
+def rule_and_notes(doc: Doc) -> tuple[str, str]:
+    """Return the whole rule of a docstring, up to its last formula, and the paragraphs after it."""
+    notes = re.split(r"\n\s*\n", doc.notes)
+    last = max((i for i, text in enumerate(notes, 1) if _is_formulas(text)), default=0)
+    rule = "\n\n".join(filter(None, [doc.rule, *notes[:last]]))
+    return rule, "\n\n".join(notes[last:])
+
+
+def _is_formulas(paragraph: str) -> bool:
+    if not paragraph.startswith("    "):
+        return False
+    written = rule_html(paragraph)
+    return bool(written.formulas) and not written.unread
 
 
 def prose_html(text: str, names: frozenset[str] = frozenset()) -> str:

@@ -1,0 +1,164 @@
+"""The generated parts of the site: formulas, links, navigation and public names."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+import gradxform as gx
+from docs.site import check, elsewhere, families, nav, parts, pictures, public, samples
+from docs.site.formulas import NotAFormula, mathml
+from docs.site.rules import rule_and_notes, rule_html
+from gradxform.catalog import entries
+
+OWN = [e for e in entries() if ":" not in e.name]
+WITH_RULES = [e for e in OWN if rule_and_notes(e.doc)[0]]
+
+
+def text_of(markup):
+    """Return MathML as text in which fractions, roots and powers show what they hold."""
+
+    def read(node):
+        inner = [read(child) for child in node]
+        tag = node.tag
+        if tag == "mfrac":
+            return f"{{{inner[0]}}}/{{{inner[1]}}}"
+        if tag == "msqrt":
+            return f"root{{{''.join(inner)}}}"
+        if tag in ("msup", "msub"):
+            return f"{inner[0]}{'^' if tag == 'msup' else '_'}{{{inner[1]}}}"
+        return (node.text or "").strip() + "".join(inner)
+
+    return read(ET.fromstring(markup)).replace("\u2061", "").replace("\u2062", " ")
+
+
+@pytest.mark.parametrize(
+    "formula, read",
+    [
+        ("u = a b / (c + d) e", "u={a b}/{c+d} e"),
+        ("u = a / b / c", "u={{a}/{b}}/{c}"),
+        ("v <- b2 v + (1 - b2) |g|^2", "v←b_{2} v+(1−b_{2}) |g|^{2}"),
+        ("u = m / (1 - b1^t)", "u={m}/{1−b_{1}^{t}}"),
+        ("u = g / (sqrt(v) + eps)", "u={g}/{root{v}+ε}"),
+        ("z <- z - (n'^q - n^q) p / lr", "z←z−{(n′^{q}−n^{q}) p}/{lr}"),
+        ("c <- <g, p> m", "c←⟨g,p⟩ m"),
+        ("u = x^(-alpha / k)", "u=x^{−{α}/{k}}"),
+        ("u = a if g <= 1", "u=aifg≤1"),
+        ("d <- r / sum |s|", "d←{r}/{∑|s|}"),
+        ("u = sum of w g / sum of w", "u={sum ofw g}/{sum ofw}"),
+        ("u = g[i] + c_k(i)", "u=g_{i}+c_{k}(i)"),
+        ("r_inf = 2 / (1 - b2) - 1", "r_{∞}={2}/{1−b_{2}}−1"),
+    ],
+)
+def test_a_formula_is_read(formula, read):
+    assert text_of(mathml(formula)) == read
+
+
+@pytest.mark.parametrize("formula", ["u = (a", "u = / b", "u = a^", "u = |a", "u = a)", "u = @"])
+def test_what_is_not_a_formula_is_refused(formula):
+    with pytest.raises(NotAFormula):
+        mathml(formula)
+
+
+@pytest.mark.parametrize("entry", WITH_RULES, ids=lambda e: e.name)
+def test_every_rule_is_mathematics(entry):
+    rule, notes = rule_and_notes(entry.doc)
+    assert "    u = " not in notes
+    written = rule_html(rule, [a.name.lstrip("*") for a in entry.arguments])
+    assert written.unread == ()
+    lines = [x for x in rule.split("\n") if x.startswith("    ") and x.strip()]
+    assert written.formulas == len(lines)
+    formulas = re.findall(r"<math.*?</math>", written.markup)
+    assert formulas
+    for formula in formulas:
+        ET.fromstring(formula)
+    assert written.markup.count("<pre>") == 0
+
+
+def test_every_part_has_a_family_a_sample_and_a_place():
+    for entry in OWN:
+        if entry.kind in ("optimizers", "wrappers"):
+            assert families.family_of(entry.name)
+            if entry.name in samples.WITHOUT:
+                assert samples.make_of(entry) is None
+            else:
+                assert isinstance(samples.make_of(entry)(0.1), gx.GradientTransformation)
+    wrappers = {e.name for e in OWN if e.kind == "wrappers"}
+    assert set(samples.WRAPPERS) | set(samples.WITHOUT) == wrappers
+    assert sorted(sum(families.WRAPPERS.values(), ())) == sorted(wrappers)
+
+
+def test_a_page_without_a_place_is_refused():
+    with pytest.raises(ValueError, match=r"guides/new\.md: no place in the navigation"):
+        nav.nav(["index.md", "guides/new.md"], [], [], [])
+
+
+def test_every_public_name_of_the_package_is_known():
+    paths = {n.path for n in public.names()}
+    assert {"gradxform.adam", "gradxform.sparse.RowSparse", "gradxform.compat.tf1.Adam"} <= paths
+    assert "gradxform.sparse" not in paths and not any("._" in path for path in paths)
+    assert public.homes()["gradxform.contrib.prodigy"] == "gradxform.prodigy"
+
+
+def test_the_same_calls_in_other_libraries():
+    calls = elsewhere.calls("adam", gx.adam)
+    assert {"Optax", "Keras 3", "TensorFlow 1", "PyTorch"} <= {c.library for c in calls}
+    rows = elsewhere.differences(["adamw", "scale_by_adam"])
+    assert rows and all("adam" in row.cells[0] for row in rows)
+
+
+def site(tmp_path, body):
+    page = tmp_path / "reference" / "index.html"
+    page.parent.mkdir()
+    page.write_text(f"<html><body>{body}</body></html>")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "body, word",
+    [
+        ('<a href="gone/">x</a>', "gone/ is not there"),
+        ('<a class="x" href="#nowhere">x</a>', "no such place"),
+        ('<img src="gone.svg">', "gone.svg is not there"),
+        ('<a id="here" href="#here">x</a>', None),
+        ('<a href="https://example.org/">x</a>', None),
+    ],
+)
+def test_dead_links_are_found(tmp_path, body, word):
+    found = check.dead_links(site(tmp_path, body))
+    assert found == [] if word is None else word in found[0]
+
+
+def test_what_comes_from_another_host_is_found(tmp_path):
+    body = '<script src="https://cdn.example.org/x.js"></script>'
+    assert check.other_hosts(site(tmp_path, body)) == [
+        "reference/index.html loads from cdn.example.org"
+    ]
+
+
+def test_a_name_without_a_page_is_found(tmp_path):
+    folder = site(tmp_path, '<h2 id="gradxform.adam">adam</h2>')
+    names = [n for n in public.names() if n.path in ("gradxform.adam", "gradxform.sgd")]
+    assert check.missing_names(folder, names) == ["gradxform.sgd is public and has no page"]
+
+
+def test_pictures_are_svg():
+    path = pictures.path("valley", [(-2.0, -0.2), (0.0, 0.0)], [(-1.0, 0.0)], "a <path>")
+    curves = pictures.curves(
+        [("a", pictures.OURS, [(1.0, 0.5), (2.0, None), (10.0, 0.01)])], "t", "x", "y", log_x=True
+    )
+    for picture in (path, curves, pictures.thumbnail([2.0, 0.1], [2.0, None, 0.2], "t")):
+        ET.fromstring(picture)
+
+
+def test_the_rules_of_a_recipe_are_those_of_its_parts():
+    [adamw] = [e for e in OWN if e.name == "adamw"]
+    assert list(parts.rules_of(adamw)) == [
+        "scale_by_adam",
+        "add_decayed_weights",
+        "scale_by_learning_rate",
+    ]
+
+
+def test_every_optimizer_has_a_rule():
+    assert [e.name for e in OWN if e.kind == "optimizers" and not parts.rules_of(e)] == []
