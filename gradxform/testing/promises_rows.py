@@ -51,7 +51,7 @@ def touches_rows_or_refuses(case: Case) -> None:
         slices = _split(where, dense[at], n)
         sparse = jax.tree.unflatten(treedef, [*dense[:at], slices, *dense[at + 1 :]])
         try:
-            updates, state = case.bound.update(sparse, state, large)
+            updates, state = case.tx.update(sparse, state, large, **case.extra_of(g, large))
         except (TypeError, ValueError) as error:
             if "densify()" not in str(error):
                 raise
@@ -112,7 +112,8 @@ def _check_dense(case: Case, sparse: PyTree, updates: PyTree, tree: PyTree) -> N
         sparse,
         is_leaf=lambda x: isinstance(x, RowSparse),
     )
-    expected, _ = case.bound.update(g, case.tx.init(tree), tree)
+    extra = case.extra_of(g, tree)
+    expected, _ = case.tx.update(g, case.tx.init(tree), tree, **extra)
     check_close("updates", updates, expected, 1e-6, what=" with the same gradient as an array")
 
 
