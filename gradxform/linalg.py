@@ -102,7 +102,7 @@ def square_root(a: Array) -> Array:
     def turn(y: Array, z: Array) -> tuple[Array, Array, Array]:
         zy = matmul(z, y)
         t = (3 * identity - zy) / 2
-        return matmul(y, t), matmul(t, z), _distance(zy, identity)
+        return matmul(y, t), matmul(t, z), zy - identity
 
     root, _ = _until_converged(turn, a / norm, jnp.broadcast_to(identity, a.shape))
     return root * jnp.sqrt(norm)
@@ -151,10 +151,10 @@ def inverse_root_within(
         t = ((p + 1) * identity - m) / p
         power = _integer_power(t, p, precision)
         new = matmul(x, t, precision), matmul(power, m, precision)
-        return *new, _distance(m, identity)
+        return *new, m - identity
 
     x, m = _until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
-    return x, jnp.squeeze(_distance(m, identity), (-2, -1))
+    return x, jnp.squeeze(_largest(m - identity), (-2, -1))
 
 
 def rounding(a: Array) -> Array:
@@ -285,8 +285,8 @@ def _norm(a: Array) -> Array:
     return largest * jnp.sqrt(jnp.sum(squares, axis=(-2, -1), keepdims=True))
 
 
-def _distance(a: Array, identity: Array) -> Array:
-    return jnp.max(jnp.abs(a - identity), axis=(-2, -1), keepdims=True)
+def _largest(a: Array) -> Array:
+    return jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)
 
 
 def _integer_power(a: Array, n: int, precision: lax.Precision) -> Array:
@@ -304,34 +304,36 @@ def _until_converged(
     turns: Scalar = _TURNS,
     tolerance: Scalar | None = None,
 ) -> tuple[Array, Array]:
-    """Iterate `x, y, distance = turn(x, y)` until the distance from the limit is a rounding error.
+    """Iterate `x, y, residual = turn(x, y)` until no entry of the residual exceeds a rounding error.
 
-    Convergence is quadratic once the distance is below 1/2. From there on a turn that does not
-    reduce the distance of a matrix only adds noise, and the matrix stays as it is.
+    Convergence is quadratic once the norm of the residual is below 1/2. From there on a turn that
+    does not reduce the norm only adds noise, and the matrix stays as it is. The largest entry would
+    not do in place of the norm: it grows where eigenvalues of different signs no longer cancel.
     """
     if tolerance is None:
         tolerance = float(4 * np.finfo(x.dtype).eps)
 
-    def improves(distance: Array, previous: Array) -> Array:
-        return (distance > tolerance) & ((distance < previous) | (previous > 0.5))
+    def improves(largest: Array, norm: Array, previous: Array) -> Array:
+        return (largest > tolerance) & ((norm < previous) | (previous > 0.5))
 
     def condition(carry: tuple[Array, ...]) -> Array:
-        i, _, _, distance, previous = carry
-        return (i < turns) & jnp.any(improves(distance, previous))
+        i, _, _, *distances = carry
+        return (i < turns) & jnp.any(improves(*distances))
 
     def body(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        i, x, y, distance, previous = carry
-        new_x, new_y, new_distance = turn(x, y)
-        on = improves(distance, previous)
+        i, x, y, largest, norm, previous = carry
+        new_x, new_y, residual = turn(x, y)
+        on = improves(largest, norm, previous)
         return (
             i + 1,
             jnp.where(on, new_x, x),
             jnp.where(on, new_y, y),
-            jnp.where(on, new_distance, distance),
-            jnp.where(on, distance, previous),
+            jnp.where(on, _largest(residual), largest),
+            jnp.where(on, _norm(residual), norm),
+            jnp.where(on, norm, previous),
         )
 
     far = jnp.full((*x.shape[:-2], 1, 1), np.inf, x.dtype)
-    start = (jnp.zeros((), jnp.int32), x, y, far, far)
+    start = (jnp.zeros((), jnp.int32), x, y, far, far, far)
     _, x, y, *_ = lax.while_loop(condition, body, start)
     return x, y

@@ -61,6 +61,12 @@ def test_iterative_roots_equal_those_of_the_eigenvalues(made):
         assert_near(inverse_root(a, p), exact(-1 / p), 2e-4)
 
 
+@pytest.mark.parametrize("seed", [19, 93, 235, 245, 404])
+def test_an_iteration_goes_on_where_only_the_largest_entry_grows(seed):
+    a, exact = symmetric([1.0, 4.0, 1.0, 3.0, 0.5], seed)
+    assert_near(inverse_root(a, 3), exact(-1 / 3), 2e-4)
+
+
 @pytest.mark.parametrize("n", [3, 60, 150])
 def test_singular_matrices_have_powers_with_a_ridge(n):
     """Also where rounding makes eigenvalues negative; on vectors in the matrix they are exact."""
