@@ -304,7 +304,7 @@ def _until_converged(
     turns: Scalar = _TURNS,
     tolerance: Scalar | None = None,
 ) -> tuple[Array, Array]:
-    """Iterate `x, y, residual = turn(x, y)` until no entry of the residual exceeds a rounding error.
+    """Iterate `x, y, residual = turn(x, y)` until the residual is a rounding error.
 
     Convergence is quadratic once the norm of the residual is below 1/2. From there on a turn that
     does not reduce the norm only adds noise, and the matrix stays as it is. The largest entry would
