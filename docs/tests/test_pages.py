@@ -17,6 +17,7 @@ FRAGMENTS = {
     "docs/guides/from_pytorch.md": 2,
     "docs/guides/from_tensorflow.md": 1,
     "docs/guides/logging.md": 2,
+    "docs/tools.md": 1,
 }
 # Programs that a page shows as files are started by tests of their own.
 PROGRAMS = {"docs/host.md": "test_host_page.py"}
