@@ -25,7 +25,7 @@ test: $(VENV)/.installed-test ## Run the tests: make test ARGS="-k adam"
 docs: $(VENV)/.installed-docs ## Build the documentation into site/: make docs ARGS=serve serves it
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs $(or $(ARGS),build) --strict
 
-docs-test: $(VENV)/.installed-test ## Run the code of the documentation: make docs-test ARGS="-k sparse"
+docs-test: $(VENV)/.installed-docs ## Run the code of the documentation: make docs-test ARGS="-k sparse"
 	$(PY) -m pytest docs/tests -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
 
 # Vector instructions, threads and devices: each with each number of threads. XLA has no float16 below
