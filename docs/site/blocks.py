@@ -194,7 +194,7 @@ def _run_block(page: pathlib.Path, block: Block, namespace: dict[str, object]) -
         code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
         with contextlib.redirect_stdout(printed):
             exec(code, namespace)
-    except Exception as error:
+    except Exception as error:  # the code of a page may raise anything
         raise PageError(f"{where}: the block ends with {type(error).__name__}: {error}") from error
     seconds = min(time.monotonic() - began[0], time.process_time() - began[1])
     if block.shown is not None and not same(block.shown.code, printed.getvalue()):

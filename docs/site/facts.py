@@ -141,7 +141,7 @@ def _measured(tasks: list[tuple[str, str]], log: Any) -> Any:
                 task = futures[future]
                 try:
                     yield task, future.result()
-                except Exception as error:
+                except Exception as error:  # an optimizer may raise anything; name it
                     pool.shutdown(wait=True, cancel_futures=True)
                     raise RuntimeError(f"{task[1]} ({task[0]}): {error}") from error
                 if n % 20 == 0 or n == len(tasks):

@@ -38,7 +38,7 @@ def show(screen: Any, tables: Iterable[tuple[str, Table]], total: str = "") -> N
             made.add_column(column.head, justify=side, style=style, overflow="fold")
         for line in table.lines:
             indents = ["  " * line.depth, *[""] * (len(line.cells) - 1)]
-            # As text, in which brackets are no markup.
+            # As text, because rich reads brackets as markup.
             made.add_row(
                 *(
                     Text("\n".join(indent + text for text in cell))

@@ -115,7 +115,7 @@ def is_transform(config: Any) -> bool:
 
 
 def _not_called(updates: Any, state: Any, params: Any = None) -> Any:
-    raise NotImplementedError
+    raise NotImplementedError  # a stand-in, of which only `init` is called
 
 
 def _by_path(tree: Any) -> dict[tuple[str, ...], Any]:
