@@ -66,6 +66,10 @@ class _SlotMark:
     """Marks the fields of a state that hold one array per parameter."""
 
 
+class _MatrixSlotMark:
+    """Marks the fields of a state that hold one entry per matrix of each parameter."""
+
+
 class _EverywhereMark:
     """Marks the fields of a state that are the same on all replicas."""
 
@@ -100,6 +104,10 @@ class _ZeroIsNoneMark:
 
 # In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` by leaf.
 Slot = Annotated[Any, _SlotMark]
+
+# In a state: a tree with an array (B, ...) per parameter, an entry for each of its B matrices,
+# handed to `MatrixRule.rule`.
+MatrixSlot = Annotated[Any, _MatrixSlotMark]
 
 # In a state: a field that is the same on all replicas, such as the count of steps. It does not have
 # an axis of replicas, so that all of them decide alike.

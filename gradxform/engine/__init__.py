@@ -2,12 +2,18 @@
 
 Transforms, wrappers and distributed code use only the names below. The modules: `run` runs the
 neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them
-to one; `chunks` and `calls` decide which leaves share a compiled call and how it is compiled;
-`storage` and `rows` load and store slots, whole or by touched rows; `sums` and `shards` sum over
-whole trees, also over trees that are divided over devices.
+to one; `matrices` lifts rules for whole matrices; `chunks` and `calls` decide which leaves share a
+compiled call and how it is compiled; `storage` and `rows` load and store slots, whole or by touched
+rows; `sums` and `shards` sum over whole trees, also over trees that are divided over devices.
 """
 
 from gradxform.engine.lift import PerLeaf as PerLeaf, map_rows as map_rows
+from gradxform.engine.matrices import (
+    Member as Member,
+    map_matrices as map_matrices,
+    view_of as view_of,
+    widened as widened,
+)
 from gradxform.engine.rows import (
     ROWS_REMEDY as ROWS_REMEDY,
     merged_rows as merged_rows,

@@ -29,6 +29,7 @@ from gradxform.transforms.lbfgs import *
 from gradxform.transforms.line_search import *
 from gradxform.transforms.madgrad import *
 from gradxform.transforms.mars import *
+from gradxform.transforms.matrix_rule import *
 from gradxform.transforms.momentum import *
 from gradxform.transforms.momo import *
 from gradxform.transforms.muon import *

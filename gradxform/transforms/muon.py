@@ -1,14 +1,14 @@
 """Muon: momentum whose matrices are orthogonalized."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform import engine, linalg
-from gradxform.base import ArrayRule, EmptyState, Transform, transform
+from gradxform import linalg
+from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import (
     name_of,
     require_one_of,
@@ -16,31 +16,23 @@ from gradxform.errors import (
 )
 from gradxform.fields import value
 from gradxform.leaves import (
-    align_params,
-    align_slot,
     check_params,
-    check_shapes,
     map_with_paths,
-    path_str,
 )
 from gradxform.numerics import (
-    at_least_float32,
     bias_correction,
-    cast,
-    promote,
-    real_dtype,
     safe_increment,
     scalar,
     scalar_dtype,
 )
 from gradxform.slots import zero_count, zeros_like
-from gradxform.states import check_state
 from gradxform.transforms.dimensions import (
     MatrixAxes,
     MuonDimensionNumbers,
     check_numbers,
     matrices,
 )
+from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
 from gradxform.types import (
     Array,
     Choice,
@@ -86,7 +78,7 @@ class MuonState(NamedTuple):
 
 
 @transform
-class scale_by_muon(Transform):
+class scale_by_muon(MatrixRule):
     """Orthogonalize a moving average of the gradient, matrix by matrix.
 
     Update rule, from m = 0 and t = 1, 2, ...:
@@ -135,6 +127,8 @@ class scale_by_muon(Transform):
     preconditioning: Choice = field(default="frobenius", kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
 
+    State = MuonState
+    handles_complex = True
     locality = "array"
     averages_of = (("mu", "g"),)
     set_by = (("ns_coeffs", "ns_coeffs"),)
@@ -168,25 +162,15 @@ class scale_by_muon(Transform):
     def init(self, params: Params) -> MuonState:
         """Return an average of zeros, and the coefficients."""
         check_params(self, params)
-        _matrices(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, params)
         return MuonState(
             count=zero_count(),
             mu=zeros_like(params, self.mu_dtype),
             ns_coeffs=scalar(self.ns_coeffs),
         )
 
-    def update(
-        self, updates: Updates, state: MuonState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, MuonState]:
-        """Return the orthogonalized averages."""
-        check_state(self, state, MuonState)
-        gs, treedef = jax.tree.flatten(updates)
-        mu = align_slot(self, updates, treedef, state, "mu")
-        if params is not None:
-            align_params(self, updates, treedef, params)
-        check_shapes(self, updates, mu.leaves, "the state's mu has")
-        axes = _matrices(self, self.weight_dimension_numbers, updates)
-
+    def prepare(self, state: MuonState, params: Params | None) -> tuple[Any, ...]:
+        """Return the state, the weights of the average, and the coefficients of every turn."""
         count = safe_increment(state.count)
         now = bias_correction(self.beta, count)
         of_m, of_g = now, jnp.zeros((), scalar_dtype())
@@ -199,49 +183,27 @@ class scale_by_muon(Transform):
             coefficients, turns = coefficients[None], self.ns_steps
         elif coefficients.ndim == 1:
             coefficients = jnp.broadcast_to(coefficients[None], (self.ns_steps, 3))
-        scalars = (self.beta, 1 - self.beta, of_m, of_g, coefficients, self.eps, turns)
-        one = _Orthogonalized(self.nesterov, self.adaptive, self.preconditioning)
-        stepped = engine.map_rows(one, [gs, mu.leaves], *scalars, statics=axes)
-        new_mu = mu.rebuilt([m for _, m in stepped])
-        new_updates = jax.tree.unflatten(treedef, [u for u, _ in stepped])
-        return new_updates, state._replace(count=count, mu=new_mu)
+        return state._replace(count=count), of_m, of_g, coefficients, turns
 
-
-@dataclass(frozen=True)
-class _Orthogonalized:
-    """The step of Muon for one array; the key of its compiled call."""
-
-    nesterov: bool
-    adaptive: bool
-    preconditioning: str
-
-    def __call__(
-        self,
-        g: Array,
-        m: Array,
-        old: Scalar,
-        new: Scalar,
-        of_m: Scalar,
-        of_g: Scalar,
-        coefficients: Array,
-        eps: Scalar,
-        turns: Array | None,
-        axes: MatrixAxes,
+    def entries(
+        self, g: Array, m: Array, p: Array | None, of_m: Scalar, of_g: Scalar, *_: Any
     ) -> tuple[Array, Array]:
-        """Return the update and the average."""
-        dtype = at_least_float32(promote(g.dtype, m.dtype))
-        old, new, of_m, of_g = (cast(jnp.asarray(x), dtype) for x in (old, new, of_m, of_g))
-        eps = cast(jnp.asarray(eps), real_dtype(dtype))
-        wide = cast(jnp.asarray(g), dtype)
-        mean = old * cast(m, dtype) + new * wide
-        a = of_m * mean + of_g * wide if self.nesterov else of_m * mean
-        u = linalg.orthogonalize(
-            axes.to_matrices(a), coefficients, self.preconditioning, eps, turns
-        )
-        u = axes.from_matrices(u, g.shape)
-        if self.adaptive:
-            u = jnp.sum(jnp.conj(a) * u) * u
-        return cast(u, g.dtype), cast(mean, m.dtype)
+        """Return what is orthogonalized, and the average."""
+        m = self.beta * m + (1 - self.beta) * g
+        return of_m * m + of_g * g if self.nesterov else of_m * m, m
+
+    def rule(self, a: Array, _m: Any, _g: Any, coefficients: Array, turns: Any) -> Array:
+        """Return matrices with the same singular vectors, and singular values near 1."""
+        return linalg.orthogonalize(a, coefficients, self.preconditioning, self.eps, turns)
+
+    @property
+    def finish(self) -> Any:
+        """Where the update follows the gradient's size: the multiplication by the dual norm."""
+        return _by_dual_norm if self.adaptive else None
+
+
+def _by_dual_norm(u: Array, a: Array, *_: Any) -> Array:
+    return jnp.sum(jnp.conj(a) * u) * u
 
 
 @transform
@@ -279,12 +241,12 @@ class scale_by_shape(ArrayRule):
 
     def init(self, params: Params) -> EmptyState:
         """Return an empty state."""
-        _matrices(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, params)
         return EmptyState()
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf which of its axes make a matrix."""
-        return _matrices(self, self.weight_dimension_numbers, updates)
+        return axes_of_all(self, self.weight_dimension_numbers, updates)
 
     def rule(self, g: Array, p: Array | None, axes: MatrixAxes) -> Array:
         """Return the update times the factor of its shape."""
@@ -318,17 +280,3 @@ class muon_labels(Value):
             )
         }
         return map_with_paths(lambda path, _: found[path], params)
-
-
-def _matrices(part: Value, given: Any, tree: PyTree) -> list[MatrixAxes]:
-    """Return the axes of every leaf; an array without dimension numbers must have two."""
-    out = []
-    for path, x, axes in matrices(part, given, MuonDimensionNumbers, tree):
-        if axes is None and jnp.ndim(x) != 2:
-            raise ValueError(
-                f"{name_of(part)}: parameter {path_str(path)} of shape {jnp.shape(x)} is "
-                "not a matrix. Give its weight_dimension_numbers, or leave it to another "
-                "transform with muon(...) or partition(...)."
-            )
-        out.append(MatrixAxes((), (0,), (1,)) if axes is None else axes)
-    return out
