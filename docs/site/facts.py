@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import inspect
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -64,8 +65,14 @@ def _value(tx: Any) -> Any:
         return " ".join(repr(tx).split())
 
 
+# Most small programs serve every part, so that a process keeps what it compiled; but not for ever,
+# for each takes memory.
+_FORGET_AFTER = 25
+_DONE = itertools.count(1)
+
+
 def _task(kind: str, name: str) -> Any:
-    """Run in another process: return what is asked, and forget what was compiled for it."""
+    """Run in another process: return what is asked, and now and then forget what was compiled."""
     try:
         if kind == "badges":
             return badges.kept(name)
@@ -76,7 +83,8 @@ def _task(kind: str, name: str) -> Any:
             warnings.simplefilter("ignore")
             return {**runs.both(make, samples.takes_rate(part)), **look.seen(make(1e-3))}
     finally:
-        jax.clear_caches()
+        if next(_DONE) % _FORGET_AFTER == 0:
+            jax.clear_caches()
 
 
 def _library() -> list[pathlib.Path]:

@@ -1,7 +1,9 @@
 """What MkDocs calls while it builds the site: it adds the generated pages and checks the result."""
 
+import concurrent.futures
 import functools
 import logging
+import os
 import pathlib
 import re
 from typing import Any
@@ -25,8 +27,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     try:
         known = facts.collect(log.info)
-        for path in written:
-            drawn = blocks.pictures(blocks.DOCS / path, cache.FOLDER / "pages")
+        for path, drawn in zip(written, _drawn(written), strict=True):
             for name, file in drawn.items():
                 add(str(pathlib.PurePosixPath(path).parent / name), file.read_text("utf-8"))
         for fact in known.values():
@@ -50,6 +51,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     except (ValueError, RuntimeError, blocks.PageError) as error:
         raise PluginError(str(error)) from error
     return files
+
+
+def _drawn(paths: list[str]) -> list[dict[str, pathlib.Path]]:
+    """Return the pictures of pages; each page runs in a process, one on each core."""
+    with concurrent.futures.ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
+        return list(
+            pool.map(
+                lambda path: blocks.pictures(blocks.DOCS / path, cache.FOLDER / "pages"), paths
+            )
+        )
 
 
 @functools.cache

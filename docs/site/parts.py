@@ -223,7 +223,7 @@ def _runs(facts: Facts) -> Iterator[str]:
             f"{GOOD:g} above that. Rates of other models differ; the ratio to the best rate of "
             "[`adam`](../optimizers/adam.md) on the same network is often a good first guess."
         )
-    if facts.entry.kind == "wrappers":
+    if facts.entry.kind == "wrappers" or name in samples.OPTIMIZERS:
         yield "The pictures are of this transform, with other learning rates:"
         yield fenced(facts.config)
     images = [f"![The loss of {name} on the digits beside that of adam]({name}-digits.svg)"]

@@ -11,6 +11,8 @@ Make = Callable[[Any], Any]  # of the learning rate
 
 # Optimizers with required arguments, and those whose multiple of the step is not `learning_rate`.
 OPTIMIZERS: dict[str, Make] = {
+    # With the default eps, the weights of a pixel that was dark so far move by 1e8 g.
+    "acprop": lambda lr: gx.acprop(lr, eps=1e-3),
     "dpsgd": lambda lr: gx.dpsgd(lr, l2_norm_clip=1.0, noise_multiplier=0.1, seed=0),
 }
 

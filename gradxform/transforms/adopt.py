@@ -41,9 +41,10 @@ class scale_by_acprop(ArrayRule):
         m <- b1 m + (1 - b1) g
         u = g / (d + eps)
 
-    The divisor does not depend on this step's gradient. As in Optax, s takes the deviation from the
-    average before this step. The paper takes it from the average after, where it is b1 times as
-    large.
+    The divisor does not depend on this step's gradient. An entry whose gradients were all 0 so far
+    moves by about 1e8 g: where gradients are sparse, choose a larger eps. As in Optax, s takes the
+    deviation from the average before this step. The paper takes it from the average after, where it
+    is b1 times as large.
 
     Args:
       b1: the decay of the average, in [0, 1).
