@@ -1,0 +1,283 @@
+"""Train a small transformer on the standard library's sources with optimizers for matrices.
+
+    python examples/pretrain.py
+    python examples/pretrain.py --optimizers adamw,muon,soap --steps 400
+    python examples/pretrain.py --rates 1 --layers 6 --width 128
+
+The model predicts the next character. Each optimizer gets the same batches and the same number of
+learning rates, which are apart by a factor of two around its own usual rate; the rate that ends
+lowest counts. The rate warms up for a tenth of the steps and falls to zero by a cosine. The rules
+for matrices get the matrices of the layers; embeddings, the last layer and vectors go to AdamW.
+
+The figure `pretrain.png` in --out shows the held-out loss against steps and against seconds. The
+seconds are those of the steps, without compilation and measurements. The table has the loss at the
+end, the steps until the loss at which AdamW ended, the time of a step and the bytes of the state.
+"""
+
+import argparse
+import functools
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from command_line import Parser, Refused, did_you_mean, one_line, whole
+from finetune_model import HEADS, Transformer, loss_of
+from finetune_text import Text, read
+from pretrain_figure import Curve, draw
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+import gradxform as gx
+
+PARTS = "argparse,ast,asyncio,collections,concurrent,dataclasses,email,http,importlib,inspect,json"
+MEASURED = 20  # the number of measurements in a run
+Make = Callable[[Any], Any]  # of a learning rate
+
+
+class Diverged(Exception):
+    """No learning rate of an optimizer ended at a finite loss: one line on stderr, exit code 1."""
+
+
+def in_layers(params: Any) -> Any:
+    """Return dimension numbers for the matrices of the layers, and None for all other leaves."""
+
+    def numbers(path: Any, x: Any) -> Any:
+        layer = any(str(getattr(k, "key", k)).startswith("layers_") for k in path)
+        return gx.MuonDimensionNumbers() if layer and jnp.ndim(x) == 2 else None
+
+    return jax.tree_util.tree_map_with_path(numbers, params)
+
+
+# Each optimizer with its usual learning rate, and how it is made with another.
+METHODS: dict[str, tuple[float, Make]] = {
+    "adamw": (8e-3, lambda lr: gx.adamw(lr, b2=0.99, weight_decay=0.01, mask=gx.ndim_at_least(2))),
+    "muon": (
+        2e-2,
+        lambda lr: gx.muon(
+            lr, weight_decay=0.01, consistent_rms=0.2, muon_weight_dimension_numbers=in_layers
+        ),
+    ),
+}
+
+
+# ---------------------------------------------------------------------------------- the training
+
+
+def schedule_of(rate: float, steps: int) -> Any:
+    """Return the learning rate by step: up for a tenth of the steps, then down to zero."""
+    return gx.warmup_cosine_decay_schedule(0.0, rate, max(1, steps // 10), max(2, steps))
+
+
+class Run:
+    """The training of one optimizer with one learning rate."""
+
+    def __init__(self, tx: Any, model: Transformer, params: Any, like: np.ndarray):
+        self.params, self.state = params, tx.init(params)
+        self.seconds = 0.0
+
+        def step(carry: Any, windows: jax.Array) -> tuple[Any, jax.Array]:
+            params, state = carry
+            loss, grads = jax.value_and_grad(functools.partial(loss_of, model))(params, windows)
+            updates, state = tx.update(grads, state, params)
+            return (gx.apply_updates(params, updates), state), loss
+
+        steps = jax.jit(lambda params, state, batches: jax.lax.scan(step, (params, state), batches))
+        self.compiled = steps.lower(params, self.state, like).compile()
+
+    def train(self, batches: np.ndarray) -> None:
+        """Take a step for every batch."""
+        batches = jax.block_until_ready(jnp.asarray(batches))
+        began = time.perf_counter()
+        (self.params, self.state), _ = self.compiled(self.params, self.state, batches)
+        jax.block_until_ready(self.params)
+        self.seconds += time.perf_counter() - began
+
+    def state_bytes(self) -> int:
+        """Return how many bytes the optimizer's state takes."""
+        return sum(x.nbytes for x in jax.tree.leaves(self.state))
+
+
+def train(
+    args: argparse.Namespace, text: Text, model: Transformer, params: Any, console: Console
+) -> dict[str, Curve]:
+    """Train with every optimizer at every learning rate, and return the best curve of each."""
+    every = math.ceil(args.steps / MEASURED)
+    counts = [min(every, args.steps - done) for done in range(0, args.steps, every)]
+    evaluate = jax.jit(functools.partial(loss_of, model))
+    start = float(evaluate(params, text.held_out))
+    best: dict[str, Curve] = {}
+    with progress(console) as bar:
+        for name in args.optimizers:
+            usual, make = METHODS[name]
+            rates = [usual * 2.0 ** (k - (args.rates - 1) / 2) for k in range(args.rates)]
+            task = bar.add_task(f"{name:8}", total=args.steps * len(rates), numbers="compiling")
+            for rate in rates:
+                bar.update(task, numbers=f"rate {rate:.2g}, compiling")
+                tx = make(schedule_of(rate, args.steps))
+                compiled: dict[int, Run] = {}
+                curve = Curve(rate, [0], [0.0], [start])
+                done, seconds, run = 0, 0.0, None
+                for count in counts:
+                    batches = np.stack([text.batch(done + i) for i in range(count)])
+                    if count not in compiled:  # the last call may have fewer steps
+                        compiled[count] = Run(tx, model, params, batches)
+                    before, run = run, compiled[count]
+                    if before is not None and before is not run:
+                        run.params, run.state = before.params, before.state
+                    at = run.seconds
+                    run.train(batches)
+                    seconds += run.seconds - at
+                    done += count
+                    loss = float(evaluate(run.params, text.held_out))
+                    curve.add(done, seconds, loss)
+                    bar.update(task, advance=count, numbers=f"rate {rate:.2g}, loss {loss:.3f}")
+                assert run is not None
+                curve = curve._replace(state_bytes=run.state_bytes())
+                if not console.is_terminal:
+                    print(f"{name}, rate {rate:.2g}: held-out loss {loss:.3f}", flush=True)
+                if math.isfinite(loss) and (name not in best or loss < best[name].losses[-1]):
+                    best[name] = curve
+            if name not in best:
+                raise Diverged(f"the loss of {name} is not finite at any rate; try more --rates.")
+    return best
+
+
+def progress(console: Console) -> Progress:
+    """Return a display with a bar for each optimizer; it is disabled for a log."""
+    return Progress(
+        TextColumn("{task.description}"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=16),  # all fits in 80 columns
+        TextColumn("{task.fields[numbers]}"),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+# ----------------------------------------------------------------------------------- the results
+
+
+def steps_until(curve: Curve, loss: float) -> float:
+    """Return after how many steps a curve first reaches a loss, between two measurements."""
+    pairs = zip(curve.steps, curve.losses, strict=True)
+    before = next(pairs)
+    for step, now in pairs:
+        if now <= loss:
+            share = (before[1] - loss) / max(before[1] - now, 1e-12)
+            return before[0] + share * (step - before[0])
+        before = step, now
+    return math.inf
+
+
+def results(curves: dict[str, Curve], params_bytes: int) -> Table:
+    """Return the table of results."""
+    result = Table()
+    result.add_column("optimizer")
+    columns = ["rate", "loss", "ms a step", "state / parameters"]
+    if "adamw" in curves:
+        columns.insert(2, "steps to AdamW's loss")
+    for column in columns:
+        result.add_column(column, justify="right")
+    for name, curve in curves.items():
+        cells = [
+            f"{curve.rate:.2g}",
+            f"{curve.losses[-1]:.3f}",
+            f"{1000 * curve.seconds[-1] / curve.steps[-1]:.1f}",
+            f"{curve.state_bytes / params_bytes:.2f}",
+        ]
+        if "adamw" in curves:
+            reached = steps_until(curve, curves["adamw"].losses[-1])
+            cells.insert(2, f"{reached:.0f}" if math.isfinite(reached) else "not reached")
+        result.add_row(name, *cells)
+    return result
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options."""
+    parser = Parser("pretrain.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
+
+    def add(flag: str, default: Any, kind: Callable[[str], Any], metavar: str, text: str) -> None:
+        text = f"{text} (default: %(default)s)".strip()
+        parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
+
+    add("--optimizers", ",".join(METHODS), str, "A,B", f"of {', '.join(METHODS)}")
+    add("--steps", 250, whole(1), "N", "of each run")
+    add("--rates", 3, whole(1), "N", "learning rates for each optimizer")
+    add("--text", PARTS, str, "A,B", "parts of the standard library")
+    add("--batch-size", 16, whole(1), "N", "windows in a step")
+    add("--length", 64, whole(2), "N", "characters in a window")
+    add("--layers", 4, whole(1), "N", "")
+    add("--width", 64, whole(1), "N", f"a multiple of {HEADS}")
+    add("--seed", 0, whole(0), "N", "")
+    add("--out", Path("runs/pretrain"), Path, "DIR", "")
+    args = parser.parse_strictly(argv)
+    args.optimizers = list(dict.fromkeys(split(args.optimizers)))
+    for name in args.optimizers:
+        if name not in METHODS:
+            hint = did_you_mean(name, METHODS) or f"There are {', '.join(METHODS)}."
+            raise Refused(f"no optimizer named {name!r}. {hint}")
+    if not args.optimizers:
+        raise Refused("name at least one optimizer.")
+    if args.width % HEADS:
+        raise Refused(f"--width {args.width}: must be a multiple of {HEADS}, the heads of a layer.")
+    return args
+
+
+def split(text: str) -> list[str]:
+    """Return the words between commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def start(argv: Sequence[str] | None, console: Console) -> None:
+    """Train as the command line says."""
+    args = parse(argv)
+    text = Text(read(split(args.text)), args.length, args.batch_size, args.seed)
+    args.out.mkdir(parents=True, exist_ok=True)
+    model = Transformer(args.layers, args.width)
+    windows = text.held_out[:1]
+    params = model.init(jax.random.key(args.seed), windows[:, :-1])["params"]
+    leaves = jax.tree.leaves(params)
+    size = f"{args.layers} layers of width {args.width}, {sum(x.size for x in leaves)} parameters"
+    print(f"{len(text.training)} characters of the standard library's sources; {size}")
+    curves = train(args, text, model, params, console)
+    console.print(results(curves, sum(x.nbytes for x in leaves)))
+    path = args.out / "pretrain.png"
+    draw(path, curves, f"Next characters of Python sources: {size}")
+    print(f"wrote {path}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example; return the exit code."""
+    try:
+        start(argv, Console())
+    except (Refused, OSError) as error:
+        return fail(f"error: {one_line(error)}", 2)
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE" not in str(error):
+            raise
+        return fail("error: not enough memory; ask for a smaller model or batches.", 2)
+    except Diverged as error:
+        return fail(str(error), 1)
+    except KeyboardInterrupt:
+        return fail("interrupted; no figure was written.", 130)
+    return 0
+
+
+def fail(message: str, code: int) -> int:
+    """Print the error on one line; return the exit code."""
+    print(f"pretrain.py: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
