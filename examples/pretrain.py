@@ -19,7 +19,7 @@ import functools
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def schedule_of(rate: float, steps: int) -> Any:
 class Run:
     """The training of one optimizer with one learning rate."""
 
-    def __init__(self, tx: Any, model: Transformer, params: Any, like: np.ndarray):
+    def __init__(self, tx: Any, model: Transformer, params: Any):
         self.params, self.state = params, tx.init(params)
         self.seconds = 0.0
 
@@ -88,30 +88,28 @@ class Run:
             updates, state = tx.update(grads, state, params)
             return (gx.apply_updates(params, updates), state), loss
 
-        steps = jax.jit(lambda params, state, batches: jax.lax.scan(step, (params, state), batches))
-        self.compiled = steps.lower(params, self.state, like).compile()
+        def steps(params: Any, state: Any, batches: jax.Array) -> tuple[Any, jax.Array]:
+            return jax.lax.scan(step, (params, state), batches)
+
+        self.lower = jax.jit(steps).lower
+        self.compiled: dict[int, Any] = {}
 
     def train(self, batches: np.ndarray) -> None:
         """Take a step for every batch."""
-        batches = jax.block_until_ready(jnp.asarray(batches))
+        given = jax.block_until_ready(jnp.asarray(batches, jnp.int32))
+        if len(batches) not in self.compiled:  # the last call may have fewer steps
+            self.compiled[len(batches)] = self.lower(self.params, self.state, given).compile()
+        compiled = self.compiled[len(batches)]
         began = time.perf_counter()
-        (self.params, self.state), _ = self.compiled(self.params, self.state, batches)
+        (self.params, self.state), _ = compiled(self.params, self.state, given)
         jax.block_until_ready(self.params)
         self.seconds += time.perf_counter() - began
-
-    def state_bytes(self) -> int:
-        """Return how many bytes the optimizer's state takes."""
-        return sum(x.nbytes for x in jax.tree.leaves(self.state))
 
 
 def train(
     args: argparse.Namespace, text: Text, model: Transformer, params: Any, console: Console
 ) -> dict[str, Curve]:
     """Train with every optimizer at every learning rate, and return the best curve of each."""
-    every = math.ceil(args.steps / MEASURED)
-    counts = [min(every, args.steps - done) for done in range(0, args.steps, every)]
-    evaluate = jax.jit(functools.partial(loss_of, model))
-    start = float(evaluate(params, text.held_out))
     best: dict[str, Curve] = {}
     with progress(console) as bar:
         for name in args.optimizers:
@@ -119,27 +117,12 @@ def train(
             rates = [usual * 2.0 ** (k - (args.rates - 1) / 2) for k in range(args.rates)]
             task = bar.add_task(f"{name:8}", total=args.steps * len(rates), numbers="compiling")
             for rate in rates:
-                bar.update(task, numbers=f"rate {rate:.2g}, compiling")
                 tx = make(schedule_of(rate, args.steps))
-                compiled: dict[int, Run] = {}
-                curve = Curve(rate, [0], [0.0], [start])
-                done, seconds, run = 0, 0.0, None
-                for count in counts:
-                    batches = np.stack([text.batch(done + i) for i in range(count)])
-                    if count not in compiled:  # the last call may have fewer steps
-                        compiled[count] = Run(tx, model, params, batches)
-                    before, run = run, compiled[count]
-                    if before is not None and before is not run:
-                        run.params, run.state = before.params, before.state
-                    at = run.seconds
-                    run.train(batches)
-                    seconds += run.seconds - at
-                    done += count
-                    loss = float(evaluate(run.params, text.held_out))
-                    curve.add(done, seconds, loss)
-                    bar.update(task, advance=count, numbers=f"rate {rate:.2g}, loss {loss:.3f}")
-                assert run is not None
-                curve = curve._replace(state_bytes=run.state_bytes())
+                curve = Curve(rate, [], [], [])
+                for curve in measured(tx, rate, args.steps, text, model, params):
+                    numbers = f"rate {rate:.2g}, loss {curve.losses[-1]:.3f}"
+                    bar.update(task, advance=curve.steps[-1] - curve.steps[-2], numbers=numbers)
+                loss = curve.losses[-1]
                 if not console.is_terminal:
                     print(f"{name}, rate {rate:.2g}: held-out loss {loss:.3f}", flush=True)
                 if math.isfinite(loss) and (name not in best or loss < best[name].losses[-1]):
@@ -147,6 +130,23 @@ def train(
             if name not in best:
                 raise Diverged(f"the loss of {name} is not finite at any rate; try more --rates.")
     return best
+
+
+def measured(
+    tx: Any, rate: float, steps: int, text: Text, model: Transformer, params: Any
+) -> Iterator[Curve]:
+    """Train, and yield the curve after every measurement."""
+    every = math.ceil(steps / MEASURED)
+    evaluate = jax.jit(functools.partial(loss_of, model))
+    run = Run(tx, model, params)
+    state_bytes = sum(x.nbytes for x in jax.tree.leaves(run.state))
+    start = float(evaluate(params, text.held_out))
+    curve = Curve(rate, [0], [0.0], [start], state_bytes)
+    for done in range(0, steps, every):
+        count = min(every, steps - done)
+        run.train(np.stack([text.batch(done + i) for i in range(count)]))
+        curve.add(done + count, run.seconds, float(evaluate(run.params, text.held_out)))
+        yield curve
 
 
 def progress(console: Console) -> Progress:
