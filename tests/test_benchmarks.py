@@ -103,3 +103,14 @@ def test_a_wrong_argument_is_refused_in_one_line(argv, capsys):
         main(argv.split())
     assert info.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_line_searches_are_counted(tmp_path):
+    main(["linesearch", "--quick", "--out", str(tmp_path)])
+    results = json.loads((tmp_path / "linesearch.json").read_text())
+    for case in results["cases"]:
+        counts = case["evaluations"]
+        assert counts["lbfgs_steps"] <= counts["SciPy, float64"] + 2
+    assert results["vmap"]["lbfgs_steps"] <= 100
+    assert results["vmap"]["lbfgs_steps, not converged"] == 0
+    assert (tmp_path / "linesearch.png").read_bytes()[:4] == b"\x89PNG"

@@ -61,8 +61,9 @@ def minimize(
     """Minimize a function with any optimizer, in one loop that may be under `jit` or `vmap`.
 
     Each turn evaluates the function and its gradient once, and calls `tx.update` with the extra
-    arguments `value`, `grad` and `value_fn`, and `obj_fn` if it takes that. With the line search of `lbfgs`, an update
-    evaluates the function too, and that counts; what its state holds is not evaluated again.
+    arguments `value`, `grad` and `value_fn`, and `obj_fn` if it takes that. An update with the line
+    search of `lbfgs` evaluates the function too, and that counts; what its state holds is not
+    evaluated again.
 
     Under `vmap`, the loop goes on until the last problem ends; the others stay as they are.
 
