@@ -63,9 +63,10 @@ def run(options: Options, job: Job) -> Results:
 
 
 def under_vmap() -> dict[str, int]:
-    """Return how often a batch of starts is evaluated until the last one has converged.
+    """Return how often a batch of starts is evaluated until the last one ends.
 
-    The starts are uniform in [-2, 2]^2; a run has converged at a gradient of length 1e-5.
+    The starts are uniform in [-2, 2]^2. A run ends at a gradient of length 1e-5, or where roundings
+    do not let it become as short.
     """
     starts = jnp.asarray(np.random.default_rng(0).uniform(-2, 2, (STARTS, 2)), jnp.float32)
     counts = {}
@@ -74,7 +75,7 @@ def under_vmap() -> dict[str, int]:
         solved = solve(starts)
         # A search inside an update waits for the slowest: these runs are a lower bound for it.
         counts[name] = int(solved.evaluations.max())
-        counts[f"{name}, not converged"] = int(jnp.sum(solved.reason != gx.StopReason.CONVERGED))
+        counts[f"{name}, not minimized"] = int(jnp.sum(~(solved.value <= 1e-9)))
     return counts
 
 

@@ -174,7 +174,7 @@ class step_by_lbfgs(ArrayRule):
         self, updates: Updates, state: StepByLBFGSState, params: Params, *, value: Any
     ) -> tuple[Any, ...]:
         """Return the state with its scalars advanced, and what the step does."""
-        value = as_loss(self, value)
+        trial = value = as_loss(self, value)
         self._check_memory(state)
         old, products = state, self._products(updates, state, params)
         s, y, g, d = products[-4:]
@@ -209,8 +209,8 @@ class step_by_lbfgs(ArrayRule):
         lower = (state.last_value - value > search.noise) | (squared < 0.81 * state.last_squared)
         lower = accepted & (is_first | lower)
         idle = jnp.where(lower, 0, state.idle + accepted.astype(state.idle.dtype))
-        # Along the gradient, without a pair: are the trials too close for values to differ?
-        is_close = search.t * -search.slope <= search.noise
+        # At the end of a search along the gradient: has the last trial become too short?
+        is_close = jnp.abs(trial - old.search.value) <= old.search.noise
         ends = gave_up & ~restarts
         converged = state.converged | (accepted & (jnp.sqrt(squared) <= self.tol))
         stalled = (ends & is_close) | (accepted & ~converged & (idle >= PATIENCE))

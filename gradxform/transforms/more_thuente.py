@@ -144,13 +144,13 @@ def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuente
     is_stuck = is_stuck | ((t >= state.largest) & decreases & (slope <= promised)) | (t <= 0)
     accepted = is_finite & ((decreases & is_flat) | (is_stuck & (rise < 0)))
     count = state.count + 1
-    failed = ~accepted & ((is_finite & is_stuck) | (count >= TRIALS))
-
     after = _narrowed(state, new, promised, is_first_stage, decreases)
     after = after._replace(is_first_stage=is_first_stage)
+    chosen = where(is_finite, after, _shortened(state))
+    is_stuck = (is_finite & is_stuck) | (chosen.t <= 0)  # at 0 there is nothing to learn
+    failed = ~accepted & (is_stuck | (count >= TRIALS))
     goes_on = ~(accepted | failed)
     over = state.accepted | state.failed
-    chosen = where(is_finite, after, _shortened(state))
     chosen = chosen._replace(
         t=jnp.where(goes_on, chosen.t, t), accepted=accepted, failed=failed, count=count
     )
