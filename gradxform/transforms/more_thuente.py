@@ -111,7 +111,7 @@ def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuente
 
     A value or slope that is not finite shortens the step, and the search does not go as far again.
     The search ends as SciPy's where roundings prevent progress or the interval is too short: t is
-    accepted if it decreases phi at all. It fails after `TRIALS` trials. A search that is over stays
+    accepted if it decreases phi, beyond roundings. It fails after `TRIALS` trials. A search that is over stays
     as it is.
 
     Args:
@@ -142,7 +142,7 @@ def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuente
         (t <= state.low) | (t >= state.high) | (state.high - state.low <= PRECISION * state.high)
     )
     is_stuck = is_stuck | ((t >= state.largest) & decreases & (slope <= promised)) | (t <= 0)
-    accepted = is_finite & ((decreases & is_flat) | (is_stuck & (rise < 0)))
+    accepted = is_finite & ((decreases & is_flat) | (is_stuck & (rise < 0) & ~is_noise))
     count = state.count + 1
     after = _narrowed(state, new, promised, is_first_stage, decreases)
     after = after._replace(is_first_stage=is_first_stage)
