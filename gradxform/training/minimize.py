@@ -19,7 +19,6 @@ from gradxform.transforms.line_search import where
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.types import Array, OptState, Params, PyTree
 
-
 # Why a run ended, by its code.
 REASONS = ("running", "converged", "stalled", "failed", "not finite", "max_evaluations")
 _CONVERGED, _STALLED, _FAILED, _NOT_FINITE, _MAX_EVALUATIONS = range(1, len(REASONS))

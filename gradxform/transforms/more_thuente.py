@@ -111,8 +111,8 @@ def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuente
 
     A value or slope that is not finite shortens the step, and the search does not go as far again.
     The search ends as SciPy's where roundings prevent progress or the interval is too short: t is
-    accepted if it decreases phi, beyond roundings. It fails after `TRIALS` trials. A search that is over stays
-    as it is.
+    accepted if it decreases phi, beyond roundings. It fails after `TRIALS` trials. A search that is
+    over stays as it is.
 
     Args:
       state: the search.
