@@ -1,5 +1,7 @@
 """Runs of methods with a line search: the loss in float64 after so many evaluations."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,7 +54,7 @@ def ours(problem: Problem, most: int) -> Curve:
 
 def optaxs(problem: Problem, most: int) -> Curve:
     """Return the run of Optax's `lbfgs` in float32: the points between its searches."""
-    tx = optax.lbfgs(memory_size=10)
+    tx: Any = optax.lbfgs(memory_size=10)
 
     def step(carry, _):
         params, state, count = carry
