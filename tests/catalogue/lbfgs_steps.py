@@ -50,6 +50,9 @@ TRANSFORMS: dict[str, Case] = {
     "step_by_lbfgs/two pairs": Case(
         gx.step_by_lbfgs(2), ref.lbfgs_steps(squares_reference, 2), rtol=2e-3, **FORM
     ),
+    "step_by_lbfgs/tol": Case(
+        gx.step_by_lbfgs(tol=2.5), ref.lbfgs_steps(squares_reference, tol=2.5), rtol=2e-3, **FORM
+    ),
 }
 
 OPTIMIZERS: dict[str, Case] = {

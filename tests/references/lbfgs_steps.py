@@ -17,7 +17,7 @@ def _product(pairs, g):
     return h @ g
 
 
-def lbfgs_steps(value_of, memory_size=10):
+def lbfgs_steps(value_of, memory_size=10, tol=0.0):
     """`value_of(gs, ps)` is the loss that the update is given."""
 
     def step(gs, state, ps, t):
@@ -25,6 +25,8 @@ def lbfgs_steps(value_of, memory_size=10):
         accepts, pairs = t == 1, ()
         if t > 1:
             x, last_g, d, pairs, search = state
+            if np.linalg.norm(last_g) <= tol:
+                return like(x - p, gs), state
             try:
                 at = search.send((f, g @ d))
             except StopIteration as end:
@@ -34,7 +36,7 @@ def lbfgs_steps(value_of, memory_size=10):
             x, last_g = p, g
             d = -_product(pairs, g) if pairs else -g
             search = more_thuente(f, g @ d, 1 if pairs else min(1, 1 / np.linalg.norm(g)))
-            at = next(search)
+            at = next(search) if np.linalg.norm(g) > tol else 0
         return like(x + at * d - p, gs), (x, last_g, d, pairs, search)
 
     return TreeReference(lambda ps: None, step)
