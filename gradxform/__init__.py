@@ -139,10 +139,12 @@ from gradxform.optax_states import (
 )
 from gradxform.slot_names import get_slots as get_slots, set_slots as set_slots
 from gradxform.training import (
+    MinimizeResult as MinimizeResult,
     Optimizer as Optimizer,
     apply_gradients as apply_gradients,
     compute_gradients as compute_gradients,
     make_step as make_step,
+    minimize as minimize,
 )
 
 if not _typing.TYPE_CHECKING:  # a checker must still see that `gradxform.adma` does not exist
@@ -178,6 +180,9 @@ _BY_SUBJECT = [
     "apply_gradients",
     "compute_gradients",
     "make_step",
+    # a function, minimized in one loop
+    "MinimizeResult",
+    "minimize",
     # the simplest transforms
     "identity",
     "init_empty_state",
