@@ -86,10 +86,10 @@ def _project(
     end = z + step
     is_cut = jnp.sum((end < low) | (end > high), dtype=x.dtype)
     end = jnp.clip(end, low, high)
-    return end, jnp.sum((end - x) * g), is_cut, jnp.min(_reach(low, high, z, step), initial=jnp.inf)
+    return end, jnp.sum((end - x) * g), is_cut, jnp.min(reach(low, high, z, step), initial=jnp.inf)
 
 
-def _reach(low: Array, high: Array, z: Array, step: Array) -> Array:
+def reach(low: Array, high: Array, z: Array, step: Array) -> Array:
     """Return which part of its step each entry can go."""
     room = jnp.where(step > 0, high - z, z - low)
     return jnp.where(step == 0, jnp.inf, room / jnp.abs(jnp.where(step == 0, 1, step)))
@@ -108,7 +108,7 @@ def _go_back(
 ) -> tuple[Array, Array]:
     """Return the end of the step, or of that share of it; and <end - x, g>."""
     short = jnp.clip(z + cast(share, z.dtype) * step, low, high)
-    is_there = _reach(low, high, z, step) <= share
+    is_there = reach(low, high, z, step) <= share
     short = jnp.where(is_there, jnp.where(step > 0, high, low), short)
     end = jnp.where(goes_back, short, end)
     return end, jnp.sum((end - x) * g)
