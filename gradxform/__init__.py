@@ -138,10 +138,13 @@ from gradxform.optax_states import (
 )
 from gradxform.slot_names import get_slots as get_slots, set_slots as set_slots
 from gradxform.training import (
+    MinimizeResult as MinimizeResult,
     Optimizer as Optimizer,
+    StopReason as StopReason,
     apply_gradients as apply_gradients,
     compute_gradients as compute_gradients,
     make_step as make_step,
+    minimize as minimize,
 )
 
 if not _typing.TYPE_CHECKING:  # a checker must still see that `gradxform.adma` does not exist
@@ -176,6 +179,10 @@ _BY_SUBJECT = [
     "apply_gradients",
     "compute_gradients",
     "make_step",
+    # a function, minimized in one loop
+    "MinimizeResult",
+    "StopReason",
+    "minimize",
     # the simplest transforms
     "identity",
     "init_empty_state",

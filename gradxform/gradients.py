@@ -82,21 +82,35 @@ def value_and_grad_from_state(
     return value_and_grad
 
 
-def _stored(state: OptState) -> tuple[Array, Updates]:
-    """Return the value and the gradient in a state."""
+def stored_pair(state: OptState) -> tuple[Array, Updates] | None:
+    """Return the value and the gradient in a state; None if it does not hold just one of each."""
+    values, grads = _stored_fields(state)
+    if len(values) != 1 or len(grads) != 1 or grads[0] is None:
+        return None
+    return jnp.asarray(values[0]), grads[0]
+
+
+def _stored_fields(state: OptState) -> tuple[list[Any], list[Any]]:
     # A parameter may be called "value" too; only fields of states count.
     values, grads = (
         tree.get_all_with_path(state, name, lambda path, _: _is_field(path[-1]))
         for name in ("value", "grad")
     )
-    if len(values) != 1 or len(grads) != 1 or grads[0][1] is None:
+    return [value for _, value in values], [grad for _, grad in grads]
+
+
+def _stored(state: OptState) -> tuple[Array, Updates]:
+    """Return the value and the gradient in a state."""
+    pair = stored_pair(state)
+    if pair is None:
+        values, grads = _stored_fields(state)
         raise ValueError(
             "value_and_grad_from_state: state must hold one value and one gradient, got "
             f"{len(values)} fields named 'value' and "
-            f"{sum(grad is not None for _, grad in grads)} named 'grad'. Use a line search with "
+            f"{sum(grad is not None for grad in grads)} named 'grad'. Use a line search with "
             "store_grad=True, or jax.value_and_grad."
         )
-    return jnp.asarray(values[0][1]), grads[0][1]
+    return pair
 
 
 def _is_field(entry: Any) -> bool:

@@ -1,8 +1,13 @@
-"""Training loops as TensorFlow and Keras write them: gradients, steps, and a holder of the state.
+"""Training loops: gradients, steps and a holder of the state as in TensorFlow; `minimize`.
 
 All but `Optimizer` are functions of values and states; `Optimizer` keeps one state, for notebooks.
 """
 
 from gradxform.training.gradients import compute_gradients as compute_gradients
 from gradxform.training.holder import Optimizer as Optimizer
+from gradxform.training.minimize import (
+    MinimizeResult as MinimizeResult,
+    StopReason as StopReason,
+    minimize as minimize,
+)
 from gradxform.training.step import apply_gradients as apply_gradients, make_step as make_step

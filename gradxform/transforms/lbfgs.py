@@ -90,16 +90,12 @@ class scale_by_lbfgs(ArrayRule):
 
     def init(self, params: Params) -> ScaleByLBFGSState:
         """Return an empty memory."""
-
-        def memory() -> Any:
-            return jax.tree.map(lambda z: jnp.stack([z] * self.memory_size), zeros_like(params))
-
         return ScaleByLBFGSState(
             count=zero_count(),
             params=zeros_like(params),
             updates=zeros_like(params),
-            diff_params_memory=memory(),
-            diff_updates_memory=memory(),
+            diff_params_memory=empty_memory(params, self.memory_size),
+            diff_updates_memory=empty_memory(params, self.memory_size),
             weights_memory=jnp.zeros(self.memory_size, scalar_dtype()),
         )
 
@@ -160,6 +156,11 @@ class scale_by_lbfgs(ArrayRule):
         for w, memory in zip(weights, (s, y), strict=True):
             u = u + jnp.tensordot(w, memory, axes=1, precision=linalg.HIGHEST)
         return u, last_p, last_g, s, y
+
+
+def empty_memory(params: Params, memory_size: int) -> Any:
+    """Return zeros for the last steps, or for the changes of the gradient."""
+    return jax.tree.map(lambda z: jnp.stack([z] * memory_size), zeros_like(params))
 
 
 def _remember(

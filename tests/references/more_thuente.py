@@ -3,26 +3,26 @@
 import numpy as np
 
 
-def trials(phi, slope, t, largest=1e10, decrease=1e-3, flatness=0.9, precision=0.1, most=20):
-    """The step lengths that the search tries, and whether the last one is accepted."""
-    start, fall = phi(0.0), slope(0.0)
+def more_thuente(start, fall, t, largest=1e10, decrease=1e-3, flatness=0.9, precision=0.1):
+    """A generator of the trials: it is sent the value and slope at each, and returns acceptance.
+
+    `start` and `fall` are the value and the slope at 0, and `t` is the first trial.
+    """
     best, other = (0.0, start, fall), (0.0, start, fall)
     known, first, low, high = False, True, 0.0, 5 * t
     width, last_width = largest, 2 * largest
-    seen = []
-    while len(seen) < most:
-        f, g = phi(t), slope(t)
-        seen.append(t)
+    for _ in range(20):
+        f, g = yield t
         limit = start + decrease * t * fall
         first = first and not (f <= limit and g >= 0)
         if f <= limit and abs(g) <= -flatness * fall:
-            return seen, True
+            return True
         stuck = known and (t <= low or t >= high or high - low <= precision * high)
         if stuck or (t == largest and f <= limit and g <= decrease * fall):
-            return seen, f < start
+            return f < start
         tilt = decrease * fall if first and limit < f <= best[1] else 0.0
         ends = [(x, v - tilt * x, d - tilt) for x, v, d in (best, other, (t, f, g))]
-        best, other, t, known = divided(*ends, low, high, known)
+        best, other, t, known = _divided(*ends, low, high, known)
         best, other = ((x, v + tilt * x, d + tilt) for x, v, d in (best, other))
         if known:
             if abs(other[0] - best[0]) >= 0.66 * last_width:
@@ -34,10 +34,10 @@ def trials(phi, slope, t, largest=1e10, decrease=1e-3, flatness=0.9, precision=0
         t = min(max(t, 0.0), largest)
         if known and (t <= low or t >= high or high - low <= precision * high):
             t = best[0]
-    return seen, False
+    return False
 
 
-def cubic(one, two):
+def _cubic(one, two):
     """The local minimum of the cubic through two values and slopes; None without any."""
     (a, fa, da), (b, fb, db) = one, two
     # p(a + x) = fa + da x + c x^2 + e x^3
@@ -54,19 +54,19 @@ def cubic(one, two):
     return a + (np.sqrt(inside) - c) / (3 * e) if e else None
 
 
-def divided(best, other, new, low, high, known):
+def _divided(best, other, new, low, high, known):
     """The two ends after a trial, the next step length, and whether the ends hold a minimum."""
     (x, fx, dx), (t, f, d) = best, new
     if f > fx:
-        c = cubic(best, new)
+        c = _cubic(best, new)
         q = x - dx * (t - x) ** 2 / (2 * (f - fx - dx * (t - x)))
         return best, new, c if abs(c - x) <= abs(q - x) else (c + q) / 2, True
     secant = t - d * (t - x) / (d - dx) if d != dx else t
     if d * dx < 0:
-        c = cubic(new, best)
+        c = _cubic(new, best)
         return new, best, c if abs(c - t) > abs(secant - t) else secant, True
     if abs(d) < abs(dx):
-        c = cubic(new, best)
+        c = _cubic(new, best)
         if c is None or (c - t) * (t - x) <= 0:
             c = high if t > x else low
         if known:
@@ -76,5 +76,5 @@ def divided(best, other, new, low, high, known):
         s = c if abs(c - t) > abs(secant - t) else secant
         return new, other, min(max(s, low), high), known
     if known:
-        return new, other, cubic(new, other), known
+        return new, other, _cubic(new, other), known
     return new, other, high if t > x else low, known

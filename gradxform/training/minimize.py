@@ -1,0 +1,186 @@
+"""Minimize a function with any optimizer, in one compiled loop."""
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import engine, tree
+from gradxform.apply import apply_updates
+from gradxform.errors import shown
+from gradxform.gradients import stored_pair, value_and_grad_from_state
+from gradxform.leaves import check_params
+from gradxform.numerics import cast
+from gradxform.transformation import call_update, check_transform, extra_names
+from gradxform.transforms.line_search import where
+from gradxform.transforms.tree_rules import as_loss
+from gradxform.types import Array, OptState, Params, PyTree
+
+
+class StopReason(enum.IntEnum):
+    """Why `minimize` ended."""
+
+    CONVERGED = 1  # the gradient is at most `tol` long, or the optimizer's state says converged
+    STALLED = 2  # the optimizer's state says that roundings prevent progress
+    FAILED = 3  # the optimizer's state says that it finds no lower value
+    NOT_FINITE = 4  # the parameters are not finite any more
+    MAX_EVALUATIONS = 5  # there were as many evaluations as allowed
+
+
+class MinimizeResult(NamedTuple):
+    """What `minimize` returns."""
+
+    params: Params  # the best parameters that were evaluated
+    value: Array  # the value there
+    state: OptState  # the optimizer's state after the last update
+    evaluations: Array  # int32 scalar; how often the function was evaluated
+    iterations: Array  # int32 scalar; the optimizer's own count of iterations, or else its updates
+    reason: Array  # int32 scalar; a `StopReason`: StopReason(int(result.reason)).name is its name
+
+
+class _Run(NamedTuple):
+    params: Params  # where to evaluate next
+    state: OptState
+    best: Params
+    value: Array  # at `best`
+    evaluations: Array
+    updates: Array  # how many updates there were
+    reason: Array  # 0 while the run goes on
+
+
+def minimize(
+    fun: Callable[[Params], Any],
+    params: Params,
+    tx: Any,
+    tol: float = 1e-5,
+    max_evaluations: int = 1000,
+) -> MinimizeResult:
+    """Minimize a function with any optimizer, in one loop that may be under `jit` or `vmap`.
+
+    Each turn evaluates the function and its gradient once, and calls `tx.update` with the extra
+    arguments `value`, `grad` and `value_fn`, and `obj_fn` if it takes that. With the line search of `lbfgs`, an update
+    evaluates the function too, and that counts; what its state holds is not evaluated again.
+
+    Under `vmap`, the loop goes on until the last problem ends; the others stay as they are.
+
+    Args:
+      fun: the function of the parameters; it returns a real scalar. The same at each call: for
+        batches, write a loop.
+      params: where to start.
+      tx: the optimizer: `lbfgs_steps()` for smooth functions, or any other.
+      tol: the run ends at the lowest value so far if the gradient there is at most this long; at
+        least 0.
+      max_evaluations: the run ends after so many evaluations, at least 1. An update with a line
+        search of its own is not cut short.
+
+    Returns:
+      The best parameters that were evaluated and their value, the state, counts, and the reason of
+      the end. With `lbfgs_steps`, whose state says `converged`, `stalled` or `failed`, the run
+      ends there too.
+
+    Raises:
+      TypeError: if `tx` is not an optimizer, or if `fun` does not return a real scalar.
+      ValueError: if `tol` or `max_evaluations` is out of its range.
+    """
+    check_transform("minimize", tx, "tx")
+    if not isinstance(tol, jax.Array) and not tol >= 0:
+        raise ValueError(f"minimize: tol must be at least 0, got {shown(tol)}.")
+    if not isinstance(max_evaluations, jax.Array) and not max_evaluations >= 1:
+        raise ValueError(
+            f"minimize: max_evaluations must be at least 1, got {shown(max_evaluations)}."
+        )
+    check_params("minimize", params)
+    params = jax.tree.map(_array, params)
+    state = jax.tree.map(_array, tx.init(params))
+
+    def loss(params: Params, **_: Any) -> Array:
+        return as_loss("minimize", fun(params))
+
+    dtype = jax.eval_shape(loss, params).dtype
+    zero = jnp.zeros((), jnp.int32)
+    begun = _Run(params, state, params, jnp.asarray(jnp.inf, dtype), zero, zero, zero)
+
+    def turn(run: _Run) -> _Run:
+        value, grad, evaluations = _evaluated(loss, run)
+        value = cast(value, dtype)
+        # Values that are equal up to roundings do not hide a gradient that is short enough.
+        noise = 8 * jnp.finfo(dtype).eps * jnp.abs(value)
+        is_first = run.updates == 0
+        is_best = is_first | (value < run.value)
+        is_short = (engine.global_norm(grad) <= tol) & (is_best | (value <= run.value + noise))
+        best, lowest = where(is_best | is_short, (run.params, value), (run.best, run.value))
+
+        given = {"value": value, "grad": grad, "value_fn": loss}
+        if "obj_fn" in (extra_names(tx) or ()):  # a search of Optax refuses what it does not know
+            given["obj_fn"] = loss
+        updates, state = call_update(tx, grad, run.state, run.params, given)
+        params = apply_updates(run.params, updates)
+        evaluations = evaluations + sum(
+            (x for _, x in tree.get_all_with_path(state, "num_linesearch_steps")), zero
+        )
+        reason = jnp.where(evaluations >= max_evaluations, StopReason.MAX_EVALUATIONS, 0)
+        reason = jnp.where(_is_finite(params), reason, StopReason.NOT_FINITE)
+        for name, end in (
+            ("failed", StopReason.FAILED),
+            ("stalled", StopReason.STALLED),
+            ("converged", StopReason.CONVERGED),
+        ):
+            for said in _ends(state):
+                reason = jnp.where(getattr(said, name), end, reason)
+        reason = jnp.where(is_short, StopReason.CONVERGED, reason)
+        return _Run(
+            params=jax.tree.map(_like, params, run.params),
+            state=jax.tree.map(_like, state, run.state),
+            best=best,
+            value=lowest,
+            evaluations=evaluations,
+            updates=run.updates + 1,
+            reason=reason.astype(jnp.int32),
+        )
+
+    run = lax.while_loop(lambda run: run.reason == 0, turn, begun)
+    iterations = [said.iterations for said in _ends(run.state) if hasattr(said, "iterations")]
+    return MinimizeResult(
+        params=run.best,
+        value=run.value,
+        state=run.state,
+        evaluations=run.evaluations,
+        iterations=iterations[0] if len(iterations) == 1 else run.updates,
+        reason=run.reason,
+    )
+
+
+def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Array]:
+    """Return the value and the gradient, and the number of evaluations with this one."""
+    stored = stored_pair(run.state)
+    if stored is None:
+        return *jax.value_and_grad(loss)(run.params), run.evaluations + 1
+    value, grad = value_and_grad_from_state(loss)(run.params, state=run.state)
+    is_new = ~jnp.isfinite(stored[0])
+    return value, grad, run.evaluations + is_new.astype(jnp.int32)
+
+
+def _array(x: Any) -> Array:
+    x = jnp.asarray(x)
+    return cast(x, x.dtype)
+
+
+def _like(new: Any, old: Array) -> Array:
+    return cast(jnp.asarray(new), old.dtype)
+
+
+def _is_finite(params: Params) -> Array:
+    leaves = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.ones((), jnp.bool_)
+
+
+def _says(x: Any) -> bool:
+    return all(hasattr(x, name) for name in ("converged", "stalled", "failed"))
+
+
+def _ends(state: OptState) -> Iterator[Any]:
+    """Yield the states that say when they are at an end."""
+    return filter(_says, jax.tree.leaves(state, is_leaf=_says))
