@@ -10,7 +10,7 @@ from gradxform._compat import is_tracer
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, dtype_of, is_abstract, is_hole, path_str, with_paths
 from gradxform.slots import zeros_like
-from gradxform.types import Array, Params, PyTree
+from gradxform.types import Params, PyTree
 from gradxform.values import FrozenTree, thawed
 
 __all__ = []
@@ -154,5 +154,4 @@ def _is_entry(x: Any) -> bool:
     """Whether `x` is the bound of one leaf or branch: None, a number, or lists of numbers."""
     if isinstance(x, list | tuple):
         return bool(x) and all(map(_is_entry, x)) and None not in x
-    return x is None or not isinstance(x, dict) and jax.tree.structure(x).num_nodes == 1
-
+    return x is None or (not isinstance(x, dict) and jax.tree.structure(x).num_nodes == 1)

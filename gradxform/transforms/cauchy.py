@@ -7,18 +7,15 @@ Reference: Byrd, Lu, Nocedal and Zhu, A limited memory algorithm for bound const
 1995, section 4 and Algorithm CP.
 """
 
-import functools
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from gradxform import engine
 from gradxform.linalg import matmul
-from gradxform.numerics import cast, scalar, scalar_dtype
-from gradxform.transforms.compact import Memory, Products, inner, products, summed
+from gradxform.numerics import cast, scalar_dtype
+from gradxform.transforms.compact import Memory, inner, products, summed
 from gradxform.types import Array
 
 __all__ = []
@@ -141,9 +138,7 @@ def _first_minimum(path: _Path, p: Array) -> tuple[Array, Array]:
 
     chunks = len(time) // chunk
     zero = jnp.zeros((), d.dtype)
-    begun = _Place(
-        jnp.zeros((), jnp.int32), zero, p, jnp.zeros_like(p), jnp.zeros((), jnp.bool_)
-    )
+    begun = _Place(jnp.zeros((), jnp.int32), zero, p, jnp.zeros_like(p), jnp.zeros((), jnp.bool_))
     end = lax.while_loop(lambda at: ~at.found & (at.chunk < chunks), look, begun)
     return end.time, end.c
 
@@ -172,9 +167,7 @@ def _rows(memory: Memory, index: Array) -> Array:
     return jnp.concatenate([scales * of_y, memory.theta * scales * of_s]).T
 
 
-def _look(
-    x: Array, g: Array, low: Array, high: Array, s: Array, y: Array
-) -> tuple[Array, ...]:
+def _look(x: Array, g: Array, low: Array, high: Array, s: Array, y: Array) -> tuple[Array, ...]:
     """Return when each entry reaches its bound, its direction, and products of the memory."""
     is_held = ((g < 0) & (x >= high)) | ((g > 0) & (x <= low))
     d = jnp.where(is_held, 0, -g)

@@ -12,7 +12,6 @@ import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jax import lax
 from jax.scipy.linalg import solve_triangular
 
 from gradxform import linalg
@@ -101,7 +100,9 @@ def combined(weights: Array, memory: Array) -> Array:
 def summed(parts: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     """Return the sums over the leaves, as wide as the scalars of the step."""
     wide = promote(scalar_dtype(), *(x.dtype for part in parts for x in part))
-    return tuple(functools.reduce(add, (cast(x, wide) for x in xs)) for xs in zip(*parts, strict=True))
+    return tuple(
+        functools.reduce(add, (cast(x, wide) for x in xs)) for xs in zip(*parts, strict=True)
+    )
 
 
 def quasidefinite(e: Array, c: Array, g: Array, right: Array) -> Array:

@@ -10,7 +10,14 @@ from jax import lax
 from gradxform import engine, tree
 from gradxform.base import Transform, transform
 from gradxform.errors import name_of, require_at_least
-from gradxform.leaves import align_params, align_slot, check_params, check_shapes, path_at, require_params
+from gradxform.leaves import (
+    align_params,
+    align_slot,
+    check_params,
+    check_shapes,
+    path_at,
+    require_params,
+)
 from gradxform.numerics import (
     at_least_float32,
     cast,
@@ -24,6 +31,8 @@ from gradxform.states import check_state, laid_like
 from gradxform.transforms import bounds, more_thuente
 from gradxform.transforms.cauchy import Box
 from gradxform.transforms.compact import Memory, order_of, summed
+from gradxform.transforms.lbfgs import empty_memory
+from gradxform.transforms.lbfgs_steps import PATIENCE, check_memory, is_curved, progressed, put
 from gradxform.transforms.line_search import where
 from gradxform.transforms.more_thuente import MoreThuenteState
 from gradxform.transforms.subspace import reach, target
@@ -44,8 +53,6 @@ __all__ = [
     "step_by_lbfgsb",
     "StepByLBFGSBState",
 ]
-
-PATIENCE = 10
 
 
 class StepByLBFGSBState(NamedTuple):
@@ -164,9 +171,6 @@ class step_by_lbfgsb(Transform):
         lower, upper = bounds.resolved(self, params, self.lower, self.upper)
         m, no, infinite = self.memory_size, jnp.zeros((), jnp.bool_), scalar(jnp.inf)
 
-        def memory() -> Any:
-            return jax.tree.map(lambda z: jnp.stack([z] * m), zeros_like(params))
-
         state = StepByLBFGSBState(
             count=zero_count(),
             iterations=zero_count(),
@@ -181,15 +185,17 @@ class step_by_lbfgsb(Transform):
             params=copied(params),
             updates=zeros_like(params),
             target=copied(params),
-            diff_params_memory=memory(),
-            diff_updates_memory=memory(),
+            diff_params_memory=empty_memory(params, m),
+            diff_updates_memory=empty_memory(params, m),
             s_y=jnp.ones(m, scalar_dtype()),
             theta=scalar(1.0),
             last_value=infinite,
             last_squared=infinite,
             search=more_thuente.begun(infinite, scalar(-1.0), 1.0),
         )
-        return jax.tree.map(lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else jnp.copy(x), state)
+        return jax.tree.map(
+            lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else jnp.copy(x), state
+        )
 
     def update(
         self,
@@ -209,7 +215,7 @@ class step_by_lbfgsb(Transform):
             )
         given = state
         state = check_state(self, state, StepByLBFGSBState)
-        self._check_memory(state)
+        check_memory(self, state)
         value = as_loss(self, value)
         _check_real(self, updates)
         gs, treedef = jax.tree.flatten(updates)
@@ -224,14 +230,6 @@ class step_by_lbfgsb(Transform):
         new = new._replace(**{k: slot.rebuilt(getattr(new, k)) for k, slot in slots.items()})
         new = laid_like(new, given)
         return jax.tree.unflatten(treedef, us), new
-
-    def _check_memory(self, state: StepByLBFGSBState) -> None:
-        size = state.s_y.shape[-1]
-        if size != self.memory_size:
-            raise ValueError(
-                f"{name_of(self)}: the state holds {size} pairs, memory_size is "
-                f"{self.memory_size}. Go on with memory_size={size}, or start again with init."
-            )
 
 
 def _check_real(part: Any, arrays: PyTree) -> None:
@@ -256,7 +254,7 @@ def _step(
     old = state
     low, high, x = state.lower, state.upper, state.params
     measured = engine.map_rows(_measure, [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])])
-    slope, s_y, y_y, squared, outside = summed(measured)
+    slope, s_s, s_y, y_y, g_g, squared, outside = summed(measured)
 
     is_finite = jnp.isfinite(value) & jnp.isfinite(slope) & jnp.isfinite(squared)
     is_over = state.converged | state.stalled | state.failed
@@ -266,9 +264,7 @@ def _step(
     gave_up = ~is_over & ~is_first & search.failed
     restarts = gave_up & (state.pairs > 0)
 
-    # |s| |g| at least <s, -g>.
-    bound = jnp.finfo(dtype).eps * jnp.abs(state.search.slope * state.search.t)
-    stored = accepted & ~is_first & (s_y > bound) & jnp.isfinite(y_y / s_y) & (y_y > 0)
+    stored = accepted & ~is_first & is_curved(s_s, s_y, y_y, g_g)
     m = len(state.s_y)
     newest = jnp.mod(state.pairs, m)
     columns = [gs, ps, x, *(getattr(state, k) for k in ("updates", *_SLOTS[5:]))]
@@ -279,7 +275,7 @@ def _step(
     pairs = jnp.where(restarts, 0, state.pairs + stored.astype(state.pairs.dtype))
 
     value = jnp.where(accepted, value, state.search.value)
-    progress = _progress(state, accepted, value, squared, search.noise)
+    progress = progressed(state, accepted, value, squared, search.noise)
     converged = state.converged | (accepted & (jnp.sqrt(squared) <= tol))
     # Along the gradient, without a pair: are the trials too close for values to differ?
     is_close = search.t * -search.slope <= search.noise
@@ -326,7 +322,7 @@ def _measure(
     # p - clip(p - g, low, high), without the rounding of p - g.
     projected = jnp.clip(g, p - high, p - low)
     outside = jnp.sum((p < low) | (p > high), dtype=x.dtype)
-    products = (g * (aim - x), s * y, y * y, projected * projected)
+    products = (g * (aim - x), s * s, s * y, y * y, last_g * last_g, projected * projected)
     return *map(jnp.sum, products), outside
 
 
@@ -344,26 +340,8 @@ def _keep(
     """Return x, the gradient there, and the memory after this point."""
     g, p = (cast(jnp.asarray(v), x.dtype) for v in (g, p))
 
-    def put(memory: Array, new: Array) -> Array:
-        last = lax.dynamic_index_in_dim(memory, newest, 0, keepdims=False)
-        new = jnp.where(stored, cast(new, memory.dtype), last)
-        return lax.dynamic_update_index_in_dim(memory, new, newest, 0)
-
-    kept = put(s, p - x), put(y, g - last_g)
+    kept = put(s, p - x, newest, stored), put(y, g - last_g, newest, stored)
     return jnp.where(accepted, p, x), jnp.where(accepted, g, last_g), *kept
-
-
-def _progress(
-    state: StepByLBFGSBState, accepted: Array, value: Array, squared: Array, noise: Array
-) -> dict[str, Array]:
-    """Return the fields that say how long there has not been progress."""
-    lower = (state.last_value - value > noise) | (squared < 0.81 * state.last_squared)
-    lower = accepted & (~state.started | lower)
-    return {
-        "idle": jnp.where(lower, 0, state.idle + accepted.astype(state.idle.dtype)),
-        "last_value": jnp.where(lower, value, state.last_value),
-        "last_squared": jnp.where(lower, squared, state.last_squared),
-    }
 
 
 def _aim(
@@ -385,9 +363,7 @@ def _aim(
     return lax.while_loop(lambda carry: ~carry[0], attempt, carry)[1:]
 
 
-def _memory(
-    s: list[Array], y: list[Array], s_y: Array, theta: Array, pairs: Array
-) -> Memory:
+def _memory(s: list[Array], y: list[Array], s_y: Array, theta: Array, pairs: Array) -> Memory:
     has, later = order_of(pairs, len(s_y))
     scales = jnp.where(has, lax.rsqrt(jnp.where(has, s_y, 1)), 0)
     return Memory(s, y, scales, later, jnp.where(pairs > 0, theta, 1))

@@ -10,7 +10,7 @@ import functools
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.numerics import cast, scalar
+from gradxform.numerics import cast
 from gradxform.transforms.cauchy import Box, cauchy_point
 from gradxform.transforms.compact import Memory, Products, combined, inner, products, summed
 from gradxform.types import Array
