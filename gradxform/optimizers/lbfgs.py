@@ -87,7 +87,8 @@ def lbfgsb(
         value, grad = jax.value_and_grad(loss)(params)
         updates, state = tx.update(grad, state, params, value=value)
 
-    Evaluate and save `eval_params(state, params)`. No point outside of the bounds is ever asked for.
+    Evaluate and save `eval_params(state, params)`. All points that are asked for are inside the
+    bounds.
 
     Args:
       lower: the lower bounds: None for none; a number; a tree of numbers, arrays and None, which

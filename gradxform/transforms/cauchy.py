@@ -1,7 +1,7 @@
-"""The generalized Cauchy point: where a quadratic model stops falling along the projected gradient.
+"""The generalized Cauchy point: where a quadratic model stops falling on the projected gradient.
 
-The path starts at x and follows -g. An entry that reaches its bound stays there, so that the path is
-broken at that time. On each of its segments the model is a parabola.
+The path starts at x and follows -g. An entry that reaches its bound stays there, so that the path
+is broken at that time. On each of its segments the model is a parabola.
 
 Reference: Byrd, Lu, Nocedal and Zhu, A limited memory algorithm for bound constrained optimization,
 1995, section 4 and Algorithm CP.
@@ -114,11 +114,11 @@ def _first_minimum(path: _Path, p: Array) -> tuple[Array, Array]:
         )
         # p and c at the start of each segment, from sums over the breaks before.
         removed = d_of[:, None] * _rows(path.memory, index)
-        ps = place.p - _before(removed)
+        ps = place.p[None] - _before(removed)
         begins = jnp.concatenate([place.time[None], time_of[:-1]])
         lengths = jnp.where(jnp.isfinite(time_of), time_of - begins, 0)
         passed = lengths[:, None] * ps
-        cs = place.c + _before(passed)
+        cs = place.c[None] + _before(passed)
         # The slope of the model where a segment begins, and its curvature.
         slope = (theta * begins - path.size) * square_of
         slope = slope - jnp.sum(cs * matmul(ps, path.middle), axis=1)
@@ -164,7 +164,7 @@ def _rows(memory: Memory, index: Array) -> Array:
             )
         start += size
     scales = memory.scales[:, None]
-    return jnp.concatenate([scales * of_y, memory.theta * scales * of_s]).T
+    return jnp.concatenate([scales * of_y, memory.theta * (scales * of_s)]).T
 
 
 def _look(x: Array, g: Array, low: Array, high: Array, s: Array, y: Array) -> tuple[Array, ...]:

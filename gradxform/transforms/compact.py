@@ -1,7 +1,8 @@
 """The matrix of L-BFGS in its compact form: B = theta I - W M W^T, from the pairs of a memory.
 
-With the pairs (s, y) as rows of S and Y, scaled so that <s, y> = 1, and L the part of S Y^T in which
-s is the later one: W^T is Y above theta S, and the inverse of M is ((-I, L^T), (L, theta S S^T)).
+With the pairs (s, y) as rows of S and Y, scaled so that <s, y> = 1, and L the part of S Y^T in
+which s is the later one: W^T is Y above theta S, and the inverse of M is
+((-I, L^T), (L, theta S S^T)).
 Products of W with vectors are sums over the leaves of a tree, which is never flattened.
 
 Reference: Byrd, Nocedal and Schnabel, Representations of quasi-Newton matrices and their use in
@@ -45,7 +46,7 @@ class Memory(NamedTuple):
 
     def scaled(self, products: Array) -> Array:
         """Return products of all pairs with all pairs, of the scaled ones."""
-        return self.scales[:, None] * products * self.scales
+        return self.scales[:, None] * products * self.scales[None]
 
     def middle(self, s_s: Array, s_y: Array) -> Array:
         """Return M from the products of the stored pairs."""
@@ -69,7 +70,7 @@ class Memory(NamedTuple):
 
     def _vacant(self, identity: Array) -> Array:
         """Return 1 on the diagonal for every place without a pair, so that it can be solved."""
-        return jnp.where(self.scales > 0, 0, identity)
+        return jnp.where((self.scales > 0)[None], 0, identity)
 
 
 class Products(NamedTuple):

@@ -15,6 +15,7 @@ from gradxform.leaves import (
     align_slot,
     check_params,
     check_shapes,
+    is_abstract,
     path_at,
     require_params,
 )
@@ -118,8 +119,8 @@ class step_by_lbfgsb(Transform):
         u = x + t (e - x) - p
 
     B is the matrix of L-BFGS of the last `memory_size` pairs. The Cauchy point is the first minimum
-    of the model along the path x - r g, on which an entry that reaches its bound stays there. If the
-    projected minimum would lead uphill, e is the last point inside the bounds on the way to it.
+    of the model along the path x - r g, on which an entry that reaches its bound stays there. If
+    the projected minimum leads uphill, e is the last point inside the bounds on the way to it.
     The steps are those of SciPy's L-BFGS-B. The parameters and all points that are asked for are
     between the bounds.
 
@@ -193,9 +194,8 @@ class step_by_lbfgsb(Transform):
             last_squared=infinite,
             search=more_thuente.begun(infinite, scalar(-1.0), 1.0),
         )
-        return jax.tree.map(
-            lambda x: x if isinstance(x, jax.ShapeDtypeStruct) else jnp.copy(x), state
-        )
+        # Every leaf has a buffer of its own, which may be donated.
+        return jax.tree.map(lambda x: x if is_abstract(x) else jnp.copy(x), state)
 
     def update(
         self,

@@ -1,34 +1,40 @@
 """Rows for `gradxform/transforms/lbfgsb.py` and its recipe."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 import gradxform as gx
+from gradxform.testing import example_params
 from tests import references as ref
 from tests.catalogue.case import COMPLEX, WEIGHTS, Case, one_step
 from tests.catalogue.lbfgs_steps import FORM, LOSS, squares_reference
 
+# Entries inside of the bounds and at each of them.
+TREE = jax.tree.map(lambda p: jnp.clip(p, -0.5, 0.5), example_params())
+IN_BOX = FORM | {"tree": TREE}
+
 TRANSFORMS: dict[str, Case] = {
     "step_by_lbfgsb": Case(
-        gx.step_by_lbfgsb(10, -2.4, 1.4),
-        ref.lbfgsb(squares_reference, 10, -2.4, 1.4),
+        gx.step_by_lbfgsb(10, -0.5, 0.5),
+        ref.lbfgsb(squares_reference, 10, -0.5, 0.5),
         rtol=2e-3,
-        **FORM,
+        **IN_BOX,
     ),
     "step_by_lbfgsb/two pairs, one bound": Case(
-        gx.step_by_lbfgsb(2, lower=-2.35),
-        ref.lbfgsb(squares_reference, 2, -2.35),
+        gx.step_by_lbfgsb(2, lower=-0.5),
+        ref.lbfgsb(squares_reference, 2, -0.5),
         rtol=2e-3,
-        **FORM,
+        **IN_BOX,
     ),
 }
 
 OPTIMIZERS: dict[str, Case] = {
     "lbfgsb": Case(
-        gx.lbfgsb(3, upper=1.35),
-        ref.lbfgsb(squares_reference, 3, upper=1.35),
+        gx.lbfgsb(3, upper=0.5),
+        ref.lbfgsb(squares_reference, 3, upper=0.5),
         rtol=2e-3,
-        **FORM,
+        **IN_BOX,
     ),
 }
 

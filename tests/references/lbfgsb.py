@@ -44,11 +44,7 @@ def target(x, g, b, low, high):
     step[free] = -np.linalg.solve(b[np.ix_(free, free)], (g + b @ (z - x))[free])
     end = np.clip(z + step, low, high)
     if (end - x) @ g > 0:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            room = np.where(
-                step > 0, (high - z) / step, np.where(step < 0, (low - z) / step, np.inf)
-            )
-        end = np.clip(z + min(1, room.min()) * step, low, high)
+        end = np.clip(z + min(1, _room(z, step, low, high)) * step, low, high)
     return end
 
 
@@ -81,6 +77,10 @@ def lbfgsb(value_of, memory_size=10, lower=-np.inf, upper=np.inf):
 def _largest(x, d, low, high, is_begin):
     if not np.isfinite(low) and not np.isfinite(high):
         return 1e10
+    return 1.0 if is_begin else min(_room(x, d, low, high), 1e10)
+
+
+def _room(x, d, low, high):
+    """How far all entries can go along d."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        room = np.where(d > 0, (high - x) / d, np.where(d < 0, (low - x) / d, np.inf))
-    return 1.0 if is_begin else min(room.min(), 1e10)
+        return np.where(d > 0, (high - x) / d, np.where(d < 0, (low - x) / d, np.inf)).min()
