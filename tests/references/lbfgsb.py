@@ -32,7 +32,7 @@ def cauchy(x, g, b, low, high):
         length = max(-slope / curvature, 0.0)
         if length < t - last:
             return z + length * d
-        z, last = np.clip(x - t * g, low, high), t
+        z, last = np.where(breaks <= t, np.where(g < 0, high, low), x - t * g), t
     return z
 
 
