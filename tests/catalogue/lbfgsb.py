@@ -11,19 +11,19 @@ from tests.catalogue.case import COMPLEX, WEIGHTS, Case, one_step
 from tests.catalogue.lbfgs_steps import FORM, LOSS, squares_reference
 
 # Entries inside of the bounds and at each of them.
-TREE = jax.tree.map(lambda p: jnp.clip(3 * p, -2, 2), example_params())
+TREE = jax.tree.map(lambda p: jnp.clip(6 * p, -4, 4), example_params())
 IN_BOX = FORM | {"tree": TREE}
 
 TRANSFORMS: dict[str, Case] = {
     "step_by_lbfgsb": Case(
-        gx.step_by_lbfgsb(10, -2.0, 2.0),
-        ref.lbfgsb(squares_reference, 10, -2.0, 2.0),
+        gx.step_by_lbfgsb(10, -4.0, 4.0),
+        ref.lbfgsb(squares_reference, 10, -4.0, 4.0),
         rtol=2e-3,
         **IN_BOX,
     ),
     "step_by_lbfgsb/two pairs, one bound": Case(
-        gx.step_by_lbfgsb(2, lower=-2.0),
-        ref.lbfgsb(squares_reference, 2, -2.0),
+        gx.step_by_lbfgsb(2, lower=-4.0),
+        ref.lbfgsb(squares_reference, 2, -4.0),
         rtol=2e-3,
         **IN_BOX,
     ),
@@ -31,8 +31,8 @@ TRANSFORMS: dict[str, Case] = {
 
 OPTIMIZERS: dict[str, Case] = {
     "lbfgsb": Case(
-        gx.lbfgsb(3, upper=2.0),
-        ref.lbfgsb(squares_reference, 3, upper=2.0),
+        gx.lbfgsb(3, upper=4.0),
+        ref.lbfgsb(squares_reference, 3, upper=4.0),
         rtol=2e-3,
         **IN_BOX,
     ),
