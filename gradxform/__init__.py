@@ -140,7 +140,6 @@ from gradxform.slot_names import get_slots as get_slots, set_slots as set_slots
 from gradxform.training import (
     MinimizeResult as MinimizeResult,
     Optimizer as Optimizer,
-    StopReason as StopReason,
     apply_gradients as apply_gradients,
     compute_gradients as compute_gradients,
     make_step as make_step,
@@ -181,7 +180,6 @@ _BY_SUBJECT = [
     "make_step",
     # a function, minimized in one loop
     "MinimizeResult",
-    "StopReason",
     "minimize",
     # the simplest transforms
     "identity",

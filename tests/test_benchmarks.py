@@ -103,3 +103,20 @@ def test_a_wrong_argument_is_refused_in_one_line(argv, capsys):
         main(argv.split())
     assert info.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_line_searches_are_counted(tmp_path):
+    cache = jax.config.jax_enable_compilation_cache
+    try:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            assert main(["linesearch", "--quick", "--out", str(tmp_path)]) == 0
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cache)
+    results = json.loads((tmp_path / "linesearch.json").read_text())
+    for case in results["cases"]:
+        counts = case["evaluations"]
+        assert counts["lbfgs_steps"] <= counts["SciPy, float64"] + 2
+    assert results["vmap"]["lbfgs_steps"] <= 100
+    assert results["vmap"]["lbfgs_steps, not minimized"] == 0
+    assert (tmp_path / "linesearch.png").read_bytes()[:4] == b"\x89PNG"

@@ -30,6 +30,7 @@ TOPICS = [
     "doors",
     "differences",
     "changing_a_run",
+    "line_search",
     "metrics",
     "tools",
     "speed",

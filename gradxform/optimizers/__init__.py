@@ -19,6 +19,8 @@ from gradxform.optimizers.gradient_change import *
 from gradxform.optimizers.laprop import *
 from gradxform.optimizers.layerwise import *
 from gradxform.optimizers.lbfgs import *
+from gradxform.optimizers.lbfgs_steps import *
+from gradxform.optimizers.lbfgsb import *
 from gradxform.optimizers.madgrad import *
 from gradxform.optimizers.mars import *
 from gradxform.optimizers.momentum import *

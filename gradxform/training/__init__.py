@@ -7,7 +7,6 @@ from gradxform.training.gradients import compute_gradients as compute_gradients
 from gradxform.training.holder import Optimizer as Optimizer
 from gradxform.training.minimize import (
     MinimizeResult as MinimizeResult,
-    StopReason as StopReason,
     minimize as minimize,
 )
 from gradxform.training.step import apply_gradients as apply_gradients, make_step as make_step

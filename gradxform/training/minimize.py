@@ -1,11 +1,11 @@
 """Minimize a function with any optimizer, in one compiled loop."""
 
-import enum
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from gradxform import engine, tree
@@ -19,15 +19,9 @@ from gradxform.transforms.line_search import where
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.types import Array, OptState, Params, PyTree
 
-
-class StopReason(enum.IntEnum):
-    """Why `minimize` ended."""
-
-    CONVERGED = 1  # the gradient is at most `tol` long, or the optimizer's state says converged
-    STALLED = 2  # the optimizer's state says that roundings prevent progress
-    FAILED = 3  # the optimizer's state says that it finds no lower value
-    NOT_FINITE = 4  # the parameters are not finite any more
-    MAX_EVALUATIONS = 5  # there were as many evaluations as allowed
+# Why a run ended, by its code.
+REASONS = ("running", "converged", "stalled", "failed", "not finite", "max_evaluations")
+_CONVERGED, _STALLED, _FAILED, _NOT_FINITE, _MAX_EVALUATIONS = range(1, len(REASONS))
 
 
 class MinimizeResult(NamedTuple):
@@ -38,7 +32,14 @@ class MinimizeResult(NamedTuple):
     state: OptState  # the optimizer's state after the last update
     evaluations: Array  # int32 scalar; how often the function was evaluated
     iterations: Array  # int32 scalar; the optimizer's own count of iterations, or else its updates
-    reason: Array  # int32 scalar; a `StopReason`: StopReason(int(result.reason)).name is its name
+    reason: Array  # int32 scalar; the number of what `why` returns
+
+    def why(self) -> Any:
+        """Return why the run ended; of several runs under `vmap`, an array of reasons.
+
+        "converged", "stalled", "failed", "not finite" or "max_evaluations"; see `minimize`.
+        """
+        return np.asarray(REASONS)[np.asarray(self.reason)]
 
 
 class _Run(NamedTuple):
@@ -61,8 +62,9 @@ def minimize(
     """Minimize a function with any optimizer, in one loop that may be under `jit` or `vmap`.
 
     Each turn evaluates the function and its gradient once, and calls `tx.update` with the extra
-    arguments `value`, `grad` and `value_fn`, and `obj_fn` if it takes that. With the line search of `lbfgs`, an update
-    evaluates the function too, and that counts; what its state holds is not evaluated again.
+    arguments `value`, `grad` and `value_fn`, and `obj_fn` if it takes that. An update with the line
+    search of `lbfgs` evaluates the function too, and that counts; what its state holds is not
+    evaluated again.
 
     Under `vmap`, the loop goes on until the last problem ends; the others stay as they are.
 
@@ -78,8 +80,9 @@ def minimize(
 
     Returns:
       The best parameters that were evaluated and their value, the state, counts, and the reason of
-      the end. With `lbfgs_steps`, whose state says `converged`, `stalled` or `failed`, the run
-      ends there too.
+      the end, which `result.why()` tells: "converged", by `tol` or by the optimizer's state;
+      "stalled" or "failed", as the state of `lbfgs_steps` says; "not finite" parameters; or
+      "max_evaluations".
 
     Raises:
       TypeError: if `tx` is not an optimizer, or if `fun` does not return a real scalar.
@@ -121,16 +124,16 @@ def minimize(
         evaluations = evaluations + sum(
             (x for _, x in tree.get_all_with_path(state, "num_linesearch_steps")), zero
         )
-        reason = jnp.where(evaluations >= max_evaluations, StopReason.MAX_EVALUATIONS, 0)
-        reason = jnp.where(_is_finite(params), reason, StopReason.NOT_FINITE)
+        reason = jnp.where(evaluations >= max_evaluations, _MAX_EVALUATIONS, 0)
+        reason = jnp.where(_is_finite(params), reason, _NOT_FINITE)
         for name, end in (
-            ("failed", StopReason.FAILED),
-            ("stalled", StopReason.STALLED),
-            ("converged", StopReason.CONVERGED),
+            ("failed", _FAILED),
+            ("stalled", _STALLED),
+            ("converged", _CONVERGED),
         ):
             for said in _ends(state):
                 reason = jnp.where(getattr(said, name), end, reason)
-        reason = jnp.where(is_short, StopReason.CONVERGED, reason)
+        reason = jnp.where(is_short, _CONVERGED, reason)
         return _Run(
             params=jax.tree.map(_like, params, run.params),
             state=jax.tree.map(_like, state, run.state),

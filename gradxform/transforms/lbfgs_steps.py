@@ -47,7 +47,7 @@ class StepByLBFGSState(NamedTuple):
     idle: Array  # int32 scalar; the number of accepted points since the last one with progress
     converged: Array  # boolean scalar; whether the gradient is at most `tol` long
     stalled: Array  # boolean scalar; whether roundings prevent progress
-    failed: Array  # boolean scalar; whether not even the gradient leads to a lower loss
+    failed: Array  # boolean scalar; whether no trial along the gradient has a lower value
     params: Slot  # like params, at least float32; the accepted point x
     updates: Slot  # like params, at least float32; the gradient there
     direction: Slot  # like params, at least float32; the direction d of the search
@@ -115,8 +115,8 @@ class step_by_lbfgs(ArrayRule):
     - `converged`: |g| <= tol.
     - `stalled`: ten points in a row lowered neither the value, beyond roundings, nor |g| by a
       tenth; or the steps along the gradient became too short to change the value.
-    - `failed`: the first value or gradient is not finite, or no step along the gradient lowers the
-      loss: the gradient is not that of the loss, or the loss jumps.
+    - `failed`: the first value or gradient is not finite, or all trials along the gradient led to
+      values that are higher or not finite.
 
     Every update needs the same loss: on batches that differ, values cannot be compared.
 
@@ -174,7 +174,7 @@ class step_by_lbfgs(ArrayRule):
         self, updates: Updates, state: StepByLBFGSState, params: Params, *, value: Any
     ) -> tuple[Any, ...]:
         """Return the state with its scalars advanced, and what the step does."""
-        value = as_loss(self, value)
+        trial = value = as_loss(self, value)
         check_memory(self, state)
         old, products = state, self._products(updates, state, params)
         s, y, g, d = products[-4:]
@@ -205,8 +205,8 @@ class step_by_lbfgs(ArrayRule):
         search = where(starts, more_thuente.begun(value, slope, first_t), search)
 
         progress = progressed(state, accepted, value, squared, search.noise)
-        # Along the gradient, without a pair: are the trials too close for values to differ?
-        is_close = search.t * -search.slope <= search.noise
+        # At the end of a search along the gradient: has the last trial become too short?
+        is_close = jnp.abs(trial - old.search.value) <= old.search.noise
         ends = gave_up & ~restarts
         converged = state.converged | (accepted & (jnp.sqrt(squared) <= self.tol))
         stalled = (ends & is_close) | (accepted & ~converged & (progress["idle"] >= PATIENCE))

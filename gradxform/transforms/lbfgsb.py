@@ -274,11 +274,11 @@ def _step(
     s_y = jnp.where(stored, state.s_y.at[newest].set(s_y), state.s_y)
     pairs = jnp.where(restarts, 0, state.pairs + stored.astype(state.pairs.dtype))
 
-    value = jnp.where(accepted, value, state.search.value)
+    trial, value = value, jnp.where(accepted, value, state.search.value)
     progress = progressed(state, accepted, value, squared, search.noise)
     converged = state.converged | (accepted & (jnp.sqrt(squared) <= tol))
-    # Along the gradient, without a pair: are the trials too close for values to differ?
-    is_close = search.t * -search.slope <= search.noise
+    # At the end of a search along the gradient: has the last trial become too short?
+    is_close = jnp.abs(trial - old.search.value) <= old.search.noise
     ends = gave_up & ~restarts
     stalled = (ends & is_close) | (accepted & ~converged & (progress["idle"] >= PATIENCE))
 

@@ -111,8 +111,8 @@ def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuente
 
     A value or slope that is not finite shortens the step, and the search does not go as far again.
     The search ends as SciPy's where roundings prevent progress or the interval is too short: t is
-    accepted if it decreases phi at all. It fails after `TRIALS` trials. A search that is over stays
-    as it is.
+    accepted if it decreases phi, beyond roundings. It fails after `TRIALS` trials. A search that is
+    over stays as it is.
 
     Args:
       state: the search.
@@ -142,15 +142,15 @@ def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuente
         (t <= state.low) | (t >= state.high) | (state.high - state.low <= PRECISION * state.high)
     )
     is_stuck = is_stuck | ((t >= state.largest) & decreases & (slope <= promised)) | (t <= 0)
-    accepted = is_finite & ((decreases & is_flat) | (is_stuck & (rise < 0)))
+    accepted = is_finite & ((decreases & is_flat) | (is_stuck & (rise < 0) & ~is_noise))
     count = state.count + 1
-    failed = ~accepted & ((is_finite & is_stuck) | (count >= TRIALS))
-
     after = _narrowed(state, new, promised, is_first_stage, decreases)
     after = after._replace(is_first_stage=is_first_stage)
+    chosen = where(is_finite, after, _shortened(state))
+    is_stuck = (is_finite & is_stuck) | (chosen.t <= 0)  # at 0 there is nothing to learn
+    failed = ~accepted & (is_stuck | (count >= TRIALS))
     goes_on = ~(accepted | failed)
     over = state.accepted | state.failed
-    chosen = where(is_finite, after, _shortened(state))
     chosen = chosen._replace(
         t=jnp.where(goes_on, chosen.t, t), accepted=accepted, failed=failed, count=count
     )

@@ -1,0 +1,114 @@
+"""`minimize`: any optimizer in one loop, and why it ends."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import gradxform as gx
+
+pytestmark = pytest.mark.numeric
+
+START = jnp.asarray([-1.2, 1.0])
+
+
+def rosenbrock(x):
+    return 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
+
+
+def bowl(params):
+    return sum(jnp.sum((x - 1) ** 2) for x in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(
+    "tx", [gx.lbfgs_steps(), gx.lbfgs(), optax.lbfgs()], ids=["steps", "lbfgs", "optax"]
+)
+def test_methods_with_a_line_search_converge(tx):
+    with jax.numpy_dtype_promotion("standard"):
+        result = jax.jit(lambda x: gx.minimize(rosenbrock, x, tx, 1e-3, 200))(START)
+    assert result.why() == "converged"
+    np.testing.assert_allclose(result.params, 1.0, atol=1e-2)
+    np.testing.assert_allclose(result.value, rosenbrock(result.params), rtol=1e-3)
+    assert 30 < result.evaluations < 80 and 20 < result.iterations <= result.evaluations
+
+
+def test_every_evaluation_of_a_search_is_counted():
+    result = gx.minimize(rosenbrock, START, gx.lbfgs(), 0.0, 25)
+    calls = []
+
+    def counted(x):
+        jax.debug.callback(lambda: calls.append(1))
+        return rosenbrock(x)
+
+    again = jax.jit(lambda x: gx.minimize(counted, x, gx.lbfgs(), 0.0, 25))(START)
+    jax.block_until_ready(again)
+    jax.effects_barrier()
+    assert result.evaluations == again.evaluations == len(calls) >= 25
+
+
+@pytest.mark.parametrize(
+    "tx", [gx.adam(0.1), gx.sophia(0.1), gx.sgd(0.1), optax.adam(0.1), gx.momo(0.3)]
+)
+def test_any_optimizer_runs(tx):
+    params = {"w": jnp.zeros((2, 2)), "none": None}
+    with jax.numpy_dtype_promotion("standard"):
+        result = gx.minimize(bowl, params, tx, 0.0, 100)
+    assert result.why() == "max_evaluations"
+    assert result.evaluations == result.iterations == 100
+    assert result.value == bowl(result.params) < 0.5 and result.params["none"] is None
+
+
+def test_the_result_is_the_best_point_and_not_the_last():
+    result = gx.minimize(bowl, jnp.zeros(2), gx.sgd(1.0), 0.0, 7)  # from 0 to 2 and back
+    np.testing.assert_array_equal(result.params, 0.0)
+
+
+def test_parameters_that_are_not_finite_end_the_run():
+    result = gx.minimize(rosenbrock, START, gx.sgd(10.0))
+    assert result.why() == "not finite"
+    np.testing.assert_array_equal(result.params, START)
+
+
+@pytest.mark.parametrize(
+    ("loss", "wanted"),
+    [
+        (lambda x: 1e3 + jnp.sum(jnp.cos(3 * x) + (x - 0.3) ** 2), "stalled"),
+        (lambda x: jnp.sum(x) * jnp.nan, "failed"),
+    ],
+)
+def test_the_flags_of_a_state_end_the_run(loss, wanted):
+    for tx in (gx.lbfgs_steps(), gx.chain(gx.identity(), gx.lbfgs_steps())):
+        result = gx.minimize(loss, START, tx, 0.0, 400)
+        assert result.why() == wanted and result.evaluations < 200
+
+
+def test_under_vmap_every_problem_ends_by_itself():
+    starts = jnp.asarray(np.random.default_rng(1).uniform(-2, 2, (6, 2)), jnp.float32)
+
+    def solve(x):
+        return gx.minimize(rosenbrock, x, gx.lbfgs_steps(), 1e-2, 200)
+
+    together = jax.jit(jax.vmap(solve))(starts)
+    assert len(set(together.evaluations.tolist())) > 1
+    assert set(together.why()) == {"converged"}
+    assert together.value.max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: gx.minimize(bowl, START, gx.adam), TypeError, "minimize: tx is .*call it: adam"),
+        (lambda: gx.minimize(bowl, START, 3), TypeError, "minimize: tx must have init and update"),
+        (lambda: gx.minimize(bowl, START, gx.sgd(0.1), -1.0), ValueError, "tol must be at least 0"),
+        (lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, 0), ValueError, "max_evaluations must"),
+        (
+            lambda: gx.minimize(lambda x: x, START, gx.sgd(0.1)),
+            TypeError,
+            "minimize: value must be",
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
