@@ -52,11 +52,13 @@ def resolved(part: Any, params: Params, lower: Any, upper: Any) -> tuple[PyTree,
             _check(part, path, p, low, high)
     lows, highs = ([x for x in xs if x is not None] for xs in (lows, highs))
     zeros, treedef = jax.tree.flatten(zeros_like(params))
-    # A sum with zeros made of the parameter has its sharding.
-    return (
-        jax.tree.unflatten(treedef, [z + x.astype(z.dtype) for z, x in zip(zeros, xs, strict=True)])
-        for xs in (lows, highs)
-    )
+
+    def laid(xs: list[Any]) -> PyTree:
+        # A sum with zeros made of the parameter has its sharding.
+        filled = [z + x.astype(z.dtype) for z, x in zip(zeros, xs, strict=True)]
+        return jax.tree.unflatten(treedef, filled)
+
+    return laid(lows), laid(highs)
 
 
 def _leaves(part: Any, name: str, bound: Any, params: Params, none: float) -> list[Any]:
@@ -138,8 +140,8 @@ def _check(part: Any, path: Path, p: Any, low: Any, high: Any) -> None:
 
 def _first(where: Any, *xs: Any) -> list[float]:
     """Return the first entries of some arrays where a mask holds."""
-    where, *xs = np.broadcast_arrays(where, *xs)
-    return [float(x[where].flat[0]) for x in xs]
+    mask, *arrays = np.broadcast_arrays(where, *xs)
+    return [float(x[mask].flat[0]) for x in arrays]
 
 
 def _structure(tree: PyTree) -> Any:
