@@ -5,10 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from gradxform._compat import is_tracer
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, dtype_of, is_abstract, is_hole, path_str, with_paths
+from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zeros_like
 from gradxform.types import Params, PyTree
 from gradxform.values import FrozenTree, thawed
@@ -157,3 +159,29 @@ def _is_entry(x: Any) -> bool:
     if isinstance(x, list | tuple):
         return bool(x) and all(map(_is_entry, x)) and None not in x
     return x is None or (not isinstance(x, dict) and jax.tree.structure(x).num_nodes == 1)
+
+
+def update_towards(
+    g: Any, p: Any, x: Array, aim: Array, low: Array, high: Array, t: Array
+) -> Array:
+    """Return the update that leads to x + t (aim - x), in the dtype of the gradient."""
+    g, p = jnp.asarray(g), jnp.asarray(p)
+    t = cast(t, x.dtype)
+    place = jnp.where(t == 1, aim, jnp.clip(x + t * (aim - x), low, high))
+    wide = promote(x.dtype, at_least_float32(g.dtype))
+    start, low, high = (cast(v, wide) for v in (p, low, high))
+
+    def rounded(v: Array, dtype: Any) -> Array:
+        # Not by a cast there and back, which XLA may leave out.
+        info = jnp.finfo(dtype)
+        return lax.reduce_precision(v, info.nexp, info.nmant) if dtype != wide else v
+
+    u = rounded(cast(place, wide) - start, g.dtype)
+    # p + u is rounded, and could be outside. The next smaller u then leads to the inside.
+    for _ in range(2):
+        end = rounded(start + u, p.dtype)
+        step = lax.nextafter(cast(u, g.dtype), jnp.zeros((), g.dtype) * cast(u, g.dtype))
+        u = jnp.where((end < low) | (end > high), cast(step, wide), u)
+    end = rounded(start + u, p.dtype)
+    is_out = ((end < low) | (end > high)) & (start >= low) & (start <= high)
+    return cast(jnp.where(is_out, 0, u), g.dtype)

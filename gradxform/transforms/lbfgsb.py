@@ -20,9 +20,7 @@ from gradxform.leaves import (
     require_params,
 )
 from gradxform.numerics import (
-    at_least_float32,
     cast,
-    promote,
     safe_increment,
     scalar,
     scalar_dtype,
@@ -309,7 +307,7 @@ def _step(
     )
     is_over = state.converged | state.stalled | state.failed
     t = jnp.where(is_over | ~state.started, 0, search.t)
-    us = engine.map_rows(_go, [gs, ps, x, aim, low, high], t)
+    us = engine.map_rows(bounds.update_towards, [gs, ps, x, aim, low, high], t)
     return us, tree.cast_like(state, old)
 
 
@@ -389,27 +387,3 @@ def _limit(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
     bounded, boxed = (jnp.sum(f(*has), dtype=x.dtype) for f in (jnp.logical_or, jnp.logical_and))
     room = jnp.min(reach(low, high, x, aim - x), initial=jnp.inf)
     return jnp.sum((aim - x) ** 2), bounded, boxed, room
-
-
-def _go(g: Any, p: Any, x: Array, aim: Array, low: Array, high: Array, t: Array) -> Array:
-    """Return the update that leads to x + t (aim - x), in the dtype of the gradient."""
-    g, p = jnp.asarray(g), jnp.asarray(p)
-    t = cast(t, x.dtype)
-    place = jnp.where(t == 1, aim, jnp.clip(x + t * (aim - x), low, high))
-    wide = promote(x.dtype, at_least_float32(g.dtype))
-    start, low, high = (cast(v, wide) for v in (p, low, high))
-
-    def rounded(v: Array, dtype: Any) -> Array:
-        # Not by a cast there and back, which XLA may leave out.
-        info = jnp.finfo(dtype)
-        return lax.reduce_precision(v, info.nexp, info.nmant) if dtype != wide else v
-
-    u = rounded(cast(place, wide) - start, g.dtype)
-    # p + u is rounded, and could be outside. The next smaller u then leads to the inside.
-    for _ in range(2):
-        end = rounded(start + u, p.dtype)
-        step = lax.nextafter(cast(u, g.dtype), jnp.zeros((), g.dtype) * cast(u, g.dtype))
-        u = jnp.where((end < low) | (end > high), cast(step, wide), u)
-    end = rounded(start + u, p.dtype)
-    is_out = ((end < low) | (end > high)) & (start >= low) & (start <= high)
-    return cast(jnp.where(is_out, 0, u), g.dtype)
