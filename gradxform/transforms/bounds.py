@@ -12,7 +12,7 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, dtype_of, is_abstract, is_hole, path_str, with_paths
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zeros_like
-from gradxform.types import Params, PyTree
+from gradxform.types import Array, Params, PyTree
 from gradxform.values import FrozenTree, thawed
 
 __all__ = []
