@@ -20,6 +20,7 @@ from gradxform.optimizers.laprop import *
 from gradxform.optimizers.layerwise import *
 from gradxform.optimizers.lbfgs import *
 from gradxform.optimizers.lbfgs_steps import *
+from gradxform.optimizers.lbfgsb import *
 from gradxform.optimizers.madgrad import *
 from gradxform.optimizers.mars import *
 from gradxform.optimizers.momentum import *

@@ -27,6 +27,7 @@ from gradxform.transforms.laprop import *
 from gradxform.transforms.layerwise import *
 from gradxform.transforms.lbfgs import *
 from gradxform.transforms.lbfgs_steps import *
+from gradxform.transforms.lbfgsb import *
 from gradxform.transforms.line_search import *
 from gradxform.transforms.madgrad import *
 from gradxform.transforms.mars import *

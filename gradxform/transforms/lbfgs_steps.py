@@ -175,7 +175,7 @@ class step_by_lbfgs(ArrayRule):
     ) -> tuple[Any, ...]:
         """Return the state with its scalars advanced, and what the step does."""
         trial = value = as_loss(self, value)
-        self._check_memory(state)
+        check_memory(self, state)
         old, products = state, self._products(updates, state, params)
         s, y, g, d = products[-4:]
         squared = g[2]
@@ -189,9 +189,7 @@ class step_by_lbfgs(ArrayRule):
         gave_up = ~is_over & ~is_first & search.failed
         restarts = gave_up & (state.pairs > 0)
 
-        eps = jnp.finfo(products.dtype).eps
-        bound = eps * jnp.sqrt(s[0]) * (jnp.sqrt(y[1]) + jnp.sqrt(state.squared))
-        stored = accepted & ~is_first & (s[1] > bound) & jnp.isfinite(s[1] + y[1] + bound)
+        stored = accepted & ~is_first & is_curved(s[0], s[1], y[1], state.squared)
         state, newest, of_g = self._remembered(state, products, stored)
         of_s, of_y, slope = self._weights(state, products, stored, of_g, newest)
         # Roundings may turn a direction of many pairs upwards.
@@ -206,25 +204,21 @@ class step_by_lbfgs(ArrayRule):
         first_t = jnp.where(has_pair, 1, jnp.minimum(1, lax.rsqrt(squared)))
         search = where(starts, more_thuente.begun(value, slope, first_t), search)
 
-        lower = (state.last_value - value > search.noise) | (squared < 0.81 * state.last_squared)
-        lower = accepted & (is_first | lower)
-        idle = jnp.where(lower, 0, state.idle + accepted.astype(state.idle.dtype))
+        progress = progressed(state, accepted, value, squared, search.noise)
         # At the end of a search along the gradient: has the last trial become too short?
         is_close = jnp.abs(trial - old.search.value) <= old.search.noise
         ends = gave_up & ~restarts
         converged = state.converged | (accepted & (jnp.sqrt(squared) <= self.tol))
-        stalled = (ends & is_close) | (accepted & ~converged & (idle >= PATIENCE))
+        stalled = (ends & is_close) | (accepted & ~converged & (progress["idle"] >= PATIENCE))
         state = state._replace(
             count=safe_increment(state.count),
             iterations=state.iterations + (accepted & ~is_first).astype(state.count.dtype),
             pairs=pairs,
-            idle=idle,
             converged=converged,
             stalled=state.stalled | stalled,
             failed=state.failed | (ends & ~is_close) | (is_first & ~is_finite),
             squared=squared,
-            last_value=jnp.where(lower, value, state.last_value),
-            last_squared=jnp.where(lower, squared, state.last_squared),
+            **progress,
             search=tree.cast_like(search, old.search),
         )
         is_over = state.converged | state.stalled | state.failed
@@ -253,16 +247,7 @@ class step_by_lbfgs(ArrayRule):
         """Return the step to the next point, and the memory with the last pair if it is stored."""
         step = _Next(*decided)
         s, y = (
-            lax.dynamic_update_index_in_dim(
-                memory,
-                jnp.where(
-                    step.stored,
-                    cast(new - old, memory.dtype),
-                    lax.dynamic_index_in_dim(memory, step.newest, 0, keepdims=False),
-                ),
-                step.newest,
-                0,
-            )
+            put(memory, new - old, step.newest, step.stored)
             for memory, new, old in ((s, p, x), (y, g, last_g))
         )
         x, last_g = (
@@ -279,14 +264,6 @@ class step_by_lbfgs(ArrayRule):
         return x - p + jnp.where(t > 0, t * d, 0), x, last_g, d, s, y
 
     # ------------------------------------------------------------------------ the inner products
-
-    def _check_memory(self, state: StepByLBFGSState) -> None:
-        size = state.s_y.shape[0]
-        if size != self.memory_size:
-            raise ValueError(
-                f"{name_of(self)}: the state holds {size} pairs, memory_size is "
-                f"{self.memory_size}. Go on with memory_size={size}, or start again with init."
-            )
 
     def _products(self, updates: Updates, state: StepByLBFGSState, params: Params) -> Array:
         """Return the products of all s, all y, the new s, y and g, and d with the new s, y and g.
@@ -347,3 +324,58 @@ def _leaf_products(g: Any, p: Any, x: Array, last_g: Array, d: Array, s: Array, 
     new = jnp.stack([p - cast(x, dtype), g - cast(last_g, dtype), g])
     rows = [inner(s, new), inner(y, new), inner(new, new), inner(d[None], new)]
     return scalar(jnp.concatenate(rows))
+
+
+# ---------------------------------------------------------------- shared with `step_by_lbfgsb`
+
+
+def check_memory(part: Any, state: Any) -> None:
+    """Require a state with as many places for pairs as the part has."""
+    size = state.s_y.shape[0]
+    if size != part.memory_size:
+        raise ValueError(
+            f"{name_of(part)}: the state holds {size} pairs, memory_size is {part.memory_size}. "
+            f"Go on with memory_size={size}, or start again with init."
+        )
+
+
+def is_curved(s_s: Array, s_y: Array, y_y: Array, g_g: Array) -> Array:
+    """Return whether a pair is worth storing: whether <s, y> is more than roundings.
+
+    Args:
+      s_s: |s|^2, for the step s.
+      s_y: <s, y>, for the change y of the gradient.
+      y_y: |y|^2.
+      g_g: |g|^2 for the gradient g before the step.
+    """
+    bound = jnp.finfo(s_y.dtype).eps * jnp.sqrt(s_s) * (jnp.sqrt(y_y) + jnp.sqrt(g_g))
+    return (s_y > bound) & jnp.isfinite(s_y + y_y + bound)
+
+
+def put(memory: Array, new: Array, place: Array, stored: Array) -> Array:
+    """Return a leaf's memory with a new array at a place, if it is stored."""
+    last = lax.dynamic_index_in_dim(memory, place, 0, keepdims=False)
+    new = jnp.where(stored, cast(new, memory.dtype), last)
+    return lax.dynamic_update_index_in_dim(memory, new, place, 0)
+
+
+def progressed(
+    state: Any, accepted: Array, value: Array, squared: Array, noise: Array
+) -> dict[str, Array]:
+    """Return the fields of the state that say how long there has not been progress.
+
+    Args:
+      state: the state before.
+      accepted: whether the point is accepted.
+      value: the value at the accepted point.
+      squared: the square of the gradient that is to vanish, there.
+      noise: differences of values up to this one are roundings.
+    """
+    # Before the first accepted point both are infinite.
+    lower = (state.last_value - value > noise) | (squared < 0.81 * state.last_squared)
+    lower = accepted & lower
+    return {
+        "idle": jnp.where(lower, 0, state.idle + accepted.astype(state.idle.dtype)),
+        "last_value": jnp.where(lower, value, state.last_value),
+        "last_squared": jnp.where(lower, squared, state.last_squared),
+    }
