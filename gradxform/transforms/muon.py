@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform import linalg
+from gradxform import engine, linalg
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import (
     name_of,
@@ -17,7 +17,10 @@ from gradxform.errors import (
 from gradxform.fields import value
 from gradxform.leaves import (
     check_params,
+    is_hole,
     map_with_paths,
+    shape_of,
+    with_paths,
 )
 from gradxform.numerics import (
     bias_correction,
@@ -27,11 +30,11 @@ from gradxform.numerics import (
 )
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.dimensions import (
-    MatrixAxes,
     MuonDimensionNumbers,
     check_numbers,
     matrices,
 )
+from gradxform.transforms.matrix_axes import parts_of
 from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
 from gradxform.types import (
     Array,
@@ -162,7 +165,7 @@ class scale_by_muon(MatrixRule):
     def init(self, params: Params) -> MuonState:
         """Return an average of zeros, and the coefficients."""
         check_params(self, params)
-        axes_of_all(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return MuonState(
             count=zero_count(),
             mu=zeros_like(params, self.mu_dtype),
@@ -203,7 +206,7 @@ class scale_by_muon(MatrixRule):
 
 
 def _by_dual_norm(u: Array, a: Array, *_: Any) -> Array:
-    return jnp.sum(jnp.conj(a) * u) * u
+    return engine.array_sum(jnp.conj(a) * u) * u
 
 
 @transform
@@ -234,6 +237,7 @@ class scale_by_shape(ArrayRule):
 
     State = EmptyState
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def __post_init__(self):
@@ -241,19 +245,49 @@ class scale_by_shape(ArrayRule):
 
     def init(self, params: Params) -> EmptyState:
         """Return an empty state."""
-        axes_of_all(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return EmptyState()
 
     def statics(self, updates: Updates) -> list[Any]:
-        """Return for every leaf which of its axes make a matrix."""
-        return axes_of_all(self, self.weight_dimension_numbers, updates)
+        """Return for every leaf the sides of its matrices, by part, and how it is divided."""
+        whole = engine.whole_shapes(updates)
+        axes = axes_of_all(self, self.weight_dimension_numbers, whole)
+        leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
+        return [
+            (_sides(a, shape_of(x)), cut)
+            for a, x, cut in zip(axes, leaves, engine.cuts_of(updates), strict=True)
+        ]
 
-    def rule(self, g: Array, p: Array | None, axes: MatrixAxes) -> Array:
+    def rule(self, g: Array, p: Array | None, static: Any) -> Array:
         """Return the update times the factor of its shape."""
-        _, n, k = axes.sizes(g.shape)
+        (axis, parts), cut = static
+        factors = [self._factor(n, k) for n, k, _ in parts]
+        if len(factors) == 1:
+            return factors[0] * g
+        lengths = [length for *_, length in parts]
+        each = [jnp.full((n,), x, g.dtype) for n, x in zip(lengths, factors, strict=True)]
+        factor = jnp.concatenate(each)
+        mine = tuple((name, 0) for name, dim in cut.cuts if dim == axis)
+        factor = engine.own_piece(factor, engine.Cut(mine, cut.sizes))
+        shape = [1] * g.ndim
+        shape[axis] = -1
+        return jnp.reshape(factor, shape) * g
+
+    def _factor(self, n: int, k: int) -> Any:
         if self.consistent_rms is None:
-            return max(1, k / max(n, 1)) ** 0.5 * g
-        return self.consistent_rms * max(n, k) ** 0.5 * g
+            return max(1, k / max(n, 1)) ** 0.5
+        return self.consistent_rms * max(n, k) ** 0.5
+
+
+def _sides(axes: Any, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return the axis along which parts lie; and of each part the sides and its length there."""
+    parts = parts_of(axes)
+    shapes = [part.shape(shape) for part in parts]
+    sides = [
+        (*part.axes.sizes(x)[1:], x[part.axis] if x else 1)
+        for part, x in zip(parts, shapes, strict=True)
+    ]
+    return parts[0].axis, tuple(sides)
 
 
 @value
@@ -276,7 +310,10 @@ class muon_labels(Value):
         found = {
             path: "adam" if axes is None else "muon"
             for path, _, axes in matrices(
-                self, self.weight_dimension_numbers, MuonDimensionNumbers, params
+                self,
+                self.weight_dimension_numbers,
+                MuonDimensionNumbers,
+                engine.whole_shapes(params),
             )
         }
         return map_with_paths(lambda path, _: found[path], params)
