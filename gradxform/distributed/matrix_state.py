@@ -91,6 +91,6 @@ def in_matrix_slots(state: PyTree) -> PyTree:
 
 
 def _has_matrix_slots(x: Any) -> bool:
-    return isinstance(x, tuple) and hasattr(x, "_fields") and bool(
-        marked_fields(type(x), MatrixSlot)
+    return (
+        isinstance(x, tuple) and hasattr(x, "_fields") and bool(marked_fields(type(x), MatrixSlot))
     )

@@ -138,9 +138,7 @@ def check_numbers(part: Value, field: str, kind: type) -> None:
         )
 
 
-def matrices(
-    part: Value, given: Any, kind: type, tree: PyTree
-) -> list[tuple[Path, Any, Any]]:
+def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Path, Any, Any]]:
     """Return the path, the array and the axes of every leaf of `tree`; None where none are given.
 
     Args:
