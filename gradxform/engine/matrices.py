@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import devices, is_traced
-from gradxform.engine.pieces import Cut, exchange_now
+from gradxform.engine.pieces import UNCUT, Cut, exchange_now
 from gradxform.errors import name_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
 from gradxform.types import Array
@@ -28,7 +28,7 @@ class View(NamedTuple):
     axes: Any  # with `to_matrices`, `from_matrices`, `sizes` and `expanded`
     shape: tuple[int, ...]  # of the leaf, as this device has it
     turned: bool  # whether rows and columns are exchanged
-    cut: Cut = Cut()
+    cut: Cut = UNCUT
 
     @property
     def place(self) -> str:
@@ -108,7 +108,7 @@ class Frame(NamedTuple):
         return jnp.reshape(x, (*x.shape[:2], -1))
 
 
-def view_of(axes: Any, shape: Sequence[int], oriented: bool, cut: Cut = Cut()) -> View:
+def view_of(axes: Any, shape: Sequence[int], oriented: bool, cut: Cut = UNCUT) -> View:
     """Return the view of a leaf; `oriented` keeps rows and columns as the axes say."""
     whole = cut.whole(tuple(shape))
     _, rows, columns = axes.sizes(whole)

@@ -7,7 +7,6 @@ names a device.
 
 import contextlib
 import contextvars
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -54,6 +53,9 @@ class Cut(NamedTuple):
             return "here"
         every = tuple(axis for axis, _ in self.sizes)
         return "cut" if len(dims) == 1 and self.axes == every else "scattered"
+
+
+UNCUT = Cut()
 
 
 class _Pieces(NamedTuple):
@@ -103,7 +105,7 @@ def cuts_of(tree: PyTree) -> list[Cut]:
 def _cut_of(path: Path) -> Cut:
     now = _PIECES.get()
     if now is None:
-        return Cut()
+        return UNCUT
     if path not in now.cuts:
         raise ValueError(
             f"pieces of matrices: leaf {path_str(path)} is not one of the "
@@ -151,8 +153,3 @@ def array_sum(x: Array) -> Array:
     axes, psum = now
     assert psum is not None
     return psum(total, axes)
-
-
-def devices_of(cut: Cut) -> int:
-    """Return the number of devices along all axes."""
-    return math.prod(size for _, size in cut.sizes)

@@ -106,7 +106,6 @@ class MatrixRule(Transform):
             the rule sees them, and the parameter's dtype, at least float32.
         """
         check_params(self, params)
-        leaves, treedef = jax.tree.flatten(params)
         made = []
         for (path, x), view in zip(_arrays(params), self._views(params), strict=True):
             if len(view.parts) > 1:
@@ -116,7 +115,7 @@ class MatrixRule(Transform):
                     "sizes, or make them parameters of their own."
                 )
             made.append(make(*view.members[0].sides(), at_least_float32(dtype_of(x))))
-        return jax.tree.unflatten(treedef, made)
+        return jax.tree.unflatten(jax.tree.structure(params), made)
 
     def _views(self, tree: PyTree) -> list["_Leaf"]:
         """Return how each leaf is made of matrices."""
