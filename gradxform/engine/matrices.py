@@ -166,7 +166,7 @@ def _of_group(
     """Run the rule on the batch that the leaves of a group make together."""
     rule = put_live(rule, live) if live else rule
     if exchange is not None:
-        members = [Member(*x, view) for x, view in zip(arrays, views, strict=True)]
+        members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
         narrow = getattr(rule, "exchange_dtype", None)
         return exchange.run(
             members, lambda given, old: run_batch(rule, given, old, scalars), narrow

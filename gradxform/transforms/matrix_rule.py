@@ -245,9 +245,9 @@ class _Finish(NamedTuple):
 
     def __call__(self, g: Array, u: Array, *rest: Any) -> Array:
         """Return the update of an array, from that of its matrices."""
-        *rest, axes = rest
-        split = next(i for i, x in enumerate(rest) if isinstance(x, tuple))
-        x, live, scalars = rest[:split], rest[split], rest[split + 1 :]
+        *given, axes = rest
+        split = next(i for i, x in enumerate(given) if isinstance(x, tuple))
+        x, live, scalars = given[:split], given[split], tuple(given[split + 1 :])
         rule, scalars = _with_scalars(self.rule, live, scalars, u.dtype)
         with engine.summing_over(axes, self.psum):
             return rule.finish(u, *(cast(a, u.dtype) for a in x), *scalars)

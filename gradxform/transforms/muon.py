@@ -71,6 +71,31 @@ NS_COEFFS: dict[str, tuple[Any, ...]] = {
     ),
 }
 
+# The composed optimal polynomials of Amsel et al., 2025, for singular values from 0.001, before
+# their safety factor. From the eighth turn on, all are the last.
+_POLAR_EXPRESS = (
+    (8.287212018145622, -23.59588651909882, 17.30038731253092),
+    (4.1070591115422, -2.9478499167379097, 0.5448431082926601),
+    (3.9486908534822946, -2.9089021159629453, 0.5518191394370127),
+    (3.3184196573706015, -2.4884880243148753, 0.5100489401237204),
+    (2.300652019954818, -1.668903984574751, 0.41880731195256765),
+    (1.8913014077873982, -1.2679958271945875, 0.3768040894852486),
+    (1.875001480869559, -1.2500016454321654, 0.3750001645635304),
+    (1.875, -1.25, 0.375),
+)
+_SAFETY = 1.01  # values may exceed 1 by so much, from rounding
+
+
+def polar_express(turns: int) -> tuple[tuple[float, float, float], ...]:
+    """Return the coefficients of so many turns, with the safety factor in all but the last row."""
+    safe = [(a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _POLAR_EXPRESS[:-1]]
+    last = _POLAR_EXPRESS[-1]
+    return tuple((safe + [last] * turns)[:turns])
+
+
+# Rows by name, for a number of turns.
+NS_ROWS = {"polar_express": polar_express}
+
 
 class MuonState(NamedTuple):
     """State of `scale_by_muon`."""
@@ -96,7 +121,8 @@ class scale_by_muon(MatrixRule):
 
     For the hidden matrices of a network; embeddings, heads and vectors are for another rule, which
     `muon` arranges. Computed in float32, with products in the precision that JAX is told to use
-    (`jax.default_matmul_precision`): on accelerators bfloat16 does well.
+    (`jax.default_matmul_precision`): on accelerators bfloat16 does well. On a mesh, see
+    `distributed.shard_matrices`.
 
     Args:
       ns_coeffs: three numbers for all turns, or three for each turn.
@@ -109,9 +135,15 @@ class scale_by_muon(MatrixRule):
         Keyword-only.
       preconditioning: the norm that a matrix is divided by first: "frobenius", "spectral", "aol" or
         "schatten"; see `linalg.orthogonalize`. Keyword-only.
-      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them (a prefix
-        of the parameters will do), or a function of the parameters that returns one. None, also
-        for one parameter: it has two dimensions. Keyword-only.
+      weight_dimension_numbers: `MuonDimensionNumbers` or a `matrix_split` for all parameters, a
+        tree of them (a prefix of the parameters will do), or a function of the parameters that
+        returns one. None, also for one parameter: it has two dimensions. Keyword-only.
+      compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16 bits on a mesh;
+        m, norms and sums stay in float32. None, and always for complex matrices: the dtype of m
+        and the gradient. Keyword-only.
+      iteration: "direct", or "gram" to iterate on the product of a matrix with its transpose where
+        one side is 2.5 times the other or longer. That takes half of the time at four times, and
+        rounds differently. Not with a compute_dtype. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -129,6 +161,8 @@ class scale_by_muon(MatrixRule):
     adaptive: bool = field(default=False, kw_only=True)
     preconditioning: Choice = field(default="frobenius", kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
+    iteration: Choice = field(default="direct", kw_only=True)
 
     State = MuonState
     handles_complex = True
@@ -139,6 +173,17 @@ class scale_by_muon(MatrixRule):
     def __post_init__(self):
         object.__setattr__(self, "ns_coeffs", self._coefficients())
         require_one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
+        require_one_of(self, "iteration", ("direct", "gram"))
+        if self.compute_dtype not in (None, "bfloat16", "float32"):
+            raise ValueError(
+                f"{name_of(self)}: compute_dtype must be 'bfloat16', 'float32' or None, got "
+                f"{shown(self.compute_dtype)}; others do not hold gradients as small or large."
+            )
+        if self.compute_dtype == "bfloat16" and self.iteration == "gram":
+            raise ValueError(
+                f"{name_of(self)}: iteration 'gram' needs products in float32; leave out "
+                "compute_dtype, or use 'direct'."
+            )
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
         rows = len(self.ns_coeffs)
         several = isinstance(self.ns_coeffs[0], tuple) and not is_live(self.ns_steps)
@@ -197,7 +242,20 @@ class scale_by_muon(MatrixRule):
 
     def rule(self, a: Array, _m: Any, _g: Any, coefficients: Array, turns: Any) -> Array:
         """Return matrices with the same singular vectors, and singular values near 1."""
-        return linalg.orthogonalize(a, coefficients, self.preconditioning, self.eps, turns)
+        return linalg.orthogonalize(
+            a,
+            coefficients,
+            self.preconditioning,
+            self.eps,
+            turns,
+            dtype=self.compute_dtype,
+            by_gram=self.iteration == "gram",
+        )
+
+    @property
+    def exchange_dtype(self) -> Any:
+        """The dtype in which devices exchange matrices."""
+        return self.compute_dtype
 
     @property
     def finish(self) -> Any:
