@@ -37,7 +37,7 @@ def run(tx, params, grads):
     state = jax.jit(tx.init)(params)
     step = jax.jit(tx.update)
     for k in range(STEPS):
-        g = jax.tree.map(lambda x, k=k: jnp.roll(x, k, -1) * (k + 1), grads)
+        g = jax.tree.map(lambda x, k=k: jnp.sin(x * (k + 1)), grads)
         updates, state = step(g, state, params)
         params = gx.apply_updates(params, updates)
     return params, state
@@ -243,3 +243,55 @@ def test_a_stack_of_experts_that_is_cut_by_expert_sends_nothing():
     )
     ours, _ = program(tx, params, {"up": P("x")}, tx.state_specs(params), mesh)
     assert hlo.collectives(ours) == []
+
+
+# ---------------------------------------------------------------------------- splits, 16 bits
+
+FUSED = {
+    "qkv": ((16, 48), 0, gx.matrix_split(1, 16)),
+    "gathered": ((16, 48), 1, gx.matrix_split(1, 16)),
+    "heads": ((16, 32), 1, gx.matrix_split(1, 4)),
+    "fewer keys": ((16, 32), 0, gx.matrix_split(1, (16, 8, 8))),
+    "gathered, fewer keys": ((16, 32), 1, gx.matrix_split(1, (16, 8, 8))),
+    "layers": ((8, 16, 32), 0, gx.matrix_split(2, (16, 8, 8), gx.MuonDimensionNumbers(1, 2))),
+    "stacked": ((3, 16, 32), 1, gx.matrix_split(2, 8, gx.MuonDimensionNumbers(1, 2))),
+    "whole": ((16, 32), None, gx.matrix_split(1, 8)),
+    "attention": ((8, 4, 8), 1, gx.MuonDimensionNumbers(0, (1, 2))),
+}
+
+
+@pytest.mark.parametrize("rms", [None, 0.2])
+def test_splits_and_other_axes_are_those_of_one_device(rms):
+    params, grads = (arrays({k: s for k, (s, *_) in FUSED.items()}, seed) for seed in (0, 1))
+    tx = gx.muon(0.1, muon_weight_dimension_numbers={k: x for k, (*_, x) in FUSED.items()},
+                 consistent_rms=rms)  # fmt: skip
+    sharded = gd.shard_matrices(tx, "x", {k: d for k, (_, d, _) in FUSED.items()}, mesh_of(4))
+    assert_close(run(sharded, params, grads)[0], run(tx, params, grads)[0])
+
+
+def test_sixteen_bits_halve_the_bytes_and_have_the_numbers_of_one_device():
+    mesh, tx = mesh_of(8), gx.muon(0.02, compute_dtype="bfloat16")
+    params, places = transformer()
+    sharded = gd.shard_matrices(tx, "x", places, mesh)
+    # XLA for CPUs sends 32 bits: what the program asks for counts.
+    _, asked = program(sharded, params, places, sharded.state_specs(params), mesh)
+    assert shares(asked, params) == 0.875
+    params, grads = arrays(SHAPES), arrays(SHAPES, 1)
+    tx = gx.muon(0.02, muon_weight_dimension_numbers=numbers, compute_dtype="bfloat16")
+    expected, _ = run(tx, params, grads)
+    got, _ = run(gd.shard_matrices(tx, "x", DIMS, mesh), params, grads)
+    assert_close(got, expected, 1e-3)  # sums in another order round to other 16-bit numbers
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_meshes_of_either_kind(kind):
+    params, grads = arrays(SHAPES), arrays(SHAPES, 1)
+    mesh = mesh_of(8, kind)
+    expected, _ = run(gx.scale_by_muon(weight_dimension_numbers=numbers), params, grads)
+    tx = gd.shard_matrices(gx.scale_by_muon(weight_dimension_numbers=numbers), "x", DIMS, mesh)
+    cut = {k: NamedSharding(mesh, P() if d is None else P(*[None] * d, "x"))
+           for k, d in DIMS.items()}  # fmt: skip
+    params, grads = jax.device_put((params, grads), (cut, cut))
+    with jax.set_mesh(mesh):
+        got, _ = run(tx, params, grads)
+    assert_close(jax.device_get(got), expected)

@@ -28,6 +28,8 @@ def update(tx, grads):
 
 def equioscillating(low, high):
     """The odd quintic whose largest distance from 1 on an interval is least, by exchange."""
+    if low / high > 1 - 5e-6:  # the limit of a short interval
+        return np.array([15 / 8 / high, -10 / 8 / high**3, 3 / 8 / high**5])
     points = np.linspace(low, high, 4)
     for _ in range(100):
         signs = np.array([1, -1, 1, -1])
@@ -123,10 +125,18 @@ def test_sixteen_bit_products_are_near_and_statistics_stay_wide():
     assert 1e-4 < error < 5e-2
     _, state = tx.update(grads, tx.init(grads))
     np.testing.assert_array_equal(state.mu["w"], np.float32(0.05) * grads["w"])
-    program = str(jax.make_jaxpr(tx.update)(grads, tx.init(grads)))
-    dots = [line for line in program.splitlines() if "dot_general" in line]
-    assert dots and "bf16" in program and all("preferred_element_type=float32" in x or
-        "preferred_element_type" in program for x in dots)  # fmt: skip
+    assert list(products(jax.make_jaxpr(tx.update)(grads, tx.init(grads)))) == ["bfloat16"] * 15
+
+
+def products(jaxpr):
+    """The dtype of the factors of each product of a program."""
+    for eqn in jaxpr.jaxpr.eqns:
+        if eqn.primitive.name == "dot_general":
+            assert eqn.outvars[0].aval.dtype == jnp.float32
+            yield str(eqn.invars[0].aval.dtype)
+        for inner in eqn.params.values():
+            if hasattr(inner, "jaxpr"):
+                yield from products(inner)
 
 
 # ------------------------------------------------------------------------------------ splits
@@ -206,7 +216,7 @@ BAD = [
     (lambda: gx.matrix_split(1, (4, 0)), ValueError, ("sizes", "at least 1")),
     (lambda: gx.matrix_split(1, 4, (0, 1)), TypeError, ("numbers", "MuonDimensionNumbers")),
     (lambda: gx.scale_by_muon(compute_dtype="float16"), ValueError, ("compute_dtype", "bfloat16")),
-    (lambda: gx.scale_by_muon(compute_dtype="int8"), ValueError, ("compute_dtype", "bfloat16")),
+    (lambda: gx.scale_by_muon(compute_dtype="int8"), ValueError, ("compute_dtype", "floating")),
     (lambda: gx.scale_by_muon(compute_dtype="bfloat16", iteration="gram"), ValueError,
      ("gram", "compute_dtype")),
     (lambda: gx.muon(1.0, iteration="gramm"), ValueError, ("iteration", "Did you mean 'gram'")),

@@ -99,11 +99,6 @@ class shard_matrices(StatelessWrapper):
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
         check_axis_name(self)
-        if not isinstance(self.axis, str):
-            raise ValueError(
-                f"{name_of(self)}: axis must be the name of one mesh axis, got {shown(self.axis)}. "
-                "Make a mesh in which parameters are cut along one axis."
-            )
         if self.mesh is not None:
             self._check_mesh(self.mesh)
         check_reach(self, self.inner)
