@@ -1,6 +1,6 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import core, optimizers, rows, wire, wrappers
+from benchmarks import core, matrix, optimizers, rows, wire, wrappers
 from benchmarks.options import Section
 
 SECTIONS: dict[str, Section] = {
@@ -8,6 +8,7 @@ SECTIONS: dict[str, Section] = {
     "optimizers": optimizers.SECTION,
     "rows": rows.SECTION,
     "bytes": wire.SECTION,
+    "matrix": matrix.SECTION,
     "wrappers": wrappers.SECTION,
 }
 DEFAULT_SECTIONS = ("core",)
