@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from gradxform import engine
@@ -55,12 +56,9 @@ class MatrixExchange(NamedTuple):
         else:
             here = [m for m, place in zip(members, places, strict=True) if place == "here"]
             everywhere = [m for m, place in zip(members, places, strict=True) if place == "all"]
-            kinds: dict[Any, list[Any]] = {}
-            for member, place in zip(members, places, strict=True):
-                if place == "cut":
-                    kinds.setdefault(member.view.frame(), []).append(member)
+            cut = [m for m, place in zip(members, places, strict=True) if place == "cut"]
             sections = [_Here(here)] if here else []
-            sections += [_Cut(self, kind, count) for kind in kinds.values()]
+            sections += [_Cut(self, group, count) for group in _groups(cut, count)]
             sections += [_Everywhere(self, everywhere, count)] if everywhere else []
         cut = [s for s in sections if isinstance(s, _Cut)]
         self._to_owners(cut, narrow)
@@ -89,14 +87,14 @@ class MatrixExchange(NamedTuple):
         for s in sections:
             s.owned = []
             for _ in s.members[0].given:
-                s.owned.append(cast(s.frame.join(got[:, start : start + s.share]), dtype))
+                s.owned.append(cast(s.join(got[:, start : start + s.share]), dtype))
                 start += s.share
 
     def _from_owners(self, sections: Sequence["_Cut"], us: list[Array], narrow: Any) -> None:
         """Give each section this device's pieces of the results of all owners."""
         if not sections:
             return
-        parts = [s.frame.part(engine.rounded(u, narrow)) for s, u in zip(sections, us, strict=True)]
+        parts = [s.part(engine.rounded(u, narrow)) for s, u in zip(sections, us, strict=True)]
         got = self._swap(jnp.concatenate(parts, axis=1) if len(parts) > 1 else parts[0])
         start = 0
         for s, u in zip(sections, us, strict=True):
@@ -108,10 +106,13 @@ class MatrixExchange(NamedTuple):
         axes = self.axes[0] if len(self.axes) == 1 else self.axes
         return lax.all_to_all(as_varying(x, self.axes), axes, 0, 0, tiled=True)
 
+    def index(self) -> Array:
+        """Return the number of this device."""
+        return lax.axis_index(self.axes[0] if len(self.axes) == 1 else self.axes)
+
     def mine(self, x: Array, share: int) -> Array:
         """Return this device's share of a batch that all devices have."""
-        index = lax.axis_index(self.axes[0] if len(self.axes) == 1 else self.axes)
-        return lax.dynamic_slice_in_dim(as_varying(x, self.axes), index * share, share)
+        return lax.dynamic_slice_in_dim(as_varying(x, self.axes), self.index() * share, share)
 
     def together(self, x: Array) -> Array:
         """Return the batch of all devices from their shares."""
@@ -196,15 +197,54 @@ class _Everywhere(_Shared):
         return super().done(self.together(u), [self.together(x) for x in new])
 
 
+def _groups(members: Sequence[Any], count: int) -> list[list[Any]]:
+    """Divide leaves into groups whose matrices are shared together.
+
+    Matrices that are cut alike are one group, unless all together fill fewer shares: then each
+    device finds out how its matrices are cut, which takes more copies and fewer products.
+    """
+    kinds: dict[Any, list[Any]] = {}
+    for member in members:
+        kinds.setdefault(member.view.frame(), []).append(member)
+    totals = [sum(m.view.sides()[0] for m in kind) for kind in kinds.values()]
+    apart, together = sum(-(-total // count) for total in totals), -(-sum(totals) // count)
+    if apart == together:
+        return list(kinds.values())
+    return [[m for kind in kinds.values() for m in kind]]
+
+
 class _Cut(_Shared):
-    """Matrices of which every device has a piece, all cut alike."""
+    """Matrices of which every device has a piece."""
 
     owned: list[Array]
     back: Array  # this device's pieces (devices, share, size) of the results
 
     def __init__(self, exchange: MatrixExchange, members: Sequence[Any], count: int):
         super().__init__(exchange, members, count)
-        self.frame = members[0].view.frame()
+        of_leaf = [m.view.frame() for m in members]
+        self.frames = list(dict.fromkeys(of_leaf))
+        # How each matrix of each share is cut: an index of `frames`.
+        kinds = np.repeat([self.frames.index(f) for f in of_leaf], self.sizes)
+        self.kinds = np.resize(kinds, (count, self.share))
+
+    def join(self, pieces: Array) -> Array:
+        """Return the matrices of this device's share from their pieces (devices, share, size)."""
+        return self._each([frame.join(pieces) for frame in self.frames], 0)
+
+    def part(self, x: Array) -> Array:
+        """Undo `join`."""
+        return self._each([frame.part(x) for frame in self.frames], 1)
+
+    def _each(self, xs: list[Array], axis: int) -> Array:
+        """Return along an axis of matrices the entry of the array that is of its kind."""
+        out = xs[0]
+        if len(xs) > 1:
+            shape = [1] * out.ndim
+            shape[axis] = self.share
+            mine = jnp.reshape(jnp.asarray(self.kinds)[self.exchange.index()], shape)
+            for kind, x in enumerate(xs[1:], 1):
+                out = jnp.where(mine == kind, x, out)
+        return out
 
     def rows(self) -> list[Array]:
         """Return this device's pieces, (devices, share, size): what each owner gets."""
