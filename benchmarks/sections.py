@@ -1,6 +1,6 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import core, linesearch, optimizers, rows, wire, wrappers
+from benchmarks import core, linesearch, matrix, optimizers, rows, wire, wrappers
 from benchmarks.options import Section
 
 SECTIONS: dict[str, Section] = {
@@ -9,6 +9,7 @@ SECTIONS: dict[str, Section] = {
     "rows": rows.SECTION,
     "bytes": wire.SECTION,
     "linesearch": linesearch.SECTION,
+    "matrix": matrix.SECTION,
     "wrappers": wrappers.SECTION,
 }
 DEFAULT_SECTIONS = ("core",)

@@ -106,16 +106,14 @@ def _row(name: str, mode: str, compiled: Any, period: int, copy: int) -> dict[st
     return {"method": name, "mode": mode, "period": period, **shares}
 
 
-def run(options: Options, job: Job) -> Results:
-    """Measure in a process with eight devices."""
-    job.plan(1)
-    job.begin("compiling")
+def on_devices(module: str) -> Any:
+    """Return what a module prints as JSON in a process of its own with eight CPU devices."""
     env = dict(os.environ)
     flags = env.get("XLA_FLAGS", "")
     env["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={DEVICES}".strip()
     env["JAX_PLATFORMS"] = "cpu"
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.wire"],
+        [sys.executable, "-m", module],
         env=env,
         capture_output=True,
         text=True,
@@ -123,12 +121,19 @@ def run(options: Options, job: Job) -> Results:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"bytes: the process that measures failed: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{module}: the process that measures failed: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run(options: Options, job: Job) -> Results:
+    """Measure in a process with eight devices."""
+    job.plan(1)
+    job.begin("compiling")
     results = {
         "section": "bytes",
         "machine": machine.describe(),
         "options": options.as_json(),
-        "cases": json.loads(done.stdout.splitlines()[-1]),
+        "cases": on_devices("benchmarks.wire"),
     }
     job.save(results)
     job.advance()

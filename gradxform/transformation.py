@@ -106,6 +106,10 @@ class GradientTransformation(Value, _OptaxClass):
     # Whether all that is asked of the whole tree are sums that are right for shards too, such as
     # `lift.sum_of_squares` (see `shards.py`).
     asks_for_sums: ClassVar[bool] = False
+
+    # Whether it looks at whole matrices by the engine, which brings them together where a device
+    # has pieces.
+    sees_pieces: ClassVar[bool] = False
     # The mesh axes between whose devices `update` itself exchanges something. Who runs it under a
     # condition has the condition agreed on along them first.
     exchanges: Any = ()

@@ -99,9 +99,10 @@ INNER = {
     "averaged": gx.moving_average(CLIPPED, 0.5, "count"),
     "schedule-free": gx.schedule_free_sgd(1e-2),
     "optax": optax.adamw(1e-2),
+    "muon": gx.chain(gx.clip_by_global_norm(0.3), gx.muon(1e-2, weight_decay=0.1)),
     "by rows": gx.chain(gx.centralize(), gx.scale_by_rowwise_rss(), gx.scale(-0.1)),
 }
-BOTH = ("clip + adamw", "partition")
+BOTH = ("clip + adamw", "partition", "muon")
 
 
 @pytest.mark.parametrize("name", list(INNER))

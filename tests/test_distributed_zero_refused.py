@@ -22,7 +22,6 @@ def adding_rows(updates, params):
 REFUSED = [
     (gx.lamb(0.1), ("scale_by_trust_ratio", "looks at whole arrays", "partition(...)")),
     (gx.shampoo(0.1), ("step_by_shampoo", "looks at whole arrays")),
-    (gx.muon(0.1), ("scale_by_muon", "looks at whole arrays")),
     (gx.chain(gx.clip(1.0), gx.adafactor(0.1)), ("scale_by_factored_rms", "looks at")),
     (gx.masked(gx.novograd(0.1), MATRICES), ("scale_by_novograd", "looks at whole arrays")),
     (gx.chain(gx.add_noise(0.1, 0.5, 0), gx.sgd(0.1)), ("add_noise", "looks at the whole tree")),

@@ -150,6 +150,8 @@ CHANGED = {
     "scale_by_adopt": {"clip_value_fn"},
     "sophia": {"hessian_diagonal_fn"},
 }
+# Arguments that only these have: keyword-only, and None or a value that changes nothing.
+OURS = {"muon": {"compute_dtype", "iteration"}, "scale_by_muon": {"compute_dtype", "iteration"}}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -162,7 +164,9 @@ def test_a_contributed_name_has_the_arguments_of_optax(name):
         fields = ours._fields if named else tuple(ours.__dataclass_fields__)
         assert fields == theirs._fields and ours.__name__ == theirs.__name__
         return
-    changed = CHANGED.get(name, set())
+    changed = CHANGED.get(name, set()) | OURS.get(name, set())
+    added = [inspect.signature(ours).parameters[k] for k in OURS.get(name, ())]
+    assert all(p.kind == p.KEYWORD_ONLY and p.default is not p.empty for p in added)
 
     def arguments(factory):
         found = inspect.signature(factory).parameters.values()

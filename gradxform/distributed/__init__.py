@@ -8,6 +8,7 @@ from gradxform.distributed.model_average import *
 from gradxform.distributed.outer import *
 from gradxform.distributed.replicas import *
 from gradxform.distributed.resize import *
+from gradxform.distributed.shard_matrices import *
 from gradxform.distributed.stale import *
 from gradxform.distributed.state_sharding import *
 from gradxform.distributed.synchronous import *

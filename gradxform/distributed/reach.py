@@ -33,7 +33,7 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     """Require every part of `tx` that declares a locality to look no further than a row.
 
     A part that looks at the whole tree may run if it only needs sums, which can be formed over
-    shards.
+    shards. A rule for matrices may run because the engine brings them together.
 
     Returns:
       "entry" or "row", and the parts that do not declare a locality.
@@ -44,6 +44,8 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     reach, undeclared = "entry", []
     for one in all_parts(tx):
         inner = inner_parts(one)
+        if isinstance(one, GradientTransformation) and one.sees_pieces:
+            continue
         if isinstance(one, ArrayRule):
             own = engine.reach_of(one) if one.asks_for_sums else one.locality
         elif inner:

@@ -25,12 +25,12 @@ from gradxform.distributed.axis import (
     check_axis_name,
     check_bound,
     knows_what_varies,
-    psum,
     require_local,
     size_of,
     widen,
 )
 from gradxform.distributed.division import Division, divide
+from gradxform.distributed.matrix_state import Cuts, in_matrix_slots, on_pieces, state_specs
 from gradxform.distributed.reach import check_entrywise, check_reach
 from gradxform.distributed.state_sharding import state_sharding
 from gradxform.errors import did_you_mean, name_of
@@ -181,9 +181,11 @@ class zero1(Transform):
 
     def _as_shards(self, params: Params, divisions: list[Division]) -> Any:
         """Return the context in which the inner transform runs on shards."""
+        return on_pieces(self._cuts(params, divisions), self._sizes())
+
+    def _cuts(self, params: Params, divisions: list[Division]) -> Cuts:
         paths = [path for path, p in with_paths(params) if not is_hole(p)]
-        axes = {path: d.axes for path, d in zip(paths, divisions, strict=True)}
-        return engine.as_shards(axes, axis_names(self.axes), psum)
+        return {path: d.cuts for path, d in zip(paths, divisions, strict=True)}
 
     def state_specs(self, params: Params, mesh: Mesh) -> Zero1State:
         """Return a `PartitionSpec` for every leaf of the state, how it lies on a mesh.
@@ -206,16 +208,20 @@ class zero1(Transform):
                 )
         check_params(self, params)
         sizes = {name: mesh.shape[name] for name in axis_names(self.axes)}
-        specs = [d.spec() for d in self._divisions(params, sizes)]
+        divisions = self._divisions(params, sizes)
+        specs = [d.spec() for d in divisions]
         leaves, treedef = jax.tree.flatten(params)
         copy_dtypes = [self._copy_dtype(p) for p in leaves]
         inner_params = [
             jax.ShapeDtypeStruct(jnp.shape(p), dtype_of(p) if dtype is None else dtype)
             for p, dtype in zip(leaves, copy_dtypes, strict=True)
         ]
-        inner = state_sharding(
-            self.inner, treedef.unflatten(inner_params), treedef.unflatten(specs)
-        )
+        inner_tree = treedef.unflatten(inner_params)
+        inner = state_sharding(self.inner, inner_tree, treedef.unflatten(specs))
+        matrix = in_matrix_slots(jax.eval_shape(self.inner.init, inner_tree))
+        if any(jax.tree.leaves(matrix)):
+            exact = state_specs(self.inner, inner_tree, self._cuts(params, divisions), sizes)
+            inner = jax.tree.map(lambda is_slot, a, b: a if is_slot else b, matrix, exact, inner)
         master = [
             PartitionSpec() if dtype is None else spec
             for spec, dtype in zip(specs, copy_dtypes, strict=True)

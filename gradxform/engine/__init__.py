@@ -2,17 +2,31 @@
 
 Transforms, wrappers and distributed code use only the names below. The modules: `run` runs the
 neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them
-to one; `matrices` lifts rules for whole matrices; `chunks` and `calls` decide which leaves share a
-compiled call and how it is compiled; `storage` and `rows` load and store slots, whole or by touched
-rows; `sums` and `shards` sum over whole trees, also over trees that are divided over devices.
+to one; `matrices` lifts rules for whole matrices, and `pieces` says how those are divided over
+devices; `chunks` and `calls` decide which leaves share a compiled call and how it is compiled;
+`storage` and `rows` load and store slots, whole or by touched rows; `sums` and `shards` sum over
+whole trees, also over trees that are divided over devices.
 """
 
 from gradxform.engine.lift import PerLeaf as PerLeaf, map_rows as map_rows
 from gradxform.engine.matrices import (
     Member as Member,
+    joined as joined,
     map_matrices as map_matrices,
+    parted as parted,
+    rounded as rounded,
     view_of as view_of,
     widened as widened,
+)
+from gradxform.engine.pieces import (
+    Cut as Cut,
+    array_sum as array_sum,
+    as_pieces as as_pieces,
+    cuts_of as cuts_of,
+    exchange_now as exchange_now,
+    own_piece as own_piece,
+    summing_over as summing_over,
+    whole_shapes as whole_shapes,
 )
 from gradxform.engine.rows import (
     ROWS_REMEDY as ROWS_REMEDY,

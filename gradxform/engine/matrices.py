@@ -3,9 +3,11 @@
 A rule sees a batch `(B, m, n)`. Leaves whose matrices have the same two sides share it, and so do
 the matrices of one leaf: stacked layers, experts or heads. A tall matrix is turned, so that m <= n,
 unless the rule must know which side is which. A program then has one copy of the rule for each pair
-of sides, whatever the number of layers.
+of sides, whatever the number of layers. Where leaves are divided over devices, an exchange gives
+each device its share of the batch.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ import jax.numpy as jnp
 
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import devices, is_traced
+from gradxform.engine.pieces import UNCUT, Cut, exchange_now
 from gradxform.errors import name_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
 from gradxform.types import Array
@@ -22,30 +25,94 @@ from gradxform.values import put_live, take_live
 class View(NamedTuple):
     """How one leaf is a batch of matrices."""
 
-    axes: Any  # with `to_matrices`, `from_matrices` and `sizes`
-    shape: tuple[int, ...]  # of the leaf
+    axes: Any  # with `to_matrices`, `from_matrices`, `sizes` and `expanded`
+    shape: tuple[int, ...]  # of the leaf, as this device has it
     turned: bool  # whether rows and columns are exchanged
+    cut: Cut = UNCUT
+
+    @property
+    def place(self) -> str:
+        """How the matrices lie on the devices; see `Cut.place`."""
+        return self.cut.place(self.axes, self.shape)
 
     def batch(self, x: Array) -> Array:
         """Return the matrices of a leaf, (B, m, n)."""
-        x = self.axes.to_matrices(x)
-        return jnp.swapaxes(x, -1, -2) if self.turned else x
+        return self._turn(self.axes.to_matrices(x))
 
     def leaf(self, x: Array) -> Array:
         """Undo `batch`."""
-        x = jnp.swapaxes(x, -1, -2) if self.turned else x
-        return self.axes.from_matrices(x, self.shape)
+        return self.axes.from_matrices(self._turn(x), self.shape)
+
+    def _turn(self, x: Array) -> Array:
+        return jnp.swapaxes(x, -1, -2) if self.turned else x
 
     def sides(self) -> tuple[int, int, int]:
-        """Return the number of matrices, and their sides as the rule sees them."""
-        count, rows, columns = self.axes.sizes(self.shape)
+        """Return the number of matrices, and their sides as the rule sees them.
+
+        Matrices of which this device has a piece count, and have the sides of the whole.
+        """
+        whole = self.shape if self.place == "here" else self.cut.whole(self.shape)
+        count, rows, columns = self.axes.sizes(whole)
         return (count, columns, rows) if self.turned else (count, rows, columns)
 
+    def frame(self) -> "Frame":
+        """Return how a piece of each of the matrices is part of it."""
+        whole = self.cut.whole(self.shape)
+        dim = self.axes.moved(self.cut.cuts[0][1])
+        axes, shape = self.axes.expanded(self.shape)
+        _, full = self.axes.expanded(whole)
+        order = axes.rows + axes.columns
+        return Frame(
+            tuple(shape[i] for i in order),
+            order.index(dim),
+            full[dim] // shape[dim],
+            self.axes.sizes(whole)[1:],
+            self.turned,
+        )
 
-def view_of(axes: Any, shape: Sequence[int], oriented: bool) -> View:
+    def pieces(self, x: Array) -> Array:
+        """Return this device's piece of every matrix of a leaf, as rows (B, size)."""
+        axes, shape = self.axes.expanded(x.shape)
+        batch = math.prod(shape[i] for i in axes.batch)
+        x = jnp.transpose(jnp.reshape(x, shape), axes.batch + axes.rows + axes.columns)
+        return jnp.reshape(x, (batch, -1))
+
+    def from_pieces(self, x: Array) -> Array:
+        """Undo `pieces`."""
+        axes, shape = self.axes.expanded(self.shape)
+        return jnp.reshape(axes.from_matrices(x, shape), self.shape)
+
+
+class Frame(NamedTuple):
+    """How pieces of matrices make whole ones; leaves with equal frames are cut alike."""
+
+    piece: tuple[int, ...]  # the shape of a piece: its dimensions of rows, then of columns
+    dim: int  # the dimension that is cut
+    pieces: int  # how many make a matrix
+    sides: tuple[int, int]  # the rows and columns of a matrix
+    turned: bool
+
+    def join(self, x: Array) -> Array:
+        """Return the matrices (B, m, n) that pieces (pieces, B, size) make."""
+        x = jnp.reshape(x, (*x.shape[:2], *self.piece))
+        x = jnp.moveaxis(x, 0, self.dim + 1)
+        x = jnp.reshape(x, (x.shape[0], *self.sides))
+        return jnp.swapaxes(x, -1, -2) if self.turned else x
+
+    def part(self, x: Array) -> Array:
+        """Undo `join`."""
+        x = jnp.swapaxes(x, -1, -2) if self.turned else x
+        i = self.dim
+        x = jnp.reshape(x, (x.shape[0], *self.piece[:i], self.pieces, *self.piece[i:]))
+        x = jnp.moveaxis(x, i + 1, 0)
+        return jnp.reshape(x, (*x.shape[:2], -1))
+
+
+def view_of(axes: Any, shape: Sequence[int], oriented: bool, cut: Cut = UNCUT) -> View:
     """Return the view of a leaf; `oriented` keeps rows and columns as the axes say."""
-    _, rows, columns = axes.sizes(tuple(shape))
-    return View(axes, tuple(shape), not oriented and rows > columns)
+    whole = cut.whole(tuple(shape))
+    _, rows, columns = axes.sizes(whole)
+    return View(axes, tuple(shape), not oriented and rows > columns, cut)
 
 
 class Member(NamedTuple):
@@ -60,6 +127,9 @@ def map_matrices(
     rule: Any, members: Sequence[Member], scalars: Sequence[Any]
 ) -> list[tuple[Array, tuple[Array, ...]]]:
     """Run a rule for a batch of matrices over leaves, all of equal sides at once.
+
+    Within `as_pieces`, leaves are pieces, and every device applies the rule to its share of the
+    matrices.
 
     Args:
       rule: with a method `rule(*given, *slots, *scalars)` that returns `(u, *new_slots)`.
@@ -82,24 +152,33 @@ def map_matrices(
         views = tuple(member.view for member in mine)
         arrays = [(member.given, member.slots) for member in mine]
         run = _GROUP.choose(False, is_traced(mine[0].given[0]), brief=False)
-        done = run(bare, views, tuple(live), arrays, tuple(scalars))
+        far = any(view.place != "here" for view in views)
+        exchange = exchange_now() if far else None
+        done = run(bare, views, exchange, tuple(live), arrays, tuple(scalars))
         for i, x in zip(group, done, strict=True):
             out[i] = x
     return out
 
 
 def _of_group(
-    rule: Any, views: Any, live: Any, arrays: Any, scalars: Any
+    rule: Any, views: Any, exchange: Any, live: Any, arrays: Any, scalars: Any
 ) -> list[tuple[Array, tuple[Array, ...]]]:
     """Run the rule on the batch that the leaves of a group make together."""
+    rule = put_live(rule, live) if live else rule
+    if exchange is not None:
+        members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
+        narrow = getattr(rule, "exchange_dtype", None)
+        return exchange.run(
+            members, lambda given, old: run_batch(rule, given, old, scalars), narrow
+        )
     given = [
-        _joined([view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)])
+        joined([view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)])
         for k in range(len(arrays[0][0]))
     ]
-    old = [_joined([slots[k] for _, slots in arrays]) for k in range(len(arrays[0][1]))]
-    u, new = run_batch(put_live(rule, live) if live else rule, given, old, scalars)
+    old = [joined([slots[k] for _, slots in arrays]) for k in range(len(arrays[0][1]))]
+    u, new = run_batch(rule, given, old, scalars)
     sizes = [view.sides()[0] for view in views]
-    us, news = _parted(u, sizes), [_parted(x, sizes) for x in new]
+    us, news = parted(u, sizes), [parted(x, sizes) for x in new]
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
 
 
@@ -108,7 +187,8 @@ def run_batch(
 ) -> tuple[Array, list[Array]]:
     """Apply a rule to a batch in float32 or wider; return the update, and the slots as narrow."""
     dtype = at_least_float32(promote(*(x.dtype for x in given)))
-    wide = [cast(x, dtype) for x in given]
+    narrow = getattr(rule, "exchange_dtype", None)
+    wide = [cast(rounded(x, narrow), dtype) for x in given]
     others = [None if x is None else widened(x, dtype) for x in (*slots, *scalars)]
     made = rule.rule(*wide, *others)
     u, *new = made if isinstance(made, tuple) else (made,)
@@ -118,7 +198,16 @@ def run_batch(
             f"{name_of(rule)}: rule must return the update and then its slots, of shapes "
             f"{shapes}; got {[x.shape for x in (u, *new)]}."
         )
+    u = cast(rounded(u, narrow), dtype)
     return u, [cast(x, o.dtype) for x, o in zip(new, slots, strict=True)]
+
+
+def rounded(x: Array, narrow: Any) -> Array:
+    """Return a real array as it is after an exchange in a narrower dtype, in that dtype.
+
+    A rule rounds so without an exchange too: its numbers must not depend on the devices.
+    """
+    return x if narrow is None or jnp.iscomplexobj(x) else cast(x, jnp.dtype(narrow))
 
 
 def widened(x: Any, dtype: Any) -> Array:
@@ -129,15 +218,17 @@ def widened(x: Any, dtype: Any) -> Array:
     return cast(x, dtype if jnp.issubdtype(x.dtype, jnp.complexfloating) else real_dtype(dtype))
 
 
-def _joined(xs: Sequence[Array]) -> Array:
+def joined(xs: Sequence[Array]) -> Array:
+    """Return batches as one."""
     return xs[0] if len(xs) == 1 else jnp.concatenate(xs)
 
 
-def _parted(x: Array, sizes: Sequence[int]) -> list[Array]:
+def parted(x: Array, sizes: Sequence[int]) -> list[Array]:
+    """Return batches of these sizes from one: undo `joined`."""
     if len(sizes) == 1:
         return [x]
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
     return jnp.split(x, ends)
 
 
-_GROUP = compiled(_of_group, static=(0, 1))
+_GROUP = compiled(_of_group, static=(0, 1, 2))

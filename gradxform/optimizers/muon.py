@@ -2,11 +2,17 @@
 
 from typing import Any
 
-from gradxform.errors import did_you_mean
+from gradxform.errors import did_you_mean, shown
 from gradxform.masks import label_by, ndim_at_least
 from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.base import optimizer
-from gradxform.transforms.muon import NS_COEFFS, muon_labels, scale_by_muon, scale_by_shape
+from gradxform.transforms.muon import (
+    NS_COEFFS,
+    NS_ROWS,
+    muon_labels,
+    scale_by_muon,
+    scale_by_shape,
+)
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.compose import chain
@@ -38,6 +44,8 @@ def muon(
     adam_learning_rate: ScalarOrSchedule | None = None,
     muon_weight_dimension_numbers: StaticTree = None,
     consistent_rms: float | None = None,
+    compute_dtype: DType = None,
+    iteration: str = "direct",
 ) -> partition:
     """Muon: orthogonalized momentum for matrices, AdamW for all other parameters.
 
@@ -46,7 +54,9 @@ def muon(
 
     Args:
       ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
-        of a preset, "standard" or "dion".
+        of a preset, "standard", "dion" or "polar_express". The last is a polynomial for each turn,
+        which brings singular values from 0.001 on nearer to 1 and takes any number of turns. It
+        divides matrices as `preconditioning` says; its reference code divides by 1.01 more.
       eps: added to the norm of a matrix and, in AdamW, to the root, at least 0.
       weight_decay: of the matrices, at least 0, or a schedule; the learning rate multiplies it.
       weight_decay_mask: which matrices decay. Defaults to all.
@@ -65,16 +75,12 @@ def muon(
     See `scale_by_muon` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024; Liu et
-    al., Muon is Scalable for LLM Training, 2025, for consistent_rms.
+    al., Muon is Scalable for LLM Training, 2025, for consistent_rms; Amsel et al., The Polar
+    Express: Optimal Matrix Sign Methods and Their Application to the Muon Algorithm, 2025, for
+    "polar_express".
     """
     if isinstance(ns_coeffs, str):
-        if ns_coeffs not in NS_COEFFS:
-            presets = " or ".join(map(repr, NS_COEFFS))
-            raise ValueError(
-                f"muon: ns_coeffs must be numbers, {presets}, got {ns_coeffs!r}."
-                f"{did_you_mean(ns_coeffs, NS_COEFFS)}"
-            )
-        ns_coeffs = NS_COEFFS[ns_coeffs]
+        ns_coeffs = _preset(ns_coeffs, ns_steps)
     numbers = muon_weight_dimension_numbers
     if numbers is None:
         labels = label_by(("muon", ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
@@ -91,6 +97,8 @@ def muon(
             adaptive=adaptive,
             preconditioning=preconditioning,
             weight_dimension_numbers=numbers,
+            compute_dtype=compute_dtype,
+            iteration=iteration,
         ),
         scale_by_shape(numbers, consistent_rms),
         add_decayed_weights(weight_decay, weight_decay_mask),
@@ -107,3 +115,21 @@ def muon(
         nesterov=nesterov,
     )
     return partition({"muon": matrices, "adam": others}, labels)
+
+
+def _preset(name: str, turns: Any) -> tuple[Any, ...]:
+    """Return the coefficients of a preset."""
+    if name in NS_COEFFS:
+        return NS_COEFFS[name]
+    if name not in NS_ROWS:
+        presets = [*NS_COEFFS, *NS_ROWS]
+        raise ValueError(
+            f"muon: ns_coeffs must be numbers or one of {', '.join(map(repr, presets))}, got "
+            f"{name!r}.{did_you_mean(name, presets)}"
+        )
+    if type(turns) is not int or turns < 1:
+        raise ValueError(
+            f"muon: with {name!r}, ns_steps must be an integer of at least 1, got {shown(turns)}. "
+            "Its coefficients differ from turn to turn."
+        )
+    return NS_ROWS[name](turns)

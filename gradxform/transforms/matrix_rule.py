@@ -15,12 +15,15 @@ from gradxform.leaves import (
     check_params,
     check_shapes,
     dtype_of,
+    is_hole,
     path_str,
     require_params,
+    with_paths,
 )
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.states import check_state, marked_fields, slot_fields
-from gradxform.transforms.dimensions import MatrixAxes, MuonDimensionNumbers, matrices
+from gradxform.transforms.dimensions import MuonDimensionNumbers, matrices
+from gradxform.transforms.matrix_axes import MatrixAxes, Part, joined, parts_of
 from gradxform.types import Array, MatrixSlot, OptState, Params, PyTree, Updates
 from gradxform.values import Value, put_live, take_live
 
@@ -46,8 +49,16 @@ class MatrixRule(Transform):
     or wider, and returns `(u, *new_matrix_slots)`. Tall matrices are turned, so that m <= n, unless
     `oriented` is true: then the rows are the reduction axes, and the columns the output axes.
 
-    `finish(u, *x, *scalars)`, where there is one, gets each array whole, in the parameter's shape,
-    and returns the update.
+    `finish(u, *x, *scalars)`, where there is one, gets each array in the parameter's shape, and
+    returns the update. Its sums over the array are `engine.array_sum(x)`, because the array may be
+    a piece.
+
+    On a mesh (`distributed.shard_matrices`, `distributed.zero1`) `entries` and `finish` see this
+    device's pieces, and `rule` its share of the whole matrices. `MatrixSlot`s are divided as the
+    stack is; those of matrices that are cut themselves are the same on all devices.
+
+    `exchange_dtype` is the dtype to which real matrices and results are rounded before and after
+    `rule`, and in which devices exchange them; None for their own.
     """
 
     State: Any = None
@@ -56,7 +67,9 @@ class MatrixRule(Transform):
     handles_complex = False
     weight_dimension_numbers: Any = None
     finish: Any = None
+    exchange_dtype: Any = None
     locality = "array"
+    sees_pieces = True
 
     if TYPE_CHECKING:
 
@@ -93,13 +106,22 @@ class MatrixRule(Transform):
             the rule sees them, and the parameter's dtype, at least float32.
         """
         check_params(self, params)
-        leaves, treedef = jax.tree.flatten(params)
-        axes = axes_of_all(self, self.weight_dimension_numbers, params)
-        made = [
-            make(*engine.view_of(a, x.shape, self.oriented).sides(), at_least_float32(x.dtype))
-            for x, a in zip(leaves, axes, strict=True)
-        ]
-        return jax.tree.unflatten(treedef, made)
+        made = []
+        for (path, x), view in zip(_arrays(params), self._views(params), strict=True):
+            if len(view.parts) > 1:
+                raise ValueError(
+                    f"{name_of(self)}: parameter {path_str(path)} is split into parts of several "
+                    "sizes, and this rule remembers matrices of one size. Give it parts of equal "
+                    "sizes, or make them parameters of their own."
+                )
+            made.append(make(*view.members[0].sides(), at_least_float32(dtype_of(x))))
+        return jax.tree.unflatten(jax.tree.structure(params), made)
+
+    def _views(self, tree: PyTree) -> list["_Leaf"]:
+        """Return how each leaf is made of matrices."""
+        axes = axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(tree))
+        pairs = zip(_arrays(tree), axes, engine.cuts_of(tree), strict=True)
+        return [_leaf_of(jnp.shape(x), a, cut, self.oriented) for (_, x), a, cut in pairs]
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -117,10 +139,7 @@ class MatrixRule(Transform):
             ps = align_params(self, updates, treedef, params).leaves
         for k, slot in zip(names, slots, strict=True):
             check_shapes(self, updates, slot.leaves, f"the state's {k} has")
-        axes = axes_of_all(self, self.weight_dimension_numbers, updates)
-        views = [
-            engine.view_of(a, jnp.shape(g), self.oriented) for a, g in zip(axes, gs, strict=True)
-        ]
+        views = self._views(updates)
         accepts = accepted_by(type(self), "prepare")
         given = routed(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)
@@ -129,24 +148,74 @@ class MatrixRule(Transform):
         bare = self if self.is_static else take_live(self, live)
         columns = [gs, ps, *(slot.leaves for slot in slots)]
         rows = engine.map_rows(_Entries(bare), columns, tuple(live), *scalars)
-        members = [
-            engine.Member(x, tuple(slot.leaves[i] for slot in kept), view)
-            for i, ((x, _), view) in enumerate(zip(rows, views, strict=True))
-        ]
+        members, first = [], []
+        for i, ((x, _), view) in enumerate(zip(rows, views, strict=True)):
+            first.append(len(members))
+            kept_of_leaf = tuple(slot.leaves[i] for slot in kept)
+            members += [engine.Member(a, kept_of_leaf, v) for a, v in view.given(x)]
         done = engine.map_matrices(self, members, scalars)
-        us = [u for u, _ in done]
+        us = [
+            view.update([u for u, _ in done[i : i + len(view.parts)]])
+            for i, view in zip(first, views, strict=True)
+        ]
         if self.finish is not None:
-            columns = [gs, us, *zip(*(x for x, _ in rows), strict=True)]
-            us = engine.map_rows(_Finish(bare), list(map(list, columns)), tuple(live), *scalars)
+            us = self._finished(gs, us, [x for x, _ in rows], views, bare, live, scalars)
         us = [cast(u, g.dtype) for u, g in zip(us, gs, strict=True)]
         new = {
             name: slot.rebuilt([fresh[k] for _, fresh in rows])
             for k, (name, slot) in enumerate(zip(names, slots, strict=True))
         } | {
-            name: slot.rebuilt([fresh[k] for _, fresh in done])
+            name: slot.rebuilt([done[i][1][k] for i in first])
             for k, (name, slot) in enumerate(zip(matrix_names, kept, strict=True))
         }
         return jax.tree.unflatten(treedef, us), state._replace(**new)
+
+    def _finished(
+        self, gs: Any, us: Any, xs: Any, views: Any, bare: Any, live: Any, scalars: Any
+    ) -> list[Array]:
+        """Return the updates after `finish`."""
+        columns = list(map(list, [gs, us, *zip(*xs, strict=True)]))
+        psum = getattr(engine.exchange_now(), "psum", None)
+        axes = [view.cut.axes for view in views]
+        finish = _Finish(bare, psum)
+        return engine.map_rows(finish, columns, tuple(live), *scalars, statics=axes)
+
+
+class _Leaf(NamedTuple):
+    """How one leaf is made of matrices."""
+
+    cut: engine.Cut
+    gathered: bool  # whether matrices come together only in the array of all devices
+    parts: list[Part]
+    members: list[Any]  # the view of each part
+
+    def given(self, xs: tuple[Array, ...]) -> list[tuple[tuple[Array, ...], Any]]:
+        """Return for each part what the rule gets of it, and its view."""
+        if self.gathered:
+            xs = tuple(engine.exchange_now().gather(x, self.cut.cuts) for x in xs)
+        pairs = zip(self.parts, self.members, strict=True)
+        return [(tuple(part.of(x) for x in xs), view) for part, view in pairs]
+
+    def update(self, us: list[Array]) -> Array:
+        """Return the update of the leaf from those of its parts."""
+        u = joined(self.parts, us)
+        return engine.own_piece(u, self.cut) if self.gathered else u
+
+
+def _leaf_of(shape: tuple[int, ...], axes: Any, cut: engine.Cut, oriented: bool) -> _Leaf:
+    """Return how a leaf, or this device's piece of it, is made of matrices."""
+    parts = parts_of(axes)
+    across = len(parts) > 1 and any(dim == axes.axis for _, dim in cut.cuts)
+    gathered = across or cut.place(parts[0].axes, parts[0].shape(shape)) == "scattered"
+    now = cut
+    if gathered:
+        shape, now = cut.whole(shape), cut._replace(cuts=())
+    views = [engine.view_of(part.axes, part.shape(shape), oriented, now) for part in parts]
+    return _Leaf(cut, gathered, parts, views)
+
+
+def _arrays(tree: PyTree) -> list[tuple[Any, Any]]:
+    return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
 
 
 class _Entries(NamedTuple):
@@ -172,13 +241,16 @@ class _Finish(NamedTuple):
     """The part of a rule that looks at a whole array; the key of its compiled call."""
 
     rule: Any
+    psum: Any
 
     def __call__(self, g: Array, u: Array, *rest: Any) -> Array:
         """Return the update of an array, from that of its matrices."""
-        split = next(i for i, x in enumerate(rest) if isinstance(x, tuple))
-        x, live, scalars = rest[:split], rest[split], rest[split + 1 :]
+        *given, axes = rest
+        split = next(i for i, x in enumerate(given) if isinstance(x, tuple))
+        x, live, scalars = given[:split], given[split], tuple(given[split + 1 :])
         rule, scalars = _with_scalars(self.rule, live, scalars, u.dtype)
-        return rule.finish(u, *(cast(a, u.dtype) for a in x), *scalars)
+        with engine.summing_over(axes, self.psum):
+            return rule.finish(u, *(cast(a, u.dtype) for a in x), *scalars)
 
 
 def _with_scalars(rule: Any, live: Any, scalars: Any, dtype: Any) -> tuple[Any, list[Any]]:
@@ -189,7 +261,7 @@ def _with_scalars(rule: Any, live: Any, scalars: Any, dtype: Any) -> tuple[Any, 
     ]
 
 
-def axes_of_all(part: Value, given: Any, tree: PyTree) -> list[MatrixAxes]:
+def axes_of_all(part: Value, given: Any, tree: PyTree) -> list[Any]:
     """Return the axes of every leaf; an array without dimension numbers must have two."""
     out = []
     for path, x, axes in matrices(part, given, MuonDimensionNumbers, tree):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform import linalg
+from gradxform import engine, linalg
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import (
     name_of,
@@ -17,7 +17,10 @@ from gradxform.errors import (
 from gradxform.fields import value
 from gradxform.leaves import (
     check_params,
+    is_hole,
     map_with_paths,
+    shape_of,
+    with_paths,
 )
 from gradxform.numerics import (
     bias_correction,
@@ -27,11 +30,11 @@ from gradxform.numerics import (
 )
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.dimensions import (
-    MatrixAxes,
     MuonDimensionNumbers,
     check_numbers,
     matrices,
 )
+from gradxform.transforms.matrix_axes import parts_of
 from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
 from gradxform.types import (
     Array,
@@ -68,6 +71,31 @@ NS_COEFFS: dict[str, tuple[Any, ...]] = {
     ),
 }
 
+# The composed optimal polynomials of Amsel et al., 2025, for singular values from 0.001, before
+# their safety factor. From the eighth turn on, all are the last.
+_POLAR_EXPRESS = (
+    (8.287212018145622, -23.59588651909882, 17.30038731253092),
+    (4.1070591115422, -2.9478499167379097, 0.5448431082926601),
+    (3.9486908534822946, -2.9089021159629453, 0.5518191394370127),
+    (3.3184196573706015, -2.4884880243148753, 0.5100489401237204),
+    (2.300652019954818, -1.668903984574751, 0.41880731195256765),
+    (1.8913014077873982, -1.2679958271945875, 0.3768040894852486),
+    (1.875001480869559, -1.2500016454321654, 0.3750001645635304),
+    (1.875, -1.25, 0.375),
+)
+_SAFETY = 1.01  # values may exceed 1 by so much, from rounding
+
+
+def polar_express(turns: int) -> tuple[tuple[float, float, float], ...]:
+    """Return the coefficients of so many turns, with the safety factor in all but the last row."""
+    safe = [(a / _SAFETY, b / _SAFETY**3, c / _SAFETY**5) for a, b, c in _POLAR_EXPRESS[:-1]]
+    last = _POLAR_EXPRESS[-1]
+    return tuple((safe + [last] * turns)[:turns])
+
+
+# Rows by name, for a number of turns.
+NS_ROWS = {"polar_express": polar_express}
+
 
 class MuonState(NamedTuple):
     """State of `scale_by_muon`."""
@@ -93,7 +121,8 @@ class scale_by_muon(MatrixRule):
 
     For the hidden matrices of a network; embeddings, heads and vectors are for another rule, which
     `muon` arranges. Computed in float32, with products in the precision that JAX is told to use
-    (`jax.default_matmul_precision`): on accelerators bfloat16 does well.
+    (`jax.default_matmul_precision`): on accelerators bfloat16 does well. On a mesh, see
+    `distributed.shard_matrices`.
 
     Args:
       ns_coeffs: three numbers for all turns, or three for each turn.
@@ -106,9 +135,15 @@ class scale_by_muon(MatrixRule):
         Keyword-only.
       preconditioning: the norm that a matrix is divided by first: "frobenius", "spectral", "aol" or
         "schatten"; see `linalg.orthogonalize`. Keyword-only.
-      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them (a prefix
-        of the parameters will do), or a function of the parameters that returns one. None, also
-        for one parameter: it has two dimensions. Keyword-only.
+      weight_dimension_numbers: `MuonDimensionNumbers` or a `matrix_split` for all parameters, a
+        tree of them (a prefix of the parameters will do), or a function of the parameters that
+        returns one. None, also for one parameter: it has two dimensions. Keyword-only.
+      compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16 bits on a mesh;
+        m, norms and sums stay in float32. None, and always for complex matrices: the dtype of m
+        and the gradient. Keyword-only.
+      iteration: "direct", or "gram" to iterate on the product of a matrix with its transpose where
+        one side is 2.5 times the other or longer. That takes half of the time at four times, and
+        rounds differently. Not with a compute_dtype. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -126,6 +161,8 @@ class scale_by_muon(MatrixRule):
     adaptive: bool = field(default=False, kw_only=True)
     preconditioning: Choice = field(default="frobenius", kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
+    iteration: Choice = field(default="direct", kw_only=True)
 
     State = MuonState
     handles_complex = True
@@ -136,6 +173,17 @@ class scale_by_muon(MatrixRule):
     def __post_init__(self):
         object.__setattr__(self, "ns_coeffs", self._coefficients())
         require_one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
+        require_one_of(self, "iteration", ("direct", "gram"))
+        if self.compute_dtype not in (None, "bfloat16", "float32"):
+            raise ValueError(
+                f"{name_of(self)}: compute_dtype must be 'bfloat16', 'float32' or None, got "
+                f"{shown(self.compute_dtype)}; others do not hold gradients as small or large."
+            )
+        if self.compute_dtype == "bfloat16" and self.iteration == "gram":
+            raise ValueError(
+                f"{name_of(self)}: iteration 'gram' needs products in float32; leave out "
+                "compute_dtype, or use 'direct'."
+            )
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
         rows = len(self.ns_coeffs)
         several = isinstance(self.ns_coeffs[0], tuple) and not is_live(self.ns_steps)
@@ -162,7 +210,7 @@ class scale_by_muon(MatrixRule):
     def init(self, params: Params) -> MuonState:
         """Return an average of zeros, and the coefficients."""
         check_params(self, params)
-        axes_of_all(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return MuonState(
             count=zero_count(),
             mu=zeros_like(params, self.mu_dtype),
@@ -194,7 +242,20 @@ class scale_by_muon(MatrixRule):
 
     def rule(self, a: Array, _m: Any, _g: Any, coefficients: Array, turns: Any) -> Array:
         """Return matrices with the same singular vectors, and singular values near 1."""
-        return linalg.orthogonalize(a, coefficients, self.preconditioning, self.eps, turns)
+        return linalg.orthogonalize(
+            a,
+            coefficients,
+            self.preconditioning,
+            self.eps,
+            turns,
+            dtype=self.compute_dtype,
+            by_gram=self.iteration == "gram",
+        )
+
+    @property
+    def exchange_dtype(self) -> Any:
+        """The dtype in which devices exchange matrices."""
+        return self.compute_dtype
 
     @property
     def finish(self) -> Any:
@@ -203,7 +264,7 @@ class scale_by_muon(MatrixRule):
 
 
 def _by_dual_norm(u: Array, a: Array, *_: Any) -> Array:
-    return jnp.sum(jnp.conj(a) * u) * u
+    return engine.array_sum(jnp.conj(a) * u) * u
 
 
 @transform
@@ -234,6 +295,7 @@ class scale_by_shape(ArrayRule):
 
     State = EmptyState
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def __post_init__(self):
@@ -241,19 +303,49 @@ class scale_by_shape(ArrayRule):
 
     def init(self, params: Params) -> EmptyState:
         """Return an empty state."""
-        axes_of_all(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return EmptyState()
 
     def statics(self, updates: Updates) -> list[Any]:
-        """Return for every leaf which of its axes make a matrix."""
-        return axes_of_all(self, self.weight_dimension_numbers, updates)
+        """Return for every leaf the sides of its matrices, by part, and how it is divided."""
+        whole = engine.whole_shapes(updates)
+        axes = axes_of_all(self, self.weight_dimension_numbers, whole)
+        leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
+        return [
+            (_sides(a, shape_of(x)), cut)
+            for a, x, cut in zip(axes, leaves, engine.cuts_of(updates), strict=True)
+        ]
 
-    def rule(self, g: Array, p: Array | None, axes: MatrixAxes) -> Array:
+    def rule(self, g: Array, p: Array | None, static: Any) -> Array:
         """Return the update times the factor of its shape."""
-        _, n, k = axes.sizes(g.shape)
+        (axis, parts), cut = static
+        factors = [self._factor(n, k) for n, k, _ in parts]
+        if len(factors) == 1:
+            return factors[0] * g
+        lengths = [length for *_, length in parts]
+        each = [jnp.full((n,), x, g.dtype) for n, x in zip(lengths, factors, strict=True)]
+        factor = jnp.concatenate(each)
+        mine = tuple((name, 0) for name, dim in cut.cuts if dim == axis)
+        factor = engine.own_piece(factor, engine.Cut(mine, cut.sizes))
+        shape = [1] * g.ndim
+        shape[axis] = -1
+        return jnp.reshape(factor, shape) * g
+
+    def _factor(self, n: int, k: int) -> Any:
         if self.consistent_rms is None:
-            return max(1, k / max(n, 1)) ** 0.5 * g
-        return self.consistent_rms * max(n, k) ** 0.5 * g
+            return max(1, k / max(n, 1)) ** 0.5
+        return self.consistent_rms * max(n, k) ** 0.5
+
+
+def _sides(axes: Any, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return the axis along which parts lie; and of each part the sides and its length there."""
+    parts = parts_of(axes)
+    shapes = [part.shape(shape) for part in parts]
+    sides = [
+        (*part.axes.sizes(x)[1:], x[part.axis] if x else 1)
+        for part, x in zip(parts, shapes, strict=True)
+    ]
+    return parts[0].axis, tuple(sides)
 
 
 @value
@@ -276,7 +368,10 @@ class muon_labels(Value):
         found = {
             path: "adam" if axes is None else "muon"
             for path, _, axes in matrices(
-                self, self.weight_dimension_numbers, MuonDimensionNumbers, params
+                self,
+                self.weight_dimension_numbers,
+                MuonDimensionNumbers,
+                engine.whole_shapes(params),
             )
         }
         return map_with_paths(lambda path, _: found[path], params)

@@ -47,6 +47,11 @@ def elastic(**more):
     return gd.elastic_average(gx.adam(0.1), "replica", moving_rate=0.0, rho=0.0, **more)
 
 
+def first_cut(p):
+    """The dimension of a parameter that is cut."""
+    return 0 if jnp.ndim(p) else None
+
+
 WRAPPERS: dict[str, Case] = {
     "model_average": Case(
         alone(gd.model_average(gx.adam(0.1), "replica", period=2)), ADAM_STEP, rows=False
@@ -79,6 +84,11 @@ WRAPPERS: dict[str, Case] = {
     # With copies of 16-bit parameters, updates lead to the copies' rounding.
     "zero1": Case(
         alone(gd.zero1(gx.adam(0.1), "replica", master_dtype=None)), ADAM_STEP, rows=False
+    ),
+    "shard_matrices": Case(
+        alone(gd.shard_matrices(gx.adam(0.1), "replica", lambda p: jax.tree.map(first_cut, p))),
+        ADAM_STEP,
+        rows=False,
     ),
     "drop_stale": Case(gd.drop_stale(gx.adam(0.1), 0), ADAM_STEP, extra={"grad_step": 99}),
 }

@@ -49,7 +49,7 @@ OPTIMIZERS: dict[str, Case] = {
         gx.muon(0.1, weight_decay=0.3, consistent_rms=0.2),
         MUON,
         rtol=1e-4,  # five turns of its polynomial, of slope 3.4 at 0, enlarge a rounding
-        names=("scale_by_shape", "muon_labels"),
+        names=("scale_by_shape", "muon_labels", "matrix_split"),
     ),
 }
 
@@ -89,12 +89,12 @@ REFUSED = [
     (
         lambda: gx.scale_by_muon(weight_dimension_numbers={"w": 1, "k": None}),
         TypeError,
-        ("the entries of weight_dimension_numbers must be MuonDimensionNumbers or None, got 1.",),
+        ("entries of weight_dimension_numbers must be MuonDimensionNumbers, matrix_split or None",),
     ),
     (
         lambda: gx.scale_by_muon(weight_dimension_numbers=NUMBERS),
         TypeError,
-        ("weight_dimension_numbers must be MuonDimensionNumbers, a tree of them or a function",),
+        ("weight_dimension_numbers must be MuonDimensionNumbers, matrix_split, a tree of them or",),
     ),
     (
         lambda: gx.muon(0.1, muon_weight_dimension_numbers={"w": NUMBERS()}).init(WEIGHTS),
@@ -104,6 +104,6 @@ REFUSED = [
     (
         lambda: gx.muon(0.1, muon_weight_dimension_numbers=lambda p: 3).init(WEIGHTS),
         TypeError,
-        ("the dimension numbers of ['k'] must be MuonDimensionNumbers or None, got 3.",),
+        ("numbers of ['k'] must be MuonDimensionNumbers, matrix_split or None, got 3.",),
     ),
 ]

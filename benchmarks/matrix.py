@@ -1,0 +1,198 @@
+"""Section `matrix`: rules for whole matrices beside Optax's, on eight devices and on one.
+
+What a device sends, computes and holds is counted in compiled programs. Steps are timed in turns.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+import gradxform as gx
+import gradxform.distributed as gd
+from benchmarks import machine
+from benchmarks.options import Job, Options, Results, Section
+from benchmarks.wire import DEVICES, on_devices
+
+LAYERS, WIDTH = 8, 128
+APART, NARROW = 24, 64  # the layers of one device, which are not stacked, and their width
+AXIS = "model"
+# Of one step on each of the eight devices: collectives; bytes sent, in shares of the matrices;
+# products and sums, of Optax's.
+COLUMNS = ("collectives", "sent", "FLOPs")
+ON_ONE = ("dots", "temp", "step")
+
+
+def shapes(layers: int, d: int) -> Any:
+    """Return the shapes of the matrices of a transformer."""
+    one = {"qkv": (d, 3 * d), "o": (d, d), "up": (d, 4 * d), "down": (4 * d, d)}
+    return {f"layer{i}": dict(one) for i in range(layers)}
+
+
+def _specs(layers: int) -> Any:
+    """Return how tensor parallelism cuts them."""
+    wide, tall = PartitionSpec(None, AXIS), PartitionSpec(AXIS)
+    return {f"layer{i}": {"qkv": wide, "o": tall, "up": wide, "down": tall} for i in range(layers)}
+
+
+def _abstract(tree: Any) -> Any:
+    is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), tree, is_leaf=is_shape)
+
+
+def _step(tx: Any) -> Any:
+    def step(grads: Any, state: Any, params: Any) -> Any:
+        updates, state = tx.update(grads, state, params)
+        return jax.tree.map(jnp.add, params, updates), state
+
+    return step
+
+
+def on_mesh(tx: Any, shard: bool) -> dict[str, float]:
+    """Return the figures of a step on eight devices."""
+    mesh = jax.make_mesh((DEVICES,), (AXIS,), axis_types=(AxisType.Auto,))
+    params, specs = _abstract(shapes(LAYERS, WIDTH)), _specs(LAYERS)
+    if shard:
+        tx = gd.shard_matrices(tx, AXIS, specs, mesh)
+        state_specs = tx.state_specs(params)
+    else:
+        state_specs = gd.state_sharding(tx, params, specs)
+
+    def places(specs: Any) -> Any:
+        return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
+
+    def placed(tree: Any, specs: Any) -> Any:
+        return jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, places(specs)
+        )
+
+    args = placed(params, specs), placed(jax.eval_shape(tx.init, params), state_specs)
+    outs = places(specs), places(state_specs)
+    jitted = jax.jit(_step(tx), out_shardings=outs, donate_argnums=(1, 2))
+    compiled = jitted.lower(*args, args[0]).compile()
+    # What the program asks for: XLA for CPUs sends 16-bit numbers as 32 bits.
+    counted = gd.hlo.count_jaxpr(_step(tx), *args, args[0]) if shard else compiled
+    share = gd.hlo.copy_bytes(params) / DEVICES
+    return {
+        "collectives": len(gd.hlo.collectives(compiled)),
+        "sent": gd.hlo.wire_bytes(counted).per_step / share,
+        "FLOPs": compiled.cost_analysis()["flops"],
+    }
+
+
+def measure() -> list[dict[str, Any]]:
+    """Return a row for each rule on eight devices; this needs them."""
+    rows = []
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        rows.append({"rule": "optax.contrib.muon", **on_mesh(optax.contrib.muon(0.02), False)})
+    for name, tx in OURS.items():
+        rows.append({"rule": name, **on_mesh(tx, True)})
+    for row in reversed(rows):
+        row["FLOPs"] /= rows[0]["FLOPs"]
+    return rows
+
+
+OURS = {
+    "muon": gx.muon(0.02),
+    "muon, bfloat16": gx.muon(0.02, compute_dtype="bfloat16"),
+    "muon, gram": gx.muon(0.02, iteration="gram"),
+}
+
+
+def on_one(repeats: int, layers: int = APART) -> list[dict[str, Any]]:
+    """Return a row for each rule on one device, with layers that are not stacked."""
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), _abstract(shapes(layers, NARROW))
+    )
+    rules: dict[str, Any] = {"optax.contrib.muon": optax.contrib.muon(0.02), **OURS}
+    del rules["muon, bfloat16"]  # CPUs compute 16-bit products in 32 bits
+    rows, runs = [], {}
+    for name, tx in rules.items():
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            state = jax.jit(tx.init)(params)
+            lowered = jax.jit(_step(tx)).lower(params, state, params)
+        compiled = lowered.compile()
+        runs[name] = compiled, state
+        temp = compiled.memory_analysis().temp_size_in_bytes / gd.hlo.copy_bytes(params)
+        dots = lowered.as_text().count("stablehlo.dot_general")
+        rows.append({"rule": name, "dots": dots, "temp": temp})
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, (compiled, state) in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(compiled(params, state, params))
+            times[name].append(time.perf_counter() - start)
+    for row in rows:
+        ratios = np.divide(times[row["rule"]], times["optax.contrib.muon"])
+        row["step"] = float(np.median(ratios))
+    return rows
+
+
+def run(options: Options, job: Job) -> Results:
+    """Measure on one device here, and on eight in another process."""
+    job.plan(2)
+    job.begin("on one device")
+    layers = 2 if options.quick else APART
+    one = on_one(1 if options.quick else max(options.repeats, 5), layers)
+    job.advance()
+    job.begin("compiling for eight devices")
+    results = {
+        "section": "matrix",
+        "machine": machine.describe(),
+        "options": options.as_json(),
+        "one": one,
+        "cases": on_devices("benchmarks.matrix"),
+    }
+    job.save(results)
+    job.advance()
+    return results
+
+
+def show(results: Results, console: Console) -> None:
+    """Print a table for eight devices, and one for one."""
+    titles = (
+        f"{LAYERS} layers on {DEVICES} devices; sent in shares of the matrices, FLOPs of Optax's",
+        "layers that are not stacked on one device; temp in copies of the parameters, step of "
+        "Optax's",
+    )
+    for title, rows, columns in zip(
+        titles, (results["cases"], results["one"]), (COLUMNS, ON_ONE), strict=True
+    ):
+        table = Table("rule", *columns, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(row["rule"], *(f"{row[column]:.3g}" for column in columns))
+        console.print(table)
+
+
+def draw(results: Results, path: Path) -> None:
+    """Write a bar for each rule for what a device sends."""
+    cases = results["cases"]
+    figure = Figure(figsize=(6.5, 0.4 * len(cases) + 1.3), layout="constrained")
+    FigureCanvasAgg(figure)  # no window, and pyplot's global state is left alone
+    axes = figure.subplots()
+    axes.barh([case["rule"] for case in cases], [case["sent"] for case in cases])
+    axes.invert_yaxis()
+    axes.set_xlabel("sent per step by each device, in shares of the matrices")
+    figure.savefig(path, dpi=120)
+
+
+SECTION = Section(
+    about="rules for whole matrices: what eight devices send, and the program of one",
+    run=run,
+    show=show,
+    draw=draw,
+)
+
+if __name__ == "__main__":
+    print(json.dumps(measure()))

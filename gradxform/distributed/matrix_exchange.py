@@ -1,0 +1,268 @@
+"""Giving each device its share of whole matrices: all-to-alls before and after a rule.
+
+Every device holds a piece of each matrix. One all-to-all sends the pieces of each matrix to one
+device, its owner; a second one sends the pieces of the result back. Arrays that every device has
+need no first exchange; their results are gathered.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from gradxform import engine
+from gradxform.distributed.axis import as_varying, knows_what_varies, psum, size_of
+from gradxform.distributed.division import Division
+from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.types import Array
+
+# The update and the new slots of a leaf.
+Done = tuple[Array, tuple[Array, ...]]
+# A rule, applied to a batch: from what it gets and the slots to the update and the new slots.
+Apply = Callable[[list[Array], list[Array]], tuple[Array, list[Array]]]
+
+
+class MatrixExchange(NamedTuple):
+    """Exchanges matrices between the devices along mesh axes."""
+
+    axes: tuple[str, ...]
+
+    def psum(self, x: Array, axes: tuple[str, ...]) -> Array:
+        """Return the sum of a scalar over the devices along some axes."""
+        return psum(x, axes)
+
+    def cut(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
+        """Return this device's piece of an array that all devices have."""
+        return Division(cuts, ()).cut(x)
+
+    def gather(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
+        """Return the whole array from this device's piece: undo `cut`."""
+        return Division(cuts, ()).gather(x, knows_what_varies(self.axes))
+
+    def run(self, members: Sequence[Any], apply: Apply, narrow: Any) -> list[Done]:
+        """Apply a rule to the matrices of some leaves, each device to its share of them.
+
+        Args:
+          members: the leaves (`engine.Member`).
+          apply: the rule.
+          narrow: the dtype in which real matrices are sent; None for their own.
+        """
+        places = [member.view.place for member in members]
+        count = size_of(self.axes)
+        if set(places) == {"all"} and sum(m.view.sides()[0] for m in members) == 1:
+            sections: list[_Section] = [_Here(members)]  # to share one matrix saves nothing
+        else:
+            here = [m for m, place in zip(members, places, strict=True) if place == "here"]
+            everywhere = [m for m, place in zip(members, places, strict=True) if place == "all"]
+            cut = [m for m, place in zip(members, places, strict=True) if place == "cut"]
+            sections = [_Here(here)] if here else []
+            sections += [_Cut(self, group, count) for group in _groups(cut, count)]
+            sections += [_Everywhere(self, everywhere, count)] if everywhere else []
+        cut = [s for s in sections if isinstance(s, _Cut)]
+        self._to_owners(cut, narrow)
+        given = [[*xs] for xs in zip(*(s.given() for s in sections), strict=True)]
+        slots = [[*xs] for xs in zip(*(s.slots() for s in sections), strict=True)]
+        u, new = apply([engine.joined(x) for x in given], [engine.joined(x) for x in slots])
+        sizes = [s.share for s in sections]
+        us, news = engine.parted(u, sizes), [engine.parted(x, sizes) for x in new]
+        self._from_owners(cut, [x for s, x in zip(sections, us, strict=True) if s in cut], narrow)
+        done: dict[int, Done] = {}
+        for i, section in enumerate(sections):
+            made = section.done(us[i], [x[i] for x in news])
+            for member, x in zip(section.members, made, strict=True):
+                done[id(member)] = x
+        return [done[id(member)] for member in members]
+
+    def _to_owners(self, sections: Sequence["_Cut"], narrow: Any) -> None:
+        """Give each section the matrices that this device owns."""
+        if not sections:
+            return
+        rows = [x for s in sections for x in s.rows()]
+        dtype = at_least_float32(promote(*(x.dtype for x in rows)))
+        sent = [engine.rounded(cast(x, dtype), narrow) for x in rows]
+        got = self._swap(jnp.concatenate(sent, axis=1) if len(sent) > 1 else sent[0])
+        start = 0
+        for s in sections:
+            s.owned = []
+            for _ in s.members[0].given:
+                s.owned.append(cast(s.join(got[:, start : start + s.share]), dtype))
+                start += s.share
+
+    def _from_owners(self, sections: Sequence["_Cut"], us: list[Array], narrow: Any) -> None:
+        """Give each section this device's pieces of the results of all owners."""
+        if not sections:
+            return
+        parts = [s.part(engine.rounded(u, narrow)) for s, u in zip(sections, us, strict=True)]
+        got = self._swap(jnp.concatenate(parts, axis=1) if len(parts) > 1 else parts[0])
+        start = 0
+        for s, u in zip(sections, us, strict=True):
+            s.back = cast(got[:, start : start + s.share], u.dtype)
+            start += s.share
+
+    def _swap(self, x: Array) -> Array:
+        """Send entry i of the first axis to device i."""
+        axes = self.axes[0] if len(self.axes) == 1 else self.axes
+        return lax.all_to_all(as_varying(x, self.axes), axes, 0, 0, tiled=True)
+
+    def index(self) -> Array:
+        """Return the number of this device."""
+        return lax.axis_index(self.axes[0] if len(self.axes) == 1 else self.axes)
+
+    def mine(self, x: Array, share: int) -> Array:
+        """Return this device's share of a batch that all devices have."""
+        return lax.dynamic_slice_in_dim(as_varying(x, self.axes), self.index() * share, share)
+
+    def together(self, x: Array) -> Array:
+        """Return the batch of all devices from their shares."""
+        known = knows_what_varies(self.axes)
+        return Division(tuple((axis, 0) for axis in self.axes), ()).gather(x, known)
+
+
+class _Section:
+    """Leaves whose matrices come to a device in the same way."""
+
+    def __init__(self, members: Sequence[Any]):
+        self.members = members
+        self.sizes = [member.view.sides()[0] for member in members]
+        self.share = sum(self.sizes)  # how many matrices a device gets
+
+    def given(self) -> list[Array]:
+        """Return what the rule gets of this device's share."""
+        return [
+            engine.joined([m.view.batch(m.given[k]) for m in self.members])
+            for k in range(len(self.members[0].given))
+        ]
+
+    def slots(self) -> list[Array]:
+        """Return the slots of this device's share."""
+        return [
+            engine.joined([m.slots[k] for m in self.members])
+            for k in range(len(self.members[0].slots))
+        ]
+
+    def done(self, u: Array, new: list[Array]) -> list[Done]:
+        """Return the update and the new slots of each leaf."""
+        us, news = engine.parted(u, self.sizes), [engine.parted(x, self.sizes) for x in new]
+        return [
+            (self.leaf(m, us[i]), tuple(x[i] for x in news)) for i, m in enumerate(self.members)
+        ]
+
+    def leaf(self, member: Any, u: Array) -> Array:
+        """Return a leaf from its part of the results."""
+        return member.view.leaf(u)
+
+
+class _Here(_Section):
+    """Matrices that this device has whole, and no other needs."""
+
+
+class _Shared(_Section):
+    """Matrices that the devices divide among them, the last ones repeated to equal shares."""
+
+    def __init__(self, exchange: MatrixExchange, members: Sequence[Any], count: int):
+        super().__init__(members)
+        self.exchange, self.count, self.total = exchange, count, self.share
+        self.share = -(-self.total // count)
+
+    def filled(self, x: Array) -> Array:
+        """Return a batch with some of its first entries repeated, so that shares are equal."""
+        missing = self.share * self.count - self.total
+        while missing:
+            x, missing = (
+                jnp.concatenate([x, x[: min(missing, self.total)]]),
+                missing - min(missing, self.total),
+            )
+        return x
+
+    def slots(self) -> list[Array]:
+        """Return the slots of this device's share; all devices have those of all."""
+        return [self.exchange.mine(self.filled(x), self.share) for x in super().slots()]
+
+    def together(self, x: Array) -> Array:
+        """Return the results of all devices, without the repeated ones."""
+        return self.exchange.together(x)[: self.total]
+
+
+class _Everywhere(_Shared):
+    """Matrices that every device has."""
+
+    def given(self) -> list[Array]:
+        """Return what the rule gets of this device's share."""
+        return [self.exchange.mine(self.filled(x), self.share) for x in super().given()]
+
+    def done(self, u: Array, new: list[Array]) -> list[Done]:
+        """Return the update and the new slots of each leaf."""
+        return super().done(self.together(u), [self.together(x) for x in new])
+
+
+def _groups(members: Sequence[Any], count: int) -> list[list[Any]]:
+    """Divide leaves into groups whose matrices are shared together.
+
+    Matrices that are cut alike are one group, unless all together fill fewer shares: then each
+    device finds out how its matrices are cut, which takes more copies and fewer products.
+    """
+    kinds: dict[Any, list[Any]] = {}
+    for member in members:
+        kinds.setdefault(member.view.frame(), []).append(member)
+    totals = [sum(m.view.sides()[0] for m in kind) for kind in kinds.values()]
+    apart, together = sum(-(-total // count) for total in totals), -(-sum(totals) // count)
+    if apart == together:
+        return list(kinds.values())
+    return [[m for kind in kinds.values() for m in kind]]
+
+
+class _Cut(_Shared):
+    """Matrices of which every device has a piece."""
+
+    owned: list[Array]
+    back: Array  # this device's pieces (devices, share, size) of the results
+
+    def __init__(self, exchange: MatrixExchange, members: Sequence[Any], count: int):
+        super().__init__(exchange, members, count)
+        of_leaf = [m.view.frame() for m in members]
+        self.frames = list(dict.fromkeys(of_leaf))
+        # How each matrix of each share is cut: an index of `frames`.
+        kinds = np.repeat([self.frames.index(f) for f in of_leaf], self.sizes)
+        self.kinds = np.resize(kinds, (count, self.share))
+
+    def join(self, pieces: Array) -> Array:
+        """Return the matrices of this device's share from their pieces (devices, share, size)."""
+        return self._each([frame.join(pieces) for frame in self.frames], 0)
+
+    def part(self, x: Array) -> Array:
+        """Undo `join`."""
+        return self._each([frame.part(x) for frame in self.frames], 1)
+
+    def _each(self, xs: list[Array], axis: int) -> Array:
+        """Return along an axis of matrices the entry of the array that is of its kind."""
+        out = xs[0]
+        if len(xs) > 1:
+            shape = [1] * out.ndim
+            shape[axis] = self.share
+            mine = jnp.reshape(jnp.asarray(self.kinds)[self.exchange.index()], shape)
+            for kind, x in enumerate(xs[1:], 1):
+                out = jnp.where(mine == kind, x, out)
+        return out
+
+    def rows(self) -> list[Array]:
+        """Return this device's pieces, (devices, share, size): what each owner gets."""
+        out = []
+        for k in range(len(self.members[0].given)):
+            x = self.filled(engine.joined([m.view.pieces(m.given[k]) for m in self.members]))
+            out.append(jnp.reshape(x, (self.count, self.share, -1)))
+        return out
+
+    def given(self) -> list[Array]:
+        """Return what the rule gets of this device's share."""
+        return self.owned
+
+    def done(self, u: Array, new: list[Array]) -> list[Done]:
+        """Return the update and the new slots of each leaf."""
+        pieces = jnp.reshape(self.back, (self.count * self.share, -1))[: self.total]
+        return super().done(pieces, [self.together(x) for x in new])
+
+    def leaf(self, member: Any, u: Array) -> Array:
+        """Return a leaf from its part of the results."""
+        return member.view.from_pieces(u)

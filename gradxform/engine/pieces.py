@@ -1,0 +1,155 @@
+"""Matrices that are divided over devices: which piece of each array a device holds.
+
+A rule for whole matrices runs on pieces inside `as_pieces`. The lift then knows the shape of the
+array of all devices, and calls an exchange that brings whole matrices together. Only the exchange
+names a device.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.errors import did_you_mean
+from gradxform.leaves import Path, dtype_of, is_hole, map_with_paths, path_str, shape_of, with_paths
+from gradxform.types import Array, PyTree
+
+
+class Cut(NamedTuple):
+    """How one array is divided: the mesh axes that cut it, in order, each with its dimension."""
+
+    cuts: tuple[tuple[str, int], ...] = ()
+    sizes: tuple[tuple[str, int], ...] = ()  # of every axis along which some array is divided
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes that cut the array."""
+        return tuple(axis for axis, _ in self.cuts)
+
+    def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the array of all devices, from that of a piece."""
+        sizes, out = dict(self.sizes), list(shape)
+        for axis, dim in self.cuts:
+            out[dim] *= sizes[axis]
+        return tuple(out)
+
+    def place(self, axes: Any, shape: tuple[int, ...]) -> str:
+        """Return how the matrices of a piece of that shape lie on the devices.
+
+        "here": every device has whole matrices of its own. "cut": every device has an equal piece
+        of each. "all": every device has all of them. "scattered": anything else.
+        """
+        if not self.cuts:
+            return "all" if self.sizes else "here"
+        dims = {dim for _, dim in self.cuts}
+        moved = {axes.moved(dim) for dim in dims}
+        if None in moved:  # the axis along which parts lie
+            dim = axes.axis
+            return "here" if dims == {dim} and shape[dim] % axes.size == 0 else "scattered"
+        if moved <= set(axes.expanded(shape)[0].batch):
+            return "here"
+        every = tuple(axis for axis, _ in self.sizes)
+        return "cut" if len(dims) == 1 and self.axes == every else "scattered"
+
+
+UNCUT = Cut()
+
+
+class _Pieces(NamedTuple):
+    """How the leaves of the current tree are divided."""
+
+    cuts: Mapping[Path, tuple[tuple[str, int], ...]]
+    sizes: tuple[tuple[str, int], ...]
+    exchange: Any
+
+
+_PIECES: contextvars.ContextVar[_Pieces | None] = contextvars.ContextVar("pieces", default=None)
+
+
+@contextlib.contextmanager
+def as_pieces(
+    cuts: Mapping[Path, tuple[tuple[str, int], ...]], sizes: Mapping[str, int], exchange: Any
+) -> Iterator[None]:
+    """Treat leaves as pieces of arrays: rules for matrices inside this context see whole ones.
+
+    Args:
+      cuts: for each leaf, by its path, the mesh axes that cut it, in order, with their dimensions.
+      sizes: the mesh axes, and the number of devices along each.
+      exchange: brings matrices together; see `gradxform.distributed.matrix_exchange`.
+    """
+    token = _PIECES.set(_Pieces(cuts, tuple(sizes.items()), exchange))
+    try:
+        yield
+    finally:
+        _PIECES.reset(token)
+
+
+def exchange_now() -> Any:
+    """Return the exchange of the context; None outside of one."""
+    now = _PIECES.get()
+    return None if now is None else now.exchange
+
+
+def cuts_of(tree: PyTree) -> list[Cut]:
+    """Return how each leaf of a tree is divided.
+
+    Raises:
+      ValueError: if `as_pieces` was not told about a leaf.
+    """
+    return [_cut_of(path) for path, leaf in with_paths(tree) if not is_hole(leaf)]
+
+
+def _cut_of(path: Path) -> Cut:
+    now = _PIECES.get()
+    if now is None:
+        return UNCUT
+    if path not in now.cuts:
+        raise ValueError(
+            f"pieces of matrices: leaf {path_str(path)} is not one of the "
+            f"parameters.{did_you_mean(path_str(path), map(path_str, now.cuts))}"
+        )
+    return Cut(now.cuts[path], now.sizes)
+
+
+def whole_shapes(tree: PyTree) -> PyTree:
+    """Return the tree itself, or within `as_pieces` the shapes and dtypes of the whole arrays."""
+    if _PIECES.get() is None:
+        return tree
+    return map_with_paths(
+        lambda path, x: jax.ShapeDtypeStruct(_cut_of(path).whole(shape_of(x)), dtype_of(x)), tree
+    )
+
+
+def own_piece(x: Array, cut: Cut) -> Array:
+    """Return this device's piece of an array that every device has."""
+    return exchange_now().cut(x, cut.cuts) if cut.cuts else x
+
+
+# ---------------------------------------------------------------------- sums over a whole array
+
+_SUM: contextvars.ContextVar[tuple[tuple[str, ...], Any] | None] = contextvars.ContextVar(
+    "sum", default=None
+)
+
+
+@contextlib.contextmanager
+def summing_over(axes: tuple[str, ...], psum: Callable[..., Any] | None) -> Iterator[None]:
+    """Let `array_sum` cover the devices along these axes."""
+    token = _SUM.set((axes, psum) if axes else None)
+    try:
+        yield
+    finally:
+        _SUM.reset(token)
+
+
+def array_sum(x: Array) -> Array:
+    """Return the sum of the entries of an array, of all its pieces."""
+    now, total = _SUM.get(), jnp.sum(x)
+    if now is None:
+        return total
+    axes, psum = now
+    assert psum is not None
+    return psum(total, axes)
