@@ -68,6 +68,7 @@ UNSEEN = {
     "add_truncated_noise": "it counts leaves and reads none",
     "scale_by_adam_catching_up": "all rows have the same age where gradients are dense",
     "differentially_private_aggregate": "it is tested on one leaf",
+    "scale_by_fans": "it reads the shape of an array and none of its entries",
     "scale_by_shape": "it reads the shape of an array and none of its entries",
 }
 

@@ -7,7 +7,11 @@ compiled call and how it is compiled; `storage` and `rows` load and store slots,
 rows; `sums` and `shards` sum over whole trees, also over trees that are divided over devices.
 """
 
-from gradxform.engine.lift import PerLeaf as PerLeaf, map_rows as map_rows
+from gradxform.engine.lift import (
+    PerLeaf as PerLeaf,
+    check_gradient as check_gradient,
+    map_rows as map_rows,
+)
 from gradxform.engine.matrices import (
     Member as Member,
     map_matrices as map_matrices,

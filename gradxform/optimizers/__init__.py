@@ -26,6 +26,7 @@ from gradxform.optimizers.momo import *
 from gradxform.optimizers.muon import *
 from gradxform.optimizers.noise import *
 from gradxform.optimizers.normalization import *
+from gradxform.optimizers.normuon import *
 from gradxform.optimizers.privacy import *
 from gradxform.optimizers.proximal import *
 from gradxform.optimizers.schedule_free import *

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gradxform.base import Transform
 from gradxform.errors import did_you_mean
 from gradxform.masks import label_by, ndim_at_least
 from gradxform.optimizers.adam import adamw
@@ -15,6 +16,34 @@ from gradxform.wrappers.select import partition
 __all__ = [
     "muon",
 ]
+
+
+def coefficients(name: str, given: tuple[Any, ...] | str) -> tuple[Any, ...]:
+    """Return the coefficients of the orthogonalization, or those of the preset of that name."""
+    if not isinstance(given, str):
+        return given
+    if given not in NS_COEFFS:
+        presets = " or ".join(map(repr, NS_COEFFS))
+        raise ValueError(
+            f"{name}: ns_coeffs must be numbers, {presets}, got {given!r}."
+            f"{did_you_mean(given, NS_COEFFS)}"
+        )
+    return NS_COEFFS[given]
+
+
+def matrices_and_others(matrices: Transform, others: Transform, numbers: Any) -> partition:
+    """Return a transform for matrices, and another for the rest, as `muon` divides parameters.
+
+    Args:
+      matrices: for the parameters with dimension numbers; by default, of two dimensions.
+      others: for all other parameters.
+      numbers: as `muon` takes them.
+    """
+    if numbers is None:
+        labels = label_by(("muon", ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
+    else:
+        labels = muon_labels(numbers)
+    return partition({"muon": matrices, "adam": others}, labels)
 
 
 @optimizer
@@ -67,19 +96,8 @@ def muon(
     Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024; Liu et
     al., Muon is Scalable for LLM Training, 2025, for consistent_rms.
     """
-    if isinstance(ns_coeffs, str):
-        if ns_coeffs not in NS_COEFFS:
-            presets = " or ".join(map(repr, NS_COEFFS))
-            raise ValueError(
-                f"muon: ns_coeffs must be numbers, {presets}, got {ns_coeffs!r}."
-                f"{did_you_mean(ns_coeffs, NS_COEFFS)}"
-            )
-        ns_coeffs = NS_COEFFS[ns_coeffs]
+    ns_coeffs = coefficients("muon", ns_coeffs)
     numbers = muon_weight_dimension_numbers
-    if numbers is None:
-        labels = label_by(("muon", ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
-    else:
-        labels = muon_labels(numbers)
     matrices = chain(
         scale_by_muon(
             ns_coeffs,
@@ -106,4 +124,4 @@ def muon(
         adam_weight_decay,
         nesterov=nesterov,
     )
-    return partition({"muon": matrices, "adam": others}, labels)
+    return matrices_and_others(matrices, others, numbers)

@@ -35,6 +35,8 @@ from gradxform.transforms.momo import *
 from gradxform.transforms.muon import *
 from gradxform.transforms.noise import *
 from gradxform.transforms.normalization import *
+from gradxform.transforms.normuon import *
+from gradxform.transforms.orthogonal import *
 from gradxform.transforms.plateau import *
 from gradxform.transforms.privacy import *
 from gradxform.transforms.proximal import *

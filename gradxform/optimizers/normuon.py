@@ -1,0 +1,134 @@
+"""NorMuon and AdaMuon."""
+
+from typing import Any
+
+from gradxform.optimizers.adam import adamw
+from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.muon import coefficients, matrices_and_others
+from gradxform.transforms.muon import NS_COEFFS
+from gradxform.transforms.normuon import scale_by_adamuon, scale_by_normuon
+from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
+from gradxform.wrappers.select import partition
+
+__all__ = [
+    "adamuon",
+    "normuon",
+]
+
+
+@optimizer
+def normuon(
+    learning_rate: ScalarOrSchedule,
+    beta: float = 0.95,
+    beta2: float = 0.95,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mu_dtype: DType = None,
+    *,
+    nesterov: bool = False,
+    rms: float = 0.2,
+    ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
+    ns_steps: Size = 5,
+    eps: float = 1e-8,
+    preconditioning: str = "frobenius",
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.95,
+    adam_eps: float = 1e-8,
+    weight_dimension_numbers: StaticTree = None,
+) -> partition:
+    """NorMuon: orthogonalized momentum with equal neurons for matrices, AdamW for the rest.
+
+    Embeddings and output layers are matrices too. To leave them to AdamW, put None in their place
+    in `weight_dimension_numbers`.
+
+    Args:
+      learning_rate: of all parameters, at least 0, or a schedule; one for AdamW fits both.
+      weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
+      ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
+        of a preset, "standard" or "dion".
+      adam_b1: the decay of AdamW's first moment, in [0, 1).
+      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      adam_eps: added to AdamW's root, at least 0.
+      weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
+        of two dimensions are matrices.
+
+    See `scale_by_normuon` for the other arguments.
+
+    Reference: Li et al., NorMuon: Making Muon more efficient and scalable, 2025, Algorithm 1.
+    """
+    matrices = scale_by_normuon(
+        beta,
+        beta2,
+        mu_dtype,
+        nesterov=nesterov,
+        rms=rms,
+        ns_coeffs=coefficients("normuon", ns_coeffs),
+        ns_steps=ns_steps,
+        eps=eps,
+        preconditioning=preconditioning,
+        weight_dimension_numbers=weight_dimension_numbers,
+    )
+    return matrices_and_others(
+        with_weight_decay(matrices, learning_rate, weight_decay, None),
+        adamw(learning_rate, adam_b1, adam_b2, adam_eps, weight_decay=weight_decay),
+        weight_dimension_numbers,
+    )
+
+
+@optimizer
+def adamuon(
+    learning_rate: ScalarOrSchedule,
+    beta: float = 0.95,
+    beta2: float = 0.95,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mu_dtype: DType = None,
+    *,
+    signs: bool = True,
+    nesterov: bool = False,
+    rms: float = 0.2,
+    ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
+    ns_steps: Size = 5,
+    eps: float = 1e-8,
+    preconditioning: str = "frobenius",
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.95,
+    adam_eps: float = 1e-8,
+    weight_dimension_numbers: StaticTree = None,
+) -> partition:
+    """AdaMuon: orthogonalized signs with a second moment for matrices, AdamW for the rest.
+
+    Embeddings and output layers are matrices too. To leave them to AdamW, put None in their place
+    in `weight_dimension_numbers`.
+
+    Args:
+      learning_rate: of all parameters, at least 0, or a schedule; one for AdamW fits both.
+      weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
+      ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
+        of a preset, "standard" or "dion".
+      adam_b1: the decay of AdamW's first moment, in [0, 1).
+      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      adam_eps: added to AdamW's root, at least 0.
+      weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
+        of two dimensions are matrices.
+
+    See `scale_by_adamuon` for the other arguments.
+
+    Reference: Si et al., AdaMuon: Adaptive Muon Optimizer, 2025, Algorithm 1.
+    """
+    matrices = scale_by_adamuon(
+        beta,
+        beta2,
+        mu_dtype,
+        signs=signs,
+        nesterov=nesterov,
+        rms=rms,
+        ns_coeffs=coefficients("adamuon", ns_coeffs),
+        ns_steps=ns_steps,
+        eps=eps,
+        preconditioning=preconditioning,
+        weight_dimension_numbers=weight_dimension_numbers,
+    )
+    return matrices_and_others(
+        with_weight_decay(matrices, learning_rate, weight_decay, None),
+        adamw(learning_rate, adam_b1, adam_b2, adam_eps, weight_decay=weight_decay),
+        weight_dimension_numbers,
+    )
