@@ -10,6 +10,7 @@ from gradxform.optimizers.base import *
 from gradxform.optimizers.cautious import *
 from gradxform.optimizers.cocob import *
 from gradxform.optimizers.dadapt import *
+from gradxform.optimizers.dion import *
 from gradxform.optimizers.dog import *
 from gradxform.optimizers.embeddings import *
 from gradxform.optimizers.factored import *

@@ -6,7 +6,7 @@ from gradxform.base import Transform
 from gradxform.errors import did_you_mean
 from gradxform.masks import label_by, ndim_at_least
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.transforms.muon import NS_COEFFS, muon_labels, scale_by_muon, scale_by_shape
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticTree
@@ -44,6 +44,33 @@ def matrices_and_others(matrices: Transform, others: Transform, numbers: Any) ->
     else:
         labels = muon_labels(numbers)
     return partition({"muon": matrices, "adam": others}, labels)
+
+
+def beside_adamw(
+    direction: Transform,
+    numbers: Any,
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule,
+    adam_learning_rate: ScalarOrSchedule | None,
+    *adam: float,
+) -> partition:
+    """Return a descent along `direction` for matrices, and AdamW with the same decay for the rest.
+
+    Args:
+      direction: what the learning rate of the matrices multiplies.
+      numbers: as `muon` takes them.
+      learning_rate: of the matrices.
+      weight_decay: of all parameters.
+      adam_learning_rate: of AdamW; None for that of the matrices.
+      *adam: the two decays of AdamW, and its eps.
+    """
+    b1, b2, eps = adam
+    rate = learning_rate if adam_learning_rate is None else adam_learning_rate
+    return matrices_and_others(
+        with_weight_decay(direction, learning_rate, weight_decay, None),
+        adamw(rate, b1, b2, eps, weight_decay=weight_decay),
+        numbers,
+    )
 
 
 @optimizer

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_weight_decay
-from gradxform.optimizers.muon import coefficients, matrices_and_others
+from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.muon import beside_adamw, coefficients
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.normuon import scale_by_adamuon, scale_by_normuon
 from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
@@ -33,6 +32,7 @@ def normuon(
     adam_b1: float = 0.9,
     adam_b2: float = 0.95,
     adam_eps: float = 1e-8,
+    adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
 ) -> partition:
     """NorMuon: orthogonalized momentum with equal neurons for matrices, AdamW for the rest.
@@ -41,13 +41,14 @@ def normuon(
     in `weight_dimension_numbers`.
 
     Args:
-      learning_rate: of all parameters, at least 0, or a schedule; one for AdamW fits both.
+      learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
         of a preset, "standard" or "dion".
       adam_b1: the decay of AdamW's first moment, in [0, 1).
       adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps: added to AdamW's root, at least 0.
+      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
@@ -67,10 +68,9 @@ def normuon(
         preconditioning=preconditioning,
         weight_dimension_numbers=weight_dimension_numbers,
     )
-    return matrices_and_others(
-        with_weight_decay(matrices, learning_rate, weight_decay, None),
-        adamw(learning_rate, adam_b1, adam_b2, adam_eps, weight_decay=weight_decay),
-        weight_dimension_numbers,
+    adam = adam_b1, adam_b2, adam_eps
+    return beside_adamw(
+        matrices, weight_dimension_numbers, learning_rate, weight_decay, adam_learning_rate, *adam
     )
 
 
@@ -92,6 +92,7 @@ def adamuon(
     adam_b1: float = 0.9,
     adam_b2: float = 0.95,
     adam_eps: float = 1e-8,
+    adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
 ) -> partition:
     """AdaMuon: orthogonalized signs with a second moment for matrices, AdamW for the rest.
@@ -100,13 +101,14 @@ def adamuon(
     in `weight_dimension_numbers`.
 
     Args:
-      learning_rate: of all parameters, at least 0, or a schedule; one for AdamW fits both.
+      learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
         of a preset, "standard" or "dion".
       adam_b1: the decay of AdamW's first moment, in [0, 1).
       adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps: added to AdamW's root, at least 0.
+      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
@@ -127,8 +129,7 @@ def adamuon(
         preconditioning=preconditioning,
         weight_dimension_numbers=weight_dimension_numbers,
     )
-    return matrices_and_others(
-        with_weight_decay(matrices, learning_rate, weight_decay, None),
-        adamw(learning_rate, adam_b1, adam_b2, adam_eps, weight_decay=weight_decay),
-        weight_dimension_numbers,
+    adam = adam_b1, adam_b2, adam_eps
+    return beside_adamw(
+        matrices, weight_dimension_numbers, learning_rate, weight_decay, adam_learning_rate, *adam
     )

@@ -18,6 +18,7 @@ from gradxform.transforms.counts import *
 from gradxform.transforms.dadapt import *
 from gradxform.transforms.densify import *
 from gradxform.transforms.dimensions import *
+from gradxform.transforms.dion import *
 from gradxform.transforms.dog import *
 from gradxform.transforms.embeddings import *
 from gradxform.transforms.factored import *

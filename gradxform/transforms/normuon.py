@@ -109,8 +109,8 @@ class scale_by_adamuon(Orthogonalizing):
     The norm of u is the same at every step; with an `rms` of 0.2 it is that of Adam's updates, so
     that learning rates and weight decays for AdamW fit.
 
-    Differs from the paper, where m is a sum and both decays are one number, in that m is an average,
-    which cannot overflow. Neither signs nor NewtonSchulz depend on its size.
+    Differs from the paper, where m is a sum and both decays are one number, in that m is an
+    average, which cannot overflow. Neither signs nor NewtonSchulz depend on its size.
 
     Args:
       beta: the decay of m, in [0, 1).

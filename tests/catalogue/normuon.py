@@ -18,10 +18,10 @@ def masked(rule, **fields):
     return gx.masked(rule(weight_dimension_numbers=NUMBERS, **fields), gx.ndim_at_least(2))
 
 
-def for_matrices(direction, b1=0.9, b2=0.95, decay=0.3):
-    """A recipe: a rule for matrices, Adam for the rest, decay, and a rate of 0.1."""
+def for_matrices(*directions, b1=0.9, b2=0.95, decay=0.3):
+    """A recipe: rules for matrices, Adam for the rest, decay, and a rate of 0.1."""
     return ref.sequence(
-        ref.only(flat, direction),
+        *(ref.only(flat, part) for part in directions),
         ref.only(lambda p: not flat(p), ref.adam(b1, b2, 1e-8)),
         ref.decay(decay),
         ref.scale(-0.1),
