@@ -31,6 +31,7 @@ from gradxform.optimizers.normuon import *
 from gradxform.optimizers.privacy import *
 from gradxform.optimizers.proximal import *
 from gradxform.optimizers.schedule_free import *
+from gradxform.optimizers.scion import *
 from gradxform.optimizers.shampoo import *
 from gradxform.optimizers.sign import *
 from gradxform.optimizers.sophia import *

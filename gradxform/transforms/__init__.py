@@ -43,6 +43,7 @@ from gradxform.transforms.privacy import *
 from gradxform.transforms.proximal import *
 from gradxform.transforms.raw_gradients import *
 from gradxform.transforms.scaling import *
+from gradxform.transforms.scion import *
 from gradxform.transforms.shampoo import *
 from gradxform.transforms.sign import *
 from gradxform.transforms.sophia import *
