@@ -12,6 +12,8 @@ Make = Callable[[Any], Any]  # of the learning rate
 # Optimizers with required arguments, and those whose multiple of the step is not `learning_rate`.
 OPTIMIZERS: dict[str, Make] = {
     "dpsgd": lambda lr: gx.dpsgd(lr, l2_norm_clip=1.0, noise_multiplier=0.1, seed=0),
+    # As it is where no logit is too large: what is drawn has no attention.
+    "muonclip": lambda lr: gx.muonclip(lr, {"layer": gx.query_key("query", "key")}).inner,
 }
 
 
@@ -76,6 +78,7 @@ WRAPPERS: dict[str, Make] = {
 WITHOUT = {
     "on_measurement": "it is a measure for `monitor`",
     "only_rows": "it leaves dense gradients alone",
+    "qk_clip": "it needs the logits of attention layers",
     "param_group": "it is a rule for `param_groups`",
     "raw_gradient_norms": "it is for parts that clip by the raw norm",
 }

@@ -25,6 +25,7 @@ from gradxform.optimizers.mars import *
 from gradxform.optimizers.momentum import *
 from gradxform.optimizers.momo import *
 from gradxform.optimizers.muon import *
+from gradxform.optimizers.muonclip import *
 from gradxform.optimizers.noise import *
 from gradxform.optimizers.normalization import *
 from gradxform.optimizers.normuon import *
