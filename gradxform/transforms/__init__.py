@@ -24,6 +24,7 @@ from gradxform.transforms.embeddings import *
 from gradxform.transforms.factored import *
 from gradxform.transforms.ggt import *
 from gradxform.transforms.gradient_change import *
+from gradxform.transforms.kept_norms import *
 from gradxform.transforms.laprop import *
 from gradxform.transforms.layerwise import *
 from gradxform.transforms.lbfgs import *

@@ -23,12 +23,13 @@ LMO_NORMS = ("sign", "inputs", "outputs", "rms")
 class scale_by_lmo(ArrayRule):
     """Replace every array by the step of norm 1 that goes farthest along it.
 
-    Update rule for a matrix of n rows, its inputs, and k columns, its outputs:
+    Update rule for a matrix of n rows, its inputs, and k columns, its outputs, with r_i the norm of
+    a row, c_j that of a column, and s the root mean square of all entries:
 
-        u_ij = sign(g_ij) / n                         (norm "sign")
-        u_ij = sqrt(k) g_ij / |row i of g|            (norm "inputs")
-        u_ij = g_ij / (sqrt(n) |column j of g|)       (norm "outputs")
-        u = g / root mean square of g                 (norm "rms")
+        u_ij = sign(g_ij) / n             (for sign)
+        u_ij = sqrt(k) g_ij / r_i         (for inputs)
+        u_ij = g_ij / (sqrt(n) c_j)       (for outputs)
+        u_ij = g_ij / s                   (for rms)
 
     "sign" and "outputs" are for the last layer of a network, "inputs" for embeddings, "rms" for
     vectors, of any shape. For hidden matrices, `orthogonalize_updates` and `scale_by_fans` are the
