@@ -40,14 +40,11 @@ def dion(
     Args:
       learning_rate: of the matrices, at least 0, or a schedule.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps: added to AdamW's root, at least 0.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
-    See `scale_by_dion` for the other arguments.
+    See `scale_by_dion` and `muon` for the other arguments.
 
     Reference: Ahn et al., Dion: Distributed Orthonormalized Updates, 2025, Algorithm 1.
     """
@@ -87,16 +84,13 @@ def dion2(
     Args:
       learning_rate: of the matrices, at least 0, or a schedule.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
-      ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
-        of a preset, "standard" or "dion".
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
+        the name of a preset, "standard" or "dion".
       adam_eps: added to AdamW's root, at least 0.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
-    See `scale_by_dion2` for the other arguments.
+    See `scale_by_dion2` and `muon` for the other arguments.
 
     Reference: Ahn et al., Dion2: A Simple Method to Shrink Matrix in Muon, 2025; `Dion2` of
     https://github.com/microsoft/dion.

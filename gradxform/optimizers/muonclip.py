@@ -41,16 +41,12 @@ def muonclip(
       learning_rate: at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       rms: the root mean square of the entries of an update of a matrix, at least 0.
-      ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
-        of a preset, "standard" or "dion".
-      eps: added to the norm of a matrix and, in AdamW, to the root, at least 0.
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
+      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
+        the name of a preset, "standard" or "dion".
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
-    See `scale_by_muon` and `qk_clip` for the other arguments.
+    See `muon` and `qk_clip` for the other arguments.
 
     Reference: Kimi Team, Kimi K2: Open Agentic Intelligence, 2025, Algorithm 1.
     """

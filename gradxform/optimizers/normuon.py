@@ -43,16 +43,13 @@ def normuon(
     Args:
       learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
-      ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
-        of a preset, "standard" or "dion".
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
+        the name of a preset, "standard" or "dion".
       adam_eps: added to AdamW's root, at least 0.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
-    See `scale_by_normuon` for the other arguments.
+    See `scale_by_normuon` and `muon` for the other arguments.
 
     Reference: Li et al., NorMuon: Making Muon more efficient and scalable, 2025, Algorithm 1.
     """
@@ -103,16 +100,13 @@ def adamuon(
     Args:
       learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
-      ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
-        of a preset, "standard" or "dion".
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
+        the name of a preset, "standard" or "dion".
       adam_eps: added to AdamW's root, at least 0.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
-    See `scale_by_adamuon` for the other arguments.
+    See `scale_by_adamuon` and `muon` for the other arguments.
 
     Reference: Si et al., AdaMuon: Adaptive Muon Optimizer, 2025, Algorithm 1.
     """

@@ -65,8 +65,8 @@ def scion(
       decay: of m, in [0, 1).
       mu_dtype: the dtype of m; by default the parameter's.
       constrained: whether to keep parameters in the balls of the radii.
-      ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
-        of a preset, "standard" or "dion".
+      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
+        the name of a preset, "standard" or "dion".
       weight_dimension_numbers: as in `scale_by_muon`, for all parameters whose norm is not "rms".
 
     See `orthogonalize_updates` and `scale_by_learning_rate` for the other arguments.

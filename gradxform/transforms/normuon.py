@@ -49,13 +49,13 @@ class scale_by_normuon(Orthogonalizing):
       beta: the decay of m, in [0, 1).
       beta2: the decay of v, in [0, 1).
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
-      nesterov: whether to look one step ahead. Keyword-only.
-      rms: the root mean square of the entries of u, at least 0. Keyword-only.
       ns_coeffs: as in `orthogonalize_updates`. Keyword-only.
       ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
       eps: added to the roots, and to the norm of a matrix, at least 0. Keyword-only.
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      nesterov: whether to look one step ahead. Keyword-only.
+      rms: the root mean square of the entries of u, at least 0. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -116,15 +116,15 @@ class scale_by_adamuon(Orthogonalizing):
       beta: the decay of m, in [0, 1).
       beta2: the decay of v, in [0, 1).
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
-      signs: whether to orthogonalize the signs of m, so that no entry outweighs others.
-        Keyword-only.
-      nesterov: whether to look one step ahead, as in `scale_by_normuon`. Keyword-only.
-      rms: the root mean square of the entries of u, at least 0. Keyword-only.
       ns_coeffs: as in `orthogonalize_updates`. Keyword-only.
       ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
       eps: added to the roots, and to the norm of a matrix, at least 0. Keyword-only.
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      signs: whether to orthogonalize the signs of m, so that no entry outweighs others.
+        Keyword-only.
+      nesterov: whether to look one step ahead, as in `scale_by_normuon`. Keyword-only.
+      rms: the root mean square of the entries of u, at least 0. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
