@@ -8,7 +8,8 @@ from tests import references as ref
 from tests.catalogue.case import ADAM, SGD, Case, one_step, params
 from tests.catalogue.muon import flat
 
-LAYERS = {"first": gx.query_key("w", "deep/k", -1)}
+LAYERS = {"first": gx.query_key("w", "k", -1)}
+TREE = {k: x for k, x in params().items() if k != "deep"} | params()["deep"]
 LOGITS = {"first": jnp.asarray([3.0, 1.0])}
 HEADS = {"w": jnp.ones((3, 4)), "k": jnp.ones((3, 2, 2))}
 
@@ -40,7 +41,7 @@ WRAPPERS: dict[str, Case] = {
         ref.qk_clip(SGD, logits(0.3), 2.0),
         rows=False,
         extra={"max_logits": LOGITS},
-        tree=params(),
+        tree=TREE,
         names=("query_key",),
     ),
 }
@@ -63,7 +64,7 @@ OPTIMIZERS: dict[str, Case] = {
         rtol=1e-4,
         rows=False,
         extra={"max_logits": LOGITS},
-        tree=params(),
+        tree=TREE,
     ),
 }
 
