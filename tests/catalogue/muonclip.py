@@ -8,8 +8,8 @@ from tests import references as ref
 from tests.catalogue.case import ADAM, SGD, Case, one_step, params
 from tests.catalogue.muon import flat
 
-LAYERS = {"first": gx.query_key("w", "k", -1)}
-TREE = {k: x for k, x in params().items() if k != "deep"} | params()["deep"]
+# Names that every tree of the tests has.
+LAYERS = {"first": gx.query_key("w", "b", -1)}
 LOGITS = {"first": jnp.asarray([3.0, 1.0])}
 HEADS = {"w": jnp.ones((3, 4)), "k": jnp.ones((3, 2, 2))}
 
@@ -18,10 +18,8 @@ def logits(query_share):
     """The logits of every entry, in blocks of the last axis, and the power; None for others."""
 
     def of(p):
-        s = np.asarray([3.0, 1.0])
-        if p.ndim == 2:
-            return np.repeat(s, 2), query_share
-        return (s, 1 - query_share) if p.ndim == 3 else None
+        s = np.repeat([3.0, 1.0], 2)
+        return {2: (s, query_share), 1: (s, 1 - query_share)}.get(p.ndim)
 
     return of
 
@@ -41,7 +39,7 @@ WRAPPERS: dict[str, Case] = {
         ref.qk_clip(SGD, logits(0.3), 2.0),
         rows=False,
         extra={"max_logits": LOGITS},
-        tree=TREE,
+        tree=params(),
         names=("query_key",),
     ),
 }
@@ -64,7 +62,7 @@ OPTIMIZERS: dict[str, Case] = {
         rtol=1e-4,
         rows=False,
         extra={"max_logits": LOGITS},
-        tree=TREE,
+        tree=params(),
     ),
 }
 

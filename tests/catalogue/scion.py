@@ -71,6 +71,6 @@ REFUSED = [
     (
         lambda: gx.scion(0.1, "row").init(WEIGHTS),
         ValueError,
-        ("has no transform; there are 'spectral', 'sign', 'inputs', 'outputs', 'rms'",),
+        ("has no transform; there are 'inputs', 'outputs', 'rms', 'sign', 'spectral'",),
     ),
 ]
