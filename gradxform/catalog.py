@@ -149,7 +149,7 @@ def _arguments(part: Any) -> list[tuple[str, str | None]]:
     if isinstance(part, type) and issubclass(part, Value):  # its `__init__` may take old names too
         return [
             (f"*{f.name}", "") if f.name == part.variadic else (f.name, _default(f.default))
-            for f in dataclasses.fields(cast(Any, part))
+            for f in sorted(dataclasses.fields(cast(Any, part)), key=lambda f: f.kw_only is True)
         ]
     return [
         (f"*{p.name}", "") if p.kind is p.VAR_POSITIONAL else (p.name, _default(p.default))

@@ -34,6 +34,7 @@ WRAPPERS = {
         "decoupled_weight_decay",
         "mechanize",
         "project",
+        "qk_clip",
         "sam",
         "scale_by_galore",
         "split_real_and_imaginary",

@@ -14,6 +14,8 @@ OPTIMIZERS: dict[str, Make] = {
     # With the default eps, the weights of a pixel that was dark so far move by 1e8 g.
     "acprop": lambda lr: gx.acprop(lr, eps=1e-3),
     "dpsgd": lambda lr: gx.dpsgd(lr, l2_norm_clip=1.0, noise_multiplier=0.1, seed=0),
+    # As it is where no logit is too large: what is drawn has no attention.
+    "muonclip": lambda lr: gx.muonclip(lr, {"layer": gx.query_key("query", "key")}).inner,
 }
 
 
@@ -78,6 +80,7 @@ WRAPPERS: dict[str, Make] = {
 WITHOUT = {
     "on_measurement": "it is a measure for `monitor`",
     "only_rows": "it leaves dense gradients alone",
+    "qk_clip": "it needs the logits of attention layers",
     "param_group": "it is a rule for `param_groups`",
     "raw_gradient_norms": "it is for parts that clip by the raw norm",
 }

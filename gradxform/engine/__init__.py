@@ -8,7 +8,11 @@ devices; `chunks` and `calls` decide which leaves share a compiled call and how 
 whole trees, also over trees that are divided over devices.
 """
 
-from gradxform.engine.lift import PerLeaf as PerLeaf, map_rows as map_rows
+from gradxform.engine.lift import (
+    PerLeaf as PerLeaf,
+    check_gradient as check_gradient,
+    map_rows as map_rows,
+)
 from gradxform.engine.matrices import (
     Member as Member,
     joined as joined,

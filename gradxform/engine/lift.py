@@ -216,23 +216,32 @@ def _slice_by_slice(run: _Run, leaf: Leaf) -> tuple[Any, Any]:
     return g.values, tuple(done)
 
 
-def _check(parts: Sequence[Part], updates: PyTree, i: int, g: Any, p: Any) -> None:
-    first = parts[0].rule
+def check_gradient(rules: Sequence[Any], updates: PyTree, i: int, g: Any) -> None:
+    """Require that rules are defined for the dtype of a leaf of `updates`, the i-th.
+
+    Raises:
+      TypeError: for integers, and for complex numbers where a rule does not handle them.
+    """
     dtype = dtype_of(g)
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(
-            f"{name_of(first)}: gradient of {path_at(updates, i)} has dtype {dtype}; only "
+            f"{name_of(rules[0])}: gradient of {path_at(updates, i)} has dtype {dtype}; only "
             "floating gradients can be transformed. Leave it out with masked(...) or "
             "partition(...)."
         )
     if jnp.issubdtype(dtype, jnp.complexfloating):
-        for part in parts:
-            if not part.rule.handles_complex:
+        for rule in rules:
+            if not rule.handles_complex:
                 raise TypeError(
-                    f"{name_of(part.rule)}: gradient of {path_at(updates, i)} has dtype "
+                    f"{name_of(rule)}: gradient of {path_at(updates, i)} has dtype "
                     f"{dtype}, for which this rule is not defined. Optimize its real and "
                     "imaginary parts as two parameters."
                 )
+
+
+def _check(parts: Sequence[Part], updates: PyTree, i: int, g: Any, p: Any) -> None:
+    first = parts[0].rule
+    check_gradient([part.rule for part in parts], updates, i, g)
     if p is not None and jnp.shape(g) != jnp.shape(p):
         raise ValueError(
             f"{name_of(first)}: gradient of {path_at(updates, i)} has shape "

@@ -10,6 +10,7 @@ from gradxform.optimizers.base import *
 from gradxform.optimizers.cautious import *
 from gradxform.optimizers.cocob import *
 from gradxform.optimizers.dadapt import *
+from gradxform.optimizers.dion import *
 from gradxform.optimizers.dog import *
 from gradxform.optimizers.embeddings import *
 from gradxform.optimizers.factored import *
@@ -26,11 +27,14 @@ from gradxform.optimizers.mars import *
 from gradxform.optimizers.momentum import *
 from gradxform.optimizers.momo import *
 from gradxform.optimizers.muon import *
+from gradxform.optimizers.muonclip import *
 from gradxform.optimizers.noise import *
 from gradxform.optimizers.normalization import *
+from gradxform.optimizers.normuon import *
 from gradxform.optimizers.privacy import *
 from gradxform.optimizers.proximal import *
 from gradxform.optimizers.schedule_free import *
+from gradxform.optimizers.scion import *
 from gradxform.optimizers.shampoo import *
 from gradxform.optimizers.sign import *
 from gradxform.optimizers.sophia import *

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from gradxform.base import Transform
 from gradxform.errors import did_you_mean, shown
 from gradxform.masks import label_by, ndim_at_least
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.transforms.muon import (
     NS_COEFFS,
     NS_ROWS,
@@ -21,6 +22,74 @@ from gradxform.wrappers.select import partition
 __all__ = [
     "muon",
 ]
+
+
+def coefficients(name: str, given: tuple[Any, ...] | str, turns: Any) -> tuple[Any, ...]:
+    """Return the coefficients of the orthogonalization, or those of the preset of that name.
+
+    Args:
+      name: the optimizer that asks, for messages.
+      given: coefficients, or the name of a preset.
+      turns: the number of turns.
+    """
+    if not isinstance(given, str):
+        return given
+    if given in NS_COEFFS:
+        return NS_COEFFS[given]
+    if given not in NS_ROWS:
+        presets = [*NS_COEFFS, *NS_ROWS]
+        raise ValueError(
+            f"{name}: ns_coeffs must be numbers or one of {', '.join(map(repr, presets))}, got "
+            f"{given!r}.{did_you_mean(given, presets)}"
+        )
+    if type(turns) is not int or turns < 1:
+        raise ValueError(
+            f"{name}: with {given!r}, ns_steps must be an integer of at least 1, got "
+            f"{shown(turns)}. Its coefficients differ from turn to turn."
+        )
+    return NS_ROWS[given](turns)
+
+
+def matrices_and_others(matrices: Transform, others: Transform, numbers: Any) -> partition:
+    """Return a transform for matrices, and another for the rest, as `muon` divides parameters.
+
+    Args:
+      matrices: for the parameters with dimension numbers; by default, of two dimensions.
+      others: for all other parameters.
+      numbers: as `muon` takes them.
+    """
+    if numbers is None:
+        labels = label_by(("muon", ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
+    else:
+        labels = muon_labels(numbers)
+    return partition({"muon": matrices, "adam": others}, labels)
+
+
+def beside_adamw(
+    direction: Transform,
+    numbers: Any,
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule,
+    adam_learning_rate: ScalarOrSchedule | None,
+    *adam: float,
+) -> partition:
+    """Return a descent along `direction` for matrices, and AdamW with the same decay for the rest.
+
+    Args:
+      direction: what the learning rate of the matrices multiplies.
+      numbers: as `muon` takes them.
+      learning_rate: of the matrices.
+      weight_decay: of all parameters.
+      adam_learning_rate: of AdamW; None for that of the matrices.
+      *adam: the two decays of AdamW, and its eps.
+    """
+    b1, b2, eps = adam
+    rate = learning_rate if adam_learning_rate is None else adam_learning_rate
+    return matrices_and_others(
+        with_weight_decay(direction, learning_rate, weight_decay, None),
+        adamw(rate, b1, b2, eps, weight_decay=weight_decay),
+        numbers,
+    )
 
 
 @optimizer
@@ -79,13 +148,8 @@ def muon(
     Express: Optimal Matrix Sign Methods and Their Application to the Muon Algorithm, 2025, for
     "polar_express".
     """
-    if isinstance(ns_coeffs, str):
-        ns_coeffs = _preset(ns_coeffs, ns_steps)
+    ns_coeffs = coefficients("muon", ns_coeffs, ns_steps)
     numbers = muon_weight_dimension_numbers
-    if numbers is None:
-        labels = label_by(("muon", ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
-    else:
-        labels = muon_labels(numbers)
     matrices = chain(
         scale_by_muon(
             ns_coeffs,
@@ -114,22 +178,4 @@ def muon(
         adam_weight_decay,
         nesterov=nesterov,
     )
-    return partition({"muon": matrices, "adam": others}, labels)
-
-
-def _preset(name: str, turns: Any) -> tuple[Any, ...]:
-    """Return the coefficients of a preset."""
-    if name in NS_COEFFS:
-        return NS_COEFFS[name]
-    if name not in NS_ROWS:
-        presets = [*NS_COEFFS, *NS_ROWS]
-        raise ValueError(
-            f"muon: ns_coeffs must be numbers or one of {', '.join(map(repr, presets))}, got "
-            f"{name!r}.{did_you_mean(name, presets)}"
-        )
-    if type(turns) is not int or turns < 1:
-        raise ValueError(
-            f"muon: with {name!r}, ns_steps must be an integer of at least 1, got {shown(turns)}. "
-            "Its coefficients differ from turn to turn."
-        )
-    return NS_ROWS[name](turns)
+    return matrices_and_others(matrices, others, numbers)

@@ -131,6 +131,8 @@ class MatrixRule(Transform):
             require_params(self, params)
         state = check_state(self, state, self.State)
         gs, treedef = jax.tree.flatten(updates)
+        for i, g in enumerate(gs):
+            engine.check_gradient([self], updates, i, g)
         names, matrix_names = slot_fields(self.State), marked_fields(self.State, MatrixSlot)
         slots = [align_slot(self, updates, treedef, state, k) for k in names]
         kept = [align_slot(self, updates, treedef, state, k) for k in matrix_names]

@@ -1,0 +1,70 @@
+"""MuonClip."""
+
+from typing import Any
+
+from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.muon import muon
+from gradxform.transforms.muon import NS_COEFFS
+from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.wrappers.muonclip import qk_clip
+
+__all__ = [
+    "muonclip",
+]
+
+
+@optimizer
+def muonclip(
+    learning_rate: ScalarOrSchedule,
+    layers: StaticTree,
+    threshold: float = 100.0,
+    beta: float = 0.95,
+    weight_decay: ScalarOrSchedule = 0.1,
+    mu_dtype: DType = None,
+    *,
+    query_share: float = 0.5,
+    nesterov: bool = True,
+    rms: float = 0.2,
+    ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
+    ns_steps: int = 5,
+    eps: float = 1e-8,
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.95,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    weight_dimension_numbers: StaticTree = None,
+) -> qk_clip:
+    """MuonClip: Muon, with query and key weights that shrink where logits are too large.
+
+    Every update needs `max_logits=`, as `qk_clip` describes.
+
+    Args:
+      learning_rate: at least 0, or a schedule; one for AdamW fits.
+      weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
+      rms: the root mean square of the entries of an update of a matrix, at least 0.
+      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
+        the name of a preset, "standard" or "dion".
+      weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
+        of two dimensions are matrices.
+
+    See `muon` and `qk_clip` for the other arguments.
+
+    Reference: Kimi Team, Kimi K2: Open Agentic Intelligence, 2025, Algorithm 1.
+    """
+    inner = muon(
+        learning_rate,
+        ns_coeffs,
+        ns_steps,
+        beta,
+        eps,
+        weight_decay,
+        None,
+        mu_dtype,
+        nesterov=nesterov,
+        adam_b1=adam_b1,
+        adam_b2=adam_b2,
+        adam_weight_decay=weight_decay,
+        adam_learning_rate=adam_learning_rate,
+        muon_weight_dimension_numbers=weight_dimension_numbers,
+        consistent_rms=rms,
+    )
+    return qk_clip(inner, layers, threshold, query_share)

@@ -1,0 +1,120 @@
+"""Scion."""
+
+from typing import Any
+
+from gradxform.base import Transform
+from gradxform.errors import did_you_mean, shown
+from gradxform.masks import label_by, ndim_at_least
+from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.muon import coefficients
+from gradxform.transforms.momentum import ema
+from gradxform.transforms.muon import NS_COEFFS
+from gradxform.transforms.orthogonal import orthogonalize_updates, scale_by_fans
+from gradxform.transforms.scaling import (
+    add_decayed_weights,
+    scale,
+    scale_by_learning_rate,
+)
+from gradxform.transforms.scion import scale_by_lmo
+from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.select import partition
+
+__all__ = [
+    "scion",
+]
+
+# The paper's for a language model: 50 for hidden matrices, 3000 for the last layer.
+RADII = {"spectral": 50.0, "sign": 3000.0, "inputs": 50.0, "outputs": 3000.0, "rms": 50.0}
+
+
+@optimizer
+def scion(
+    learning_rate: ScalarOrSchedule,
+    norms: StaticTree = None,
+    radii: StaticTree = None,
+    decay: float = 0.9,
+    mu_dtype: DType = None,
+    *,
+    constrained: bool = False,
+    ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
+    ns_steps: Size = 5,
+    eps: float = 1e-8,
+    preconditioning: str = "frobenius",
+    weight_dimension_numbers: StaticTree = None,
+) -> partition:
+    """Scion: steps of a fixed size in the norm of each layer, also as a Frank-Wolfe method.
+
+    Update rule, with m the average of the gradient and u the step of norm 1 along it, in the norm
+    of the parameter:
+
+        p <- p - learning_rate radius u
+        p <- (1 - learning_rate) p - learning_rate radius u     (constrained)
+
+    Constrained, no parameter leaves the ball of its radius, if it begins in it and the learning
+    rate is at most 1. The norm "spectral" is for hidden matrices: u is the orthogonalized m times
+    sqrt(columns / rows). `scale_by_lmo` has the others.
+
+    Args:
+      norms: the norm of every parameter, "spectral", "sign", "inputs", "outputs" or "rms": labels
+        as `label_by(("sign", path_matches("head")), ("spectral", True))`, a tree of them (a prefix
+        of the parameters will do), or a function of the parameters. By default, parameters of two
+        dimensions have "spectral", the others "rms".
+      radii: a dict from norms to radii, greater than 0. By default, and for norms that it leaves
+        out, 50 for "spectral", "inputs" and "rms", 3000 for "sign" and "outputs".
+      decay: of m, in [0, 1).
+      mu_dtype: the dtype of m; by default the parameter's.
+      constrained: whether to keep parameters in the balls of the radii.
+      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
+        the name of a preset, "standard" or "dion".
+      weight_dimension_numbers: as in `scale_by_muon`, for all parameters whose norm is not "rms".
+
+    See `orthogonalize_updates` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025,
+    Algorithms 1 and 2.
+    """
+    numbers, sizes = weight_dimension_numbers, _radii(radii)
+    spectral = chain(
+        orthogonalize_updates(
+            ns_coeffs=coefficients("scion", ns_coeffs, ns_steps),
+            ns_steps=ns_steps,
+            eps=eps,
+            preconditioning=preconditioning,
+            weight_dimension_numbers=numbers,
+        ),
+        scale_by_fans(numbers),
+    )
+    steps: dict[str, Transform] = {"spectral": spectral}
+    steps |= {norm: scale_by_lmo(norm, numbers) for norm in sizes if norm not in steps}
+    towards = (add_decayed_weights(1.0),) if constrained else ()
+    rules = {
+        norm: chain(
+            ema(decay, False, mu_dtype),
+            step,
+            scale(sizes[norm]),
+            *towards,
+            scale_by_learning_rate(learning_rate),
+        )
+        for norm, step in steps.items()
+    }
+    if norms is None:
+        norms = label_by(("spectral", ndim_at_least(2) & ~ndim_at_least(3)), ("rms", True))
+    return partition(rules, norms)
+
+
+def _radii(given: Any) -> dict[str, float]:
+    """Return the radius for every norm."""
+    given = given or {}
+    for norm, radius in given.items():
+        if norm not in RADII:
+            raise ValueError(
+                f"scion: radii must be for norms, {', '.join(RADII)}, got one for {norm!r}."
+                f"{did_you_mean(norm, RADII)}"
+            )
+        if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
+            raise ValueError(
+                f"scion: the radius for {norm!r} must be a number greater than 0, got "
+                f"{shown(radius)}."
+            )
+    return RADII | given

@@ -1,0 +1,95 @@
+"""Matrices that keep their norm."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, EmptyState, transform
+from gradxform.errors import require_one_of
+from gradxform.numerics import norm, over
+from gradxform.transforms.dimensions import MatrixAxes, MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrix_rule import axes_of_all
+from gradxform.types import Array, Choice, Params, StaticTree, Updates
+
+__all__ = [
+    "keep_matrix_norms",
+]
+
+_AXES = {"frobenius": (-2, -1), "rows": (-1,), "columns": (-2,)}
+KEPT_NORMS = (*_AXES, "spectral")
+
+
+@transform
+class keep_matrix_norms(ArrayRule):
+    """Change every update so that its matrix keeps its norm: the step turns it only.
+
+    Update rule, with |p| the norm of the parameter before the step:
+
+        u = |p| (p + g) / |p + g| - p
+
+    Weight decay then has no effect, and a learning rate is an angle: with `scale_by_trust_ratio()`
+    before the learning rate, a step turns each matrix by about that many radians. A matrix of zeros
+    stays; one that g would make zero does not move. In 16-bit parameters the norm holds up to the
+    rounding of every step.
+
+    For matrices; leave other parameters out with `masked(...)`. Must be the last part of a chain
+    that changes updates, because it must see the update that is applied; a later one is refused.
+
+    Args:
+      norm: which norm stays: "frobenius", "spectral", exact and slow, or those of all "rows" or
+        "columns".
+      weight_dimension_numbers: as in `scale_by_muon`.
+
+    Raises:
+      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit; at
+        update, if no parameters are given.
+
+    Reference: Wen et al., Fantastic Pretraining Optimizers and Where to Find Them II: Hyperball
+    Optimization, 2026, for "frobenius"; Loshchilov et al., nGPT: Normalized Transformer with
+    Representation Learning on the Hypersphere, 2024, for rows and columns.
+    """
+
+    norm: Choice = "frobenius"
+    weight_dimension_numbers: StaticTree = None
+
+    State = EmptyState
+    locality = "array"
+    needs_params = True
+    sets_params = True
+
+    def __post_init__(self):
+        require_one_of(self, "norm", KEPT_NORMS)
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+
+    def init(self, params: Params) -> EmptyState:
+        """Return an empty state."""
+        self.statics(params)
+        return EmptyState()
+
+    def statics(self, updates: Updates) -> list[Any]:
+        """Return for every leaf which of its axes make a matrix."""
+        return axes_of_all(self, self.weight_dimension_numbers, updates)
+
+    def rule(self, g: Array, p: Array, axes: MatrixAxes) -> Array:
+        """Return the update that leads to a matrix of the same norm."""
+        if not p.size:
+            return g
+        before, after = axes.to_matrices(p), axes.to_matrices(p + g)
+        old, new = _scaled(before), _scaled(after)
+        size, length = self._norm(old) * _largest(before), self._norm(new)
+        moved = jnp.where(length == 0, before, over(size * new, length, 0))
+        return axes.from_matrices(moved - before, p.shape)
+
+    def _norm(self, x: Array) -> Array:
+        if self.norm == "spectral":
+            return jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
+        return norm(x, _AXES[self.norm])
+
+
+def _largest(x: Array) -> Array:
+    return jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
+
+
+def _scaled(x: Array) -> Array:
+    """Return matrices with a largest entry of 1, whose squares neither overflow nor vanish."""
+    return over(x, _largest(x), 0)

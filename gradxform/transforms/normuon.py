@@ -1,0 +1,164 @@
+"""Muon with second moments of what it has orthogonalized: NorMuon, AdaMuon."""
+
+from dataclasses import field
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform.base import transform
+from gradxform.leaves import check_params
+from gradxform.numerics import over_root
+from gradxform.slots import zeros_like
+from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
+from gradxform.types import Array, Decay, DType, MatrixSlot, NonNegative, Params, Slot
+
+__all__ = [
+    "scale_by_adamuon",
+    "scale_by_normuon",
+    "MuonMomentsState",
+]
+
+
+class MuonMomentsState(NamedTuple):
+    """State of `scale_by_normuon` and `scale_by_adamuon`."""
+
+    mu: Slot  # like params, at least float32; the average m of the gradient
+    # (B, outputs) for NorMuon, (B, inputs, outputs) for AdaMuon, of each parameter's B matrices, at
+    # least float32; the average v of the squares
+    nu: MatrixSlot
+
+
+@transform
+class scale_by_normuon(Orthogonalizing):
+    """Orthogonalize an average of the gradient, and divide each neuron by its root mean square.
+
+    Update rule for a matrix of n rows, its inputs, and k columns, its neurons, from m = 0, v = 0:
+
+        m <- beta m + (1 - beta) g
+        o = NewtonSchulz(m)          (nesterov: of beta m + (1 - beta) g)
+        v_j <- beta2 v_j + (1 - beta2) mean of o_ij^2 over i
+        o_ij <- o_ij / (sqrt(v_j) + eps)
+        u = rms sqrt(n k) o / |o|
+
+    The norm of u is the same at every step; with an `rms` of 0.2 it is that of Adam's updates, so
+    that learning rates and weight decays for AdamW fit.
+
+    Which neurons a matrix has is decided by its output axes; a tall matrix is not turned.
+
+    Args:
+      beta: the decay of m, in [0, 1).
+      beta2: the decay of v, in [0, 1).
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      ns_coeffs: as in `orthogonalize_updates`. Keyword-only.
+      ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
+      eps: added to the roots, and to the norm of a matrix, at least 0. Keyword-only.
+      preconditioning: as in `orthogonalize_updates`. Keyword-only.
+      weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      nesterov: whether to look one step ahead. Keyword-only.
+      rms: the root mean square of the entries of u, at least 0. Keyword-only.
+
+    Raises:
+      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
+
+    Reference: Li et al., NorMuon: Making Muon more efficient and scalable, 2025, Algorithm 1.
+    """
+
+    beta: Decay = 0.95
+    beta2: Decay = 0.95
+    mu_dtype: DType = None
+    nesterov: bool = field(default=False, kw_only=True)
+    rms: NonNegative = field(default=0.2, kw_only=True)
+
+    State = MuonMomentsState
+    oriented = True
+    averages_of = (("mu", "g"),)
+
+    def init(self, params: Params) -> MuonMomentsState:
+        """Return averages of zeros."""
+        check_params(self, params)
+        return MuonMomentsState(
+            mu=zeros_like(params, self.mu_dtype),
+            nu=self.matrix_slots(params, lambda b, n, k, dtype: jnp.zeros((b, k), dtype)),
+        )
+
+    def entries(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
+        """Return what is orthogonalized, and the average."""
+        m = self.beta * m + (1 - self.beta) * g
+        return self.beta * m + (1 - self.beta) * g if self.nesterov else m, m
+
+    def rule(self, a: Array, v: Array) -> tuple[Array, Array]:
+        """Return the update of a batch of matrices, and the average of the squares."""
+        o = self.orthogonal(a)
+        v = self.beta2 * v + (1 - self.beta2) * jnp.mean(o * o, axis=-2)
+        o = over_root(o, v[:, None, :], self.eps)
+        return with_norm(o, self.rms * (o.shape[-2] * o.shape[-1]) ** 0.5), v
+
+
+@transform
+class scale_by_adamuon(Orthogonalizing):
+    """Orthogonalize the signs of a momentum, and divide each entry by its root mean square.
+
+    Update rule for a matrix of n rows and k columns, from m = 0, v = 0:
+
+        m <- beta m + (1 - beta) g
+        o = NewtonSchulz(sign(m))    (without `signs`: of m)
+        v <- beta2 v + (1 - beta2) o^2
+        o <- o / (sqrt(v) + eps)
+        u = rms sqrt(n k) o / |o|
+
+    The norm of u is the same at every step; with an `rms` of 0.2 it is that of Adam's updates, so
+    that learning rates and weight decays for AdamW fit.
+
+    Differs from the paper, where m is a sum and both decays are one number, in that m is an
+    average, which cannot overflow. Neither signs nor NewtonSchulz depend on its size.
+
+    Args:
+      beta: the decay of m, in [0, 1).
+      beta2: the decay of v, in [0, 1).
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      ns_coeffs: as in `orthogonalize_updates`. Keyword-only.
+      ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
+      eps: added to the roots, and to the norm of a matrix, at least 0. Keyword-only.
+      preconditioning: as in `orthogonalize_updates`. Keyword-only.
+      weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      signs: whether to orthogonalize the signs of m, so that no entry outweighs others.
+        Keyword-only.
+      nesterov: whether to look one step ahead, as in `scale_by_normuon`. Keyword-only.
+      rms: the root mean square of the entries of u, at least 0. Keyword-only.
+
+    Raises:
+      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
+
+    Reference: Si et al., AdaMuon: Adaptive Muon Optimizer, 2025, Algorithm 1.
+    """
+
+    beta: Decay = 0.95
+    beta2: Decay = 0.95
+    mu_dtype: DType = None
+    signs: bool = field(default=True, kw_only=True)
+    nesterov: bool = field(default=False, kw_only=True)
+    rms: NonNegative = field(default=0.2, kw_only=True)
+
+    State = MuonMomentsState
+    averages_of = (("mu", "g"),)
+
+    def init(self, params: Params) -> MuonMomentsState:
+        """Return averages of zeros."""
+        check_params(self, params)
+        return MuonMomentsState(
+            mu=zeros_like(params, self.mu_dtype),
+            nu=self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype)),
+        )
+
+    def entries(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
+        """Return what is orthogonalized, and the average."""
+        m = self.beta * m + (1 - self.beta) * g
+        a = self.beta * m + (1 - self.beta) * g if self.nesterov else m
+        return jnp.sign(a) if self.signs else a, m
+
+    def rule(self, a: Array, v: Array) -> tuple[Array, Array]:
+        """Return the update of a batch of matrices, and the average of the squares."""
+        o = self.orthogonal(a)
+        v = self.beta2 * v + (1 - self.beta2) * o * o
+        o = over_root(o, v, self.eps)
+        return with_norm(o, self.rms * (o.shape[-2] * o.shape[-1]) ** 0.5), v

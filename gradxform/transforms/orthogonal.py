@@ -1,0 +1,142 @@
+"""Matrices replaced by the nearest orthogonal ones: the part that Muon's kin share."""
+
+import dataclasses
+from dataclasses import field
+from typing import Any
+
+import jax.numpy as jnp
+
+from gradxform import linalg
+from gradxform.base import ArrayRule, EmptyState, transform
+from gradxform.errors import name_of, require_at_least, require_one_of
+from gradxform.leaves import check_params
+from gradxform.numerics import norm, over
+from gradxform.transforms.dimensions import MatrixAxes, MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
+from gradxform.transforms.muon import NS_COEFFS, scale_by_muon
+from gradxform.types import Array, NonNegative, Params, Scalar, Size, StaticTree, Updates
+
+__all__ = [
+    "orthogonalize_updates",
+    "scale_by_fans",
+]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Orthogonalizing(MatrixRule):
+    """Base of rules with an orthogonalization in them: its arguments, and the function."""
+
+    ns_coeffs: tuple[Any, ...] = field(default=NS_COEFFS["standard"], kw_only=True)
+    ns_steps: Size = field(default=5, kw_only=True)
+    eps: NonNegative = field(default=1e-8, kw_only=True)
+    preconditioning: str = field(default="frobenius", kw_only=True)
+    weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+
+    locality = "array"
+
+    def __post_init__(self):
+        require_at_least(self, 1, "ns_steps")
+        require_one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+        try:
+            made = scale_by_muon(self.ns_coeffs, self.ns_steps).ns_coeffs
+        except ValueError as error:
+            raise ValueError(str(error).replace("scale_by_muon", name_of(self), 1)) from None
+        object.__setattr__(self, "ns_coeffs", made)
+
+    def orthogonal(self, a: Array) -> Array:
+        """Return matrices with the same singular vectors, and singular values near 1."""
+        coefficients = jnp.asarray(self.ns_coeffs, a.dtype)
+        if coefficients.ndim == 1:
+            coefficients = jnp.broadcast_to(coefficients[None], (self.ns_steps, 3))
+        return linalg.orthogonalize(a, coefficients, self.preconditioning, self.eps)
+
+
+def with_norm(x: Array, size: Scalar, axes: tuple[int, ...] = (-2, -1)) -> Array:
+    """Return arrays of the given norm over some axes, without overflow; zeros stay zeros."""
+    x = over(x, jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0), 0)
+    return over(size * x, norm(x, axes), 0)
+
+
+@transform
+class orthogonalize_updates(Orthogonalizing):
+    """Replace every matrix by one with the same singular vectors and singular values near 1.
+
+    Update rule:
+
+        u = NewtonSchulz(g)
+
+    `scale_by_muon` without its average. For the hidden matrices of a network.
+
+    Args:
+      ns_coeffs: three numbers for all turns, or three for each turn. Keyword-only.
+      ns_steps: the number of turns, at least 1; with three numbers for each turn at least as many.
+        Keyword-only.
+      eps: added to the norm of a matrix, at least 0; with 0 a matrix of zeros stays. Keyword-only.
+      preconditioning: the norm that a matrix is divided by first: "frobenius", "spectral", "aol" or
+        "schatten"; see `linalg.orthogonalize`. Keyword-only.
+      weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+
+    Raises:
+      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
+
+    Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024.
+    """
+
+    State = EmptyState
+
+    def init(self, params: Params) -> EmptyState:
+        """Return an empty state."""
+        check_params(self, params)
+        axes_of_all(self, self.weight_dimension_numbers, params)
+        return EmptyState()
+
+    def rule(self, g: Array) -> Array:
+        """Return matrices with the same singular vectors, and singular values near 1."""
+        return self.orthogonal(g)
+
+
+@transform
+class scale_by_fans(ArrayRule):
+    """Multiply the update of every matrix by the root of its columns over its rows.
+
+    Update rule, with n the number of rows of a matrix, its inputs, and k that of its columns, its
+    outputs:
+
+        u = sqrt(k / n) g
+
+    An orthogonal matrix then keeps the root mean square of what passes through it, so that learning
+    rates carry over to networks of another width.
+
+    Args:
+      weight_dimension_numbers: as in `scale_by_muon`.
+
+    Raises:
+      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
+
+    Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025,
+    Table 2; Bernstein and Newhouse, Old Optimizer, New Norm: An Anthology, 2024.
+    """
+
+    weight_dimension_numbers: StaticTree = None
+
+    State = EmptyState
+    locality = "array"
+    handles_complex = True
+
+    def __post_init__(self):
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+
+    def init(self, params: Params) -> EmptyState:
+        """Return an empty state."""
+        axes_of_all(self, self.weight_dimension_numbers, params)
+        return EmptyState()
+
+    def statics(self, updates: Updates) -> list[Any]:
+        """Return for every leaf which of its axes make a matrix."""
+        return axes_of_all(self, self.weight_dimension_numbers, updates)
+
+    def rule(self, g: Array, p: Array | None, axes: MatrixAxes) -> Array:
+        """Return the update times the factor of its shape."""
+        _, n, k = axes.sizes(g.shape)
+        return (k / max(n, 1)) ** 0.5 * g

@@ -1,0 +1,261 @@
+"""Query and key weights that shrink where attention logits are too large."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import engine
+from gradxform.base import LOCALITIES, call_update, locality_of, transform
+from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.fields import value
+from gradxform.leaves import (
+    align_params,
+    flatten_updates,
+    is_hole,
+    path_str,
+    require_params,
+    shape_of,
+    with_paths,
+)
+from gradxform.numerics import at_least_float32, cast, promote, real_dtype, scalar, shrinking
+from gradxform.types import Array, Bound, OptState, Params, UnitInterval, Updates
+from gradxform.values import Value
+from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.parts import StatelessWrapper, check_movable
+
+__all__ = [
+    "qk_clip",
+    "query_key",
+]
+
+
+@value
+class query_key(Value):
+    """Say which parameters of an attention layer make its queries and its keys.
+
+    Args:
+      queries: the path of the kernel of the queries, such as "blocks/0/query/kernel".
+      keys: the path of the kernel of the keys.
+      heads: the axis of the heads, in both kernels; negative ones count from the end. Where an axis
+        is longer than there are heads, as (d, heads * size) has it, each head is a block of it. For
+        stacked layers a tuple: the axis of the layers, then that of the heads.
+    """
+
+    queries: str
+    keys: str
+    heads: int | tuple[int, ...] = -2
+
+    never_schedule = True
+
+    def __post_init__(self) -> None:
+        axes = self.heads if isinstance(self.heads, tuple) else (self.heads,)
+        if not axes or not all(type(axis) is int for axis in axes):
+            raise TypeError(
+                f"query_key: heads must be an axis, or a tuple of axes, got {shown(self.heads)}."
+            )
+        if self.queries == self.keys:
+            raise ValueError(
+                f"query_key: queries and keys are the same parameter, {self.queries!r}. Make them "
+                "two parameters."
+            )
+
+
+@transform
+class qk_clip(StatelessWrapper):
+    """Shrink the query and key weights of the heads whose attention logits are too large.
+
+    Update rule, with u the inner update, s the largest logit of a head in this step, and p the
+    kernel of its queries or keys:
+
+        c = min(1, threshold / s)
+        u <- c^query_share (p + u) - p            (queries)
+        u <- c^(1 - query_share) (p + u) - p      (keys)
+
+    Logits of the head are then multiplied by c. Only its weights change, and only where s exceeds
+    the threshold; biases stay. Every update needs `max_logits=`: a dict with the names of `layers`,
+    and for each the largest logits of its heads, before the softmax, over the whole batch:
+    `(heads,)`, for stacked layers `(layers, heads)`. Queries and keys must have the same number of
+    heads. What changes the updates afterwards, such as a later part of a chain, is refused.
+
+    Args:
+      inner: the optimizer.
+      layers: a dict from names of attention layers to `query_key`, or a tuple of such pairs.
+      threshold: the largest logit that stays, greater than 0; infinity for no bound.
+      query_share: the share of the queries in the factor, in [0, 1].
+
+    Raises:
+      ValueError: if a path is not that of a parameter, or an axis does not exist; at update, if
+        `max_logits` is missing, has other names, or arrays of a wrong shape.
+
+    Reference: Kimi Team, Kimi K2: Open Agentic Intelligence, 2025, Algorithm 1.
+    """
+
+    inner: Any
+    layers: Any
+    threshold: Bound = 100.0
+    query_share: UnitInterval = 0.5
+
+    sets_params = True
+    handles_rows = False
+    why_no_rows = "scales whole heads"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_movable(self, self.inner)
+        pairs = self.layers
+        if isinstance(pairs, Mapping):
+            pairs = tuple(pairs.items())
+        good = isinstance(pairs, tuple) and all(
+            isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and isinstance(pair[0], str)
+            and isinstance(pair[1], query_key)
+            for pair in pairs
+        )
+        if not good or not pairs:
+            raise TypeError(
+                f"{name_of(self)}: layers must be a dict from names of attention layers to "
+                f"query_key(...), got {shown(self.layers)}."
+            )
+        object.__setattr__(self, "layers", tuple((name, layer) for name, layer in pairs))
+        named = [path for _, layer in pairs for path in (layer.queries, layer.keys)]
+        for path in named:
+            if named.count(path) > 1:
+                raise ValueError(
+                    f"{name_of(self)}: two entries of layers have the parameter {path!r}."
+                )
+
+    @property
+    def locality(self) -> str:
+        """That of the inner transform, but at least the array."""
+        return max("array", locality_of(self.inner), key=LOCALITIES.index)
+
+    def init(self, params: Params) -> OptState:
+        """Return the inner state."""
+        self._axes(params)
+        return self.inner.init(params)
+
+    def _axes(self, params: Params) -> dict[str, tuple[int, ...]]:
+        """Return the axes of the heads by path, of parameters that are not hidden."""
+        shapes = {"/".join(path): shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
+        hidden = {"/".join(path) for path, p in with_paths(params) if is_hole(p)}
+        found = {}
+        for _, layer in self.layers:
+            axes = layer.heads if isinstance(layer.heads, tuple) else (layer.heads,)
+            for path in (layer.queries, layer.keys):
+                if path in hidden:
+                    continue
+                if path not in shapes:
+                    raise ValueError(
+                        f"{name_of(self)}: layers has {path!r}, which is not the path of a "
+                        f"parameter.{did_you_mean(path, list(shapes))}"
+                    )
+                n = len(shapes[path])
+                is_twice = n and len({axis % n for axis in axes}) < len(axes)
+                if is_twice or not all(-n <= axis < n for axis in axes):
+                    raise ValueError(
+                        f"{name_of(self)}: layers has heads={layer.heads!r} for "
+                        f"{_at(path)}, whose shape is {shapes[path]}. Name axes of it."
+                    )
+                found[path] = tuple(axis % n for axis in axes)
+        return found
+
+    def update(
+        self,
+        updates: Updates,
+        state: OptState,
+        params: Params | None = None,
+        *,
+        max_logits: Any = None,
+        **extra: Any,
+    ) -> tuple[Updates, OptState]:
+        """Take the inner step, and shrink the heads whose logits are too large."""
+        require_params(self, params)
+        _, treedef = flatten_updates(updates)
+        ps = align_params(self, updates, treedef, params).leaves
+        axes = self._axes(params)
+        largest = self._logits(max_logits)
+        own, state = call_update(self.inner, updates, state, params, extra)
+        us = treedef.flatten_up_to(own)
+        paths = ["/".join(path) for path, u in with_paths(updates) if not is_hole(u)]
+        bound, share = scalar(self.threshold), scalar(self.query_share)
+        for name, layer in self.layers:
+            for path, power in ((layer.queries, share), (layer.keys, 1 - share)):
+                if path not in axes or path not in paths:
+                    continue
+                k = paths.index(path)
+                self._check_logits(name, largest[name], path, jnp.shape(ps[k]), axes[path])
+                columns = [us[k]], [ps[k]], [largest[name]]
+                [us[k]] = engine.map_rows(_clipped, columns, bound, power, statics=[axes[path]])
+        changed = jax.tree.unflatten(treedef, us)
+        return changed, told(self.inner, state, params, own, changed)
+
+    def _logits(self, given: Any) -> dict[str, Any]:
+        """Return the largest logits of every layer."""
+        names = [name for name, _ in self.layers]
+        if not isinstance(given, Mapping):
+            name, layer = self.layers[0]
+            got = "none were given" if given is None else f"got {shown(given)}"
+            raise ValueError(
+                f"{name_of(self)}: {_at(layer.queries)} and {_at(layer.keys)} need the largest "
+                f"logit of every head, and {got}. Pass update(..., max_logits={{{name!r}: "
+                "array}) with one for each head."
+            )
+        for name, layer in self.layers:
+            if name not in given:
+                raise ValueError(
+                    f"{name_of(self)}: max_logits lacks {name!r}, the layer of "
+                    f"{_at(layer.queries)}; it has {', '.join(map(repr, given))}. Pass the "
+                    "largest logit of each of its heads."
+                )
+        for name in given:
+            if name not in names:
+                raise ValueError(
+                    f"{name_of(self)}: max_logits has {name!r}, which is not in layers; there are "
+                    f"{', '.join(map(repr, names))}.{did_you_mean(name, names)}"
+                )
+        return {name: jnp.asarray(given[name]) for name in names}
+
+    def _check_logits(
+        self, name: str, s: Array, path: str, shape: tuple[int, ...], axes: tuple[int, ...]
+    ) -> None:
+        """Require one real number for each head of a parameter."""
+        if not jnp.issubdtype(s.dtype, jnp.floating):
+            raise TypeError(
+                f"{name_of(self)}: max_logits[{name!r}], for {_at(path)}, must be floating, got "
+                f"dtype {s.dtype}."
+            )
+        lengths = tuple(shape[axis] for axis in axes)
+        fits = s.ndim == len(axes) and all(
+            heads and n % heads == 0 for n, heads in zip(lengths, s.shape, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"{name_of(self)}: max_logits[{name!r}] has shape {s.shape}, and the axes {axes} "
+                f"of {_at(path)} have the lengths {lengths}. Pass one number for each head; an "
+                "axis must be a multiple of their number."
+            )
+
+
+def _at(path: str) -> str:
+    return f"parameter {path_str(tuple(path.split('/')))}"
+
+
+def _clipped(
+    u: Array, p: Array, s: Array, bound: Array, power: Array, axes: tuple[int, ...]
+) -> Array:
+    """Return the update that also multiplies each head of a parameter by its factor."""
+    wide = at_least_float32(promote(u.dtype, p.dtype))
+    s = cast(s, at_least_float32(promote(s.dtype, real_dtype(wide))))
+    factor = shrinking(s, cast(bound, s.dtype)) ** cast(power, s.dtype)
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    factor = jnp.transpose(factor, order)
+    for i, axis in enumerate(sorted(axes)):
+        factor = jnp.repeat(factor, p.shape[axis] // factor.shape[i], axis=i)
+    others = tuple(i for i in range(p.ndim) if i not in axes)
+    factor = cast(jnp.broadcast_to(jnp.expand_dims(factor, others), p.shape), wide)
+    before = cast(p, wide)
+    kept = cast(factor * (before + cast(u, wide)) - before, u.dtype)
+    return jnp.where(factor == 1, u, kept)

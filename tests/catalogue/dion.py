@@ -1,0 +1,77 @@
+"""Rows for `gradxform/transforms/dion.py` and its recipes."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import gradxform as gx
+from tests import references as ref
+from tests.catalogue.case import WEIGHTS, Case, matrix, one_step
+from tests.catalogue.normuon import COARSE, for_matrices, masked
+
+TRANSFORMS: dict[str, Case] = {
+    "scale_by_dion": Case(
+        masked(gx.scale_by_dion, rank_fraction=0.5, decay=0.6, key=3),
+        ref.only(matrix, ref.dion(0.5, 0.6, 3)),
+        rtol=COARSE,
+        rows=False,
+    ),
+    "scale_by_dion2": Case(
+        masked(gx.scale_by_dion2, fraction=0.5, decay=0.6, eps=0.3),
+        ref.only(matrix, ref.dion2(0.5, 0.6, 0.3)),
+        rtol=COARSE,
+        rows=False,
+    ),
+}
+
+
+OPTIMIZERS: dict[str, Case] = {
+    "dion": Case(
+        gx.dion(0.1, weight_decay=0.3),
+        for_matrices(ref.dion(), ref.fans()),
+        rtol=COARSE,
+        rows=False,
+    ),
+    "dion2": Case(
+        gx.dion2(0.1, 0.5, weight_decay=0.3),
+        for_matrices(ref.dion2(0.5), ref.fans()),
+        rtol=COARSE,
+        rows=False,
+    ),
+}
+
+
+REFUSED = [
+    *(
+        (
+            lambda rule=rule, share=share: rule(share),
+            ValueError,
+            (f"fraction must be in (0, 1], got {share}.",),
+        )
+        for rule in (gx.scale_by_dion, gx.scale_by_dion2)
+        for share in (0.0, 1.5)
+    ),
+    (
+        lambda: gx.inject_hyperparams(gx.scale_by_dion)(0.5).init({"w": jnp.ones((3, 4))}),
+        TypeError,
+        ("rank_fraction decides shapes, so it must be a Python number", "name it in static_args."),
+    ),
+    (
+        lambda: gx.scale_by_dion().init(WEIGHTS),
+        ValueError,
+        ("parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension",),
+    ),
+    (
+        lambda: gx.scale_by_dion2().init({"b": jnp.ones(3)}),
+        ValueError,
+        ("parameter ['b'] of shape (3,) is not a matrix. Give its weight_dimension",),
+    ),
+    *(
+        (
+            lambda rule=rule, dtype=dtype: one_step(rule(), grads={"w": jnp.ones((2, 3), dtype)}),
+            TypeError,
+            (f"gradient of ['w'] has dtype {jnp.dtype(dtype)}",),
+        )
+        for rule in (gx.scale_by_dion, gx.scale_by_dion2)
+        for dtype in (np.int32, np.complex64)
+    ),
+]

@@ -1,0 +1,34 @@
+"""Rows for `gradxform/transforms/kept_norms.py`."""
+
+import gradxform as gx
+from tests import references as ref
+from tests.catalogue.case import WEIGHTS, Case, matrix, one_step
+from tests.catalogue.orthogonal import NUMBERS
+
+TRANSFORMS: dict[str, Case] = {
+    f"keep_matrix_norms/{norm}": Case(
+        gx.masked(gx.keep_matrix_norms(norm, NUMBERS), gx.ndim_at_least(2)),
+        ref.only(matrix, ref.kept(norm)),
+        rows=False,
+    )
+    for norm in ("columns", "frobenius", "rows", "spectral")
+}
+
+
+REFUSED = [
+    (
+        lambda: gx.keep_matrix_norms("row"),
+        ValueError,
+        ("keep_matrix_norms: norm must be one of", "Did you mean 'rows'?"),
+    ),
+    (
+        lambda: gx.keep_matrix_norms().init(WEIGHTS),
+        ValueError,
+        ("parameter ['k'] of shape (2, 3, 2) is not a matrix. Give its weight_dimension",),
+    ),
+    (
+        lambda: one_step(gx.chain(gx.keep_matrix_norms(), gx.scale(-0.1))),
+        ValueError,
+        ("scale changes the updates of keep_matrix_norms before it",),
+    ),
+]

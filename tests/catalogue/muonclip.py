@@ -1,0 +1,136 @@
+"""Rows for `gradxform/wrappers/muonclip.py` and its recipe."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import gradxform as gx
+from tests import references as ref
+from tests.catalogue.case import ADAM, SGD, Case, one_step, params
+from tests.catalogue.muon import flat
+
+# Names that every tree of the tests has.
+LAYERS = {"first": gx.query_key("w", "b", -1)}
+LOGITS = {"first": jnp.asarray([3.0, 1.0])}
+HEADS = {"w": jnp.ones((3, 4)), "k": jnp.ones((3, 2, 2))}
+
+
+def logits(query_share):
+    """The logits of every entry, in blocks of the last axis, and the power; None for others."""
+
+    def of(p):
+        s = np.repeat([3.0, 1.0], 2)
+        return {2: (s, query_share), 1: (s, 1 - query_share)}.get(p.ndim)
+
+    return of
+
+
+def clip(**fields):
+    return gx.qk_clip(gx.sgd(0.1), {"a": gx.query_key("w", "k", 1)}, **fields)
+
+
+def clipped(s, **fields):
+    tx = clip(**fields)
+    return tx.update(HEADS, tx.init(HEADS), HEADS, **({} if s is None else {"max_logits": s}))
+
+
+WRAPPERS: dict[str, Case] = {
+    "qk_clip": Case(
+        gx.qk_clip(gx.sgd(0.1), LAYERS, 2.0, 0.3),
+        ref.qk_clip(SGD, logits(0.3), 2.0),
+        rows=False,
+        extra={"max_logits": LOGITS},
+        tree=params(),
+        names=("query_key",),
+    ),
+}
+
+
+OPTIMIZERS: dict[str, Case] = {
+    "muonclip/two_heads": Case(
+        gx.muonclip(0.1, LAYERS, 2.0, nesterov=False, adam_b2=0.999),
+        ref.qk_clip(
+            ref.sequence(
+                ref.only(flat, ref.muon(nesterov=False)),
+                ref.only(flat, ref.shape_factor(0.2)),
+                ref.only(lambda p: not flat(p), ADAM),
+                ref.decay(0.1),
+                ref.scale(-0.1),
+            ),
+            logits(0.5),
+            2.0,
+        ),
+        rtol=1e-4,
+        rows=False,
+        extra={"max_logits": LOGITS},
+        tree=params(),
+    ),
+}
+
+
+REFUSED = [
+    (
+        lambda: clipped(None),
+        ValueError,
+        ("qk_clip: parameter ['w'] and parameter ['k'] need the largest", "none were given. Pass"),
+    ),
+    (
+        lambda: clipped(jnp.ones(2)),
+        ValueError,
+        ("parameter ['w']", "got ", "Pass update(..., max_logits={'a': array})"),
+    ),
+    (
+        lambda: clipped({"b": jnp.ones(2)}),
+        ValueError,
+        ("max_logits lacks 'a', the layer of parameter ['w']; it has 'b'. Pass the",),
+    ),
+    (
+        lambda: clipped({"a": jnp.ones(2), "b": jnp.ones(2)}),
+        ValueError,
+        ("max_logits has 'b', which is not in layers; there are 'a'.",),
+    ),
+    (
+        lambda: clipped({"a": jnp.ones(3)}),
+        ValueError,
+        ("max_logits['a'] has shape (3,), and the axes (1,) of parameter ['w'] have the lengths",),
+    ),
+    (
+        lambda: clipped({"a": jnp.ones((2, 1))}),
+        ValueError,
+        ("has shape (2, 1), and the axes (1,) of parameter ['w']", "Pass one number for each"),
+    ),
+    (
+        lambda: clipped({"a": jnp.ones(2, jnp.int32)}),
+        TypeError,
+        ("max_logits['a'], for parameter ['w'], must be floating, got dtype int32.",),
+    ),
+    (
+        lambda: gx.qk_clip(gx.sgd(0.1), {"a": gx.query_key("v", "k", 1)}).init(HEADS),
+        ValueError,
+        ("qk_clip: layers has 'v', which is not the path of a parameter.",),
+    ),
+    (
+        lambda: gx.qk_clip(gx.sgd(0.1), {"a": gx.query_key("w", "k", 2)}).init(HEADS),
+        ValueError,
+        ("layers has heads=2 for parameter ['w'], whose shape is (3, 4). Name axes of it.",),
+    ),
+    (
+        lambda: gx.qk_clip(gx.sgd(0.1), {"a": ("w", "k")}),
+        TypeError,
+        ("qk_clip: layers must be a dict from names of attention layers to query_key(...), got",),
+    ),
+    (
+        lambda: gx.qk_clip(gx.sgd(0.1), {n: gx.query_key("w", n, 1) for n in ("a", "b")}),
+        ValueError,
+        ("qk_clip: two entries of layers have the parameter 'w'.",),
+    ),
+    (
+        lambda: gx.query_key("w", "w"),
+        ValueError,
+        ("query_key: queries and keys are the same parameter, 'w'. Make them two parameters.",),
+    ),
+    (
+        lambda: one_step(gx.chain(clip(), gx.scale(2.0)), HEADS),
+        ValueError,
+        ("scale changes the updates of qk_clip before it", "put it before qk_clip, or inside."),
+    ),
+]
