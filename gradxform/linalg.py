@@ -97,7 +97,7 @@ def square_root(a: Array) -> Array:
 
     Reference: Higham, Functions of Matrices, 2008, equation (6.35).
     """
-    identity, norm = _identity(a), _norm(a)
+    identity, norm = _identity(a), frobenius_norm(a)
 
     def turn(y: Array, z: Array) -> tuple[Array, Array, Array]:
         zy = matmul(z, y)
@@ -145,7 +145,7 @@ def inverse_root_within(
       precision: of the products, as `jax.numpy.matmul` takes it.
     """
     identity = _identity(a)
-    c_to_p = 2 * _norm(a) / (p + 1)
+    c_to_p = 2 * frobenius_norm(a) / (p + 1)
 
     def turn(x: Array, m: Array) -> tuple[Array, Array, Array]:
         t = ((p + 1) * identity - m) / p
@@ -165,7 +165,7 @@ def rounding(a: Array) -> Array:
     Args:
       a: symmetric matrices `(..., n, n)`, in float32 or wider.
     """
-    return float(jnp.finfo(a.dtype).eps) * jnp.squeeze(_norm(a), (-2, -1))
+    return float(jnp.finfo(a.dtype).eps) * jnp.squeeze(frobenius_norm(a), (-2, -1))
 
 
 def orthogonalize(
@@ -225,7 +225,7 @@ def orthogonalize(
 
 def _frobenius(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
     eps = not_zero(eps, x.dtype)
-    return over(x, cast(plus(_norm(x), eps), x.dtype), eps), None
+    return over(x, cast(plus(frobenius_norm(x), eps), x.dtype), eps), None
 
 
 def _spectral(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
@@ -249,7 +249,7 @@ def _aol(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
 def _schatten(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
     x = squarable(x, (-2, -1))
     gram = _gram(x)
-    scale = cast(lax.rsqrt(jnp.maximum(_norm(gram), _FLOOR)), x.dtype)
+    scale = cast(lax.rsqrt(jnp.maximum(frobenius_norm(gram), _FLOOR)), x.dtype)
     return x * scale, gram * scale * scale
 
 
@@ -277,7 +277,7 @@ def _identity(a: Array) -> Array:
     return jnp.expand_dims(jnp.eye(a.shape[-1], dtype=a.dtype), tuple(range(a.ndim - 2)))
 
 
-def _norm(a: Array) -> Array:
+def frobenius_norm(a: Array) -> Array:
     """Return the Frobenius norm, real, `(..., 1, 1)`, without overflow or underflow of squares."""
     magnitudes = jnp.abs(a)
     largest = jnp.max(magnitudes, axis=(-2, -1), keepdims=True, initial=0)
@@ -329,7 +329,7 @@ def _until_converged(
             jnp.where(on, new_x, x),
             jnp.where(on, new_y, y),
             jnp.where(on, _largest(residual), largest),
-            jnp.where(on, _norm(residual), norm),
+            jnp.where(on, frobenius_norm(residual), norm),
             jnp.where(on, norm, previous),
         )
 

@@ -31,6 +31,7 @@ from gradxform.optimizers.proximal import *
 from gradxform.optimizers.schedule_free import *
 from gradxform.optimizers.shampoo import *
 from gradxform.optimizers.sign import *
+from gradxform.optimizers.soap import *
 from gradxform.optimizers.sophia import *
 from gradxform.optimizers.step_size import *
 from gradxform.registry import close_package as _close_package

@@ -3,10 +3,9 @@
 from typing import Any
 
 from gradxform.errors import did_you_mean
-from gradxform.masks import label_by, ndim_at_least
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer
-from gradxform.transforms.muon import NS_COEFFS, muon_labels, scale_by_muon, scale_by_shape
+from gradxform.optimizers.base import optimizer, with_adamw
+from gradxform.transforms.muon import NS_COEFFS, scale_by_muon, scale_by_shape
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.compose import chain
@@ -76,10 +75,6 @@ def muon(
             )
         ns_coeffs = NS_COEFFS[ns_coeffs]
     numbers = muon_weight_dimension_numbers
-    if numbers is None:
-        labels = label_by(("muon", ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
-    else:
-        labels = muon_labels(numbers)
     matrices = chain(
         scale_by_muon(
             ns_coeffs,
@@ -106,4 +101,4 @@ def muon(
         adam_weight_decay,
         nesterov=nesterov,
     )
-    return partition({"muon": matrices, "adam": others}, labels)
+    return with_adamw("muon", matrices, others, numbers)

@@ -42,6 +42,7 @@ from gradxform.transforms.raw_gradients import *
 from gradxform.transforms.scaling import *
 from gradxform.transforms.shampoo import *
 from gradxform.transforms.sign import *
+from gradxform.transforms.soap import *
 from gradxform.transforms.sophia import *
 from gradxform.transforms.spikes import *
 from gradxform.transforms.step_size import *

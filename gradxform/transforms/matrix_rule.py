@@ -15,6 +15,7 @@ from gradxform.leaves import (
     check_params,
     check_shapes,
     dtype_of,
+    path_at,
     path_str,
     require_params,
 )
@@ -94,6 +95,8 @@ class MatrixRule(Transform):
         """
         check_params(self, params)
         leaves, treedef = jax.tree.flatten(params)
+        for i, x in enumerate(leaves):
+            self._check_dtype("parameter", params, i, x)
         axes = axes_of_all(self, self.weight_dimension_numbers, params)
         made = [
             make(*engine.view_of(a, x.shape, self.oriented).sides(), at_least_float32(x.dtype))
@@ -117,10 +120,20 @@ class MatrixRule(Transform):
             ps = align_params(self, updates, treedef, params).leaves
         for k, slot in zip(names, slots, strict=True):
             check_shapes(self, updates, slot.leaves, f"the state's {k} has")
+        for i, g in enumerate(gs):
+            self._check_dtype("gradient of", updates, i, g)
         axes = axes_of_all(self, self.weight_dimension_numbers, updates)
         views = [
             engine.view_of(a, jnp.shape(g), self.oriented) for a, g in zip(axes, gs, strict=True)
         ]
+        for k, slot in zip(matrix_names, kept, strict=True):
+            for i, (x, view) in enumerate(zip(slot.leaves, views, strict=True)):
+                if jnp.shape(x)[0] != view.sides()[0]:
+                    raise ValueError(
+                        f"{name_of(self)}: gradient of {path_at(updates, i)} of shape "
+                        f"{jnp.shape(gs[i])} has {view.sides()[0]} matrices, the state's {k} has "
+                        f"{jnp.shape(x)[0]}. Make the state anew with init."
+                    )
         accepts = accepted_by(type(self), "prepare")
         given = routed(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)
@@ -147,6 +160,19 @@ class MatrixRule(Transform):
             for k, (name, slot) in enumerate(zip(matrix_names, kept, strict=True))
         }
         return jax.tree.unflatten(treedef, us), state._replace(**new)
+
+    def _check_dtype(self, what: str, tree: PyTree, i: int, x: Any) -> None:
+        dtype = dtype_of(x)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise TypeError(
+                f"{name_of(self)}: {what} {path_at(tree, i)} has dtype {dtype}; only floating "
+                "gradients can be transformed. Leave it out with masked(...) or partition(...)."
+            )
+        if jnp.issubdtype(dtype, jnp.complexfloating) and not self.handles_complex:
+            raise TypeError(
+                f"{name_of(self)}: {what} {path_at(tree, i)} has dtype {dtype}, for which this "
+                "rule is not defined. Optimize its real and imaginary parts as two parameters."
+            )
 
 
 class _Entries(NamedTuple):
