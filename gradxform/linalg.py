@@ -5,6 +5,7 @@ Products that decide the accuracy of a root are computed in full precision on ev
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,8 +36,41 @@ def eigen(a: Array) -> tuple[Array, Array]:
     Reference: Ogita and Aishima, Iterative refinement for symmetric eigenvalue decomposition, 2018,
     Algorithm 1.
     """
-    values, vectors = jnp.linalg.eigh(a, symmetrize_input=False)
+    values, vectors = one_by_one(_eigh, a)
     return _refined(a, vectors) if 1 < a.shape[-1] <= _SMALL else (values, vectors)
+
+
+def orthonormal(a: Array) -> Array:
+    """Return the Q of the QR decompositions of matrices `(..., m, n)`, in float32 or wider."""
+    return one_by_one(_q_of_qr, a)
+
+
+def one_by_one(decompose: Callable[..., Any], *xs: Array) -> Any:
+    """Return a decomposition of matrices; on a CPU of a batch `(B, m, n)` one matrix at a time.
+
+    XLA:CPU divides a batch over the threads that also run other parts of a program. Two batches at
+    once can wait for each other forever.
+
+    Args:
+      decompose: a function of arrays, for any number of leading axes.
+      *xs: the arrays, with the same number of axes.
+    """
+    if xs[0].ndim != 3 or xs[0].shape[0] <= 1:
+        return decompose(*xs)
+
+    def in_turn(*xs: Array) -> Any:
+        return lax.map(lambda x: decompose(*x), xs)
+
+    return lax.platform_dependent(*xs, cpu=in_turn, default=decompose)
+
+
+def _eigh(a: Array) -> tuple[Array, Array]:
+    values, vectors = jnp.linalg.eigh(a, symmetrize_input=False)
+    return values, vectors
+
+
+def _q_of_qr(a: Array) -> Array:
+    return jnp.linalg.qr(a)[0]
 
 
 # The most of one eigenvector that a refinement may mix into another. Its square is neglected; and
@@ -155,6 +189,30 @@ def inverse_root_within(
 
     x, m = _until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
     return x, jnp.squeeze(_largest(m - identity), (-2, -1))
+
+
+def largest_eigenvalue(a: Array, turns: int = 30) -> Array:
+    """Return the largest eigenvalue of symmetric positive semidefinite matrices, from below.
+
+    By power iteration from the row of the largest norm; exact to a few percent, or better where the
+    second eigenvalue is not close.
+
+    Args:
+      a: symmetric positive semidefinite matrices `(..., n, n)`, in float32 or wider.
+      turns: of the iteration.
+    """
+    size = frobenius_norm(a)
+    a = over(a, size)  # so that no power overflows
+    largest = jnp.argmax(jnp.sum(jnp.square(a), axis=-1), axis=-1)[..., None, None]
+    x = jnp.swapaxes(jnp.take_along_axis(a, largest, axis=-2), -1, -2)
+    x = over(x, frobenius_norm(x))
+
+    def turn(_: Any, x: Array) -> Array:
+        y = matmul(a, x)
+        return over(y, frobenius_norm(y))
+
+    x = lax.fori_loop(0, turns, turn, x)
+    return jnp.squeeze(size * jnp.sum(x * matmul(a, x), axis=(-2, -1), keepdims=True), (-2, -1))
 
 
 def rounding(a: Array) -> Array:

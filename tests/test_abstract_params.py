@@ -69,7 +69,8 @@ def test_an_optimizer_is_initialized_from_shapes(name):
 
 SPECS = {"w": ("x", "y"), "k": ("x", None, "y"), "b": ("x",), "s": ()}
 # They compute with whole matrices, and leave it to the user to say where.
-WHOLE_MATRICES = {"muon", "soap", "galore", "shampoo", "ggt", "lbfgs"}
+WHOLE_MATRICES = {"muon", "soap", "distributed_shampoo", "psgd_kron"}
+WHOLE_MATRICES |= {"galore", "shampoo", "ggt", "lbfgs"}
 
 
 def explicit_mesh():

@@ -10,6 +10,7 @@ from gradxform.optimizers.base import *
 from gradxform.optimizers.cautious import *
 from gradxform.optimizers.cocob import *
 from gradxform.optimizers.dadapt import *
+from gradxform.optimizers.distributed_shampoo import *
 from gradxform.optimizers.dog import *
 from gradxform.optimizers.embeddings import *
 from gradxform.optimizers.factored import *
@@ -28,6 +29,7 @@ from gradxform.optimizers.noise import *
 from gradxform.optimizers.normalization import *
 from gradxform.optimizers.privacy import *
 from gradxform.optimizers.proximal import *
+from gradxform.optimizers.psgd import *
 from gradxform.optimizers.schedule_free import *
 from gradxform.optimizers.shampoo import *
 from gradxform.optimizers.sign import *

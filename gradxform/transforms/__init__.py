@@ -18,6 +18,7 @@ from gradxform.transforms.counts import *
 from gradxform.transforms.dadapt import *
 from gradxform.transforms.densify import *
 from gradxform.transforms.dimensions import *
+from gradxform.transforms.distributed_shampoo import *
 from gradxform.transforms.dog import *
 from gradxform.transforms.embeddings import *
 from gradxform.transforms.factored import *
@@ -38,6 +39,7 @@ from gradxform.transforms.normalization import *
 from gradxform.transforms.plateau import *
 from gradxform.transforms.privacy import *
 from gradxform.transforms.proximal import *
+from gradxform.transforms.psgd import *
 from gradxform.transforms.raw_gradients import *
 from gradxform.transforms.scaling import *
 from gradxform.transforms.shampoo import *

@@ -232,7 +232,7 @@ def _followed(a: Array, q: Array) -> tuple[Array, Array | None]:
     product = linalg.matmul(over(a, jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)), q)
     order = jnp.argsort(jnp.sum(q * product, axis=-2), axis=-1, descending=True)
     product = jnp.take_along_axis(product, order[..., None, :], axis=-1)
-    return jnp.linalg.qr(product)[0], order
+    return linalg.orthonormal(product), order
 
 
 def _eigenvectors(a: Array) -> Array:
