@@ -71,6 +71,7 @@ SPECS = {"w": ("x", "y"), "k": ("x", None, "y"), "b": ("x",), "s": ()}
 # They compute with whole matrices, and leave it to the user to say where.
 WHOLE_MATRICES = {"muon", "galore", "shampoo", "ggt", "lbfgs"}
 WHOLE_MATRICES |= {"normuon", "adamuon", "dion", "dion2", "scion", "muonclip"}
+WHOLE_MATRICES |= {"soap", "distributed_shampoo", "psgd_kron"}
 
 
 def explicit_mesh():

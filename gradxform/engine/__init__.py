@@ -2,10 +2,11 @@
 
 Transforms, wrappers and distributed code use only the names below. The modules: `run` runs the
 neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them
-to one; `matrices` lifts rules for whole matrices, and `pieces` says how those are divided over
-devices; `chunks` and `calls` decide which leaves share a compiled call and how it is compiled;
-`storage` and `rows` load and store slots, whole or by touched rows; `sums` and `shards` sum over
-whole trees, also over trees that are divided over devices.
+to one; `matrices` lifts rules for whole matrices, `pieces` says how those are divided over devices,
+and `renewal` spreads their costly parts over steps; `chunks` and `calls` decide which leaves share
+a compiled call and how it is compiled; `storage` and `rows` load and store slots, whole or by
+touched rows; `sums` and `shards` sum over whole trees, also over trees that are divided over
+devices.
 """
 
 from gradxform.engine.lift import (
@@ -32,6 +33,7 @@ from gradxform.engine.pieces import (
     summing_over as summing_over,
     whole_shapes as whole_shapes,
 )
+from gradxform.engine.renewal import renewed as renewed
 from gradxform.engine.rows import (
     ROWS_REMEDY as ROWS_REMEDY,
     merged_rows as merged_rows,

@@ -216,7 +216,9 @@ def _slice_by_slice(run: _Run, leaf: Leaf) -> tuple[Any, Any]:
     return g.values, tuple(done)
 
 
-def check_gradient(rules: Sequence[Any], updates: PyTree, i: int, g: Any) -> None:
+def check_gradient(
+    rules: Sequence[Any], updates: PyTree, i: int, g: Any, what: str = "gradient of"
+) -> None:
     """Require that rules are defined for the dtype of a leaf of `updates`, the i-th.
 
     Raises:
@@ -225,7 +227,7 @@ def check_gradient(rules: Sequence[Any], updates: PyTree, i: int, g: Any) -> Non
     dtype = dtype_of(g)
     if not jnp.issubdtype(dtype, jnp.inexact):
         raise TypeError(
-            f"{name_of(rules[0])}: gradient of {path_at(updates, i)} has dtype {dtype}; only "
+            f"{name_of(rules[0])}: {what} {path_at(updates, i)} has dtype {dtype}; only "
             "floating gradients can be transformed. Leave it out with masked(...) or "
             "partition(...)."
         )
@@ -233,7 +235,7 @@ def check_gradient(rules: Sequence[Any], updates: PyTree, i: int, g: Any) -> Non
         for rule in rules:
             if not rule.handles_complex:
                 raise TypeError(
-                    f"{name_of(rule)}: gradient of {path_at(updates, i)} has dtype "
+                    f"{name_of(rule)}: {what} {path_at(updates, i)} has dtype "
                     f"{dtype}, for which this rule is not defined. Optimize its real and "
                     "imaginary parts as two parameters."
                 )

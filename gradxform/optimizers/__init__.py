@@ -11,6 +11,7 @@ from gradxform.optimizers.cautious import *
 from gradxform.optimizers.cocob import *
 from gradxform.optimizers.dadapt import *
 from gradxform.optimizers.dion import *
+from gradxform.optimizers.distributed_shampoo import *
 from gradxform.optimizers.dog import *
 from gradxform.optimizers.embeddings import *
 from gradxform.optimizers.factored import *
@@ -33,10 +34,12 @@ from gradxform.optimizers.normalization import *
 from gradxform.optimizers.normuon import *
 from gradxform.optimizers.privacy import *
 from gradxform.optimizers.proximal import *
+from gradxform.optimizers.psgd import *
 from gradxform.optimizers.schedule_free import *
 from gradxform.optimizers.scion import *
 from gradxform.optimizers.shampoo import *
 from gradxform.optimizers.sign import *
+from gradxform.optimizers.soap import *
 from gradxform.optimizers.sophia import *
 from gradxform.optimizers.step_size import *
 from gradxform.registry import close_package as _close_package

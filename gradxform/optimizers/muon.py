@@ -4,16 +4,9 @@ from typing import Any
 
 from gradxform.base import Transform
 from gradxform.errors import did_you_mean, shown
-from gradxform.masks import label_by, ndim_at_least
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_weight_decay
-from gradxform.transforms.muon import (
-    NS_COEFFS,
-    NS_ROWS,
-    muon_labels,
-    scale_by_muon,
-    scale_by_shape,
-)
+from gradxform.optimizers.base import optimizer, with_adamw, with_weight_decay
+from gradxform.transforms.muon import NS_COEFFS, NS_ROWS, scale_by_muon, scale_by_shape
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.compose import chain
@@ -50,21 +43,6 @@ def coefficients(name: str, given: tuple[Any, ...] | str, turns: Any) -> tuple[A
     return NS_ROWS[given](turns)
 
 
-def matrices_and_others(matrices: Transform, others: Transform, numbers: Any) -> partition:
-    """Return a transform for matrices, and another for the rest, as `muon` divides parameters.
-
-    Args:
-      matrices: for the parameters with dimension numbers; by default, of two dimensions.
-      others: for all other parameters.
-      numbers: as `muon` takes them.
-    """
-    if numbers is None:
-        labels = label_by(("muon", ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
-    else:
-        labels = muon_labels(numbers)
-    return partition({"muon": matrices, "adam": others}, labels)
-
-
 def beside_adamw(
     direction: Transform,
     numbers: Any,
@@ -85,7 +63,8 @@ def beside_adamw(
     """
     b1, b2, eps = adam
     rate = learning_rate if adam_learning_rate is None else adam_learning_rate
-    return matrices_and_others(
+    return with_adamw(
+        "muon",
         with_weight_decay(direction, learning_rate, weight_decay, None),
         adamw(rate, b1, b2, eps, weight_decay=weight_decay),
         numbers,
@@ -178,4 +157,4 @@ def muon(
         adam_weight_decay,
         nesterov=nesterov,
     )
-    return matrices_and_others(matrices, others, numbers)
+    return with_adamw("muon", matrices, others, numbers)

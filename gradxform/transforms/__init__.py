@@ -19,6 +19,7 @@ from gradxform.transforms.dadapt import *
 from gradxform.transforms.densify import *
 from gradxform.transforms.dimensions import *
 from gradxform.transforms.dion import *
+from gradxform.transforms.distributed_shampoo import *
 from gradxform.transforms.dog import *
 from gradxform.transforms.embeddings import *
 from gradxform.transforms.factored import *
@@ -44,11 +45,13 @@ from gradxform.transforms.orthogonal import *
 from gradxform.transforms.plateau import *
 from gradxform.transforms.privacy import *
 from gradxform.transforms.proximal import *
+from gradxform.transforms.psgd import *
 from gradxform.transforms.raw_gradients import *
 from gradxform.transforms.scaling import *
 from gradxform.transforms.scion import *
 from gradxform.transforms.shampoo import *
 from gradxform.transforms.sign import *
+from gradxform.transforms.soap import *
 from gradxform.transforms.sophia import *
 from gradxform.transforms.spikes import *
 from gradxform.transforms.step_size import *

@@ -16,6 +16,7 @@ from gradxform.leaves import (
     check_shapes,
     dtype_of,
     is_hole,
+    path_at,
     path_str,
     require_params,
     with_paths,
@@ -106,6 +107,8 @@ class MatrixRule(Transform):
             the rule sees them, and the parameter's dtype, at least float32.
         """
         check_params(self, params)
+        for i, x in enumerate(jax.tree.leaves(params)):
+            engine.check_gradient([self], params, i, x, "parameter")
         made = []
         for (path, x), view in zip(_arrays(params), self._views(params), strict=True):
             if len(view.parts) > 1:
@@ -142,6 +145,15 @@ class MatrixRule(Transform):
         for k, slot in zip(names, slots, strict=True):
             check_shapes(self, updates, slot.leaves, f"the state's {k} has")
         views = self._views(updates)
+        for k, slot in zip(matrix_names, kept, strict=True):
+            for i, (x, view) in enumerate(zip(slot.leaves, views, strict=True)):
+                count = view.members[0].sides()[0]
+                if jnp.shape(x)[0] != count:
+                    raise ValueError(
+                        f"{name_of(self)}: gradient of {path_at(updates, i)} of shape "
+                        f"{jnp.shape(gs[i])} has {count} matrices, the state's {k} has "
+                        f"{jnp.shape(x)[0]}. Make the state anew with init."
+                    )
         accepts = accepted_by(type(self), "prepare")
         given = routed(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)

@@ -354,9 +354,11 @@ class muon_labels(Value):
 
     Args:
       weight_dimension_numbers: as in `scale_by_muon`; None for one parameter labels it "adam".
+      label: another label of those that have dimension numbers.
     """
 
     weight_dimension_numbers: StaticTree
+    label: str = "muon"
 
     never_schedule = True
 
@@ -366,7 +368,7 @@ class muon_labels(Value):
     def __call__(self, params: PyTree) -> PyTree:
         """Return the tree of labels."""
         found = {
-            path: "adam" if axes is None else "muon"
+            path: "adam" if axes is None else self.label
             for path, _, axes in matrices(
                 self,
                 self.weight_dimension_numbers,

@@ -57,3 +57,15 @@ def on_rows(ref, table):
         return table
 
     return step
+
+
+def to_batch(x, columns=1):
+    """The matrices of an array, (B, m, n): rows are axis 0, columns axis 1 or -1."""
+    x = np.moveaxis(x, (0, columns), (-2, -1))
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def from_batch(x, shape, columns=1):
+    """Undo `to_batch` for an array of that shape."""
+    moved = np.moveaxis(np.empty(shape), (0, columns), (-2, -1)).shape
+    return np.moveaxis(x.reshape(moved), (-2, -1), (0, columns))

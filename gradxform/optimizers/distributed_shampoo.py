@@ -1,0 +1,97 @@
+"""Distributed Shampoo."""
+
+from gradxform.optimizers.adam import adamw
+from gradxform.optimizers.base import optimizer, with_adamw
+from gradxform.transforms.distributed_shampoo import scale_by_distributed_shampoo
+from gradxform.transforms.momentum import trace
+from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
+from gradxform.types import ScalarOrSchedule, Size, StaticTree
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.select import partition
+
+__all__ = [
+    "distributed_shampoo",
+]
+
+
+@optimizer
+def distributed_shampoo(
+    learning_rate: ScalarOrSchedule,
+    block_size: Size = 1024,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    diagonal_epsilon: float = 1e-10,
+    matrix_epsilon: float = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    start_preconditioning_step: int = 5,
+    preconditioning_compute_steps: Size = 1,
+    statistics_compute_steps: Size = 1,
+    graft_type: str = "sgd",
+    nesterov: bool = True,
+    exponent_override: Size = 0,
+    *,
+    inverse_root: str = "eigh",
+    inverse_failure_threshold: float = 0.1,
+    moving_average_for_momentum: bool = False,
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.999,
+    adam_eps: float = 1e-8,
+    adam_weight_decay: ScalarOrSchedule = 0.0,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    weight_dimension_numbers: StaticTree = None,
+) -> partition:
+    """Distributed Shampoo: blocks, inverse roots and grafting for matrices, AdamW for all others.
+
+    Grafting keeps the learning rate of the grafted method: with graft_type "adam", that of Adam and
+    moving_average_for_momentum=True. Renewing roots every 10 to 50 steps makes them affordable.
+
+    Args:
+      beta1: the decay of the momentum of the steps, in [0, 1).
+      weight_decay: of the matrices, before the momentum, at least 0, or a schedule.
+      nesterov: whether to look one step ahead.
+      moving_average_for_momentum: whether a new step counts 1 - beta1 in the momentum, not 1.
+      adam_b1: the decay of AdamW's first moment, in [0, 1).
+      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      adam_eps: added to AdamW's root, at least 0.
+      adam_weight_decay: AdamW's weight decay, at least 0, or a schedule.
+      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
+      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
+        for those that AdamW gets (a prefix of the parameters will do), or a function of the
+        parameters that returns one. By default, parameters of two dimensions are matrices.
+
+    See `scale_by_distributed_shampoo` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Anil et al., Scalable Second Order Optimization for Deep Learning, 2021; Shi et al.,
+    A Distributed Data-Parallel PyTorch Implementation of the Distributed Shampoo Optimizer for
+    Training Neural Networks At-Scale, 2023.
+    """
+    direction = scale_by_distributed_shampoo(
+        block_size,
+        beta2,
+        diagonal_epsilon,
+        matrix_epsilon,
+        start_preconditioning_step,
+        preconditioning_compute_steps,
+        statistics_compute_steps,
+        graft_type,
+        exponent_override,
+        inverse_root=inverse_root,
+        inverse_failure_threshold=inverse_failure_threshold,
+        weight_dimension_numbers=weight_dimension_numbers,
+    )
+    average = (scale(1 - beta1),) if moving_average_for_momentum else ()
+    matrices = chain(
+        direction,
+        add_decayed_weights(weight_decay),
+        *average,
+        trace(beta1, nesterov),
+        scale_by_learning_rate(learning_rate),
+    )
+    others = adamw(
+        learning_rate if adam_learning_rate is None else adam_learning_rate,
+        adam_b1,
+        adam_b2,
+        adam_eps,
+        weight_decay=adam_weight_decay,
+    )
+    return with_adamw("distributed_shampoo", matrices, others, weight_dimension_numbers)

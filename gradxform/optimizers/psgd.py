@@ -1,0 +1,82 @@
+"""PSGD Kron."""
+
+import math
+
+from gradxform.optimizers.adam import adamw
+from gradxform.optimizers.base import optimizer, with_adamw, with_weight_decay
+from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
+from gradxform.types import Key, ScalarOrSchedule, Size, StaticTree
+from gradxform.wrappers.select import partition
+
+__all__ = [
+    "psgd_kron",
+]
+
+
+@optimizer
+def psgd_kron(
+    learning_rate: ScalarOrSchedule = 1e-3,
+    b1: float = 0.9,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: StaticTree = None,
+    preconditioner_update_probability: ScalarOrSchedule = UPDATE_PROBABILITY,
+    max_size_triangular: Size = 8192,
+    max_skew_triangular: float = math.inf,
+    memory_save_mode: str = "none",
+    momentum_into_precond_update: bool = True,
+    precond_lr: float = 0.1,
+    precond_init_scale: float = 1.0,
+    *,
+    deterministic: bool = False,
+    key: Key = 0,
+    adam_b1: float = 0.9,
+    adam_b2: float = 0.999,
+    adam_eps: float = 1e-8,
+    adam_weight_decay: ScalarOrSchedule = 0.0,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    weight_dimension_numbers: StaticTree = None,
+) -> partition:
+    """PSGD Kron: two fitted triangular factors for matrices, AdamW for all other parameters.
+
+    Learning rates are about a third of Adam's. The factors take m^2 + n^2 numbers for a matrix of
+    sides m and n; memory_save_mode="one_diag" leaves only that of the shorter side whole.
+
+    Args:
+      weight_decay: of the matrices, at least 0, or a schedule; the learning rate multiplies it.
+      weight_decay_mask: which matrices decay. Defaults to all.
+      adam_b1: the decay of AdamW's first moment, in [0, 1).
+      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      adam_eps: added to AdamW's root, at least 0.
+      adam_weight_decay: AdamW's weight decay, at least 0, or a schedule.
+      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
+      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
+        for those that AdamW gets (a prefix of the parameters will do), or a function of the
+        parameters that returns one. By default, parameters of two dimensions are matrices.
+
+    See `scale_by_psgd_kron` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Li, Preconditioned Stochastic Gradient Descent, 2018, and Preconditioner on Matrix
+    Lie Group for SGD, 2018.
+    """
+    direction = scale_by_psgd_kron(
+        b1,
+        preconditioner_update_probability,
+        max_size_triangular,
+        max_skew_triangular,
+        memory_save_mode,
+        momentum_into_precond_update,
+        precond_lr,
+        precond_init_scale,
+        deterministic=deterministic,
+        key=key,
+        weight_dimension_numbers=weight_dimension_numbers,
+    )
+    others = adamw(
+        learning_rate if adam_learning_rate is None else adam_learning_rate,
+        adam_b1,
+        adam_b2,
+        adam_eps,
+        weight_decay=adam_weight_decay,
+    )
+    matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
+    return with_adamw("psgd_kron", matrices, others, weight_dimension_numbers)

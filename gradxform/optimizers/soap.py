@@ -1,0 +1,78 @@
+"""SOAP."""
+
+from gradxform.optimizers.adam import adamw
+from gradxform.optimizers.base import optimizer, with_adamw, with_weight_decay
+from gradxform.transforms.soap import scale_by_soap
+from gradxform.types import ScalarOrSchedule, Size, StaticTree
+from gradxform.wrappers.select import partition
+
+__all__ = [
+    "soap",
+]
+
+
+@optimizer
+def soap(
+    learning_rate: ScalarOrSchedule = 3e-3,
+    b1: float = 0.95,
+    b2: float = 0.95,
+    shampoo_beta: float | None = None,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.01,
+    weight_decay_mask: StaticTree = None,
+    precondition_frequency: Size = 10,
+    max_precond_dim: Size = 10000,
+    *,
+    correct_bias: bool = True,
+    normalize_grads: bool = False,
+    one_sided: bool = False,
+    adam_b1: float = 0.95,
+    adam_b2: float = 0.95,
+    adam_weight_decay: ScalarOrSchedule = 0.01,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    weight_dimension_numbers: StaticTree = None,
+) -> partition:
+    """SOAP: Adam in the eigenbasis of Shampoo's matrices, AdamW for all other parameters.
+
+    The first update of a matrix is its weight decay alone: SOAP only forms the basis. Warm up the
+    learning rate as for Adam. Embeddings and output layers are matrices too, with one long side: to
+    leave them to AdamW, put None in their place in `weight_dimension_numbers`.
+
+    Args:
+      eps: added to the root, in AdamW too, at least 0.
+      weight_decay: of the matrices, at least 0, or a schedule; the learning rate multiplies it.
+      weight_decay_mask: which matrices decay. Defaults to all.
+      adam_b1: the decay of AdamW's first moment, in [0, 1).
+      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      adam_weight_decay: AdamW's weight decay, at least 0, or a schedule.
+      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
+      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
+        for those that AdamW gets (a prefix of the parameters will do), or a function of the
+        parameters that returns one. By default, parameters of two dimensions are matrices.
+
+    See `scale_by_soap` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam, 2024, Algorithm 3;
+    the defaults are those of its code.
+    """
+    direction = scale_by_soap(
+        b1,
+        b2,
+        shampoo_beta,
+        eps,
+        precondition_frequency,
+        max_precond_dim,
+        correct_bias=correct_bias,
+        normalize_grads=normalize_grads,
+        one_sided=one_sided,
+        weight_dimension_numbers=weight_dimension_numbers,
+    )
+    others = adamw(
+        learning_rate if adam_learning_rate is None else adam_learning_rate,
+        adam_b1,
+        adam_b2,
+        eps,
+        weight_decay=adam_weight_decay,
+    )
+    matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
+    return with_adamw("soap", matrices, others, weight_dimension_numbers)

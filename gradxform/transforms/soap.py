@@ -1,0 +1,250 @@
+"""SOAP: Adam in the eigenbasis of Shampoo's two matrices."""
+
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import engine, linalg
+from gradxform.base import transform
+from gradxform.errors import require_at_least, require_non_negative
+from gradxform.numerics import (
+    bias_correction,
+    over,
+    over_root,
+    safe_increment,
+    scalar,
+    squarable,
+)
+from gradxform.slots import zero_count
+from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.types import (
+    Array,
+    Decay,
+    MatrixSlot,
+    NonNegative,
+    Params,
+    Scalar,
+    Size,
+    StaticTree,
+)
+
+__all__ = [
+    "scale_by_soap",
+    "SoapState",
+]
+
+
+class SoapState(NamedTuple):
+    """State of `scale_by_soap`; of every parameter B matrices of sides m <= n."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: MatrixSlot  # (B, m, n), at least float32; the average of the gradient, in the basis
+    nu: MatrixSlot  # (B, m, n); the average of its square, in the basis
+    # Of a side that keeps the identity (B, 0, 0).
+    left: MatrixSlot  # (B, m, m); the average of G G^T
+    right: MatrixSlot  # (B, n, n); the average of G^T G
+    left_basis: MatrixSlot  # (B, m, m); its eigenvectors as columns, nearly
+    right_basis: MatrixSlot  # (B, n, n)
+
+
+@transform
+class scale_by_soap(MatrixRule):
+    """Run Adam in the eigenbasis of Shampoo's matrices.
+
+    Update rule for a matrix of sides m <= n (a tall one is turned), from zeros and for
+    s = 1, 2, ..., the number of updates after the first:
+
+        H = Q_L^T G Q_R
+        M <- b1 M + (1 - b1) H;    V <- b2 V + (1 - b2) H^2
+        U = Q_L [ M / (1 - b1^s) / (sqrt(V / (1 - b2^s)) + eps) ] Q_R^T
+        L <- shampoo_beta L + (1 - shampoo_beta) G G^T;    R likewise, with G^T G
+
+    The first update is zero: it only forms L and R, and takes Q_L and Q_R as their eigenvectors, in
+    falling order of the eigenvalues. So no gradient meets a basis that was made of it. Later, at
+    every `precondition_frequency`-th step, one power iteration follows L, after the step:
+
+        Q_L <- the Q of QR(L Q_L), with columns in falling order of diag(Q_L^T L Q_L)
+
+    and Q_R likewise. M is turned into the new basis, and the entries of V are put in its order.
+
+    Of all matrices of equal sides, those that are i-th modulo `precondition_frequency` are renewed
+    at step i: a step costs as much as any other, and none waits for all decompositions. The number
+    of the step decides, so that a resumed run goes on exactly.
+
+    The three costs of a matrix beside Adam's: the memory of L, R and the two bases, 2 m^2 + 2 n^2;
+    six to eight products a step; and QR decompositions, which are slow on accelerators. With
+    one_sided, or a small max_precond_dim, the longer side costs nothing. Statistics, bases and
+    renewals are computed in full float32, the other products in the precision that JAX is told to
+    use (`jax.default_matmul_precision`).
+
+    If an entry of a gradient exceeds 2.6e15 (in float32), its matrix is first scaled down to that
+    size, so that no square overflows. Below 1e-20 the squares are 0, and so is the update.
+
+    Args:
+      b1: the decay of the average of the gradient, in [0, 1).
+      b2: the decay of the average of its square, in [0, 1).
+      shampoo_beta: the decay of L and R, in [0, 1). Defaults to b2.
+      eps: added to the root, at least 0.
+      precondition_frequency: the number of steps from one renewal of a basis to the next, an
+        integer, at least 1.
+      max_precond_dim: the longest side that has a basis, an integer, at least 0; a longer one keeps
+        the identity. With 0 the rule is Adam's.
+      correct_bias: whether to divide by 1 - b1^s and 1 - b2^s. Keyword-only.
+      normalize_grads: whether to divide every matrix of U by its root mean square. Keyword-only.
+      one_sided: whether the longer side keeps the identity; of equal sides, the columns.
+        Keyword-only.
+      weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+
+    Raises:
+      ValueError: if precondition_frequency is below 1; at init and update, if a parameter is not a
+        matrix, or its numbers do not fit.
+      TypeError: at init and update, for complex and integer leaves.
+
+    Reference: Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam, 2024, Algorithm 3;
+    the defaults are those of its code.
+    """
+
+    b1: Decay = 0.95
+    b2: Decay = 0.95
+    shampoo_beta: Decay | None = None
+    eps: NonNegative = 1e-8
+    precondition_frequency: Size = 10
+    max_precond_dim: Size = 10000
+    correct_bias: bool = field(default=True, kw_only=True)
+    normalize_grads: bool = field(default=False, kw_only=True)
+    one_sided: bool = field(default=False, kw_only=True)
+    weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+
+    State = SoapState
+    locality = "array"
+
+    def __post_init__(self):
+        require_at_least(self, 1, "precondition_frequency")
+        require_non_negative(self, "max_precond_dim")
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+
+    def init(self, params: Params) -> SoapState:
+        """Return averages and matrices of zeros, and the identity as basis."""
+
+        def whole(count: int, m: int, n: int, dtype: Any) -> Array:
+            return jnp.zeros((count, m, n), dtype)
+
+        def left(count: int, m: int, n: int, dtype: Any) -> Array:
+            d = m if m <= self.max_precond_dim else 0
+            return jnp.zeros((count, d, d), dtype)
+
+        def right(count: int, m: int, n: int, dtype: Any) -> Array:
+            d = n if n <= self.max_precond_dim and not self.one_sided else 0
+            return jnp.zeros((count, d, d), dtype)
+
+        def identity(of: Any) -> Any:
+            def make(*sides: Any) -> Array:
+                x = of(*sides)
+                return x + jnp.expand_dims(jnp.eye(x.shape[-1], dtype=x.dtype), 0)
+
+            return make
+
+        return SoapState(
+            count=zero_count(),
+            mu=self.matrix_slots(params, whole),
+            nu=self.matrix_slots(params, whole),
+            left=self.matrix_slots(params, left),
+            right=self.matrix_slots(params, right),
+            left_basis=self.matrix_slots(params, identity(left)),
+            right_basis=self.matrix_slots(params, identity(right)),
+        )
+
+    def prepare(self, state: SoapState, params: Params | None) -> tuple[Any, ...]:
+        """Return the state, the number of updates after the first, and the bias corrections."""
+        count, of_m, of_v = state.count, scalar(1.0), scalar(1.0)
+        if self.correct_bias:
+            s = jnp.maximum(count, 1)
+            of_m, of_v = bias_correction(self.b1, s), bias_correction(self.b2, s)
+        return state._replace(count=safe_increment(count)), count, of_m, of_v
+
+    def rule(
+        self,
+        g: Array,
+        m: Array,
+        v: Array,
+        left: Array,
+        right: Array,
+        q_left: Array,
+        q_right: Array,
+        count: Array,
+        of_m: Scalar,
+        of_v: Scalar,
+    ) -> tuple[Array, ...]:
+        """Return the step of Adam, turned back, and the new state of every matrix."""
+        g = squarable(g, (-2, -1))
+        is_first = count == 0
+        h = _sandwich(_transposed(q_left), g, q_right)
+        m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
+        v = jnp.where(is_first, v, self.b2 * v + (1 - self.b2) * h * h)
+        u = over_root(of_m * m, of_v * v, self.eps)
+        u = jnp.where(is_first, 0, _sandwich(q_left, u, _transposed(q_right)))
+        if self.normalize_grads:
+            size = (u.shape[-2] * u.shape[-1]) ** 0.5
+            u = over(u * size, linalg.frobenius_norm(u))
+        beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
+        if left.size:
+            left = beta * left + (1 - beta) * linalg.matmul(g, _transposed(g))
+        if right.size:
+            right = beta * right + (1 - beta) * linalg.matmul(_transposed(g), g)
+
+        def first() -> tuple[Array, ...]:
+            return _eigenvectors(left), _eigenvectors(right), m, v
+
+        def later() -> tuple[Array, ...]:
+            given, old = (left, right), (q_left, q_right, m, v)
+            return engine.renewed(_renewed, given, old, count, self.precondition_frequency)
+
+        if left.size or right.size:
+            # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
+            # branch does not make one step of every period longer, as it would later.
+            q_left, q_right, m, v = lax.cond(is_first, first, later)
+        return u, m, v, left, right, q_left, q_right
+
+
+def _renewed(
+    left: Array, right: Array, q_left: Array, q_right: Array, m: Array, v: Array
+) -> tuple[Array, ...]:
+    """Return the next bases, with both averages in them."""
+    new_left, of_rows = _followed(left, q_left)
+    new_right, of_columns = _followed(right, q_right)
+    if of_rows is not None:
+        m = linalg.matmul(linalg.matmul(_transposed(new_left), q_left), m)
+        v = jnp.take_along_axis(v, of_rows[..., :, None], axis=-2)
+    if of_columns is not None:
+        m = linalg.matmul(m, linalg.matmul(_transposed(q_right), new_right))
+        v = jnp.take_along_axis(v, of_columns[..., None, :], axis=-1)
+    return new_left, new_right, m, v
+
+
+def _followed(a: Array, q: Array) -> tuple[Array, Array | None]:
+    """Return the basis after one power iteration, and where each of its vectors was before."""
+    if not a.size:
+        return q, None
+    # The basis does not depend on the size of the matrix, and the columns of a product have norms.
+    product = linalg.matmul(over(a, jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)), q)
+    order = jnp.argsort(jnp.sum(q * product, axis=-2), axis=-1, descending=True)
+    product = jnp.take_along_axis(product, order[..., None, :], axis=-1)
+    return linalg.orthonormal(product), order
+
+
+def _eigenvectors(a: Array) -> Array:
+    """Return the eigenvectors in falling order of the eigenvalues."""
+    return jnp.flip(linalg.eigen(a)[1], -1) if a.size else a
+
+
+def _sandwich(a: Array, x: Array, b: Array) -> Array:
+    """Return a x b; an empty matrix stands for the identity."""
+    x = jnp.matmul(a, x) if a.size else x
+    return jnp.matmul(x, b) if b.size else x
+
+
+def _transposed(x: Array) -> Array:
+    return jnp.swapaxes(x, -1, -2)

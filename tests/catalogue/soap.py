@@ -1,0 +1,103 @@
+"""Rows for `gradxform/transforms/soap.py` and its recipes."""
+
+import jax.numpy as jnp
+import numpy as np
+
+import gradxform as gx
+from tests import references as ref
+from tests.catalogue.case import COMPLEX, WEIGHTS, Case, matrix, one_step
+from tests.catalogue.muon import NUMBERS, flat
+
+SOAP = ref.sequence(
+    ref.only(flat, ref.soap()),
+    ref.only(lambda p: not flat(p), ref.adam(0.95, 0.95, 1e-8)),
+    ref.decay(0.01),
+    ref.scale(-0.1),
+)
+
+TRANSFORMS: dict[str, Case] = {
+    "scale_by_soap": Case(
+        gx.masked(
+            gx.scale_by_soap(
+                0.9, 0.8, precondition_frequency=2, weight_dimension_numbers=NUMBERS(0, -1)
+            ),
+            gx.ndim_at_least(2),
+        ),
+        ref.only(matrix, ref.soap(0.9, 0.8, frequency=2, columns=-1)),
+        rtol=1e-4,
+        rows=False,
+    ),
+    "scale_by_soap/one side": Case(
+        gx.masked(
+            gx.scale_by_soap(
+                shampoo_beta=0.5,
+                eps=0.1,
+                precondition_frequency=3,
+                normalize_grads=True,
+                one_sided=True,
+                weight_dimension_numbers=NUMBERS(0, -1),
+            ),
+            gx.ndim_at_least(2),
+        ),
+        ref.only(
+            matrix,
+            ref.soap(
+                shampoo_beta=0.5,
+                eps=0.1,
+                frequency=3,
+                normalize=True,
+                one_sided=True,
+                columns=-1,
+            ),
+        ),
+        rtol=1e-4,
+        rows=False,
+    ),
+}
+
+
+OPTIMIZERS: dict[str, Case] = {
+    "soap": Case(gx.soap(0.1), SOAP, rtol=1e-4),
+}
+
+
+REFUSED = [
+    (
+        lambda: gx.soap(precondition_frequency=0),
+        ValueError,
+        ("scale_by_soap: precondition_frequency must be at least 1, got 0.",),
+    ),
+    (
+        lambda: gx.soap(max_precond_dim=-1),
+        ValueError,
+        ("scale_by_soap: max_precond_dim must be at least 0, got -1.",),
+    ),
+    (
+        lambda: gx.scale_by_soap().init({"b": np.ones(3, np.float32)}),
+        ValueError,
+        ("scale_by_soap: parameter ['b'] of shape (3,) is not a matrix. Give its weight_dim",),
+    ),
+    (
+        lambda: gx.scale_by_soap().init(COMPLEX),
+        TypeError,
+        ("parameter ['w'] has dtype complex64, for which this rule is not defined. Optimize its",),
+    ),
+    (
+        lambda: one_step(gx.scale_by_soap(), grads={"w": jnp.ones((2, 3), int)}),
+        TypeError,
+        ("gradient of ['w'] has dtype int", "only floating gradients", "Leave it out with masked"),
+    ),
+    (
+        lambda: one_step(gx.scale_by_soap(), grads={"w": jnp.ones((2, 2, 3))}),
+        ValueError,
+        ("parameter ['w'] of shape (2, 2, 3) is not a matrix.",),
+    ),
+    (
+        lambda: gx.scale_by_soap(weight_dimension_numbers=NUMBERS(0, -1)).update(
+            {"k": jnp.ones((2, 4, 2))},
+            gx.scale_by_soap(weight_dimension_numbers=NUMBERS(0, -1)).init({"k": WEIGHTS["k"]}),
+        ),
+        ValueError,
+        ("gradient of ['k'] of shape (2, 4, 2) has 4 matrices, the state's mu has 3.",),
+    ),
+]

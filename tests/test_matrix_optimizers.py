@@ -1,0 +1,174 @@
+"""SOAP, Distributed Shampoo and PSGD Kron: long runs, spread renewals, batches, extremes."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gradxform as gx
+from gradxform.engine import renewed
+from tests import references as ref
+
+pytestmark = pytest.mark.numeric
+
+RNG = np.random.default_rng(0)
+NUMBERS = gx.MuonDimensionNumbers(1, 2)
+RULES = {
+    "soap": gx.scale_by_soap(precondition_frequency=3),
+    "distributed_shampoo": gx.scale_by_distributed_shampoo(
+        block_size=2, matrix_epsilon=1e-3, preconditioning_compute_steps=3
+    ),
+    "psgd_kron": gx.scale_by_psgd_kron(preconditioner_update_probability=0.5, key=1),
+}
+
+
+def gradients(shape, steps, size=1.0):
+    return [jnp.asarray(size * RNG.normal(size=shape), jnp.float32) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("every", [1, 3, 10])
+def test_every_matrix_is_renewed_once_a_period_and_as_many_at_each_step(every):
+    sizes = []
+
+    def renew(given, old):
+        sizes.append(old.shape[0])
+        return (old + given,)
+
+    total = jnp.zeros(7)
+    for count in range(every):
+        (new,) = renewed(renew, (jnp.ones(7),), (total,), jnp.asarray(count), every)
+        due = np.arange(7) % every == count % every
+        np.testing.assert_array_equal(np.asarray(new - total) != 0, due)
+        # Two devices, each with a part of the batch, renew the same matrices.
+        for start, part in ((0, slice(0, 3)), (3, slice(3, 7))):
+            (mine,) = renewed(
+                renew, (jnp.ones(7)[part],), (total[part],), jnp.asarray(count), every, start
+            )
+            np.testing.assert_array_equal(mine, new[part])
+        total = new
+    np.testing.assert_array_equal(total, 1)
+    assert set(sizes) == {-(-n // every) for n in (7, 3, 4)}
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_twenty_steps_of_soap_are_those_of_its_reference(every):
+    tx = gx.scale_by_soap(precondition_frequency=every)
+    makers = [ref.soap(frequency=every, first=i) for i in range(4)]
+    follows(tx, makers, (4, 5))
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("kind", ["eigh", "newton"])
+def test_twenty_steps_of_distributed_shampoo_are_those_of_its_reference(every, kind):
+    tx = gx.scale_by_distributed_shampoo(
+        2, 0.9, 1e-6, 0.01, preconditioning_compute_steps=every, inverse_root=kind
+    )
+    makers = [
+        ref.distributed_shampoo(2, 0.9, 1e-6, 0.01, root_steps=every, first=6 * i) for i in range(4)
+    ]
+    follows(tx, makers, (4, 5), 2e-3 if kind == "newton" else 2e-4)
+
+
+def follows(tx, makers, shape, rtol=5e-4):
+    """Several leaves, one batch: the i-th is the i-th matrix of it."""
+    tree = {f"w{i}": jnp.zeros(shape) for i in range(len(makers))}
+    state, update = tx.init(tree), jax.jit(tx.update)
+    slots = [maker.start(np.zeros(shape)) for maker in makers]
+    for t in range(1, 21):
+        g = {k: gradients(shape, 1)[0] for k in tree}
+        u, state = update(g, state, tree)
+        for i, (maker, k) in enumerate(zip(makers, tree, strict=True)):
+            expected, slots[i] = maker.step(np.asarray(g[k], np.float64), slots[i], None, t)
+            tolerance = rtol * max(np.abs(expected).max(), 1e-30)
+            np.testing.assert_allclose(u[k], expected, rtol=0, atol=tolerance, err_msg=f"{t}")
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_run_that_is_resumed_in_a_period_goes_on_exactly(name):
+    tx = RULES[name]
+    tree = {f"w{i}": jnp.zeros((4, 3)) for i in range(5)}
+    grads = [{k: gradients((4, 3), 1)[0] for k in tree} for _ in range(8)]
+    state, update = tx.init(tree), jax.jit(tx.update)
+    for t, g in enumerate(grads):
+        if t == 4:
+            leaves, treedef = jax.tree.flatten(state)
+            saved = [np.array(x) for x in leaves]
+        u, state = update(g, state, tree)
+    again = jax.tree.unflatten(treedef, [jnp.asarray(x) for x in saved])
+    for g in grads[4:]:
+        v, again = jax.jit(tx.update)(g, again, tree)
+    jax.tree.map(np.testing.assert_array_equal, (v, again), (u, state))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_stacked_layers_give_the_numbers_of_single_ones(name):
+    tx, shape = RULES[name], (4, 3)
+    stacked = gx.replace(tx, weight_dimension_numbers=NUMBERS)
+    one = {f"w{i}": jnp.zeros(shape) for i in range(5)}
+    all_of_them = {"w": jnp.zeros((5, *shape))}
+    state, stacked_state = tx.init(one), stacked.init(all_of_them)
+    for _ in range(6):
+        g = gradients((5, *shape), 1)[0]
+        u, state = tx.update({k: g[i] for i, k in enumerate(one)}, state, one)
+        v, stacked_state = stacked.update({"w": g}, stacked_state, all_of_them)
+        together = np.stack([u[k] for k in one])
+        np.testing.assert_allclose(v["w"], together, rtol=0, atol=1e-5 * np.abs(together).max())
+
+
+EXTREMES = {
+    "zeros": jnp.zeros((3, 4)),
+    "rank one": jnp.outer(jnp.arange(1.0, 4), jnp.arange(1.0, 5)),
+    "1e-30": 1e-30 * jnp.asarray(RNG.normal(size=(3, 4)), jnp.float32),
+    "1e30": 1e30 * jnp.asarray(RNG.normal(size=(3, 4)), jnp.float32),
+}
+
+
+@pytest.mark.parametrize("kind", EXTREMES)
+@pytest.mark.parametrize("name", ["soap", "distributed_shampoo", "newton", "psgd_kron"])
+def test_extreme_gradients_leave_everything_finite(name, kind):
+    tx = {
+        "newton": gx.distributed_shampoo(0.1, inverse_root="newton"),
+        "psgd_kron": gx.psgd_kron(0.1, preconditioner_update_probability=1.0),
+    }.get(name) or getattr(gx, name)(0.1)
+    p = {"w": jnp.ones((3, 4))}
+    state, update = tx.init(p), jax.jit(tx.update)
+    for i in range(30):
+        g = jnp.ones((3, 4)) if i == 20 else EXTREMES[kind]
+        u, state = update({"w": g}, state, p)
+        p = gx.apply_updates(p, u)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((p, state)))
+
+
+def test_factors_stay_as_they_are_for_a_gradient_of_zeros():
+    """They would grow without bound: a dead layer has no scale."""
+    tx, p = gx.scale_by_psgd_kron(), {"w": jnp.zeros((3, 4))}
+    state = tx.init(p)
+    _, new = tx.update(p, state, p)
+    np.testing.assert_array_equal(new.left["w"], state.left["w"])
+    np.testing.assert_array_equal(new.right["w"], state.right["w"])
+
+
+def test_a_fitted_preconditioner_makes_updates_white():
+    """Of noise with covariances L and R, times many steps: the root mean square is 1."""
+    left, right = (np.diag(10.0 ** RNG.uniform(-0.5, 0.5, n)) for n in (6, 8))
+    tx = gx.scale_by_psgd_kron(0.0, 1.0)
+    p = {"w": jnp.zeros((6, 8))}
+    state, update, sizes = tx.init(p), jax.jit(tx.update), []
+    for t in range(1500):
+        g = jnp.asarray(left @ RNG.normal(size=(6, 8)) @ right, jnp.float32)
+        u, state = update({"w": g}, state, p)
+        if t >= 1300:
+            sizes.append(np.asarray(u["w"]) ** 2)
+    size = np.sqrt(np.mean(sizes, axis=0))
+    assert size.min() > 0.5 and size.max() < 2
+
+
+def test_a_deterministic_schedule_fits_as_often_as_it_says():
+    tx = gx.scale_by_psgd_kron(preconditioner_update_probability=0.25, deterministic=True)
+    p, fits = {"w": jnp.zeros((3, 4))}, []
+    state, update = tx.init(p), jax.jit(tx.update)
+    for g in gradients((3, 4), 8):
+        _, new = update({"w": g}, state, p)
+        fits.append(bool(jnp.any(new.left["w"] != state.left["w"])))
+        state = new
+    assert fits == [False, False, False, True] * 2
