@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform._compat import settled
 from gradxform.numerics import cast, not_zero, over, plus, squarable
 from gradxform.types import Array, Scalar
 
@@ -286,8 +287,12 @@ def orthogonalize(
     if turns is not None:
         x = lax.fori_loop(0, turns, lambda _, x: turn(x, coefficients[0]), x)
     else:
-        for i in range(coefficients.shape[0]):
-            x, gram = turn(x, coefficients[i], gram), None
+        if gram is not None:
+            x, coefficients = turn(x, coefficients[0], gram), coefficients[1:]
+        if coefficients.shape[0]:
+            # A loop has one copy of the products, and takes half of the memory.
+            x = settled(lambda x: turn(x, coefficients[0]), x, coefficients)
+            x = lax.scan(lambda x, row: (turn(x, row), None), x, coefficients)[0]
     return jnp.swapaxes(x, -1, -2) if tall else x
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
+from benchmarks.matrix import product_flops
 from gradxform.sparse import RowSparse
 from gradxform.transforms.muon import polar_express
 
@@ -109,7 +110,7 @@ def test_the_iteration_on_the_gram_matrix_has_the_numbers_of_the_direct_one(
 def test_the_gram_matrix_takes_fewer_products():
     def flops(tx):
         grads = {"w": jnp.ones((16, 64))}
-        return jax.jit(tx.update).lower(grads, tx.init(grads)).compile().cost_analysis()["flops"]
+        return product_flops(tx.update, grads, tx.init(grads))
 
     direct, gram = (flops(gx.scale_by_muon(iteration=kind)) for kind in ("direct", "gram"))
     assert gram < 0.75 * direct
@@ -125,7 +126,7 @@ def test_sixteen_bit_products_are_near_and_statistics_stay_wide():
     assert 1e-4 < error < 5e-2
     _, state = tx.update(grads, tx.init(grads))
     np.testing.assert_array_equal(state.mu["w"], np.float32(0.05) * grads["w"])
-    assert list(products(jax.make_jaxpr(tx.update)(grads, tx.init(grads)))) == ["bfloat16"] * 15
+    assert list(products(jax.make_jaxpr(tx.update)(grads, tx.init(grads)))) == ["bfloat16"] * 3
 
 
 def products(jaxpr):
