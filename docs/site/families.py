@@ -35,6 +35,7 @@ WRAPPERS = {
         "mechanize",
         "project",
         "qk_clip",
+        "query_key",
         "sam",
         "scale_by_galore",
         "split_real_and_imaginary",

@@ -81,6 +81,7 @@ WITHOUT = {
     "on_measurement": "it is a measure for `monitor`",
     "only_rows": "it leaves dense gradients alone",
     "qk_clip": "it needs the logits of attention layers",
+    "query_key": "it names the parameters that `qk_clip` shrinks",
     "param_group": "it is a rule for `param_groups`",
     "raw_gradient_norms": "it is for parts that clip by the raw norm",
 }
