@@ -127,7 +127,8 @@ class GradientTransformation(Value, _OptaxClass):
     sets_params: Any = False
     # Whether its updates are those that it gets, as a part that only looks at them has.
     keeps_updates: ClassVar[bool] = False
-    # Whether the parameters between some of its updates are not those of the run.
+    # Whether the parameters between some of its updates are not those of the run; a string is what
+    # takes the place of their average.
     leaves_path: Any = False
 
     # What `migrate_state` must know.

@@ -298,3 +298,14 @@ def test_a_direction_takes_one_exchange_on_a_mesh(eight_devices):
     compiled = update.lower(params, state, params).compile().as_text()
     exchanges = re.findall(r"= .* (all-reduce|all-gather|all-to-all)(?:-start)?\(", compiled)
     assert exchanges == ["all-reduce"], exchanges
+
+
+@pytest.mark.parametrize("tx", [gx.lbfgs_steps(), gx.lbfgsb()])
+def test_trial_points_are_not_averaged(tx):
+    with pytest.raises(ValueError, match=r"step_by_lbfgsb? in it tries points, .* eval_params"):
+        gx.moving_average(tx, 0.9)
+
+
+def test_what_comes_after_it_must_not_change_its_steps():
+    with pytest.raises(ValueError, match="step_by_lbfgs"):
+        gx.chain(gx.step_by_lbfgs(), gx.scale(0.5))

@@ -37,6 +37,8 @@ __all__ = [
 # or a gradient that is shorter by a tenth.
 PATIENCE = 10
 
+ACCEPTED_INSTEAD = "eval_params(state, params) is the accepted point."
+
 
 class StepByLBFGSState(NamedTuple):
     """State of `step_by_lbfgs`."""
@@ -140,6 +142,9 @@ class step_by_lbfgs(ArrayRule):
     State = StepByLBFGSState
     locality = "tree"
     needs_params = True
+    sets_params = True
+    undoes_moves = True
+    leaves_path = ACCEPTED_INSTEAD
     handles_complex = True
 
     def __post_init__(self):

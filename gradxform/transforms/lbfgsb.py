@@ -31,7 +31,14 @@ from gradxform.transforms import bounds, more_thuente
 from gradxform.transforms.cauchy import Box
 from gradxform.transforms.compact import Memory, order_of, summed
 from gradxform.transforms.lbfgs import empty_memory
-from gradxform.transforms.lbfgs_steps import PATIENCE, check_memory, is_curved, progressed, put
+from gradxform.transforms.lbfgs_steps import (
+    ACCEPTED_INSTEAD,
+    PATIENCE,
+    check_memory,
+    is_curved,
+    progressed,
+    put,
+)
 from gradxform.transforms.line_search import where
 from gradxform.transforms.more_thuente import MoreThuenteState
 from gradxform.transforms.subspace import reach, target
@@ -159,6 +166,7 @@ class step_by_lbfgsb(Transform):
     locality = "tree"
     sets_params = True
     undoes_moves = True
+    leaves_path = ACCEPTED_INSTEAD
 
     def __post_init__(self):
         require_at_least(self, 1, "memory_size")

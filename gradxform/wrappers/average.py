@@ -92,6 +92,11 @@ class Averager(Transform):
         for part in all_parts(self.inner):
             if isinstance(part, GradientTransformation) and part.leaves_path:
                 name, own = name_of(part), name_of(self)
+                if isinstance(part.leaves_path, str):
+                    raise ValueError(
+                        f"{own}: {name} in it tries points, and the average would contain those "
+                        f"that it does not accept. {part.leaves_path}"
+                    )
                 raise ValueError(
                     f"{own}: {name} in it lets the parameters climb between its steps, and the "
                     f"average would contain these climbs. Put it inside: {name}({own}(...), ...); "
