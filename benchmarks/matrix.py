@@ -89,7 +89,7 @@ def on_mesh(tx: Any, shard: bool) -> dict[str, float]:
     return {
         "collectives": len(gd.hlo.collectives(compiled)),
         "sent": gd.hlo.wire_bytes(counted).per_step / share,
-        # XLA counts the body of a loop once; Optax's program is not a loop.
+        # XLA counts the body of a loop once, so that this is fewer than Optax's program computes.
         "FLOPs": product_flops(_step(tx), *args, args[0])
         if shard
         else compiled.cost_analysis()["flops"],
