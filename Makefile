@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test docs docs-test test-processors lint bench tables clean FORCE
+.PHONY: help demo test test-tpu docs docs-test test-processors lint bench tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -39,6 +39,9 @@ test-processors: $(VENV)/.installed-test ## Run the tests of numbers as on other
 	  XLA_FLAGS="--xla_cpu_max_isa=$$1 --xla_force_host_platform_device_count=$$3" \
 	  $(PY) -m pytest -m numeric -n auto --maxprocesses 8 --dist loadgroup $(ARGS) || exit 1; \
 	done
+
+test-tpu: $(VENV)/.installed-test,tpu ## Compile programs for TPUs, without one (long)
+	$(PY) -m pytest tests/test_distributed_tpu.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(PY) -m ruff check .

@@ -257,8 +257,8 @@ def orthogonalize(
       eps: added to the norm for "frobenius" and "spectral", at least 0; zeros stay zeros.
       turns: how often to apply the first row of coefficients, if the number is known only at run
         time. Defaults to one turn for each row.
-      dtype: a narrower one for the factors of products, whose sums are in that of `x`. Not for
-        complex matrices.
+      dtype: a narrower one for matrices between turns and the factors of products, whose sums are
+        in that of `x`. Not for complex matrices.
       by_gram: whether to iterate on X X^H where one side is at least `GRAM_RATIO` times the other,
         which takes fewer products and rounds differently. Not with `turns` or a narrower dtype: a
         polynomial of X X^H, rounded to 16 bits, loses small singular values.
@@ -273,17 +273,24 @@ def orthogonalize(
     divide = PRECONDITIONINGS[preconditioning]
     x, gram = divide(x, eps)
 
-    dtype = x.dtype if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
+    wide = x.dtype
+    dtype = wide if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
+
+    def product(a: Array, b: Array) -> Array:
+        if dtype == wide:
+            return jnp.matmul(a, b)
+        return jnp.matmul(cast(a, dtype), cast(b, dtype), preferred_element_type=wide)
 
     def turn(x: Array, row: Array, gram: Array | None = None) -> Array:
-        a, b, c = (cast(row[k], x.dtype) for k in range(3))
-        gram = _gram(x, dtype) if gram is None else gram
-        return a * x + _product(b * gram + c * _product(gram, gram, dtype), x, dtype)
+        a, b, c = (cast(row[k], wide) for k in range(3))
+        gram = product(x, _adjoint(x)) if gram is None else gram
+        return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
 
     far_from_square = x.shape[-1] >= GRAM_RATIO * x.shape[-2]
-    if by_gram and far_from_square and turns is None and dtype == x.dtype:
+    if by_gram and far_from_square and turns is None and dtype == wide:
         x = _by_gram(x, coefficients, gram)
         return jnp.swapaxes(x, -1, -2) if tall else x
+    x = cast(x, dtype)
     if turns is not None:
         x = lax.fori_loop(0, turns, lambda _, x: turn(x, coefficients[0]), x)
     else:
@@ -293,6 +300,7 @@ def orthogonalize(
             # A loop has one copy of the products, and takes half of the memory.
             x = settled(lambda x: turn(x, coefficients[0]), x, coefficients)
             x = lax.scan(lambda x, row: (turn(x, row), None), x, coefficients)[0]
+    x = cast(x, wide)
     return jnp.swapaxes(x, -1, -2) if tall else x
 
 
@@ -314,17 +322,10 @@ def _by_gram(x: Array, coefficients: Array, gram: Array | None) -> Array:
             total = factor if total is None else jnp.matmul(factor, total)
             if i + 1 < rows.shape[0]:
                 gram = jnp.matmul(jnp.matmul(factor, gram), factor)
-                gram = (gram + jnp.swapaxes(jnp.conj(gram), -1, -2)) / 2
+                gram = (gram + _adjoint(gram)) / 2
         assert total is not None
         x, gram = jnp.matmul(total, x), None
     return x
-
-
-def _product(a: Array, b: Array, dtype: Any) -> Array:
-    """Return a product whose factors are rounded to a dtype, summed in that of the factors."""
-    if dtype == a.dtype:
-        return jnp.matmul(a, b)
-    return jnp.matmul(cast(a, dtype), cast(b, dtype), preferred_element_type=a.dtype)
 
 
 # The preconditionings. Each returns the divided matrix X and, if it has computed it, X X^H.
@@ -376,9 +377,12 @@ def matmul(a: Array, b: Array, precision: lax.Precision = HIGHEST) -> Array:
     return jnp.matmul(a, b, precision=precision)
 
 
-def _gram(x: Array, dtype: Any = None) -> Array:
-    dtype = x.dtype if dtype is None else dtype
-    return _product(x, jnp.swapaxes(jnp.conj(x), -1, -2), dtype)
+def _adjoint(x: Array) -> Array:
+    return jnp.swapaxes(jnp.conj(x), -1, -2)
+
+
+def _gram(x: Array) -> Array:
+    return jnp.matmul(x, _adjoint(x))
 
 
 def _identity(a: Array) -> Array:

@@ -5,6 +5,7 @@ import importlib.util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax import lax
 from jax.sharding import AxisType, Mesh, PartitionSpec as P
@@ -13,6 +14,7 @@ import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.distributed import hlo
 from tests.test_distributed_hlo import zero1_step
+from tests.test_distributed_matrices import program, transformer
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,3 +119,27 @@ def test_zero1_fits_256_chips_where_replicas_of_the_state_do_not():
     )
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"):
         lowered.compile()
+
+
+def test_muon_on_a_slice_sends_a_tenth_of_the_bytes_of_optax():
+    mesh, (params, places) = mesh_of("v5e:2x4", (8,), ("x",)), transformer(4, 1024)
+    theirs = optax.contrib.muon(0.02)
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        state_places = gd.state_sharding(theirs, params, places)
+        theirs, _ = program(theirs, params, places, state_places, mesh)
+    ours = {}
+    for dtype in (None, "bfloat16"):
+        tx = gd.shard_matrices(gx.muon(0.02, compute_dtype=dtype), "x", places, mesh)
+        ours[dtype], _ = program(tx, params, places, tx.state_specs(params), mesh)
+        assert len(hlo.collectives(ours[dtype])) == 6
+
+    def of_theirs(figure):
+        return {dtype: figure(compiled) / figure(theirs) for dtype, compiled in ours.items()}
+
+    sent = of_theirs(lambda compiled: hlo.wire_bytes(compiled).per_step)
+    temp = of_theirs(lambda compiled: compiled.memory_analysis().temp_size_in_bytes)
+    code = of_theirs(lambda compiled: compiled.memory_analysis().generated_code_size_in_bytes)
+    # Half of the shares of `qkv` and `o` are filled up: four matrices, eight devices.
+    assert sent[None] <= 0.12 and sent["bfloat16"] <= 0.06
+    assert max(temp.values()) <= 0.6
+    assert code[None] <= 0.2 and code["bfloat16"] <= 0.4
