@@ -79,8 +79,8 @@ class scale_by_distributed_shampoo(MatrixRule):
     The roots are of the matrices as they are after this gradient. Of all blocks of equal sides,
     those that are i-th modulo `preconditioning_compute_steps` are renewed at t = i: a step costs as
     much as any other. The first step computes all roots. A root that is not finite, or that the
-    iteration by products does not find to within `inverse_failure_threshold`, is not taken: the old
-    one stays.
+    iteration by products leaves an error of at least `inverse_failure_threshold`, is not taken: the
+    old one stays.
 
     Blocks bound the cost: a matrix of sides m and n has ceil(m / block_size) ceil(n / block_size)
     of them, and time grows as block_size^3 for each. A last block is filled up with zeros, which
@@ -108,7 +108,8 @@ class scale_by_distributed_shampoo(MatrixRule):
       graft_type: "sgd", "adagrad", "rmsprop" or "adam".
       exponent_override: p of the roots L^(-1/p); 0 for 4, Shampoo's. An integer, at least 0.
       inverse_root: "eigh", by eigenvectors, or "newton", by matrix products. Keyword-only.
-      inverse_failure_threshold: the largest error of a root by products, at least 0. Keyword-only.
+      inverse_failure_threshold: the error of a root by products at which the old one stays, at
+        least 0. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
 
     Raises:
@@ -282,7 +283,7 @@ class scale_by_distributed_shampoo(MatrixRule):
             ridge = self.matrix_epsilon * jnp.maximum(linalg.largest_eigenvalue(a), _LEAST)
             damped = a + ridge[..., None, None] * jnp.eye(a.shape[-1], dtype=a.dtype)[None]
             new, error = linalg.inverse_root_within(damped, p)
-            good = error <= self.inverse_failure_threshold
+            good = error < self.inverse_failure_threshold
         good = good & jnp.all(jnp.isfinite(new), axis=(-2, -1))
         return jnp.where(good[..., None, None], new, old)
 

@@ -1,5 +1,7 @@
 """Rows for `gradxform/transforms/distributed_shampoo.py` and its recipes."""
 
+import math
+
 import gradxform as gx
 from tests import references as ref
 from tests.catalogue.case import ADAM, COMPLEX, WEIGHTS, Case, matrix
@@ -32,11 +34,27 @@ TRANSFORMS: dict[str, Case] = {
         rtol=2e-3,  # the largest eigenvalue is an estimate
         rows=False,
     ),
-    "scale_by_distributed_shampoo/sums": Case(
-        rule(3, 1.0, 1e-6, 0.1, 1, graft_type="adagrad"),
+    "scale_by_distributed_shampoo/failed roots": Case(
+        rule(
+            4,
+            start_preconditioning_step=0,
+            graft_type="rmsprop",
+            inverse_root="newton",
+            inverse_failure_threshold=0.0,
+        ),
         ref.only(
             matrix,
-            ref.distributed_shampoo(3, 1.0, 1e-6, 0.1, 1, graft="adagrad", columns=-1),
+            ref.distributed_shampoo(
+                4, start_step=0, graft="rmsprop", exponent=math.inf, columns=-1
+            ),
+        ),
+        rows=False,
+    ),
+    "scale_by_distributed_shampoo/sums": Case(
+        rule(3, 1.0, 0.5, 0.1, 1, graft_type="adagrad"),
+        ref.only(
+            matrix,
+            ref.distributed_shampoo(3, 1.0, 0.5, 0.1, 1, graft="adagrad", columns=-1),
         ),
         rtol=1e-4,
         rows=False,

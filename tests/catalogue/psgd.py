@@ -37,6 +37,12 @@ TRANSFORMS: dict[str, Case] = {
         rtol=1e-4,
         rows=False,
     ),
+    "scale_by_psgd_kron/skew": Case(
+        rule(max_skew_triangular=1.2),
+        ref.only(matrix, ref.psgd_kron(skew=1.2, columns=-1)),
+        rtol=1e-4,
+        rows=False,
+    ),
     "scale_by_psgd_kron/diagonal": Case(
         rule(memory_save_mode="all_diag"),
         ref.only(matrix, ref.psgd_kron(diagonal=(0, 1), columns=-1)),

@@ -90,7 +90,7 @@ REFUSED = [
     (
         lambda: one_step(gx.scale_by_soap(), grads={"w": jnp.ones((2, 2, 3))}),
         ValueError,
-        ("parameter ['w'] of shape (2, 2, 3) is not a matrix.",),
+        ("scale_by_soap: gradient of ['w'] has shape (2, 2, 3), the parameter has (2, 3).",),
     ),
     (
         lambda: gx.scale_by_soap(weight_dimension_numbers=NUMBERS(0, -1)).update(

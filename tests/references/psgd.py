@@ -21,7 +21,15 @@ def _fitted(q, a, b, rate):
 
 
 def psgd_kron(
-    b1=0.9, due=lambda t: True, diagonal=(), into=True, rate=0.1, scale=1.0, columns=1, seed=0
+    b1=0.9,
+    due=lambda t: True,
+    diagonal=(),
+    into=True,
+    rate=0.1,
+    scale=1.0,
+    skew=np.inf,
+    columns=1,
+    seed=0,
 ):
     """Li, 2018: the fit of two factors; the noise is JAX's, by key, step, sides and index.
 
@@ -35,7 +43,8 @@ def psgd_kron(
         x = turned(to_batch(p, columns))
         qs = []
         for k, d in enumerate(x.shape[1:]):
-            one = np.ones(d) if k in diagonal or d == 1 else np.eye(d)
+            is_long = d > skew * x.shape[2 - k]
+            one = np.ones(d) if k in diagonal or d == 1 or is_long else np.eye(d)
             qs.append([np.sqrt(scale) * one for _ in x])
         return np.zeros(x.shape), qs[0], qs[1]
 
