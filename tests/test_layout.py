@@ -30,6 +30,8 @@ FLOORS = [
     {"assignment", "called", "losses", "perturbations", "second_order"},
     {"fields"},
     {"numerics", "docstrings", "text_table"},
+    {"matrix_products"},
+    {"polar"},
     {"linalg", "norms", "row_sparse"},
     {"leaves"},
     {"slots", "states", "extra_args"},

@@ -1,0 +1,154 @@
+"""The orthogonal factor of matrices, by an iteration of matrix products."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform._compat import settled
+from gradxform.matrix_products import adjoint, frobenius_norm, gram_of, identity_like
+from gradxform.numerics import cast, not_zero, over, plus, squarable
+from gradxform.types import Array, Scalar
+
+
+def orthogonalize(
+    x: Array,
+    coefficients: Array,
+    preconditioning: str = "frobenius",
+    eps: Scalar = 1e-8,
+    turns: Array | None = None,
+    dtype: Any = None,
+    by_gram: bool = False,
+) -> Array:
+    """Return a matrix with the singular vectors of `x` and singular values of about 1.
+
+    The quintic Newton-Schulz iteration: one turn for each row (a, b, c) of coefficients,
+
+        A = X X^H;    X <- a X + (b A + c A A) X
+
+    which applies the odd polynomial a s + b s^3 + c s^5 to every singular value s. At the start
+    they must not exceed 1; `preconditioning` ensures that. With the usual coefficients the values
+    end between 0.7 and 1.2, not at 1; in training that does not matter.
+
+    Products are computed in JAX's default precision (`jax.default_matmul_precision`).
+
+    Args:
+      x: matrices `(..., m, n)`, real or complex, in float32 or wider.
+      coefficients: `(turns, 3)`.
+      preconditioning: the first divisor of `x`: "frobenius", its Frobenius norm; "spectral", its
+        largest singular value, exact and slow; "aol", for every row the root of its row sum of
+        |X X^H|; "schatten", the root of the Frobenius norm of X X^H.
+      eps: added to the norm for "frobenius" and "spectral", at least 0; zeros stay zeros.
+      turns: how often to apply the first row of coefficients, if the number is known only at run
+        time. Defaults to one turn for each row.
+      dtype: a narrower one for matrices between turns and the factors of products, whose sums are
+        in that of `x`. Not for complex matrices.
+      by_gram: whether to iterate on X X^H where one side is at least `GRAM_RATIO` times the other,
+        which takes fewer products and rounds differently. Not with `turns` or a narrower dtype: a
+        polynomial of X X^H, rounded to 16 bits, loses small singular values.
+
+    Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024;
+    Boissin et al., Turbo-Muon: Accelerating Orthogonality-Based Optimization with
+    Pre-Conditioning, 2025 (aol); Grishina et al., Accelerating Newton-Schulz Iteration for
+    Orthogonalization via Chebyshev-type Polynomials, 2025 (schatten).
+    """
+    tall = x.shape[-2] > x.shape[-1]
+    x = jnp.swapaxes(x, -1, -2) if tall else x  # a smaller A, and the same singular values
+    divide = PRECONDITIONINGS[preconditioning]
+    x, gram = divide(x, eps)
+
+    wide = x.dtype
+    dtype = wide if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
+
+    def product(a: Array, b: Array) -> Array:
+        if dtype == wide:
+            return jnp.matmul(a, b)
+        return jnp.matmul(cast(a, dtype), cast(b, dtype), preferred_element_type=wide)
+
+    def turn(x: Array, row: Array, gram: Array | None = None) -> Array:
+        a, b, c = (cast(row[k], wide) for k in range(3))
+        gram = product(x, adjoint(x)) if gram is None else gram
+        return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
+
+    far_from_square = x.shape[-1] >= GRAM_RATIO * x.shape[-2]
+    if by_gram and far_from_square and turns is None and dtype == wide:
+        x = _by_gram(x, coefficients, gram)
+        return jnp.swapaxes(x, -1, -2) if tall else x
+    x = cast(x, dtype)
+    if turns is not None:
+        x = lax.fori_loop(0, turns, lambda _, x: turn(x, coefficients[0]), x)
+    else:
+        if gram is not None:
+            x, coefficients = turn(x, coefficients[0], gram), coefficients[1:]
+        if coefficients.shape[0]:
+            # A loop has one copy of the products, and takes half of the memory.
+            x = settled(lambda x: turn(x, coefficients[0]), x, coefficients)
+            x = lax.scan(lambda x, row: (turn(x, row), None), x, coefficients)[0]
+    x = cast(x, wide)
+    return jnp.swapaxes(x, -1, -2) if tall else x
+
+
+# How many times longer than wide a matrix is for the iteration on the Gram matrix to pay, and after
+# how many turns that is formed anew. After three, float32 errors are those of the other iteration;
+# after five, they would be a hundred times as large for a condition of 1000.
+GRAM_RATIO, _RENEWAL = 2.5, 3
+
+
+def _by_gram(x: Array, coefficients: Array, gram: Array | None) -> Array:
+    """Return `x` after all turns, with products of square matrices in place of most long ones."""
+    for start in range(0, coefficients.shape[0], _RENEWAL):
+        rows = coefficients[start : start + _RENEWAL]
+        gram = gram_of(x) if gram is None else gram
+        total = None
+        for i in range(rows.shape[0]):
+            a, b, c = (cast(rows[i, k], x.dtype) for k in range(3))
+            factor = a * identity_like(gram) + b * gram + c * gram_of(gram)
+            total = factor if total is None else jnp.matmul(factor, total)
+            if i + 1 < rows.shape[0]:
+                gram = jnp.matmul(jnp.matmul(factor, gram), factor)
+                gram = (gram + adjoint(gram)) / 2
+        assert total is not None
+        x, gram = jnp.matmul(total, x), None
+    return x
+
+
+# The preconditionings. Each returns the divided matrix X and, if it has computed it, X X^H.
+
+
+def _frobenius(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
+    eps = not_zero(eps, x.dtype)
+    return over(x, cast(plus(frobenius_norm(x), eps), x.dtype), eps), None
+
+
+def _spectral(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
+    largest = jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
+    eps = not_zero(eps, x.dtype)
+    return over(x, cast(plus(largest, eps), x.dtype), eps), None
+
+
+# The floor of the next two, whatever eps is, as in Optax.
+_FLOOR = 1e-8
+
+
+def _aol(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
+    x = squarable(x, (-2, -1))
+    gram = gram_of(x)
+    rows = jnp.maximum(jnp.sum(jnp.abs(gram), axis=-1, keepdims=True), _FLOOR)
+    scale = cast(lax.rsqrt(rows), x.dtype)
+    return x * scale, gram * scale * jnp.swapaxes(scale, -1, -2)
+
+
+def _schatten(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
+    x = squarable(x, (-2, -1))
+    gram = gram_of(x)
+    scale = cast(lax.rsqrt(jnp.maximum(frobenius_norm(gram), _FLOOR)), x.dtype)
+    return x * scale, gram * scale * scale
+
+
+PRECONDITIONINGS: dict[str, Callable[[Array, Scalar], tuple[Array, Array | None]]] = {
+    "frobenius": _frobenius,
+    "spectral": _spectral,
+    "aol": _aol,
+    "schatten": _schatten,
+}
