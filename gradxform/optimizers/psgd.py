@@ -22,7 +22,7 @@ def psgd_kron(
     preconditioner_update_probability: ScalarOrSchedule = UPDATE_PROBABILITY,
     max_size_triangular: Size = 8192,
     max_skew_triangular: float = math.inf,
-    memory_save_mode: str = "none",
+    memory_save_mode: str | None = None,
     momentum_into_precond_update: bool = True,
     precond_lr: float = 0.1,
     precond_init_scale: float = 1.0,

@@ -47,7 +47,7 @@ __all__ = [
 
 # The factors learn most at the start, and every update of them costs some products.
 UPDATE_PROBABILITY = exponential_decay(1.0, 1000, math.exp(-1), 500, end_value=0.03)
-MODES = ("none", "one_diag", "all_diag")
+MODES = ("one_diag", "all_diag")
 # The root mean square of an update at which it is cut; that of a fitted preconditioner is 1.
 TRUST = 1.1
 
@@ -98,8 +98,8 @@ class scale_by_psgd_kron(MatrixRule):
         longer one has a diagonal.
       max_skew_triangular: a side that is more than so many times as long as the other has a
         diagonal; greater than 0. Defaults to infinity.
-      memory_save_mode: "none"; "one_diag", where the longer side has a diagonal (of equal sides,
-        the columns); or "all_diag", where both have one.
+      memory_save_mode: "one_diag", where the longer side has a diagonal (of equal sides, the
+        columns), or "all_diag", where both have one. Defaults to neither.
       momentum_into_precond_update: whether C is M / (1 - b1^t) in the fit, or the gradient.
       precond_lr: the step of the fit, at least 0.
       precond_init_scale: the factor of the identity that the preconditioner's root begins with,
@@ -122,7 +122,7 @@ class scale_by_psgd_kron(MatrixRule):
     preconditioner_update_probability: ScalarOrSchedule = UPDATE_PROBABILITY
     max_size_triangular: Size = 8192
     max_skew_triangular: Bound = math.inf
-    memory_save_mode: str = "none"
+    memory_save_mode: str | None = None
     momentum_into_precond_update: bool = True
     precond_lr: NonNegative = 0.1
     precond_init_scale: Positive = 1.0
@@ -136,7 +136,8 @@ class scale_by_psgd_kron(MatrixRule):
     def __post_init__(self):
         require_unit_interval(self, "preconditioner_update_probability")
         require_non_negative(self, "max_size_triangular")
-        require_one_of(self, "memory_save_mode", MODES)
+        if self.memory_save_mode is not None:
+            require_one_of(self, "memory_save_mode", MODES)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
     def init(self, params: Params) -> PsgdKronState:
@@ -163,7 +164,7 @@ class scale_by_psgd_kron(MatrixRule):
     def _is_diagonal(self, m: int, n: int, of_rows: bool) -> bool:
         """Whether a side of a matrix has a diagonal factor."""
         d, other = (m, n) if of_rows else (n, m)
-        by_mode = {"none": False, "one_diag": not of_rows, "all_diag": True}
+        by_mode = {None: False, "one_diag": not of_rows, "all_diag": True}
         too_long = d > self.max_size_triangular or d > self.max_skew_triangular * other
         return d == 1 or too_long or by_mode[self.memory_save_mode]
 
