@@ -141,5 +141,5 @@ def test_muon_on_a_slice_sends_a_tenth_of_the_bytes_of_optax():
     code = of_theirs(lambda compiled: compiled.memory_analysis().generated_code_size_in_bytes)
     # Half of the shares of `qkv` and `o` are filled up: four matrices, eight devices.
     assert sent[None] <= 0.12 and sent["bfloat16"] <= 0.06
-    assert max(temp.values()) <= 0.6
-    assert code[None] <= 0.2 and code["bfloat16"] <= 0.4
+    assert temp[None] <= 0.8 and temp["bfloat16"] <= 0.25
+    assert code[None] <= 0.2 and code["bfloat16"] <= 0.35
