@@ -306,3 +306,37 @@ def test_meshes_of_either_kind(kind):
     with jax.set_mesh(mesh):
         got, _ = run(tx, params, grads)
     assert_close(jax.device_get(got), expected)
+
+
+# --------------------------------------------------------------------------- renewals in turns
+
+REMEMBERING = {
+    "soap": gx.scale_by_soap(precondition_frequency=3, weight_dimension_numbers=numbers),
+    "shampoo": gx.scale_by_distributed_shampoo(
+        4, preconditioning_compute_steps=3, weight_dimension_numbers=numbers
+    ),
+    "kron": gx.scale_by_psgd_kron(weight_dimension_numbers=numbers),
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_the_same_matrices_are_renewed_on_a_mesh(name):
+    """Stacks that are cut along their batch, matrices that are cut, and those of all devices."""
+    shapes = {"stack": (6, 4, 6), "up": (4, 6), "down": (6, 4), "whole": (4, 6)}
+    places = {"stack": P("x"), "up": P("x"), "down": P(None, "x"), "whole": P()}
+    params, grads = arrays(shapes), arrays(shapes, 1)
+    tx, mesh = REMEMBERING[name], mesh_of(2)
+
+    def steps(tx):
+        state, out = jax.jit(tx.init)(params), []
+        step = jax.jit(tx.update)
+        for k in range(7):
+            g = jax.tree.map(lambda x, k=k: jnp.sin(x * (k + 1)), grads)
+            updates, state = step(g, state, params)
+            out.append(updates)
+        return out
+
+    for ours, theirs in zip(
+        steps(gd.shard_matrices(tx, "x", places, mesh)), steps(tx), strict=True
+    ):
+        assert_close(ours, theirs, 1e-4)

@@ -5,6 +5,7 @@ device, its owner; a second one sends the pieces of the result back. Arrays that
 need no first exchange; their results are gathered.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -64,7 +65,8 @@ class MatrixExchange(NamedTuple):
         self._to_owners(cut, narrow)
         given = [[*xs] for xs in zip(*(s.given() for s in sections), strict=True)]
         slots = [[*xs] for xs in zip(*(s.slots() for s in sections), strict=True)]
-        u, new = apply([engine.joined(x) for x in given], [engine.joined(x) for x in slots])
+        with engine.as_share(self._numbers(members, sections), self.index()):
+            u, new = apply([engine.joined(x) for x in given], [engine.joined(x) for x in slots])
         sizes = [s.share for s in sections]
         us, news = engine.parted(u, sizes), [engine.parted(x, sizes) for x in new]
         self._from_owners(cut, [x for s, x in zip(sections, us, strict=True) if s in cut], narrow)
@@ -74,6 +76,31 @@ class MatrixExchange(NamedTuple):
             for member, x in zip(section.members, made, strict=True):
                 done[id(member)] = x
         return [done[id(member)] for member in members]
+
+    def _numbers(self, members: Sequence[Any], sections: Sequence["_Section"]) -> np.ndarray:
+        """Return for every device the numbers of its matrices, among those of all `members`."""
+        places = list(np.ndindex(*(size_of(axis) for axis in self.axes)))
+        found, start = {}, 0
+        for member in members:
+            view = member.view
+            axes, shape = view.axes.expanded(view.cut.whole(view.shape))
+            batch = [shape[i] for i in axes.batch]
+            whole = start + np.arange(math.prod(batch)).reshape(batch)
+            start += whole.size
+            found[id(member)] = np.stack([self._own_part(view, whole, place) for place in places])
+        of_sections = [s.numbers([found[id(m)] for m in s.members]) for s in sections]
+        return np.concatenate(of_sections, axis=1)
+
+    def _own_part(self, view: Any, whole: np.ndarray, place: tuple[int, ...]) -> np.ndarray:
+        """Return the entries of a batch that the device at a place of the mesh has."""
+        batch, sizes = view.axes.expanded(view.shape)[0].batch, dict(view.cut.sizes)
+        for axis, dim in view.cut.cuts:
+            moved = view.axes.moved(dim)
+            at = view.axes.axis if moved is None else moved
+            if at in batch:
+                parts = np.split(whole, sizes[axis], batch.index(at))
+                whole = parts[place[self.axes.index(axis)]]
+        return whole.ravel()
 
     def _to_owners(self, sections: Sequence["_Cut"], narrow: Any) -> None:
         """Give each section the matrices that this device owns."""
@@ -128,6 +155,10 @@ class _Section:
         self.sizes = [member.view.sides()[0] for member in members]
         self.share = sum(self.sizes)  # how many matrices a device gets
 
+    def numbers(self, of_members: list[np.ndarray]) -> np.ndarray:
+        """Return the numbers of every device's matrices from those that it has of each leaf."""
+        return np.concatenate(of_members, axis=1)
+
     def given(self) -> list[Array]:
         """Return what the rule gets of this device's share."""
         return [
@@ -165,6 +196,10 @@ class _Shared(_Section):
         super().__init__(members)
         self.exchange, self.count, self.total = exchange, count, self.share
         self.share = -(-self.total // count)
+
+    def numbers(self, of_members: list[np.ndarray]) -> np.ndarray:
+        """Return the numbers of every device's matrices; all devices have a piece of each."""
+        return np.resize(super().numbers(of_members)[0], (self.count, self.share))
 
     def filled(self, x: Array) -> Array:
         """Return a batch with some of its first entries repeated, so that shares are equal."""

@@ -33,7 +33,11 @@ from gradxform.engine.pieces import (
     summing_over as summing_over,
     whole_shapes as whole_shapes,
 )
-from gradxform.engine.renewal import renewed as renewed
+from gradxform.engine.renewal import (
+    as_share as as_share,
+    matrix_numbers as matrix_numbers,
+    renewed as renewed,
+)
 from gradxform.engine.rows import (
     ROWS_REMEDY as ROWS_REMEDY,
     merged_rows as merged_rows,

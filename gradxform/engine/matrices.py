@@ -152,7 +152,7 @@ def map_matrices(
         views = tuple(member.view for member in mine)
         arrays = [(member.given, member.slots) for member in mine]
         run = _GROUP.choose(False, is_traced(mine[0].given[0]), brief=False)
-        far = any(view.place != "here" for view in views)
+        far = any(view.place != "here" or view.cut.cuts for view in views)
         exchange = exchange_now() if far else None
         done = run(bare, views, exchange, tuple(live), arrays, tuple(scalars))
         for i, x in zip(group, done, strict=True):

@@ -1,11 +1,58 @@
 """Spread a costly renewal of the matrices of a batch over the steps of a period."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from gradxform.types import Array
+
+
+class _Share(NamedTuple):
+    """Which matrices of all devices this device has."""
+
+    numbers: np.ndarray  # (devices, B); those of every device
+    device: Any  # the number of this device
+
+
+_SHARE: contextvars.ContextVar[_Share | None] = contextvars.ContextVar("share", default=None)
+
+
+@contextlib.contextmanager
+def as_share(numbers: np.ndarray, device: Any) -> Iterator[None]:
+    """Tell the rule inside which matrices its batch holds.
+
+    Args:
+      numbers: for every device the numbers of its matrices, (devices, B), among those that make one
+        batch where nothing is divided.
+      device: the number of this device, an integer scalar.
+    """
+    token = _SHARE.set(_Share(numbers, device))
+    try:
+        yield
+    finally:
+        _SHARE.reset(token)
+
+
+def matrix_numbers(count: int) -> Array:
+    """Return the number of each of the `count` matrices of a batch, the same on any mesh.
+
+    Where a rule has cut its matrices into blocks, `count` is that of the blocks.
+    """
+    share = _SHARE.get()
+    if share is None:
+        return jnp.arange(count, dtype=jnp.int32)
+    return jnp.asarray(_of_blocks(share, count), jnp.int32)[share.device]
+
+
+def _of_blocks(share: _Share, count: int) -> np.ndarray:
+    """Return the numbers of every device's matrices, or of `count` blocks of them."""
+    blocks = count // max(1, share.numbers.shape[1])
+    numbers = blocks * share.numbers[:, :, None] + np.arange(blocks)
+    return numbers.reshape(len(numbers), -1)
 
 
 def renewed(
@@ -14,14 +61,14 @@ def renewed(
     old: Sequence[Array],
     count: Array,
     every: int,
-    start: Any = 0,
 ) -> tuple[Array, ...]:
     """Return arrays of a batch, of which the matrices that are due at this step are renewed.
 
     Matrix i is due where count = i (mod every). Of a batch of B matrices, ceil(B / every) go
     through `renew` at each step, some of them for nothing at the end of a batch that the period
     does not divide: so no step costs more than another, and the program does not branch. Which
-    matrices are due follows from the count, so that a resumed run goes on exactly.
+    matrices are due follows from the count, so that a resumed run goes on exactly, and from the
+    number of the matrix, so that a mesh changes nothing.
 
     Args:
       renew: a function of `(*given, *old)`, with b matrices in place of B, that returns new arrays
@@ -30,16 +77,24 @@ def renewed(
       old: arrays `(B, ...)` that it reads and renews.
       count: the number of earlier steps, an integer scalar.
       every: the period, an integer of at least 1.
-      start: the index of the first matrix, for a device that holds a part of the batch.
     """
     if every == 1:
         return tuple(renew(*given, *old))
-    size = old[0].shape[0]
-    phase = jnp.mod(count - start, every)
-    due = phase + every * jnp.arange(-(-size // every), dtype=phase.dtype)
+    due = _due(old[0].shape[0], count, every)
     # Past the end the last matrix stands in, and what becomes of it is dropped.
     parts = [jnp.take(x, due, axis=0, mode="clip") for x in (*given, *old)]
     return tuple(
-        x.at[due].set(new, mode="drop", unique_indices=True, indices_are_sorted=True)
+        x.at[due].set(new, mode="drop", indices_are_sorted=True)
         for x, new in zip(old, renew(*parts), strict=True)
     )
+
+
+def _due(size: int, count: Array, every: int) -> Array:
+    """Return the places of the matrices that are due, and places past the end to equal lengths."""
+    share, phase = _SHARE.get(), jnp.mod(count, every)
+    if share is None:
+        return phase + every * jnp.arange(-(-size // every), dtype=phase.dtype)
+    phases = np.mod(_of_blocks(share, size), every)
+    most = max(np.sum(phases == k, axis=1).max() for k in range(every))
+    mine = jnp.mod(matrix_numbers(size), every) == phase
+    return jnp.nonzero(mine, size=int(most), fill_value=size)[0]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import linalg
+from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import require_non_negative, require_one_of, require_unit_interval
 from gradxform.numerics import (
@@ -220,7 +220,7 @@ class scale_by_psgd_kron(MatrixRule):
         def draw(i: Array) -> Array:
             return jax.random.normal(jax.random.fold_in(keys, i), (m, n), jnp.float32)
 
-        v = cast(jax.vmap(draw)(jnp.arange(count)), g.dtype)
+        v = cast(jax.vmap(draw)(engine.matrix_numbers(count)), g.dtype)
         exact = lax.Precision.HIGHEST
         a = _from_left(left, _from_right(g, right, precision=exact), precision=exact)
         b = _solved(left, right, v)
