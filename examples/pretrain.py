@@ -64,6 +64,27 @@ METHODS: dict[str, tuple[float, Make]] = {
             lr, weight_decay=0.01, consistent_rms=0.2, muon_weight_dimension_numbers=in_layers
         ),
     ),
+    "normuon": (
+        2e-2,
+        lambda lr: gx.normuon(lr, weight_decay=0.01, weight_dimension_numbers=in_layers),
+    ),
+    "soap": (1e-2, lambda lr: gx.soap(lr, weight_dimension_numbers=in_layers)),
+    "shampoo": (
+        1e-2,
+        lambda lr: gx.distributed_shampoo(
+            lr,
+            preconditioning_compute_steps=10,
+            graft_type="adam",
+            beta2=0.99,
+            moving_average_for_momentum=True,
+            adam_weight_decay=0.01,
+            weight_dimension_numbers=in_layers,
+        ),
+    ),
+    "kron": (
+        4e-3,
+        lambda lr: gx.psgd_kron(lr, weight_decay=0.01, weight_dimension_numbers=in_layers),
+    ),
 }
 
 
