@@ -308,7 +308,7 @@ def test_meshes_of_either_kind(kind):
     assert_close(jax.device_get(got), expected)
 
 
-# --------------------------------------------------------------------------- renewals in turns
+# --------------------------------------------------------------------------- the other rules
 
 REMEMBERING = {
     "soap": gx.scale_by_soap(precondition_frequency=3, weight_dimension_numbers=numbers),
@@ -316,11 +316,17 @@ REMEMBERING = {
         4, preconditioning_compute_steps=3, weight_dimension_numbers=numbers
     ),
     "kron": gx.scale_by_psgd_kron(weight_dimension_numbers=numbers),
+    "normuon": gx.scale_by_normuon(weight_dimension_numbers=numbers),
+    "adamuon": gx.scale_by_adamuon(signs=False, weight_dimension_numbers=numbers),
+    "dion": gx.scale_by_dion(0.5, weight_dimension_numbers=numbers),
+    "orthogonal": gx.chain(
+        gx.orthogonalize_updates(weight_dimension_numbers=numbers), gx.scale_by_fans(numbers)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", REMEMBERING)
-def test_the_same_matrices_are_renewed_on_a_mesh(name):
+def test_other_rules_have_the_numbers_of_one_device(name):
     """Stacks that are cut along their batch, matrices that are cut, and those of all devices."""
     shapes = {"stack": (6, 4, 6), "up": (4, 6), "down": (6, 4), "whole": (4, 6)}
     places = {"stack": P("x"), "up": P("x"), "down": P(None, "x"), "whole": P()}
@@ -340,3 +346,9 @@ def test_the_same_matrices_are_renewed_on_a_mesh(name):
         steps(gd.shard_matrices(tx, "x", places, mesh)), steps(tx), strict=True
     ):
         assert_close(ours, theirs, 1e-4)
+
+
+def test_rows_are_not_picked_from_pieces():
+    tx = gx.scale_by_dion2(weight_dimension_numbers=numbers)
+    with pytest.raises(ValueError, match="scale_by_dion2"):
+        gd.shard_matrices(tx, "x", {"up": P("x")}, mesh_of(2)).init(arrays({"up": (4, 6)}))

@@ -270,3 +270,25 @@ def test_the_references_of_the_kin_are_those_of_muon():
         r.step(g, r.start(g), g, 1) for r in (ref.orthogonalized(), ref.muon(0.0, nesterov=False))
     )
     np.testing.assert_allclose(a, b)
+
+
+@pytest.mark.parametrize("rule", [gx.scale_by_dion2, gx.scale_by_lmo, gx.keep_matrix_norms])
+def test_parts_of_several_sizes_are_refused(rule):
+    numbers = gx.matrix_split(1, (2, 4))
+    params = {"w": jnp.ones((3, 6))}
+    tx = rule(weight_dimension_numbers=numbers)
+    with pytest.raises(ValueError, match=r"\['w'\] is split into parts of several sizes"):
+        tx.update(params, tx.init(params), params)
+
+
+@pytest.mark.parametrize("make", [gx.normuon, gx.adamuon, gx.dion2, gx.scion])
+def test_products_of_16_bits_change_the_updates_a_little(make):
+    params = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(16, 24)), jnp.float32)}
+    updates = []
+    for dtype in (None, "bfloat16"):
+        tx = make(0.1, compute_dtype=dtype)
+        updates.append(np.asarray(tx.update(params, tx.init(params), params)[0]["w"]))
+    apart = np.linalg.norm(updates[0] - updates[1]) / np.linalg.norm(updates[0])
+    assert 1e-5 < apart < 0.1
+    with pytest.raises(ValueError, match="compute_dtype must be 'bfloat16', 'float32' or None"):
+        make(0.1, compute_dtype="float16")

@@ -29,6 +29,7 @@ def normuon(
     ns_steps: Size = 5,
     eps: float = 1e-8,
     preconditioning: str = "frobenius",
+    compute_dtype: DType = None,
     adam_b1: float = 0.9,
     adam_b2: float = 0.95,
     adam_eps: float = 1e-8,
@@ -44,7 +45,7 @@ def normuon(
       learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
-        the name of a preset, "standard" or "dion".
+        the name of a preset, "standard", "dion" or "polar_express".
       adam_eps: added to AdamW's root, at least 0.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
@@ -63,6 +64,7 @@ def normuon(
         ns_steps=ns_steps,
         eps=eps,
         preconditioning=preconditioning,
+        compute_dtype=compute_dtype,
         weight_dimension_numbers=weight_dimension_numbers,
     )
     adam = adam_b1, adam_b2, adam_eps
@@ -86,6 +88,7 @@ def adamuon(
     ns_steps: Size = 5,
     eps: float = 1e-8,
     preconditioning: str = "frobenius",
+    compute_dtype: DType = None,
     adam_b1: float = 0.9,
     adam_b2: float = 0.95,
     adam_eps: float = 1e-8,
@@ -101,7 +104,7 @@ def adamuon(
       learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
-        the name of a preset, "standard" or "dion".
+        the name of a preset, "standard", "dion" or "polar_express".
       adam_eps: added to AdamW's root, at least 0.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
@@ -121,6 +124,7 @@ def adamuon(
         ns_steps=ns_steps,
         eps=eps,
         preconditioning=preconditioning,
+        compute_dtype=compute_dtype,
         weight_dimension_numbers=weight_dimension_numbers,
     )
     adam = adam_b1, adam_b2, adam_eps

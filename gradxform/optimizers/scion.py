@@ -41,6 +41,7 @@ def scion(
     ns_steps: Size = 5,
     eps: float = 1e-8,
     preconditioning: str = "frobenius",
+    compute_dtype: DType = None,
     weight_dimension_numbers: StaticTree = None,
 ) -> partition:
     """Scion: steps of a fixed size in the norm of each layer, also as a Frank-Wolfe method.
@@ -66,7 +67,7 @@ def scion(
       mu_dtype: the dtype of m; by default the parameter's.
       constrained: whether to keep parameters in the balls of the radii.
       ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
-        the name of a preset, "standard" or "dion".
+        the name of a preset, "standard", "dion" or "polar_express".
       weight_dimension_numbers: as in `scale_by_muon`, for all parameters whose norm is not "rms".
 
     See `orthogonalize_updates` and `scale_by_learning_rate` for the other arguments.
@@ -81,6 +82,7 @@ def scion(
             ns_steps=ns_steps,
             eps=eps,
             preconditioning=preconditioning,
+            compute_dtype=compute_dtype,
             weight_dimension_numbers=numbers,
         ),
         scale_by_fans(numbers),

@@ -162,8 +162,8 @@ class scale_by_dion2(Orthogonalizing):
         m_K <- decay m_K
 
     A row that is left out stays in m whole, and so comes in a later step. Only the rows in K are
-    handed to the orthogonalization: its products, and what devices exchange for it, fall with the
-    fraction.
+    handed to the orthogonalization: its products fall with the fraction. The rows are picked from
+    whole matrices, so that it cannot run on pieces of them.
 
     Differs from its source in that m is (1 - decay) times the sum there; u is the same.
 
@@ -176,6 +176,7 @@ class scale_by_dion2(Orthogonalizing):
       eps: as in `orthogonalize_updates`, at least 0. Keyword-only.
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: as in `scale_by_muon`. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -189,6 +190,7 @@ class scale_by_dion2(Orthogonalizing):
     mu_dtype: DType = None
 
     State = Dion2State
+    sees_pieces = False  # rows are picked from whole matrices
 
     def __post_init__(self):
         super().__post_init__()
@@ -197,7 +199,7 @@ class scale_by_dion2(Orthogonalizing):
     def init(self, params: Params) -> Dion2State:
         """Return a momentum of zeros."""
         check_params(self, params)
-        axes_of_all(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, params, uneven=False)
         return Dion2State(mu=zeros_like(params, self.mu_dtype))
 
     def update(
@@ -212,7 +214,7 @@ class scale_by_dion2(Orthogonalizing):
         if params is not None:
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, mu.leaves, "the state's mu has")
-        axes = axes_of_all(self, self.weight_dimension_numbers, updates)
+        axes = axes_of_all(self, self.weight_dimension_numbers, updates, uneven=False)
         views = [engine.view_of(a, jnp.shape(g), False) for a, g in zip(axes, gs, strict=True)]
         counts = [_share_of(view.sides()[1], self.fraction) for view in views]
         picked = engine.map_rows(
@@ -232,6 +234,7 @@ class scale_by_dion2(Orthogonalizing):
             ns_steps=self.ns_steps,
             eps=self.eps,
             preconditioning=self.preconditioning,
+            compute_dtype=self.compute_dtype,
             weight_dimension_numbers=MuonDimensionNumbers(1, 2),
         )
 

@@ -68,7 +68,7 @@ class keep_matrix_norms(ArrayRule):
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf which of its axes make a matrix."""
-        return axes_of_all(self, self.weight_dimension_numbers, updates)
+        return axes_of_all(self, self.weight_dimension_numbers, updates, uneven=False)
 
     def rule(self, g: Array, p: Array, axes: MatrixAxes) -> Array:
         """Return the update that leads to a matrix of the same norm."""

@@ -24,7 +24,7 @@ from gradxform.leaves import (
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.states import check_state, marked_fields, slot_fields
 from gradxform.transforms.dimensions import MuonDimensionNumbers, matrices
-from gradxform.transforms.matrix_axes import MatrixAxes, Part, joined, parts_of
+from gradxform.transforms.matrix_axes import MatrixAxes, Part, UnevenAxes, joined, parts_of
 from gradxform.types import Array, MatrixSlot, OptState, Params, PyTree, Updates
 from gradxform.values import Value, put_live, take_live
 
@@ -275,8 +275,15 @@ def _with_scalars(rule: Any, live: Any, scalars: Any, dtype: Any) -> tuple[Any, 
     ]
 
 
-def axes_of_all(part: Value, given: Any, tree: PyTree) -> list[Any]:
-    """Return the axes of every leaf; an array without dimension numbers must have two."""
+def axes_of_all(part: Value, given: Any, tree: PyTree, uneven: bool = True) -> list[Any]:
+    """Return the axes of every leaf; an array without dimension numbers must have two.
+
+    Args:
+      part: the rule that asks.
+      given: its dimension numbers.
+      tree: parameters or updates.
+      uneven: whether it handles arrays that are split into parts of several sizes.
+    """
     out = []
     for path, x, axes in matrices(part, given, MuonDimensionNumbers, tree):
         if axes is None and jnp.ndim(x) != 2:
@@ -284,6 +291,11 @@ def axes_of_all(part: Value, given: Any, tree: PyTree) -> list[Any]:
                 f"{name_of(part)}: parameter {path_str(path)} of shape {jnp.shape(x)} is "
                 "not a matrix. Give its weight_dimension_numbers, or leave it to another "
                 "transform with muon(...) or partition(...)."
+            )
+        if isinstance(axes, UnevenAxes) and not uneven:
+            raise ValueError(
+                f"{name_of(part)}: parameter {path_str(path)} is split into parts of several "
+                "sizes. Give it parts of equal sizes, or make them parameters of their own."
             )
         out.append(MatrixAxes((), (0,), (1,)) if axes is None else axes)
     return out

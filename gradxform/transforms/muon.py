@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform import engine, linalg
-from gradxform.base import ArrayRule, EmptyState, transform
+from gradxform.base import transform
 from gradxform.errors import (
     name_of,
     require_one_of,
@@ -17,10 +17,7 @@ from gradxform.errors import (
 from gradxform.fields import value
 from gradxform.leaves import (
     check_params,
-    is_hole,
     map_with_paths,
-    shape_of,
-    with_paths,
 )
 from gradxform.numerics import (
     bias_correction,
@@ -34,8 +31,8 @@ from gradxform.transforms.dimensions import (
     check_numbers,
     matrices,
 )
-from gradxform.transforms.matrix_axes import parts_of
 from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
+from gradxform.transforms.shape_factor import ShapeFactor
 from gradxform.types import (
     Array,
     Choice,
@@ -48,7 +45,6 @@ from gradxform.types import (
     Scalar,
     Slot,
     StaticTree,
-    Updates,
 )
 from gradxform.values import Value, is_live
 
@@ -95,6 +91,15 @@ def polar_express(turns: int) -> tuple[tuple[float, float, float], ...]:
 
 # Rows by name, for a number of turns.
 NS_ROWS = {"polar_express": polar_express}
+
+
+def check_compute_dtype(part: Any) -> None:
+    """Require a dtype of products that holds numbers as small and as large as float32 does."""
+    if part.compute_dtype not in (None, "bfloat16", "float32"):
+        raise ValueError(
+            f"{name_of(part)}: compute_dtype must be 'bfloat16', 'float32' or None, got "
+            f"{shown(part.compute_dtype)}; others do not hold gradients as small or large."
+        )
 
 
 class MuonState(NamedTuple):
@@ -174,11 +179,7 @@ class scale_by_muon(MatrixRule):
         object.__setattr__(self, "ns_coeffs", self._coefficients())
         require_one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
         require_one_of(self, "iteration", ("direct", "gram"))
-        if self.compute_dtype not in (None, "bfloat16", "float32"):
-            raise ValueError(
-                f"{name_of(self)}: compute_dtype must be 'bfloat16', 'float32' or None, got "
-                f"{shown(self.compute_dtype)}; others do not hold gradients as small or large."
-            )
+        check_compute_dtype(self)
         if self.compute_dtype == "bfloat16" and self.iteration == "gram":
             raise ValueError(
                 f"{name_of(self)}: iteration 'gram' needs products in float32; leave out "
@@ -268,7 +269,7 @@ def _by_dual_norm(u: Array, a: Array, *_: Any) -> Array:
 
 
 @transform
-class scale_by_shape(ArrayRule):
+class scale_by_shape(ShapeFactor):
     """Multiply the update of every matrix by a factor of its shape, so that its size fits.
 
     Update rule, with n the number of rows of a matrix and k that of its columns:
@@ -293,59 +294,11 @@ class scale_by_shape(ArrayRule):
     weight_dimension_numbers: StaticTree = None
     consistent_rms: NonNegative | None = None
 
-    State = EmptyState
-    locality = "array"
-    sees_pieces = True
-    handles_complex = True
-
-    def __post_init__(self):
-        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
-
-    def init(self, params: Params) -> EmptyState:
-        """Return an empty state."""
-        axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
-        return EmptyState()
-
-    def statics(self, updates: Updates) -> list[Any]:
-        """Return for every leaf the sides of its matrices, by part, and how it is divided."""
-        whole = engine.whole_shapes(updates)
-        axes = axes_of_all(self, self.weight_dimension_numbers, whole)
-        leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
-        return [
-            (_sides(a, shape_of(x)), cut)
-            for a, x, cut in zip(axes, leaves, engine.cuts_of(updates), strict=True)
-        ]
-
-    def rule(self, g: Array, p: Array | None, static: Any) -> Array:
-        """Return the update times the factor of its shape."""
-        (axis, parts), cut = static
-        factors = [self._factor(n, k) for n, k, _ in parts]
-        if len(factors) == 1:
-            return factors[0] * g
-        lengths = [length for *_, length in parts]
-        each = [jnp.full((n,), x, g.dtype) for n, x in zip(lengths, factors, strict=True)]
-        factor = jnp.concatenate(each)
-        mine = tuple((name, 0) for name, dim in cut.cuts if dim == axis)
-        factor = engine.own_piece(factor, engine.Cut(mine, cut.sizes))
-        shape = [1] * g.ndim
-        shape[axis] = -1
-        return jnp.reshape(factor, shape) * g
-
-    def _factor(self, n: int, k: int) -> Any:
+    def factor(self, n: int, k: int) -> Any:
+        """Return the factor of a matrix of n rows and k columns."""
         if self.consistent_rms is None:
             return max(1, k / max(n, 1)) ** 0.5
         return self.consistent_rms * max(n, k) ** 0.5
-
-
-def _sides(axes: Any, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Return the axis along which parts lie; and of each part the sides and its length there."""
-    parts = parts_of(axes)
-    shapes = [part.shape(shape) for part in parts]
-    sides = [
-        (*part.axes.sizes(x)[1:], x[part.axis] if x else 1)
-        for part, x in zip(parts, shapes, strict=True)
-    ]
-    return parts[0].axis, tuple(sides)
 
 
 @value

@@ -54,6 +54,7 @@ class scale_by_normuon(Orthogonalizing):
       eps: added to the roots, and to the norm of a matrix, at least 0. Keyword-only.
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: as in `scale_by_muon`. Keyword-only.
       nesterov: whether to look one step ahead. Keyword-only.
       rms: the root mean square of the entries of u, at least 0. Keyword-only.
 
@@ -121,6 +122,7 @@ class scale_by_adamuon(Orthogonalizing):
       eps: added to the roots, and to the norm of a matrix, at least 0. Keyword-only.
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: as in `scale_by_muon`. Keyword-only.
       signs: whether to orthogonalize the signs of m, so that no entry outweighs others.
         Keyword-only.
       nesterov: whether to look one step ahead, as in `scale_by_normuon`. Keyword-only.

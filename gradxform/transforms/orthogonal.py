@@ -6,15 +6,16 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform import linalg
-from gradxform.base import ArrayRule, EmptyState, transform
+from gradxform import engine, linalg
+from gradxform.base import EmptyState, transform
 from gradxform.errors import name_of, require_at_least, require_one_of
 from gradxform.leaves import check_params
 from gradxform.numerics import norm, over
-from gradxform.transforms.dimensions import MatrixAxes, MuonDimensionNumbers, check_numbers
+from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
-from gradxform.transforms.muon import NS_COEFFS, scale_by_muon
-from gradxform.types import Array, NonNegative, Params, Scalar, Size, StaticTree, Updates
+from gradxform.transforms.muon import NS_COEFFS, check_compute_dtype, scale_by_muon
+from gradxform.transforms.shape_factor import ShapeFactor
+from gradxform.types import Array, DType, NonNegative, Params, Scalar, Size, StaticTree
 
 __all__ = [
     "orthogonalize_updates",
@@ -31,12 +32,14 @@ class Orthogonalizing(MatrixRule):
     eps: NonNegative = field(default=1e-8, kw_only=True)
     preconditioning: str = field(default="frobenius", kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
 
     locality = "array"
 
     def __post_init__(self):
         require_at_least(self, 1, "ns_steps")
         require_one_of(self, "preconditioning", linalg.PRECONDITIONINGS)
+        check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
         try:
             made = scale_by_muon(self.ns_coeffs, self.ns_steps).ns_coeffs
@@ -49,7 +52,14 @@ class Orthogonalizing(MatrixRule):
         coefficients = jnp.asarray(self.ns_coeffs, a.dtype)
         if coefficients.ndim == 1:
             coefficients = jnp.broadcast_to(coefficients[None], (self.ns_steps, 3))
-        return linalg.orthogonalize(a, coefficients, self.preconditioning, self.eps)
+        return linalg.orthogonalize(
+            a, coefficients, self.preconditioning, self.eps, dtype=self.compute_dtype
+        )
+
+    @property
+    def exchange_dtype(self) -> Any:
+        """The dtype in which devices exchange matrices."""
+        return self.compute_dtype
 
 
 def with_norm(x: Array, size: Scalar, axes: tuple[int, ...] = (-2, -1)) -> Array:
@@ -76,6 +86,7 @@ class orthogonalize_updates(Orthogonalizing):
       preconditioning: the norm that a matrix is divided by first: "frobenius", "spectral", "aol" or
         "schatten"; see `linalg.orthogonalize`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: as in `scale_by_muon`. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -88,7 +99,7 @@ class orthogonalize_updates(Orthogonalizing):
     def init(self, params: Params) -> EmptyState:
         """Return an empty state."""
         check_params(self, params)
-        axes_of_all(self, self.weight_dimension_numbers, params)
+        axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return EmptyState()
 
     def rule(self, g: Array) -> Array:
@@ -97,7 +108,7 @@ class orthogonalize_updates(Orthogonalizing):
 
 
 @transform
-class scale_by_fans(ArrayRule):
+class scale_by_fans(ShapeFactor):
     """Multiply the update of every matrix by the root of its columns over its rows.
 
     Update rule, with n the number of rows of a matrix, its inputs, and k that of its columns, its
@@ -120,23 +131,6 @@ class scale_by_fans(ArrayRule):
 
     weight_dimension_numbers: StaticTree = None
 
-    State = EmptyState
-    locality = "array"
-    handles_complex = True
-
-    def __post_init__(self):
-        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
-
-    def init(self, params: Params) -> EmptyState:
-        """Return an empty state."""
-        axes_of_all(self, self.weight_dimension_numbers, params)
-        return EmptyState()
-
-    def statics(self, updates: Updates) -> list[Any]:
-        """Return for every leaf which of its axes make a matrix."""
-        return axes_of_all(self, self.weight_dimension_numbers, updates)
-
-    def rule(self, g: Array, p: Array | None, axes: MatrixAxes) -> Array:
-        """Return the update times the factor of its shape."""
-        _, n, k = axes.sizes(g.shape)
-        return (k / max(n, 1)) ** 0.5 * g
+    def factor(self, n: int, k: int) -> float:
+        """Return the factor of a matrix of n rows and k columns."""
+        return (k / max(n, 1)) ** 0.5

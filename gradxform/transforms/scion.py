@@ -66,7 +66,7 @@ class scale_by_lmo(ArrayRule):
         """Return for every leaf which of its axes make a matrix."""
         if self.norm == "rms":
             return [None for _ in leaves_of(updates)]
-        return axes_of_all(self, self.weight_dimension_numbers, updates)
+        return axes_of_all(self, self.weight_dimension_numbers, updates, uneven=False)
 
     def rule(self, g: Array, p: Array | None, axes: MatrixAxes | None) -> Array:
         """Return the step of norm 1."""
