@@ -27,6 +27,12 @@ TRANSFORMS: dict[str, Case] = {
         rtol=2e-3,
         **IN_BOX,
     ),
+    "step_by_lbfgsb/tol": Case(
+        gx.step_by_lbfgsb(tol=2.5),
+        ref.lbfgsb(squares_reference, tol=2.5),
+        rtol=2e-3,
+        **IN_BOX,
+    ),
 }
 
 OPTIMIZERS: dict[str, Case] = {

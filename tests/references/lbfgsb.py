@@ -48,7 +48,7 @@ def target(x, g, b, low, high):
     return end
 
 
-def lbfgsb(value_of, memory_size=10, lower=-np.inf, upper=np.inf):
+def lbfgsb(value_of, memory_size=10, lower=-np.inf, upper=np.inf, tol=0.0):
     """`value_of(gs, ps)` is the loss that the update is given."""
 
     def step(gs, state, ps, t):
@@ -56,6 +56,8 @@ def lbfgsb(value_of, memory_size=10, lower=-np.inf, upper=np.inf):
         accepts, pairs = t == 1, ()
         if t > 1:
             x, last_g, e, pairs, search = state
+            if _has_converged(x, last_g, lower, upper, tol):
+                return like(x - p, gs), state
             try:
                 at = search.send((f, g @ (e - x)))
             except StopIteration as end:
@@ -68,10 +70,14 @@ def lbfgsb(value_of, memory_size=10, lower=-np.inf, upper=np.inf):
             is_boxed = np.isfinite(lower) and np.isfinite(upper)
             first = 1 if pairs or is_boxed else min(1, 1 / np.linalg.norm(d))
             search = more_thuente(f, g @ d, first, _largest(p, d, lower, upper, not pairs))
-            at = next(search)
+            at = 0 if _has_converged(x, g, lower, upper, tol) else next(search)
         return like(x + at * (e - x) - p, gs), (x, last_g, e, pairs, search)
 
     return TreeReference(lambda ps: None, step)
+
+
+def _has_converged(x, g, low, high, tol):
+    return np.linalg.norm(x - np.clip(x - g, low, high)) <= tol
 
 
 def _largest(x, d, low, high, is_begin):
