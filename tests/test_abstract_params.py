@@ -69,7 +69,7 @@ def test_an_optimizer_is_initialized_from_shapes(name):
 
 SPECS = {"w": ("x", "y"), "k": ("x", None, "y"), "b": ("x",), "s": ()}
 # They compute with whole matrices, and leave it to the user to say where.
-WHOLE_MATRICES = {"muon", "galore", "shampoo", "ggt", "lbfgs"}
+WHOLE_MATRICES = {"muon", "galore", "shampoo", "ggt", "lbfgs", "lbfgs_steps", "lbfgsb"}
 WHOLE_MATRICES |= {"normuon", "adamuon", "dion", "dion2", "scion", "muonclip"}
 WHOLE_MATRICES |= {"soap", "distributed_shampoo", "psgd_kron"}
 
