@@ -52,8 +52,7 @@ def _keep(name: str, small: Case, whole: Case) -> None:
 def kept(row: str) -> list[str]:
     """Try the promises on a row of the catalogue, and return the names of those that it keeps.
 
-    Raises:
-      Broken: if it breaks one.
+    What breaks one here does not get the badge; the tests of the contract say what is wrong.
     """
     whole = small = CASES[row]
     if whole.tree is None and "deep" not in repr(whole.tx):
@@ -66,9 +65,7 @@ def kept(row: str) -> list[str]:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 _keep(name, whole if name == ROWS else small, whole)
-        except Skipped:
+        except (Skipped, Broken):
             continue
-        except Broken as error:
-            raise Broken(f"{row}: {error}") from None
         found.append(name)
     return found

@@ -65,8 +65,9 @@ class scale_by_distributed_shampoo(MatrixRule):
     the number of earlier updates, with w = 1 - beta2, or 1 where beta2 is 1:
 
         L <- beta2 L + w G G^T;    R <- beta2 R + w G^T G
-        P = (L + ridge I)^(-1/4) G (R + ridge I)^(-1/4),   ridge = matrix_epsilon max(|L|_2, 1e-6)
+        P = (L + l I)^(-1/4) G (R + r I)^(-1/4)
 
+    The ridges l and r are matrix_epsilon max(s, 1e-6), with s the largest eigenvalue of L and of R.
     The blocks P of a matrix together are S. With D the step of the grafted method,
 
         U = S |D|_F / |S|_F      (t < start_preconditioning_step: U = D)

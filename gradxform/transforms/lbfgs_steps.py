@@ -89,17 +89,15 @@ class step_by_lbfgs(ArrayRule):
     """Emit the whole step of L-BFGS to the next point at which it needs the loss.
 
     Update rule, all parameters in one vector, with x the accepted point, g its gradient, d the
-    direction and t a step length; p are the parameters, `value` and the gradient are those at p:
+    direction and t a step length; p are the parameters, `value` and the gradient are those at p. If
+    t satisfies the strong Wolfe conditions, p is accepted:
 
-        if t satisfies the strong Wolfe conditions:
-            store the pair (s, y) = (p - x, gradient - g)
-            x <- p
-            g <- gradient
-            d <- -H g
-            t <- 1                                  (without a pair: min(1, 1 / |g|))
-        else:
-            t <- another one
+        x <- p;    g <- gradient;    d <- -H g;    t <- 1        (if p is accepted)
+        t <- another one                                         (if not)
         u = x + t d - p
+
+    The pair (s, y) of the changes of x and g is stored first. Without a pair, t begins at
+    min(1, 1 / |g|).
 
     H is that of `scale_by_lbfgs`, of the last `memory_size` pairs. The line search is that of Moré
     and Thuente with the constants of SciPy's L-BFGS-B, and takes one trial at each update: the loss

@@ -110,18 +110,18 @@ class step_by_lbfgsb(Transform):
     """Emit the whole step of L-BFGS-B to the next point at which it needs the loss.
 
     Update rule, all parameters in one vector, with x the accepted point, g its gradient, e the
-    target and t a step length; p are the parameters, `value` and the gradient are those at p:
+    target and t a step length; p are the parameters, `value` and the gradient are those at p. If t
+    satisfies the strong Wolfe conditions, p is accepted, and the first four lines apply:
 
-        if t satisfies the strong Wolfe conditions:
-            store the pair (s, y) = (p - x, gradient - g)
-            x <- p
-            g <- gradient
-            z <- the Cauchy point of the model <g, z - x> + <z - x, B (z - x)> / 2
-            e <- its minimum over the entries of z that are not at a bound, projected
-            t <- 1                        (without a pair: min(1, 1 / |e - x|) or less)
-        else:
-            t <- another one
+        x <- p;    g <- gradient                                 (if p is accepted)
+        z <- the Cauchy point of the model <g, z - x> + <z - x, B (z - x)> / 2
+        e <- its minimum over the entries of z that are not at a bound, projected
+        t <- 1
+        t <- another one                                         (if not)
         u = x + t (e - x) - p
+
+    The pair (s, y) of the changes of x and g is stored first. Without a pair, t begins at
+    min(1, 1 / |e - x|) or less.
 
     B is the matrix of L-BFGS of the last `memory_size` pairs. The Cauchy point is the first minimum
     of the model along the path x - r g, on which an entry that reaches its bound stays there. If
