@@ -115,11 +115,12 @@ def test_dion2_multiplies_only_the_rows_that_it_picks():
     def flops(fraction):
         tx, g = gx.scale_by_dion2(fraction), {"w": jnp.ones((64, 256))}
         program = str(jax.make_jaxpr(tx.update)(g, tx.init(g)))
+        # The turns are a loop, with three products.
         return program.count(f"[1,{int(64 * fraction)},256]"), program.count("dot_general")
 
     for fraction in (0.25, 0.5):
         batches, dots = flops(fraction)
-        assert batches >= 5 and dots == 15
+        assert batches >= 5 and dots == 3
 
 
 def test_all_neurons_of_normuon_move_alike():

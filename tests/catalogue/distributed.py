@@ -47,9 +47,12 @@ def elastic(**more):
     return gd.elastic_average(gx.adam(0.1), "replica", moving_rate=0.0, rho=0.0, **more)
 
 
-def first_cut(p):
-    """The dimension of a parameter that is cut."""
-    return 0 if jnp.ndim(p) else None
+@gx.value(name="tests:first_cut")
+class first_cut(gx.Value):
+    """Cut the first dimension of every parameter."""
+
+    def __call__(self, params):
+        return jax.tree.map(lambda p: 0 if jnp.ndim(p) else None, params)
 
 
 WRAPPERS: dict[str, Case] = {
@@ -86,7 +89,7 @@ WRAPPERS: dict[str, Case] = {
         alone(gd.zero1(gx.adam(0.1), "replica", master_dtype=None)), ADAM_STEP, rows=False
     ),
     "shard_matrices": Case(
-        alone(gd.shard_matrices(gx.adam(0.1), "replica", lambda p: jax.tree.map(first_cut, p))),
+        alone(gd.shard_matrices(gx.adam(0.1), "replica", first_cut())),
         ADAM_STEP,
         rows=False,
     ),
