@@ -110,7 +110,8 @@ def _as_array(part: Any, name: str, path: Path, p: Any, x: Any) -> Any:
             f"{name_of(part)}: {name} of {path_str(path)} has shape {x.shape}, the parameter has "
             f"{jnp.shape(p)}."
         )
-    with np.errstate(over="ignore"):  # a number beyond the dtype is no bound
+    # A number beyond the dtype becomes infinite, which bounds nothing.
+    with np.errstate(over="ignore"):
         return x.astype(dtype)
 
 

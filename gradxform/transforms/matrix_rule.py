@@ -84,7 +84,7 @@ class MatrixRule(Transform):
 
         def rule(self, *given: Any) -> Any:
             """Return the update of a batch of matrices, then its new slots."""
-            raise NotImplementedError
+            raise NotImplementedError(f"{name_of(self)}: its class must define rule.")
 
         def entries(self, g: Any, *slots_p_and_scalars: Any) -> Any:
             """Return what the rule gets, then the new slots of the parameter's shape."""
