@@ -21,7 +21,7 @@ from gradxform.experimental import averages, moments, process
 from gradxform.registry import REGISTRY
 from gradxform.values import call_name
 from tests.catalogue import CASES
-from tests.catalogue.distributed import alone
+from tests.catalogue.distributed import alone, first_cut
 from tests.catalogue.spikes import length_as_loss
 
 # ---------------------------------------------------------------------- what others may register
@@ -76,7 +76,13 @@ class unregistered_mask(gx.Mask):
 
 
 THEIRS = vars(gx) | {"shout": shout, "only_scalars": only_scalars, "sawtooth": sawtooth}
-THEIRS |= {"halved": halved, "quiet": quiet, "alone": alone, "length_as_loss": length_as_loss}
+THEIRS |= {
+    "halved": halved,
+    "quiet": quiet,
+    "alone": alone,
+    "first_cut": first_cut,
+    "length_as_loss": length_as_loss,
+}
 THEIRS |= vars(gx.distributed)
 THEIRS |= vars(gx.projections)
 THEIRS |= vars(averages) | vars(moments) | vars(process)
