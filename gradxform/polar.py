@@ -92,7 +92,8 @@ def orthogonalize(
 # How many times longer than wide a matrix is for the iteration on the Gram matrix to pay, and after
 # how many turns that is formed anew. After three, float32 errors are those of the other iteration;
 # after five, they would be a hundred times as large for a condition of 1000.
-GRAM_RATIO, _RENEWAL = 2.5, 3
+GRAM_RATIO = 2.5
+_RENEWAL = 3
 
 
 def _by_gram(x: Array, coefficients: Array, gram: Array | None) -> Array:

@@ -1,11 +1,11 @@
 """Strictness is set once, for every test: eight devices, no implicit promotion, no warnings."""
 
 import gc
-import importlib.metadata
-import importlib.util
 import itertools
 import os
 from pathlib import Path
+
+from tests import quick_compiling
 
 # Before JAX looks at its devices.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -15,14 +15,7 @@ flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in flags:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()
 
-# The compiler for TPUs reads the same switches, and an unknown one ends the process.
-if importlib.util.find_spec("libtpu") is None:
-    # A program that runs once is compiled in one piece sooner than in 32 that threads could share.
-    os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
-    # Where XLA:CPU compiles fusions by way of MLIR, it takes half as long again for programs that
-    # run once. Only this version has the switch.
-    if importlib.metadata.version("jaxlib").startswith("0.10."):
-        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+os.environ["XLA_FLAGS"] += " " + quick_compiling.xla_flags()
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402

@@ -17,6 +17,7 @@ import gradxform as gx
 from docs.site import badges, cache, look, runs, samples
 from gradxform.catalog import Entry, entries, entry
 from gradxform.testing.case import inside
+from tests import quick_compiling
 
 HERE = pathlib.Path(__file__).parent
 
@@ -69,6 +70,11 @@ def _value(tx: Any) -> Any:
 # for each takes memory.
 _FORGET_AFTER = 25
 _DONE = itertools.count(1)
+
+
+def _start() -> None:
+    """Leave out the costly passes of the compiler."""
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 def _task(kind: str, name: str) -> Any:
@@ -138,12 +144,13 @@ def _measured(tasks: list[tuple[str, str]], log: Any) -> Any:
     # Several devices, for the promise about sharding; and compiling takes longer here than running.
     # The children read it when they import JAX.
     flags = os.environ.get("XLA_FLAGS", "")
-    ours = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    ours = f"--xla_force_host_platform_device_count=8 {quick_compiling.xla_flags()}"
     os.environ["XLA_FLAGS"] = f"{flags} {ours}".strip()
     began = time.perf_counter()
     try:
         context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 8), context) as pool:
+        workers = min(os.cpu_count() or 1, 8)
+        with concurrent.futures.ProcessPoolExecutor(workers, context, _start) as pool:
             futures = {pool.submit(_task, *task): task for task in tasks}
             for n, future in enumerate(concurrent.futures.as_completed(futures), 1):
                 task = futures[future]

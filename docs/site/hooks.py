@@ -26,6 +26,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=content))
 
     try:
+        nav.require_places(written)  # before what takes minutes
         known = facts.collect(log.info)
         for path, drawn in zip(written, _drawn(written), strict=True):
             for name, file in drawn.items():

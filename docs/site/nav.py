@@ -25,6 +25,7 @@ GUIDES = [
 ]
 TOPICS = [
     "sparse",
+    "matrices",
     "distributed",
     "host",
     "doors",
@@ -36,6 +37,18 @@ TOPICS = [
     "speed",
     "architecture",
 ]
+
+
+def require_places(pages: Iterable[str]) -> None:
+    """Raise a ValueError that names the pages of the folder docs that have no place."""
+    guides = (f"guides/{name}.md" for name in GUIDES)
+    topics = (f"{name}.md" for name in TOPICS)
+    without = set(pages).difference(("index.md", "optimizers.md", "wrappers.md"), guides, topics)
+    if without:
+        raise ValueError(
+            f"{', '.join(sorted(without))}: no place in the navigation; "
+            "add the name to GUIDES or TOPICS in docs/site/nav.py."
+        )
 
 
 def nav(
@@ -51,19 +64,10 @@ def nav(
       optimizers: the paths of the generated pages of optimizers.
       wrappers: those of wrappers.
       reference: the titles and paths of those of the reference.
-
-    Raises:
-      ValueError: for a page that has no place.
     """
     there = set(pages)
     guides = [f"guides/{name}.md" for name in GUIDES if f"guides/{name}.md" in there]
     topics = [f"{name}.md" for name in TOPICS if f"{name}.md" in there]
-    known = {"index.md", "optimizers.md", "wrappers.md", *guides, *topics}
-    if there - known:
-        raise ValueError(
-            f"{', '.join(sorted(there - known))}: no place in the navigation; "
-            "add the name to GUIDES or TOPICS in docs/site/nav.py."
-        )
     return [
         {"Home": "index.md"},
         {"Gallery": "gallery.md"},

@@ -13,9 +13,12 @@ Make = Callable[[Any], Any]  # of the learning rate
 OPTIMIZERS: dict[str, Make] = {
     # With the default eps, the weights of a pixel that was dark so far move by 1e8 g.
     "acprop": lambda lr: gx.acprop(lr, eps=1e-3),
+    # The roots are computed every ten steps, as one would.
+    "distributed_shampoo": lambda lr: gx.distributed_shampoo(lr, preconditioning_compute_steps=10),
     "dpsgd": lambda lr: gx.dpsgd(lr, l2_norm_clip=1.0, noise_multiplier=0.1, seed=0),
     # As it is where no logit is too large: what is drawn has no attention.
     "muonclip": lambda lr: gx.muonclip(lr, {"layer": gx.query_key("query", "key")}).inner,
+    "shampoo": lambda lr: gx.shampoo(lr, svd_interval=10),
 }
 
 

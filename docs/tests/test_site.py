@@ -90,7 +90,7 @@ def test_every_part_has_a_family_a_sample_and_a_place():
 
 def test_a_page_without_a_place_is_refused():
     with pytest.raises(ValueError, match=r"guides/new\.md: no place in the navigation"):
-        nav.nav(["index.md", "guides/new.md"], [], [], [])
+        nav.require_places(["index.md", "guides/new.md"])
 
 
 def test_every_public_name_of_the_package_is_known():
