@@ -348,7 +348,53 @@ def test_other_rules_have_the_numbers_of_one_device(name):
         assert_close(ours, theirs, 1e-4)
 
 
-def test_rows_are_not_picked_from_pieces():
-    tx = gx.scale_by_dion2(weight_dimension_numbers=numbers)
-    with pytest.raises(ValueError, match="scale_by_dion2"):
-        gd.shard_matrices(tx, "x", {"up": P("x")}, mesh_of(2)).init(arrays({"up": (4, 6)}))
+def dion2(**more):
+    return gx.scale_by_dion2(0.5, weight_dimension_numbers=numbers, **more)
+
+
+@pytest.mark.parametrize("n", [2, 8])
+def test_rows_that_are_picked_from_pieces_are_those_of_one_device(n):
+    """Cut along rows and columns, turned or not, gathered, whole, and by expert."""
+    params, grads = arrays(SHAPES), arrays(SHAPES, 1)
+    tx = dion2(groups=n)
+    expected = run(tx, params, grads)
+    assert_close(run(gd.shard_matrices(tx, "x", DIMS, mesh_of(n)), params, grads), expected)
+    # Without groups, all must be cut along the columns.
+    tx, dims = dion2(), DIMS | {"b": 0, "a": 1, "rows": 1}
+    shapes = {k: s for k, s in SHAPES.items() if k != "columns"}
+    params, grads, dims = ({k: x[k] for k in shapes} for x in (params, grads, dims))
+    expected = run(tx, params, grads)
+    assert_close(run(gd.shard_matrices(tx, "x", dims, mesh_of(n)), params, grads), expected)
+
+
+def test_rows_of_several_axes_and_of_fused_matrices_are_those_of_one_device():
+    params, grads = (arrays({k: s for k, (s, *_) in FUSED.items() if "fewer" not in k
+                             and k != "layers"}, seed) for seed in (0, 1))  # fmt: skip
+    given = {k: FUSED[k] for k in params}
+    tx = gx.scale_by_dion2(
+        0.5, groups=4, weight_dimension_numbers={k: x for k, (*_, x) in given.items()}
+    )
+    dims = {k: d for k, (_, d, _) in given.items()}
+    sharded = gd.shard_matrices(tx, "x", dims, mesh_of(4))
+    assert_close(run(sharded, params, grads), run(tx, params, grads))
+
+
+def test_the_bytes_of_picked_rows_fall_with_their_share():
+    mesh, sent = mesh_of(8), {}
+    params, places = transformer()
+    for fraction in (1.0, 0.25):
+        tx = gx.scale_by_dion2(fraction, groups=8)
+        tx = gd.shard_matrices(tx, "x", places, mesh)
+        ours, _ = program(tx, params, places, tx.state_specs(params), mesh)
+        # Where columns are cut, the sums of the rows are added, of all matrices together.
+        kinds = sorted(c.kind for c in hlo.collectives(ours))
+        assert kinds == ["all-reduce"] + ["all-to-all"] * 6
+        sent[fraction] = shares(ours, params)
+    assert sent[1.0] - sent[0.25] == 0.75 * 1.75 and sent[0.25] < 0.3 * 1.75
+
+
+def test_rows_are_not_picked_across_pieces():
+    tx = gd.shard_matrices(dion2(groups=3), "x", {"up": P("x")}, mesh_of(2))
+    message = r"6 rows of \['up'\] are cut into 2 pieces, .* from 3 group.* Give groups=2, or cut"
+    with pytest.raises(ValueError, match=message):
+        tx.init(arrays({"up": (6, 8)}))

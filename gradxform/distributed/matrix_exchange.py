@@ -31,7 +31,7 @@ class MatrixExchange(NamedTuple):
     axes: tuple[str, ...]
 
     def psum(self, x: Array, axes: tuple[str, ...]) -> Array:
-        """Return the sum of a scalar over the devices along some axes."""
+        """Return the sum of an array, or of a scalar, over the devices along some axes."""
         return psum(x, axes)
 
     def cut(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:

@@ -27,6 +27,7 @@ from gradxform.engine.pieces import (
     Cut as Cut,
     array_sum as array_sum,
     as_pieces as as_pieces,
+    cut_anew as cut_anew,
     cuts_of as cuts_of,
     exchange_now as exchange_now,
     own_piece as own_piece,

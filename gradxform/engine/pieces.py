@@ -87,6 +87,17 @@ def as_pieces(
         _PIECES.reset(token)
 
 
+@contextlib.contextmanager
+def cut_anew(cuts: Mapping[Path, tuple[tuple[str, int], ...]]) -> Iterator[None]:
+    """Within `as_pieces`, treat leaves as pieces of other arrays, on the same devices."""
+    now = _PIECES.get()
+    if now is None:
+        yield
+        return
+    with as_pieces(cuts, dict(now.sizes), now.exchange):
+        yield
+
+
 def exchange_now() -> Any:
     """Return the exchange of the context; None outside of one."""
     now = _PIECES.get()

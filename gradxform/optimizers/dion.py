@@ -4,7 +4,8 @@ from typing import Any
 
 from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.muon import beside_adamw, coefficients
-from gradxform.transforms.dion import scale_by_dion, scale_by_dion2
+from gradxform.transforms.dion import scale_by_dion
+from gradxform.transforms.dion2 import scale_by_dion2
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.orthogonal import scale_by_fans
 from gradxform.types import DType, Fixed, Key, ScalarOrSchedule, Size, StaticTree
@@ -65,6 +66,7 @@ def dion2(
     weight_decay: ScalarOrSchedule = 0.01,
     mu_dtype: DType = None,
     *,
+    groups: Size = 1,
     ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
     ns_steps: Size = 5,
     eps: float = 1e-8,
@@ -101,6 +103,7 @@ def dion2(
         fraction,
         decay,
         mu_dtype,
+        groups=groups,
         ns_coeffs=coefficients("dion2", ns_coeffs, ns_steps),
         ns_steps=ns_steps,
         eps=eps,

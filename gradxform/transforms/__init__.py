@@ -19,6 +19,7 @@ from gradxform.transforms.dadapt import *
 from gradxform.transforms.densify import *
 from gradxform.transforms.dimensions import *
 from gradxform.transforms.dion import *
+from gradxform.transforms.dion2 import *
 from gradxform.transforms.distributed_shampoo import *
 from gradxform.transforms.dog import *
 from gradxform.transforms.embeddings import *

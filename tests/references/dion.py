@@ -45,15 +45,17 @@ def dion(fraction=0.25, mu=0.95, key=0):
     return Reference(start, step)
 
 
-def dion2(fraction=0.25, mu=0.95, eps=1e-8):
-    """The rows of largest l1 norm are orthogonalized, and only these decay."""
+def dion2(fraction=0.25, mu=0.95, eps=1e-8, groups=1):
+    """The rows of largest l1 norm of each group are orthogonalized, and only these decay."""
 
     def step(g, slots, p, t):
         m = _stacked(slots[0] + g)
         u = np.zeros_like(m)
         for i in range(len(m)):
-            sizes = np.abs(m[i]).sum(axis=1)
-            rows = np.argsort(-sizes, kind="stable")[: math.ceil(fraction * len(sizes))]
+            sizes = np.abs(m[i]).sum(axis=1).reshape(math.gcd(groups, len(m[i])), -1)
+            length = sizes.shape[1]
+            order = np.argsort(-sizes, kind="stable")[:, : math.ceil(fraction * length)]
+            rows = (order + length * np.arange(len(sizes))[:, None]).ravel()
             # The library's m is smaller by 1 - mu, and so is what its eps is added to.
             u[i, rows] = newton_schulz((1 - mu) * m[i, rows], eps=eps)
             m[i, rows] *= mu
