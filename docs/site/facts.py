@@ -87,7 +87,8 @@ def _task(kind: str, name: str) -> Any:
         assert make is not None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return {**runs.both(make, samples.takes_rate(part)), **look.seen(make(1e-3))}
+            with_all = name in samples.ON_ALL_EXAMPLES
+            return runs.both(make, samples.takes_rate(part), with_all) | look.seen(make(1e-3))
     finally:
         if next(_DONE) % _FORGET_AFTER == 0:
             jax.clear_caches()
@@ -119,7 +120,8 @@ def collect(log: Any) -> dict[str, Facts]:
                 tx = make(1e-3)
             configs[part.name] = str(tx)
             sources = _sources(tx)
-            keys["runs", part.name] = cache.digest(_value(tx), jax.__version__, *sources)
+            with_all = part.name in samples.ON_ALL_EXAMPLES
+            keys["runs", part.name] = cache.digest(_value(tx), jax.__version__, with_all, *sources)
         row = badges.row_of(part.name)
         if row is not None:
             rows[part.name] = row

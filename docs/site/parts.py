@@ -226,6 +226,11 @@ def _runs(facts: Facts) -> Iterator[str]:
     if facts.entry.kind == "wrappers" or name in samples.OPTIMIZERS:
         yield "The pictures are of this transform, with other learning rates:"
         yield fenced(facts.config)
+    if name in samples.ON_ALL_EXAMPLES:
+        yield (
+            "It compares the losses of different steps, so that each step takes all of the digits; "
+            "Adam gets 64 of them at a time."
+        )
     images = [f"![The loss of {name} on the digits beside that of adam]({name}-digits.svg)"]
     if race["rates"]:
         images.append(f"![The loss of {name} at several learning rates]({name}-rates.svg)")

@@ -154,10 +154,20 @@ def digits() -> Problem:
     return Problem(params, batches, loss, lambda p: loss(p, every), DIGITS_EVERY)
 
 
-def race(make: Make, takes_rate: bool) -> dict[str, Any]:
+def on_all_examples(problem: Problem) -> Problem:
+    """Return the problem with the loss of all examples at every step."""
+
+    def loss(params: Any, _: Any) -> Any:
+        return problem.total(params)
+
+    return problem._replace(batches=problem.batches[..., :0], loss=loss)
+
+
+def race(make: Make, takes_rate: bool, all_examples: bool = False) -> dict[str, Any]:
     """Return the losses of an optimizer on the digits, at its best learning rate and at others."""
     rates = jnp.asarray(DIGITS_RATES if takes_rate else (1.0,), jnp.float32)
     problem = digits()  # made here, not while the run is traced
+    problem = on_all_examples(problem) if all_examples else problem
     run = jax.jit(jax.vmap(lambda rate: _scan(make, problem, rate)[0]))
     losses = np.asarray(run(rates))
     best = _best(losses)
@@ -175,6 +185,6 @@ def race(make: Make, takes_rate: bool) -> dict[str, Any]:
     }
 
 
-def both(make: Make, takes_rate: bool) -> dict[str, Any]:
+def both(make: Make, takes_rate: bool, all_examples: bool = False) -> dict[str, Any]:
     """Return the paths and the race of an optimizer."""
-    return {"paths": paths(make, takes_rate), "race": race(make, takes_rate)}
+    return {"paths": paths(make, takes_rate), "race": race(make, takes_rate, all_examples)}

@@ -79,6 +79,9 @@ WRAPPERS: dict[str, Make] = {
     "with_metrics": lambda lr: gx.with_metrics(gx.adam(lr)),
 }
 
+# Optimizers that compare the losses of different steps, which must be of the same examples.
+ON_ALL_EXAMPLES = ("lbfgs_steps", "lbfgsb")
+
 # Wrappers that do not run by themselves, and why.
 WITHOUT = {
     "on_measurement": "it is a measure for `monitor`",
