@@ -1,5 +1,6 @@
 """Query and key weights that shrink where attention logits are too large."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,7 +78,8 @@ class qk_clip(StatelessWrapper):
     the threshold; biases stay. Every update needs `max_logits=`: a dict with the names of `layers`,
     and for each the largest logits of its heads, before the softmax, over the whole batch:
     `(heads,)`, for stacked layers `(layers, heads)`. Queries and keys must have the same number of
-    heads. What changes the updates afterwards, such as a later part of a chain, is refused.
+    heads. A parameter whose gradient is None stays as it is. What changes the updates afterwards,
+    such as a later part of a chain, is refused.
 
     Args:
       inner: the optimizer.
@@ -86,8 +88,9 @@ class qk_clip(StatelessWrapper):
       query_share: the share of the queries in the factor, in [0, 1].
 
     Raises:
-      ValueError: if a path is not that of a parameter, or an axis does not exist; at update, if
-        `max_logits` is missing, has other names, or arrays of a wrong shape.
+      ValueError: if a path is not that of a parameter, an axis does not exist, or queries and keys
+        differ in their heads; at update, if `max_logits` is missing, has other names, or arrays of
+        a wrong shape.
 
     Reference: Kimi Team, Kimi K2: Open Agentic Intelligence, 2025, Algorithm 1.
     """
@@ -160,7 +163,20 @@ class qk_clip(StatelessWrapper):
                         f"{_at(path)}, whose shape is {shapes[path]}. Name axes of it."
                     )
                 found[path] = tuple(axis % n for axis in axes)
+            if layer.queries in found and layer.keys in found:
+                self._check_heads(layer, shapes, found)
         return found
+
+    def _check_heads(self, layer: query_key, shapes: Any, axes: Any) -> None:
+        """Refuse keys that several queries share: an axis of whole heads does not show them."""
+        ends = layer.queries, layer.keys
+        q, k = ([shapes[path][axis] for axis in axes[path]] for path in ends)
+        if q != k and math.prod(shapes[ends[0]]) != math.prod(shapes[ends[1]]):
+            raise ValueError(
+                f"{name_of(self)}: the axes of the heads have lengths {q} in {_at(ends[0])} and "
+                f"{k} in {_at(ends[1])}. Heads that share their keys cannot be clipped one by one; "
+                "leave the layer out of layers."
+            )
 
     def update(
         self,

@@ -109,6 +109,14 @@ REFUSED = [
         ("qk_clip: layers has 'v', which is not the path of a parameter.",),
     ),
     (
+        lambda: clip().init({"w": jnp.ones((3, 8)), "k": jnp.ones((3, 2))}),
+        ValueError,
+        (
+            "heads have lengths [8] in parameter ['w'] and [2] in parameter ['k'].",
+            "leave the layer",
+        ),
+    ),
+    (
         lambda: gx.qk_clip(gx.sgd(0.1), {"a": gx.query_key("w", "k", 2)}).init(HEADS),
         ValueError,
         ("layers has heads=2 for parameter ['w'], whose shape is (3, 4). Name axes of it.",),
