@@ -9,7 +9,7 @@ from jax import lax
 
 from gradxform import engine, linalg
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import require_at_least
+from gradxform.errors import name_of, require_at_least
 from gradxform.leaves import align_params, align_slot, check_shapes
 from gradxform.numerics import (
     abs_sq,
@@ -70,7 +70,7 @@ class scale_by_lbfgs(ArrayRule):
       scale_init_precond: whether H starts from gamma I. Else, gamma is 1.
 
     Raises:
-      ValueError: at update, if no parameters are given.
+      ValueError: at update, if no parameters are given, or a state of another memory size.
 
     Reference: Nocedal and Wright, Numerical Optimization, 1999, Algorithms 7.4 and 7.5; Liu and
     Nocedal, On the limited memory BFGS method for large scale optimization, 1989; Chen et al.,
@@ -103,6 +103,7 @@ class scale_by_lbfgs(ArrayRule):
         self, updates: Updates, state: ScaleByLBFGSState, params: Params
     ) -> tuple[ScaleByLBFGSState, Array, Array, Array]:
         """Return the state with the newest pair, and the weights of g, of every s and every y."""
+        check_memory(self, state.weights_memory)
         gs, treedef = jax.tree.flatten(updates)
         ps = align_params(self, updates, treedef, params).leaves
         names = ("params", "updates", "diff_params_memory", "diff_updates_memory")
@@ -156,6 +157,16 @@ class scale_by_lbfgs(ArrayRule):
         for w, memory in zip(weights, (s, y), strict=True):
             u = u + jnp.tensordot(w, memory, axes=1, precision=linalg.HIGHEST)
         return u, last_p, last_g, s, y
+
+
+def check_memory(part: Any, of_pairs: Array) -> None:
+    """Require a state with as many places for pairs as the part has; `of_pairs` has them all."""
+    size = of_pairs.shape[0]
+    if size != part.memory_size:
+        raise ValueError(
+            f"{name_of(part)}: the state holds {size} pairs, memory_size is {part.memory_size}. "
+            f"Go on with memory_size={size}, or start again with init."
+        )
 
 
 def empty_memory(params: Params, memory_size: int) -> Any:

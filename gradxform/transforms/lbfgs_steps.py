@@ -9,7 +9,7 @@ from jax import lax
 
 from gradxform import engine, linalg, tree
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import name_of, require_at_least
+from gradxform.errors import require_at_least
 from gradxform.leaves import align_params, align_slot, check_shapes
 from gradxform.numerics import (
     add,
@@ -22,7 +22,7 @@ from gradxform.numerics import (
 )
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms import more_thuente
-from gradxform.transforms.lbfgs import empty_memory, inner, two_loops
+from gradxform.transforms.lbfgs import check_memory, empty_memory, inner, two_loops
 from gradxform.transforms.line_search import where
 from gradxform.transforms.more_thuente import MoreThuenteState
 from gradxform.transforms.tree_rules import as_loss, copied
@@ -178,7 +178,7 @@ class step_by_lbfgs(ArrayRule):
     ) -> tuple[Any, ...]:
         """Return the state with its scalars advanced, and what the step does."""
         trial = value = as_loss(self, value)
-        check_memory(self, state)
+        check_memory(self, state.s_y)
         old, products = state, self._products(updates, state, params)
         s, y, g, d = products[-4:]
         squared = g[2]
@@ -330,16 +330,6 @@ def _leaf_products(g: Any, p: Any, x: Array, last_g: Array, d: Array, s: Array, 
 
 
 # ---------------------------------------------------------------- shared with `step_by_lbfgsb`
-
-
-def check_memory(part: Any, state: Any) -> None:
-    """Require a state with as many places for pairs as the part has."""
-    size = state.s_y.shape[0]
-    if size != part.memory_size:
-        raise ValueError(
-            f"{name_of(part)}: the state holds {size} pairs, memory_size is {part.memory_size}. "
-            f"Go on with memory_size={size}, or start again with init."
-        )
 
 
 def is_curved(s_s: Array, s_y: Array, y_y: Array, g_g: Array) -> Array:

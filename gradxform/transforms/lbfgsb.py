@@ -30,11 +30,10 @@ from gradxform.states import check_state, laid_like
 from gradxform.transforms import bounds, more_thuente
 from gradxform.transforms.cauchy import Box
 from gradxform.transforms.compact import Memory, order_of, summed
-from gradxform.transforms.lbfgs import empty_memory
+from gradxform.transforms.lbfgs import check_memory, empty_memory
 from gradxform.transforms.lbfgs_steps import (
     ACCEPTED_INSTEAD,
     PATIENCE,
-    check_memory,
     is_curved,
     progressed,
     put,
@@ -221,7 +220,7 @@ class step_by_lbfgsb(Transform):
             )
         given = state
         state = check_state(self, state, StepByLBFGSBState)
-        check_memory(self, state)
+        check_memory(self, state.s_y)
         value = as_loss(self, value)
         _check_real(self, updates)
         gs, treedef = jax.tree.flatten(updates)

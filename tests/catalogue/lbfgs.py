@@ -57,7 +57,17 @@ OPTIMIZERS: dict[str, Case] = {
 }
 
 
+def of_another_size():
+    tx = gx.scale_by_lbfgs(5)
+    return gx.scale_by_lbfgs(3).update(WEIGHTS, tx.init(WEIGHTS), WEIGHTS)
+
+
 REFUSED = [
+    (
+        of_another_size,
+        ValueError,
+        ("scale_by_lbfgs: the state holds 5 pairs, memory_size is 3.", "memory_size=5"),
+    ),
     (
         lambda: gx.scale_by_lbfgs(0),
         ValueError,
