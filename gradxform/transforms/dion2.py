@@ -78,15 +78,15 @@ class scale_by_dion2(Orthogonalizing):
       fraction: the share of the rows in K, in (0, 1], rounded up in each group.
       decay: of the rows in K, in [0, 1).
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
-      groups: into how many groups of neighbours the rows are divided, at least 1; for m rows, the
-        greatest common divisor of `groups` and m. A multiple of the number of devices that cut the
-        rows. Keyword-only.
       ns_coeffs: as in `orthogonalize_updates`. Keyword-only.
       ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
       eps: as in `orthogonalize_updates`, at least 0. Keyword-only.
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
       compute_dtype: as in `scale_by_muon`. Keyword-only.
+      groups: into how many groups of neighbours the rows are divided, at least 1; for m rows, the
+        greatest common divisor of `groups` and m. A multiple of the number of devices that cut the
+        rows. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit; if
