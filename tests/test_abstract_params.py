@@ -11,7 +11,7 @@ from tests.optax_calls import CALLS, OPTAX, as_optax_wants, params_of
 
 pytestmark = pytest.mark.numeric
 
-SHAPES = {"w": (8, 4), "k": (4, 3, 6), "b": (8,), "s": ()}
+SHAPES = {"w": (8, 4), "k": (4, 3, 6), "b": (4,), "s": ()}
 PARAMS = {
     k: jnp.asarray(np.random.default_rng(i).normal(size=shape), jnp.float32)
     for i, (k, shape) in enumerate(SHAPES.items())
