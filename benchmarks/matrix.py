@@ -29,12 +29,14 @@ from benchmarks.wire import DEVICES, on_devices
 from gradxform.jaxprs import jaxprs_of
 
 LAYERS, WIDTH = 8, 128
-APART, NARROW = 24, 64  # the layers of one device, which are not stacked, and their width
+APART = 24  # the layers of one device, which are not stacked
+# Their widths. At 16 the calls take the time, at 64 the products do, which are as many as Optax's.
+WIDTHS = (16, 32, 64)
 AXIS = "model"
 # Of one step on each of the eight devices: collectives; bytes sent, in shares of the matrices;
 # products and sums, of Optax's.
 COLUMNS = ("collectives", "sent", "FLOPs")
-ON_ONE = ("dots", "temp", "step")
+ON_ONE = ("width", "dots", "temp", "step")
 
 
 def shapes(layers: int, d: int) -> Any:
@@ -140,11 +142,11 @@ OURS = {
 }
 
 
-def on_one(repeats: int, layers: int = APART) -> list[dict[str, Any]]:
+def on_one(repeats: int, width: int, layers: int = APART) -> list[dict[str, Any]]:
     """Return a row for each rule on one device, with layers that are not stacked."""
     rng = np.random.default_rng(0)
     params = jax.tree.map(
-        lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), _abstract(shapes(layers, NARROW))
+        lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), _abstract(shapes(layers, width))
     )
     rules: dict[str, Any] = {"optax.contrib.muon": optax.contrib.muon(0.02), **OURS}
     del rules["muon, bfloat16"]  # CPUs compute 16-bit products in 32 bits
@@ -156,7 +158,7 @@ def on_one(repeats: int, layers: int = APART) -> list[dict[str, Any]]:
             dots = len(list(products(jax.make_jaxpr(_step(tx))(params, state, params))))
         runs[name] = compiled, state
         temp = static_costs(compiled)["temp"] / gd.hlo.copy_bytes(params)
-        rows.append({"rule": name, "dots": dots, "temp": temp})
+        rows.append({"rule": name, "width": width, "dots": dots, "temp": temp})
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repeats):
         for name, (compiled, state) in runs.items():
@@ -173,8 +175,8 @@ def run(options: Options, job: Job) -> Results:
     """Measure on one device here, and on eight in another process."""
     job.plan(2)
     job.begin("on one device")
-    layers = 2 if options.quick else APART
-    one = on_one(1 if options.quick else max(options.repeats, 5), layers)
+    layers, repeats = (2, 1) if options.quick else (APART, max(options.repeats, 15))
+    one = [row for width in WIDTHS for row in on_one(repeats, width, layers)]
     job.advance()
     job.begin("compiling for eight devices")
     results = {

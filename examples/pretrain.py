@@ -70,7 +70,7 @@ METHODS: dict[str, tuple[float, Make]] = {
     ),
     "soap": (1e-2, lambda lr: gx.soap(lr, weight_dimension_numbers=in_layers)),
     "shampoo": (
-        1e-2,
+        2e-2,
         lambda lr: gx.distributed_shampoo(
             lr,
             preconditioning_compute_steps=10,
@@ -82,7 +82,7 @@ METHODS: dict[str, tuple[float, Make]] = {
         ),
     ),
     "kron": (
-        4e-3,
+        8e-3,
         lambda lr: gx.psgd_kron(lr, weight_decay=0.01, weight_dimension_numbers=in_layers),
     ),
 }
@@ -91,40 +91,53 @@ METHODS: dict[str, tuple[float, Make]] = {
 # ---------------------------------------------------------------------------------- the training
 
 
-def schedule_of(rate: float, steps: int) -> Any:
+def schedule_of(rate: Any, steps: int) -> Any:
     """Return the learning rate by step: up for a tenth of the steps, then down to zero."""
-    return gx.warmup_cosine_decay_schedule(0.0, rate, max(1, steps // 10), max(2, steps))
+    shape = gx.warmup_cosine_decay_schedule(0.0, 1.0, max(1, steps // 10), max(2, steps))
+    return lambda count: rate * shape(count)
 
 
-class Run:
-    """The training of one optimizer with one learning rate."""
+class Trainer:
+    """The training with one optimizer; all its learning rates share the compiled programs."""
 
-    def __init__(self, tx: Any, model: Transformer, params: Any):
-        self.params, self.state = params, tx.init(params)
-        self.seconds = 0.0
+    def __init__(self, make: Make, steps: int, model: Transformer, params: Any):
+        self.params = params
+        self.state = jax.jit(make(schedule_of(0.0, steps)).init)(params)
+        self.state_bytes = sum(x.nbytes for x in jax.tree.leaves(self.state))
+        loss_fn = functools.partial(loss_of, model)
 
-        def step(carry: Any, windows: jax.Array) -> tuple[Any, jax.Array]:
-            params, state = carry
-            loss, grads = jax.value_and_grad(functools.partial(loss_of, model))(params, windows)
-            updates, state = tx.update(grads, state, params)
-            return (gx.apply_updates(params, updates), state), loss
+        def train(carry: Any, rate: jax.Array, batches: jax.Array) -> Any:
+            tx = make(schedule_of(rate, steps))
 
-        def steps(params: Any, state: Any, batches: jax.Array) -> tuple[Any, jax.Array]:
-            return jax.lax.scan(step, (params, state), batches)
+            def step(carry: Any, windows: jax.Array) -> tuple[Any, None]:
+                params, state = carry
+                grads = jax.grad(loss_fn)(params, windows)
+                updates, state = tx.update(grads, state, params)
+                return (gx.apply_updates(params, updates), state), None
 
-        self.lower = jax.jit(steps).lower
+            return jax.lax.scan(step, carry, batches)[0]
+
+        self.lower = jax.jit(train).lower
         self.compiled: dict[int, Any] = {}
+        self.evaluate = jax.jit(loss_fn)
 
-    def train(self, batches: np.ndarray) -> None:
-        """Take a step for every batch."""
-        given = jax.block_until_ready(jnp.asarray(batches, jnp.int32))
-        if len(batches) not in self.compiled:  # the last call may have fewer steps
-            self.compiled[len(batches)] = self.lower(self.params, self.state, given).compile()
-        compiled = self.compiled[len(batches)]
-        began = time.perf_counter()
-        (self.params, self.state), _ = compiled(self.params, self.state, given)
-        jax.block_until_ready(self.params)
-        self.seconds += time.perf_counter() - began
+    def curve(self, rate: float, steps: int, text: Text) -> Iterator[Curve]:
+        """Train at one learning rate, and yield the curve after every measurement."""
+        every = math.ceil(steps / MEASURED)
+        carry, seconds = (self.params, self.state), 0.0
+        start = float(self.evaluate(self.params, text.held_out))
+        curve = Curve(rate, [0], [0.0], [start], self.state_bytes)
+        for done in range(0, steps, every):
+            count = min(every, steps - done)  # the last call may have fewer steps
+            batches = np.stack([text.batch(done + i) for i in range(count)])
+            given = carry, jnp.float32(rate), jnp.asarray(batches, jnp.int32)
+            if count not in self.compiled:
+                self.compiled[count] = self.lower(*given).compile()
+            began = time.perf_counter()
+            carry = jax.block_until_ready(self.compiled[count](*given))
+            seconds += time.perf_counter() - began
+            curve.add(done + count, seconds, float(self.evaluate(carry[0], text.held_out)))
+            yield curve
 
 
 def train(
@@ -137,10 +150,10 @@ def train(
             usual, make = METHODS[name]
             rates = [usual * 2.0 ** (k - (args.rates - 1) / 2) for k in range(args.rates)]
             task = bar.add_task(f"{name:8}", total=args.steps * len(rates), numbers="compiling")
+            trainer = Trainer(make, args.steps, model, params)
             for rate in rates:
-                tx = make(schedule_of(rate, args.steps))
                 curve = Curve(rate, [], [], [])
-                for curve in measured(tx, rate, args.steps, text, model, params):
+                for curve in trainer.curve(rate, args.steps, text):
                     numbers = f"rate {rate:.2g}, loss {curve.losses[-1]:.3f}"
                     bar.update(task, advance=curve.steps[-1] - curve.steps[-2], numbers=numbers)
                 loss = curve.losses[-1]
@@ -151,23 +164,6 @@ def train(
             if name not in best:
                 raise Diverged(f"the loss of {name} is not finite at any rate; try more --rates.")
     return best
-
-
-def measured(
-    tx: Any, rate: float, steps: int, text: Text, model: Transformer, params: Any
-) -> Iterator[Curve]:
-    """Train, and yield the curve after every measurement."""
-    every = math.ceil(steps / MEASURED)
-    evaluate = jax.jit(functools.partial(loss_of, model))
-    run = Run(tx, model, params)
-    state_bytes = sum(x.nbytes for x in jax.tree.leaves(run.state))
-    start = float(evaluate(params, text.held_out))
-    curve = Curve(rate, [0], [0.0], [start], state_bytes)
-    for done in range(0, steps, every):
-        count = min(every, steps - done)
-        run.train(np.stack([text.batch(done + i) for i in range(count)]))
-        curve.add(done + count, run.seconds, float(evaluate(run.params, text.held_out)))
-        yield curve
 
 
 def progress(console: Console) -> Progress:
@@ -232,12 +228,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
 
     add("--optimizers", ",".join(METHODS), str, "A,B", f"of {', '.join(METHODS)}")
-    add("--steps", 250, whole(1), "N", "of each run")
+    add("--steps", 140, whole(1), "N", "of each run")
     add("--rates", 3, whole(1), "N", "learning rates for each optimizer")
     add("--text", PARTS, str, "A,B", "parts of the standard library")
     add("--batch-size", 16, whole(1), "N", "windows in a step")
     add("--length", 64, whole(2), "N", "characters in a window")
-    add("--layers", 4, whole(1), "N", "")
+    add("--layers", 2, whole(1), "N", "")
     add("--width", 64, whole(1), "N", f"a multiple of {HEADS}")
     add("--seed", 0, whole(0), "N", "")
     add("--out", Path("runs/pretrain"), Path, "DIR", "")
