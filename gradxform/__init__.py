@@ -82,6 +82,7 @@ from gradxform.types import (
     MaskedNode as MaskedNode,
     MaskOrFn as MaskOrFn,
     MatrixSlot as MatrixSlot,
+    NonNegativeSlot as NonNegativeSlot,
     OptState as OptState,
     Params as Params,
     ScalarOrSchedule as ScalarOrSchedule,

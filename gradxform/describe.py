@@ -15,6 +15,7 @@ from gradxform.content import with_parts
 from gradxform.errors import name_of
 from gradxform.group_table import GroupRow, group_rows, group_table
 from gradxform.leaves import path_names, with_paths
+from gradxform.methods import noted
 from gradxform.part_table import Row, SlotRow, part_table
 from gradxform.schedules import Schedule
 from gradxform.text_table import Table, size
@@ -248,7 +249,7 @@ class _Recorder:
         if isinstance(x, GradientTransformation):
             parts = [self._field(v, (*place, k)) for k, v in _fields(x).items()]
             copy = with_parts(x, parts) if parts else object.__new__(type(x))
-            init = type(x).init.__get__(copy)
+            init = noted(type(x).init).__get__(copy)
             if isinstance(x, param_groups):
                 init = functools.partial(self._with_groups, x, init)
             return self._recording(copy, init, place)

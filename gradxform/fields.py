@@ -175,7 +175,8 @@ def _normalized(part: Value, field: str, x: Any, annotation: Any) -> Any:
     if types.DType in kinds:
         return None if x is None else _dtype_name(part, field, x)
     if types.Key in kinds:
-        return static_key(part, field, x)
+        is_none = x is None and type(None) in kinds
+        return None if is_none else static_key(part, field, x)
     if types.StaticTree in kinds and not isinstance(x, Value) and not callable(x):
         _refuse_arrays(part, field, x, "a tree of Python values")
         return x if isinstance(x, FrozenTree | bool) or x is None else FrozenTree(x)

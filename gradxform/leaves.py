@@ -14,6 +14,7 @@ import numpy as np
 from gradxform.errors import leaf_path, name_of
 from gradxform.numerics import real_dtype
 from gradxform.row_sparse import RowSparse, is_row_sparse
+from gradxform.storage import is_stored
 from gradxform.types import MaskedNode, PyTree
 
 Path = tuple[str, ...]
@@ -221,10 +222,10 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
       ValueError: if a leaf of `lead` is missing in `tree`, or a leaf of `tree` in `lead`, where
         there is not a hole either.
     """
-    own, treedef = jax.tree.flatten(tree)
+    own, treedef = jax.tree.flatten(tree, is_leaf=is_stored)
     if treedef == lead_def:
         return Aligned(own, treedef, None, own)
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_stored)
     indices = {path_names(path): i for i, (path, _) in enumerate(flat)}
     lead_leaves = with_paths(lead)
     holes = [path for path, leaf in lead_leaves if is_hole(leaf)]

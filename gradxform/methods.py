@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradxform.extra_args import check_names
 from gradxform.leaves import widest_dtype
@@ -16,6 +16,16 @@ _CALL = ("updates", "state", "params")
 
 # While someone asks: the transforms whose `init` was called, each with the state that it returned.
 _INITS: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("inits", default=None)
+
+
+class _Changes(NamedTuple):
+    """What wrappers change in the states of the transforms in them, the innermost first."""
+
+    each: tuple[Callable[[Any, Any], Any], ...]
+    done: list[Any]  # the states that have changed
+
+
+_CHANGES: ContextVar[_Changes | None] = ContextVar("changes", default=None)
 
 
 @contextlib.contextmanager
@@ -29,11 +39,33 @@ def noting_inits() -> Iterator[list[tuple[Any, Any]]]:
         _INITS.reset(token)
 
 
-def _noted(init: Callable[..., Any]) -> Callable[..., Any]:
+@contextlib.contextmanager
+def changing_states(change: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Let every `init` return `change(owner, state)`, once for each state.
+
+    A wrapper without a state of its own returns that of its inner transform, which has changed.
+    """
+    now = _CHANGES.get()
+    token = _CHANGES.set(
+        _Changes((change,), []) if now is None else _Changes((change, *now.each), now.done)
+    )
+    try:
+        yield
+    finally:
+        _CHANGES.reset(token)
+
+
+def noted(init: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an `init` of a class that wrappers can change, and that notes its states."""
+
     @functools.wraps(init)
     def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
         state = init(owner, *args, **kwargs)
-        inits = _INITS.get()
+        changes, inits = _CHANGES.get(), _INITS.get()
+        if changes is not None and not any(state is x for x in changes.done):
+            for change in changes.each:
+                state = change(owner, state)
+            changes.done.append(state)
         if inits is not None:
             inits.append((owner, state))
         return state
@@ -54,7 +86,7 @@ class BoundMethod:
         self.__qualname__ = f"{type(owner).__name__}.{name}"
         self.__doc__ = getattr(type(owner), name).__doc__
         function = getattr(type(owner), name)
-        self._function = _noted(function) if name == "init" else function
+        self._function = noted(function) if name == "init" else function
         self._checked: set[tuple[str, ...]] = set()  # names of arguments that passed `check`
 
     @property

@@ -10,7 +10,9 @@ import jax
 
 from gradxform.errors import name_of
 from gradxform.leaves import like_params
-from gradxform.types import PyTree, Slot
+from gradxform.types import NonNegativeSlot, PyTree, Slot
+
+_SLOTS = {"Slot": Slot, "NonNegativeSlot": NonNegativeSlot}
 
 
 @functools.cache
@@ -23,7 +25,7 @@ def hints_of(cls: type) -> dict[str, Any]:
     """Return the annotations of a state's fields, resolved one by one.
 
     An annotation with a name that cannot be resolved at run time is left out, unless the name is
-    `Slot`: an unresolved name in one field must not hide the slots of the others.
+    a kind of slot: an unresolved name in one field must not hide the slots of the others.
     """
     try:
         return typing.get_type_hints(cls, include_extras=True)
@@ -36,8 +38,8 @@ def hints_of(cls: type) -> dict[str, Any]:
             annotation = annotation.__forward_arg__
         if not isinstance(annotation, str):
             hints[field] = annotation
-        elif annotation.rpartition(".")[2] == "Slot":
-            hints[field] = Slot
+        elif annotation.rpartition(".")[2] in _SLOTS:
+            hints[field] = _SLOTS[annotation.rpartition(".")[2]]
         elif annotation in names:
             hints[field] = names[annotation]
     return hints
@@ -46,7 +48,13 @@ def hints_of(cls: type) -> dict[str, Any]:
 @functools.cache
 def slot_fields(cls: type) -> tuple[str, ...]:
     """Return the names of the fields of a state that hold one array per parameter."""
-    return marked_fields(cls, Slot)
+    return tuple(k for k, kind in hints_of(cls).items() if kind in (Slot, NonNegativeSlot))
+
+
+@functools.cache
+def non_negative_fields(cls: type) -> tuple[str, ...]:
+    """Return the names of the slots without negative entries."""
+    return marked_fields(cls, NonNegativeSlot)
 
 
 def state_kind(rule: Any, tree: PyTree) -> type:

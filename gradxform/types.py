@@ -66,6 +66,10 @@ class _SlotMark:
     """Marks the fields of a state that hold one array per parameter."""
 
 
+class _NonNegativeMark:
+    """Marks slots without negative entries, which may be stored without a sign."""
+
+
 class _MatrixSlotMark:
     """Marks the fields of a state that hold one entry per matrix of each parameter."""
 
@@ -104,6 +108,9 @@ class _ZeroIsNoneMark:
 
 # In a state NamedTuple: a tree with one array per parameter, handed to `ArrayRule.rule` by leaf.
 Slot = Annotated[Any, _SlotMark]
+
+# The same of arrays that are never negative, such as second moments.
+NonNegativeSlot = Annotated[Any, _SlotMark, _NonNegativeMark]
 
 # In a state: a tree with an array (B, ...) per parameter, an entry for each of its B matrices,
 # handed to `MatrixRule.rule`.

@@ -9,6 +9,7 @@ import jax
 from gradxform._compat import Tracer
 from gradxform.leaves import dtype_of
 from gradxform.row_sparse import RowSparse
+from gradxform.storage import StoredArray
 
 # How many leaves go through one call. Larger chunks make fewer but more expensive calls.
 CHUNK = 8
@@ -78,6 +79,9 @@ def signature(x: Any) -> Any:
     """Return what two leaves must share to share a compiled call: shape, dtype and placement."""
     if isinstance(x, RowSparse):
         return jax.tree.structure(x), signature(x.values)
+    if isinstance(x, StoredArray):
+        arrays, form = jax.tree.flatten(x)
+        return form, *map(signature, arrays)
     if not isinstance(x, jax.Array):
         return getattr(x, "shape", ()), dtype_of(x)
     if isinstance(x, Tracer):

@@ -1,13 +1,15 @@
 """How a state stores a slot, as opposed to how a rule sees it.
 
-The lift loads each slot for the rule and stores the new one. There are two kinds of storage: a
-whole array, and the rows of an array that a row-sparse gradient touches.
+The lift loads each slot for the rule and stores the new one. A rule sees a whole array, or the rows
+of it that a row-sparse gradient touches. Either may be kept in another form, a `StoredArray`; the
+rules of a leaf load that themselves, tile by tile.
 """
 
 from typing import Any, NamedTuple, Protocol
 
 from gradxform.engine.rows import put_rows, take_rows
 from gradxform.row_sparse import RowSparse
+from gradxform.storage import StoredArray
 
 
 class Stored(Protocol):
@@ -28,7 +30,7 @@ class Whole(NamedTuple):
     array: Any
 
     def load(self) -> Any:
-        """Return the array."""
+        """Return the array, in the form in which it is kept."""
         return self.array
 
     def store(self, new: Any) -> Any:
@@ -44,8 +46,24 @@ class TouchedRows(NamedTuple):
 
     def load(self) -> Any:
         """Return the touched rows."""
+        if isinstance(self.array, StoredArray):
+            return self._map_rows(lambda x: take_rows(self.rows, x)).load()
         return take_rows(self.rows, self.array)
 
     def store(self, new: Any) -> Any:
-        """Return the array with the touched rows replaced."""
+        """Return the array with the touched rows replaced; the others stay as they are."""
+        if isinstance(self.array, StoredArray):
+            return self._put(self.array, new)
         return put_rows(self.rows, self.array, new)
+
+    def _map_rows(self, take: Any) -> Any:
+        """Return the array with only some of its rows."""
+        kept: Any = self.array
+        rows = [take(x) for x, _ in kept.by_rows()]
+        return kept.with_rows(rows, (*rows[0].shape[:1], *kept.shape[1:]))
+
+    def _put(self, kept: Any, new: Any) -> Any:
+        fresh = kept.store(new)
+        pairs = zip(kept.by_rows(), fresh.by_rows(), strict=True)
+        rows = [put_rows(self.rows, x, some) for (x, _), (some, _) in pairs]
+        return fresh.with_rows(rows, kept.shape)

@@ -27,7 +27,17 @@ from gradxform.numerics import (
 )
 from gradxform.slots import zero_count, zeros_like
 from gradxform.states import check_state
-from gradxform.types import Array, Decay, OptState, Params, PositiveInt, PyTree, Slot, Updates
+from gradxform.types import (
+    Array,
+    Decay,
+    NonNegativeSlot,
+    OptState,
+    Params,
+    PositiveInt,
+    PyTree,
+    Slot,
+    Updates,
+)
 from gradxform.wrappers.compose import chain
 
 
@@ -37,7 +47,9 @@ class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     micro_step: Array  # int32 scalar; micro-batches so far
     ready: Array  # boolean scalar; whether the last update was complete
     mean_grads: Slot  # like params, at least float32; the mean so far
-    sum_sq_diff_grads: Slot  # like params, at least float32; the sum of squared differences from it
+    sum_sq_diff_grads: (
+        NonNegativeSlot  # like params, at least float32; the sum of squared deviations
+    )
 
 
 def _moments(g: Any, axes: tuple[int, ...]) -> tuple[Array, Array]:
@@ -144,7 +156,7 @@ class PerElementMeanAndVarianceEMAState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
     ema_decay: Array  # float32 scalar; the decay of both averages
     mean_grads_ema: Slot  # like params, at least float32; the average of the mean gradients
-    variance_grads_ema: Slot  # like params, at least float32; the average of their variances
+    variance_grads_ema: NonNegativeSlot  # like params, at least float32; of their variances
 
 
 def _averaged(new: Any, old: Any, decay: Any) -> Array:

@@ -17,7 +17,7 @@ from gradxform.numerics import (
     scalar_dtype,
 )
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar, Slot
+from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
     "scale_by_adam",
@@ -34,7 +34,7 @@ class ScaleByAdamState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the first moment m
-    nu: Slot  # like params, at least float32 and real; the second moment v
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
 def zero_moments(params: Params, mu_dtype: DType = None) -> ScaleByAdamState:
@@ -119,7 +119,7 @@ class ScaleByNadamState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the first moment m
-    nu: Slot  # like params, at least float32 and real; the second moment v
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
     mu_product: Array  # scalar, at least float32; the product P of the momenta so far
 
 
@@ -217,8 +217,8 @@ class ScaleByAmsgradState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the first moment m
-    nu: Slot  # like params, at least float32 and real; the second moment v
-    nu_max: Slot  # like nu; the largest second moment h
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
+    nu_max: NonNegativeSlot  # like nu; the largest second moment h
 
 
 @transform

@@ -21,7 +21,7 @@ from gradxform.numerics import (
 )
 from gradxform.slots import full_like, real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
-from gradxform.types import Array, Decay, NonNegative, Params, Scalar, Slot
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
     "scale_by_adamax",
@@ -57,7 +57,7 @@ class ScaleByBeliefState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the first moment m
-    nu: Slot  # like params, at least float32 and real; the average s of squared deviations from m
+    nu: NonNegativeSlot  # like params, at least float32; the average s of squared deviations from m
 
 
 @transform

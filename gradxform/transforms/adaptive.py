@@ -17,7 +17,16 @@ from gradxform.numerics import (
     plus,
 )
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
-from gradxform.types import Array, Decay, NonNegative, Params, Positive, Scalar, Slot
+from gradxform.types import (
+    Array,
+    Decay,
+    NonNegative,
+    NonNegativeSlot,
+    Params,
+    Positive,
+    Scalar,
+    Slot,
+)
 
 __all__ = [
     "scale_by_adadelta",
@@ -34,14 +43,14 @@ __all__ = [
 class ScaleByRmsState(NamedTuple):
     """State of `scale_by_rms`."""
 
-    nu: Slot  # like params, at least float32 and real; the second moment v
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
 class ScaleByRmsWithCountState(NamedTuple):
     """State of `scale_by_rms` with its bias correction."""
 
     count: Array  # int32 scalar; the number of updates so far
-    nu: Slot  # like params, at least float32 and real; the second moment v
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
 def _state_class(plain: type, counted: type) -> Any:
@@ -125,7 +134,7 @@ class ScaleByRStdDevState(NamedTuple):
     """State of `scale_by_stddev`."""
 
     mu: Slot  # like params, at least float32; the average m of the gradient
-    nu: Slot  # like params, at least float32 and real; the average v of its square
+    nu: NonNegativeSlot  # like params, at least float32; the average v of its square
 
 
 class ScaleByRStdDevWithCountState(NamedTuple):
@@ -133,7 +142,7 @@ class ScaleByRStdDevWithCountState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the average m of the gradient
-    nu: Slot  # like params, at least float32 and real; the average v of its square
+    nu: NonNegativeSlot  # like params, at least float32; the average v of its square
 
 
 @transform
@@ -193,7 +202,7 @@ class scale_by_stddev(ArrayRule):
 class ScaleByRssState(NamedTuple):
     """State of `scale_by_rss`."""
 
-    sum_of_squares: Slot  # like params, at least float32 and real; the sum s
+    sum_of_squares: NonNegativeSlot  # like params, at least float32; the sum s
 
 
 @transform
@@ -259,8 +268,8 @@ class scale_by_rss(ArrayRule):
 class ScaleByAdaDeltaState(NamedTuple):
     """State of `scale_by_adadelta`."""
 
-    e_g: Slot  # like params, at least float32; the average of the squared gradient
-    e_x: Slot  # like params, at least float32; the average of the squared update
+    e_g: NonNegativeSlot  # like params, at least float32; the average of the squared gradient
+    e_x: NonNegativeSlot  # like params, at least float32; the average of the squared update
 
 
 @transform

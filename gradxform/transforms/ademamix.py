@@ -13,6 +13,7 @@ from gradxform.types import (
     DType,
     NonNegative,
     NonNegativeOrSchedule,
+    NonNegativeSlot,
     Params,
     Scalar,
     ScalarOrSchedule,
@@ -34,7 +35,7 @@ class ScaleByAdemamixState(NamedTuple):
     count_m2: Array  # int32 scalar; the same, for the schedules of b3 and alpha
     m1: Slot  # like params, at least float32; the fast average m1
     m2: Slot  # like params, at least float32; the slow average m2
-    nu: Slot  # like params, at least float32 and real; the second moment v
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
 @transform
@@ -124,7 +125,7 @@ class ScaleBySimplifiedAdEMAMixState(NamedTuple):
 
     t: Array  # int32 scalar; the number of updates so far
     m: Slot  # like params, at least float32; the decaying sum m of gradients
-    n: Slot  # like params, at least float32 and real; the second moment v
+    n: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
 @transform

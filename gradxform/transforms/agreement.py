@@ -22,6 +22,7 @@ from gradxform.types import (
     DType,
     Finite,
     NonNegative,
+    NonNegativeSlot,
     Params,
     Positive,
     Scalar,
@@ -191,7 +192,7 @@ class ScaleByGradVarianceState(NamedTuple):
     """State of `scale_by_grad_variance`."""
 
     mu: Slot  # like params, at least float32; the moving average m
-    nu: Slot  # like params, at least float32; the moving average v of squared deviations
+    nu: NonNegativeSlot  # like params, at least float32; the moving average v of squared deviations
 
 
 @transform

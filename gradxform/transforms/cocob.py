@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.slots import full_like, zeros_like
 from gradxform.transforms.tree_rules import copied
-from gradxform.types import Array, NonNegative, Params, Slot
+from gradxform.types import Array, NonNegative, NonNegativeSlot, Params, Slot
 
 __all__ = [
     "scale_by_cocob",
@@ -20,9 +20,9 @@ class COCOBState(NamedTuple):
 
     init_particles: Slot  # like params, at least float32; where the parameters began, p0
     cumulative_gradients: Slot  # like params, at least float32; minus the sum of gradients, C
-    scale: Slot  # like params, at least float32; the largest gradient L
-    subgradients: Slot  # like params, at least float32; the sum G of absolute gradients
-    reward: Slot  # like params, at least float32; the reward R of all bets so far
+    scale: NonNegativeSlot  # like params, at least float32; the largest gradient L
+    subgradients: NonNegativeSlot  # like params, at least float32; the sum G of absolute gradients
+    reward: NonNegativeSlot  # like params, at least float32; the reward R of all bets so far
 
 
 @transform

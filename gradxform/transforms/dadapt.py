@@ -26,6 +26,7 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeOrSchedule,
+    NonNegativeSlot,
     Params,
     Positive,
     Scalar,
@@ -76,7 +77,7 @@ class DAdaptAdamWState(NamedTuple):
     """State of `step_by_dadapt_adamw`."""
 
     exp_avg: Slot  # like params, at least float32; the average m of the scaled gradient
-    exp_avg_sq: Slot  # like params, at least float32; the second moment v
+    exp_avg_sq: NonNegativeSlot  # like params, at least float32; the second moment v
     grad_sum: Slot  # like params, at least float32; the slower average s of the scaled gradient
     estim_lr: Array  # scalar, at least float32; the estimate d
     numerator_weighted: Array  # scalar, at least float32; the numerator r of the estimate
@@ -168,7 +169,7 @@ class ProdigyState(NamedTuple):
     """State of `step_by_prodigy`."""
 
     exp_avg: Slot  # like params, at least float32; the average m of the scaled gradient
-    exp_avg_sq: Slot  # like params, at least float32; the second moment v of the scaled gradient
+    exp_avg_sq: NonNegativeSlot  # like params, at least float32; v of the scaled gradient
     grad_sum: Slot  # like params, at least float32; the decaying sum s of scaled gradients
     params0: Slot  # like params, at least float32; where the parameters began, p0
     estim_lr: Array  # scalar, at least float32; the estimate d

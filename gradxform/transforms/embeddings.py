@@ -18,7 +18,7 @@ from gradxform.numerics import (
     safe_increment,
 )
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_along, zeros_like
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar, Slot
+from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
     "scale_by_adam_catching_up",
@@ -52,7 +52,7 @@ class ScaleByAdamCatchingUpState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the first moment m at the row's last update
-    nu: Slot  # like params, at least float32 and real; the second moment v at the row's last update
+    nu: NonNegativeSlot  # like params, at least float32; v at the row's last update
     last_touched: Slot  # int32, one for each row; the step n of the row's last update, 0 for none
 
 
@@ -176,7 +176,9 @@ class scale_by_adam_catching_up(ArrayRule):
 class ScaleByRowwiseRssState(NamedTuple):
     """State of `scale_by_rowwise_rss`."""
 
-    sum_of_squares: Slot  # at least float32 and real, one for each row; the sum s of mean squares
+    sum_of_squares: (
+        NonNegativeSlot  # at least float32 and real, one for each row; the sum s of mean squares
+    )
 
 
 @transform

@@ -20,6 +20,7 @@ from gradxform.types import (
     Decay,
     NonNegative,
     NonNegativeInt,
+    NonNegativeSlot,
     Params,
     Scalar,
     Size,
@@ -86,9 +87,9 @@ class FactoredState(NamedTuple):
     """State of `scale_by_factored_rms`. A slot that an array does not need has the shape (1,)."""
 
     count: Array  # int32 scalar; the number of updates so far
-    v_row: Slot  # at least float32 and real; the second moment's mean over the largest axis
-    v_col: Slot  # at least float32 and real; its mean over the second largest axis
-    v: Slot  # like params, at least float32 and real; the second moment of unfactored arrays
+    v_row: NonNegativeSlot  # at least float32; the second moment's mean over the largest axis
+    v_col: NonNegativeSlot  # at least float32; its mean over the second largest axis
+    v: NonNegativeSlot  # like params, at least float32; the second moment of unfactored arrays
 
 
 @transform

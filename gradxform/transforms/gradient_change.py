@@ -16,6 +16,7 @@ from gradxform.types import (
     Finite,
     Limit,
     NonNegative,
+    NonNegativeSlot,
     Params,
     Positive,
     Scalar,
@@ -37,7 +38,7 @@ class ScaleByAdanState(NamedTuple):
 
     m: Slot  # like params, at least float32; the average m of the gradient
     v: Slot  # like params, at least float32; the average v of its change
-    n: Slot  # like params, at least float32 and real; the second moment n of the two together
+    n: NonNegativeSlot  # like params, at least float32; the second moment n of the two together
     g: Slot  # like params, at least float32; the last gradient
     t: Array  # int32 scalar; the number of updates so far
 
@@ -178,7 +179,7 @@ class scale_by_optimistic_gradient(ArrayRule):
 class ScaleByRpropState(NamedTuple):
     """State of `scale_by_rprop`."""
 
-    step_sizes: Slot  # like params, at least float32; the size s of every entry's step
+    step_sizes: NonNegativeSlot  # like params, at least float32; the size s of every entry's step
     prev_updates: Slot  # like params, at least float32; the signed step of the last gradient
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, count_and_debias, over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar, Slot
+from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
     "scale_by_laprop",
@@ -18,7 +18,7 @@ class ScaleByLaPropState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the average m of the divided gradients
-    nu: Slot  # like params, real, at least float32; the average v of |g|^2
+    nu: NonNegativeSlot  # like params, at least float32; the average v of |g|^2
 
 
 @transform

@@ -29,6 +29,7 @@ from gradxform.types import (
     Finite,
     NonNegative,
     NonNegativeOrSchedule,
+    NonNegativeSlot,
     Params,
     Scalar,
     Slot,
@@ -102,7 +103,7 @@ class ScaleByNovogradState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the momentum m
-    nu: Slot  # a real scalar per parameter, at least float32; the average v of |g|^2
+    nu: NonNegativeSlot  # a real scalar per parameter, at least float32; the average v of |g|^2
 
 
 @transform

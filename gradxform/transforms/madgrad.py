@@ -8,7 +8,16 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import safe_increment, scalar, value_at
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import copied
-from gradxform.types import Array, Decay, NonNegative, NonNegativeOrSchedule, Params, Scalar, Slot
+from gradxform.types import (
+    Array,
+    Decay,
+    NonNegative,
+    NonNegativeOrSchedule,
+    NonNegativeSlot,
+    Params,
+    Scalar,
+    Slot,
+)
 
 __all__ = [
     "scale_by_madgrad",
@@ -20,7 +29,7 @@ class MadgradState(NamedTuple):
     """State of `scale_by_madgrad`."""
 
     count: Array  # int32 scalar; the number of updates so far
-    grad_sum_sq: Slot  # like params, at least float32; the weighted sum v of squared gradients
+    grad_sum_sq: NonNegativeSlot  # like params, at least float32; the weighted sum v of squares
     s: Slot  # like params, at least float32; the weighted sum s of gradients
     x0: Slot  # like params, at least float32; where the parameters began
 

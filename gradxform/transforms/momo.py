@@ -26,6 +26,7 @@ from gradxform.types import (
     Finite,
     NonNegative,
     NonNegativeOrSchedule,
+    NonNegativeSlot,
     Params,
     Scalar,
     Slot,
@@ -203,7 +204,7 @@ class MomoAdamState(NamedTuple):
     """State of `step_by_momo_adam`."""
 
     exp_avg: Slot  # like params, at least float32; the first moment m
-    exp_avg_sq: Slot  # like params, at least float32; the second moment v
+    exp_avg_sq: NonNegativeSlot  # like params, at least float32; the second moment v
     barf: Array  # scalar, at least float32; the average f of the loss
     gamma: Array  # scalar, at least float32; the average c of <g, p>
     lb: Array  # scalar, at least float32; the bound below the loss

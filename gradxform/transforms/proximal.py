@@ -20,6 +20,7 @@ from gradxform.types import (
     Finite,
     NonNegative,
     NonNegativeOrSchedule,
+    NonNegativeSlot,
     Params,
     Positive,
     Scalar,
@@ -112,7 +113,7 @@ class ProximalAdagradState(NamedTuple):
     """State of `step_by_proximal_adagrad`."""
 
     count: Array  # int32 scalar; the number of updates so far
-    sum_of_squares: Slot  # like params, at least float32; the sum s
+    sum_of_squares: NonNegativeSlot  # like params, at least float32; the sum s
 
 
 @transform
@@ -165,7 +166,7 @@ class AdagradDAState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     gradient_sum: Slot  # like params, at least float32; the sum G of gradients
-    sum_of_squares: Slot  # like params, at least float32; the sum Q of their squares
+    sum_of_squares: NonNegativeSlot  # like params, at least float32; the sum Q of their squares
 
 
 @transform
@@ -239,7 +240,7 @@ class FtrlState(NamedTuple):
     """State of `step_by_ftrl`."""
 
     count: Array  # int32 scalar; the number of updates so far
-    accumulator: Slot  # like params, at least float32; the sum n of squared gradients
+    accumulator: NonNegativeSlot  # like params, at least float32; the sum n of squared gradients
     linear: Slot  # like params, at least float32; the linear term z
 
 

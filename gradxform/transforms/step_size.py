@@ -30,6 +30,7 @@ from gradxform.types import (
     Finite,
     Limit,
     NonNegative,
+    NonNegativeSlot,
     OptState,
     Params,
     Positive,
@@ -48,8 +49,8 @@ __all__ = [
 class ScaleByDistanceOverGradientsState(NamedTuple):
     """State of `scale_by_distance_over_gradients`."""
 
-    max_dist: Slot  # a scalar per parameter, at least float32; the largest distance d from p_0
-    grad_sum_of_squares: Slot  # a scalar per parameter, at least float32; the sum s
+    max_dist: NonNegativeSlot  # a scalar per parameter, at least float32; the largest distance d
+    grad_sum_of_squares: NonNegativeSlot  # a scalar per parameter, at least float32; the sum s
     init_params: Slot  # like params, in param_dtype; the first parameter p_0
 
 

@@ -35,6 +35,7 @@ from gradxform.wrappers.schedule_free import *
 from gradxform.wrappers.select import *
 from gradxform.wrappers.sparse import *
 from gradxform.wrappers.spikes import *
+from gradxform.wrappers.storage import *
 from gradxform.wrappers.variable_names import *
 from gradxform.wrappers.with_metrics import *
 

@@ -1,0 +1,173 @@
+"""Leaves whose state is stored in another form, tile by tile.
+
+A block takes the maximum of its entries. Over whole leaves, XLA keeps the float32 moments of all of
+them at once for it. A loop over tiles with slices in place keeps those of one tile.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType
+
+from gradxform._compat import settled, zeros_of
+from gradxform.engine.rows import reach_of
+from gradxform.storage import StoredArray, is_stored
+from gradxform.types import Array
+
+# The entries of a tile: few enough for the caches of a CPU core. Other processors take longer to
+# begin a turn of the loop.
+ON_CPU, ELSEWHERE = 1 << 16, 1 << 19
+SMALL = 1 << 12  # leaves with fewer entries are computed whole
+
+Slots = tuple[tuple[Any, ...], ...]
+Apply = Callable[[Any, Any, Slots], tuple[Any, Slots]]
+
+
+class Tiling(NamedTuple):
+    """How arrays of one shape are cut along their first axis.
+
+    A tile takes the same number of rows from each of `ways` equal parts. Where every device has a
+    part, or several, it cuts a tile out of its own rows.
+    """
+
+    rows: int  # of a tile
+    tiles: int  # of so many rows; what remains is one more
+    ways: int
+
+
+def apply_stored(
+    apply: Apply, rules: Sequence[Any], scalars: Sequence[Any], g: Any, p: Any, slots: Slots
+) -> tuple[Any, Slots]:
+    """Apply rules to a leaf of which some slots are stored in another form.
+
+    Args:
+      apply: returns the update and the new slots of a gradient, a parameter and slots, all arrays.
+      rules: the rules.
+      scalars: what else they get.
+      g: the gradient.
+      p: the parameter, or None.
+      slots: for each rule its slots, as the state keeps them.
+    """
+    stored = [x for mine in slots for x in mine]
+    tiling = _tiling(rules, scalars, jnp.asarray(g), stored)
+    if tiling is None:
+        return _loaded(apply, g, p, slots, None)
+    g = jnp.asarray(g)
+    whole = g.shape[0]
+    rows, tiles, ways = tiling
+
+    def turn(i: Any, now: Any, count: int, alone: Any) -> Any:
+        cut = lambda x: _cut(x, i, rows, count, ways)  # noqa: E731
+        u, kept = now
+        seen = tuple(tuple(map(cut, mine)) for mine in kept)
+        new = _loaded(apply, cut(u), None if p is None else cut(jnp.asarray(p)), seen, alone)
+        put = lambda x, tile: _put(x, tile, i, rows, ways)  # noqa: E731
+        kept = tuple(tuple(map(put, *both)) for both in zip(kept, new[1], strict=True))
+        return put(u, new[0]), kept
+
+    now = settled(lambda now: turn(0, now, rows, None), (g, slots), p)
+    now = lax.fori_loop(0, tiles, lambda i, now: turn(i, now, rows, i >= 0), now)
+    rest = whole - tiles * rows
+    return turn(tiles, now, rest, None) if rest else now
+
+
+def _tiling(
+    rules: Sequence[Any], scalars: Sequence[Any], g: Array, slots: Sequence[Any]
+) -> Tiling | None:
+    """Return how a leaf is cut; None where it is small, or where a rule looks at all of it."""
+    alike = all(jnp.shape(x) == g.shape for x in slots)
+    if not g.ndim or not g.size or not alike or any(map(jnp.ndim, scalars)):
+        return None
+    if any(reach_of(rule) not in ("entry", "row") for rule in rules):
+        return None
+    mesh = jax.typeof(g).sharding.mesh
+    if AxisType.Explicit in mesh.axis_types:
+        return None
+    auto = zip(mesh.axis_sizes, mesh.axis_types, strict=True)
+    devices = math.prod(size for size, kind in auto if kind == AxisType.Auto)
+    step = math.lcm(*(n for x in slots if is_stored(x) for _, n in x.by_rows()))
+    whole = g.shape[0]
+    ways = math.gcd(whole // step, devices) if whole % step == 0 else 1
+    entries = (ON_CPU if jax.default_backend() == "cpu" else ELSEWHERE) * ways
+    unit = step * ways
+    fit = entries // (g.size // whole) // unit  # units of a tile
+    units = whole // unit
+    if units < 2 or g.size < SMALL:
+        return None
+    fit = min(fit, units // 2)  # at least two: a loop of one turn would not be one
+    # A number of rows that divides them all needs no code for the rest.
+    even = [n for n in range(max(fit // 2, 1), max(fit, 1) + 1) if whole % (n * unit) == 0]
+    n = even[-1] if even else max(fit, 1)
+    if not even and ways > 1:
+        return None
+    return Tiling(n * unit, whole // (n * unit), ways)
+
+
+def _cut(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
+    """Return `count` rows, from the tile `i` on."""
+    if isinstance(x, StoredArray):
+        arrays = [_slice(a, i * (rows // n), -(-count // n), ways) for a, n in x.by_rows()]
+        return x.with_rows(arrays, (count, *x.shape[1:]))
+    return _slice(x, i * rows, count, ways)
+
+
+def _slice(x: Array, start: Any, count: int, ways: int) -> Array:
+    if ways == 1:
+        return lax.dynamic_slice_in_dim(x, start, count)
+    parts = x.reshape(ways, -1, *x.shape[1:])
+    taken = lax.dynamic_slice_in_dim(parts, start // ways, count // ways, axis=1)
+    return taken.reshape(count, *x.shape[1:])
+
+
+def _put(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
+    """Return `x` with the tile `i` in its place."""
+    if isinstance(x, StoredArray):
+        pairs = zip(x.by_rows(), tile.by_rows(), strict=True)
+        arrays = [_update(a, new, i * (rows // n), ways) for (a, n), (new, _) in pairs]
+        return tile.with_rows(arrays, x.shape)
+    return _update(x, tile, i * rows, ways)
+
+
+def _update(x: Array, new: Array, start: Any, ways: int) -> Array:
+    if ways == 1:
+        return lax.dynamic_update_slice_in_dim(x, new, start, 0)
+    parts, tile = (a.reshape(ways, -1, *x.shape[1:]) for a in (x, new))
+    return lax.dynamic_update_slice_in_dim(parts, tile, start // ways, 1).reshape(x.shape)
+
+
+def _loaded(apply: Apply, g: Any, p: Any, slots: Slots, alone: Any) -> tuple[Any, Slots]:
+    """Apply rules to what is loaded, and store what they return."""
+
+    def run(g: Any, p: Any, slots: Slots) -> tuple[Any, Slots]:
+        return apply(g, p, tuple(tuple(map(_load, mine)) for mine in slots))
+
+    given = g, p, slots
+    u, new = run(*given) if alone is None else _computed_once(run, alone, given)
+    pairs = zip(slots, new, strict=True)
+    return u, tuple(tuple(map(_store, old, fresh)) for old, fresh in pairs)
+
+
+def _computed_once(run: Apply, is_true: Any, given: Any) -> tuple[Any, Slots]:
+    """Return `run(*given)`, which XLA must not compute anew for every use.
+
+    Within a conditional it stands by itself. Otherwise XLA for CPUs computes the rule once for each
+    maximum, each code and each update, and copies the state because all of them read it.
+    """
+    shapes = jax.eval_shape(run, *given)
+
+    def nothing(*given: Any) -> Any:
+        return jax.tree.map(zeros_of, shapes)
+
+    return lax.cond(is_true, run, nothing, *given)
+
+
+def _load(x: Any) -> Any:
+    return x.load() if isinstance(x, StoredArray) else x
+
+
+def _store(old: Any, new: Any) -> Any:
+    return old.store(new) if isinstance(old, StoredArray) else new

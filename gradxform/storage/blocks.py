@@ -1,0 +1,141 @@
+"""Arrays in blocks: a few bits for each entry, and a float32 scale for each block."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.numerics import cast
+from gradxform.storage.codes import Code
+from gradxform.storage.stored import StoredArray
+from gradxform.types import Array
+
+
+class BlockForm(NamedTuple):
+    """How an array is kept in blocks."""
+
+    code: Code
+    block: int  # the entries of a block, along the last axis; the last block may be shorter
+    length: int  # of the last axis
+    dtype: Any  # in which a rule sees the array
+
+    @property
+    def blocks(self) -> int:
+        """The number of blocks along the last axis."""
+        return -(-self.length // self.block)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Blocks(StoredArray):
+    """An array whose entries are codes, times the scale of their block.
+
+    Blocks lie along the last axis, so that codes and scales have the other axes of the array, and
+    are sharded as it is. The scale of a block is the largest magnitude in it.
+    """
+
+    __slots__ = ("codes", "form", "scales")
+
+    codes: Array  # (..., n) uint8 or float8; of 4 bits (..., blocks, block / 2), two to a byte
+    scales: Array  # (..., blocks) float32
+    form: BlockForm
+
+    def __init__(self, codes: Any, scales: Any, form: BlockForm) -> None:
+        self.codes, self.scales, self.form = codes, scales, form
+
+    @classmethod
+    def of(cls, x: Array, code: Code, block: int, dtype: Any = None) -> "Blocks":
+        """Return an array of at least one dimension in blocks."""
+        length = x.shape[-1]
+        block = min(block, length + length % 2)  # in 4 bits, the last block is filled up
+        form = BlockForm(code, block, length, jnp.dtype(dtype or x.dtype))
+        return cls(*_encode(x, form), form)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return (*self.scales.shape[:-1], self.form.length)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which a rule sees it."""
+        return self.form.dtype
+
+    def load(self) -> Array:
+        """Return the array."""
+        form = self.form
+        if form.code.bits == 4:
+            blocks = form.code.decode(_unpacked(self.codes)) * self.scales[..., None]
+            x = blocks.reshape(*blocks.shape[:-2], -1)[..., : form.length]
+        else:
+            x = _by_block(form.code.decode(self.codes), form, lambda b: b * self.scales[..., None])
+        return cast(x, form.dtype)
+
+    def store(self, new: Array) -> "Blocks":
+        """Return another array in the same form."""
+        form = self.form._replace(length=new.shape[-1])
+        return Blocks(*_encode(new, form), form)
+
+    def by_rows(self) -> tuple[tuple[Array, int], ...]:
+        """Return codes and scales."""
+        if self.scales.ndim > 1:
+            return (self.codes, 1), (self.scales, 1)
+        return (self.codes, self.form.block if self.form.code.bits == 4 else 1), (
+            self.scales,
+            self.form.block,
+        )
+
+    def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Blocks":
+        """Return the same form of an array of that shape, made of other codes and scales."""
+        codes, scales = arrays
+        return Blocks(codes, scales, self.form._replace(length=shape[-1]))
+
+    def tree_flatten_with_keys(self) -> tuple[Any, BlockForm]:
+        """Return the codes and scales by name, and the form."""
+        key = jax.tree_util.GetAttrKey
+        return ((key("codes"), self.codes), (key("scales"), self.scales)), self.form
+
+    def tree_flatten(self) -> tuple[Any, BlockForm]:
+        """Return the codes and scales, and the form."""
+        return (self.codes, self.scales), self.form
+
+    @classmethod
+    def tree_unflatten(cls, form: BlockForm, arrays: Any) -> "Blocks":
+        """Return the array of codes and scales."""
+        codes, scales = arrays
+        return cls(codes, scales, form)
+
+
+def _by_block(x: Array, form: BlockForm, f: Any) -> Array:
+    """Return `f` of the array as (..., blocks, block), in the shape of the array again."""
+    blocked = f(_blocked(x, form)).reshape(*x.shape[:-1], -1)
+    return blocked if form.blocks * form.block == form.length else blocked[..., : form.length]
+
+
+def _blocked(x: Array, form: BlockForm) -> Array:
+    missing = form.blocks * form.block - form.length
+    if missing:
+        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+    return x.reshape(*x.shape[:-1], form.blocks, form.block)
+
+
+def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
+    """Return the codes and the scales of an array."""
+    x = cast(x, jnp.float32)
+    blocks = _blocked(x, form)
+    scales = jnp.max(jnp.abs(blocks), axis=-1)
+    # What is smaller than normal numbers has no inverse.
+    inverse = jnp.where(scales < jnp.finfo(jnp.float32).tiny, 0.0, 1 / scales)
+    if form.code.bits == 4:
+        return _packed(form.code.encode(blocks * inverse[..., None])), scales
+    return form.code.encode(_by_block(x, form, lambda b: b * inverse[..., None])), scales
+
+
+def _packed(codes: Array) -> Array:
+    """Return the two halves of each block in one byte each: the first in the low bits."""
+    half = codes.shape[-1] // 2
+    return codes[..., :half] | (codes[..., half:] << 4)
+
+
+def _unpacked(packed: Array) -> Array:
+    return jnp.concatenate([packed & 15, packed >> 4], axis=-1)

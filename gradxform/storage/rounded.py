@@ -1,0 +1,120 @@
+"""Arrays in 16 bits, rounded at random so that small changes count on average."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.numerics import cast
+from gradxform.storage.stored import StoredArray
+from gradxform.types import Array
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Rounded(StoredArray):
+    """An array in bfloat16, to which a new value is rounded at random.
+
+    A number between two neighbors in bfloat16 becomes the upper one with the probability of its
+    place between them, so that its mean is the number. The key moves on with every store.
+    """
+
+    __slots__ = ("_dtype", "array", "key")
+
+    array: Array  # (...) bfloat16
+    key: Array  # (2,) uint32; a seed, and the number of stores so far
+    _dtype: Any
+
+    def __init__(self, array: Any, key: Any, dtype: Any) -> None:
+        self.array, self.key, self._dtype = array, key, dtype
+
+    @classmethod
+    def of(cls, x: Array, key: Array, dtype: Any = None) -> "Rounded":
+        """Return an array in 16 bits, rounded to nearest the first time."""
+        seed = jax.random.bits(key, (), jnp.uint32)
+        key = jnp.stack([seed, jnp.zeros_like(seed)])
+        return cls(cast(x, jnp.bfloat16), key, jnp.dtype(dtype or x.dtype))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which a rule sees it."""
+        return self._dtype
+
+    def load(self) -> Array:
+        """Return the array."""
+        return cast(self.array, self._dtype)
+
+    def store(self, new: Array) -> "Rounded":
+        """Return another array, rounded at random."""
+        later = self.key + jnp.asarray([0, 1], jnp.uint32)
+        return Rounded(rounded_by_chance(new, self.key), later, self._dtype)
+
+    def by_rows(self) -> tuple[tuple[Array, int], ...]:
+        """Return the array; the key is for all rows."""
+        return ((self.array, 1),)
+
+    def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Rounded":
+        """Return the same form of another array, with the same key."""
+        (array,) = arrays
+        return Rounded(array, self.key, self._dtype)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """Return the array and the key by name, and the dtype."""
+        key = jax.tree_util.GetAttrKey
+        return ((key("array"), self.array), (key("key"), self.key)), self._dtype
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        """Return the array and the key, and the dtype."""
+        return (self.array, self.key), self._dtype
+
+    @classmethod
+    def tree_unflatten(cls, dtype: Any, arrays: Any) -> "Rounded":
+        """Return the array of its parts."""
+        array, key = arrays
+        return cls(array, key, dtype)
+
+
+def rounded_by_chance(x: Array, key: Array) -> Array:
+    """Return an array in bfloat16, each entry rounded up or down by chance, to the same mean.
+
+    A bfloat16 is the upper half of a float32: 16 random bits are added below it and dropped. What
+    is not finite stays as it is.
+
+    Args:
+      x: the array.
+      key: two numbers of uint32. The bits follow from them and from the place of the entry.
+    """
+    x = cast(x, jnp.float32)
+    noise = _mixed(_places(x.shape) ^ _mixed(key[0] ^ _mixed(key[1]))) >> 16
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + noise
+    upper = jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
+    return jnp.where(jnp.isfinite(x), upper, cast(x, jnp.bfloat16))
+
+
+def _places(shape: tuple[int, ...]) -> Array:
+    """Return a different uint32 for each entry of an array, made without a sum over its axes."""
+    place = jnp.zeros(shape, jnp.uint32)
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        place = place + index * np.uint32(stride % 2**32)
+        stride *= shape[axis]
+    return place
+
+
+def _mixed(x: Array) -> Array:
+    """Return the bits of uint32 numbers, mixed: each depends on all of them.
+
+    These few operations compile in no time for every leaf; those of `jax.random` take minutes.
+
+    Reference: Wellons, Prospecting for Hash Functions, 2018, `lowbias32`.
+    """
+    x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+    return x ^ (x >> 16)

@@ -1,0 +1,62 @@
+"""What a state may keep in place of an array: fewer bytes, from which the array is made anew."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, Self
+
+import jax
+
+from gradxform.types import Array
+
+
+class StoredArray(abc.ABC):
+    """An array that a state keeps in another form.
+
+    A rule sees the array. It is a leaf to this library, and a pytree of arrays to JAX, so that it
+    can be donated, sharded and saved as they are.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """The dtype in which a rule sees it."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of its dimensions."""
+        return len(self.shape)
+
+    @abc.abstractmethod
+    def load(self) -> Array:
+        """Return the array."""
+
+    @abc.abstractmethod
+    def store(self, new: Array) -> Self:
+        """Return the form in which `new`, of the same shape, is kept."""
+
+    @abc.abstractmethod
+    def by_rows(self) -> tuple[tuple[Array, int], ...]:
+        """Return what it consists of, and how many rows of the array an entry of each spans.
+
+        A row is an index of the first axis. What does not depend on rows is left out.
+        """
+
+    @abc.abstractmethod
+    def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Self:
+        """Return the same form of an array of that shape, made of what `by_rows` returns."""
+
+    def __repr__(self) -> str:
+        arrays, form = jax.tree.flatten(self)
+        return f"{type(self).__name__}({', '.join(map(repr, arrays))}, {form})"
+
+
+def is_stored(x: Any) -> bool:
+    """Whether a leaf is kept in another form than an array."""
+    return isinstance(x, StoredArray)
