@@ -212,6 +212,7 @@ _BY_SUBJECT = [
     "MaskOrFn",
     "MaskedNode",
     "MatrixSlot",
+    "NonNegativeSlot",
     "OptState",
     "Params",
     "RowSparse",

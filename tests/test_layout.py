@@ -32,7 +32,7 @@ FLOORS = [
     {"numerics", "docstrings", "text_table"},
     {"matrix_products"},
     {"polar"},
-    {"linalg", "norms", "row_sparse"},
+    {"linalg", "norms", "row_sparse", "storage"},
     {"leaves"},
     {"slots", "states", "extra_args"},
     {"engine"},

@@ -41,6 +41,7 @@ WRAPPERS = {
         "split_real_and_imaginary",
         "variable_clipping",
     ),
+    "storage": ("quantize_state", "state_dtype"),
     "metrics": ("monitor", "on_measurement", "raw_gradient_norms", "snapshot", "with_metrics"),
     "row-sparse gradients": ("only_dense", "only_rows", "sparse_semantics"),
 }

@@ -63,6 +63,7 @@ WRAPPERS: dict[str, Make] = {
     ),
     "power_moving_average": lambda lr: gx.power_moving_average(gx.adam(lr), lengths=(0.1,)),
     "project": lambda lr: gx.project(gx.adam(lr), gx.projections.projection_box, arguments=_BOX),
+    "quantize_state": lambda lr: gx.quantize_state(gx.adam(lr), min_size=64),
     "sam": lambda lr: gx.sam(gx.adam(lr), gx.chain(gx.normalize(), gx.sgd(0.05))),
     "scale_by_galore": lambda lr: gx.chain(
         gx.scale_by_galore(rank=4, update_proj_gap=50), gx.scale_by_learning_rate(lr)
@@ -72,6 +73,7 @@ WRAPPERS: dict[str, Make] = {
     "snapshot": lambda lr: gx.chain(gx.snapshot("norm", gx.global_norm), gx.adam(lr)),
     "sparse_semantics": lambda lr: gx.sparse_semantics(gx.adam(lr), "dense"),
     "split_real_and_imaginary": lambda lr: gx.split_real_and_imaginary(gx.adam(lr)),
+    "state_dtype": lambda lr: gx.state_dtype(gx.adam(lr)),
     "stochastic_weight_average": lambda lr: gx.stochastic_weight_average(gx.adam(lr), start=100),
     "sum_of": lambda lr: gx.sum_of(gx.sgd(lr), gx.adam(lr)),
     "variable_clipping": lambda lr: gx.variable_clipping(gx.adam(lr), {"w": (0,)}, max_norm=1.5),

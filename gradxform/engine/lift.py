@@ -19,7 +19,7 @@ from gradxform.content import key_of
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import chunked, devices, is_traced, signature
 from gradxform.engine.one_leaf import apply_rules
-from gradxform.engine.rows import check_shape, check_slot, put_rows, take_rows
+from gradxform.engine.rows import check_shape, check_slot, check_stored, put_rows, take_rows
 from gradxform.engine.storage import Stored, TouchedRows, Whole
 from gradxform.errors import name_of
 from gradxform.leaves import Aligned, align, dtype_of, path_at
@@ -121,7 +121,9 @@ def _see(
         check_shape(parts[0].rule, updates, i, p)
         for k in on:
             for slot in kept[k]:
-                check_slot(parts[k].rule, rows, slot[i], path_at(updates, i))
+                where = path_at(updates, i)
+                check_slot(parts[k].rule, rows, slot[i], where)
+                check_stored(parts[k].rule, rows, slot[i], where)
         p = None if p is None else take_rows(rows, p)
         g = rows.values
     # Slices that stay apart look their rows up themselves.

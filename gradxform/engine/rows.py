@@ -12,6 +12,7 @@ from gradxform._compat import is_tracer
 from gradxform.errors import name_of
 from gradxform.leaves import flatten_updates, leaves_of, path_at, shape_of
 from gradxform.row_sparse import RowSparse, coalesced, is_row_sparse
+from gradxform.storage import is_stored
 from gradxform.types import Array, PyTree
 
 ROWS_REMEDY = (
@@ -79,6 +80,22 @@ def check_slot(rule: Any, g: RowSparse, slot: Any, where: str) -> None:
             f"each of the parameter's {g.num_rows}, so it cannot take a row-sparse gradient. "
             f"{ROWS_REMEDY}"
         )
+
+
+def check_stored(rule: Any, g: RowSparse, slot: Any, where: str) -> None:
+    """Require rows of a slot to be stored apart from each other, if it is not an array."""
+    if not is_stored(slot):
+        return
+    if len(slot.shape) < 2:
+        why = "is stored in blocks of several entries of a vector, each of which is a row"
+    elif g.raw:
+        why = "is not stored as an array, so rows that repeat cannot stay apart in it"
+    else:
+        return
+    raise TypeError(
+        f"{name_of(rule)}: its slot for {where} {why}, so it cannot take a row-sparse gradient. "
+        "Leave it out: pass which=(...) to quantize_state or state_dtype."
+    )
 
 
 def take_rows(g: RowSparse, array: Any) -> Array:

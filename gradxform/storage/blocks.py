@@ -121,14 +121,15 @@ def _blocked(x: Array, form: BlockForm) -> Array:
 
 def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
     """Return the codes and the scales of an array."""
-    x = cast(x, jnp.float32)
+    x, kinds = cast(x, jnp.float32), jnp.finfo(jnp.float32)
+    # An infinite entry must not make the others of its block NaN; a NaN does.
+    x = jnp.clip(x, -float(kinds.max), float(kinds.max))
     blocks = _blocked(x, form)
     scales = jnp.max(jnp.abs(blocks), axis=-1)
-    # What is smaller than normal numbers has no inverse.
-    inverse = jnp.where(scales < jnp.finfo(jnp.float32).tiny, 0.0, 1 / scales)
+    below = jnp.where(scales < kinds.tiny, jnp.inf, scales)[..., None]
     if form.code.bits == 4:
-        return _packed(form.code.encode(blocks * inverse[..., None])), scales
-    return form.code.encode(_by_block(x, form, lambda b: b * inverse[..., None])), scales
+        return _packed(form.code.encode(blocks / below)), scales
+    return form.code.encode(_by_block(x, form, lambda b: b / below)), scales
 
 
 def _packed(codes: Array) -> Array:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradxform.types import Array
 
@@ -93,11 +94,11 @@ class FloatCode(_Bits, Code):
         size = bits & 0x7FFFFFFF
         # Half of the last place that is kept rounds to nearest; it may carry into the exponent.
         code = ((size + (1 << (self._dropped - 1))) >> self._dropped) - self._below
+        # The nearest of 0 and the least; without a sign, 0 is for 0 alone.
+        least = int(np.float32(self.least / 2).view(np.int32)) if self.signed else 1
+        code = jnp.clip(code, (size >= least).astype(jnp.int32), self.top)
         if self.signed:
-            code = jnp.clip(code, 0, self.top)
-            code = code | jnp.where(bits < 0, self.top + 1, 0)
-        else:
-            code = jnp.clip(code, jnp.minimum(size, 1), self.top)
+            code = code | ((bits >> 31) & (self.top + 1))  # -1 where x is negative
         return code.astype(jnp.uint8)
 
     def decode(self, codes: Array) -> Array:
@@ -151,7 +152,7 @@ class Float8Code(_Float8, Code):
 
     def decode(self, codes: Array) -> Array:
         """Return the numbers in float32."""
-        return codes.astype(jnp.float32) * (1 / self._top)
+        return codes.astype(jnp.float32) / self._top
 
 
 class _Dynamic(NamedTuple):

@@ -12,6 +12,7 @@ import numpy as np
 from gradxform.base import GradientTransformation, GradientTransformationExtraArgs
 from gradxform.interop import OfFunctions, OfFunctionsExtraArgs
 from gradxform.registry import REGISTRY
+from gradxform.storage import is_stored
 from gradxform.testing.references import Reference, TreeReference
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.values import FrozenTree, Value, fields_of
@@ -142,8 +143,11 @@ class Case:
 
     @functools.cached_property
     def narrow(self) -> bool:
-        """Whether one of its slots is set to 16 bits."""
-        return any(isinstance(x, str) and x in ("bfloat16", "float16") for x in inside(self.tx))
+        """Whether one of its slots is set to 16 bits, or is stored in another form."""
+        if any(isinstance(x, str) and x in ("bfloat16", "float16") for x in inside(self.tx)):
+            return True
+        state = jax.eval_shape(self.tx.init, self.params())
+        return any(map(is_stored, jax.tree.leaves(state, is_leaf=is_stored)))
 
     @functools.cached_property
     def names_leaves(self) -> bool:

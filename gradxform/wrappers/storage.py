@@ -215,6 +215,12 @@ class quantize_state(_Stored):
                 f"{near // 2} or {near}."
             )
 
+    @property
+    def locality(self) -> str:
+        """At least the row. The scale of a block of a vector depends on several of its rows."""
+        inner = super().locality
+        return "row" if inner == "entry" else inner
+
     def _qualifies(self, x: Any) -> bool:
         shape = shape_of(x)
         is_large = bool(shape) and jnp.size(x) >= max(self.min_size, 1)
@@ -243,9 +249,9 @@ class state_dtype(_Stored):
       which: what to change, as in `quantize_state`. Keyword-only.
 
     Raises:
-      TypeError: as `quantize_state`; if `dtype` is not floating.
-      ValueError: if `which` names a slot that does not exist; if `stochastic` lacks a key, or a
-        key `stochastic`; if it is to round to another dtype than bfloat16.
+      TypeError: as `quantize_state`.
+      ValueError: if `dtype` is not real and floating, or not bfloat16 with `stochastic`; if `which`
+        names a slot that does not exist; if only one of `stochastic` and `key` is given.
     """
 
     inner: Any
@@ -258,10 +264,7 @@ class state_dtype(_Stored):
         super().__post_init__()
         dtype = jnp.dtype(self.dtype)
         if not jnp.issubdtype(dtype, jnp.floating):
-            raise TypeError(
-                f"{name_of(self)}: dtype must be floating, got {dtype}. quantize_state keeps slots "
-                "in fewer bits."
-            )
+            raise ValueError(f"{name_of(self)}: dtype must be real, got {dtype}.")
         if self.stochastic and dtype != jnp.bfloat16:
             raise ValueError(
                 f"{name_of(self)}: stochastic=True rounds to bfloat16, got dtype {dtype}."

@@ -1,0 +1,412 @@
+"""State in fewer bits: what a rule remembers, in blocks or in another dtype."""
+
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gradxform as gx
+import gradxform.distributed as gd
+from gradxform.engine import tiles
+from gradxform.states import non_negative_fields, slot_fields
+from gradxform.storage import CODES, Blocks, Rounded, code_named, is_stored
+from gradxform.storage.rounded import rounded_by_chance
+from tests.catalogue import OPTIMIZERS, TRANSFORMS
+
+pytestmark = pytest.mark.numeric
+
+EVERY_CODE = [
+    code_named(name, bits, signed)
+    for bits in CODES
+    for name in CODES[bits]
+    for signed in (True, False)
+]
+CODE_IDS = [f"{code.bits}-{i}" for i, code in enumerate(EVERY_CODE)]
+
+
+def normal(shape, seed=0, dtype=np.float32):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def tree_like(params, seed):
+    leaves, treedef = jax.tree.flatten(params)
+    return jax.tree.unflatten(treedef, [normal(p.shape, seed + i) for i, p in enumerate(leaves)])
+
+
+def loaded(state):
+    """A state with arrays in the place of what is stored."""
+    return jax.tree.map(lambda x: x.load() if is_stored(x) else x, state, is_leaf=is_stored)
+
+
+# ------------------------------------------------------------------------------------- the codes
+
+
+@pytest.mark.parametrize("code", EVERY_CODE, ids=CODE_IDS)
+def test_a_code_has_the_error_that_it_says(code):
+    x = np.concatenate([10.0 ** np.linspace(-12, 0, 4001), [0.0]]).astype(np.float32)
+    y = np.asarray(code.decode(code.encode(jnp.asarray(x))))
+    within = x >= np.float32(code.least)
+    assert np.all(np.abs(y - x)[within] <= code.error * x[within] * 1.0001)
+    assert np.all(np.abs(y - x)[~within] <= code.least * 1.0001)
+    assert y[-1] == 0 and y[-2] == 1
+    if not code.signed:
+        assert np.all(y[:-1] > 0)  # only 0 becomes 0
+    assert np.all(np.diff(y[:-1]) >= 0)
+
+
+@pytest.mark.parametrize("code", EVERY_CODE, ids=CODE_IDS)
+def test_what_a_code_can_write_stays(code):
+    codes = jnp.arange(2**code.bits, dtype=jnp.uint8)
+    if code.dtype != jnp.uint8:
+        codes = jax.lax.bitcast_convert_type(codes, code.dtype)
+    x = code.decode(codes)
+    x = x[jnp.isfinite(x) & ((x >= 0) | code.signed)]
+    assert len(np.unique(x)) > 2 ** (code.bits - 1) - 8
+    np.testing.assert_array_equal(code.decode(code.encode(x)), x)
+    if code.signed:
+        np.testing.assert_array_equal(code.encode(-x)[x > 0] != code.encode(x)[x > 0], True)
+        np.testing.assert_array_equal(code.decode(code.encode(-x)), -x)
+
+
+@pytest.mark.parametrize("bits", CODES)
+@pytest.mark.parametrize("shape", [(7,), (256,), (300,), (3, 5), (2, 256), (4, 700), (2, 3, 130)])
+def test_blocks_keep_an_array_to_the_error_of_the_code(shape, bits):
+    x = normal(shape)
+    code = code_named("float", bits, True)
+    kept = Blocks.of(x, code, 128)
+    assert (kept.shape, kept.dtype, kept.ndim) == (x.shape, x.dtype, x.ndim)
+    y = np.asarray(kept.load())
+    top = np.max(np.abs(x), axis=-1, keepdims=True)
+    assert np.all(np.abs(y - x) <= np.maximum(code.error * np.abs(x), code.least * top))
+    # Once more is the same, and so is another block's content.
+    np.testing.assert_allclose(kept.store(kept.load()).load(), y, rtol=1e-6)
+    assert sum(a.nbytes for a in jax.tree.leaves(kept)) < x.size * bits / 8 + x.size // 2 + 200
+
+
+def test_a_block_with_an_infinity_keeps_its_other_entries_finite_and_one_with_a_nan_shows_it():
+    x = jnp.ones((2, 8)).at[0, 3].set(jnp.inf)
+    y = Blocks.of(x, code_named("float", 8, False), 8).load()
+    assert np.all(np.isfinite(y)) and np.all(y[1] == 1)
+    assert np.all(
+        np.isnan(Blocks.of(x.at[0, 3].set(jnp.nan), code_named("float", 8, True), 8).load()[0])
+    )
+
+
+def test_rounding_by_chance_has_the_right_mean_and_keeps_what_is_exact():
+    x = jnp.full((200, 100), 1 + 1 / 512)  # a quarter of the way to the next bfloat16
+    y = np.asarray(rounded_by_chance(x, jnp.asarray([5, 0], jnp.uint32)), np.float32)
+    assert set(np.unique(y)) == {1.0, 1 + 1 / 128}
+    assert abs(np.mean(y) - float(x[0, 0])) < 1e-4
+    other = np.asarray(rounded_by_chance(x, jnp.asarray([5, 1], jnp.uint32)), np.float32)
+    assert 0.3 < np.mean(y != other) < 0.45  # 2 * 1/4 * 3/4: nothing in common
+    rows = np.mean(y, axis=0)
+    assert np.std(rows) < 1.3 * np.sqrt(0.25 * 0.75 / 200) / 128  # columns do not repeat
+    exact = jnp.asarray([0.0, 1.5, -2.0, jnp.inf, -jnp.inf, jnp.nan])
+    kept = rounded_by_chance(exact, jnp.asarray([1, 1], jnp.uint32)).astype(jnp.float32)
+    np.testing.assert_array_equal(kept, exact)
+
+
+def test_small_changes_count_on_average_when_rounded_by_chance():
+    x = Rounded.of(jnp.ones(4000), jax.random.key(0))
+    for _ in range(100):
+        x = x.store(x.load() - 1e-4)
+    assert abs(float(jnp.mean(x.load())) - 0.99) < 1e-3
+
+
+# --------------------------------------------------------------------------- the rules and tiles
+
+RULES = {
+    name: case for name, case in TRANSFORMS.items() if case.examples is None and not case.extra
+}
+
+
+def stored_by(case, **fields):
+    """The transform in blocks and its state, or None where a slot cannot be stored."""
+    tx = gx.quantize_state(case.tx, min_size=0, block=4, **fields)
+    return tx, tx.init(case.params())
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_of_entries_or_rows_is_stored_to_the_error_of_the_code_and_others_refuse(name):
+    case = RULES[name]
+    params = case.params()
+    plain = case.tx.init(params)
+    try:
+        tx, state = stored_by(case)
+    except TypeError as error:
+        words = "looks at whole arrays|computes with the slot|which keeps its state itself"
+        assert re.search(words, str(error)), error
+        return
+    if not any(map(is_stored, jax.tree.leaves(state, is_leaf=is_stored))):
+        return  # it remembers nothing that qualifies
+    (g,) = case.gradients(params, 1)
+    start = jax.jit(loaded)(state)  # what the rule sees: the first state may be rounded too
+    _, want = jax.jit(case.tx.update)(g, start, params)
+    _, state = jax.jit(tx.update)(g, state, params)
+    kept = jax.tree.leaves(state, is_leaf=is_stored)
+    for x, y in zip(kept, jax.tree.leaves(want), strict=True):
+        if not is_stored(x):
+            continue
+        assert isinstance(x, Blocks)
+        y, code = np.asarray(y), x.form.code
+        assert code.signed or np.all(y >= 0)
+        size = y.shape[-1]
+        top = np.concatenate(
+            [
+                np.broadcast_to(np.max(np.abs(part), axis=-1, keepdims=True, initial=0), part.shape)
+                for part in np.split(y, range(4, size, 4), axis=-1)
+            ],
+            axis=-1,
+        )
+        bound = np.maximum(code.error * np.abs(y), code.least * top) * 1.01 + 1e-7 * top
+        assert np.all(np.abs(np.asarray(x.load()) - y) <= bound)
+    assert jax.tree.structure(plain) == jax.tree.structure(start)
+
+
+@pytest.mark.parametrize("name", RULES | OPTIMIZERS)
+def test_slots_that_say_so_are_never_negative(name):
+    case = (RULES | OPTIMIZERS)[name]
+    params = case.params()
+    state = case.bound.init(params)
+    for g in case.gradients(params, 3):
+        _, state = case.compiled(g, state, params)
+    nodes = [state]
+    while nodes:
+        node = nodes.pop()
+        if hasattr(node, "_fields"):
+            for field in non_negative_fields(type(node)):
+                for x in jax.tree.leaves(getattr(node, field)):
+                    assert np.all(np.asarray(x) >= 0), field
+        if isinstance(node, tuple | list):
+            nodes += node
+        elif isinstance(node, dict):
+            nodes += node.values()
+
+
+SHAPES = [(64, 300), (70, 64), (20000,), (20001,), (3, 5, 64, 32), (1, 9000), (67, 129)]
+
+
+@pytest.mark.parametrize("bits", CODES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tiles_change_nothing(shape, bits, monkeypatch):
+    params = {"w": normal(shape)}
+    tx = gx.quantize_state(gx.adamw(0.1, weight_decay=0.1), bits, 64)
+    results = []
+    for entries in (1 << 10, 1 << 40):
+        monkeypatch.setattr(tiles, "ON_CPU", entries)
+        monkeypatch.setattr(tiles, "SMALL", 1 if entries < 1 << 20 else 1 << 41)
+        jax.clear_caches()
+        state = tx.init(params)
+        for i in range(3):
+            updates, state = jax.jit(tx.update)({"w": normal(shape, i)}, state, params)
+        text = str(jax.make_jaxpr(tx.update)(params, state, params))
+        results.append((updates, state, "while" in text or "scan" in text))
+    (u, s, looped), (v, t, whole) = results
+    assert looped == (shape[0] > 1) and not whole
+    np.testing.assert_allclose(u["w"], v["w"], rtol=1e-5, atol=1e-7)
+    for a, b in zip(jax.tree.leaves(loaded(s)), jax.tree.leaves(loaded(t)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_holds_no_float32_copy_of_the_state():
+    params = {f"w{i}": jnp.ones((256, 1024)) for i in range(8)}
+    size = sum(x.nbytes for x in jax.tree.leaves(params))
+    tx = gx.quantize_state(gx.adamw(1e-3))
+    state = tx.init(params)
+    assert sum(x.nbytes for x in jax.tree.leaves(state)) < 0.52 * size
+
+    def step(params, state, grads):
+        updates, state = tx.update(grads, state, params)
+        return gx.apply_updates(params, updates), state, updates
+
+    step = jax.jit(step, donate_argnums=(0, 1, 2))
+    temp = step.lower(params, state, params).compile().memory_analysis().temp_size_in_bytes
+    assert temp < 0.5 * size  # two float32 moments of all leaves would be 2
+
+
+# ------------------------------------------------------------------------------- the two wrappers
+
+PARAMS = {"w": normal((64, 128)), "b": normal((128,)), "n": normal(())}
+
+
+@pytest.mark.parametrize("bits", CODES)
+def test_a_state_resumes_bitwise_and_is_a_carry(bits):
+    tx = gx.quantize_state(gx.adam(1e-2), bits, min_size=64)
+    grads = [tree_like(PARAMS, i) for i in range(6)]
+
+    @jax.jit
+    def step(carry, g):
+        params, state = carry
+        updates, state = tx.update(g, state, params)
+        return (gx.apply_updates(params, updates), state), None
+
+    straight = PARAMS, tx.init(PARAMS)
+    for g in grads:
+        straight, _ = step(straight, g)
+    halfway = PARAMS, tx.init(PARAMS)
+    for g in grads[:3]:
+        halfway, _ = step(halfway, g)
+    leaves, treedef = jax.tree.flatten(halfway)
+    halfway = jax.tree.unflatten(treedef, [jnp.asarray(np.asarray(x)) for x in leaves])
+    for g in grads[3:]:
+        halfway, _ = step(halfway, g)
+    for a, b in zip(jax.tree.leaves(straight), jax.tree.leaves(halfway), strict=True):
+        np.testing.assert_array_equal(a, b)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *grads)
+    scanned, _ = jax.lax.scan(step, (PARAMS, tx.init(PARAMS)), stacked)
+    for a, b in zip(
+        jax.tree.leaves(loaded(straight)), jax.tree.leaves(loaded(scanned)), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_qualify_keeps_its_form():
+    tree = {
+        "w": jnp.ones((64, 64)),
+        "small": jnp.ones(63),
+        "scalar": jnp.ones(()),
+        "none": jnp.ones((0, 3)),
+    }
+    state = gx.quantize_state(gx.adam(1.0), min_size=64).init(tree)[0]
+    assert isinstance(state.mu["w"], Blocks) and state.count.dtype == jnp.int32
+    assert all(isinstance(state.mu[k], jax.Array) for k in ("small", "scalar", "none"))
+
+
+def test_which_selects_slots_and_parameters():
+    tree = {"a": {"w": jnp.ones((64, 64))}, "b": {"w": jnp.ones((64, 64))}}
+
+    def stored(which):
+        (state, *_) = gx.quantize_state(gx.adam(1.0), min_size=0, which=which).init(tree)
+        return {
+            f"{slot}/{k}" for slot, k in itertools.product(("mu", "nu"), tree)
+            if is_stored(getattr(state, slot)[k]["w"])
+        }  # fmt: skip
+
+    assert stored("nu") == {"nu/a", "nu/b"}
+    assert stored(("mu", "nu")) == {"mu/a", "mu/b", "nu/a", "nu/b"}
+    assert stored(gx.path_matches("a")) == {"mu/a", "nu/a"}
+    assert stored({"a": False, "b": True}) == {"mu/b", "nu/b"}
+
+
+def test_a_slot_that_is_left_out_lets_a_rule_of_whole_arrays_be():
+    tree = {"w": jnp.ones((256, 256))}
+    whole = gx.chain(gx.scale_by_factored_rms(min_dim_size_to_factor=512), gx.trace(0.9))
+    with pytest.raises(TypeError, match="scale_by_factored_rms looks at whole arrays"):
+        gx.quantize_state(whole).init(tree)
+    state = gx.quantize_state(whole, which="trace").init(tree)
+    assert is_stored(state[1].trace["w"]) and not is_stored(state[0].v["w"])
+
+
+def test_second_moments_spend_no_bit_on_a_sign():
+    (state, *_) = gx.quantize_state(gx.amsgrad(1.0), min_size=0).init(PARAMS)
+    assert state.mu["w"].form.code.signed
+    assert not state.nu["w"].form.code.signed and not state.nu_max["w"].form.code.signed
+
+
+def test_storages_can_be_nested():
+    tx = gx.state_dtype(gx.quantize_state(gx.adam(1e-2), which="nu"), which="mu")
+    state = tx.init({"w": jnp.ones((64, 128))})
+    updates, later = jax.jit(tx.update)({"w": jnp.ones((64, 128))}, state)
+    assert later[0].mu["w"].dtype == jnp.bfloat16 and is_stored(later[0].nu["w"])
+    np.testing.assert_allclose(updates["w"], -1e-2, rtol=1e-2)
+
+
+STORED = {
+    "blocks": gx.quantize_state(gx.adam(0.1), min_size=0),
+    "chance": gx.state_dtype(gx.adam(0.1), stochastic=True, key=1),
+}
+
+
+@pytest.mark.parametrize("tx", STORED.values(), ids=STORED)
+def test_row_sparse_gradients_touch_only_their_rows(tx):
+    params = {"table": normal((50, 16))}
+    state = tx.init(params)
+    _, state = tx.update({"table": normal((50, 16), 1)}, state, params)
+    rows = gx.sparse.RowSparse(jnp.asarray([3, 7]), normal((2, 16), 2), 50)
+    updates, later = jax.jit(tx.update)({"table": rows}, state, params)
+    before, after = loaded(state)[0], loaded(later)[0]
+    others = np.setdiff1d(np.arange(50), [3, 7])
+    for slot in ("mu", "nu"):
+        a, b = getattr(before, slot)["table"], getattr(after, slot)["table"]
+        np.testing.assert_array_equal(a[others], b[others])
+        assert np.all(np.any(np.asarray(a != b)[[3, 7]], axis=1))
+    dense = jax.jit(tx.update)({"table": rows.to_dense()}, state, params)
+    np.testing.assert_allclose(
+        updates["table"].to_dense()[jnp.asarray([3, 7])],
+        dense[0]["table"][jnp.asarray([3, 7])],
+        rtol=1e-5,
+    )
+
+
+def test_rows_of_a_vector_in_blocks_are_refused_by_name():
+    tx = gx.quantize_state(gx.adam(0.1), min_size=0)
+    state = tx.init({"b": jnp.ones(64)})
+    rows = gx.sparse.RowSparse(jnp.asarray([3]), jnp.ones(1), 64)
+    with pytest.raises(TypeError, match=r"scale_by_adam: its slot for \['b'\] is stored in blocks"):
+        tx.update({"b": rows}, state, {"b": jnp.ones(64)})
+
+
+def test_it_prints_compares_and_goes_to_a_config():
+    tx = gx.quantize_state(gx.adamw(1e-3), 4, 128, which=("mu", "nu"))
+    assert gx.from_config(gx.to_config(tx)) == tx
+    assert eval(repr(tx), vars(gx)) == tx
+
+
+def test_describe_shows_bytes_as_stored():
+    text = str(gx.describe(gx.quantize_state(gx.adam(1e-3)), {"w": jnp.ones((512, 1024))}))
+    assert "uint8, float32" in text and "= 0.51" in text
+
+
+# -------------------------------------------------------------------------------------- on a mesh
+
+
+def on_eight():
+    if jax.device_count() < 8:
+        pytest.skip("needs 8 devices")
+    return jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+@pytest.mark.parametrize("bits", CODES)
+@pytest.mark.parametrize("spec", [("data",), (None, "data"), ()], ids=str)
+def test_a_sharded_state_is_quantized_without_communication(spec, bits):
+    mesh = on_eight()
+    params = {"w": normal((512, 2048))}
+    grads = {"w": normal((512, 2048), 1)}
+    tx = gx.quantize_state(gx.adam(0.1), bits, 128)
+    want = jax.jit(tx.update)(grads, tx.init(params), params)
+    place = jax.sharding.NamedSharding(mesh, jax.P(*spec))
+    params, grads = jax.device_put((params, grads), place)
+    state = jax.jit(tx.init)(params)
+    step = jax.jit(tx.update).lower(grads, state, params).compile()
+    assert not gd.hlo.collectives(step)
+    got = step(grads, state, params)
+    for a, b in zip(jax.tree.leaves(loaded(got)), jax.tree.leaves(loaded(want)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_zero1_stores_its_pieces():
+    mesh = on_eight()
+    params = {"w": normal((64, 256)), "b": normal((256,))}
+    tx = gd.zero1(gx.quantize_state(gx.adam(0.1), min_size=64), "data")
+    plain = gd.zero1(gx.adam(0.1), "data")
+
+    def two(tx):
+        def run(params):
+            state = tx.init(params)
+            grads = gd.local_view(params, "data")
+            _, state = tx.update(grads, state, params)
+            return tx.update(grads, state, params)[0]
+
+        specs = jax.P()
+        return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=specs))(params)
+
+    for a, b in zip(jax.tree.leaves(two(tx)), jax.tree.leaves(two(plain)), strict=True):
+        np.testing.assert_allclose(a, b, atol=0.02)
+
+
+def test_slots_of_a_state_are_known_by_both_kinds():
+    assert slot_fields(gx.ScaleByAdamState) == ("mu", "nu")
+    assert non_negative_fields(gx.ScaleByAdamState) == ("nu",)
