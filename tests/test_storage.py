@@ -407,6 +407,42 @@ def test_zero1_stores_its_pieces():
         np.testing.assert_allclose(a, b, atol=0.02)
 
 
+@pytest.mark.parametrize("bits", CODES)
+def test_zero1_says_how_what_it_stores_lies(bits):
+    mesh = on_eight()
+    params = {"w": normal((64, 256)), "b": normal((2048,)), "k": normal((7, 5, 64))}
+    tx = gd.zero1(gx.quantize_state(gx.adam(0.1), bits, 64, min_size=64), "data")
+    specs = tx.state_specs(params, mesh)
+    init = jax.shard_map(tx.init, mesh=mesh, in_specs=jax.P(), out_specs=specs)
+    state = jax.jit(init)(params)
+
+    def step(params, state):
+        return tx.step(gd.local_view(params, "data"), state, params)
+
+    places = jax.P(), specs
+    step = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=places, out_specs=places))
+    params, state = step(params, state)
+    assert jax.tree.all(jax.tree.map(lambda x: bool(jnp.all(jnp.isfinite(x))), params))
+    nu = state.inner[0].nu["w"]
+    assert nu.shape == (64, 256) and nu.codes.sharding.spec[0] == "data"
+    assert nu.scales.sharding.spec[0] == "data"
+
+
+def test_state_sharding_lays_codes_and_scales_like_their_parameter():
+    mesh = on_eight()
+    place = jax.sharding.NamedSharding(mesh, jax.P(None, "data"))
+    params = jax.device_put({"w": jnp.ones((64, 4096)), "v": jnp.ones((64, 1024))}, place)
+    tx = gx.chain(
+        gx.quantize_state(gx.adam(0.1), 4), gx.state_dtype(gx.trace(0.9), stochastic=True, key=0)
+    )
+    places = gd.state_sharding(tx, params)
+    state = jax.jit(tx.init, out_shardings=places)(params)
+    mu = state[0][0].mu
+    assert mu["w"].codes.sharding.spec == mu["w"].scales.sharding.spec == jax.P(None, "data")
+    assert mu["v"].scales.sharding.spec == jax.P()  # four blocks on eight devices
+    assert state[1].trace["w"].array.sharding.spec == jax.P(None, "data")
+
+
 def test_slots_of_a_state_are_known_by_both_kinds():
     assert slot_fields(gx.ScaleByAdamState) == ("mu", "nu")
     assert non_negative_fields(gx.ScaleByAdamState) == ("nu",)

@@ -1,5 +1,6 @@
 """The sharding of every leaf of an optimizer's state, from those of the parameters."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSha
 from gradxform.base import check_transform
 from gradxform.errors import shown
 from gradxform.leaves import Path, path_at, path_names, path_str
+from gradxform.storage import StoredArray, is_stored
 from gradxform.tree.state import map_params
 from gradxform.types import Params, PyTree
 
@@ -62,7 +64,8 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
     check_transform("state_sharding", tx, "tx")
     parameters = _parameters(params, param_shardings)
     replicated = _replicated(parameters)
-    state = jax.eval_shape(tx.init, params)
+    kept = jax.eval_shape(tx.init, params)
+    state = jax.tree.map(_as_seen, kept, is_leaf=is_stored)
     indices = jax.tree.unflatten(jax.tree.structure(params), list(range(len(parameters))))
 
     def owner_of(_: Any, index: Any) -> int:
@@ -82,7 +85,36 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
         else:
             parameter, rest = parameters[owner], ()
         out.append(replicated if parameter is None else _leaf_place(parameter, leaf, names, rest))
-    return jax.tree.unflatten(treedef, out)
+    forms = jax.tree.leaves(kept, is_leaf=is_stored)
+    pairs = zip(forms, out, strict=True)
+    return jax.tree.unflatten(treedef, [_as_stored(x, at, replicated) for x, at in pairs])
+
+
+def _as_seen(x: Any) -> Any:
+    """Return the shape that a rule sees of what is stored."""
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, StoredArray) else x
+
+
+def _as_stored(x: Any, place: Place, replicated: Place) -> Any:
+    """Return the places of the arrays of which a leaf consists, from that of the leaf."""
+    if not isinstance(x, StoredArray):
+        return place
+    placed = x.placed(place, replicated)
+    return jax.tree.map(_fitting, placed, x, is_leaf=lambda x: isinstance(x, Place))
+
+
+def _fitting(place: Place, array: Any) -> Place:
+    """Return a place without the axes that do not divide the array, such as that of its scales."""
+    if not isinstance(place, NamedSharding):
+        return place
+    sizes = [
+        math.prod(place.mesh.shape[name] for name in (axes if isinstance(axes, tuple) else (axes,)))
+        if axes
+        else 1
+        for axes in place.spec
+    ]
+    entries = zip(place.spec, sizes, array.shape, strict=False)
+    return _with_entries(place, tuple(axes if n % size == 0 else None for axes, size, n in entries))
 
 
 _NO_OWNER = -1

@@ -1,6 +1,6 @@
 """Arrays in blocks: a few bits for each entry, and a float32 scale for each block."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,13 +17,8 @@ class BlockForm(NamedTuple):
 
     code: Code
     block: int  # the entries of a block, along the last axis; the last block may be shorter
-    length: int  # of the last axis
+    length: int | None  # of the last axis, where two codes share a byte and some are filled up
     dtype: Any  # in which a rule sees the array
-
-    @property
-    def blocks(self) -> int:
-        """The number of blocks along the last axis."""
-        return -(-self.length // self.block)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -45,16 +40,22 @@ class Blocks(StoredArray):
 
     @classmethod
     def of(cls, x: Array, code: Code, block: int, dtype: Any = None) -> "Blocks":
-        """Return an array of at least one dimension in blocks."""
-        length = x.shape[-1]
-        block = min(block, length + length % 2)  # in 4 bits, the last block is filled up
-        form = BlockForm(code, block, length, jnp.dtype(dtype or x.dtype))
-        return cls(*_encode(x, form), form)
+        """Return an array of at least one dimension in blocks of `block` entries."""
+        return cls._of(x, BlockForm(code, block, None, jnp.dtype(dtype or x.dtype)))
+
+    @classmethod
+    def _of(cls, x: Array, form: BlockForm) -> "Blocks":
+        codes, scales = _encode(x, form)
+        return cls(codes, scales, _fitted(form, x.shape[-1]))
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the array."""
-        return (*self.scales.shape[:-1], self.form.length)
+        if self.form.code.bits == 8:
+            return self.codes.shape
+        *above, blocks, half = self.codes.shape
+        length = 2 * blocks * half if self.form.length is None else self.form.length
+        return (*above, length)
 
     @property
     def dtype(self) -> Any:
@@ -63,32 +64,32 @@ class Blocks(StoredArray):
 
     def load(self) -> Array:
         """Return the array."""
-        form = self.form
+        form, length = self.form, self.shape[-1]
+        scales = self.scales[..., None]
         if form.code.bits == 4:
-            blocks = form.code.decode(_unpacked(self.codes)) * self.scales[..., None]
-            x = blocks.reshape(*blocks.shape[:-2], -1)[..., : form.length]
+            blocks = form.code.decode(_unpacked(self.codes)) * scales
+            x = blocks.reshape(*blocks.shape[:-2], -1)[..., :length]
         else:
-            x = _by_block(form.code.decode(self.codes), form, lambda b: b * self.scales[..., None])
+            x = _by_block(form.code.decode(self.codes), form, lambda b: b * scales)
         return cast(x, form.dtype)
 
     def store(self, new: Array) -> "Blocks":
         """Return another array in the same form."""
-        form = self.form._replace(length=new.shape[-1])
-        return Blocks(*_encode(new, form), form)
+        return self._of(new, self.form)
 
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
         """Return codes and scales."""
-        if self.scales.ndim > 1:
-            return (self.codes, 1), (self.scales, 1)
-        return (self.codes, self.form.block if self.form.code.bits == 4 else 1), (
-            self.scales,
-            self.form.block,
-        )
+        block = 1 if self.scales.ndim > 1 else _block(self.form, self.shape[-1])
+        return (self.codes, block if self.form.code.bits == 4 else 1), (self.scales, block)
 
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Blocks":
         """Return the same form of an array of that shape, made of other codes and scales."""
         codes, scales = arrays
-        return Blocks(codes, scales, self.form._replace(length=shape[-1]))
+        return Blocks(codes, scales, _fitted(self.form, shape[-1]))
+
+    def placed(self, place: Any, replicated: Any) -> "Blocks":
+        """Return the shardings of codes and scales: that of the array."""
+        return Blocks(place, place, self.form)
 
     def tree_flatten_with_keys(self) -> tuple[Any, BlockForm]:
         """Return the codes and scales by name, and the form."""
@@ -106,17 +107,30 @@ class Blocks(StoredArray):
         return cls(codes, scales, form)
 
 
-def _by_block(x: Array, form: BlockForm, f: Any) -> Array:
+def _block(form: BlockForm, length: int) -> int:
+    """Return the entries of a block of an axis of that length, an even number for 4 bits."""
+    short = length + length % 2 if form.code.bits == 4 else length
+    return max(1, min(form.block, short))
+
+
+def _fitted(form: BlockForm, length: int) -> BlockForm:
+    """Return the form of an array whose last axis has that length."""
+    filled = form.code.bits == 4 and (not length or length % _block(form, length))
+    return form._replace(length=length if filled else None)
+
+
+def _by_block(x: Array, form: BlockForm, f: Callable[[Array], Array]) -> Array:
     """Return `f` of the array as (..., blocks, block), in the shape of the array again."""
     blocked = f(_blocked(x, form)).reshape(*x.shape[:-1], -1)
-    return blocked if form.blocks * form.block == form.length else blocked[..., : form.length]
+    return blocked if blocked.shape == x.shape else blocked[..., : x.shape[-1]]
 
 
 def _blocked(x: Array, form: BlockForm) -> Array:
-    missing = form.blocks * form.block - form.length
+    block = _block(form, x.shape[-1])
+    missing = -x.shape[-1] % block
     if missing:
         x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
-    return x.reshape(*x.shape[:-1], form.blocks, form.block)
+    return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
 
 
 def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
@@ -125,7 +139,7 @@ def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
     # An infinite entry must not make the others of its block NaN; a NaN does.
     x = jnp.clip(x, -float(kinds.max), float(kinds.max))
     blocks = _blocked(x, form)
-    scales = jnp.max(jnp.abs(blocks), axis=-1)
+    scales = jnp.max(jnp.abs(blocks), axis=-1, initial=0.0)
     below = jnp.where(scales < kinds.tiny, jnp.inf, scales)[..., None]
     if form.code.bits == 4:
         return _packed(form.code.encode(blocks / below)), scales

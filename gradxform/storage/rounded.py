@@ -64,6 +64,10 @@ class Rounded(StoredArray):
         (array,) = arrays
         return Rounded(array, self.key, self._dtype)
 
+    def placed(self, place: Any, replicated: Any) -> "Rounded":
+        """Return the shardings of the array and of the key, which is the same everywhere."""
+        return Rounded(place, replicated, self._dtype)
+
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         """Return the array and the key by name, and the dtype."""
         key = jax.tree_util.GetAttrKey

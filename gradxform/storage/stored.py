@@ -52,6 +52,10 @@ class StoredArray(abc.ABC):
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Self:
         """Return the same form of an array of that shape, made of what `by_rows` returns."""
 
+    @abc.abstractmethod
+    def placed(self, place: Any, replicated: Any) -> Self:
+        """Return the shardings of what it consists of, in its place, from that of the array."""
+
     def __repr__(self) -> str:
         arrays, form = jax.tree.flatten(self)
         return f"{type(self).__name__}({', '.join(map(repr, arrays))}, {form})"
