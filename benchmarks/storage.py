@@ -33,7 +33,7 @@ RULES: dict[str, Callable[[], Any]] = {
     "lion": lambda: gx.lion(1e-4),
     "momentum": lambda: gx.sgd(1e-2, momentum=0.9),
 }
-# Bytes of state a parameter; temporary memory, in copies of the parameters; the others of float32's.
+# Bytes of state a parameter; temporary memory, in copies of the parameters; the rest of float32's.
 COLUMNS = ("bytes", "temp", "step", "trace+lower", "compile")
 
 
@@ -113,7 +113,7 @@ def run(options: Options, job: Job) -> Results:
 
 def show(results: Results, console: Console) -> None:
     """Print a row for each rule, tree and storage."""
-    title = "bytes of state a parameter; temp in copies of the parameters; the others of float32's state"
+    title = "bytes of state a parameter; temp in copies of the parameters; the rest of float32's"
     table = Table("rule", "tree", "state", *COLUMNS, title=title, title_justify="left")
     for row in results["cases"]:
         cells = (f"{row[column]:.3g}" for column in COLUMNS)
