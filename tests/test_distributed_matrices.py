@@ -49,7 +49,7 @@ def assert_close(ours, theirs, tolerance=1e-5):
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
         assert a.dtype == b.dtype and a.shape == b.shape
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(1, np.max(np.abs(b))))
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * np.max(np.abs(b), initial=1))
 
 
 def layers(count):

@@ -173,3 +173,22 @@ def test_a_deterministic_schedule_fits_as_often_as_it_says():
         fits.append(bool(jnp.any(new.left["w"] != state.left["w"])))
         state = new
     assert fits == [False, False, False, True] * 2
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        gx.scale_by_soap(precondition_frequency=2),
+        gx.scale_by_distributed_shampoo(preconditioning_compute_steps=2, block_size=8),
+    ],
+    ids=lambda tx: type(tx).__name__,
+)
+def test_a_leaf_without_a_gradient_does_not_change_the_turns_of_others(tx):
+    params = {k: jnp.eye(4, 6) for k in "ab"}
+    together, apart = tx.init(params), tx.init(params)
+    for i in range(8):
+        rng = np.random.default_rng(i)
+        grads = {k: jnp.asarray(rng.normal(size=(4, 6)), jnp.float32) for k in "ab"}
+        want, together = tx.update(grads, together, params)
+        got, apart = tx.update({**grads, "a": grads["a"] if i % 2 == 0 else None}, apart, params)
+        np.testing.assert_allclose(got["b"], want["b"], rtol=1e-4, atol=1e-5)

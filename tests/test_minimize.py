@@ -95,13 +95,46 @@ def test_under_vmap_every_problem_ends_by_itself():
     assert together.value.max() < 1e-3
 
 
+def far(p):
+    """A loss of complex numbers, least at 1 + 2i."""
+    return jnp.sum(jnp.abs(p["x"] - (1 + 2j)) ** 2)
+
+
+@pytest.mark.parametrize("tx", [gx.sgd(0.1), gx.lbfgs_steps()], ids=["sgd", "lbfgs_steps"])
+def test_complex_parameters_move_downhill(tx):
+    result = gx.minimize(far, {"x": jnp.zeros(3, jnp.complex64)}, tx, max_evaluations=60)
+    np.testing.assert_allclose(result.params["x"], 1 + 2j, atol=1e-4)
+
+
+def test_complex_parameters_are_refused_for_a_search_of_its_own():
+    with pytest.raises(TypeError, match=r"parameter \['x'\] is complex, and .* Use lbfgs_steps"):
+        gx.minimize(far, {"x": jnp.zeros(3, jnp.complex64)}, gx.lbfgs())
+
+
+@pytest.mark.parametrize("tx", [gx.lbfgs_steps(), gx.lbfgsb(-9.0, 9.0)], ids=["steps", "boxes"])
+def test_a_gradient_whose_square_is_too_small_is_not_said_to_vanish(tx):
+    result = gx.minimize(lambda x: 1e-25 * jnp.sum((x - 1) ** 2), jnp.zeros(3), tx, tol=0.0)
+    assert result.why() != "converged"
+    assert gx.minimize(lambda x: jnp.sum(x**2), jnp.zeros(3), tx, tol=0.0).why() == "converged"
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
         (lambda: gx.minimize(bowl, START, gx.adam), TypeError, "minimize: tx is .*call it: adam"),
         (lambda: gx.minimize(bowl, START, 3), TypeError, "minimize: tx must have init and update"),
-        (lambda: gx.minimize(bowl, START, gx.sgd(0.1), -1.0), ValueError, "tol must be at least 0"),
+        (
+            lambda: gx.minimize(bowl, START, gx.sgd(0.1), -1.0),
+            ValueError,
+            "tol must be a number of",
+        ),
         (lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, 0), ValueError, "max_evaluations must"),
+        (
+            lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, 1.5),
+            ValueError,
+            "an integer .*got 1.5",
+        ),
+        (lambda: gx.minimize(bowl, START, gx.sgd(0.1), "a"), ValueError, "tol must be a number"),
         (
             lambda: gx.minimize(lambda x: x, START, gx.sgd(0.1)),
             TypeError,

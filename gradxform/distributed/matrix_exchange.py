@@ -65,7 +65,7 @@ class MatrixExchange(NamedTuple):
         self._to_owners(cut, narrow)
         given = [[*xs] for xs in zip(*(s.given() for s in sections), strict=True)]
         slots = [[*xs] for xs in zip(*(s.slots() for s in sections), strict=True)]
-        with engine.as_share(self._numbers(members, sections), self.index()):
+        with engine.as_share(*self._shares(members, sections)):
             u, new = apply([engine.joined(x) for x in given], [engine.joined(x) for x in slots])
         sizes = [s.share for s in sections]
         us, news = engine.parted(u, sizes), [engine.parted(x, sizes) for x in new]
@@ -77,6 +77,15 @@ class MatrixExchange(NamedTuple):
                 done[id(member)] = x
         return [done[id(member)] for member in members]
 
+    def _shares(
+        self, members: Sequence[Any], sections: Sequence["_Section"]
+    ) -> tuple[np.ndarray, Any]:
+        """Return the numbers of the matrices of every device, and which device this is."""
+        numbers = self._numbers(members, sections)
+        if np.all(numbers == numbers[0]):  # then nothing in the rule varies from device to device
+            return numbers[:1], 0
+        return numbers, self.index()
+
     def _numbers(self, members: Sequence[Any], sections: Sequence["_Section"]) -> np.ndarray:
         """Return for every device the numbers of its matrices, among those of all `members`."""
         places = list(np.ndindex(*(size_of(axis) for axis in self.axes)))
@@ -85,6 +94,7 @@ class MatrixExchange(NamedTuple):
             view = member.view
             axes, shape = view.axes.expanded(view.cut.whole(view.shape))
             batch = [shape[i] for i in axes.batch]
+            start = start if view.first is None else view.first
             whole = start + np.arange(math.prod(batch)).reshape(batch)
             start += whole.size
             found[id(member)] = np.stack([self._own_part(view, whole, place) for place in places])

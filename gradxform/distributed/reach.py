@@ -18,6 +18,7 @@ from gradxform.base import (
     GradientTransformation,
     farthest,
     locality_of,
+    pieces_suffice,
 )
 from gradxform.errors import name_of
 from gradxform.interop import stateless, stateless_with_tree_map
@@ -41,6 +42,11 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     Raises:
       ValueError: if a part looks further.
     """
+    with pieces_suffice():
+        return _reach_of(part, tx)
+
+
+def _reach_of(part: Any, tx: Any) -> tuple[str, list[Any]]:
     reach, undeclared = "entry", []
     for one in all_parts(tx):
         inner = inner_parts(one)

@@ -7,15 +7,18 @@ of sides, whatever the number of layers. Where leaves are divided over devices, 
 each device its share of the batch.
 """
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import devices, is_traced
 from gradxform.engine.pieces import UNCUT, Cut, exchange_now
+from gradxform.engine.renewal import as_share
 from gradxform.errors import name_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
 from gradxform.types import Array
@@ -29,6 +32,8 @@ class View(NamedTuple):
     shape: tuple[int, ...]  # of the leaf, as this device has it
     turned: bool  # whether rows and columns are exchanged
     cut: Cut = UNCUT
+    # The number of its first matrix among those of equal sides, where some leaves lack a gradient.
+    first: int | None = None
 
     @property
     def place(self) -> str:
@@ -55,6 +60,10 @@ class View(NamedTuple):
         count, rows, columns = self.axes.sizes(whole)
         return (count, columns, rows) if self.turned else (count, rows, columns)
 
+    def count(self) -> int:
+        """Return the number of matrices on all devices."""
+        return self.axes.sizes(self.cut.whole(self.shape))[0]
+
     def frame(self) -> "Frame":
         """Return how a piece of each of the matrices is part of it."""
         whole = self.cut.whole(self.shape)
@@ -74,8 +83,9 @@ class View(NamedTuple):
         """Return this device's piece of every matrix of a leaf, as rows (B, size)."""
         axes, shape = self.axes.expanded(x.shape)
         batch = math.prod(shape[i] for i in axes.batch)
+        size = math.prod(shape[i] for i in axes.rows + axes.columns)
         x = jnp.transpose(jnp.reshape(x, shape), axes.batch + axes.rows + axes.columns)
-        return jnp.reshape(x, (batch, -1))
+        return jnp.reshape(x, (batch, size))
 
     def from_pieces(self, x: Array) -> Array:
         """Undo `pieces`."""
@@ -140,13 +150,17 @@ def map_matrices(
       For each leaf the update, in the leaf's shape and as wide as the batch, and its new slots.
     """
     groups: dict[Any, list[int]] = {}
+    out: list[Any] = [None] * len(members)
     for i, member in enumerate(members):
+        x = member.given[0]
+        if not x.size:  # nothing to compute, and nothing that devices could exchange
+            out[i] = cast(x, at_least_float32(x.dtype)), member.slots
+            continue
         kind = tuple(str(x.dtype) for x in (*member.given, *member.slots))
         key = member.view.sides()[1:], kind, devices(member.given[0])
         groups.setdefault(key, []).append(i)
     live: list[Any] = []
     bare = rule if rule.is_static else take_live(rule, live)
-    out: list[Any] = [None] * len(members)
     for group in groups.values():
         mine = [members[i] for i in group]
         views = tuple(member.view for member in mine)
@@ -176,10 +190,19 @@ def _of_group(
         for k in range(len(arrays[0][0]))
     ]
     old = [joined([slots[k] for _, slots in arrays]) for k in range(len(arrays[0][1]))]
-    u, new = run_batch(rule, given, old, scalars)
+    with _numbered(views):
+        u, new = run_batch(rule, given, old, scalars)
     sizes = [view.sides()[0] for view in views]
     us, news = parted(u, sizes), [parted(x, sizes) for x in new]
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
+
+
+def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
+    """Return a context that knows the numbers of matrices, where they are not 0, 1, ..."""
+    if all(view.first is None for view in views):
+        return contextlib.nullcontext()
+    numbers = [(view.first or 0) + np.arange(view.sides()[0]) for view in views]
+    return as_share(np.concatenate(numbers)[None], 0)
 
 
 def run_batch(

@@ -10,9 +10,9 @@ from jax import lax
 
 from gradxform import engine, tree
 from gradxform.apply import apply_updates
-from gradxform.errors import shown
+from gradxform.errors import name_of, shown
 from gradxform.gradients import stored_pair, value_and_grad_from_state
-from gradxform.leaves import check_params
+from gradxform.leaves import check_params, path_str, with_paths
 from gradxform.numerics import cast
 from gradxform.transformation import call_update, check_transform, extra_names
 from gradxform.transforms.line_search import where
@@ -85,19 +85,24 @@ def minimize(
       "max_evaluations".
 
     Raises:
-      TypeError: if `tx` is not an optimizer, or if `fun` does not return a real scalar.
+      TypeError: if `tx` is not an optimizer, if `fun` does not return a real scalar, or for complex
+        parameters and an optimizer with a line search of its own, such as `lbfgs`.
       ValueError: if `tol` or `max_evaluations` is out of its range.
     """
     check_transform("minimize", tx, "tx")
-    if not isinstance(tol, jax.Array) and not tol >= 0:
-        raise ValueError(f"minimize: tol must be at least 0, got {shown(tol)}.")
-    if not isinstance(max_evaluations, jax.Array) and not max_evaluations >= 1:
-        raise ValueError(
-            f"minimize: max_evaluations must be at least 1, got {shown(max_evaluations)}."
-        )
+    if not isinstance(tol, jax.Array) and not (_is_real(tol) and tol >= 0):
+        raise ValueError(f"minimize: tol must be a number of at least 0, got {shown(tol)}.")
+    if not isinstance(max_evaluations, jax.Array):
+        if not isinstance(max_evaluations, int | np.integer) or max_evaluations < 1:
+            raise ValueError(
+                "minimize: max_evaluations must be an integer of at least 1, got "
+                f"{shown(max_evaluations)}."
+            )
     check_params("minimize", params)
     params = jax.tree.map(_array, params)
     state = jax.tree.map(_array, tx.init(params))
+    if stored_pair(state) is not None:
+        _refuse_complex(tx, params)
 
     def loss(params: Params, **_: Any) -> Array:
         return as_loss("minimize", fun(params))
@@ -113,7 +118,10 @@ def minimize(
         noise = 8 * jnp.finfo(dtype).eps * jnp.abs(value)
         is_first = run.updates == 0
         is_best = is_first | (value < run.value)
-        is_short = (engine.global_norm(grad) <= tol) & (is_best | (value <= run.value + noise))
+        length = engine.global_norm(grad)
+        # A length of 0 may be that of a gradient whose squares are too small for its dtype.
+        is_short = (length <= tol) & ((length > 0) | _is_zero(grad))
+        is_short &= is_best | (value <= run.value + noise)
         best, lowest = where(is_best | is_short, (run.params, value), (run.best, run.value))
 
         given = {"value": value, "grad": grad, "value_fn": loss}
@@ -156,14 +164,30 @@ def minimize(
     )
 
 
+def _is_real(x: Any) -> bool:
+    return isinstance(x, int | float | np.floating | np.integer)
+
+
 def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Array]:
     """Return the value and the gradient, and the number of evaluations with this one."""
     stored = stored_pair(run.state)
     if stored is None:
-        return *jax.value_and_grad(loss)(run.params), run.evaluations + 1
+        value, grad = jax.value_and_grad(loss)(run.params)
+        # JAX gives the conjugate of the gradient that descends; of real numbers they are the same.
+        return value, jax.tree.map(jnp.conj, grad), run.evaluations + 1
     value, grad = value_and_grad_from_state(loss)(run.params, state=run.state)
     is_new = ~jnp.isfinite(stored[0])
     return value, grad, run.evaluations + is_new.astype(jnp.int32)
+
+
+def _refuse_complex(tx: Any, params: Params) -> None:
+    """Refuse complex parameters for a search that evaluates the function itself."""
+    for path, x in with_paths(params):
+        if jnp.iscomplexobj(x):
+            raise TypeError(
+                f"minimize: parameter {path_str(path)} is complex, and {name_of(tx)} has a line "
+                "search that takes gradients as they are. Use lbfgs_steps()."
+            )
 
 
 def _array(x: Any) -> Array:
@@ -173,6 +197,11 @@ def _array(x: Any) -> Array:
 
 def _like(new: Any, old: Array) -> Array:
     return cast(jnp.asarray(new), old.dtype)
+
+
+def _is_zero(grad: PyTree) -> Array:
+    leaves = [jnp.all(x == 0) for x in jax.tree.leaves(grad)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.ones((), jnp.bool_)
 
 
 def _is_finite(params: Params) -> Array:

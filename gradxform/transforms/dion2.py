@@ -232,12 +232,18 @@ class _Picking(NamedTuple):
 
     def leaf(self, x: Array) -> Array:
         """Undo `batch`."""
-        return self.view.leaf(jnp.reshape(x, (x.shape[0], -1, x.shape[-1])))
+        return self.view.leaf(_ungrouped(x))
 
     def cuts_of_rows(self) -> tuple[tuple[str, int], ...]:
         """Return the mesh axes that cut the picked rows (matrices, rows, columns)."""
         side = self.cut_side()
         return tuple((axis, 0 if side is None else 1 + side) for axis in self.view.cut.axes)
+
+
+def _ungrouped(x: Array) -> Array:
+    """Return rows in groups (matrices, groups, rows, columns) without the axis of the groups."""
+    matrices, groups, rows, columns = x.shape
+    return jnp.reshape(x, (matrices, groups * rows, columns))
 
 
 def _over_devices(scores: list[Array], hows: Sequence[_Picking]) -> list[Array]:
@@ -274,8 +280,7 @@ def _picked(
     _, index = lax.top_k(scores, how.count)
     rows = jnp.take_along_axis(batch, index[..., None], axis=2)
     new = batch.at[_places(index)].set(engine.widened(decay, batch.dtype) * rows)
-    rows = jnp.reshape(rows, (rows.shape[0], -1, rows.shape[-1]))
-    return rows, index, cast(how.leaf(new), m.dtype)
+    return _ungrouped(rows), index, cast(how.leaf(new), m.dtype)
 
 
 def _put_back(rows: Array, index: Array, g: Array, how: _Picking) -> Array:

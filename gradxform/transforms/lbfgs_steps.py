@@ -116,7 +116,8 @@ class step_by_lbfgs(ArrayRule):
     - `stalled`: ten points in a row lowered neither the value, beyond roundings, nor |g| by a
       tenth; or the steps along the gradient became too short to change the value.
     - `failed`: the first value or gradient is not finite, or all trials along the gradient led to
-      values that are higher or not finite.
+      values that are higher or not finite. In float32 the square of a gradient that is longer than
+      1e19 is not finite either: scale such a loss.
 
     Every update needs the same loss: on batches that differ, values cannot be compared.
 
@@ -183,6 +184,8 @@ class step_by_lbfgs(ArrayRule):
         s, y, g, d = products[-4:]
         squared = g[2]
         is_finite = jnp.isfinite(value) & jnp.isfinite(squared)
+        # A gradient whose square is 0 in this dtype may be longer than `tol`.
+        length = jnp.where(squared > 0, jnp.sqrt(squared), y[0])
         is_first = state.count == 0
         is_over = state.converged | state.stalled | state.failed
 
@@ -211,7 +214,7 @@ class step_by_lbfgs(ArrayRule):
         # At the end of a search along the gradient: has the last trial become too short?
         is_close = jnp.abs(trial - old.search.value) <= old.search.noise
         ends = gave_up & ~restarts
-        converged = state.converged | (accepted & (jnp.sqrt(squared) <= self.tol))
+        converged = state.converged | (accepted & (length <= self.tol))
         stalled = (ends & is_close) | (accepted & ~converged & (progress["idle"] >= PATIENCE))
         state = state._replace(
             count=safe_increment(state.count),
@@ -321,11 +324,15 @@ class step_by_lbfgs(ArrayRule):
 
 
 def _leaf_products(g: Any, p: Any, x: Array, last_g: Array, d: Array, s: Array, y: Array) -> Array:
-    """Return the products of one leaf; see `step_by_lbfgs._products`."""
+    """Return the products of one leaf; see `step_by_lbfgs._products`.
+
+    The product of y and s, which occurs twice, is once the sum of |g|.
+    """
     dtype = promote(s.dtype, at_least_float32(jnp.asarray(g).dtype))
     g, p = (cast(jnp.asarray(v), dtype) for v in (g, p))
     new = jnp.stack([p - cast(x, dtype), g - cast(last_g, dtype), g])
-    rows = [inner(s, new), inner(y, new), inner(new, new), inner(d[None], new)]
+    own = inner(new, new).at[1, 0].set(jnp.sum(jnp.abs(new[2])))
+    rows = [inner(s, new), inner(y, new), own, inner(d[None], new)]
     return scalar(jnp.concatenate(rows))
 
 

@@ -259,7 +259,9 @@ def _step(
     old = state
     low, high, x = state.lower, state.upper, state.params
     measured = engine.map_rows(_measure, [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])])
-    slope, s_s, s_y, y_y, g_g, squared, outside = summed(measured)
+    slope, s_s, s_y, y_y, g_g, squared, absolute, outside = summed(measured)
+    # A gradient whose square is 0 in this dtype may be longer than `tol`.
+    length = jnp.where(squared > 0, jnp.sqrt(squared), absolute)
 
     is_finite = jnp.isfinite(value) & jnp.isfinite(slope) & jnp.isfinite(squared)
     is_over = state.converged | state.stalled | state.failed
@@ -281,7 +283,7 @@ def _step(
 
     trial, value = value, jnp.where(accepted, value, state.search.value)
     progress = progressed(state, accepted, value, squared, search.noise)
-    converged = state.converged | (accepted & (jnp.sqrt(squared) <= tol))
+    converged = state.converged | (accepted & (length <= tol))
     # At the end of a search along the gradient: has the last trial become too short?
     is_close = jnp.abs(trial - old.search.value) <= old.search.noise
     ends = gave_up & ~restarts
@@ -327,8 +329,9 @@ def _measure(
     # p - clip(p - g, low, high), without the rounding of p - g.
     projected = jnp.clip(g, p - high, p - low)
     outside = jnp.sum((p < low) | (p > high), dtype=x.dtype)
-    products = (g * (aim - x), s * s, s * y, y * y, last_g * last_g, projected * projected)
-    return *map(jnp.sum, products), outside
+    products = (g * (aim - x), s * s, s * y, y * y, last_g * last_g)
+    lengths = projected * projected, jnp.abs(projected)
+    return *map(jnp.sum, products + lengths), outside
 
 
 def _keep(

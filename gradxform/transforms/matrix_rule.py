@@ -16,6 +16,7 @@ from gradxform.leaves import (
     check_shapes,
     dtype_of,
     is_hole,
+    like_params,
     path_at,
     path_str,
     require_params,
@@ -145,15 +146,10 @@ class MatrixRule(Transform):
         for k, slot in zip(names, slots, strict=True):
             check_shapes(self, updates, slot.leaves, f"the state's {k} has")
         views = self._views(updates)
-        for k, slot in zip(matrix_names, kept, strict=True):
-            for i, (x, view) in enumerate(zip(slot.leaves, views, strict=True)):
-                count = view.members[0].sides()[0]
-                if jnp.shape(x)[0] != count:
-                    raise ValueError(
-                        f"{name_of(self)}: gradient of {path_at(updates, i)} of shape "
-                        f"{jnp.shape(gs[i])} has {count} matrices, the state's {k} has "
-                        f"{jnp.shape(x)[0]}. Make the state anew with init."
-                    )
+        if matrix_names:
+            self._check_matrix_slots(updates, matrix_names, kept)
+        if kept and params is not None and len(kept[0].own) > len(gs):
+            views = self._numbered(views, updates, params)
         accepts = accepted_by(type(self), "prepare")
         given = routed(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)
@@ -183,6 +179,51 @@ class MatrixRule(Transform):
             for k, (name, slot) in enumerate(zip(matrix_names, kept, strict=True))
         }
         return jax.tree.unflatten(treedef, us), state._replace(**new)
+
+    def _check_matrix_slots(self, updates: Updates, names: Any, kept: Any) -> None:
+        """Require the slots for matrices to have the shapes that `init` gives them."""
+        shapes = tuple(
+            (path, jnp.shape(g), tuple(jnp.shape(slot.leaves[i]) for slot in kept))
+            for i, (path, g) in enumerate(_arrays(updates))
+        )
+        # What fits once fits at every step; a trace of `init` takes longer than a step's.
+        fitting = vars(self).get("_fitting_slots")
+        if fitting is None:
+            fitting = set()
+            object.__setattr__(self, "_fitting_slots", fitting)
+        key = shapes, tuple(engine.cuts_of(updates))
+        if key in fitting:
+            return
+        wanted = jax.eval_shape(self.init, like_params(updates))
+        for k, slot in zip(names, kept, strict=True):
+            for i, leaf in enumerate(jax.tree.leaves(getattr(wanted, k))):
+                had = jnp.shape(slot.leaves[i])
+                if had != leaf.shape:
+                    needs = jnp.shape(jax.tree.leaves(updates)[i])
+                    raise ValueError(
+                        f"{name_of(self)}: the state's {k} of {path_at(updates, i)} has shape "
+                        f"{had}; a gradient of shape {needs} needs {leaf.shape}. Was this state "
+                        "made for other parameters, or by another init?"
+                    )
+        fitting.add(key)
+
+    def _numbered(self, views: list["_Leaf"], updates: Updates, params: Params) -> list["_Leaf"]:
+        """Return views with the numbers of matrices among those of all parameters.
+
+        A leaf without a gradient at this step must not change the turns of the others.
+        """
+        counts: dict[tuple[int, int], int] = {}
+        first = {}
+        for (path, _), leaf in zip(_arrays(params), self._views(params), strict=True):
+            view = leaf.members[0]  # a rule with slots for matrices has parts of one size
+            sides = view.sides()[1:]
+            first[path] = counts.get(sides, 0)
+            counts[sides] = first[path] + view.count()
+        paths = [path for path, _ in _arrays(updates)]
+        return [
+            leaf._replace(members=[leaf.members[0]._replace(first=first[path])])
+            for path, leaf in zip(paths, views, strict=True)
+        ]
 
     def _finished(
         self, gs: Any, us: Any, xs: Any, views: Any, bare: Any, live: Any, scalars: Any

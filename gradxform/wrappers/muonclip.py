@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradxform import engine
 from gradxform.base import LOCALITIES, call_update, locality_of, transform
@@ -130,6 +131,8 @@ class qk_clip(StatelessWrapper):
                     f"{name_of(self)}: two entries of layers have the parameter {path!r}."
                 )
 
+    sees_pieces = True
+
     @property
     def locality(self) -> str:
         """That of the inner transform, but at least the array."""
@@ -142,7 +145,8 @@ class qk_clip(StatelessWrapper):
 
     def _axes(self, params: Params) -> dict[str, tuple[int, ...]]:
         """Return the axes of the heads by path, of parameters that are not hidden."""
-        shapes = {"/".join(path): shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
+        whole = with_paths(engine.whole_shapes(params))
+        shapes = {"/".join(path): shape_of(p) for path, p in whole if not is_hole(p)}
         hidden = {"/".join(path) for path, p in with_paths(params) if is_hole(p)}
         found = {}
         for _, layer in self.layers:
@@ -192,6 +196,8 @@ class qk_clip(StatelessWrapper):
         _, treedef = flatten_updates(updates)
         ps = align_params(self, updates, treedef, params).leaves
         axes = self._axes(params)
+        shapes = [shape_of(x) for x in jax.tree.leaves(engine.whole_shapes(updates))]
+        cuts = engine.cuts_of(updates)
         largest = self._logits(max_logits)
         own, state = call_update(self.inner, updates, state, params, extra)
         us = treedef.flatten_up_to(own)
@@ -202,9 +208,10 @@ class qk_clip(StatelessWrapper):
                 if path not in axes or path not in paths:
                     continue
                 k = paths.index(path)
-                self._check_logits(name, largest[name], path, jnp.shape(ps[k]), axes[path])
+                self._check_logits(name, largest[name], path, shapes[k], axes[path])
                 columns = [us[k]], [ps[k]], [largest[name]]
-                [us[k]] = engine.map_rows(_clipped, columns, bound, power, statics=[axes[path]])
+                heads = _Heads.of(shapes[k], axes[path], cuts[k])
+                [us[k]] = engine.map_rows(_clipped, columns, bound, power, statics=[heads])
         changed = jax.tree.unflatten(treedef, us)
         return changed, told(self.inner, state, params, own, changed)
 
@@ -221,11 +228,19 @@ class qk_clip(StatelessWrapper):
             )
         for name, layer in self.layers:
             if name not in given:
+                had = f"has {', '.join(map(repr, given))}" if given else "is empty"
                 raise ValueError(
                     f"{name_of(self)}: max_logits lacks {name!r}, the layer of "
-                    f"{_at(layer.queries)}; it has {', '.join(map(repr, given))}. Pass the "
-                    "largest logit of each of its heads."
+                    f"{_at(layer.queries)}; it {had}. Pass the largest logit of each of its heads."
                 )
+            if not hasattr(given[name], "dtype"):
+                try:
+                    np.asarray("none" if given[name] is None else given[name], np.float64)
+                except (TypeError, ValueError):
+                    raise TypeError(
+                        f"{name_of(self)}: max_logits[{name!r}], for {_at(layer.queries)}, must be "
+                        f"an array with a number for each head, got {shown(given[name])}."
+                    ) from None
         for name in given:
             if name not in names:
                 raise ValueError(
@@ -259,17 +274,32 @@ def _at(path: str) -> str:
     return f"parameter {path_str(tuple(path.split('/')))}"
 
 
-def _clipped(
-    u: Array, p: Array, s: Array, bound: Array, power: Array, axes: tuple[int, ...]
-) -> Array:
+class _Heads(NamedTuple):
+    """Where the heads of a parameter lie."""
+
+    axes: tuple[int, ...]  # in the order of the logits
+    lengths: tuple[int, ...]  # of these axes in the array of all devices, from the first axis on
+    cut: engine.Cut  # how what has only these axes is divided over devices
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], axes: tuple[int, ...], cut: engine.Cut) -> "_Heads":
+        """Return them, from the shape of the array of all devices."""
+        order = sorted(axes)
+        cuts = tuple((name, order.index(dim)) for name, dim in cut.cuts if dim in order)
+        return cls(axes, tuple(shape[axis] for axis in order), cut._replace(cuts=cuts))
+
+
+def _clipped(u: Array, p: Array, s: Array, bound: Array, power: Array, heads: _Heads) -> Array:
     """Return the update that also multiplies each head of a parameter by its factor."""
     wide = at_least_float32(promote(u.dtype, p.dtype))
     s = cast(s, at_least_float32(promote(s.dtype, real_dtype(wide))))
     factor = shrinking(s, cast(bound, s.dtype)) ** cast(power, s.dtype)
+    axes = heads.axes
     order = sorted(range(len(axes)), key=lambda i: axes[i])
     factor = jnp.transpose(factor, order)
-    for i, axis in enumerate(sorted(axes)):
-        factor = jnp.repeat(factor, p.shape[axis] // factor.shape[i], axis=i)
+    for i, length in enumerate(heads.lengths):
+        factor = jnp.repeat(factor, length // factor.shape[i], axis=i)
+    factor = engine.own_piece(factor, heads.cut)
     others = tuple(i for i in range(p.ndim) if i not in axes)
     factor = cast(jnp.broadcast_to(jnp.expand_dims(factor, others), p.shape), wide)
     before = cast(p, wide)

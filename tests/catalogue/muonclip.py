@@ -79,6 +79,21 @@ REFUSED = [
         ("parameter ['w']", "got ", "Pass update(..., max_logits={'a': array})"),
     ),
     (
+        lambda: clipped({}),
+        ValueError,
+        ("max_logits lacks 'a', the layer of parameter ['w']; it is empty. Pass the largest",),
+    ),
+    (
+        lambda: clipped({"a": "x"}),
+        TypeError,
+        ("max_logits['a'], for parameter ['w'], must be an array", "got 'x'."),
+    ),
+    (
+        lambda: clipped({"a": None}),
+        TypeError,
+        ("max_logits['a'], for parameter ['w'], must be an array", "got None."),
+    ),
+    (
         lambda: clipped({"b": jnp.ones(2)}),
         ValueError,
         ("max_logits lacks 'a', the layer of parameter ['w']; it has 'b'. Pass the",),

@@ -1,0 +1,78 @@
+"""Matrix rules on a mesh: wrappers around them, matrices apart, and empty stacks."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import gradxform as gx
+import gradxform.distributed as gd
+from tests.test_distributed_matrices import arrays, assert_close, mesh_of
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
+
+
+@pytest.mark.parametrize("spec", [P(None, "x"), P("x")], ids=str)
+@pytest.mark.parametrize("heads", [2, 4, 8])
+def test_heads_are_clipped_wherever_they_lie(heads, spec):
+    layers = {"a": gx.query_key("q", "k", heads=1)}
+    tx = gx.muonclip(0.1, layers, 2.0)
+    params, grads = (arrays({"q": (8, 16), "k": (8, 16)}, seed) for seed in (0, 1))
+    logits = {"a": jnp.asarray([400.0, *[1.0] * (heads - 1)])}
+    want, _ = jax.jit(tx.update)(grads, tx.init(params), params, max_logits=logits)
+    on_mesh = gd.shard_matrices(tx, "x", spec, mesh_of(4))
+    state = jax.jit(on_mesh.init)(params)
+    got, _ = jax.jit(on_mesh.update)(grads, state, params, max_logits=logits)
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    "wrapped",
+    [gx.cautious(gx.muon(0.1)), gx.variable_clipping(gx.muon(0.1), {"w": (0,)}, 1.0)],
+    ids=lambda tx: type(tx).__name__,
+)
+def test_a_wrapper_that_looks_at_whole_arrays_is_refused_around_a_matrix_rule(wrapped):
+    name = type(wrapped).__name__
+    for shared in (
+        lambda: gd.shard_matrices(wrapped, "x", P("x"), mesh_of(2)),
+        lambda: gd.zero1(wrapped, "x"),
+    ):
+        with pytest.raises(ValueError, match=f"{name} looks at whole arrays"):
+            shared()
+
+
+STATEFUL = {
+    "soap": gx.soap(0.1),
+    "distributed_shampoo": gx.distributed_shampoo(0.1, preconditioning_compute_steps=3),
+    "psgd_kron": gx.psgd_kron(0.1),
+}
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+def test_one_matrix_that_no_device_has_a_part_of_is_computed_by_all(name):
+    tx, mesh = gd.zero1(STATEFUL[name], "x"), mesh_of(8)
+    params = arrays({"odd": (7, 5)})
+    specs = tx.state_specs(params, mesh)
+    init = jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=specs)
+    places = P(), specs
+
+    def step(params, state):
+        return tx.step(gd.local_view(params, "x"), state, params)
+
+    step = jax.shard_map(step, mesh=mesh, in_specs=places, out_specs=places)
+    got, _ = jax.jit(step)(params, jax.jit(init)(params))
+    plain = STATEFUL[name]
+    updates, _ = jax.jit(plain.update)(params, plain.init(params), params)
+    assert_close(got, gx.apply_updates(params, updates))
+
+
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P()], ids=str)
+@pytest.mark.parametrize("make", [gx.scale_by_muon, gx.scale_by_soap], ids=lambda f: f.__name__)
+def test_an_empty_stack_is_left_alone(make, spec):
+    axes = {"e": gx.MuonDimensionNumbers(1, 2), "w": gx.MuonDimensionNumbers()}
+    params = arrays({"e": (0, 8, 16), "w": (8, 8)})
+    tx = make(weight_dimension_numbers=axes)
+    on_mesh = gd.shard_matrices(tx, "x", {"e": spec, "w": P("x")}, mesh_of(8))
+    got, _ = jax.jit(on_mesh.update)(params, jax.jit(on_mesh.init)(params), params)
+    want, _ = jax.jit(tx.update)(params, tx.init(params), params)
+    assert_close(got, want)
