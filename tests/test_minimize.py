@@ -111,7 +111,9 @@ def test_complex_parameters_are_refused_for_a_search_of_its_own():
         gx.minimize(far, {"x": jnp.zeros(3, jnp.complex64)}, gx.lbfgs())
 
 
-@pytest.mark.parametrize("tx", [gx.lbfgs_steps(), gx.lbfgsb(-9.0, 9.0)], ids=["steps", "boxes"])
+@pytest.mark.parametrize(
+    "tx", [gx.lbfgs_steps(), gx.lbfgsb(lower=-9.0, upper=9.0)], ids=["steps", "boxes"]
+)
 def test_a_gradient_whose_square_is_too_small_is_not_said_to_vanish(tx):
     result = gx.minimize(lambda x: 1e-25 * jnp.sum((x - 1) ** 2), jnp.zeros(3), tx, tol=0.0)
     assert result.why() != "converged"
@@ -126,13 +128,13 @@ def test_a_gradient_whose_square_is_too_small_is_not_said_to_vanish(tx):
         (
             lambda: gx.minimize(bowl, START, gx.sgd(0.1), -1.0),
             ValueError,
-            "tol must be a number of",
+            "tol must be a number",
         ),
         (lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, 0), ValueError, "max_evaluations must"),
         (
             lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, 1.5),
             ValueError,
-            "an integer .*got 1.5",
+            "an integer .*1.5",
         ),
         (lambda: gx.minimize(bowl, START, gx.sgd(0.1), "a"), ValueError, "tol must be a number"),
         (
