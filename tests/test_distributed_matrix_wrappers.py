@@ -76,3 +76,46 @@ def test_an_empty_stack_is_left_alone(make, spec):
     got, _ = jax.jit(on_mesh.update)(params, jax.jit(on_mesh.init)(params), params)
     want, _ = jax.jit(tx.update)(params, tx.init(params), params)
     assert_close(got, want)
+
+
+ENTRYWISE = {
+    **{
+        norm: gx.scale_by_lmo(norm, weight_dimension_numbers=None)
+        for norm in ("sign", "inputs", "outputs", "rms")
+    },
+    **{
+        f"keeps_{norm}": gx.chain(gx.scale(-0.3), gx.keep_matrix_norms(norm))
+        for norm in ("frobenius", "rows", "columns")
+    },
+}
+
+
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P()], ids=str)
+@pytest.mark.parametrize("name", ENTRYWISE)
+def test_norms_of_pieces_are_those_of_the_whole(name, spec):
+    tx = ENTRYWISE[name]
+    params, grads = (arrays({"w": (16, 24), "v": (8, 8)}, seed) for seed in (0, 1))
+    grads["v"] = grads["v"] * 1e30 if not name.startswith("keeps") else grads["v"]
+    on_mesh = gd.shard_matrices(tx, "x", {"w": spec, "v": P("x")}, mesh_of(8))
+    got, _ = jax.jit(on_mesh.update)(grads, jax.jit(on_mesh.init)(params), params)
+    want, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in jax.tree.leaves(got))
+    assert_close(got, want)
+
+
+def test_scion_runs_on_a_mesh():
+    params, grads = (arrays({"up": (16, 32), "head": (16, 8), "b": (16,)}, seed) for seed in (0, 1))
+    tx = gx.scion(0.1)
+    specs = {"up": P(None, "x"), "head": P("x"), "b": P()}
+    on_mesh = gd.shard_matrices(tx, "x", specs, mesh_of(8))
+    got, _ = jax.jit(on_mesh.update)(grads, jax.jit(on_mesh.init)(params), params)
+    want, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    assert_close(got, want)
+
+
+def test_the_spectral_norm_of_pieces_is_refused():
+    tx = gx.keep_matrix_norms("spectral")
+    params = arrays({"w": (16, 24)})
+    on_mesh = gd.shard_matrices(tx, "x", P("x"), mesh_of(8))
+    with pytest.raises(ValueError, match=r"parameter \['w'\] is divided over devices, and the sp"):
+        on_mesh.init(params)

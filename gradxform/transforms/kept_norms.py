@@ -5,10 +5,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
-from gradxform.errors import require_one_of
+from gradxform.errors import name_of, require_one_of
+from gradxform.leaves import path_at
 from gradxform.numerics import norm, over
-from gradxform.transforms.dimensions import MatrixAxes, MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import axes_of_all
+from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.piece_norms import Whole, whole_norm, wholes
 from gradxform.types import Array, Choice, Params, StaticTree, Updates
 
 __all__ = [
@@ -56,6 +57,7 @@ class keep_matrix_norms(ArrayRule):
     locality = "array"
     needs_params = True
     sets_params = True
+    sees_pieces = True
 
     def __post_init__(self):
         require_one_of(self, "norm", KEPT_NORMS)
@@ -67,18 +69,37 @@ class keep_matrix_norms(ArrayRule):
         return EmptyState()
 
     def statics(self, updates: Updates) -> list[Any]:
-        """Return for every leaf which of its axes make a matrix."""
-        return axes_of_all(self, self.weight_dimension_numbers, updates, uneven=False)
+        """Return for every leaf which of its axes make a matrix, and how it is divided."""
+        found = wholes(self, self.weight_dimension_numbers, updates)
+        if self.norm == "spectral":
+            for i, whole in enumerate(found):
+                if whole.rows or whole.columns:
+                    raise ValueError(
+                        f"{name_of(self)}: parameter {path_at(updates, i)} is divided over "
+                        "devices, and the spectral norm needs whole matrices. Keep another norm."
+                    )
+        return found
 
-    def rule(self, g: Array, p: Array, axes: MatrixAxes) -> Array:
+    def rule(self, g: Array, p: Array, whole: Whole) -> Array:
         """Return the update that leads to a matrix of the same norm."""
         if not p.size:
             return g
+        axes = whole.axes
         before, after = axes.to_matrices(p), axes.to_matrices(p + g)
+        if whole.rows or whole.columns:
+            return axes.from_matrices(self._on_devices(before, after, whole), p.shape)
         old, new = _scaled(before), _scaled(after)
         size, length = self._norm(old) * _largest(before), self._norm(new)
         moved = jnp.where(length == 0, before, over(size * new, length, 0))
         return axes.from_matrices(moved - before, p.shape)
+
+    def _on_devices(self, before: Array, after: Array, whole: Whole) -> Array:
+        """Return the update of pieces of matrices."""
+        dims = _AXES[self.norm]
+        names = (whole.rows if -2 in dims else ()) + (whole.columns if -1 in dims else ())
+        size, length = (whole_norm(x, dims, names) for x in (before, after))
+        moved = jnp.where(length == 0, before, size * over(after, length, 0))
+        return moved - before
 
     def _norm(self, x: Array) -> Array:
         if self.norm == "spectral":

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import require_one_of
-from gradxform.leaves import leaves_of
-from gradxform.transforms.dimensions import MatrixAxes, MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import axes_of_all
+from gradxform.numerics import over
+from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.orthogonal import with_norm
+from gradxform.transforms.piece_norms import Whole, arrays_of, whole_norm, wholes
 from gradxform.types import Array, Choice, Params, StaticTree, Updates
 
 __all__ = [
@@ -52,6 +52,7 @@ class scale_by_lmo(ArrayRule):
 
     State = EmptyState
     locality = "array"
+    sees_pieces = True
 
     def __post_init__(self):
         require_one_of(self, "norm", LMO_NORMS)
@@ -63,21 +64,28 @@ class scale_by_lmo(ArrayRule):
         return EmptyState()
 
     def statics(self, updates: Updates) -> list[Any]:
-        """Return for every leaf which of its axes make a matrix."""
+        """Return for every leaf which of its axes make a matrix, and how it is divided."""
         if self.norm == "rms":
-            return [None for _ in leaves_of(updates)]
-        return axes_of_all(self, self.weight_dimension_numbers, updates, uneven=False)
+            return arrays_of(updates)
+        return wholes(self, self.weight_dimension_numbers, updates)
 
-    def rule(self, g: Array, p: Array | None, axes: MatrixAxes | None) -> Array:
+    def rule(self, g: Array, p: Array | None, whole: Whole) -> Array:
         """Return the step of norm 1."""
-        if axes is None:
-            return with_norm(g, g.size**0.5, tuple(range(g.ndim)))
-        x = axes.to_matrices(g)
-        _, n, k = x.shape
+        n, k = whole.sides
+        if whole.axes is None:
+            return _with_norm(g, k**0.5, tuple(range(g.ndim)), whole.columns)
+        x = whole.axes.to_matrices(g)
         if self.norm == "sign":
             x = jnp.sign(x) / max(n, 1)
         elif self.norm == "inputs":
-            x = with_norm(x, k**0.5, (-1,))
+            x = _with_norm(x, k**0.5, (-1,), whole.columns)
         else:
-            x = with_norm(x, max(n, 1) ** -0.5, (-2,))
-        return axes.from_matrices(x, g.shape)
+            x = _with_norm(x, max(n, 1) ** -0.5, (-2,), whole.rows)
+        return whole.axes.from_matrices(x, g.shape)
+
+
+def _with_norm(x: Array, size: float, axes: tuple[int, ...], names: tuple[str, ...]) -> Array:
+    """Return arrays of the given norm over some axes and the devices along mesh axes."""
+    if not names:
+        return with_norm(x, size, axes)
+    return size * over(x, whole_norm(x, axes, names), 0)
