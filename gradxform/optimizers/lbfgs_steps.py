@@ -19,7 +19,7 @@ def lbfgs_steps(memory_size: Size = 10, tol: NonNegative = 0.0) -> step_by_lbfgs
         updates, state = tx.update(grad, state, params, value=value)
 
     Evaluate and save `eval_params(state, params)`. For losses without noise: the same data at every
-    update.
+    update. For complex parameters, conjugate the gradient first, as `jax.tree.map(jnp.conj, grad)`.
 
     See `step_by_lbfgs` for the arguments.
 

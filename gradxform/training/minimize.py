@@ -10,9 +10,9 @@ from jax import lax
 
 from gradxform import engine, tree
 from gradxform.apply import apply_updates
-from gradxform.errors import name_of, shown
+from gradxform.errors import shown
 from gradxform.gradients import stored_pair, value_and_grad_from_state
-from gradxform.leaves import check_params, path_str, with_paths
+from gradxform.leaves import check_params
 from gradxform.numerics import cast
 from gradxform.transformation import call_update, check_transform, extra_names
 from gradxform.transforms.line_search import where
@@ -85,8 +85,7 @@ def minimize(
       "max_evaluations".
 
     Raises:
-      TypeError: if `tx` is not an optimizer, if `fun` does not return a real scalar, or for complex
-        parameters and an optimizer with a line search of its own, such as `lbfgs`.
+      TypeError: if `tx` is not an optimizer, or `fun` does not return a real scalar.
       ValueError: if `tol` or `max_evaluations` is out of its range.
     """
     check_transform("minimize", tx, "tx")
@@ -101,8 +100,6 @@ def minimize(
     check_params("minimize", params)
     params = jax.tree.map(_array, params)
     state = jax.tree.map(_array, tx.init(params))
-    if stored_pair(state) is not None:
-        _refuse_complex(tx, params)
 
     def loss(params: Params, **_: Any) -> Array:
         return as_loss("minimize", fun(params))
@@ -127,7 +124,10 @@ def minimize(
         given = {"value": value, "grad": grad, "value_fn": loss}
         if "obj_fn" in (extra_names(tx) or ()):  # a search of Optax refuses what it does not know
             given["obj_fn"] = loss
-        updates, state = call_update(tx, grad, run.state, run.params, given)
+        # JAX gives the conjugate of the gradient that descends; of real numbers they are the same.
+        # A line search takes `grad` as JAX gives it.
+        downhill = jax.tree.map(jnp.conj, grad)
+        updates, state = call_update(tx, downhill, run.state, run.params, given)
         params = apply_updates(run.params, updates)
         evaluations = evaluations + sum(
             (x for _, x in tree.get_all_with_path(state, "num_linesearch_steps")), zero
@@ -173,21 +173,10 @@ def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Ar
     stored = stored_pair(run.state)
     if stored is None:
         value, grad = jax.value_and_grad(loss)(run.params)
-        # JAX gives the conjugate of the gradient that descends; of real numbers they are the same.
-        return value, jax.tree.map(jnp.conj, grad), run.evaluations + 1
+        return value, grad, run.evaluations + 1
     value, grad = value_and_grad_from_state(loss)(run.params, state=run.state)
     is_new = ~jnp.isfinite(stored[0])
     return value, grad, run.evaluations + is_new.astype(jnp.int32)
-
-
-def _refuse_complex(tx: Any, params: Params) -> None:
-    """Refuse complex parameters for a search that evaluates the function itself."""
-    for path, x in with_paths(params):
-        if jnp.iscomplexobj(x):
-            raise TypeError(
-                f"minimize: parameter {path_str(path)} is complex, and {name_of(tx)} has a line "
-                "search that takes gradients as they are. Use lbfgs_steps()."
-            )
 
 
 def _array(x: Any) -> Array:

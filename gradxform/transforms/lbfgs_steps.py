@@ -119,7 +119,9 @@ class step_by_lbfgs(ArrayRule):
       values that are higher or not finite. In float32 the square of a gradient that is longer than
       1e19 is not finite either: scale such a loss.
 
-    Every update needs the same loss: on batches that differ, values cannot be compared.
+    Every update needs the same loss: on batches that differ, values cannot be compared. JAX gives
+    the conjugate of the gradient that descends: for complex parameters, conjugate it first, as
+    `jax.tree.map(jnp.conj, grads)`; `minimize` does that.
 
     Args:
       memory_size: how many pairs are kept, at least 1.
