@@ -143,6 +143,37 @@ def test_a_gradient_whose_square_is_too_small_is_not_said_to_vanish(tx):
             "an integer .*1.5",
         ),
         (lambda: gx.minimize(bowl, START, gx.sgd(0.1), "a"), ValueError, "tol must be a number"),
+        (lambda: gx.minimize(bowl, START, gx.sgd(0.1), True), ValueError, "tol must be .* True"),
+        (
+            lambda: gx.minimize(bowl, START, gx.sgd(0.1), jnp.ones(2)),
+            ValueError,
+            "tol must be a number",
+        ),
+        (
+            lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, "a"),
+            ValueError,
+            "max_evaluations must be an integer .*'a'",
+        ),
+        (
+            lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, jnp.asarray(1.5)),
+            ValueError,
+            "max_evaluations must be an integer",
+        ),
+        (
+            lambda: gx.minimize(bowl, START, gx.sgd(0.1), 0.1, 2**31),
+            ValueError,
+            "at most 2147483647, got 2147483648",
+        ),
+        (
+            lambda: gx.minimize(bowl, None, gx.sgd(0.1)),
+            TypeError,
+            "params is None; pass the parameters to start from",
+        ),
+        (
+            lambda: gx.minimize(START, bowl, gx.sgd(0.1)),
+            TypeError,
+            "minimize: fun must be a function of the parameters",
+        ),
         (
             lambda: gx.minimize(lambda x: x, START, gx.sgd(0.1)),
             TypeError,

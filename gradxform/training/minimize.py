@@ -23,6 +23,8 @@ from gradxform.types import Array, OptState, Params, PyTree
 REASONS = ("running", "converged", "stalled", "failed", "not finite", "max_evaluations")
 _CONVERGED, _STALLED, _FAILED, _NOT_FINITE, _MAX_EVALUATIONS = range(1, len(REASONS))
 
+_MOST = np.iinfo(np.int32).max  # evaluations are counted in int32
+
 
 class MinimizeResult(NamedTuple):
     """What `minimize` returns."""
@@ -85,19 +87,11 @@ def minimize(
       "max_evaluations".
 
     Raises:
-      TypeError: if `tx` is not an optimizer, or `fun` does not return a real scalar.
+      TypeError: if `tx` is not an optimizer, if `fun` is not a function that returns a real scalar,
+        or if `params` is None.
       ValueError: if `tol` or `max_evaluations` is out of its range.
     """
-    check_transform("minimize", tx, "tx")
-    if not isinstance(tol, jax.Array) and not (_is_real(tol) and tol >= 0):
-        raise ValueError(f"minimize: tol must be a number of at least 0, got {shown(tol)}.")
-    if not isinstance(max_evaluations, jax.Array):
-        if not isinstance(max_evaluations, int | np.integer) or max_evaluations < 1:
-            raise ValueError(
-                "minimize: max_evaluations must be an integer of at least 1, got "
-                f"{shown(max_evaluations)}."
-            )
-    check_params("minimize", params)
+    _check_arguments(fun, params, tx, tol, max_evaluations)
     params = jax.tree.map(_array, params)
     state = jax.tree.map(_array, tx.init(params))
 
@@ -164,8 +158,35 @@ def minimize(
     )
 
 
-def _is_real(x: Any) -> bool:
-    return isinstance(x, int | float | np.floating | np.integer)
+def _check_arguments(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: Any) -> None:
+    if not callable(fun):
+        raise TypeError(
+            "minimize: fun must be a function of the parameters that returns the value, got "
+            f"{shown(fun)}."
+        )
+    check_transform("minimize", tx, "tx")
+    if params is None:
+        raise TypeError(
+            "minimize: params is None; pass the parameters to start from, a tree of arrays."
+        )
+    check_params("minimize", params)
+    is_real = _is_number(tol, int | float | np.floating | np.integer, jnp.floating, jnp.integer)
+    if not is_real or (not isinstance(tol, jax.Array) and not tol >= 0):
+        raise ValueError(f"minimize: tol must be a number of at least 0, got {shown(tol)}.")
+    is_integer = _is_number(max_evaluations, int | np.integer, jnp.integer)
+    is_known = not isinstance(max_evaluations, jax.Array)
+    if not is_integer or (is_known and not 1 <= max_evaluations <= _MOST):
+        raise ValueError(
+            f"minimize: max_evaluations must be an integer of at least 1 and at most {_MOST}, got "
+            f"{shown(max_evaluations)}."
+        )
+
+
+def _is_number(x: Any, known: Any, *kinds: Any) -> bool:
+    """Whether `x` is a scalar: of the classes `known`, or an array of the dtypes `kinds`."""
+    if isinstance(x, jax.Array):
+        return x.shape == () and any(jnp.issubdtype(x.dtype, kind) for kind in kinds)
+    return isinstance(x, known) and not isinstance(x, bool)
 
 
 def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Array]:
