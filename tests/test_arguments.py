@@ -152,7 +152,8 @@ def test_names_stand_for_annotations():
     assert "accumulator_dtype: DType = None" in text and text.endswith("-> chain")
     assert str(inspect.signature(gx.global_norm)).endswith("-> Array")
     assert str(inspect.signature(gx.ArrayRule)) == "()"
-    assert str(inspect.signature(gx.ScaleByAdamState)) == "(count: Array, mu: Slot, nu: NonNegativeSlot)"
+    fields = "(count: Array, mu: Slot, nu: NonNegativeSlot)"
+    assert str(inspect.signature(gx.ScaleByAdamState)) == fields
 
 
 def test_the_signature_of_an_instance_is_that_of_its_call():
