@@ -175,6 +175,7 @@ def test_a_deterministic_schedule_fits_as_often_as_it_says():
     assert fits == [False, False, False, True] * 2
 
 
+@pytest.mark.parametrize("given", ["params", "no params"])
 @pytest.mark.parametrize(
     "tx",
     [
@@ -183,12 +184,28 @@ def test_a_deterministic_schedule_fits_as_often_as_it_says():
     ],
     ids=lambda tx: type(tx).__name__,
 )
-def test_a_leaf_without_a_gradient_does_not_change_the_turns_of_others(tx):
-    params = {k: jnp.eye(4, 6) for k in "ab"}
+def test_a_leaf_without_a_gradient_does_not_change_the_turns_of_others(tx, given):
+    params = {k: jnp.eye(4, 6) for k in "ab"} | {"c": jnp.eye(4, 5)}
     together, apart = tx.init(params), tx.init(params)
+    args = (params,) if given == "params" else ()
     for i in range(8):
         rng = np.random.default_rng(i)
-        grads = {k: jnp.asarray(rng.normal(size=(4, 6)), jnp.float32) for k in "ab"}
-        want, together = tx.update(grads, together, params)
-        got, apart = tx.update({**grads, "a": grads["a"] if i % 2 == 0 else None}, apart, params)
-        np.testing.assert_allclose(got["b"], want["b"], rtol=1e-4, atol=1e-5)
+        grads = {k: jnp.asarray(rng.normal(size=p.shape), jnp.float32) for k, p in params.items()}
+        want, together = tx.update(grads, together, *args)
+        got, apart = tx.update({**grads, "a": grads["a"] if i % 2 == 0 else None}, apart, *args)
+        for k in "bc":
+            np.testing.assert_allclose(got[k], want[k], rtol=1e-4, atol=1e-5)
+
+
+def test_turns_are_counted_apart_for_each_dtype():
+    with jax.enable_x64(True):
+        params = {k: jnp.eye(4, 6, dtype=d) for k, d in zip("abc", ("f4", "f8", "f4"), strict=True)}
+        tx = gx.scale_by_soap(precondition_frequency=2)
+        state, turns = tx.init(params), []
+        for i in range(6):
+            rng = np.random.default_rng(i)
+            grads = {k: jnp.asarray(rng.normal(size=(4, 6)), p.dtype) for k, p in params.items()}
+            given = {**grads, "a": grads["a"] if i % 2 == 0 else None}
+            old, (_, state) = state.left_basis["b"], tx.update(given, state, params)
+            turns.append(not np.array_equal(old, state.left_basis["b"]))
+    assert turns == [True, False] * 3

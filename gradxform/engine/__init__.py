@@ -9,6 +9,7 @@ touched rows; `sums` and `shards` sum over whole trees, also over trees that are
 devices.
 """
 
+from gradxform.engine.chunks import devices as devices
 from gradxform.engine.lift import (
     PerLeaf as PerLeaf,
     check_gradient as check_gradient,

@@ -148,8 +148,8 @@ class MatrixRule(Transform):
         views = self._views(updates)
         if matrix_names:
             self._check_matrix_slots(updates, matrix_names, kept)
-        if kept and params is not None and len(kept[0].own) > len(gs):
-            views = self._numbered(views, updates, params)
+        if kept and len(kept[0].own) > len(gs):
+            views = self._numbered(views, kept, params)
         accepts = accepted_by(type(self), "prepare")
         given = routed(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)
@@ -207,22 +207,32 @@ class MatrixRule(Transform):
                     )
         fitting.add(key)
 
-    def _numbered(self, views: list["_Leaf"], updates: Updates, params: Params) -> list["_Leaf"]:
-        """Return views with the numbers of matrices among those of all parameters.
+    def _numbered(self, views: list["_Leaf"], kept: Any, params: Params | None) -> list["_Leaf"]:
+        """Return views with the numbers of matrices among those of all leaves of the state.
 
-        A leaf without a gradient at this step must not change the turns of the others.
+        A leaf without a gradient at this step must not change the turns of the others. What counts
+        together is what makes one batch where all leaves have a gradient.
         """
-        counts: dict[tuple[int, int], int] = {}
-        first = {}
-        for (path, _), leaf in zip(_arrays(params), self._views(params), strict=True):
-            view = leaf.members[0]  # a rule with slots for matrices has parts of one size
-            sides = view.sides()[1:]
-            first[path] = counts.get(sides, 0)
-            counts[sides] = first[path] + view.count()
-        paths = [path for path, _ in _arrays(updates)]
+        whole = {}
+        if params is not None:
+            for (path, _), leaf in zip(_arrays(params), self._views(params), strict=True):
+                view = leaf.members[0]  # a rule with slots for matrices has parts of one size
+                whole[path] = view.count(), view.sides()[1:]
+        elif engine.exchange_now() is not None:
+            return views
+        first, ends = [], {}
+        own = _arrays(jax.tree.unflatten(kept[0].treedef, kept[0].own))
+        for (path, _), *xs in zip(own, *(slot.own for slot in kept), strict=True):
+            # Without parameters: the slots of matrices of equal sides have equal shapes.
+            of_slots = jnp.shape(xs[0])[0], tuple(jnp.shape(x)[1:] for x in xs)
+            count, sides = whole.get(path, of_slots)
+            kind = sides, tuple(dtype_of(x) for x in xs), engine.devices(xs[0])
+            first.append(ends.get(kind, 0))
+            ends[kind] = first[-1] + count
+        where = kept[0].where or range(len(views))
         return [
-            leaf._replace(members=[leaf.members[0]._replace(first=first[path])])
-            for path, leaf in zip(paths, views, strict=True)
+            leaf._replace(members=[leaf.members[0]._replace(first=first[i])])
+            for i, leaf in zip(where, views, strict=True)
         ]
 
     def _finished(
