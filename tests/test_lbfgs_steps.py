@@ -79,6 +79,14 @@ def test_a_hundred_variables_in_float32():
     assert np.argmax(values <= 1e-6 * values[0]) < 50
 
 
+def test_a_loss_times_a_large_power_of_two_has_the_same_points():
+    start = jnp.asarray([-1.2, 1.0])
+    points, *_ = run(rosenbrock, start, 12)
+    far, _, _, state = run(lambda x: 2.0**70 * rosenbrock(x), start, 12)
+    assert state.scale > 2.0**70
+    np.testing.assert_allclose(far, points, rtol=1e-4, atol=1e-5)
+
+
 def test_the_evaluated_point_is_the_accepted_one():
     tx, x = gx.lbfgs_steps(), jnp.asarray([-1.2, 1.0])
     state = tx.init(x)

@@ -23,6 +23,14 @@ from gradxform.numerics import (
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms import more_thuente
 from gradxform.transforms.lbfgs import check_memory, empty_memory, inner, two_loops
+from gradxform.transforms.lbfgs_shared import (
+    is_curved,
+    progressed,
+    put,
+    scale_of,
+    scaled_square,
+    shifted_squares,
+)
 from gradxform.transforms.line_search import where
 from gradxform.transforms.more_thuente import MoreThuenteState
 from gradxform.transforms.tree_rules import as_loss, copied
@@ -57,6 +65,7 @@ class StepByLBFGSState(NamedTuple):
     diff_updates_memory: Slot  # (memory_size, *shape) per parameter; the changes y of the gradient
     s_y: Array  # (memory_size, memory_size), at least float32; every <s_i, y_j>
     y_y: Array  # (memory_size, memory_size), at least float32; every <y_i, y_j>
+    scale: Array  # scalar, at least float32; a power of 2 by which gradients and values are divided
     squared: Array  # scalar, at least float32; |g|^2 at x
     last_value: Array  # scalar, at least float32; the value at the last point with progress
     last_squared: Array  # scalar, at least float32; |g|^2 there
@@ -79,6 +88,7 @@ class _Next(NamedTuple):
     starts: Array  # whether a search starts, along a new direction
     newest: Array  # where in the memory the last pair belongs
     t: Array  # the step length to try; 0 to return to the accepted point
+    per_scale: Array  # what the gradient is multiplied by
     of_g: Array
     of_s: Array
     of_y: Array
@@ -116,8 +126,11 @@ class step_by_lbfgs(ArrayRule):
     - `stalled`: ten points in a row lowered neither the value, beyond roundings, nor |g| by a
       tenth; or the steps along the gradient became too short to change the value.
     - `failed`: the first value or gradient is not finite, or all trials along the gradient led to
-      values that are higher or not finite. In float32 the square of a gradient that is longer than
-      1e19 is not finite either: scale such a loss.
+      values that are higher or not finite.
+
+    Where the first gradient is so long or so short that its square leaves the range of float32, g
+    and the values are divided by a power of 2, the `scale` of the state, and so is `1` in the
+    formula of the first t.
 
     Every update needs the same loss: on batches that differ, values cannot be compared. JAX gives
     the conjugate of the gradient that descends: for complex parameters, conjugate it first, as
@@ -170,6 +183,7 @@ class step_by_lbfgs(ArrayRule):
             diff_updates_memory=empty_memory(params, m),
             s_y=jnp.zeros((m, m), scalar_dtype()),
             y_y=jnp.zeros((m, m), scalar_dtype()),
+            scale=scalar(1.0),
             squared=infinite,
             last_value=jnp.copy(infinite),
             last_squared=jnp.copy(infinite),
@@ -180,15 +194,17 @@ class step_by_lbfgs(ArrayRule):
         self, updates: Updates, state: StepByLBFGSState, params: Params, *, value: Any
     ) -> tuple[Any, ...]:
         """Return the state with its scalars advanced, and what the step does."""
-        trial = value = as_loss(self, value)
+        value = as_loss(self, value)
         check_memory(self, state.s_y)
         old, products = state, self._products(updates, state, params)
         s, y, g, d = products[-4:]
-        squared = g[2]
+        is_first = state.count == 0
+        scale = jnp.where(is_first, scale_of(y[0], value), state.scale)
+        squared = jnp.where(is_first, scaled_square(g[2], (g[0], g[1]), scale), g[2])
+        trial = value = value / scale
         is_finite = jnp.isfinite(value) & jnp.isfinite(squared)
         # A gradient whose square is 0 in this dtype may be longer than `tol`.
-        length = jnp.where(squared > 0, jnp.sqrt(squared), y[0])
-        is_first = state.count == 0
+        length = jnp.where(squared > 0, scale * jnp.sqrt(squared), y[0] * state.scale)
         is_over = state.converged | state.stalled | state.failed
 
         slope = jnp.where(is_finite, d[2], jnp.nan)
@@ -209,7 +225,9 @@ class step_by_lbfgs(ArrayRule):
         value = jnp.where(accepted, value, state.search.value)
         slope = jnp.where(keeps, slope, -squared)
         starts = accepted | restarts
-        first_t = jnp.where(has_pair, 1, jnp.minimum(1, lax.rsqrt(squared)))
+        # 1 / |g|, of the loss before it is divided, or at most 1.
+        first_t = jnp.minimum(jnp.maximum(1, scale), lax.rsqrt(squared))
+        first_t = jnp.where(has_pair, 1, first_t)
         search = where(starts, more_thuente.begun(value, slope, first_t), search)
 
         progress = progressed(state, accepted, value, squared, search.noise)
@@ -225,6 +243,7 @@ class step_by_lbfgs(ArrayRule):
             converged=converged,
             stalled=state.stalled | stalled,
             failed=state.failed | (ends & ~is_close) | (is_first & ~is_finite),
+            scale=cast(scale, state.scale.dtype),
             squared=squared,
             **progress,
             search=tree.cast_like(search, old.search),
@@ -236,6 +255,7 @@ class step_by_lbfgs(ArrayRule):
             starts=starts,
             newest=newest,
             t=jnp.where(is_over, 0, search.t),
+            per_scale=1 / scale,
             of_g=jnp.where(keeps, of_g, 1),
             of_s=jnp.where(has_pair, of_s, 0),
             of_y=jnp.where(has_pair, of_y, 0),
@@ -254,6 +274,7 @@ class step_by_lbfgs(ArrayRule):
     ) -> tuple[Array, ...]:
         """Return the step to the next point, and the memory with the last pair if it is stored."""
         step = _Next(*decided)
+        g = g * cast(step.per_scale, g.dtype)
         s, y = (
             put(memory, new - old, step.newest, step.stored)
             for memory, new, old in ((s, p, x), (y, g, last_g))
@@ -284,7 +305,7 @@ class step_by_lbfgs(ArrayRule):
         slots = [align_slot(self, updates, treedef, state, name).leaves for name in names]
         for name, slot in zip(names[:3], slots, strict=False):
             check_shapes(self, updates, slot, f"the state's {name} has")
-        per_leaf = engine.map_rows(_leaf_products, [gs, ps, *slots])
+        per_leaf = engine.map_rows(_leaf_products, [gs, ps, *slots], 1 / state.scale)
         zeros = jnp.zeros((2 * self.memory_size + 4, 3), scalar_dtype())
         return functools.reduce(add, per_leaf, zeros)
 
@@ -325,59 +346,18 @@ class step_by_lbfgs(ArrayRule):
         return of_s, of_y, slope
 
 
-def _leaf_products(g: Any, p: Any, x: Array, last_g: Array, d: Array, s: Array, y: Array) -> Array:
+def _leaf_products(
+    g: Any, p: Any, x: Array, last_g: Array, d: Array, s: Array, y: Array, per_scale: Array
+) -> Array:
     """Return the products of one leaf; see `step_by_lbfgs._products`.
 
-    The product of y and s, which occurs twice, is once the sum of |g|.
+    Products with s and y that occur twice are once the sum of |g|, and its shifted squares.
     """
     dtype = promote(s.dtype, at_least_float32(jnp.asarray(g).dtype))
     g, p = (cast(jnp.asarray(v), dtype) for v in (g, p))
+    g = g * cast(per_scale, dtype)
     new = jnp.stack([p - cast(x, dtype), g - cast(last_g, dtype), g])
-    own = inner(new, new).at[1, 0].set(jnp.sum(jnp.abs(new[2])))
+    far, near = shifted_squares(g)
+    own = inner(new, new).at[(1, 2, 2), (0, 0, 1)].set(jnp.stack([jnp.sum(jnp.abs(g)), far, near]))
     rows = [inner(s, new), inner(y, new), own, inner(d[None], new)]
     return scalar(jnp.concatenate(rows))
-
-
-# ---------------------------------------------------------------- shared with `step_by_lbfgsb`
-
-
-def is_curved(s_s: Array, s_y: Array, y_y: Array, g_g: Array) -> Array:
-    """Return whether a pair is worth storing: whether <s, y> is more than roundings.
-
-    Args:
-      s_s: |s|^2, for the step s.
-      s_y: <s, y>, for the change y of the gradient.
-      y_y: |y|^2.
-      g_g: |g|^2 for the gradient g before the step.
-    """
-    bound = jnp.finfo(s_y.dtype).eps * jnp.sqrt(s_s) * (jnp.sqrt(y_y) + jnp.sqrt(g_g))
-    return (s_y > bound) & jnp.isfinite(s_y + y_y + bound)
-
-
-def put(memory: Array, new: Array, place: Array, stored: Array) -> Array:
-    """Return a leaf's memory with a new array at a place, if it is stored."""
-    last = lax.dynamic_index_in_dim(memory, place, 0, keepdims=False)
-    new = jnp.where(stored, cast(new, memory.dtype), last)
-    return lax.dynamic_update_index_in_dim(memory, new, place, 0)
-
-
-def progressed(
-    state: Any, accepted: Array, value: Array, squared: Array, noise: Array
-) -> dict[str, Array]:
-    """Return the fields of the state that say how long there has not been progress.
-
-    Args:
-      state: the state before.
-      accepted: whether the point is accepted.
-      value: the value at the accepted point.
-      squared: the square of the gradient that is to vanish, there.
-      noise: differences of values up to this one are roundings.
-    """
-    # Before the first accepted point both are infinite.
-    lower = (state.last_value - value > noise) | (squared < 0.81 * state.last_squared)
-    lower = accepted & lower
-    return {
-        "idle": jnp.where(lower, 0, state.idle + accepted.astype(state.idle.dtype)),
-        "last_value": jnp.where(lower, value, state.last_value),
-        "last_squared": jnp.where(lower, squared, state.last_squared),
-    }

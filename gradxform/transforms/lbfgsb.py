@@ -31,13 +31,8 @@ from gradxform.transforms import bounds, more_thuente
 from gradxform.transforms.cauchy import Box
 from gradxform.transforms.compact import Memory, order_of, summed
 from gradxform.transforms.lbfgs import check_memory, empty_memory
-from gradxform.transforms.lbfgs_steps import (
-    ACCEPTED_INSTEAD,
-    PATIENCE,
-    is_curved,
-    progressed,
-    put,
-)
+from gradxform.transforms.lbfgs_shared import is_curved, progressed, put
+from gradxform.transforms.lbfgs_steps import ACCEPTED_INSTEAD, PATIENCE
 from gradxform.transforms.line_search import where
 from gradxform.transforms.more_thuente import MoreThuenteState
 from gradxform.transforms.subspace import reach, target
