@@ -48,6 +48,12 @@ def one_step(tx, params=None, grads=None, **extra):
     return tx.update(params if grads is None else grads, tx.init(params), params, **extra)
 
 
+def other_state(tx, shape, made_by=None, made_for=None):
+    """One update of a matrix with the state of another transform, or for another shape."""
+    params, others = ({"w": np.ones(s, np.float32)} for s in (shape, made_for or shape))
+    return tx.update(params, (made_by or tx).init(others), params)
+
+
 # The message of every recipe that refuses a learning rate of -1.
 NEGATIVE_RATE = "scale_by_learning_rate: learning_rate must be at least 0, got -1.0."
 # Parameters with one matrix and one array that is not a matrix; complex parameters.

@@ -5,7 +5,7 @@ import numpy as np
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import WEIGHTS, Case, matrix, one_step
+from tests.catalogue.case import WEIGHTS, Case, matrix, one_step, other_state
 from tests.catalogue.normuon import COARSE, for_matrices, masked
 
 TRANSFORMS: dict[str, Case] = {
@@ -48,6 +48,14 @@ REFUSED = [
         lambda: gx.inject_hyperparams(gx.scale_by_dion)(0.5).init({"w": jnp.ones((3, 4))}),
         TypeError,
         ("rank_fraction decides shapes, so it must be a Python number", "name it in static_args."),
+    ),
+    (
+        lambda: other_state(gx.scale_by_dion(), (4, 8), made_for=(4, 4)),
+        ValueError,
+        (
+            "scale_by_dion: the state's mu of ['w'] has shape (1, 4, 4); a gradient of",
+            "shape (4, 8) needs (1, 4, 8). Was this state made for other parameters, or",
+        ),
     ),
     (
         lambda: gx.scale_by_dion().init(WEIGHTS),

@@ -4,7 +4,7 @@ import math
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import ADAM, COMPLEX, WEIGHTS, Case, matrix
+from tests.catalogue.case import ADAM, COMPLEX, WEIGHTS, Case, matrix, other_state
 from tests.catalogue.muon import NUMBERS, flat
 
 
@@ -104,6 +104,28 @@ REFUSED = [
         lambda: gx.distributed_shampoo(0.1, beta2=1.0, graft_type="adam"),
         ValueError,
         ("graft_type 'adam' needs a beta2 below 1, got 1.0. For sums use 'adagrad'.",),
+    ),
+    *(
+        (
+            lambda made=made: other_state(gx.scale_by_distributed_shampoo(8), (8, 16), made),
+            ValueError,
+            (
+                f"scale_by_distributed_shampoo: the state's {what}; a gradient of shape (8, 16) ",
+                f"needs {needs}. Was this state made for other parameters, or by another init?",
+            ),
+        )
+        for made, what, needs in (
+            (
+                gx.scale_by_distributed_shampoo(4),
+                "left of ['w'] has shape (1, 8, 4, 4)",
+                (1, 2, 8, 8),
+            ),
+            (
+                gx.scale_by_distributed_shampoo(8, graft_type="rmsprop"),
+                "nu of ['w'] has shape (1, 8, 16)",
+                (1, 0),
+            ),
+        )
     ),
     (
         lambda: gx.scale_by_distributed_shampoo().init(WEIGHTS),

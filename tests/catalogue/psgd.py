@@ -2,7 +2,7 @@
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import ADAM, COMPLEX, WEIGHTS, Case, matrix
+from tests.catalogue.case import ADAM, COMPLEX, WEIGHTS, Case, matrix, other_state
 from tests.catalogue.muon import NUMBERS, flat
 
 
@@ -76,6 +76,14 @@ REFUSED = [
         lambda: gx.psgd_kron(memory_save_mode="one_daig"),
         ValueError,
         ("memory_save_mode must be one of", "got 'one_daig'. Did you mean 'one_diag'?"),
+    ),
+    (
+        lambda: other_state(gx.scale_by_psgd_kron(), (4, 8), made_for=(4, 4)),
+        ValueError,
+        (
+            "scale_by_psgd_kron: the state's mu of ['w'] has shape (1, 4, 4); a gradient of",
+            "shape (4, 8) needs (1, 4, 8). Was this state made for other parameters, or",
+        ),
     ),
     (
         lambda: gx.scale_by_psgd_kron().init(WEIGHTS),
