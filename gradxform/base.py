@@ -24,7 +24,7 @@ from gradxform.transformation import (
     extra_names as extra_names,
     farthest as farthest,
     locality_of as locality_of,
-    pieces_suffice as pieces_suffice,
+    own_locality_of as own_locality_of,
     tell_moved as tell_moved,
     unwrapped as unwrapped,
 )

@@ -1,6 +1,5 @@
 """The base of all transforms, and questions that may be asked of any transformation."""
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -330,28 +329,25 @@ def check_transform(part: Any, tx: Any, what: str) -> None:
         )
 
 
-_PIECES_SUFFICE: ContextVar[bool] = ContextVar("pieces_suffice", default=False)
-
-
-@contextlib.contextmanager
-def pieces_suffice() -> Iterator[None]:
-    """Let `locality_of` say "entry" of what sees pieces of matrices.
-
-    A wrapper around it then says how far it looks itself.
-    """
-    token = _PIECES_SUFFICE.set(True)
-    try:
-        yield
-    finally:
-        _PIECES_SUFFICE.reset(token)
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 def locality_of(tx: Any) -> str:
     """Return how far `tx` looks; an object that does not say is taken to look at everything."""
+    if _ALONE.get():
+        return "entry"
     tx = unwrapped(tx)
-    if _PIECES_SUFFICE.get() and isinstance(tx, GradientTransformation) and tx.sees_pieces:
-        return farthest(tx.inner_transforms())
     return tx.locality if isinstance(tx, GradientTransformation) else "tree"
+
+
+def own_locality_of(tx: Any) -> str:
+    """Return how far `tx` would look if the transforms in it looked at single entries."""
+    tx = unwrapped(tx)
+    token = _ALONE.set(True)
+    try:
+        return tx.locality if isinstance(tx, GradientTransformation) else "tree"
+    finally:
+        _ALONE.reset(token)
 
 
 def farthest(transforms: Sequence[Any]) -> str:

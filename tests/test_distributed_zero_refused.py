@@ -33,6 +33,15 @@ REFUSED = [
     ),
     (gd.tower(gx.adam(0.1), "x"), ("tower", "looks at the whole tree")),
     (gx.inject_hyperparams(gx.novograd)(0.1), ("scale_by_novograd", "looks at whole arrays")),
+    # What is inside looks as far or further, and may run.
+    (gx.cautious(CLIPPED), ("cautious", "looks at whole arrays")),
+    (gx.cautious(optax.adam(0.1)), ("cautious", "looks at whole arrays")),
+    (gx.masked(gx.cautious(CLIPPED), MATRICES), ("cautious", "looks at whole arrays")),
+    (
+        gx.variable_clipping(CLIPPED, {"w": (0,)}, 1.0),
+        ("variable_clipping", "looks at whole arrays"),
+    ),
+    (gx.mechanize(CLIPPED), ("mechanize", "looks at the whole tree")),
 ]
 
 
@@ -75,6 +84,7 @@ def test_an_entrywise_program_is_accepted(inner):
 def test_a_rule_that_looks_at_rows_keeps_rows_whole():
     assert check_reach("test", gx.chain(gx.centralize(), gx.adam(0.1)))[0] == "row"
     assert check_reach("test", CLIPPED) == ("entry", [])
+    assert check_reach("test", gx.quantize_state(CLIPPED))[0] == "row"
 
 
 def bad(function, kind, *words):

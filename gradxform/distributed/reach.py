@@ -13,12 +13,10 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import (
-    LOCALITIES,
     ArrayRule,
     GradientTransformation,
-    farthest,
     locality_of,
-    pieces_suffice,
+    own_locality_of,
 )
 from gradxform.errors import name_of
 from gradxform.interop import stateless, stateless_with_tree_map
@@ -42,22 +40,15 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     Raises:
       ValueError: if a part looks further.
     """
-    with pieces_suffice():
-        return _reach_of(part, tx)
-
-
-def _reach_of(part: Any, tx: Any) -> tuple[str, list[Any]]:
     reach, undeclared = "entry", []
     for one in all_parts(tx):
-        inner = inner_parts(one)
         if isinstance(one, GradientTransformation) and one.sees_pieces:
             continue
         if isinstance(one, ArrayRule):
             own = engine.reach_of(one) if one.asks_for_sums else one.locality
-        elif inner:
+        elif inner_parts(one):
             # Only what the wrapper adds itself: its inner parts are among `all_parts` too.
-            further = LOCALITIES.index(locality_of(one)) > LOCALITIES.index(farthest(inner))
-            own = locality_of(one) if further and not one.asks_for_sums else "entry"
+            own = "entry" if one.asks_for_sums else own_locality_of(one)
         elif _declares_locality(one):
             own = locality_of(one)
         else:
