@@ -124,3 +124,21 @@ def test_the_spectral_norm_of_pieces_is_refused():
     on_mesh = gd.shard_matrices(tx, "x", P("x"), mesh_of(8))
     with pytest.raises(ValueError, match=r"parameter \['w'\] is divided over devices, and the sp"):
         on_mesh.init(params)
+
+
+def test_turns_on_a_mesh_are_those_of_one_device_where_gradients_lack():
+    """Half of the bases are renewed at a step; which ones does not follow from the gradients."""
+    numbers = {"a": gx.MuonDimensionNumbers(), "b": gx.MuonDimensionNumbers()}
+    numbers |= {"c": gx.MuonDimensionNumbers(1, 2)}
+    tx = gx.scale_by_soap(precondition_frequency=2, weight_dimension_numbers=numbers)
+    shapes = {"a": (8, 6), "b": (6, 8), "c": (3, 8, 6)}
+    specs = {"a": P("x"), "b": P(), "c": P(None, "x")}
+    params = arrays(shapes)
+    on_mesh = gd.shard_matrices(tx, "x", specs, mesh_of(2))
+    state, theirs = tx.init(params), jax.jit(on_mesh.init)(params)
+    alone, together = jax.jit(tx.update), jax.jit(on_mesh.update)
+    for i in range(4):
+        grads = arrays(shapes, i + 1) | ({} if i % 2 else {"a": None})
+        want, state = alone(grads, state, params)
+        got, theirs = together(grads, theirs, params)
+        assert_close(got, want)
