@@ -31,11 +31,18 @@ from gradxform.transforms import bounds, more_thuente
 from gradxform.transforms.cauchy import Box
 from gradxform.transforms.compact import Memory, order_of, summed
 from gradxform.transforms.lbfgs import check_memory, empty_memory
-from gradxform.transforms.lbfgs_shared import is_curved, progressed, put
+from gradxform.transforms.lbfgs_shared import (
+    is_curved,
+    progressed,
+    put,
+    scale_of,
+    scaled_square,
+    shifted_squares,
+)
 from gradxform.transforms.lbfgs_steps import ACCEPTED_INSTEAD, PATIENCE
 from gradxform.transforms.line_search import where
 from gradxform.transforms.more_thuente import MoreThuenteState
-from gradxform.transforms.subspace import reach, target
+from gradxform.transforms.subspace import lengths, target
 from gradxform.transforms.tree_rules import as_loss, copied
 from gradxform.types import (
     Array,
@@ -75,6 +82,7 @@ class StepByLBFGSBState(NamedTuple):
     diff_updates_memory: Slot  # (memory_size, *shape) per parameter; the changes y of the gradient
     s_y: Array  # (memory_size,), at least float32; <s, y> of every pair
     theta: Array  # scalar, at least float32; <y, y> / <s, y> of the last pair
+    scale: Array  # scalar, at least float32; a power of 2 by which gradients and values are divided
     last_value: Array  # scalar, at least float32; the value at the last point with progress
     last_squared: Array  # scalar, at least float32; the projected gradient's square there
     search: MoreThuenteState  # the search towards the target; its `value` is that at x
@@ -123,9 +131,9 @@ class step_by_lbfgsb(Transform):
     The steps are those of SciPy's L-BFGS-B. The parameters and all points that are asked for are
     between the bounds.
 
-    The line search, the three flags, and what happens at values that are not finite are those of
-    `step_by_lbfgs`; |g| is there the length of the projected gradient, x - clip(x - g, lower,
-    upper). Evaluate and save `eval_params(state, params)`, which is x.
+    The line search, the three flags, the `scale` of the state, and what happens at values that are
+    not finite are those of `step_by_lbfgs`; |g| is there the length of the projected gradient,
+    x - clip(x - g, lower, upper). Evaluate and save `eval_params(state, params)`, which is x.
 
     The state holds the bounds as arrays, `lower` and `upper`. The path needs the order in which all
     entries reach their bounds, so that every direction sorts one vector of the size of all
@@ -190,6 +198,7 @@ class step_by_lbfgsb(Transform):
             diff_updates_memory=empty_memory(params, m),
             s_y=jnp.ones(m, scalar_dtype()),
             theta=scalar(1.0),
+            scale=scalar(1.0),
             last_value=infinite,
             last_squared=infinite,
             search=more_thuente.begun(infinite, scalar(-1.0), 1.0),
@@ -253,10 +262,14 @@ def _step(
     """Return the updates and the state, all trees as lists of their leaves."""
     old = state
     low, high, x = state.lower, state.upper, state.params
-    measured = engine.map_rows(_measure, [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])])
-    slope, s_s, s_y, y_y, g_g, squared, absolute, outside = summed(measured)
+    columns = [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])]
+    measured = engine.map_rows(_measure, columns, 1 / state.scale)
+    slope, s_s, s_y, y_y, g_g, squared, far, near, absolute, size, outside = summed(measured)
+    scale = jnp.where(state.started, state.scale, scale_of(size, value))
+    squared = jnp.where(state.started, squared, scaled_square(squared, (far, near), scale))
     # A gradient whose square is 0 in this dtype may be longer than `tol`.
-    length = jnp.where(squared > 0, jnp.sqrt(squared), absolute)
+    length = jnp.where(squared > 0, scale * jnp.sqrt(squared), absolute * state.scale)
+    value = value / scale
 
     is_finite = jnp.isfinite(value) & jnp.isfinite(slope) & jnp.isfinite(squared)
     is_over = state.converged | state.stalled | state.failed
@@ -270,7 +283,7 @@ def _step(
     m = len(state.s_y)
     newest = jnp.mod(state.pairs, m)
     columns = [gs, ps, x, *(getattr(state, k) for k in ("updates", *_SLOTS[5:]))]
-    kept = engine.map_rows(_keep, columns, accepted | is_first, stored, newest)
+    kept = engine.map_rows(_keep, columns, accepted | is_first, stored, newest, 1 / scale)
     x, g, s, y = ([leaf[i] for leaf in kept] for i in range(4))
     theta = jnp.where(stored, y_y / s_y, state.theta)
     s_y = jnp.where(stored, state.s_y.at[newest].set(s_y), state.s_y)
@@ -288,7 +301,7 @@ def _step(
     box = Box(x, g, low, high)
     aim, slope, pairs = _aim(box, _memory(s, y, s_y, theta, pairs), state.target, pairs, starts)
     iterations = state.iterations + (accepted & ~is_first).astype(state.iterations.dtype)
-    first, largest = _lengths(box, aim, iterations == 0, pairs > 0)
+    first, largest = lengths(box, aim, iterations == 0, pairs > 0)
     search = where(starts, more_thuente.begun(value, slope, first, largest), search)
 
     state = state._replace(
@@ -306,6 +319,7 @@ def _step(
         diff_updates_memory=y,
         s_y=s_y,
         theta=theta,
+        scale=jnp.where(is_first & ~accepted, state.scale, scale),
         search=search,
         **progress,
     )
@@ -316,17 +330,26 @@ def _step(
 
 
 def _measure(
-    g: Any, p: Any, low: Array, high: Array, x: Array, last_g: Array, aim: Array
+    g: Any,
+    p: Any,
+    low: Array,
+    high: Array,
+    x: Array,
+    last_g: Array,
+    aim: Array,
+    per_scale: Array,
 ) -> tuple[Array, ...]:
     """Return the slope of the search, products of the new pair, and how the point lies."""
-    g, p = (cast(jnp.asarray(v), x.dtype) for v in (g, p))
+    g, p, per_scale = (cast(jnp.asarray(v), x.dtype) for v in (g, p, per_scale))
+    g = g * per_scale
     s, y = p - x, g - last_g
     # p - clip(p - g, low, high), without the rounding of p - g.
-    projected = jnp.clip(g, p - high, p - low)
+    projected = jnp.clip(g, (p - high) * per_scale, (p - low) * per_scale)
     outside = jnp.sum((p < low) | (p > high), dtype=x.dtype)
     products = (g * (aim - x), s * s, s * y, y * y, last_g * last_g)
-    lengths = projected * projected, jnp.abs(projected)
-    return *map(jnp.sum, products + lengths), outside
+    squares = jnp.sum(projected * projected), *shifted_squares(projected)
+    absolute = jnp.sum(jnp.abs(projected)), jnp.sum(jnp.abs(g))
+    return *map(jnp.sum, products), *squares, *absolute, outside
 
 
 def _keep(
@@ -339,10 +362,11 @@ def _keep(
     accepted: Array,
     stored: Array,
     newest: Array,
+    per_scale: Array,
 ) -> tuple[Array, ...]:
     """Return x, the gradient there, and the memory after this point."""
     g, p = (cast(jnp.asarray(v), x.dtype) for v in (g, p))
-
+    g = g * cast(per_scale, x.dtype)
     kept = put(s, p - x, newest, stored), put(y, g - last_g, newest, stored)
     return jnp.where(accepted, p, x), jnp.where(accepted, g, last_g), *kept
 
@@ -370,25 +394,3 @@ def _memory(s: list[Array], y: list[Array], s_y: Array, theta: Array, pairs: Arr
     has, later = order_of(pairs, len(s_y))
     scales = jnp.where(has, lax.rsqrt(jnp.where(has, s_y, 1)), 0)
     return Memory(s, y, scales, later, jnp.where(pairs > 0, theta, 1))
-
-
-def _lengths(box: Box, aim: list[Array], is_begin: Array, has_pair: Array) -> tuple[Array, Array]:
-    """Return the first step length of a search, and the largest one, as SciPy's L-BFGS-B has them.
-
-    Until a first search has ended, the gradient's scale is not known: its length bounds the step.
-    """
-    leaves = engine.map_rows(_limit, [box.x, box.low, box.high, aim])
-    squared, bounded, boxed = summed([leaf[:3] for leaf in leaves])
-    size = sum(x.size for x in box.x)
-    room = functools.reduce(jnp.minimum, (cast(leaf[3], squared.dtype) for leaf in leaves))
-    first = jnp.where(has_pair | (boxed == size), 1, jnp.minimum(1, lax.rsqrt(squared)))
-    largest = jnp.where(is_begin, 1, jnp.clip(room, 1, more_thuente.LARGEST))
-    return first, jnp.where(bounded > 0, largest, more_thuente.LARGEST)
-
-
-def _limit(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
-    """Return |aim - x|^2; how many entries have a bound, and both; how far all can go."""
-    has = [jnp.isfinite(bound) for bound in (low, high)]
-    bounded, boxed = (jnp.sum(f(*has), dtype=x.dtype) for f in (jnp.logical_or, jnp.logical_and))
-    room = jnp.min(reach(low, high, x, aim - x), initial=jnp.inf)
-    return jnp.sum((aim - x) ** 2), bounded, boxed, room

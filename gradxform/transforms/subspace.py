@@ -8,9 +8,11 @@ L-BFGS-B", 2011, for the projection of its step.
 import functools
 
 import jax.numpy as jnp
+from jax import lax
 
 from gradxform import engine
 from gradxform.numerics import cast
+from gradxform.transforms import more_thuente
 from gradxform.transforms.cauchy import Box, cauchy_point
 from gradxform.transforms.compact import Memory, Products, combined, inner, products, summed
 from gradxform.types import Array
@@ -112,3 +114,25 @@ def _go_back(
     short = jnp.where(is_there, jnp.where(step > 0, high, low), short)
     end = jnp.where(goes_back, short, end)
     return end, jnp.sum((end - x) * g)
+
+
+def lengths(box: Box, aim: list[Array], is_begin: Array, has_pair: Array) -> tuple[Array, Array]:
+    """Return the first step length of a search, and the largest one, as SciPy's L-BFGS-B has them.
+
+    Until a first search has ended, the gradient's scale is not known: its length bounds the step.
+    """
+    leaves = engine.map_rows(_limit, [box.x, box.low, box.high, aim])
+    squared, bounded, boxed = summed([leaf[:3] for leaf in leaves])
+    size = sum(x.size for x in box.x)
+    room = functools.reduce(jnp.minimum, (cast(leaf[3], squared.dtype) for leaf in leaves))
+    first = jnp.where(has_pair | (boxed == size), 1, jnp.minimum(1, lax.rsqrt(squared)))
+    largest = jnp.where(is_begin, 1, jnp.clip(room, 1, more_thuente.LARGEST))
+    return first, jnp.where(bounded > 0, largest, more_thuente.LARGEST)
+
+
+def _limit(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
+    """Return |aim - x|^2; how many entries have a bound, and both; how far all can go."""
+    has = [jnp.isfinite(bound) for bound in (low, high)]
+    bounded, boxed = (jnp.sum(f(*has), dtype=x.dtype) for f in (jnp.logical_or, jnp.logical_and))
+    room = jnp.min(reach(low, high, x, aim - x), initial=jnp.inf)
+    return jnp.sum((aim - x) ** 2), bounded, boxed, room
