@@ -16,6 +16,7 @@ from gradxform.matrix_products import (
     frobenius_norm as frobenius_norm,
     identity_like,
     matmul as matmul,
+    matmul_in as matmul_in,
 )
 from gradxform.numerics import over
 from gradxform.polar import (

@@ -1,9 +1,11 @@
 """Products and norms of matrices and batches of matrices."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform.numerics import over
+from gradxform.numerics import cast, over
 from gradxform.types import Array
 
 # By default accelerators multiply float32 matrices in fewer bits. The smallest eigenvalues, which
@@ -14,6 +16,20 @@ HIGHEST = lax.Precision.HIGHEST
 def matmul(a: Array, b: Array, precision: lax.Precision = HIGHEST) -> Array:
     """Return the matrix product, by default in full precision on every backend."""
     return jnp.matmul(a, b, precision=precision)
+
+
+def matmul_in(a: Array, b: Array, dtype: Any) -> Array:
+    """Return the product of factors in a narrower dtype, summed in that of `a`.
+
+    Args:
+      a: matrices.
+      b: matrices, of the same dtype.
+      dtype: that of the factors; None for their own, and always for complex ones. Products in their
+        own dtype have the precision that JAX is told to use (`jax.default_matmul_precision`).
+    """
+    if dtype is None or a.dtype == jnp.dtype(dtype) or jnp.iscomplexobj(a):
+        return jnp.matmul(a, b)
+    return jnp.matmul(cast(a, dtype), cast(b, dtype), preferred_element_type=a.dtype)
 
 
 def adjoint(x: Array) -> Array:

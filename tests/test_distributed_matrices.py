@@ -147,7 +147,8 @@ def test_slots_of_matrices_and_sums_over_arrays(tx, n):
     assert_close(got, expected)
     if isinstance(tx, whiten):
         specs = sharded.state_specs(params)
-        assert specs.gram == {k: P("x") if k == "experts" else P() for k in SHAPES}
+        alone = {"experts": P("x"), "whole": P(), "odd": P(), "one": P()}
+        assert specs.gram == {k: alone.get(k, P(None, "x")) for k in SHAPES}
         assert specs.mean["b"] == P("x")
 
 
@@ -346,6 +347,22 @@ def test_other_rules_have_the_numbers_of_one_device(name):
         steps(gd.shard_matrices(tx, "x", places, mesh)), steps(tx), strict=True
     ):
         assert_close(ours, theirs, 1e-4)
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_slots_are_divided_and_travel_with_the_matrices(name):
+    shapes = {str(i): (32, 64) for i in range(8)}
+    places, params = dict.fromkeys(shapes, P("x")), arrays(shapes)
+    tx, mesh = REMEMBERING[name], mesh_of(8)
+    sharded = gd.shard_matrices(tx, "x", places, mesh)
+    compiled, _ = program(sharded, params, places, sharded.state_specs(params), mesh)
+    counted = hlo.collectives(compiled)
+    assert [c.kind for c in counted] == ["all-to-all"] * 2
+    copy, whole = hlo.copy_bytes(params), hlo.copy_bytes(jax.eval_shape(tx.init, params))
+    assert shares(counted, params) <= 1.75 * (1 + whole / copy)
+    # Gradients, state and parameters; a device holds an eighth of each, and the scalars.
+    held = compiled.memory_analysis().argument_size_in_bytes
+    assert held <= (2 * copy + whole) / 8 + 256
 
 
 def dion2(**more):

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -69,10 +70,11 @@ class MatrixExchange(NamedTuple):
             u, new = apply([engine.joined(x) for x in given], [engine.joined(x) for x in slots])
         sizes = [s.share for s in sections]
         us, news = engine.parted(u, sizes), [engine.parted(x, sizes) for x in new]
-        self._from_owners(cut, [x for s, x in zip(sections, us, strict=True) if s in cut], narrow)
+        made_by = {id(s): (us[i], [x[i] for x in news]) for i, s in enumerate(sections)}
+        self._from_owners(cut, [made_by[id(s)] for s in cut], narrow)
         done: dict[int, Done] = {}
-        for i, section in enumerate(sections):
-            made = section.done(us[i], [x[i] for x in news])
+        for section in sections:
+            made = section.done(*made_by[id(section)])
             for member, x in zip(section.members, made, strict=True):
                 done[id(member)] = x
         return [done[id(member)] for member in members]
@@ -113,35 +115,51 @@ class MatrixExchange(NamedTuple):
         return whole.ravel()
 
     def _to_owners(self, sections: Sequence["_Cut"], narrow: Any) -> None:
-        """Give each section the matrices that this device owns."""
-        if not sections:
-            return
-        rows = [x for s in sections for x in s.rows()]
-        dtype = at_least_float32(promote(*(x.dtype for x in rows)))
-        sent = [engine.rounded(cast(x, dtype), narrow) for x in rows]
-        got = self._swap(jnp.concatenate(sent, axis=1) if len(sent) > 1 else sent[0])
-        start = 0
-        for s in sections:
-            s.owned = []
-            for _ in s.members[0].given:
-                s.owned.append(cast(s.join(got[:, start : start + s.share]), dtype))
-                start += s.share
+        """Give each section the matrices that this device owns, and their divided slots."""
+        rows = [s.rows() for s in sections]
+        dtype = at_least_float32(promote(*(x.dtype for xs in rows for x in xs))) if rows else None
+        rows = [[engine.rounded(cast(x, dtype), narrow) for x in xs] for xs in rows]
+        slots = [s.slot_rows() for s in sections]
+        got = self._swap(zip(rows, slots, strict=True))
+        for s, (xs, kept) in zip(sections, got, strict=True):
+            s.owned = [cast(s.join(x), dtype) for x in xs]
+            s.owned_slots = kept
 
-    def _from_owners(self, sections: Sequence["_Cut"], us: list[Array], narrow: Any) -> None:
+    def _from_owners(
+        self, sections: Sequence["_Cut"], made: Sequence[tuple[Array, list[Array]]], narrow: Any
+    ) -> None:
         """Give each section this device's pieces of the results of all owners."""
-        if not sections:
-            return
-        parts = [s.part(engine.rounded(u, narrow)) for s, u in zip(sections, us, strict=True)]
-        got = self._swap(jnp.concatenate(parts, axis=1) if len(parts) > 1 else parts[0])
-        start = 0
-        for s, u in zip(sections, us, strict=True):
-            s.back = cast(got[:, start : start + s.share], u.dtype)
-            start += s.share
+        parts = [
+            ([s.part(engine.rounded(u, narrow))], s.slot_parts(new))
+            for s, (u, new) in zip(sections, made, strict=True)
+        ]
+        got = self._swap(parts)
+        for s, (u, _), ([x], kept) in zip(sections, made, got, strict=True):
+            s.back = cast(x, u.dtype)
+            s.slots_back = kept
 
-    def _swap(self, x: Array) -> Array:
-        """Send entry i of the first axis to device i."""
+    def _swap(self, trees: Any) -> Any:
+        """Send entry i of the first axis of each array to device i, all of a dtype together."""
+        leaves, treedef = jax.tree.flatten(list(trees))
+        kinds: dict[Any, list[int]] = {}
+        for i, x in enumerate(leaves):
+            kinds.setdefault(x.dtype, []).append(i)
         axes = self.axes[0] if len(self.axes) == 1 else self.axes
-        return lax.all_to_all(as_varying(x, self.axes), axes, 0, 0, tiled=True)
+        for mine in kinds.values():
+            # Arrays of one shape but for their second axis make a simpler program.
+            alike = len({leaves[i].shape[2:] for i in mine}) == 1
+            xs = [
+                leaves[i] if alike else jnp.reshape(leaves[i], (leaves[i].shape[0], -1))
+                for i in mine
+            ]
+            x = jnp.concatenate(xs, axis=1) if len(xs) > 1 else xs[0]
+            x = lax.all_to_all(as_varying(x, self.axes), axes, 0, 0, tiled=True)
+            ends = np.cumsum([x.shape[1] for x in xs])[:-1]
+            for i, part in zip(
+                mine, jnp.split(x, ends, axis=1) if len(xs) > 1 else [x], strict=True
+            ):
+                leaves[i] = jnp.reshape(part, leaves[i].shape)
+        return jax.tree.unflatten(treedef, leaves)
 
     def index(self) -> Array:
         """Return the number of this device."""
@@ -262,12 +280,16 @@ class _Cut(_Shared):
     """Matrices of which every device has a piece."""
 
     owned: list[Array]
+    owned_slots: list[Array]  # the pieces (devices, share, ...) of the divided slots
     back: Array  # this device's pieces (devices, share, size) of the results
+    slots_back: list[Array]  # and of the divided slots
 
     def __init__(self, exchange: MatrixExchange, members: Sequence[Any], count: int):
         super().__init__(exchange, members, count)
         of_leaf = [m.view.frame() for m in members]
         self.frames = list(dict.fromkeys(of_leaf))
+        # The axis along which each slot is divided; leaves of one group have slots of equal shapes.
+        self.slot_dims = members[0].view.slot_dims or (None,) * len(members[0].slots)
         # How each matrix of each share is cut: an index of `frames`.
         kinds = np.repeat([self.frames.index(f) for f in of_leaf], self.sizes)
         self.kinds = np.resize(kinds, (count, self.share))
@@ -299,14 +321,52 @@ class _Cut(_Shared):
             out.append(jnp.reshape(x, (self.count, self.share, -1)))
         return out
 
+    def slot_rows(self) -> list[Array]:
+        """Return this device's pieces of the divided slots, (devices, share, ...)."""
+        out = []
+        for k, dim in enumerate(self.slot_dims):
+            if dim is not None:
+                x = self.filled(engine.joined([m.slots[k] for m in self.members]))
+                out.append(jnp.reshape(x, (self.count, self.share, *x.shape[1:])))
+        return out
+
+    def slot_parts(self, new: Sequence[Array]) -> list[Array]:
+        """Return the pieces (devices, share, ...) of the divided slots of this device's share."""
+        out = []
+        for x, dim in zip(new, self.slot_dims, strict=True):
+            if dim is not None:
+                shape = *x.shape[:dim], self.count, x.shape[dim] // self.count, *x.shape[dim + 1 :]
+                out.append(jnp.moveaxis(jnp.reshape(x, shape), dim, 0))
+        return out
+
     def given(self) -> list[Array]:
         """Return what the rule gets of this device's share."""
         return self.owned
 
+    def slots(self) -> list[Array]:
+        """Return the slots of this device's share, the divided ones from their pieces."""
+        pieces, out = iter(self.owned_slots), []
+        for k, dim in enumerate(self.slot_dims):
+            if dim is None:
+                x = self.filled(engine.joined([m.slots[k] for m in self.members]))
+                out.append(self.exchange.mine(x, self.share))
+            else:
+                x = jnp.moveaxis(next(pieces), 0, dim)
+                out.append(jnp.reshape(x, (*x.shape[:dim], -1, *x.shape[dim + 2 :])))
+        return out
+
     def done(self, u: Array, new: list[Array]) -> list[Done]:
         """Return the update and the new slots of each leaf."""
-        pieces = jnp.reshape(self.back, (self.count * self.share, -1))[: self.total]
-        return super().done(pieces, [self.together(x) for x in new])
+        divided = iter(self.slots_back)
+        slots = [
+            self.together(x) if dim is None else self._without_copies(next(divided))
+            for x, dim in zip(new, self.slot_dims, strict=True)
+        ]
+        return super().done(self._without_copies(self.back), slots)
+
+    def _without_copies(self, x: Array) -> Array:
+        """Return from pieces (devices, share, ...) those of each matrix once."""
+        return jnp.reshape(x, (self.count * self.share, *x.shape[2:]))[: self.total]
 
     def leaf(self, member: Any, u: Array) -> Array:
         """Return a leaf from its part of the results."""

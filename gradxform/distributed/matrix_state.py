@@ -2,9 +2,10 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 from jax.sharding import PartitionSpec
 
 from gradxform import engine
@@ -12,23 +13,36 @@ from gradxform.distributed.axis import psum
 from gradxform.distributed.matrix_exchange import MatrixExchange
 from gradxform.leaves import Path, dtype_of, map_with_paths, shape_of
 from gradxform.states import marked_fields
-from gradxform.types import MatrixSlot, Params, PyTree
+from gradxform.types import Array, MatrixSlot, Params, PyTree
 
 # For each parameter, by its path, the mesh axes that cut it, in order, with their dimensions.
 Cuts = Mapping[Path, tuple[tuple[str, int], ...]]
 
 
+class _OfShapes(NamedTuple):
+    """Cuts arrays of which only the shapes matter, where mesh axes are not bound."""
+
+    sizes: Mapping[str, int]
+
+    def cut(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
+        """Return an array of the shape of a piece."""
+        for axis, dim in cuts:
+            x = lax.slice_in_dim(x, 0, x.shape[dim] // self.sizes[axis], axis=dim)
+        return x
+
+
 @contextlib.contextmanager
-def on_pieces(cuts: Cuts, sizes: Mapping[str, int]) -> Iterator[None]:
+def on_pieces(cuts: Cuts, sizes: Mapping[str, int], exchange: Any = None) -> Iterator[None]:
     """Let transforms see pieces: sums cover all devices, and matrices come together.
 
     Args:
       cuts: how each parameter is divided.
       sizes: the mesh axes, and the number of devices along each.
+      exchange: what cuts arrays and brings matrices together; None for a `MatrixExchange`.
     """
     every = tuple(sizes)
     axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
-    pieces = engine.as_pieces(cuts, sizes, MatrixExchange(every))
+    pieces = engine.as_pieces(cuts, sizes, exchange or MatrixExchange(every))
     with engine.as_shards(axes, every, psum), pieces:
         yield
 
@@ -44,23 +58,42 @@ def state_specs(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int]) -
       cuts: how each is divided.
       sizes: the mesh axes, and the number of devices along each.
     """
-    whole, treedef = jax.tree.flatten(jax.eval_shape(tx.init, params))
+    state = jax.eval_shape(tx.init, params)
+    whole, treedef = jax.tree.flatten(state)
+    of_matrices = jax.tree.leaves(in_matrix_slots(state))
     entries: list[list[tuple[str, ...]]] = [[()] * len(x.shape) for x in whole]
     for axis, size in sizes.items():
         only = {path: tuple(c for c in mine if c[0] == axis) for path, mine in cuts.items()}
-        with on_pieces(only, {axis: size}):
-            pieces = jax.tree.leaves(jax.eval_shape(tx.init, _pieces(params, only, size)))
-        for mine, x, piece in zip(entries, whole, pieces, strict=True):
-            for dim, (n, k) in enumerate(zip(x.shape, piece.shape, strict=True)):
-                mine[dim] += (axis,) if n != k else ()
+        changed = _shorter(tx, params, whole, only, {axis: size})
+        for mine, dims, is_slot in zip(entries, changed, of_matrices, strict=True):
+            for dim in dims:
+                mine[dim] += (axis,) if dim == 0 or not is_slot else ()
+    if any(of_matrices):  # beyond their batch, all axes cut slots for matrices together, or none
+        changed = _shorter(tx, params, whole, cuts, sizes)
+        for mine, dims, is_slot in zip(entries, changed, of_matrices, strict=True):
+            for dim in dims:
+                mine[dim] = tuple(sizes) if dim and is_slot else mine[dim]
     return treedef.unflatten([_spec(mine) for mine in entries])
 
 
-def _pieces(params: Params, cuts: Cuts, size: int) -> Params:
+def _shorter(
+    tx: Any, params: Params, whole: Any, cuts: Cuts, sizes: Mapping[str, int]
+) -> list[list[int]]:
+    """Return for each leaf of the state the dimensions that are shorter for pieces."""
+    with on_pieces(cuts, sizes, _OfShapes(sizes)):
+        # A function of its own: JAX would answer from its cache, which contexts are not part of.
+        made = jax.eval_shape(lambda params: tx.init(params), _pieces(params, cuts, sizes))
+    return [
+        [dim for dim, (n, k) in enumerate(zip(x.shape, piece.shape, strict=True)) if n != k]
+        for x, piece in zip(whole, jax.tree.leaves(made), strict=True)
+    ]
+
+
+def _pieces(params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> Params:
     def piece(path: Path, x: Any) -> Any:
         shape = list(shape_of(x))
-        for _, dim in cuts[path]:
-            shape[dim] //= size
+        for axis, dim in cuts[path]:
+            shape[dim] //= sizes[axis]
         return jax.ShapeDtypeStruct(tuple(shape), dtype_of(x))
 
     return map_with_paths(piece, params)

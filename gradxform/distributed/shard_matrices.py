@@ -61,8 +61,10 @@ class shard_matrices(StatelessWrapper):
     * Matrices that every device has are computed in shares, and the results gathered.
     * An axis of fused matrices that is cut anywhere but between them is gathered first; cut it
       along the other axis.
-    * Slots for whole matrices are divided with a stack that is cut along its batch. All others are
-      the same on every device, and their new values are gathered.
+    * Slots for whole matrices are divided with a stack that is cut along its batch. Those of
+      matrices that are cut are divided along their own first axis whose length the devices divide,
+      and come and go with the matrices. All others are the same on every device, and their new
+      values are gathered.
 
     The inner transform may also have parts that act on each entry independently, or on each row if
     only first dimensions are cut. Norms of the whole tree are summed over the devices. The

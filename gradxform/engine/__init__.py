@@ -32,8 +32,10 @@ from gradxform.engine.pieces import (
     cuts_of as cuts_of,
     exchange_now as exchange_now,
     own_piece as own_piece,
+    slot_piece as slot_piece,
     summing_over as summing_over,
     whole_shapes as whole_shapes,
+    whole_slots as whole_slots,
 )
 from gradxform.engine.renewal import (
     as_share as as_share,

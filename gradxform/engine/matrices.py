@@ -34,6 +34,8 @@ class View(NamedTuple):
     cut: Cut = UNCUT
     # The number of its first matrix among those of equal sides, where some leaves lack a gradient.
     first: int | None = None
+    # Along which axis each slot is divided over the devices; () or None for those that are whole.
+    slot_dims: tuple[int | None, ...] = ()
 
     @property
     def place(self) -> str:

@@ -7,6 +7,7 @@ names a device.
 
 import contextlib
 import contextvars
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -132,6 +133,31 @@ def whole_shapes(tree: PyTree) -> PyTree:
     return map_with_paths(
         lambda path, x: jax.ShapeDtypeStruct(_cut_of(path).whole(shape_of(x)), dtype_of(x)), tree
     )
+
+
+_WHOLE_SLOTS: contextvars.ContextVar[bool] = contextvars.ContextVar("whole_slots", default=False)
+
+
+@contextlib.contextmanager
+def whole_slots() -> Iterator[None]:
+    """Let `slot_piece` return whole slots."""
+    token = _WHOLE_SLOTS.set(True)
+    try:
+        yield
+    finally:
+        _WHOLE_SLOTS.reset(token)
+
+
+def slot_piece(x: Array, cut: Cut) -> Array:
+    """Return this device's piece of a slot for matrices that are cut, (B, ...).
+
+    The first axis after the batch whose length the devices divide is cut, if there is one.
+    """
+    count = math.prod(size for _, size in cut.sizes)
+    dims = [d for d in range(1, x.ndim) if x.shape[d] and x.shape[d] % count == 0]
+    if count == 1 or not dims or _WHOLE_SLOTS.get():
+        return x
+    return exchange_now().cut(x, tuple((axis, dims[0]) for axis in cut.axes))
 
 
 def own_piece(x: Array, cut: Cut) -> Array:

@@ -31,6 +31,7 @@ def dion(
     adam_eps: float = 1e-8,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
+    compute_dtype: DType = None,
 ) -> partition:
     """Dion: orthogonalized momentum of low rank for matrices, AdamW for the rest.
 
@@ -50,7 +51,13 @@ def dion(
     Reference: Ahn et al., Dion: Distributed Orthonormalized Updates, 2025, Algorithm 1.
     """
     numbers = weight_dimension_numbers
-    direction = scale_by_dion(rank_fraction, decay, key, weight_dimension_numbers=numbers)
+    direction = scale_by_dion(
+        rank_fraction,
+        decay,
+        key,
+        weight_dimension_numbers=numbers,
+        compute_dtype=compute_dtype,
+    )
     matrices = chain(direction, scale_by_fans(numbers))
     adam = adam_b1, adam_b2, adam_eps
     return beside_adamw(

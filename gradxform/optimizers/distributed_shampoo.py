@@ -5,7 +5,7 @@ from gradxform.optimizers.base import optimizer, with_adamw
 from gradxform.transforms.distributed_shampoo import scale_by_distributed_shampoo
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, Size, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
@@ -39,6 +39,7 @@ def distributed_shampoo(
     adam_weight_decay: ScalarOrSchedule = 0.0,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
+    compute_dtype: DType = None,
 ) -> partition:
     """Distributed Shampoo: blocks, inverse roots and grafting for matrices, AdamW for all others.
 
@@ -78,6 +79,7 @@ def distributed_shampoo(
         inverse_root=inverse_root,
         inverse_failure_threshold=inverse_failure_threshold,
         weight_dimension_numbers=weight_dimension_numbers,
+        compute_dtype=compute_dtype,
     )
     average = (scale(1 - beta1),) if moving_average_for_momentum else ()
     matrices = chain(

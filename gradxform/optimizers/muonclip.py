@@ -32,6 +32,8 @@ def muonclip(
     adam_b2: float = 0.95,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
+    compute_dtype: DType = None,
+    iteration: str = "direct",
 ) -> qk_clip:
     """MuonClip: Muon, with query and key weights that shrink where logits are too large.
 
@@ -66,5 +68,7 @@ def muonclip(
         adam_learning_rate=adam_learning_rate,
         muon_weight_dimension_numbers=weight_dimension_numbers,
         consistent_rms=rms,
+        compute_dtype=compute_dtype,
+        iteration=iteration,
     )
     return qk_clip(inner, layers, threshold, query_share)

@@ -5,7 +5,7 @@ import math
 from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.base import optimizer, with_adamw, with_weight_decay
 from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
-from gradxform.types import Key, ScalarOrSchedule, Size, StaticTree
+from gradxform.types import DType, Key, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition
 
 __all__ = [
@@ -35,6 +35,7 @@ def psgd_kron(
     adam_weight_decay: ScalarOrSchedule = 0.0,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
+    compute_dtype: DType = None,
 ) -> partition:
     """PSGD Kron: two fitted triangular factors for matrices, AdamW for all other parameters.
 
@@ -70,6 +71,7 @@ def psgd_kron(
         deterministic=deterministic,
         key=key,
         weight_dimension_numbers=weight_dimension_numbers,
+        compute_dtype=compute_dtype,
     )
     others = adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,

@@ -3,7 +3,7 @@
 from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.base import optimizer, with_adamw, with_weight_decay
 from gradxform.transforms.soap import scale_by_soap
-from gradxform.types import ScalarOrSchedule, Size, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition
 
 __all__ = [
@@ -31,6 +31,7 @@ def soap(
     adam_weight_decay: ScalarOrSchedule = 0.01,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
+    compute_dtype: DType = None,
 ) -> partition:
     """SOAP: Adam in the eigenbasis of Shampoo's matrices, AdamW for all other parameters.
 
@@ -66,6 +67,7 @@ def soap(
         normalize_grads=normalize_grads,
         one_sided=one_sided,
         weight_dimension_numbers=weight_dimension_numbers,
+        compute_dtype=compute_dtype,
     )
     others = adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,

@@ -1,5 +1,6 @@
 """Dion: orthogonalization of the part of low rank of a momentum."""
 
+import functools
 import math
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -7,16 +8,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform import linalg
 from gradxform.base import transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import check_params
 from gradxform.numerics import cast, norm, over
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,
     Decay,
+    DType,
     Key,
     MatrixSlot,
     Params,
@@ -83,6 +86,9 @@ class scale_by_dion(MatrixRule):
       key: the seed of the first Q: an integer or a PRNG key. All matrices with the same sides begin
         with the same Q.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
+        and updates on a mesh; the QR decomposition stays. None: the dtype of the gradient, at least
+        float32. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -94,12 +100,14 @@ class scale_by_dion(MatrixRule):
     decay: Decay = 0.95
     key: Key = 0
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
 
     State = DionState
     locality = "array"
 
     def __post_init__(self):
         check_share(self, "rank_fraction")
+        check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
     def init(self, params: Params) -> DionState:
@@ -122,11 +130,12 @@ class scale_by_dion(MatrixRule):
         if not q.size:
             return m, m, q
         b = over(m, size, 0)  # neither products nor squares overflow
-        p, _ = jnp.linalg.qr(jnp.matmul(b, q))
-        r = jnp.matmul(jnp.swapaxes(b, -1, -2), p)
+        product = functools.partial(linalg.matmul_in, dtype=self.compute_dtype)
+        p, _ = jnp.linalg.qr(product(b, q))
+        r = product(jnp.swapaxes(b, -1, -2), p)
         pt = jnp.swapaxes(p, -1, -2)
-        m = m - (1 - self.decay) * size * jnp.swapaxes(jnp.matmul(r, pt), -1, -2)
+        m = m - (1 - self.decay) * size * jnp.swapaxes(product(r, pt), -1, -2)
         lengths = norm(r, (-2,))
         new = over(r, lengths, 0)
-        u = jnp.matmul(p, jnp.swapaxes(new, -1, -2))
+        u = product(p, jnp.swapaxes(new, -1, -2))
         return u, m, jnp.where(lengths == 0, q, new)

@@ -17,10 +17,11 @@ from gradxform.errors import (
 from gradxform.numerics import over, over_root, safe_increment, scalar, squarable
 from gradxform.slots import zero_count
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
 from gradxform.types import (
     Array,
     Choice,
+    DType,
     MatrixSlot,
     NonNegative,
     NonNegativeInt,
@@ -112,6 +113,9 @@ class scale_by_distributed_shampoo(MatrixRule):
       inverse_failure_threshold: the error of a root by products at which the old one stays, at
         least 0. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
+        and updates on a mesh; statistics and roots stay. None: the dtype of the gradient, at least
+        float32. Keyword-only.
 
     Raises:
       ValueError: for graft_type "adam" with a beta2 of 1; at init and update, if a parameter is not
@@ -135,6 +139,7 @@ class scale_by_distributed_shampoo(MatrixRule):
     inverse_root: Choice = field(default="eigh", kw_only=True)
     inverse_failure_threshold: NonNegative = field(default=0.1, kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
 
     State = DistributedShampooState
     locality = "array"
@@ -146,6 +151,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         require_non_negative(self, "exponent_override")
         require_one_of(self, "graft_type", GRAFTS)
         require_one_of(self, "inverse_root", ROOTS)
+        check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
         if self.graft_type == "adam" and isinstance(self.beta2, float) and self.beta2 == 1:
             raise ValueError(
@@ -213,7 +219,8 @@ class scale_by_distributed_shampoo(MatrixRule):
         blocks = self._blocks(g)
         left, right = self._statistics(blocks, left, right, count, of_new)
         left_root, right_root = self._roots((left, right), (left_root, right_root), count)
-        s = self._joined(jnp.matmul(jnp.matmul(left_root, blocks), right_root), g.shape)
+        s = linalg.matmul_in(left_root, blocks, self.compute_dtype)
+        s = self._joined(linalg.matmul_in(s, right_root, self.compute_dtype), g.shape)
         # Divided by its largest entry, because the square of a small norm is 0.
         s = over(s, jnp.max(jnp.abs(s), axis=(-2, -1), keepdims=True))
         s = over(s * linalg.frobenius_norm(d), linalg.frobenius_norm(s))

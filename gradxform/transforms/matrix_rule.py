@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import Transform
-from gradxform.errors import name_of
+from gradxform.errors import name_of, shown
 from gradxform.extra_args import accepted_by, routed
 from gradxform.leaves import (
     align_params,
@@ -25,13 +25,23 @@ from gradxform.leaves import (
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.states import check_state, marked_fields, slot_fields
 from gradxform.transforms.dimensions import MuonDimensionNumbers, matrices
-from gradxform.transforms.matrix_axes import MatrixAxes, Part, UnevenAxes, joined, parts_of
+from gradxform.transforms.matrix_axes import MatrixAxes, UnevenAxes
+from gradxform.transforms.matrix_leaf import MatrixLeaf, leaf_of
 from gradxform.types import Array, MatrixSlot, OptState, Params, PyTree, Updates
 from gradxform.values import Value, put_live, take_live
 
 __all__ = [
     "MatrixRule",
 ]
+
+
+def check_compute_dtype(part: Any) -> None:
+    """Require a dtype of products that holds numbers as small and as large as float32 does."""
+    if part.compute_dtype not in (None, "bfloat16", "float32"):
+        raise ValueError(
+            f"{name_of(part)}: compute_dtype must be 'bfloat16', 'float32' or None, got "
+            f"{shown(part.compute_dtype)}; others do not hold gradients as small or large."
+        )
 
 
 class MatrixRule(Transform):
@@ -57,10 +67,13 @@ class MatrixRule(Transform):
 
     On a mesh (`distributed.shard_matrices`, `distributed.zero1`) `entries` and `finish` see this
     device's pieces, and `rule` its share of the whole matrices. `MatrixSlot`s are divided as the
-    stack is; those of matrices that are cut themselves are the same on all devices.
+    stack is; those of matrices that are cut themselves, along their own first axis whose length the
+    devices divide. They come and go with the matrices. Where there is no such axis, and for
+    matrices that are not cut, they are the same on all devices.
 
-    `exchange_dtype` is the dtype to which real matrices and results are rounded before and after
-    `rule`, and in which devices exchange them; None for their own.
+    `exchange_dtype`, by default the field `compute_dtype` if there is one, is the dtype to which
+    real matrices and results are rounded before and after `rule`, and in which devices exchange
+    them; None for their own.
     """
 
     State: Any = None
@@ -69,9 +82,14 @@ class MatrixRule(Transform):
     handles_complex = False
     weight_dimension_numbers: Any = None
     finish: Any = None
-    exchange_dtype: Any = None
+    compute_dtype: Any = None
     locality = "array"
     sees_pieces = True
+
+    @property
+    def exchange_dtype(self) -> Any:
+        """The dtype in which devices exchange matrices."""
+        return self.compute_dtype
 
     if TYPE_CHECKING:
 
@@ -118,14 +136,16 @@ class MatrixRule(Transform):
                     "sizes, and this rule remembers matrices of one size. Give it parts of equal "
                     "sizes, or make them parameters of their own."
                 )
-            made.append(make(*view.members[0].sides(), at_least_float32(dtype_of(x))))
+            member = view.members[0]
+            slot = make(*member.sides(), at_least_float32(dtype_of(x)))
+            made.append(engine.slot_piece(slot, member.cut) if member.place == "cut" else slot)
         return jax.tree.unflatten(jax.tree.structure(params), made)
 
-    def _views(self, tree: PyTree) -> list["_Leaf"]:
+    def _views(self, tree: PyTree) -> list[MatrixLeaf]:
         """Return how each leaf is made of matrices."""
         axes = axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(tree))
         pairs = zip(_arrays(tree), axes, engine.cuts_of(tree), strict=True)
-        return [_leaf_of(jnp.shape(x), a, cut, self.oriented) for (_, x), a, cut in pairs]
+        return [leaf_of(jnp.shape(x), a, cut, self.oriented) for (_, x), a, cut in pairs]
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -147,7 +167,8 @@ class MatrixRule(Transform):
             check_shapes(self, updates, slot.leaves, f"the state's {k} has")
         views = self._views(updates)
         if matrix_names:
-            self._check_matrix_slots(updates, matrix_names, kept)
+            dims = self._check_matrix_slots(updates, matrix_names, kept)
+            views = [v.with_slots(d) for v, d in zip(views, dims, strict=True)] if dims else views
         if kept and len(kept[0].own) > len(gs):
             views = self._numbered(views, kept, params)
         accepts = accepted_by(type(self), "prepare")
@@ -180,8 +201,12 @@ class MatrixRule(Transform):
         }
         return jax.tree.unflatten(treedef, us), state._replace(**new)
 
-    def _check_matrix_slots(self, updates: Updates, names: Any, kept: Any) -> None:
-        """Require the slots for matrices to have the shapes that `init` gives them."""
+    def _check_matrix_slots(self, updates: Updates, names: Any, kept: Any) -> list[Any]:
+        """Require the slots for matrices to have the shapes that `init` gives them.
+
+        Returns:
+          For each leaf and each slot, the axis along which it is divided over devices, or None.
+        """
         shapes = tuple(
             (path, jnp.shape(g), tuple(jnp.shape(slot.leaves[i]) for slot in kept))
             for i, (path, g) in enumerate(_arrays(updates))
@@ -189,25 +214,43 @@ class MatrixRule(Transform):
         # What fits once fits at every step; a trace of `init` takes longer than a step's.
         fitting = vars(self).get("_fitting_slots")
         if fitting is None:
-            fitting = set()
+            fitting = {}
             object.__setattr__(self, "_fitting_slots", fitting)
         key = shapes, tuple(engine.cuts_of(updates))
         if key in fitting:
-            return
-        wanted = jax.eval_shape(self.init, like_params(updates))
-        for k, slot in zip(names, kept, strict=True):
-            for i, leaf in enumerate(jax.tree.leaves(getattr(wanted, k))):
-                had = jnp.shape(slot.leaves[i])
-                if had != leaf.shape:
+            return fitting[key]
+        wanted = self._shapes_of_slots(updates, names)
+        for name, slot, leaves in zip(names, kept, wanted, strict=True):
+            for i, (had, needed) in enumerate(
+                zip(map(jnp.shape, slot.leaves), leaves, strict=True)
+            ):
+                if had != needed:
                     needs = jnp.shape(jax.tree.leaves(updates)[i])
                     raise ValueError(
-                        f"{name_of(self)}: the state's {k} of {path_at(updates, i)} has shape "
-                        f"{had}; a gradient of shape {needs} needs {leaf.shape}. Was this state "
+                        f"{name_of(self)}: the state's {name} of {path_at(updates, i)} has shape "
+                        f"{had}; a gradient of shape {needs} needs {needed}. Was this state "
                         "made for other parameters, or by another init?"
                     )
-        fitting.add(key)
+        fitting[key] = []
+        if engine.exchange_now() is not None:
+            with engine.whole_slots():
+                whole = self._shapes_of_slots(updates, names)
+            of_slots = [
+                [_divided(*pair) for pair in zip(*both, strict=True)]
+                for both in zip(wanted, whole, strict=True)
+            ]
+            fitting[key] = list(zip(*of_slots, strict=True))
+        return fitting[key]
 
-    def _numbered(self, views: list["_Leaf"], kept: Any, params: Params | None) -> list["_Leaf"]:
+    def _shapes_of_slots(self, updates: Updates, names: Any) -> list[list[tuple[int, ...]]]:
+        """Return the shapes of the slots for matrices that `init` makes."""
+        # A function of its own: JAX would answer from its cache, which contexts are not part of.
+        state = jax.eval_shape(lambda params: self.init(params), like_params(updates))
+        return [[x.shape for x in jax.tree.leaves(getattr(state, name))] for name in names]
+
+    def _numbered(
+        self, views: list[MatrixLeaf], kept: Any, params: Params | None
+    ) -> list[MatrixLeaf]:
         """Return views with the numbers of matrices among those of all leaves of the state.
 
         A leaf without a gradient at this step must not change the turns of the others. What counts
@@ -246,37 +289,10 @@ class MatrixRule(Transform):
         return engine.map_rows(finish, columns, tuple(live), *scalars, statics=axes)
 
 
-class _Leaf(NamedTuple):
-    """How one leaf is made of matrices."""
-
-    cut: engine.Cut
-    gathered: bool  # whether matrices come together only in the array of all devices
-    parts: list[Part]
-    members: list[Any]  # the view of each part
-
-    def given(self, xs: tuple[Array, ...]) -> list[tuple[tuple[Array, ...], Any]]:
-        """Return for each part what the rule gets of it, and its view."""
-        if self.gathered:
-            xs = tuple(engine.exchange_now().gather(x, self.cut.cuts) for x in xs)
-        pairs = zip(self.parts, self.members, strict=True)
-        return [(tuple(part.of(x) for x in xs), view) for part, view in pairs]
-
-    def update(self, us: list[Array]) -> Array:
-        """Return the update of the leaf from those of its parts."""
-        u = joined(self.parts, us)
-        return engine.own_piece(u, self.cut) if self.gathered else u
-
-
-def _leaf_of(shape: tuple[int, ...], axes: Any, cut: engine.Cut, oriented: bool) -> _Leaf:
-    """Return how a leaf, or this device's piece of it, is made of matrices."""
-    parts = parts_of(axes)
-    across = len(parts) > 1 and any(dim == axes.axis for _, dim in cut.cuts)
-    gathered = across or cut.place(parts[0].axes, parts[0].shape(shape)) == "scattered"
-    now = cut
-    if gathered:
-        shape, now = cut.whole(shape), cut._replace(cuts=())
-    views = [engine.view_of(part.axes, part.shape(shape), oriented, now) for part in parts]
-    return _Leaf(cut, gathered, parts, views)
+def _divided(piece: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
+    """Return the axis along which a piece of a slot for matrices is shorter than the whole."""
+    pairs = zip(piece, whole, strict=True)
+    return next((d for d, (n, full) in enumerate(pairs) if n != full), None)
 
 
 def _arrays(tree: PyTree) -> list[tuple[Any, Any]]:

@@ -31,7 +31,7 @@ from gradxform.transforms.dimensions import (
     check_numbers,
     matrices,
 )
-from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
+from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all, check_compute_dtype
 from gradxform.transforms.shape_factor import ShapeFactor
 from gradxform.types import (
     Array,
@@ -91,15 +91,6 @@ def polar_express(turns: int) -> tuple[tuple[float, float, float], ...]:
 
 # Rows by name, for a number of turns.
 NS_ROWS = {"polar_express": polar_express}
-
-
-def check_compute_dtype(part: Any) -> None:
-    """Require a dtype of products that holds numbers as small and as large as float32 does."""
-    if part.compute_dtype not in (None, "bfloat16", "float32"):
-        raise ValueError(
-            f"{name_of(part)}: compute_dtype must be 'bfloat16', 'float32' or None, got "
-            f"{shown(part.compute_dtype)}; others do not hold gradients as small or large."
-        )
 
 
 class MuonState(NamedTuple):
@@ -252,11 +243,6 @@ class scale_by_muon(MatrixRule):
             dtype=self.compute_dtype,
             by_gram=self.iteration == "gram",
         )
-
-    @property
-    def exchange_dtype(self) -> Any:
-        """The dtype in which devices exchange matrices."""
-        return self.compute_dtype
 
     @property
     def finish(self) -> Any:

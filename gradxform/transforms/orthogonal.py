@@ -12,8 +12,8 @@ from gradxform.errors import name_of, require_at_least, require_one_of
 from gradxform.leaves import check_params
 from gradxform.numerics import norm, over
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all
-from gradxform.transforms.muon import NS_COEFFS, check_compute_dtype, scale_by_muon
+from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all, check_compute_dtype
+from gradxform.transforms.muon import NS_COEFFS, scale_by_muon
 from gradxform.transforms.shape_factor import ShapeFactor
 from gradxform.types import Array, DType, NonNegative, Params, Scalar, Size, StaticTree
 
@@ -55,11 +55,6 @@ class Orthogonalizing(MatrixRule):
         return linalg.orthogonalize(
             a, coefficients, self.preconditioning, self.eps, dtype=self.compute_dtype
         )
-
-    @property
-    def exchange_dtype(self) -> Any:
-        """The dtype in which devices exchange matrices."""
-        return self.compute_dtype
 
 
 def with_norm(x: Array, size: Scalar, axes: tuple[int, ...] = (-2, -1)) -> Array:

@@ -1,6 +1,8 @@
 """PSGD Kron: a preconditioner that is fitted to the gradient, of two triangular factors."""
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -23,12 +25,13 @@ from gradxform.numerics import (
 from gradxform.schedules import exponential_decay
 from gradxform.slots import zero_count
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,
     Bound,
     Decay,
+    DType,
     Key,
     MatrixSlot,
     NonNegative,
@@ -108,6 +111,9 @@ class scale_by_psgd_kron(MatrixRule):
         default the decision is drawn. Keyword-only.
       key: the seed of V and of the decisions, an integer or a PRNG key. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
+        and updates on a mesh; the fit stays. None: the dtype of the gradient, at least
+        float32. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -129,6 +135,7 @@ class scale_by_psgd_kron(MatrixRule):
     deterministic: bool = field(default=False, kw_only=True)
     key: Key = field(default=0, kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
 
     State = PsgdKronState
     locality = "array"
@@ -138,6 +145,7 @@ class scale_by_psgd_kron(MatrixRule):
         require_non_negative(self, "max_size_triangular")
         if self.memory_save_mode is not None:
             require_one_of(self, "memory_save_mode", MODES)
+        check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
     def init(self, params: Params) -> PsgdKronState:
@@ -206,8 +214,10 @@ class scale_by_psgd_kron(MatrixRule):
         )
         # The factors meet numbers near 1, and the size comes last, so that nothing overflows.
         size = jnp.max(jnp.abs(c), axis=(-2, -1), keepdims=True)
-        u = _from_left(left, _from_right(over(c, size), right))
-        u = _from_left(left, _from_right(u, right, True), True)
+        product = functools.partial(linalg.matmul_in, dtype=self.compute_dtype)
+        u = _from_left(left, _from_right(over(c, size), right, product=product), product=product)
+        u = _from_right(u, right, True, product)
+        u = _from_left(left, u, True, product)
         entries = (u.shape[-2] * u.shape[-1]) ** 0.5
         bound = over(jnp.asarray(TRUST * entries, u.dtype), linalg.frobenius_norm(u))
         return u * jnp.minimum(size, bound), m, left, right
@@ -221,8 +231,7 @@ class scale_by_psgd_kron(MatrixRule):
             return jax.random.normal(jax.random.fold_in(keys, i), (m, n), jnp.float32)
 
         v = cast(jax.vmap(draw)(engine.matrix_numbers(count)), g.dtype)
-        exact = lax.Precision.HIGHEST
-        a = _from_left(left, _from_right(g, right, precision=exact), precision=exact)
+        a = _from_left(left, _from_right(g, right))
         b = _solved(left, right, v)
         # Only the ratio of the two counts.
         largest = jnp.maximum(_largest(a), _largest(b))
@@ -245,18 +254,22 @@ class scale_by_psgd_kron(MatrixRule):
         return jnp.where(is_seen, q - self.precond_lr * linalg.matmul(step, q), q)
 
 
-def _from_left(q: Array, x: Array, turned: bool = False, precision: Any = None) -> Array:
+def _from_left(
+    q: Array, x: Array, turned: bool = False, product: Callable[..., Array] = linalg.matmul
+) -> Array:
     """Return Q x, or Q^T x, with a factor that may be a diagonal."""
     if q.ndim == 2:
         return q[..., :, None] * x
-    return jnp.matmul(jnp.swapaxes(q, -1, -2) if turned else q, x, precision=precision)
+    return product(jnp.swapaxes(q, -1, -2) if turned else q, x)
 
 
-def _from_right(x: Array, q: Array, turned: bool = False, precision: Any = None) -> Array:
+def _from_right(
+    x: Array, q: Array, turned: bool = False, product: Callable[..., Array] = linalg.matmul
+) -> Array:
     """Return x Q^T, or x Q where turned."""
     if q.ndim == 2:
         return x * q[..., None, :]
-    return jnp.matmul(x, q if turned else jnp.swapaxes(q, -1, -2), precision=precision)
+    return product(x, q if turned else jnp.swapaxes(q, -1, -2))
 
 
 def _solved(left: Array, right: Array, v: Array) -> Array:

@@ -19,10 +19,11 @@ from gradxform.numerics import (
 )
 from gradxform.slots import zero_count
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
 from gradxform.types import (
     Array,
     Decay,
+    DType,
     MatrixSlot,
     NonNegative,
     Params,
@@ -97,6 +98,9 @@ class scale_by_soap(MatrixRule):
       one_sided: whether the longer side keeps the identity; of equal sides, the columns.
         Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
+        and updates on a mesh; statistics and bases stay. None: the dtype of the gradient, at least
+        float32. Keyword-only.
 
     Raises:
       ValueError: if precondition_frequency is below 1; at init and update, if a parameter is not a
@@ -117,6 +121,7 @@ class scale_by_soap(MatrixRule):
     normalize_grads: bool = field(default=False, kw_only=True)
     one_sided: bool = field(default=False, kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
 
     State = SoapState
     locality = "array"
@@ -124,6 +129,7 @@ class scale_by_soap(MatrixRule):
     def __post_init__(self):
         require_at_least(self, 1, "precondition_frequency")
         require_non_negative(self, "max_precond_dim")
+        check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
     def init(self, params: Params) -> SoapState:
@@ -181,11 +187,11 @@ class scale_by_soap(MatrixRule):
         """Return the step of Adam, turned back, and the new state of every matrix."""
         g = squarable(g, (-2, -1))
         is_first = count == 0
-        h = _sandwich(_transposed(q_left), g, q_right)
+        h = self._sandwich(_transposed(q_left), g, q_right)
         m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
         v = jnp.where(is_first, v, self.b2 * v + (1 - self.b2) * h * h)
         u = over_root(of_m * m, of_v * v, self.eps)
-        u = jnp.where(is_first, 0, _sandwich(q_left, u, _transposed(q_right)))
+        u = jnp.where(is_first, 0, self._sandwich(q_left, u, _transposed(q_right)))
         if self.normalize_grads:
             size = (u.shape[-2] * u.shape[-1]) ** 0.5
             u = over(u * size, linalg.frobenius_norm(u))
@@ -207,6 +213,11 @@ class scale_by_soap(MatrixRule):
             # branch does not make one step of every period longer, as it would later.
             q_left, q_right, m, v = lax.cond(is_first, first, later)
         return u, m, v, left, right, q_left, q_right
+
+    def _sandwich(self, a: Array, x: Array, b: Array) -> Array:
+        """Return a x b; an empty matrix stands for the identity."""
+        x = linalg.matmul_in(a, x, self.compute_dtype) if a.size else x
+        return linalg.matmul_in(x, b, self.compute_dtype) if b.size else x
 
 
 def _renewed(
@@ -238,12 +249,6 @@ def _followed(a: Array, q: Array) -> tuple[Array, Array | None]:
 def _eigenvectors(a: Array) -> Array:
     """Return the eigenvectors in falling order of the eigenvalues."""
     return jnp.flip(linalg.eigen(a)[1], -1) if a.size else a
-
-
-def _sandwich(a: Array, x: Array, b: Array) -> Array:
-    """Return a x b; an empty matrix stands for the identity."""
-    x = jnp.matmul(a, x) if a.size else x
-    return jnp.matmul(x, b) if b.size else x
 
 
 def _transposed(x: Array) -> Array:
