@@ -22,7 +22,7 @@ from rich.table import Table
 
 import gradxform as gx
 import gradxform.distributed as gd
-from benchmarks import machine
+from benchmarks import machine, phases
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.staging import static_costs
 from benchmarks.wire import DEVICES, on_devices
@@ -173,10 +173,13 @@ def on_one(repeats: int, width: int, layers: int = APART) -> list[dict[str, Any]
 
 def run(options: Options, job: Job) -> Results:
     """Measure on one device here, and on eight in another process."""
-    job.plan(2)
+    job.plan(3)
     job.begin("on one device")
     layers, repeats = (2, 1) if options.quick else (APART, max(options.repeats, 15))
     one = [row for width in WIDTHS for row in on_one(repeats, width, layers)]
+    job.advance()
+    job.begin("timing the phases of a period")
+    of_period = phases.phases(2, 16, 1) if options.quick else phases.phases(4, 128)
     job.advance()
     job.begin("compiling for eight devices")
     results = {
@@ -184,6 +187,7 @@ def run(options: Options, job: Job) -> Results:
         "machine": machine.describe(),
         "options": options.as_json(),
         "one": one,
+        "phases": of_period,
         "cases": on_devices("benchmarks.matrix"),
     }
     job.save(results)
@@ -197,10 +201,10 @@ def show(results: Results, console: Console) -> None:
         f"{LAYERS} layers on {DEVICES} devices; sent in shares of the matrices, FLOPs of Optax's",
         "layers that are not stacked on one device; temp in copies of the parameters, step of "
         "Optax's",
+        f"the {phases.PERIOD} steps of a period: ms, and the longest over the median",
     )
-    for title, rows, columns in zip(
-        titles, (results["cases"], results["one"]), (COLUMNS, ON_ONE), strict=True
-    ):
+    tables = (results["cases"], results["one"], results["phases"])
+    for title, rows, columns in zip(titles, tables, (COLUMNS, ON_ONE, phases.COLUMNS), strict=True):
         table = Table("rule", *columns, title=title, title_justify="left")
         for row in rows:
             table.add_row(row["rule"], *(f"{row[column]:.3g}" for column in columns))
