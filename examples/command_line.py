@@ -5,8 +5,11 @@ import difflib
 import inspect
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, get_args, get_origin
+
+import jax
 
 import gradxform as gx
 
@@ -66,6 +69,32 @@ def one_line(error: Exception) -> str:
     # str(KeyError("x")) is the repr of its message.
     message = error.args[0] if isinstance(error, KeyError) and error.args else error
     return " ".join(str(message).split()) or type(error).__name__
+
+
+def exit_code(example: str, run: Callable[[], None], failed: type[Exception]) -> int:
+    """Run an example; return its exit code, after one line on stderr if it ends early.
+
+    Args:
+      example: the name of its file.
+      run: does the work.
+      failed: what it raises when the work fails, which is not the user's mistake.
+    """
+    message, code = "", 0
+    try:
+        run()
+    except (Refused, OSError) as error:
+        message, code = f"error: {one_line(error)}", 2
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE" not in str(error):
+            raise
+        message, code = "error: not enough memory; ask for a smaller model or batches.", 2
+    except failed as error:
+        message, code = str(error), 1
+    except KeyboardInterrupt:
+        message, code = "interrupted; no figure was written.", 130
+    if code:
+        print(f"{example}: {message}", file=sys.stderr)
+    return code
 
 
 # ---------------------------------------------------------------------------- optimizers by name

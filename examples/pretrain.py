@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import Parser, Refused, did_you_mean, one_line, whole
+from command_line import Parser, Refused, did_you_mean, exit_code, whole
 from finetune_model import HEADS, Transformer, loss_of
 from finetune_text import Text, read
 from pretrain_figure import Curve, draw
@@ -275,25 +275,7 @@ def start(argv: Sequence[str] | None, console: Console) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example; return the exit code."""
-    try:
-        start(argv, Console())
-    except (Refused, OSError) as error:
-        return fail(f"error: {one_line(error)}", 2)
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE" not in str(error):
-            raise
-        return fail("error: not enough memory; ask for a smaller model or batches.", 2)
-    except Diverged as error:
-        return fail(str(error), 1)
-    except KeyboardInterrupt:
-        return fail("interrupted; no figure was written.", 130)
-    return 0
-
-
-def fail(message: str, code: int) -> int:
-    """Print the error on one line; return the exit code."""
-    print(f"pretrain.py: {message}", file=sys.stderr)
-    return code
+    return exit_code("pretrain.py", lambda: start(argv, Console()), Diverged)
 
 
 if __name__ == "__main__":

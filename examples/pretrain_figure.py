@@ -1,9 +1,11 @@
-"""The figure of `pretrain.py`: the held-out loss of each optimizer against steps and seconds."""
+"""The figures of `pretrain.py` and `low_memory.py`: held-out losses against steps and seconds."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib import color_sequences
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 STYLES = ("-", "--", "-.", ":")
@@ -36,23 +38,48 @@ def draw(path: Path, curves: dict[str, Curve], title: str) -> None:
     figure = Figure(figsize=(12, 4.8), dpi=120, layout="constrained")
     figure.suptitle(title, fontsize=13)
     by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
-    for i, (name, curve) in enumerate(curves.items()):
-        look: dict[str, Any] = {
-            "color": color_sequences["tab10"][i % 10],
-            "linestyle": STYLES[i % len(STYLES)],
-            "linewidth": 1.8,
-        }
-        end = f"{name}, {curve.losses[-1]:.3f}"
-        by_steps.plot(curve.steps[1:], curve.losses[1:], label=end, **look)
+    _draw_steps(by_steps, curves, "optimizer, loss at the end")
+    for name, curve, look in _looks(curves):
         time = f"{name}, {curve.seconds[-1]:.1f} s"
         by_seconds.plot(curve.seconds[1:], curve.losses[1:], label=time, **look)
         by_seconds.plot(curve.seconds[-1], curve.losses[-1], "o", color=look["color"])
-    by_steps.set(title="by steps", xlabel="step", ylabel="held-out loss, nats a character")
+    by_steps.set(title="by steps")
     by_seconds.set(title="by seconds of training", xlabel="seconds, without compilation")
-    for axis in (by_steps, by_seconds):
-        axis.set_xlim(left=0)
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    by_steps.legend(title="optimizer, loss at the end", frameon=False, alignment="left")
-    by_seconds.legend(title="optimizer, seconds in all", frameon=False, alignment="left")
+    _finish(by_seconds, "optimizer, seconds in all")
     figure.savefig(path)
+
+
+def draw_by_steps(path: Path, curves: dict[str, Curve], title: str) -> None:
+    """Draw the held-out loss against the steps.
+
+    Args:
+      path: the path of the figure.
+      curves: the curves by run.
+      title: the title of the figure.
+    """
+    figure = Figure(figsize=(8, 4.8), dpi=120, layout="constrained")
+    figure.suptitle(title, fontsize=12)
+    _draw_steps(figure.subplots(), curves, "run, loss at the end")
+    figure.savefig(path)
+
+
+def _looks(curves: dict[str, Curve]) -> Iterator[tuple[str, Curve, dict[str, Any]]]:
+    """Yield every curve with its name and its look."""
+    for i, (name, curve) in enumerate(curves.items()):
+        color, style = color_sequences["tab10"][i % 10], STYLES[i % len(STYLES)]
+        yield name, curve, {"color": color, "linestyle": style, "linewidth": 1.8}
+
+
+def _draw_steps(axis: Axes, curves: dict[str, Curve], title: str) -> None:
+    for name, curve, look in _looks(curves):
+        label = f"{name}, {curve.losses[-1]:.3f}"
+        axis.plot(curve.steps[1:], curve.losses[1:], label=label, **look)
+    axis.set(xlabel="step", ylabel="held-out loss, nats a character")
+    _finish(axis, title)
+
+
+def _finish(axis: Axes, title: str) -> None:
+    axis.set_xlim(left=0)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(title=title, frameon=False, alignment="left")

@@ -9,5 +9,12 @@ from gradxform.storage.codes import (
     FloatCode as FloatCode,
     code_named as code_named,
 )
+from gradxform.storage.parameters import (
+    Chance as Chance,
+    Compensated as Compensated,
+    Master as Master,
+    NarrowForm as NarrowForm,
+    Remainder as Remainder,
+)
 from gradxform.storage.rounded import Rounded as Rounded
 from gradxform.storage.stored import StoredArray as StoredArray, is_stored as is_stored

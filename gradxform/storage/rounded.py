@@ -84,18 +84,32 @@ class Rounded(StoredArray):
         return cls(array, key, dtype)
 
 
-def rounded_by_chance(x: Array, key: Array) -> Array:
-    """Return an array in bfloat16, each entry rounded up or down by chance, to the same mean.
+def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
+    """Return an array in a narrow dtype, each entry rounded up or down by chance, to the same mean.
 
-    A bfloat16 is the upper half of a float32: 16 random bits are added below it and dropped. What
-    is not finite stays as it is.
+    A bfloat16 is the upper half of a float32: 16 random bits are added below it and dropped. For
+    other dtypes, the place of an entry between two neighbors is compared to 16 random bits. What is
+    not finite stays as it is, and what exceeds the largest number becomes that.
 
     Args:
       x: the array.
       key: two numbers of uint32. The bits follow from them and from the place of the entry.
+      dtype: a real one of 16 bits or fewer.
     """
     x = cast(x, jnp.float32)
     noise = _mixed(_places(x.shape) ^ _mixed(key[0] ^ _mixed(key[1]))) >> 16
+    if jnp.dtype(dtype) != jnp.bfloat16:
+        kinds = jnp.finfo(dtype)
+        # The power of two below |x|, and from it the distance of its two neighbors.
+        power = jax.lax.bitcast_convert_type(
+            jax.lax.bitcast_convert_type(x, jnp.uint32) & np.uint32(0x7F800000), jnp.float32
+        )
+        apart = jnp.maximum(power * float(kinds.eps), float(kinds.smallest_subnormal))
+        below = jnp.floor(x / apart)
+        is_up = (x / apart - below) * 65536 > cast(noise, jnp.float32)
+        near = (below + cast(is_up, jnp.float32)) * apart
+        near = jnp.clip(near, -float(kinds.max), float(kinds.max))
+        return cast(jnp.where(jnp.isfinite(x), near, x), dtype)
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + noise
     upper = jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
     return jnp.where(jnp.isfinite(x), upper, cast(x, jnp.bfloat16))

@@ -24,6 +24,7 @@ from gradxform.wrappers.mechanize import *
 from gradxform.wrappers.monitor import *
 from gradxform.wrappers.multi_steps import *
 from gradxform.wrappers.muonclip import *
+from gradxform.wrappers.narrow_params import *
 from gradxform.wrappers.norm_bounds import *
 from gradxform.wrappers.overwrite import *
 from gradxform.wrappers.param_group import *

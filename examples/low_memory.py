@@ -1,0 +1,221 @@
+"""Train one small model with states and parameters of fewer bits, and compare bytes and losses.
+
+    python examples/low_memory.py
+    python examples/low_memory.py --runs float32,8-bit --steps 600
+    python examples/low_memory.py --layers 4 --width 128
+
+The model predicts the next character of the standard library's sources, with AdamW. All runs get
+the same batches, the same learning rate and the same first parameters, rounded where a run keeps
+them in 16 bits. The figure `low_memory.png` in --out shows the held-out loss against steps.
+
+The table has the bytes of the parameters, of the optimizer's state and of the temporary arrays of
+its step, as the compiler plans them; the loss at the end; and the seconds of the steps, without
+compilation and measurements.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from command_line import Parser, Refused, did_you_mean, exit_code, positive, whole
+from finetune_model import HEADS, Transformer
+from finetune_text import Text, read
+from pretrain import PARTS, Diverged, progress, schedule_of, split
+from pretrain_figure import Curve, draw_by_steps
+from rich.console import Console
+from rich.table import Table
+
+import gradxform as gx
+from gradxform.losses import softmax_cross_entropy_with_integer_labels
+
+MEASURED = 20  # the number of measurements in a run
+
+
+class Run(NamedTuple):
+    """How a run keeps its parameters and its state."""
+
+    about: str
+    dtype: Any  # of the parameters
+    wrap: Callable[[Any], Any]  # from AdamW to the optimizer of the run
+
+
+RUNS: dict[str, Run] = {
+    "float32": Run("parameters and state in float32", jnp.float32, lambda tx: tx),
+    "bf16-state": Run("state in bfloat16", jnp.float32, gx.state_dtype),
+    "8-bit": Run("state in 8 bits", jnp.float32, gx.quantize_state),
+    "4-bit": Run(
+        "state in 4 bits", jnp.float32, lambda tx: gx.quantize_state(tx, bits=4, block=128)
+    ),
+    "bf16": Run("bfloat16 parameters, whose small steps are lost", jnp.bfloat16, lambda tx: tx),
+}
+
+
+class Bytes(NamedTuple):
+    """What a run holds in memory."""
+
+    params: int
+    state: int
+    temporary: int  # of the optimizer's step
+
+
+# ---------------------------------------------------------------------------------- the training
+
+
+class Trainer:
+    """The training of one run."""
+
+    def __init__(self, run: Run, rate: float, steps: int, model: Transformer, params: Any):
+        self.tx = run.wrap(gx.adamw(schedule_of(rate, steps), b2=0.99, weight_decay=0.01))
+        self.params = jax.tree.map(lambda p: p.astype(run.dtype), params)
+        self.state = jax.jit(self.tx.init)(self.params)
+
+        def loss_fn(params: Any, windows: jax.Array) -> jax.Array:
+            logits: Any = model.apply({"params": params}, windows[:, :-1])
+            # Sums of exponentials need more bits than 16.
+            logits = logits.astype(jnp.float32)
+            return jnp.mean(softmax_cross_entropy_with_integer_labels(logits, windows[:, 1:]))
+
+        def train(carry: Any, batches: jax.Array) -> Any:
+            def step(carry: Any, windows: jax.Array) -> tuple[Any, None]:
+                params, state = carry
+                return self.step(jax.grad(loss_fn)(params, windows), state, params), None
+
+            return jax.lax.scan(step, carry, batches)[0]
+
+        self.evaluate = jax.jit(loss_fn)
+        self.train = jax.jit(train)
+
+    def step(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        """Return the parameters and the state after one step."""
+        updates, state = self.tx.update(grads, state, params)
+        return gx.apply_updates(params, updates), state
+
+    def bytes(self) -> Bytes:
+        """Return the bytes of the parameters, the state, and the temporary arrays of a step."""
+        given = self.params, self.state, self.params
+        compiled = jax.jit(self.step, donate_argnums=(0, 1, 2)).lower(*given).compile()
+        memory = compiled.memory_analysis()
+        of_params, of_state = (
+            sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (self.params, self.state)
+        )
+        return Bytes(of_params, of_state, getattr(memory, "temp_size_in_bytes", 0))
+
+    def curve(self, rate: float, steps: int, text: Text) -> Iterator[Curve]:
+        """Train, and yield the curve after every measurement."""
+        every = math.ceil(steps / MEASURED)
+        carry, seconds, compiled = (self.params, self.state), 0.0, {}
+        start = float(self.evaluate(self.params, text.held_out))
+        curve = Curve(rate, [0], [0.0], [start])
+        for done in range(0, steps, every):
+            count = min(every, steps - done)  # the last call may have fewer steps
+            batches = np.stack([text.batch(done + i) for i in range(count)])
+            given = carry, jnp.asarray(batches, jnp.int32)
+            if count not in compiled:
+                compiled[count] = self.train.lower(*given).compile()
+            began = time.perf_counter()
+            carry = jax.block_until_ready(compiled[count](*given))
+            seconds += time.perf_counter() - began
+            curve.add(done + count, seconds, float(self.evaluate(carry[0], text.held_out)))
+            yield curve
+
+
+def train(
+    args: argparse.Namespace, text: Text, model: Transformer, params: Any, console: Console
+) -> tuple[dict[str, Curve], dict[str, Bytes]]:
+    """Train every run, and return its curve and its bytes."""
+    curves, held = {}, {}
+    with progress(console) as bar:
+        for name in args.runs:
+            task = bar.add_task(f"{name:10}", total=args.steps, numbers="compiling")
+            trainer = Trainer(RUNS[name], args.rate, args.steps, model, params)
+            held[name] = trainer.bytes()
+            for curve in trainer.curve(args.rate, args.steps, text):
+                curves[name] = curve
+                numbers = f"loss {curve.losses[-1]:.3f}"
+                bar.update(task, advance=curve.steps[-1] - curve.steps[-2], numbers=numbers)
+            loss = curves[name].losses[-1]
+            if not console.is_terminal:
+                print(f"{name}: held-out loss {loss:.3f}", flush=True)
+            if not math.isfinite(loss):
+                raise Diverged(f"the loss of {name} is not finite; try a smaller --rate.")
+    return curves, held
+
+
+def results(curves: dict[str, Curve], held: dict[str, Bytes]) -> Table:
+    """Return the table of results, bytes in kB."""
+    result = Table()
+    for column in ("run", "parameters", "state", "temporary", "in all, kB", "loss", "seconds"):
+        result.add_column(column, justify="left" if column == "run" else "right")
+    for name, curve in curves.items():
+        kilobytes = [*held[name], sum(held[name])]
+        cells = [f"{x / 1000:.0f}" for x in kilobytes]
+        result.add_row(name, *cells, f"{curve.losses[-1]:.3f}", f"{curve.seconds[-1]:.1f}")
+    return result
+
+
+# ------------------------------------------------------------------------------ the command line
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options."""
+    parser = Parser("low_memory.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
+
+    def add(flag: str, default: Any, kind: Callable[[str], Any], metavar: str, text: str) -> None:
+        text = f"{text} (default: %(default)s)".strip()
+        parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
+
+    abouts = "; ".join(f"{name}: {run.about}" for name, run in RUNS.items())
+    add("--runs", ",".join(RUNS), str, "A,B", f"{abouts}.")
+    add("--steps", 150, whole(1), "N", "of each run")
+    add("--rate", 8e-3, positive, "X", "the largest learning rate")
+    add("--text", PARTS, str, "A,B", "parts of the standard library")
+    add("--batch-size", 16, whole(1), "N", "windows in a step")
+    add("--length", 64, whole(2), "N", "characters in a window")
+    add("--layers", 2, whole(1), "N", "")
+    add("--width", 128, whole(1), "N", f"a multiple of {HEADS}")
+    add("--seed", 0, whole(0), "N", "")
+    add("--out", Path("runs/low_memory"), Path, "DIR", "")
+    args = parser.parse_strictly(argv)
+    args.runs = list(dict.fromkeys(split(args.runs)))
+    for name in args.runs:
+        if name not in RUNS:
+            hint = did_you_mean(name, RUNS) or f"There are {', '.join(RUNS)}."
+            raise Refused(f"no run named {name!r}. {hint}")
+    if not args.runs:
+        raise Refused("name at least one run.")
+    if args.width % HEADS:
+        raise Refused(f"--width {args.width}: must be a multiple of {HEADS}, the heads of a layer.")
+    return args
+
+
+def start(argv: Sequence[str] | None, console: Console) -> None:
+    """Train as the command line says."""
+    args = parse(argv)
+    text = Text(read(split(args.text)), args.length, args.batch_size, args.seed)
+    args.out.mkdir(parents=True, exist_ok=True)
+    model = Transformer(args.layers, args.width)
+    params = model.init(jax.random.key(args.seed), text.held_out[:1, :-1])["params"]
+    count = sum(x.size for x in jax.tree.leaves(params))
+    size = f"{args.layers} layers of width {args.width}, {count} parameters"
+    print(f"{len(text.training)} characters of the standard library's sources; {size}")
+    curves, held = train(args, text, model, params, console)
+    console.print(results(curves, held))
+    path = args.out / "low_memory.png"
+    draw_by_steps(path, curves, f"Next characters of Python sources: {size}")
+    print(f"wrote {path}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the example; return the exit code."""
+    return exit_code("low_memory.py", lambda: start(argv, Console()), Diverged)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
