@@ -20,6 +20,7 @@ WRAPPERS = {
         "apply_if_finite",
         "conditionally_mask",
         "conditionally_transform",
+        "loss_scale",
         "skip_loss_spikes",
     ),
     "groups and hyperparameters": (

@@ -49,6 +49,7 @@ WRAPPERS: dict[str, Make] = {
     "flatten": lambda lr: gx.flatten(gx.adam(lr)),
     "inject_hyperparams": lambda lr: gx.inject_hyperparams(gx.adam)(learning_rate=lr),
     "lookahead": lambda lr: gx.lookahead(gx.adam(lr), sync_period=6, slow_step_size=0.5),
+    "loss_scale": lambda lr: gx.loss_scale(gx.adam(lr), growth_interval=20),
     "masked": lambda lr: gx.masked(gx.adam(lr), gx.ndim_at_least(2)),
     "mechanize": lambda lr: gx.mechanize(gx.adam(lr)),
     "monitor": lambda lr: gx.chain(gx.monitor({"norm": gx.global_norm}), gx.adam(lr)),

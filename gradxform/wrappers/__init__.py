@@ -19,6 +19,7 @@ from gradxform.wrappers.groups import *
 from gradxform.wrappers.guard import *
 from gradxform.wrappers.inject import *
 from gradxform.wrappers.lookahead import *
+from gradxform.wrappers.loss_scale import *
 from gradxform.wrappers.mars import *
 from gradxform.wrappers.mechanize import *
 from gradxform.wrappers.monitor import *

@@ -53,16 +53,18 @@ def agreed(
     state: PyTree,
     params: PyTree | None,
     extra: dict[str, Any],
+    also: tuple[str, ...] = (),
 ) -> tuple[Array, ...]:
     """Return for each flag whether it is true on all replicas between which `tx` communicates.
 
     Costs one sum of one integer per flag. If `tx` does not communicate, the flags are returned as
-    they are. The other arguments are those of the update that depends on the flags.
+    they are. The other arguments are those of the update that depends on the flags, and `also`,
+    more axes to agree over.
     """
     parts, any_undeclared = remembered(tx, "_exchanging", _exchanging)
     for part in parts:
         check_bound(part, part.exchanges)
-    axes = {name for part in parts for name in part.exchanges}
+    axes = {name for part in parts for name in part.exchanges} | set(also)
     if any_undeclared:
         program = jax.make_jaxpr(lambda u, s: call_update(tx, u, s, params, extra))(updates, state)
         axes |= jaxprs.collective_axes(program)

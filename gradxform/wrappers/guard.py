@@ -9,7 +9,7 @@ from gradxform import engine
 from gradxform.base import Transform, check_transform, transform
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of, flatten_updates, leaves_of
-from gradxform.numerics import safe_increment, within
+from gradxform.numerics import at_least_float32, cast, safe_increment, times, within
 from gradxform.registry import register
 from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count
@@ -37,19 +37,25 @@ def _count_not_finite(x: Any) -> Array:
     return jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
 
 
-def _all_finite(x: Any) -> Array:
+def _all_finite(x: Any, factor: Array | None = None) -> Array:
     x = _entries(x)
     if not jnp.issubdtype(dtype_of(x), jnp.number):
         raise TypeError(f"all_finite: tree must be a tree of numbers, got {shown(x)}.")
     if jnp.iscomplexobj(x):  # the absolute value of a finite number may overflow
-        return _all_finite(jnp.real(x)) & _all_finite(jnp.imag(x))
+        return _all_finite(jnp.real(x), factor) & _all_finite(jnp.imag(x), factor)
     # A maximum is NaN if one entry is. Unlike `all`, it needs no array of booleans on the CPU.
-    return jnp.isfinite(jnp.max(jnp.abs(x), initial=0))
+    largest = jnp.max(jnp.abs(x), initial=0)
+    if factor is not None:
+        largest = times(factor, cast(largest, at_least_float32(largest.dtype)))
+    return jnp.isfinite(largest)
 
 
-def all_finite(tree: PyTree) -> Array:
-    """Return whether every entry of every leaf is finite, as a boolean scalar."""
-    flags = engine.map_rows(_all_finite, [leaves_of(tree)])
+def all_finite(tree: PyTree, factor: Array | None = None) -> Array:
+    """Return whether every entry of every leaf is finite, as a boolean scalar.
+
+    With a factor, whether all of `factor * tree` is, in float32 or wider.
+    """
+    flags = engine.map_rows(_all_finite, [leaves_of(tree)], *(() if factor is None else (factor,)))
     return engine.true_on_all_shards(
         jnp.all(jnp.stack(flags)) if flags else jnp.ones((), jnp.bool_)
     )

@@ -1,0 +1,282 @@
+"""Loss scaling: gradients of a loss times a factor, so that float16 can hold them."""
+
+import itertools
+from dataclasses import field
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import engine
+from gradxform.base import Transform, check_transform, transform
+from gradxform.errors import name_of, shown
+from gradxform.leaves import dtype_of, flatten_updates
+from gradxform.numerics import (
+    as_number,
+    at_least_float32,
+    cast,
+    promote,
+    safe_increment,
+    scalar,
+    times,
+)
+from gradxform.row_sparse import RowSparse
+from gradxform.slots import zero_count
+from gradxform.states import check_state
+from gradxform.types import (
+    Array,
+    Fraction,
+    OptState,
+    Params,
+    PositiveInt,
+    Range,
+    Updates,
+)
+from gradxform.wrappers.agree import agreed, check_bound
+from gradxform.wrappers.guard import all_finite
+from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.update_when import update_when
+
+__all__ = [
+    "loss_scale",
+    "scaled_loss",
+    "LossScaleState",
+]
+
+# Both a scale and its reciprocal are normal numbers of float32, which XLA does not flush to 0.
+LEAST, LARGEST = 2.0**-126, 2.0**126
+Scale = Annotated[float, Range("in [2**-126, 2**126]", lambda x: LEAST <= x <= LARGEST)]
+Growth = Annotated[float, Range("greater than 1", lambda x: x > 1)]
+
+
+class LossScaleState(NamedTuple):
+    """State of `loss_scale`."""
+
+    loss_scale: Array  # scalar, at least float32; what the next loss is multiplied by
+    finite_steps: Array  # int32 scalar; finite steps in a row since the scale last changed
+    total_skipped: Array  # int32 scalar; steps skipped since init
+    inner_state: Any  # the inner state; only finite steps change it
+
+
+@transform
+class loss_scale(Transform):
+    """Undo the scale of a loss in its gradients, skip steps that overflow, and adapt the scale.
+
+    With the scale s, of a loss that was multiplied by s (`scaled_loss`), and n, the number of
+    finite steps in a row:
+
+        g finite:      u = inner(g / s),  n <- n + 1;
+                       if n = growth_interval:  s <- min(growth_factor s, max_scale),  n <- 0
+        g not finite:  u = 0, the inner state unchanged,  n <- 0,
+                       s <- max(backoff_factor s, min_scale)
+
+    For gradients that pass through float16, where numbers below 6e-8 are 0 and above 65504
+    infinite. The inner transform sees g / s in float32 or wider, so that a clip or a weight decay
+    in it has its usual meaning; its updates are cast back to the dtype of `g`. Put everything that
+    looks at gradients inside. `make_step` and its kin scale the loss themselves.
+
+    `metrics` shows `loss_scale` and `total_skipped`. If the gradients of many steps in a row are
+    not finite with the least scale, the run has failed.
+
+    Around a part that communicates between replicas, such as `distributed.tower`, all replicas skip
+    if one of them must, and so keep the same scale.
+
+    Args:
+      inner: the transform that gets the gradients of the loss itself.
+      initial_scale: the first scale, from min_scale to max_scale. Powers of two scale exactly.
+      growth_interval: after how many finite steps in a row the scale grows, at least 1; None keeps
+        it as it is, also after steps that are skipped.
+      growth_factor: by how much, greater than 1.
+      backoff_factor: what the scale is multiplied by after a step that is not finite, in (0, 1).
+      min_scale: the least scale, at least 2**-126.
+      max_scale: the largest scale, at most 2**126.
+      axis_name: a mesh axis over whose replicas they agree to skip, though the inner transform does
+        not communicate along it: for parameters that are divided over replicas. Keyword-only.
+
+    Raises:
+      ValueError: if the three scales are not in order, or if `inner` has a loss scale itself.
+
+    Reference: Micikevicius et al., Mixed Precision Training, 2018, section 3.2. The growth is that
+    of `LossScaleOptimizer` of Keras, which does not bound the scale.
+    """
+
+    inner: Any
+    initial_scale: Scale = 2.0**15
+    growth_interval: PositiveInt | None = 2000
+    growth_factor: Growth = 2.0
+    backoff_factor: Fraction = 0.5
+    min_scale: Scale = 1.0
+    max_scale: Scale = 2.0**24
+    axis_name: str | None = field(default=None, kw_only=True)
+
+    State = LossScaleState
+    locality = "tree"  # one bad entry anywhere skips the whole update
+    asks_for_sums = True
+    handles_rows = True
+    holds = (("inner", "inner_state"),)
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.inner, "inner")
+        if has_loss_scale(self.inner):
+            raise ValueError(
+                f"{name_of(self)}: {name_of(self.inner)} has a loss scale already, and a loss is "
+                "scaled once. Keep the outer one."
+            )
+        names = "min_scale", "initial_scale", "max_scale"
+        known = [(k, x) for k in names if isinstance(x := getattr(self, k), int | float)]
+        for (low, least), (high, largest) in itertools.pairwise(known):
+            if least > largest:
+                raise ValueError(
+                    f"{name_of(self)}: {low} must be at most {high}, got {least} and {largest}."
+                )
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The axis over whose replicas it agrees."""
+        return () if self.axis_name is None else (self.axis_name,)
+
+    def init(self, params: Params) -> LossScaleState:
+        """Return the first scale, counts of 0 and the inner state."""
+        return LossScaleState(
+            loss_scale=jnp.array(scalar(self.initial_scale), copy=True),
+            finite_steps=zero_count(),
+            total_skipped=zero_count(),
+            inner_state=self.inner.init(params),
+        )
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, LossScaleState]:
+        """Run the inner update on the gradients of the loss itself, if they are finite."""
+        check_state(self, state, LossScaleState)
+        if self.axis_name is not None:
+            check_bound(self, self.exchanges)
+        updates = engine.merged_rows(updates)
+        # One multiplication per entry. Of a power of two, it is the division.
+        factor = 1 / scalar(state.loss_scale)
+        # The largest magnitude of all entries, in one pass. The sum of squares of a clip inside
+        # cannot tell: that of finite float32 numbers above 1.8e19 overflows, so that steps which a
+        # clip makes harmless would be skipped; and as it is part of the branch that this flag
+        # chooses, it could not be shared. A scale below 1 may overflow what is finite.
+        finite = all_finite(updates, factor)
+        (finite,) = agreed(
+            self.inner, (finite,), updates, state.inner_state, params, extra, self.exchanges
+        )
+
+        def unscaled(updates: Updates) -> Updates:
+            leaves, treedef = flatten_updates(updates)
+            return jax.tree.unflatten(treedef, engine.map_rows(_unscaled, [leaves], factor))
+
+        new, inner_state = update_when(
+            self,
+            self.inner,
+            finite,
+            updates,
+            state.inner_state,
+            params,
+            extra,
+            zeros=True,
+            before=unscaled,
+        )
+        skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
+        scale, finite_steps = self._next(state, finite)
+        return _cast_like(new, updates), state._replace(
+            loss_scale=scale,
+            finite_steps=finite_steps,
+            total_skipped=skipped,
+            inner_state=inner_state,
+        )
+
+    def _next(self, state: LossScaleState, finite: Array) -> tuple[Array, Array]:
+        """Return the scale and the number of finite steps in a row after this one."""
+        scale, steps = scalar(state.loss_scale), safe_increment(state.finite_steps)
+        steps = jnp.where(finite, steps, jnp.zeros_like(steps))
+        if self.growth_interval is None:
+            return state.loss_scale, steps
+        grows = steps >= self.growth_interval
+        more = jnp.minimum(scale * scalar(self.growth_factor), scalar(self.max_scale))
+        less = jnp.maximum(scale * scalar(self.backoff_factor), scalar(self.min_scale))
+        scale = jnp.where(finite, jnp.where(grows, more, scale), less)
+        return scale.astype(state.loss_scale.dtype), jnp.where(grows, jnp.zeros_like(steps), steps)
+
+
+def _unscaled(g: Any, factor: Array) -> Any:
+    """Return a gradient times a factor, in float32 or wider."""
+    if isinstance(g, RowSparse):
+        return g.with_values(_unscaled(g.values, factor))
+    return times(factor, cast(g, at_least_float32(dtype_of(g))))
+
+
+def _cast_like(new: Updates, given: Updates) -> Updates:
+    """Return updates in the dtypes of the gradients of which they were made."""
+    leaves, treedef = flatten_updates(new)
+    dtypes = [dtype_of(x) for x in flatten_updates(given)[0]]
+    return jax.tree.unflatten(
+        treedef, [_cast(x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
+    )
+
+
+def _cast(x: Any, dtype: Any) -> Any:
+    return x.with_values(cast(x.values, dtype)) if isinstance(x, RowSparse) else cast(x, dtype)
+
+
+def has_loss_scale(tx: Any) -> bool:
+    """Whether a transform has a part that undoes the scale of a loss."""
+    return any(isinstance(part, loss_scale) for part in all_parts(tx))
+
+
+def scale_in(part: Any, state: OptState) -> Array:
+    """Return the scale in a state, at any depth; `part` is the name in messages.
+
+    Raises:
+      ValueError: if there is none, or there are several.
+    """
+    found = _states_in(state)
+    if len(found) != 1:
+        have = f"{len(found)} scales" if found else "no scale"
+        raise ValueError(
+            f"{name_of(part)}: the state has {have} in it, and a loss has one. Wrap the whole "
+            "optimizer, as loss_scale(...), and pass its state."
+        )
+    (scale,) = jax.tree.leaves(found[0].loss_scale)  # the value of a variable of nnx
+    return as_number(part, "the scale in the state", scale)
+
+
+def _states_in(state: Any) -> list[LossScaleState]:
+    def is_one(x: Any) -> bool:
+        return isinstance(x, LossScaleState)
+
+    return [x for x in jax.tree.leaves(state, is_leaf=is_one) if is_one(x)]
+
+
+def scaled_loss(loss: Any, state: OptState) -> Array:
+    """Return a loss times the scale in a state, the loss to differentiate.
+
+        def scaled_loss_fn(params):
+            return scaled_loss(loss_fn(params), state)
+
+        grads = jax.grad(scaled_loss_fn)(params)
+        updates, state = tx.update(grads, state, params)
+
+    Args:
+      loss: a real floating scalar. The product is in float32 or wider; compute the loss in float32,
+        since a float16 would get the scale as its gradient, which must then be below 65504.
+      state: the state of an optimizer with one `loss_scale` in it, at any depth.
+
+    Raises:
+      TypeError: if the loss is not a real floating scalar.
+      ValueError: if there is no scale in the state, or there are several.
+    """
+    return times_scale("scaled_loss", loss, scale_in("scaled_loss", state))
+
+
+def times_scale(part: Any, loss: Any, scale: Array) -> Array:
+    """Return a loss times a scale, in float32 or wider; `part` is the name in messages."""
+    is_float = isinstance(loss, float) or (
+        hasattr(loss, "dtype") and jnp.issubdtype(dtype_of(loss), jnp.floating)
+    )
+    if not is_float or jnp.shape(loss) != ():
+        raise TypeError(f"{name_of(part)}: loss must be a real floating scalar, got {shown(loss)}.")
+    loss = jnp.asarray(loss)
+    dtype = promote(at_least_float32(loss.dtype), scale.dtype)
+    return cast(loss, dtype) * cast(scale, dtype)

@@ -1,0 +1,134 @@
+"""Rows for `gradxform/wrappers/loss_scale.py`."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+import gradxform as gx
+from gradxform.testing import random_gradients
+from tests import references as ref
+from tests.catalogue.case import ADAM, SGD, Case, one_step, with_lr
+
+
+def overflowing(params, steps):
+    """Random gradients, of which the second and the third have infinities."""
+    grads = random_gradients(params, steps)
+    sizes = (8.0, math.inf, math.inf, 2.0, 2.0, 4.0, 4.0)
+    return [jax.tree.map(lambda x, c=c: c * x, g) for c, g in zip(sizes, grads, strict=False)]
+
+
+# A decay in it sees the parameters, and a clip the gradients of the loss itself.
+CLIPPED = gx.chain(gx.clip_by_global_norm(5.0), gx.add_decayed_weights(0.1), gx.scale(-0.1))
+CLIPPED_REF = ref.sequence(ref.clip_by_global_norm(5.0), ref.decay(0.1), SGD)
+
+WRAPPERS: dict[str, Case] = {
+    "loss_scale": Case(
+        gx.loss_scale(gx.adam(0.1)),
+        ref.loss_scale(with_lr(0.1, ADAM), 2.0**15, 2000, 2.0, 0.5, 1.0, 2.0**24),
+    ),
+    "loss_scale/growing": Case(
+        gx.loss_scale(gx.scale(-0.1), 2.0**16, 1, 3.0, max_scale=2.0**18),
+        ref.loss_scale(SGD, 2.0**16, 1, 3.0, 0.5, 1.0, 2.0**18),
+    ),
+    "loss_scale/overflowing": Case(
+        gx.loss_scale(CLIPPED, 16.0, 2, backoff_factor=0.25, min_scale=2.0),
+        ref.loss_scale(CLIPPED_REF, 16.0, 2, 2.0, 0.25, 2.0, 2.0**24),
+        draw=overflowing,
+    ),
+    "loss_scale/constant": Case(
+        gx.loss_scale(gx.scale(-0.1), 3.0, None),
+        ref.loss_scale(SGD, 3.0, None, 2.0, 0.5, 1.0, 2.0**24),
+        draw=overflowing,
+    ),
+}
+
+DESCENT = gx.sgd(0.1)
+P = {"w": jnp.ones(3)}
+STATE = gx.loss_scale(DESCENT).init(P)
+
+
+def scaled(**fields):
+    """A loss scale with these fields."""
+    return gx.loss_scale(DESCENT, **fields)
+
+
+def refused(field, value, rule, kind=ValueError):
+    """A row for a field with a wrong value."""
+    return (lambda: scaled(**{field: value}), kind, (f"loss_scale: {field} must be {rule}",))
+
+
+REFUSED = [
+    refused("initial_scale", 0, "in [2**-126, 2**126], got 0"),
+    refused("initial_scale", -8.0, "in [2**-126, 2**126], got -8.0"),
+    refused("initial_scale", math.inf, "in [2**-126, 2**126], got inf"),
+    refused("initial_scale", math.nan, "a number, got nan"),
+    refused("initial_scale", "dynamic", "a number, got 'dynamic'", TypeError),
+    refused("initial_scale", True, "a number, got True", TypeError),
+    refused("growth_interval", 0, "at least 1, got 0"),
+    refused("growth_interval", -1, "at least 1, got -1"),
+    refused("growth_interval", 2.5, "an integer", TypeError),
+    refused("growth_factor", 1, "greater than 1, got 1"),
+    refused("growth_factor", 0.5, "greater than 1, got 0.5"),
+    refused("backoff_factor", 1.0, "in (0, 1), got 1.0"),
+    refused("backoff_factor", 0.0, "in (0, 1), got 0.0"),
+    refused("min_scale", 0.0, "in [2**-126, 2**126], got 0.0"),
+    refused("max_scale", math.inf, "in [2**-126, 2**126], got inf"),
+    refused("axis_name", 3, "a string", TypeError),
+    (
+        lambda: scaled(min_scale=2.0, max_scale=1.0, initial_scale=2.0),
+        ValueError,
+        ("loss_scale: initial_scale must be at most max_scale, got 2.0 and 1.0.",),
+    ),
+    (
+        lambda: scaled(initial_scale=0.5),
+        ValueError,
+        ("loss_scale: min_scale must be at most initial_scale, got 1.0 and 0.5.",),
+    ),
+    (
+        lambda: scaled(initial_scale=2.0**25),
+        ValueError,
+        ("loss_scale: initial_scale must be at most max_scale",),
+    ),
+    (lambda: gx.loss_scale(0.1), TypeError, ("loss_scale: inner must have init and update",)),
+    (
+        lambda: gx.loss_scale(gx.chain(scaled(), gx.scale(2.0))),
+        ValueError,
+        ("loss_scale: chain has a loss scale already",),
+    ),
+    (
+        lambda: scaled().update(P, gx.adam(0.1).init(P), P),
+        TypeError,
+        ("loss_scale: the state must be of kind LossScaleState",),
+    ),
+    (
+        lambda: one_step(scaled(axis_name="replica")),
+        NameError,
+        ("loss_scale: the axis 'replica' is not bound here",),
+    ),
+    (
+        lambda: gx.scaled_loss(1.0, gx.adam(0.1).init(P)),
+        ValueError,
+        ("scaled_loss: the state has no scale in it", "loss_scale(...)"),
+    ),
+    (
+        lambda: gx.scaled_loss(1.0, (STATE, STATE)),
+        ValueError,
+        ("scaled_loss: the state has 2 scales in it",),
+    ),
+    (lambda: gx.scaled_loss(jnp.ones(3), STATE), TypeError, ("scaled_loss: loss", "shape (3,)")),
+    (lambda: gx.scaled_loss(jnp.ones(1), STATE), TypeError, ("scaled_loss: loss", "shape (1,)")),
+    (lambda: gx.scaled_loss(2, STATE), TypeError, ("loss must be a real floating scalar, got 2",)),
+    (
+        lambda: gx.scaled_loss(jnp.int32(2), STATE),
+        TypeError,
+        ("scaled_loss: loss must be a real floating scalar",),
+    ),
+    (lambda: gx.scaled_loss(1j, STATE), TypeError, ("loss must be a real floating scalar",)),
+    (lambda: gx.scaled_loss(None, STATE), TypeError, ("loss must be a real floating scalar",)),
+    (
+        lambda: gx.scaled_loss(1.0, STATE._replace(loss_scale=jnp.ones(2))),
+        TypeError,
+        ("scaled_loss: the scale in the state must be one real number",),
+    ),
+]
