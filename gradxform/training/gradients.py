@@ -12,6 +12,7 @@ from gradxform.sparse.gradient import differentiated
 from gradxform.sparse.loss import check_loss, pair_of
 from gradxform.training.var_list import listed, selected
 from gradxform.types import Array, Params, Updates
+from gradxform.wrappers.loss_scale import times_scale
 
 
 def compute_gradients(
@@ -31,7 +32,8 @@ def compute_gradients(
     parameter, and its slots, as they are". Works under `jax.jit`, `jax.lax.scan` and
     `distributed.Replicas`; `make_step` compiles it together with the update.
 
-    A loss that is not a scalar needs `grad_loss`. (TensorFlow would sum it.)
+    A loss that is not a scalar needs `grad_loss`. (TensorFlow would sum it.) For an optimizer with
+    `loss_scale`, return `scaled_loss(loss, state)` from `loss_fn`; `make_step` does so itself.
 
     Args:
       loss_fn: returns a real scalar, or with `has_aux` a pair of that and anything else.
@@ -74,9 +76,18 @@ def check_loss_fn(part: str, loss_fn: Any) -> None:
 
 
 def gradients_of(
-    part: str, loss_fn: Any, params: Params, args: Any, asked: Differentiation, grad_loss: Any
+    part: str,
+    loss_fn: Any,
+    params: Params,
+    args: Any,
+    asked: Differentiation,
+    grad_loss: Any,
+    scale: Array | None = None,
 ) -> tuple[Any, Updates]:
-    """Return what `compute_gradients` returns; `part` is the name in messages."""
+    """Return what `compute_gradients` returns; `part` is the name in messages.
+
+    With a scale the gradients are those of the loss times the scale.
+    """
     check_loss_fn(part, loss_fn)
     leaves, treedef = jax.tree.flatten(params)
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
@@ -91,7 +102,8 @@ def gradients_of(
         all_leaves = [next(next_chosen) if i else x for i, x in zip(on, leaves, strict=True)]
         out = loss_fn(jax.tree.unflatten(treedef, all_leaves), *args)
         loss, aux = pair_of(part, out) if asked.has_aux else (out, None)
-        return _scalar(part, loss, grad_loss), (loss, aux)
+        total = _scalar(part, loss, grad_loss)
+        return (total if scale is None else times_scale(part, total, scale)), (loss, aux)
 
     # What is left out is a constant to JAX: no cotangent of it is ever computed.
     chosen = jax.tree.unflatten(

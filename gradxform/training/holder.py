@@ -20,6 +20,7 @@ from gradxform.training import numbers
 from gradxform.training.gradients import Differentiation, gradients_of
 from gradxform.training.graph_arguments import GATES, check_graph_arguments, check_name
 from gradxform.training.hyperparams import Hyperparams
+from gradxform.training.loss_scales import refuse_scale
 from gradxform.training.state_names import as_numpy, fitting, names_of
 from gradxform.training.step import (
     Asked,
@@ -70,15 +71,7 @@ class Optimizer:
 
     GATE_NONE, GATE_OP, GATE_GRAPH = GATES.values()
 
-    __slots__ = (
-        "_first_params",
-        "_iterations",
-        "_live",
-        "_name",
-        "_names",
-        "_state",
-        "_tx",
-    )
+    __slots__ = ("_first_params", "_iterations", "_live", "_name", "_names", "_state", "_tx")
 
     def __init__(
         self, tx: Any, params: Params | None = None, names: str = "gradxform", name: Any = None
@@ -187,6 +180,8 @@ class Optimizer:
         """
         check_graph_arguments(gate_gradients, aggregation_method, colocate_gradients_with_ops, None)
         asked = Differentiation(var_list, has_aux, sparse)
+        state = self._state or jax.eval_shape(self._tx.init, params)
+        refuse_scale("compute_gradients", state, "call minimize, or scale it: scaled_loss.")
         return gradients_of("compute_gradients", loss_fn, params, batch, asked, grad_loss)
 
     def apply_gradients(

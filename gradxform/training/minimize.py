@@ -14,6 +14,7 @@ from gradxform.errors import shown
 from gradxform.gradients import stored_pair, value_and_grad_from_state
 from gradxform.leaves import check_params
 from gradxform.numerics import cast
+from gradxform.training.loss_scales import refuse_scale
 from gradxform.transformation import call_update, check_transform, extra_names
 from gradxform.transforms.line_search import where
 from gradxform.transforms.tree_rules import as_loss
@@ -94,6 +95,7 @@ def minimize(
     _check_arguments(fun, params, tx, tol, max_evaluations)
     params = jax.tree.map(_array, params)
     state = jax.tree.map(_array, tx.init(params))
+    refuse_scale("minimize", state, "call it with the optimizer inside.")
 
     def loss(params: Params, **_: Any) -> Array:
         return as_loss("minimize", fun(params))

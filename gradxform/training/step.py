@@ -22,9 +22,11 @@ from gradxform.numerics import value_at
 from gradxform.schedules.basic import constant_schedule
 from gradxform.slots import zero_count
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
+from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, listed
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import Hole, put_live
+from gradxform.wrappers.loss_scale import unscaled
 
 
 def apply_gradients(
@@ -134,6 +136,9 @@ def make_step(
     and then `apply_gradients` would. Parts that want them get the extra arguments `value` (the
     loss), `grad`, `value_fn` and `grad_fn`, such as a line search of Optax, or
     `sam(opaque_mode=True)`. Steps of equal arguments share one program.
+
+    If the optimizer has a `loss_scale`, the loss is multiplied by its scale before it is
+    differentiated. What the step returns, and what parts get, is the loss itself.
 
     The buffers of `params` and `state` are donated: the arrays that you pass are gone afterwards,
     and their memory holds the new ones. Inside `jax.jit` or `jax.lax.scan` a step is a part of that
@@ -248,8 +253,16 @@ def one_step(
     """Return the parameters and the state after one step, and the loss before it."""
     tx, loss_fn, differentiation, part = asked
     tx = put_live(tx, numbers.live) if numbers.live else tx
-    out, grads = gradients_of(part, loss_fn, params, batch, differentiation, numbers.grad_loss)
-    extra = _offered(tx, asked, numbers, batch, out, grads)
+    scale = scale_of_loss(part, tx, state)
+    given = part, loss_fn, params, batch, differentiation, numbers.grad_loss
+    out, grads = gradients_of(*given, scale)
+    own = grads if scale is None else unscaled(grads, scale)  # left out if no part wants it
+    extra = _offered(tx, asked, numbers, batch, out, own)
+    if scale is not None and "grad_fn" in extra:
+        raise ValueError(
+            f"{part}: a part of {name_of(tx)} takes gradients at other places by grad_fn, whose "
+            "loss is not scaled; with loss_scale, use another optimizer."
+        )
     return *applied(part, tx, grads, state, params, numbers.step, None, extra, False), out
 
 

@@ -117,7 +117,7 @@ class loss_scale(Transform):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        if has_loss_scale(self.inner):
+        if _has_loss_scale(self.inner):
             raise ValueError(
                 f"{name_of(self)}: {name_of(self.inner)} has a loss scale already, and a loss is "
                 "scaled once. Keep the outer one."
@@ -163,10 +163,6 @@ class loss_scale(Transform):
             self.inner, (finite,), updates, state.inner_state, params, extra, self.exchanges
         )
 
-        def unscaled(updates: Updates) -> Updates:
-            leaves, treedef = flatten_updates(updates)
-            return jax.tree.unflatten(treedef, engine.map_rows(_unscaled, [leaves], factor))
-
         new, inner_state = update_when(
             self,
             self.inner,
@@ -176,7 +172,7 @@ class loss_scale(Transform):
             params,
             extra,
             zeros=True,
-            before=unscaled,
+            before=lambda updates: _times(factor, updates),
         )
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
         scale, finite_steps = self._next(state, finite)
@@ -200,10 +196,19 @@ class loss_scale(Transform):
         return scale.astype(state.loss_scale.dtype), jnp.where(grows, jnp.zeros_like(steps), steps)
 
 
-def _unscaled(g: Any, factor: Array) -> Any:
-    """Return a gradient times a factor, in float32 or wider."""
+def unscaled(updates: Updates, scale: Array) -> Updates:
+    """Return gradients of a loss times a scale as those of the loss, in float32 or wider."""
+    return _times(1 / scale, updates)
+
+
+def _times(factor: Array, updates: Updates) -> Updates:
+    leaves, treedef = flatten_updates(updates)
+    return jax.tree.unflatten(treedef, engine.map_rows(_leaf_times, [leaves], factor))
+
+
+def _leaf_times(g: Any, factor: Array) -> Any:
     if isinstance(g, RowSparse):
-        return g.with_values(_unscaled(g.values, factor))
+        return g.with_values(_leaf_times(g.values, factor))
     return times(factor, cast(g, at_least_float32(dtype_of(g))))
 
 
@@ -220,9 +225,13 @@ def _cast(x: Any, dtype: Any) -> Any:
     return x.with_values(cast(x.values, dtype)) if isinstance(x, RowSparse) else cast(x, dtype)
 
 
-def has_loss_scale(tx: Any) -> bool:
-    """Whether a transform has a part that undoes the scale of a loss."""
+def _has_loss_scale(tx: Any) -> bool:
     return any(isinstance(part, loss_scale) for part in all_parts(tx))
+
+
+def has_scale(state: OptState) -> bool:
+    """Whether there is a loss scale in a state, at any depth."""
+    return bool(_states_in(state))
 
 
 def scale_in(part: Any, state: OptState) -> Array:
