@@ -285,6 +285,11 @@ def adam(**config):
     return {"class_name": "Adam", "config": config}
 
 
+def scaling(inner=None, **config):
+    inner = adam(learning_rate=0.5) if inner is None else inner
+    return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": inner, **config}}
+
+
 NEW = {"weight_decay": None}
 REFUSED = {
     "no class": (lambda: keras.deserialize({}), KeyError, "config: no class_name"),
@@ -333,10 +338,50 @@ REFUSED = {
         TypeError,
         "config.config.learning_rate.config: ",
     ),
-    "loss scaling": (
+    "loss scaling of nothing": (
         lambda: keras.get({"class_name": "LossScaleOptimizer", "config": {}}),
         ValueError,
-        "LossScaleOptimizer scales the loss, which no part of the library does yet; pass",
+        "config.config: no inner_optimizer, the config of the optimizer whose loss is scaled.",
+    ),
+    "loss scaling by name": (
+        lambda: keras.get("LossScaleOptimizer"),
+        ValueError,
+        "identifier.config: no inner_optimizer",
+    ),
+    "a constant scale": (
+        lambda: keras.get(scaling(dynamic=False)),
+        ValueError,
+        "config.config: LossScaleOptimizer has no dynamic, got False; pass it to",
+    ),
+    "an option of loss scaling": (
+        lambda: keras.get(scaling(clipnorm=1.0)),
+        ValueError,
+        "config.config: LossScaleOptimizer has no clipnorm, got 1.0; pass it to the inner",
+    ),
+    "an unknown argument of loss scaling": (
+        lambda: keras.get(scaling(growth=2)),
+        ValueError,
+        "config.config: LossScaleOptimizer has no argument 'growth'",
+    ),
+    "a wrong number of loss scaling": (
+        lambda: keras.get(scaling(initial_scale=0.0)),
+        ValueError,
+        "config.config: loss_scale: initial_scale must be in [2**-126, 2**126], got 0.0.",
+    ),
+    "a wrong optimizer in loss scaling": (
+        lambda: keras.get({"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": 3}}),
+        TypeError,
+        "config.config.inner_optimizer: must be a dict with class_name and config, got 3.",
+    ),
+    "an unknown optimizer in loss scaling": (
+        lambda: keras.get(scaling({"class_name": "Adamm", "config": {}})),
+        ValueError,
+        "config.config.inner_optimizer: unknown optimizer 'Adamm'",
+    ),
+    "a bounded scale": (
+        lambda: keras.serialize(gx.loss_scale(keras3.SGD())),
+        ValueError,
+        "no optimizer of Keras has these parts",
     ),
     "steps of Keras 3 in 2.15": (
         lambda: keras.serialize(keras3.Adam(gradient_accumulation_steps=2), version=2.15),

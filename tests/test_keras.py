@@ -104,6 +104,67 @@ def test_ten_steps_there_and_ten_more_here(name):
     close(run(tx, state, middle, GRADS[10:])[0], stepped(optimizer, variables, GRADS[10:]), 1e-6)
 
 
+def scaled_gradients():
+    """Gradients of 24 steps, of which some are not finite."""
+    bad = {3: np.inf, 4: np.nan, 11: -np.inf, 20: np.inf}
+    grads = [GRADS[i % 20] for i in range(24)]
+    return [
+        g | {"b": np.array([g["b"][0], bad[i]], np.float32)} if i in bad else g
+        for i, g in enumerate(grads)
+    ]
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_loss_scaling_with_steps_that_overflow(name):
+    optimizer = O.LossScaleOptimizer(OPTIMIZERS[name](), 8.0, dynamic_growth_steps=3)
+    config = O.serialize(optimizer)
+    tx = compat.keras.get(config)
+    assert isinstance(tx, gx.loss_scale) and (tx.initial_scale, tx.growth_interval) == (8.0, 3)
+    again = compat.keras.serialize(tx, version=3)
+    assert compat.keras.get(again) == tx
+    assert again["config"].keys() == config["config"].keys()
+    optimizer.build(variables_of())
+    theirs = [jnp.asarray(START[k]) for k in ORDER]
+    weights = [v.value for v in optimizer.variables]
+    params = jax.tree.map(jnp.asarray, START)
+    state, seen = tx.init(params), set()
+    for i, g in enumerate(scaled_gradients()):
+        if i == 10:  # over in the middle, by the weights
+            state = compat.keras.set_weights(tx, params, weights, version=3, order=ORDER)
+            back = compat.keras.get_weights(tx, state, params, version=3, order=ORDER)
+            for ours, original in zip(back, weights, strict=True):
+                np.testing.assert_allclose(ours, original, rtol=1e-5, atol=1e-7)
+        counter, scale = int(weights[2]), float(weights[3])
+        assert scale == gx.scaled_loss(1.0, state) and counter == state.finite_steps
+        g = {k: scale * x for k, x in g.items()}
+        updates, state = tx.update(jax.tree.map(jnp.asarray, g), state, params)
+        params = gx.apply_updates(params, updates)
+        theirs, weights = optimizer.stateless_apply(weights, [g[k] for k in ORDER], theirs)
+        close(params, dict(zip(ORDER, theirs, strict=True)), 1e-5)
+        seen.add(scale)
+    assert {4.0, 8.0, 16.0, 32.0} == seen and state.total_skipped == 2
+
+
+def test_a_file_with_loss_scaling(tmp_path):
+    model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2, name="dense")])
+    optimizer = O.LossScaleOptimizer(O.Adam(0.1), dynamic_growth_steps=2)
+    model.compile(optimizer, "mse")
+    model.fit(np.ones((24, 3), np.float32), np.ones((24, 2), np.float32), 8, verbose=0)
+    order = ["dense/kernel", "dense/bias"]
+    values = dict(zip(("kernel", "bias"), model.trainable_variables, strict=True))
+    params = {"dense": {k: jnp.asarray(v.value) for k, v in values.items()}}
+    for name in ("model.keras", "model.h5"):
+        model.save(tmp_path / name)
+        tx, state = compat.keras.load_optimizer(tmp_path / name, params, order=order)
+        assert isinstance(tx, gx.loss_scale) and tx.growth_interval == 2
+        shown = gx.metrics(state)
+        assert shown["loss_scale"] == 2.0**16 and shown["finite_steps"] == 1
+        assert shown["step"] == 3
+        back = compat.keras.get_weights(tx, state, params, version=3, order=order)
+        for ours, theirs in zip(back, weights_of(optimizer), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+
+
 OTHER_SHAPES = {"wide": (2, 4), "tall": (4, 2), "square": (3, 3), "deep": (2, 3, 4), "b": (3,)}
 OTHER_SHAPES |= {"embedding": (3, 2), "scalar": ()}
 BY_SHAPE = {
@@ -570,6 +631,11 @@ REFUSED = [
         "as_keras: learning_rate must be a number or a schedule of Keras, got 'fast'.",
     ),
     (
+        lambda: compat.keras.as_keras(gx.loss_scale(gx.sgd(0.1))),
+        ValueError,
+        "as_keras: Keras scales the loss only for its own class; leave loss_scale out, and",
+    ),
+    (
         lambda: compat.keras.from_keras("adam"),
         TypeError,
         "from_keras: optimizer must be an optimizer of Keras 3, got 'adam'; compat.keras.get reads",
@@ -577,7 +643,7 @@ REFUSED = [
     (
         lambda: compat.keras.from_keras(O.LossScaleOptimizer(O.SGD())),
         ValueError,
-        "from_keras: LossScaleOptimizer scales the loss, which is not a part of an optimizer here",
+        "from_keras: LossScaleOptimizer is compat.keras.LossScaleOptimizer here, a loss_scale",
     ),
     (
         lambda: compat.keras.from_keras(Unregistered(0.1)),

@@ -6,10 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh, PartitionSpec
 
 import gradxform as gx
-from gradxform import distributed as gd
+from gradxform import compat, distributed as gd
 
 NAN = jnp.nan
 P = {"w": jnp.arange(1.0, 5.0), "b": {"k": jnp.ones((2, 3))}, "none": None}
@@ -336,3 +337,60 @@ def test_a_flax_model_in_float16_ends_where_float32_does():
     assert abs(got - want) < 0.02 * want + 1e-3
     assert lost > 10 * want  # without a scale the gradients vanish
     assert gx.metrics(state)["loss_scale"] > 1
+
+
+# --------------------------------------------------------------------------- Flax's DynamicScale
+
+
+def flax_step(scale, params, opt_state, factor, tx):
+    """A step as Flax's examples take it."""
+    scale, finite, _, grads = scale.value_and_grad(loss_fn)(params, factor)
+    updates, new_state = tx.update(grads, opt_state, params)
+    new = gx.apply_updates(params, updates), new_state
+    keep = jax.tree.map(lambda x, y: jnp.where(finite, x, y), new, (params, opt_state))
+    return scale, *keep
+
+
+def test_dynamic_scales_of_flax_go_there_and_back():
+    adam, params = gx.adam(0.01, eps=1e-12), {"w": jnp.arange(1.0, 5.0)}
+    scale = DynamicScale(
+        growth_factor=4.0, backoff_factor=0.25, growth_interval=2, scale=jnp.float32(256.0)
+    )
+    theirs = scale, params, adam.init(params)
+    tx, state = compat.flax.from_dynamic_scale(scale, adam, adam.init(params))
+    mine, step = params, gx.make_step(tx, loss_fn)
+    factors, seen = [1.0] * 24, set()
+    for i in (3, 4, 9, 20):
+        factors[i] = np.inf
+    for i, factor in enumerate(factors):
+        if i == 12:  # into each other's place
+            theirs = compat.flax.to_dynamic_scale(tx, state), mine, state.inner_state
+            tx, state = compat.flax.from_dynamic_scale(theirs[0], adam, theirs[2])
+            theirs, mine, state = jax.tree.map(jnp.array, (theirs, mine, state))
+        theirs = flax_step(*theirs, factor, adam)
+        mine, state, _ = step(jax.tree.map(jnp.array, mine), state, factor)
+        assert state.loss_scale == theirs[0].scale and state.finite_steps == theirs[0].fin_steps
+        close(mine, theirs[1], 1e-6)
+        seen.add(float(state.loss_scale))
+    assert len(seen) > 3
+    back = compat.flax.to_dynamic_scale(tx, state)
+    names = ("growth_factor", "backoff_factor", "growth_interval", "minimum_scale")
+    for name in names:
+        assert getattr(back, name) == getattr(scale, name)
+
+
+def test_wrong_dynamic_scales_are_refused():
+    adam = gx.adam(0.1)
+    with pytest.raises(TypeError, match="from_dynamic_scale: dynamic_scale must be a DynamicScale"):
+        compat.flax.from_dynamic_scale(3, adam, adam.init(P))
+    with pytest.raises(TypeError, match="from_dynamic_scale: the scale must be one real number"):
+        compat.flax.from_dynamic_scale(DynamicScale(scale=jnp.ones(2)), adam, adam.init(P))
+    with pytest.raises(ValueError, match="initial_scale must be in"):
+        compat.flax.from_dynamic_scale(DynamicScale(scale=2.0**127), adam, adam.init(P))
+    with pytest.raises(TypeError, match="to_dynamic_scale: tx must be a loss_scale, got"):
+        compat.flax.to_dynamic_scale(adam, adam.init(P))
+    constant = gx.loss_scale(adam, growth_interval=None)
+    with pytest.raises(ValueError, match="the scale of loss_scale is constant, and Flax's is not"):
+        compat.flax.to_dynamic_scale(constant, constant.init(P))
+    with pytest.raises(TypeError, match="the state must be of kind LossScaleState"):
+        compat.flax.to_dynamic_scale(gx.loss_scale(adam), adam.init(P))

@@ -20,6 +20,7 @@ from gradxform.compat.keras_common import (
     is_present,
     keras_optimizer,
 )
+from gradxform.compat.keras_loss_scale import LossScaleOptimizer as LossScaleOptimizer
 from gradxform.compat.keras_optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,

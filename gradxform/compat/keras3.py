@@ -11,6 +11,7 @@ from typing import Any
 
 from gradxform.compat.keras3_options import keras3_optimizer
 from gradxform.compat.keras_common import adam_parts, counting, is_present
+from gradxform.compat.keras_loss_scale import LossScaleOptimizer as LossScaleOptimizer
 from gradxform.compat.keras_rates import at_most_inverse_sqrt
 from gradxform.masks import label_by, ndim_at_least, path_matches
 from gradxform.schedules.product import product_schedule

@@ -1,12 +1,13 @@
 """Optimizers of Keras as plain data: of TensorFlow 2.8, of Keras 2.11 to 2.15, and of Keras 3."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gradxform.compat import keras3, keras_schedules
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.compat.keras3_options import CLIPS, OPTIONS
+from gradxform.compat.keras_loss_scale import LossScaleOptimizer
 from gradxform.compat.keras_objects import (
     Described,
     called,
@@ -22,6 +23,7 @@ from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import SupportsTransform
 from gradxform.values import FrozenTree, Value, fields_of
 from gradxform.wrappers.compose import chain
+from gradxform.wrappers.loss_scale import loss_scale
 from gradxform.wrappers.multi_steps import MultiSteps
 from gradxform.wrappers.overwrite import overwriting_average
 from gradxform.wrappers.select import partition
@@ -72,12 +74,9 @@ def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
 
 def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
     name = thing.class_name.lower()
-    if name == _SCALING and name not in (custom_objects or {}):
-        raise ValueError(
-            f"{where}: {thing.class_name} scales the loss, which no part of the library does yet; "
-            "pass the config of its inner_optimizer and scale the loss in your training step, or "
-            "pass a factory in custom_objects."
-        )
+    own = custom_objects if isinstance(custom_objects, Mapping) else {}
+    if name == _SCALING and thing.is_keras and thing.class_name not in own:
+        return _read_scaling(doors, thing, custom_objects, where)
     factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
     is_new = name not in doors.v2 or _is_new(thing)
@@ -95,6 +94,31 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
     if not isinstance(tx, SupportsTransform) or isinstance(tx, type):
         raise TypeError(f"{where}: {thing.class_name} returns {shown(tx)}, not an optimizer.")
     return tx
+
+
+def _read_scaling(doors: Doors, thing: Described, custom_objects: Any, where: str) -> loss_scale:
+    """Return a loss scale, and the optimizer in it."""
+    config = {k: v for k, v in thing.config.items() if k not in _IGNORED}
+    # Older configs have what is an argument of the inner optimizer only.
+    unused = {"dynamic": True} | {k: default for k, (default, _) in OPTIONS.items()}
+    for key in config.keys() & unused.keys():
+        if (value := config.pop(key)) != unused[key]:
+            raise ValueError(
+                f"{where}.config: {thing.class_name} has no {key}, got {shown(value)}; pass it to "
+                "the inner_optimizer, for which loss_scale_factor is a constant scale."
+            )
+    if "inner_optimizer" not in config:
+        raise ValueError(
+            f"{where}.config: no inner_optimizer, the config of the optimizer whose loss is scaled."
+        )
+    place = f"{where}.config.inner_optimizer"
+    inner = described(config["inner_optimizer"], place)
+    # A scale of its own, which Keras does not apply here.
+    own = {k: v for k, v in inner.config.items() if k != "loss_scale_factor"}
+    inner = inner._replace(config=own)
+    config["inner_optimizer"] = _read(doors, inner, custom_objects, place)
+    check_keys(LossScaleOptimizer, config, f"{where}.config", ValueError)
+    return called(LossScaleOptimizer, config, f"{where}.config")
 
 
 def _is_new(thing: Described) -> bool:
@@ -151,6 +175,10 @@ def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) ->
         raise ValueError(f"serialize: name must be a word or None, got {shown(name)}.")
     if not isinstance(tx, SupportsTransform) or isinstance(tx, type):
         raise TypeError(f"serialize: needs an optimizer, got {shown(tx)}.")
+    if isinstance(tx, loss_scale) and version in (None, 3):
+        same = LossScaleOptimizer(tx.inner, tx.initial_scale, tx.growth_interval or 1)
+        if same == tx:
+            return _written_scaling(tx, serialize(doors, tx.inner, None, 3), name)
     try:
         if version in (None, 2):
             for factory in doors.v2.values():
@@ -271,6 +299,16 @@ def _peeled(tx: Any) -> tuple[dict[str, Any], Any]:
     if isinstance(core, MultiSteps):
         outer["gradient_accumulation_steps"] = core.every_k_schedule
     return outer, core
+
+
+def _written_scaling(tx: loss_scale, inner: dict[str, Any], name: str | None) -> dict[str, Any]:
+    config = {
+        "name": name or "loss_scale_optimizer",
+        "inner_optimizer": inner,
+        "initial_scale": tx.initial_scale,
+        "dynamic_growth_steps": tx.growth_interval,
+    }
+    return written("LossScaleOptimizer", config, "keras.optimizers")
 
 
 def _only(x: Any) -> Any:

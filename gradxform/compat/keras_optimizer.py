@@ -16,6 +16,7 @@ from gradxform.compat.keras_import import keras_on_jax
 from gradxform.errors import shown
 from gradxform.leaves import path_names
 from gradxform.types import SupportsTransform
+from gradxform.wrappers.loss_scale import has_loss_scale
 
 
 def as_keras(tx: SupportsTransform, learning_rate: Any = 1.0, **keras_options: Any) -> Any:
@@ -40,9 +41,15 @@ def as_keras(tx: SupportsTransform, learning_rate: Any = 1.0, **keras_options: A
       ImportError: if Keras 3 is not installed.
       RuntimeError: if Keras runs on another backend than JAX, or lacks what the class overrides.
       TypeError: if `tx` is not a transform.
-      ValueError: for a weight_decay at a learning rate of 1, and what Keras refuses.
+      ValueError: for a weight_decay at a learning rate of 1, for a `loss_scale` in `tx`, and for
+        what Keras refuses.
     """
     check_transform("as_keras", tx, "tx")
+    if has_loss_scale(tx):
+        raise ValueError(
+            "as_keras: Keras scales the loss only for its own class; leave loss_scale out, and "
+            "compile with keras.optimizers.LossScaleOptimizer(as_keras(...))."
+        )
     cls = register_optimizer()
     rate = learning_rate
     if isinstance(rate, int | float) and not isinstance(rate, bool):

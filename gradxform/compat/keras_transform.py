@@ -63,7 +63,8 @@ class from_keras(Transform):
       ImportError: if Keras 3 is not installed.
       RuntimeError: if Keras runs on another backend than JAX.
       TypeError: if `optimizer` is not an optimizer of Keras 3.
-      ValueError: if Keras cannot make the optimizer of its config, or it scales the loss.
+      ValueError: if Keras cannot make the optimizer of its config, or it is
+        LossScaleOptimizer, which stands around another.
     """
 
     config: str
@@ -212,8 +213,8 @@ def _config_of(keras: Any, optimizer: Any) -> str:
         )
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise ValueError(
-            "from_keras: LossScaleOptimizer scales the loss, which is not a part of an optimizer "
-            "here; pass its inner_optimizer."
+            "from_keras: LossScaleOptimizer is compat.keras.LossScaleOptimizer here, a loss_scale; "
+            "put from_keras(optimizer.inner_optimizer) in it."
         )
     config = keras.optimizers.serialize(optimizer)
     own = {k: v for k, v in config["config"].items() if k != "name"}

@@ -18,6 +18,7 @@ from gradxform.compat.keras3_slots import (
     unbounded,
     with_leaves,
 )
+from gradxform.compat.keras_loss_scale import own_weights, with_own_weights
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.learning_rate import current_learning_rate
 from gradxform.leaves import Path, is_hole, path_str, with_paths
@@ -25,6 +26,7 @@ from gradxform.slot_names import get_slots, set_slots
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import OptState, Params, SupportsTransform
 from gradxform.wrappers.inject import injected
+from gradxform.wrappers.loss_scale import loss_scale
 from gradxform.wrappers.parts import all_parts
 
 _STYLES = {2: "keras", 3: "keras3"}
@@ -79,7 +81,8 @@ def get_weights(
     both slots of a parameter together. Keras 3 has `iteration`, the learning rate unless it is a
     schedule, the average and the sums of gradients that its options ask for, the slots of a
     parameter together (but each slot of RMSprop, and `velocity_hat`, for all parameters), and
-    Nadam's product last.
+    Nadam's product last. `LossScaleOptimizer` has `iteration` and `learning_rate`, which are 0,
+    `step_counter` and `dynamic_scale`, and then the weights of the optimizer inside.
 
     Args:
       tx: an optimizer of `compat.keras`, also inside wrappers that have no arrays of their own.
@@ -104,6 +107,9 @@ def named_weights(
     order: Sequence[str] | None = None,
 ) -> list[tuple[str, np.ndarray]]:
     """Return the weights, each with its name, such as `dense/kernel/m`; see `get_weights`."""
+    if version == 3 and isinstance(tx, loss_scale):
+        inner = named_weights(caller, tx.inner, state.inner_state, params, version, order)
+        return [*own_weights(state), *inner]
     slots, places = _layout(caller, tx, state, params, version, order)
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     weights = []
@@ -149,6 +155,10 @@ def with_weights(
     order: Sequence[str] | None = None,
 ) -> OptState:
     """Return a state with these weights in place of its own; see `set_weights`."""
+    if version == 3 and isinstance(tx, loss_scale):
+        state, rest = with_own_weights(state, weights)
+        inner = with_weights(tx.inner, state.inner_state, params, rest, version, order)
+        return state._replace(inner_state=inner)
     slots, places = _layout("set_weights", tx, state, params, version, order)
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
         raise ValueError(f"set_weights: weights must be a list of arrays, got {shown(weights)}.")

@@ -117,7 +117,7 @@ class loss_scale(Transform):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        if _has_loss_scale(self.inner):
+        if has_loss_scale(self.inner):
             raise ValueError(
                 f"{name_of(self)}: {name_of(self.inner)} has a loss scale already, and a loss is "
                 "scaled once. Keep the outer one."
@@ -225,7 +225,8 @@ def _cast(x: Any, dtype: Any) -> Any:
     return x.with_values(cast(x.values, dtype)) if isinstance(x, RowSparse) else cast(x, dtype)
 
 
-def _has_loss_scale(tx: Any) -> bool:
+def has_loss_scale(tx: Any) -> bool:
+    """Whether a transform has a part that undoes the scale of a loss."""
     return any(isinstance(part, loss_scale) for part in all_parts(tx))
 
 
