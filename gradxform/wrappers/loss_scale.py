@@ -152,6 +152,9 @@ class loss_scale(Transform):
         if self.axis_name is not None:
             check_bound(self, self.exchanges)
         updates = engine.merged_rows(updates)
+        for i, g in enumerate(flatten_updates(updates)[0]):  # integers would become floats
+            if not jnp.issubdtype(dtype_of(g), jnp.inexact):
+                engine.check_gradient([self], updates, i, g)
         # One multiplication per entry. Of a power of two, it is the division.
         factor = 1 / scalar(state.loss_scale)
         # The largest magnitude of all entries, in one pass. The sum of squares of a clip inside

@@ -102,6 +102,11 @@ REFUSED = [
         ("loss_scale: the state must be of kind LossScaleState",),
     ),
     (
+        lambda: one_step(scaled(), grads={"w": jnp.ones((2, 3), jnp.int32)}),
+        TypeError,
+        ("loss_scale: gradient of ['w'] has dtype int32", "only floating gradients"),
+    ),
+    (
         lambda: one_step(scaled(axis_name="replica")),
         NameError,
         ("loss_scale: the axis 'replica' is not bound here",),
