@@ -54,6 +54,17 @@ RUNS: dict[str, Run] = {
         "state in 4 bits", jnp.float32, lambda tx: gx.quantize_state(tx, bits=4, block=128)
     ),
     "bf16": Run("bfloat16 parameters, whose small steps are lost", jnp.bfloat16, lambda tx: tx),
+    "masters": Run("bfloat16 parameters with float32 copies", jnp.bfloat16, gx.master_weights),
+    "remainders": Run(
+        "the same, of which the state has the missing bits",
+        jnp.bfloat16,
+        lambda tx: gx.master_weights(tx, remainders=True),
+    ),
+    "all": Run(
+        "bfloat16 parameters with remainders, and state in 8 bits",
+        jnp.bfloat16,
+        lambda tx: gx.master_weights(gx.quantize_state(tx), remainders=True),
+    ),
 }
 
 

@@ -126,6 +126,8 @@ class GradientTransformation(Value, _OptaxClass):
     # Whether its updates lead to a place where the parameters must be, such as a set: what comes
     # after it must not change them.
     sets_params: Any = False
+    # Whether its updates are float32 for parameters of fewer bits, and must stay so.
+    exact_updates: ClassVar[bool] = False
     # Whether its updates are those that it gets, as a part that only looks at them has.
     keeps_updates: ClassVar[bool] = False
     # Whether the parameters between some of its updates are not those of the run; a string is what

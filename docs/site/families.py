@@ -42,7 +42,13 @@ WRAPPERS = {
         "split_real_and_imaginary",
         "variable_clipping",
     ),
-    "storage": ("quantize_state", "state_dtype"),
+    "storage": (
+        "kahan",
+        "master_weights",
+        "quantize_state",
+        "state_dtype",
+        "stochastic_rounding",
+    ),
     "metrics": ("monitor", "on_measurement", "raw_gradient_norms", "snapshot", "with_metrics"),
     "row-sparse gradients": ("only_dense", "only_rows", "sparse_semantics"),
 }

@@ -35,7 +35,7 @@ from gradxform.types import (
 )
 from gradxform.wrappers.agree import agreed
 from gradxform.wrappers.guard import all_finite
-from gradxform.wrappers.update_when import update_when
+from gradxform.wrappers.update_when import check_exact, update_when
 
 __all__ = [
     "accumulate",
@@ -209,6 +209,7 @@ class accumulate(Transform):
     ) -> tuple[Updates, AccumulateState]:
         """Accumulate, and take a step if it is due."""
         check_state(self, state, AccumulateState)
+        check_exact(self, self.inner, updates)
         w = self._weight(weight)
         if self.reduction != "weighted" and weight is not None:  # it is for another part
             extra = extra | {"weight": weight}

@@ -17,7 +17,7 @@ from gradxform.states import check_state
 from gradxform.types import Array, DType, OptState, Params, Slot, Updates
 from gradxform.wrappers.accumulate import period_at, running_mean, running_sum, split
 from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.update_when import update_when
+from gradxform.wrappers.update_when import check_exact, update_when
 
 __all__ = [
     "MultiSteps",
@@ -149,6 +149,7 @@ class MultiSteps(Transform):
     ) -> tuple[Updates, MultiStepsState]:
         """Accumulate, and take a step if it is due."""
         check_state(self, state, MultiStepsState)
+        check_exact(self, self.opt, updates)
         k = period_at(self, "every_k_schedule", state.gradient_step)
         skip, skip_state = self._skip(updates, state.gradient_step, params)
 

@@ -54,7 +54,7 @@ class _Leaf(NamedTuple):
     slot: Any
 
 
-class _Assigning(Transform):
+class NarrowParams(Transform):
     """Base of wrappers that say where narrow parameters go, which is not a sum in their dtype."""
 
     inner: Any
@@ -64,6 +64,7 @@ class _Assigning(Transform):
     form: NarrowForm
     holds = (("inner", "inner_state"),)
     sets_params = True
+    exact_updates = True
     handles_rows = False
     why_no_rows = "rounds whole parameters"
 
@@ -228,7 +229,7 @@ class MasterWeightsState(NamedTuple):
 
 
 @transform
-class master_weights(_Assigning):
+class master_weights(NarrowParams):
     """Optimize copies in float32 of parameters in 16 bits or fewer.
 
     Update rule, with m the copy of a parameter p, and u the inner update for m:
@@ -293,7 +294,7 @@ class StochasticRoundingState(NamedTuple):
 
 
 @transform
-class stochastic_rounding(_Assigning):
+class stochastic_rounding(NarrowParams):
     """Round parameters in 16 bits or fewer up or down by chance, so that small steps count.
 
     Update rule, with u the inner update in float32:
@@ -350,7 +351,7 @@ class KahanState(NamedTuple):
 
 
 @transform
-class kahan(_Assigning):
+class kahan(NarrowParams):
     """Remember what rounding takes from the steps of parameters in 16 bits or fewer.
 
     Update rule, from c = 0 and with u the inner update in float32:

@@ -10,10 +10,11 @@ from jax import lax
 from gradxform._compat import settled, varying_like
 from gradxform.base import call_update
 from gradxform.errors import leaf_path, name_of
-from gradxform.leaves import dtype_of, has_rows, path_str, with_paths
+from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
 from gradxform.numerics import cast
 from gradxform.states import laid_like
 from gradxform.types import Array, OptState, Params, PyTree, Updates
+from gradxform.wrappers.parts import all_parts
 
 
 def update_when(
@@ -55,6 +56,7 @@ def update_when(
     # Under `vmap` the branch needs less. With `zeros` the branch does not need more for any of
     # these, and it accesses 2 sizes less (adam: 12 and 14).
     sparse = has_rows(updates)
+    check_exact(part, tx, updates)
 
     def called(given: Updates, its_state: OptState) -> tuple[Updates, OptState]:
         given = given if before is None else before(given)
@@ -81,6 +83,26 @@ def update_when(
         return lax.while_loop(lambda carry: carry[0], turn, carry)[1:]
 
     return _with_floats(loop, state)
+
+
+def check_exact(part: Any, tx: Any, updates: Updates) -> None:
+    """Require updates that must stay in float32 not to be rounded to the dtype of the gradients.
+
+    Raises:
+      ValueError: if a part of `tx` returns such updates, and a gradient is narrower.
+    """
+    exact = (one for one in all_parts(tx) if getattr(one, "exact_updates", False))
+    inner = next(exact, None)
+    if inner is None:
+        return
+    for path, g in with_paths(updates):
+        dtype = None if is_hole(g) else dtype_of(g)
+        if dtype is not None and jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 4:
+            raise ValueError(
+                f"{name_of(part)}: the gradient of {path_str(path)} is {dtype}, to which it rounds "
+                f"updates, and those of {name_of(inner)} must stay in float32. Put it inside: "
+                f"{name_of(inner)}({name_of(part)}(...))."
+            )
 
 
 def _zero_updates(
