@@ -6,11 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from flax.training.dynamic_scale import DynamicScale
 from jax.sharding import Mesh, PartitionSpec
 
 import gradxform as gx
 from gradxform import compat, distributed as gd
+from tests.distributed_modes import MODES, replicas
 
 NAN = jnp.nan
 P = {"w": jnp.arange(1.0, 5.0), "b": {"k": jnp.ones((2, 3))}, "none": None}
@@ -394,3 +396,54 @@ def test_wrong_dynamic_scales_are_refused():
         compat.flax.to_dynamic_scale(constant, constant.init(P))
     with pytest.raises(TypeError, match="the state must be of kind LossScaleState"):
         compat.flax.to_dynamic_scale(gx.loss_scale(adam), adam.init(P))
+
+
+# ------------------------------------------------------------------------------- other loops
+
+
+def test_a_row_sparse_gradient_of_a_scaled_loss():
+    def lookups(params, ids):
+        rows = gx.tree.cast(params, jnp.float16)["table"][ids]
+        return 1e-8 * jnp.sum((rows * rows).astype(jnp.float32))
+
+    tx, table = gx.loss_scale(gx.sgd(1e6)), {"table": jnp.ones((6, 2))}
+    step = gx.make_step(tx, lookups, sparse=["table"])
+    ids = jnp.asarray([1, 4])
+    new, _, loss = step(jax.tree.map(jnp.array, table), tx.init(table), ids)
+    np.testing.assert_allclose(loss, 4e-8, rtol=1e-3)
+    np.testing.assert_allclose(new["table"], table["table"].at[ids].set(0.98), rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+@pytest.mark.parametrize("name", ["around a tower", "in a tower", "an axis"])
+def test_a_step_of_replicas(mode, name):
+    tx = TOGETHER[name](gx.sgd(1e6))
+    r = replicas(mode, 2)
+    params = r.replicate({"w": jnp.ones(3)})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(gx.make_step(tx, loss_fn))
+    for factor in (1.0, np.inf):
+        params, state, _ = step(params, state, r.place(jnp.asarray([1.0, factor], jnp.float32)))
+    shown = gx.metrics(state, replicas=True)
+    alone, start = gx.loss_scale(gx.sgd(1e6), 8.0), {"w": jnp.ones(3)}
+    want, _, _ = gx.make_step(alone, loss_fn)(start, alone.init(start), 1.0)
+    assert np.all(want["w"] < 0.99)
+    np.testing.assert_allclose(params["w"], np.stack([want["w"]] * 2), rtol=1e-6)
+    assert shown["loss_scale"] == 4 and shown["total_skipped"] == 1
+
+
+def test_an_optimizer_of_nnx():
+    model = nnx.Linear(3, 2, dtype=jnp.float16, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, gx.loss_scale(gx.adam(0.1), 8.0), wrt=nnx.Param)
+
+    def scaled(model, x):
+        loss = jnp.mean(model(x).astype(jnp.float32) ** 2)
+        return gx.scaled_loss(loss, optimizer.opt_state)
+
+    x, losses = jnp.ones((4, 3)), []
+    for bad in (1.0, 1.0, np.inf, 1.0):
+        loss, grads = nnx.value_and_grad(scaled)(model, bad * x)
+        optimizer.update(model, grads)
+        losses.append(float(loss))
+    assert losses[1] < losses[0] and losses[3] < losses[1] / 2
+    assert gx.scaled_loss(1.0, optimizer.opt_state) == 4
