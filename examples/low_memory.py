@@ -17,6 +17,7 @@ import argparse
 import math
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +112,9 @@ class Trainer:
     def bytes(self) -> Bytes:
         """Return the bytes of the parameters, the state, and the temporary arrays of a step."""
         given = self.params, self.state, self.params
-        compiled = jax.jit(self.step, donate_argnums=(0, 1, 2)).lower(*given).compile()
+        with warnings.catch_warnings():  # gradients are donated too, and not all become a result
+            warnings.simplefilter("ignore", UserWarning)
+            compiled = jax.jit(self.step, donate_argnums=(0, 1, 2)).lower(*given).compile()
         memory = compiled.memory_analysis()
         of_params, of_state = (
             sum(x.nbytes for x in jax.tree.leaves(tree)) for tree in (self.params, self.state)
