@@ -197,6 +197,25 @@ def cast(x: Any, dtype: Any) -> Any:
     return lax.convert_element_type(x, dtype)
 
 
+def same_bits(a: Array, b: Array) -> Array:
+    """Return where two arrays of one dtype have the same bits.
+
+    A compiler may compare numbers before they are rounded to their dtype; it does not round bits.
+    """
+    bits = jnp.dtype(f"uint{8 * a.dtype.itemsize}")
+    return lax.bitcast_convert_type(a, bits) == lax.bitcast_convert_type(b, bits)
+
+
+def as_rounded(x: Array, dtype: Any) -> Array:
+    """Return a narrow array in a wider dtype.
+
+    A compiler may leave out a rounding that is undone by a cast back. It does not leave out this
+    one, of the same bits, which changes nothing if the first one stands.
+    """
+    kinds, wide = jnp.finfo(x.dtype), cast(x, dtype)
+    return lax.reduce_precision(wide, jnp.finfo(dtype).nexp, kinds.nmant)
+
+
 def add(a: Array, b: Array) -> Array:
     """Return `a + b` in the dtype that holds both."""
     if a.dtype != b.dtype:

@@ -436,6 +436,21 @@ def test_norms_of_a_table_cover_the_touched_rows_only():
     np.testing.assert_allclose(numbers["parameter_norm"], norm([table[3], table[7]]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn])
+def test_steps_that_are_lost_are_counted(dtype):
+    params = {"w": jnp.ones((4, 5), dtype), "b": jnp.ones(5, dtype)}
+    grads = {"w": jnp.full((4, 5), 1e-3, dtype).at[0].set(0), "b": jnp.ones(5, dtype)}
+    tx = gx.with_metrics(gx.sgd(1.0), norms=("update",), per="leaf", lost_steps=True)
+    numbers = gx.metrics(jax.jit(tx.update)(grads, tx.init(params), params)[1])
+    assert numbers["lost_steps/b"] == 0  # nor are entries that are not meant to move
+    assert numbers["lost_steps/w"] == (0 if dtype == jnp.float32 else 0.75)
+    tx = gx.with_metrics(gx.sgd(1.0), lost_steps=True)
+    numbers = gx.metrics(jax.jit(tx.update)(grads, tx.init(params), params)[1])
+    np.testing.assert_allclose(numbers["lost_steps"], 0 if dtype == jnp.float32 else 0.6, 1e-6)
+    with pytest.raises(ValueError, match="params"):
+        tx.update(grads, tx.init(params))
+
+
 def test_norms_in_bfloat16_are_float32():
     params = {f"w{i}": jnp.full((1,), 1.0, jnp.bfloat16) for i in range(600)}
     tx = gx.with_metrics(gx.sgd(0.1))

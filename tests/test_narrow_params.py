@@ -128,6 +128,12 @@ def test_a_step_does_not_undo_a_move_of_somebody_else(name):
     assert np.all(np.abs(np.asarray(moved["w"], np.float32) + 3) < 0.02)
 
 
+def test_remainders_of_parameters_that_are_set_to_zero_do_not_matter():
+    low = jnp.asarray([0, 1, 0x7FFF, 0x8000, 0xFFFF] * 2, jnp.uint16)
+    p = jnp.asarray([0.0] * 5 + [-0.0] * 5, jnp.bfloat16)
+    assert np.all(np.abs(Remainder().wide(p, low)) < 1e-40)
+
+
 def test_a_step_far_down_is_followed():
     """The update of -1 + 1e-6 cannot be added to 1 and end near 1e-6: the copy is where it ends."""
     tx, params = gx.master_weights(gx.sgd(1.0)), jnp.ones(1, jnp.bfloat16)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform.numerics import cast
+from gradxform.numerics import as_rounded, cast, same_bits
 from gradxform.storage.rounded import rounded_by_chance
 from gradxform.types import Array
 
@@ -52,7 +52,7 @@ class Master(NarrowForm):
 
     def wide(self, p: Array, slot: Array) -> Array:
         """Return the copy, or the parameter where somebody else has moved it."""
-        return jnp.where(cast(slot, p.dtype) == p, slot, cast(p, jnp.float32))
+        return jnp.where(same_bits(cast(slot, p.dtype), p), slot, cast(p, jnp.float32))
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the nearest parameter, and the copy."""
@@ -60,7 +60,7 @@ class Master(NarrowForm):
 
     def landed(self, new: Array, there: Array, slot: Array) -> Array:
         """Return the copy of where the parameter is."""
-        return jnp.where(new == there, slot, cast(there, slot.dtype))
+        return jnp.where(same_bits(new, there), slot, cast(there, slot.dtype))
 
 
 class Remainder(NarrowForm):
@@ -75,9 +75,11 @@ class Remainder(NarrowForm):
         return jnp.zeros(p.shape, jnp.uint16)
 
     def wide(self, p: Array, slot: Array) -> Array:
-        """Return the float32 of both halves."""
+        """Return the float32 of both halves, or the parameter where the lower one cannot fit."""
         upper = jax.lax.bitcast_convert_type(p, jnp.uint16).astype(jnp.uint32)
-        low = slot.astype(jnp.uint32)
+        # Somebody has set it to 0: no number that is rounded up to 0 has its sign.
+        is_zero = (upper & 0x7FFF) == 0
+        low = jnp.where(is_zero & (slot >= _HALF), 0, slot.astype(jnp.uint32))
         bits = ((upper - (low >= _HALF).astype(jnp.uint32)) << 16) | low
         return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
@@ -87,7 +89,7 @@ class Remainder(NarrowForm):
 
     def landed(self, new: Array, there: Array, slot: Array) -> Array:
         """Return the lower half where the upper one is as it should be."""
-        return jnp.where(new == there, slot, jnp.zeros_like(slot))
+        return jnp.where(same_bits(new, there), slot, jnp.zeros_like(slot))
 
 
 def parted_at_16_bits(x: Array) -> tuple[Array, Array]:
@@ -121,4 +123,4 @@ class Compensated(NarrowForm):
         """Return the nearest parameter, and what its step lacks."""
         wanted = u + cast(slot, wide.dtype)
         new = cast(wide + wanted, dtype)
-        return new, cast(wanted - (cast(new, wide.dtype) - wide), dtype)
+        return new, cast(wanted - (as_rounded(new, wide.dtype) - wide), dtype)

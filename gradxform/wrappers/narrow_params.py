@@ -23,7 +23,7 @@ from gradxform.leaves import (
     require_params,
     with_paths,
 )
-from gradxform.numerics import at_least_float32, cast
+from gradxform.numerics import as_rounded, at_least_float32, cast
 from gradxform.states import check_state
 from gradxform.storage import Chance, Compensated, Master, NarrowForm, Remainder
 from gradxform.transforms.tree_rules import live_key
@@ -214,7 +214,7 @@ class _Assign(NamedTuple):
         wide = self.form.wide(p, slot)
         new, slot = self.form.taken(wide, cast(jnp.asarray(u), wide.dtype), slot, key, p.dtype)
         before = cast(p, wide.dtype)
-        change = cast(new, wide.dtype) - before
+        change = as_rounded(new, wide.dtype) - before
         if self.added:
             slot = self.form.landed(new, cast(before + change, p.dtype), slot)
         return _Leaf(change, new, slot)

@@ -1,14 +1,16 @@
 """Norms of gradients, updates and parameters, kept in the state."""
 
+from dataclasses import field
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.errors import name_of, require_one_of, shown
 from gradxform.leaves import Path, is_hole, path_str, require_params, widest_dtype, with_paths
-from gradxform.numerics import abs_sq, add, at_least_float32, cast, over
+from gradxform.numerics import abs_sq, add, at_least_float32, cast, over, same_bits
 from gradxform.row_sparse import RowSparse
 from gradxform.states import check_state
 from gradxform.types import Array, Choice, OptState, Params, PyTree, Updates
@@ -29,6 +31,7 @@ class WithMetricsState(NamedTuple):
     gradient_norm: Any = None  # of the last gradient; None if not asked for
     update_norm: Any = None  # of the last update
     parameter_norm: Any = None  # of the parameters before the last update
+    lost_steps: Any = None  # the fraction of entries that the last update did not move
 
     def metrics(self) -> dict[str, Array]:
         """Return the norms, and the ratios to the norm of the parameters."""
@@ -38,7 +41,8 @@ class WithMetricsState(NamedTuple):
             for n, size in norms["parameter"].items():
                 if n in norms[k]:
                     numbers[_key(f"{k}_ratio", n)] = over(norms[k][n], size)
-        return numbers
+        lost = _by_name(self.lost_steps)
+        return numbers | {_key("lost_steps", n): x for n, x in lost.items()}
 
 
 def _by_name(norms: Any) -> dict[str, Array]:
@@ -61,6 +65,10 @@ class with_metrics(Transform):
     `gradient_ratio` and `update_ratio` (0 where the parameters are 0); per group or leaf as
     `update_norm/encoder`. They are those of the last update, in float32 or wider.
 
+    With `lost_steps`, it shows as well the fraction of entries with an update other than 0 that do
+    not move, because it is below half of their last place. In bfloat16 these are the steps below
+    1/512 of an entry. If it is near 1, see `master_weights`.
+
     Costs one more pass over what `norms` names. Of a row-sparse leaf only the touched rows are
     measured, also of the parameter.
 
@@ -73,15 +81,17 @@ class with_metrics(Transform):
         key of the first level with several keys, as `params/encoder` where all are under `params`;
         or "leaf".
       norms: which norms, of "gradient", "update" and "parameter".
+      lost_steps: whether to count the entries that do not move. Keyword-only.
 
     Raises:
-      ValueError: at update, if no parameters are given and their norm is asked for; or for a
-        gradient of something that was not a parameter at init.
+      ValueError: at update, if no parameters are given and they are asked for; or for a gradient
+        of something that was not a parameter at init.
     """
 
     inner: Any
     per: Choice = "tree"
     norms: tuple[str, ...] = NORMS
+    lost_steps: bool = field(default=False, kw_only=True)
 
     locality = "tree"  # the norms in the state depend on all of it, the updates do not
     asks_for_sums = True
@@ -121,6 +131,7 @@ class with_metrics(Transform):
             return {name: jnp.zeros((), dtype) for name in names}
 
         norms = {f"{k}_norm": zeros() for k in self.norms}
+        norms |= {"lost_steps": zeros()} if self.lost_steps else {}
         return WithMetricsState(inner_state=self.inner.init(params), **norms)
 
     def update(
@@ -128,7 +139,7 @@ class with_metrics(Transform):
     ) -> tuple[Updates, WithMetricsState]:
         """Return the inner update, and the state with the norms of this step."""
         check_state(self, state, WithMetricsState)
-        if "parameter" in self.norms:
+        if "parameter" in self.norms or self.lost_steps:
             require_params(self, params)
         grads = engine.merged_rows(updates)
         updates, inner_state = call_update(self.inner, grads, state.inner_state, params, extra)
@@ -138,12 +149,24 @@ class with_metrics(Transform):
         norms = {
             f"{k}_norm": self._norms(getattr(state, f"{k}_norm"), leaves[k]) for k in self.norms
         }
+        if self.lost_steps:
+            lost, every = _lost(leaves["update"], _touched(leaves["update"], _by_path(params)))
+            norms["lost_steps"] = jax.tree.map(
+                lambda x, n, old: cast(over(x, n), old.dtype),
+                *(self._sums(state.lost_steps, x) for x in (lost, every)),
+                state.lost_steps,
+            )
         return updates, state._replace(inner_state=inner_state, **norms)
 
     def _norms(self, old: Any, leaves: dict[Path, Any]) -> Any:
         """Return the norms of leaves in the form and the dtypes of the old ones."""
+        sums = self._sums(old, _squares(leaves))
+        return jax.tree.map(lambda x, old: cast(jnp.sqrt(x), old.dtype), sums, old)
+
+    def _sums(self, old: Any, of_leaves: dict[Path, Array]) -> Any:
+        """Return the sums of the numbers of leaves, in the form of `old`."""
         sums = dict.fromkeys(_by_name(old), jnp.zeros((), jnp.float32))
-        for path, square in _squares(leaves).items():
+        for path, number in of_leaves.items():
             # That of a group is the only one with which the path begins.
             starts = ("/".join(path[:k]) for k in range(len(path) + 1))
             name = next(filter(sums.__contains__, starts), None)
@@ -152,10 +175,8 @@ class with_metrics(Transform):
                     f"{name_of(self)}: {path_str(path)} was not a parameter at init. Was this "
                     "state made for other parameters?"
                 )
-            sums[name] = add(sums[name], square)
-        if not isinstance(old, dict):
-            return cast(jnp.sqrt(sums[""]), old.dtype)
-        return {name: cast(jnp.sqrt(x), old[name].dtype) for name, x in sums.items()}
+            sums[name] = add(sums[name], number)
+        return sums if isinstance(old, dict) else sums[""]
 
 
 def _first_difference(paths: list[Path]) -> int:
@@ -179,6 +200,26 @@ def _squares(leaves: dict[Path, Any]) -> dict[Path, Array]:
     """Return the sum of |x|^2 over each leaf, over all devices that hold shards of it."""
     sums = engine.map_rows(_sum_of_squares, [list(leaves.values())])
     return engine.over_all_shards(dict(zip(leaves, sums, strict=True)))
+
+
+def _lost(
+    updates: dict[Path, Any], params: dict[Path, Any]
+) -> tuple[dict[Path, Array], dict[Path, Array]]:
+    """Return for each update how many entries it does not move, and how many there are."""
+    pairs = engine.map_rows(_lost_of, [list(updates.values()), [params[k] for k in updates]])
+    lost, every = ({k: pair[i] for k, pair in zip(updates, pairs, strict=True)} for i in range(2))
+    return engine.over_all_shards(lost), engine.over_all_shards(every)
+
+
+def _lost_of(u: Any, p: Any) -> tuple[Array, Array]:
+    u, p = (x.values if isinstance(x, RowSparse) else jnp.asarray(x) for x in (u, p))
+    there = cast(add(p, u), p.dtype)
+    if jnp.iscomplexobj(p):
+        stays = same_bits(there.real, p.real) & same_bits(there.imag, p.imag)
+    else:
+        stays = same_bits(there, p)
+    stays = stays & (u != 0)
+    return jnp.sum(stays, dtype=jnp.float32), jnp.sum(jnp.ones(u.shape), dtype=jnp.float32)
 
 
 def _sum_of_squares(x: Any) -> Array:

@@ -12,6 +12,7 @@ WRAPPERS: dict[str, Case] = {
     "with_metrics/leaf": Case(
         gx.with_metrics(gx.adam(0.1), per="leaf", norms=("update",)), with_lr(0.1, ADAM)
     ),
+    "with_metrics/lost": Case(gx.with_metrics(gx.adam(0.1), lost_steps=True), with_lr(0.1, ADAM)),
 }
 
 W = {"w": jnp.ones((2, 3))}
