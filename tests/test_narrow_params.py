@@ -195,3 +195,27 @@ def test_mixed_trees_pass_what_is_not_narrow(name):
     assert updates["w"] is None
     for field in {"master", "lost"} & set(tx.State._fields):
         np.testing.assert_array_equal(getattr(later, field)["w"], getattr(state, field)["w"])
+
+
+@EVERY
+@pytest.mark.parametrize("how", ["added", "assigned"])
+def test_only_touched_rows_of_a_table_move(name, how):
+    """The numbers are those of a dense gradient, as long as no chance is in them."""
+    table = {"w": jnp.asarray(np.random.default_rng(0).normal(size=(9, 4)), jnp.bfloat16)}
+    rng, tx = np.random.default_rng(1), KEPT[name](gx.sgd(0.05))
+    state, theirs, dense = tx.init(table), tx.init(table), table
+    for _ in range(5):
+        values = jnp.asarray(rng.normal(size=(3, 4)), jnp.bfloat16)
+        rows = gx.RowSparse(jnp.asarray([7, 2, 5]), values, 9)
+        if how == "added":
+            updates, state = jax.jit(tx.update)({"w": rows}, state, table)
+            assert isinstance(updates["w"], gx.RowSparse)
+            table = gx.apply_updates(table, updates)
+        else:
+            table, state = jax.jit(tx.step)({"w": rows}, state, table)
+        whole = {"w": jnp.zeros((9, 4), jnp.bfloat16).at[rows.indices].set(values)}
+        dense, theirs = tx.step(whole, theirs, dense)
+    apart = np.abs(np.asarray(table["w"], np.float32) - np.asarray(dense["w"], np.float32))
+    assert np.all(apart[[0, 1, 3, 4, 6, 8]] == 0)
+    assert np.max(apart) <= (0.05 if name == "chance" else 0)
+    assert np.any(np.asarray(table["w"][2]) != np.asarray(table["w"][3]))

@@ -26,6 +26,7 @@ from gradxform.testing.promise import (
 )
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import Value
+from gradxform.wrappers.parts import exact_part
 
 # Dtypes of parameters and gradients.
 MIXES = [
@@ -53,7 +54,10 @@ def state_is_a_scan_carry(case: Case) -> None:
             if leaf.weak_type:
                 raise Broken("a weakly typed number", expected="a dtype", leaf=path)
         updates, after = jax.eval_shape(tx.update, g, state, tree)
-        check_types("updates", updates, jax.eval_shape(_without_examples, g, tree))
+        wanted = jax.eval_shape(_without_examples, g, tree)
+        if exact_part(tx) is not None:
+            wanted = jax.tree.map(lambda g, p: _exact(g, p.dtype), wanted, tree)
+        check_types("updates", updates, wanted)
         check_types("state", after, jax.eval_shape(lambda s: s, state))
 
     def steps(tree: Params, grads: Updates) -> Any:
@@ -67,6 +71,11 @@ def state_is_a_scan_carry(case: Case) -> None:
     tree = case.params()
     grads = jax.tree.map(lambda *x: jnp.stack(x), *case.gradients(tree, 3))
     jax.eval_shape(steps, tree, grads)  # raises if the carry changes
+
+
+def _exact(g: Any, p_dtype: Any) -> Any:
+    is_narrow = jnp.issubdtype(p_dtype, jnp.floating) and p_dtype.itemsize < 4
+    return jax.ShapeDtypeStruct(g.shape, jnp.float32 if is_narrow else g.dtype)
 
 
 def _without_examples(grads: Updates, tree: Params) -> Updates:

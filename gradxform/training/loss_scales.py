@@ -15,7 +15,7 @@ from gradxform.wrappers.flatten import flatten
 from gradxform.wrappers.inject import injected
 from gradxform.wrappers.loss_scale import has_scale, loss_scale, scale_in
 from gradxform.wrappers.multi_steps import MultiSteps
-from gradxform.wrappers.narrow_params import NarrowParams
+from gradxform.wrappers.narrow_steps import NarrowParams
 from gradxform.wrappers.parts import StatelessWrapper
 from gradxform.wrappers.storage import quantize_state, state_dtype
 from gradxform.wrappers.variable_names import variable_names

@@ -7,28 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform import engine
-from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.base import transform
 from gradxform.errors import name_of
-from gradxform.leaves import (
-    Path,
-    align,
-    align_params,
-    align_slot,
-    check_params,
-    dtype_of,
-    is_hole,
-    path_at,
-    path_str,
-    require_params,
-    with_paths,
-)
-from gradxform.numerics import as_rounded, at_least_float32, cast
-from gradxform.states import check_state
+from gradxform.leaves import Path, dtype_of, is_hole, path_str, with_paths
 from gradxform.storage import Chance, Compensated, Master, NarrowForm, Remainder
 from gradxform.transforms.tree_rules import live_key
-from gradxform.types import Array, Key, OptState, Params, PyTree, Slot, Updates
-from gradxform.wrappers.parts import check_movable
+from gradxform.types import Array, Key, Params, Slot, Updates
+from gradxform.wrappers.narrow_steps import NarrowParams
 
 __all__ = [
     "kahan",
@@ -38,186 +23,6 @@ __all__ = [
     "MasterWeightsState",
     "StochasticRoundingState",
 ]
-
-
-def is_narrow(x: Any) -> bool:
-    """Whether an array is real, and has entries of fewer than 32 bits."""
-    dtype = dtype_of(x)
-    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
-
-
-class _Leaf(NamedTuple):
-    """What becomes of a parameter."""
-
-    change: Any  # the update
-    new: Any  # the parameter, where it is narrow
-    slot: Any
-
-
-class NarrowParams(Transform):
-    """Base of wrappers that say where narrow parameters go, which is not a sum in their dtype."""
-
-    inner: Any
-
-    State: Any = None
-    slot: str = ""  # the field of the state with an array for each parameter, if there is one
-    form: NarrowForm
-    holds = (("inner", "inner_state"),)
-    sets_params = True
-    exact_updates = True
-    handles_rows = False
-    why_no_rows = "rounds whole parameters"
-
-    def __post_init__(self) -> None:
-        check_transform(self, self.inner, "inner")
-        check_movable(self, self.inner)
-
-    @property
-    def locality(self) -> Any:
-        """How far the inner transform looks."""
-        return locality_of(self.inner)
-
-    def _check(self, path: Path, p: Any) -> None:
-        """Require a parameter to be of a dtype that the form takes."""
-
-    def _slots(self, params: Params) -> PyTree:
-        """Return the slots; of a parameter that needs none, an empty array."""
-        for path, p in with_paths(params):
-            if not is_hole(p):
-                self._check(path, p)
-        return jax.tree.map(
-            lambda p: self.form.first(jnp.asarray(p)) if is_narrow(p) else jnp.zeros((0,)), params
-        )
-
-    def _begun(self, params: Params) -> tuple[OptState, PyTree]:
-        """Return the inner state, of wide parameters, and the slots."""
-        check_params(self, params)
-        slots = self._slots(params) if self.slot else None
-        return self.inner.init(self._wide(params, slots)), slots
-
-    def _wide(self, params: Params, slots: PyTree) -> Params:
-        """Return the parameters as the inner transform sees them."""
-        ps, treedef = jax.tree.flatten(params)
-        kept = [None] * len(ps)
-        if slots is not None:
-            kept = align(self, params, treedef, slots, f"the state's {self.slot} has").leaves
-            self._check_slots(params, kept)
-        narrow = [i for i, p in enumerate(ps) if is_narrow(p)]
-        columns = [[ps[i] for i in narrow], [kept[i] for i in narrow]]
-        for i, p in zip(narrow, engine.map_rows(_Widen(self.form), columns), strict=True):
-            ps[i] = p
-        return treedef.unflatten(ps)
-
-    def _check_slots(self, params: Params, slots: list[Any]) -> None:
-        wanted = jax.tree.leaves(jax.eval_shape(self._slots, params))
-        for i, (slot, like) in enumerate(zip(slots, wanted, strict=True)):
-            if (jnp.shape(slot), dtype_of(slot)) != (like.shape, like.dtype):
-                p = jax.tree.leaves(params)[i]
-                raise ValueError(
-                    f"{name_of(self)}: the state's {self.slot} of {path_at(params, i)} is "
-                    f"{dtype_of(slot)} of shape {jnp.shape(slot)}; a parameter of {dtype_of(p)} "
-                    f"and shape {jnp.shape(p)} needs {like.dtype} of shape {like.shape}. Was this "
-                    "state made for other parameters?"
-                )
-
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, Any]:
-        """Return updates whose sums with the parameters are what is wanted.
-
-        Those of narrow parameters are in float32, so that no sum is rounded twice.
-        """
-        leaves, state = self._taken(updates, state, params, extra, True)
-        treedef = jax.tree.structure(updates)
-        return treedef.unflatten([leaf.change for leaf in leaves]), state
-
-    def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
-    ) -> tuple[Params, Any]:
-        """Return the new parameters, narrow ones assigned and not added, and the state.
-
-        Args:
-          grads: the gradients.
-          state: the state.
-          params: the parameters.
-          **extra: extra arguments of the inner transform.
-        """
-        self.check_extra(extra)
-        leaves, state = self._taken(grads, state, params, extra, False)
-        ps = align_params(self, grads, jax.tree.structure(grads), params)
-        pairs = zip(ps.leaves, leaves, strict=True)
-        return ps.rebuilt(
-            [leaf.new if is_narrow(p) else cast(p + leaf.change, p.dtype) for p, leaf in pairs]
-        ), state
-
-    def _taken(
-        self, updates: Updates, state: Any, params: Any, extra: dict[str, Any], added: bool
-    ) -> tuple[list[_Leaf], Any]:
-        """Return what becomes of each parameter with an update, and the state.
-
-        Args:
-          updates: the gradients.
-          state: the state.
-          params: the parameters.
-          extra: extra arguments of the inner transform.
-          added: whether the updates will be added, which may lead elsewhere.
-        """
-        require_params(self, params)
-        check_state(self, state, self.State)
-        engine.refuse_rows(self, updates, "rounds whole parameters")
-        gs, treedef = jax.tree.flatten(updates)
-        ps = align_params(self, updates, treedef, params).leaves
-        wide = self._wide(params, getattr(state, self.slot) if self.slot else None)
-        given = [
-            cast(jnp.asarray(g), at_least_float32(dtype_of(g))) if is_narrow(p) else g
-            for g, p in zip(gs, ps, strict=True)
-        ]
-        own, inner_state = call_update(
-            self.inner, treedef.unflatten(given), state.inner_state, wide, extra
-        )
-        us = treedef.flatten_up_to(own)
-        slot = align_slot(self, updates, treedef, state, self.slot) if self.slot else None
-        kept = [None] * len(gs) if slot is None else slot.leaves
-        keys, state = self._keys(updates, state)
-        done = [_Leaf(*x) for x in zip(us, ps, kept, strict=True)]
-        narrow = [i for i, p in enumerate(ps) if is_narrow(p)]
-        columns = [[column[i] for i in narrow] for column in (ps, us, kept, keys)]
-        made = engine.map_rows(_Assign(self.form, added), columns)
-        for i, leaf in zip(narrow, made, strict=True):
-            done[i] = _Leaf(*leaf)
-        if slot is not None:
-            state = state._replace(**{self.slot: slot.rebuilt([leaf.slot for leaf in done])})
-        return done, state._replace(inner_state=inner_state)
-
-    def _keys(self, updates: Updates, state: Any) -> tuple[list[Any], Any]:
-        """Return a key for each update, and the state after they are used."""
-        return [None] * len(jax.tree.leaves(updates)), state
-
-
-class _Widen(NamedTuple):
-    """What the inner transform sees of a parameter; the key of its compiled call."""
-
-    form: NarrowForm
-
-    def __call__(self, p: Any, slot: Any) -> Array:
-        return self.form.wide(jnp.asarray(p), slot)
-
-
-class _Assign(NamedTuple):
-    """Where a parameter goes; the key of its compiled call."""
-
-    form: NarrowForm
-    added: bool
-
-    def __call__(self, p: Any, u: Any, slot: Any, key: Any) -> _Leaf:
-        p = jnp.asarray(p)
-        wide = self.form.wide(p, slot)
-        new, slot = self.form.taken(wide, cast(jnp.asarray(u), wide.dtype), slot, key, p.dtype)
-        before = cast(p, wide.dtype)
-        change = as_rounded(new, wide.dtype) - before
-        if self.added:
-            slot = self.form.landed(new, cast(before + change, p.dtype), slot)
-        return _Leaf(change, new, slot)
 
 
 class MasterWeightsState(NamedTuple):
@@ -256,7 +61,6 @@ class master_weights(NarrowParams):
     Raises:
       ValueError: at init, with `remainders`, for a real parameter that is not bfloat16; at update,
         if no parameters are given, or the state is that of others.
-      TypeError: for row-sparse gradients.
 
     Reference: Micikevicius et al., Mixed Precision Training, 2018, Section 3.1.
     """
@@ -317,7 +121,7 @@ class stochastic_rounding(NarrowParams):
 
     Raises:
       ValueError: at update, if no parameters are given.
-      TypeError: if the key is not one; for row-sparse gradients.
+      TypeError: if the key is not one.
 
     Reference: Gupta et al., Deep Learning with Limited Numerical Precision, 2015, Section 3;
     Zamirai et al., Revisiting BFloat16 Training, 2020.
@@ -372,7 +176,6 @@ class kahan(NarrowParams):
 
     Raises:
       ValueError: at update, if no parameters are given, or the state is that of others.
-      TypeError: for row-sparse gradients.
 
     Reference: Kahan, Further Remarks on Reducing Truncation Errors, 1965; Zamirai et al.,
     Revisiting BFloat16 Training, 2020.

@@ -75,6 +75,11 @@ def all_parts(tx: Any) -> Iterator[Any]:
         yield from all_parts(part)
 
 
+def exact_part(tx: Any) -> Any:
+    """Return the first part whose updates of narrow parameters are float32, or None."""
+    return next((part for part in all_parts(tx) if getattr(part, "exact_updates", False)), None)
+
+
 def remembered(tx: Any, name: str, compute: Callable[[Any], T]) -> T:
     """Return `compute(tx)`, which a transform caches under `name`."""
     if not isinstance(tx, GradientTransformation):

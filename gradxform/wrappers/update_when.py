@@ -14,7 +14,7 @@ from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
 from gradxform.numerics import cast
 from gradxform.states import laid_like
 from gradxform.types import Array, OptState, Params, PyTree, Updates
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.parts import exact_part
 
 
 def update_when(
@@ -91,8 +91,7 @@ def check_exact(part: Any, tx: Any, updates: Updates) -> None:
     Raises:
       ValueError: if a part of `tx` returns such updates, and a gradient is narrower.
     """
-    exact = (one for one in all_parts(tx) if getattr(one, "exact_updates", False))
-    inner = next(exact, None)
+    inner = exact_part(tx)
     if inner is None:
         return
     for path, g in with_paths(updates):

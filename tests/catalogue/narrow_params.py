@@ -17,8 +17,6 @@ WRAPPERS: dict[str, Case] = {
 SGD = gx.sgd(0.1)
 WIDE, NARROW = {"w": jnp.ones(3)}, {"w": jnp.ones(3, jnp.bfloat16)}
 REST = {"w": jnp.ones(3, jnp.bfloat16), "scale": jnp.ones(3, jnp.float16)}
-ROWS = gx.RowSparse(jnp.asarray([0]), jnp.ones((1, 2), jnp.bfloat16), 3)
-TABLE = {"w": jnp.ones((3, 2), jnp.bfloat16)}
 REMAINDERS = gx.master_weights(SGD, remainders=True)
 
 
@@ -56,11 +54,6 @@ REFUSED = [
             (type(tx).__name__, "params"),
         )
         for tx in (gx.master_weights(SGD), gx.stochastic_rounding(SGD, 0), gx.kahan(SGD))
-    ),
-    (
-        lambda: one_step(gx.kahan(SGD), TABLE, {"w": ROWS}),
-        TypeError,
-        ("kahan", "rounds whole parameters"),
     ),
     (
         lambda: gx.stochastic_rounding(SGD, None),
