@@ -21,6 +21,7 @@ GIVEN = {
     "momentum": 0.5,
     "weight_decay": 0.01,
     "opt": SGD,
+    "inner_optimizer": SGD,
     "max_norm": 1.5,
     "vars_to_clip_dims": {"w": [0]},
     "staleness": 2,

@@ -1,5 +1,6 @@
 """Programs from the compiler for TPUs, made on any machine: bytes and memory. None is run."""
 
+import functools
 import importlib.util
 
 import jax
@@ -8,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
-from jax.sharding import AxisType, Mesh, PartitionSpec as P
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
@@ -143,3 +144,36 @@ def test_muon_on_a_slice_sends_a_tenth_of_the_bytes_of_optax():
     assert sent[None] <= 0.12 and sent["bfloat16"] <= 0.06
     assert temp[None] <= 0.8 and temp["bfloat16"] <= 0.25
     assert code[None] <= 0.2 and code["bfloat16"] <= 0.35
+
+
+def billion():
+    """The parameters of a model of 1 billion."""
+    d, wide = 2048, 8192
+    return arrays([(32768, d), *([(d, d)] * 4 + [(d, wide), (wide, d)]) * 18])
+
+
+@pytest.mark.parametrize("bits, held", [(8, 2.05), (4, 1.1)])
+def test_states_of_few_bits_on_sixteen_chips(bits, held):
+    """Blocks lie in shards, so that nothing is sent; tiles are few beside the parameters."""
+    mesh, params = mesh_of("v5e:4x4", (16,), ("x",)), billion()
+    places = jax.tree.map(lambda _: P("x"), params)
+    tx = gx.quantize_state(gx.adamw(1e-3), bits)
+    state_places = gd.state_sharding(tx, params, places)
+
+    def like(tree, places):
+        place = functools.partial(NamedSharding, mesh)
+        return jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place(s)), tree, places
+        )
+
+    def step(grads, state, params):
+        updates, state = tx.update(grads, state, params)
+        return gx.apply_updates(params, updates), state
+
+    arrays, state = like(params, places), like(jax.eval_shape(tx.init, params), state_places)
+    compiled = jax.jit(step, donate_argnums=(1, 2)).lower(arrays, state, arrays).compile()
+    count = sum(x.size for x in jax.tree.leaves(params)) / 16
+    memory = compiled.memory_analysis()
+    assert memory.argument_size_in_bytes <= (4 + held) * count  # with gradients and parameters
+    assert memory.temp_size_in_bytes <= 0.3 * 4 * count
+    assert hlo.collectives(compiled) == []
