@@ -14,6 +14,8 @@ import gradxform as gx
 from gradxform import compat, distributed as gd
 from tests.distributed_modes import MODES, replicas
 
+pytestmark = pytest.mark.numeric
+
 NAN = jnp.nan
 P = {"w": jnp.arange(1.0, 5.0), "b": {"k": jnp.ones((2, 3))}, "none": None}
 
