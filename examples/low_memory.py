@@ -19,17 +19,17 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import Parser, Refused, did_you_mean, exit_code, positive, whole
-from finetune_model import HEADS, Transformer
-from finetune_text import Text, read
-from pretrain import PARTS, Diverged, progress, schedule_of, split
+from command_line import exit_code, positive, whole
+from finetune_model import Transformer
+from finetune_text import Text
+from pretrain import Diverged, progress, schedule_of
 from pretrain_figure import Curve, draw_by_steps
+from pretrain_options import Options, begun, chosen
 from rich.console import Console
 from rich.table import Table
 
@@ -61,7 +61,7 @@ RUNS: dict[str, Run] = {
         jnp.bfloat16,
         lambda tx: gx.master_weights(tx, remainders=True),
     ),
-    "all": Run(
+    "remainders-8-bit": Run(
         "bfloat16 parameters with remainders, and state in 8 bits",
         jnp.bfloat16,
         lambda tx: gx.master_weights(gx.quantize_state(tx), remainders=True),
@@ -147,7 +147,7 @@ def train(
     curves, held = {}, {}
     with progress(console) as bar:
         for name in args.runs:
-            task = bar.add_task(f"{name:10}", total=args.steps, numbers="compiling")
+            task = bar.add_task(f"{name:16}", total=args.steps, numbers="compiling")
             trainer = Trainer(RUNS[name], args.rate, args.steps, model, params)
             held[name] = trainer.bytes()
             for curve in trainer.curve(args.rate, args.steps, text):
@@ -179,46 +179,20 @@ def results(curves: dict[str, Curve], held: dict[str, Bytes]) -> Table:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options."""
-    parser = Parser("low_memory.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
-
-    def add(flag: str, default: Any, kind: Callable[[str], Any], metavar: str, text: str) -> None:
-        text = f"{text} (default: %(default)s)".strip()
-        parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
-
+    options = Options("low_memory", __doc__)
     abouts = "; ".join(f"{name}: {run.about}" for name, run in RUNS.items())
-    add("--runs", ",".join(RUNS), str, "A,B", f"{abouts}.")
-    add("--steps", 150, whole(1), "N", "of each run")
-    add("--rate", 8e-3, positive, "X", "the largest learning rate")
-    add("--text", PARTS, str, "A,B", "parts of the standard library")
-    add("--batch-size", 16, whole(1), "N", "windows in a step")
-    add("--length", 64, whole(2), "N", "characters in a window")
-    add("--layers", 2, whole(1), "N", "")
-    add("--width", 128, whole(1), "N", f"a multiple of {HEADS}")
-    add("--seed", 0, whole(0), "N", "")
-    add("--out", Path("runs/low_memory"), Path, "DIR", "")
-    args = parser.parse_strictly(argv)
-    args.runs = list(dict.fromkeys(split(args.runs)))
-    for name in args.runs:
-        if name not in RUNS:
-            hint = did_you_mean(name, RUNS) or f"There are {', '.join(RUNS)}."
-            raise Refused(f"no run named {name!r}. {hint}")
-    if not args.runs:
-        raise Refused("name at least one run.")
-    if args.width % HEADS:
-        raise Refused(f"--width {args.width}: must be a multiple of {HEADS}, the heads of a layer.")
+    options.add("--runs", ",".join(RUNS), str, "A,B", f"{abouts}.")
+    options.add("--steps", 150, whole(1), "N", "of each run")
+    options.add("--rate", 8e-3, positive, "X", "the largest learning rate")
+    args = options.parse(argv, width=128)
+    args.runs = chosen("run", args.runs, RUNS)
     return args
 
 
 def start(argv: Sequence[str] | None, console: Console) -> None:
     """Train as the command line says."""
     args = parse(argv)
-    text = Text(read(split(args.text)), args.length, args.batch_size, args.seed)
-    args.out.mkdir(parents=True, exist_ok=True)
-    model = Transformer(args.layers, args.width)
-    params = model.init(jax.random.key(args.seed), text.held_out[:1, :-1])["params"]
-    count = sum(x.size for x in jax.tree.leaves(params))
-    size = f"{args.layers} layers of width {args.width}, {count} parameters"
-    print(f"{len(text.training)} characters of the standard library's sources; {size}")
+    text, model, params, size = begun(args)
     curves, held = train(args, text, model, params, console)
     console.print(results(curves, held))
     path = args.out / "low_memory.png"

@@ -20,23 +20,22 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import Parser, Refused, did_you_mean, exit_code, whole
-from finetune_model import HEADS, Transformer, loss_of
-from finetune_text import Text, read
+from command_line import exit_code, whole
+from finetune_model import Transformer, loss_of
+from finetune_text import Text
 from pretrain_figure import Curve, draw
+from pretrain_options import Options, begun, chosen
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 import gradxform as gx
 
-PARTS = "argparse,ast,asyncio,collections,concurrent,dataclasses,email,http,importlib,inspect,json"
 MEASURED = 20  # the number of measurements in a run
 Make = Callable[[Any], Any]  # of a learning rate
 
@@ -221,53 +220,21 @@ def results(curves: dict[str, Curve], params_bytes: int) -> Table:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options."""
-    parser = Parser("pretrain.py", description=(__doc__ or "").split("\n")[0], allow_abbrev=False)
-
-    def add(flag: str, default: Any, kind: Callable[[str], Any], metavar: str, text: str) -> None:
-        text = f"{text} (default: %(default)s)".strip()
-        parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
-
-    add("--optimizers", ",".join(METHODS), str, "A,B", f"of {', '.join(METHODS)}")
-    add("--steps", 140, whole(1), "N", "of each run")
-    add("--rates", 3, whole(1), "N", "learning rates for each optimizer")
-    add("--text", PARTS, str, "A,B", "parts of the standard library")
-    add("--batch-size", 16, whole(1), "N", "windows in a step")
-    add("--length", 64, whole(2), "N", "characters in a window")
-    add("--layers", 2, whole(1), "N", "")
-    add("--width", 64, whole(1), "N", f"a multiple of {HEADS}")
-    add("--seed", 0, whole(0), "N", "")
-    add("--out", Path("runs/pretrain"), Path, "DIR", "")
-    args = parser.parse_strictly(argv)
-    args.optimizers = list(dict.fromkeys(split(args.optimizers)))
-    for name in args.optimizers:
-        if name not in METHODS:
-            hint = did_you_mean(name, METHODS) or f"There are {', '.join(METHODS)}."
-            raise Refused(f"no optimizer named {name!r}. {hint}")
-    if not args.optimizers:
-        raise Refused("name at least one optimizer.")
-    if args.width % HEADS:
-        raise Refused(f"--width {args.width}: must be a multiple of {HEADS}, the heads of a layer.")
+    options = Options("pretrain", __doc__)
+    options.add("--optimizers", ",".join(METHODS), str, "A,B", f"of {', '.join(METHODS)}")
+    options.add("--steps", 140, whole(1), "N", "of each run")
+    options.add("--rates", 3, whole(1), "N", "learning rates for each optimizer")
+    args = options.parse(argv, width=64)
+    args.optimizers = chosen("optimizer", args.optimizers, METHODS)
     return args
-
-
-def split(text: str) -> list[str]:
-    """Return the words between commas."""
-    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def start(argv: Sequence[str] | None, console: Console) -> None:
     """Train as the command line says."""
     args = parse(argv)
-    text = Text(read(split(args.text)), args.length, args.batch_size, args.seed)
-    args.out.mkdir(parents=True, exist_ok=True)
-    model = Transformer(args.layers, args.width)
-    windows = text.held_out[:1]
-    params = model.init(jax.random.key(args.seed), windows[:, :-1])["params"]
-    leaves = jax.tree.leaves(params)
-    size = f"{args.layers} layers of width {args.width}, {sum(x.size for x in leaves)} parameters"
-    print(f"{len(text.training)} characters of the standard library's sources; {size}")
+    text, model, params, size = begun(args)
     curves = train(args, text, model, params, console)
-    console.print(results(curves, sum(x.nbytes for x in leaves)))
+    console.print(results(curves, sum(x.nbytes for x in jax.tree.leaves(params))))
     path = args.out / "pretrain.png"
     draw(path, curves, f"Next characters of Python sources: {size}")
     print(f"wrote {path}")

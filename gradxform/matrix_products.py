@@ -18,18 +18,20 @@ def matmul(a: Array, b: Array, precision: lax.Precision = HIGHEST) -> Array:
     return jnp.matmul(a, b, precision=precision)
 
 
-def matmul_in(a: Array, b: Array, dtype: Any) -> Array:
-    """Return the product of factors in a narrower dtype, summed in that of `a`.
+def matmul_in(a: Array, b: Array, dtype: Any, wide: Any = None) -> Array:
+    """Return the product of factors in a narrower dtype, summed in a wider one.
 
     Args:
       a: matrices.
-      b: matrices, of the same dtype.
+      b: matrices.
       dtype: that of the factors; None for their own, and always for complex ones. Products in their
         own dtype have the precision that JAX is told to use (`jax.default_matmul_precision`).
+      wide: the dtype of the sums; None for that of `a`.
     """
-    if dtype is None or a.dtype == jnp.dtype(dtype) or jnp.iscomplexobj(a):
+    wide = a.dtype if wide is None else wide
+    if dtype is None or wide == jnp.dtype(dtype) or jnp.iscomplexobj(a):
         return jnp.matmul(a, b)
-    return jnp.matmul(cast(a, dtype), cast(b, dtype), preferred_element_type=a.dtype)
+    return jnp.matmul(cast(a, dtype), cast(b, dtype), preferred_element_type=wide)
 
 
 def adjoint(x: Array) -> Array:

@@ -209,8 +209,8 @@ def same_bits(a: Array, b: Array) -> Array:
 def as_rounded(x: Array, dtype: Any) -> Array:
     """Return a narrow array in a wider dtype.
 
-    A compiler may leave out a rounding that is undone by a cast back. It does not leave out this
-    one, of the same bits, which changes nothing if the first one stands.
+    A compiler may leave out a rounding where a cast back follows. So this rounds once more, in a
+    way that it must keep; where the first rounding took place, nothing changes.
     """
     kinds, wide = jnp.finfo(x.dtype), cast(x, dtype)
     return lax.reduce_precision(wide, jnp.finfo(dtype).nexp, kinds.nmant)

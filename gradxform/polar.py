@@ -1,5 +1,6 @@
 """The orthogonal factor of matrices, by an iteration of matrix products."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform._compat import settled
-from gradxform.matrix_products import adjoint, frobenius_norm, gram_of, identity_like
+from gradxform.matrix_products import adjoint, frobenius_norm, gram_of, identity_like, matmul_in
 from gradxform.numerics import cast, not_zero, over, plus, squarable
 from gradxform.types import Array, Scalar
 
@@ -60,11 +61,7 @@ def orthogonalize(
 
     wide = x.dtype
     dtype = wide if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
-
-    def product(a: Array, b: Array) -> Array:
-        if dtype == wide:
-            return jnp.matmul(a, b)
-        return jnp.matmul(cast(a, dtype), cast(b, dtype), preferred_element_type=wide)
+    product = functools.partial(matmul_in, dtype=dtype, wide=wide)
 
     def turn(x: Array, row: Array, gram: Array | None = None) -> Array:
         a, b, c = (cast(row[k], wide) for k in range(3))

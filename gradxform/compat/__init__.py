@@ -6,7 +6,7 @@ of this library's parts that computes the same numbers as the original; its docs
 parts, and `print` shows them. Where the original reads the global step, the chain reads the extra
 argument `step` of `update`, the number of earlier steps, or else counts the updates.
 
-`flax` is other: it converts the state of Flax's `DynamicScale`.
+`flax` differs: it converts the state of Flax's `DynamicScale`.
 
 In configs the name of a factory has its module in front: `keras:Adam`, `tf1:Momentum`.
 """

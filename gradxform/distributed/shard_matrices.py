@@ -63,8 +63,9 @@ class shard_matrices(StatelessWrapper):
       along the other axis.
     * Slots for whole matrices are divided with a stack that is cut along its batch. Those of
       matrices that are cut are divided along their own first axis whose length the devices divide,
-      and come and go with the matrices. All others are the same on every device, and their new
-      values are gathered.
+      and exchanged together with the matrices, in their own dtype: with a narrower compute_dtype,
+      in two all-to-alls more. All others are the same on every device, and their new values are
+      gathered.
 
     The inner transform may also have parts that act on each entry independently, or on each row if
     only first dimensions are cut. Norms of the whole tree are summed over the devices. The

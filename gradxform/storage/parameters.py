@@ -77,7 +77,7 @@ class Remainder(NarrowForm):
     def wide(self, p: Array, slot: Array) -> Array:
         """Return the float32 of both halves, or the parameter where the lower one cannot fit."""
         upper = jax.lax.bitcast_convert_type(p, jnp.uint16).astype(jnp.uint32)
-        # Somebody has set it to 0: no number that is rounded up to 0 has its sign.
+        # Rounding up never gives 0: the lower half is from before somebody set the parameter to 0.
         is_zero = (upper & 0x7FFF) == 0
         low = jnp.where(is_zero & (slot >= _HALF), 0, slot.astype(jnp.uint32))
         bits = ((upper - (low >= _HALF).astype(jnp.uint32)) << 16) | low

@@ -68,8 +68,8 @@ class MatrixRule(Transform):
     On a mesh (`distributed.shard_matrices`, `distributed.zero1`) `entries` and `finish` see this
     device's pieces, and `rule` its share of the whole matrices. `MatrixSlot`s are divided as the
     stack is; those of matrices that are cut themselves, along their own first axis whose length the
-    devices divide. They come and go with the matrices. Where there is no such axis, and for
-    matrices that are not cut, they are the same on all devices.
+    devices divide. Devices exchange them together with the matrices. Slots without such an axis,
+    and those of matrices that are not cut, are the same on all devices.
 
     `exchange_dtype`, by default the field `compute_dtype` if there is one, is the dtype to which
     real matrices and results are rounded before and after `rule`, and in which devices exchange

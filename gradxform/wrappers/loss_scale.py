@@ -278,7 +278,7 @@ def scaled_loss(loss: Any, state: OptState) -> Array:
 
     Raises:
       TypeError: if the loss is not a real floating scalar.
-      ValueError: if there is no scale in the state, or there are several.
+      ValueError: if the state does not have exactly one scale.
     """
     return times_scale("scaled_loss", loss, scale_in("scaled_loss", state))
 

@@ -76,9 +76,12 @@ class NarrowParams(Transform):
         for path, p in with_paths(params):
             if not is_hole(p):
                 self._check(path, p)
-        return jax.tree.map(
-            lambda p: self.form.first(jnp.asarray(p)) if is_narrow(p) else jnp.zeros((0,)), params
-        )
+        return jax.tree.map(self._slot, params)
+
+    def _slot(self, p: Any) -> Array:
+        if is_narrow(p):
+            return self.form.first(jnp.asarray(p))
+        return jnp.zeros((0,), jnp.float32)
 
     def _begun(self, params: Params) -> tuple[OptState, PyTree]:
         """Return the inner state, of wide parameters, and the slots."""

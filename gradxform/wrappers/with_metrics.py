@@ -219,7 +219,9 @@ def _lost_of(u: Any, p: Any) -> tuple[Array, Array]:
     else:
         stays = same_bits(there, p)
     stays = stays & (u != 0)
-    return jnp.sum(stays, dtype=jnp.float32), jnp.sum(jnp.ones(u.shape), dtype=jnp.float32)
+    # Counted in integers: a float32 stops counting at 2^24.
+    lost = jnp.sum(stays, dtype=jnp.int32)
+    return cast(lost, jnp.float32), jnp.asarray(u.size, jnp.float32)
 
 
 def _sum_of_squares(x: Any) -> Array:
