@@ -43,8 +43,10 @@ WRAPPERS = {
         "variable_clipping",
     ),
     "storage": (
+        "factor_state",
         "kahan",
         "master_weights",
+        "offload_state",
         "quantize_state",
         "state_dtype",
         "stochastic_rounding",

@@ -46,6 +46,7 @@ WRAPPERS: dict[str, Make] = {
         gx.adam(lr), weight_decay=0.01, learning_rate=lr
     ),
     "external_step": lambda lr: gx.external_step(gx.adam(lr), at=0),
+    "factor_state": lambda lr: gx.factor_state(gx.adam(lr), min_dim_size_to_factor=2),
     "flatten": lambda lr: gx.flatten(gx.adam(lr)),
     "inject_hyperparams": lambda lr: gx.inject_hyperparams(gx.adam)(learning_rate=lr),
     "lookahead": lambda lr: gx.lookahead(gx.adam(lr), sync_period=6, slow_step_size=0.5),
@@ -57,6 +58,7 @@ WRAPPERS: dict[str, Make] = {
     "monitor": lambda lr: gx.chain(gx.monitor({"norm": gx.global_norm}), gx.adam(lr)),
     "moving_average": lambda lr: gx.moving_average(gx.adam(lr), decay=0.95),
     "named_chain": _named,
+    "offload_state": lambda lr: gx.offload_state(gx.adam(lr), min_size=64),
     "only_dense": lambda lr: gx.only_dense(gx.adam(lr)),
     "overwriting_average": lambda lr: gx.overwriting_average(gx.adam(lr), decay=0.9, every=20),
     "param_groups": _groups,

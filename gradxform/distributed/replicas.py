@@ -20,6 +20,7 @@ from gradxform.distributed.shared_leaves import is_shared
 from gradxform.errors import did_you_mean, shown
 from gradxform.jaxprs import traced_along
 from gradxform.leaves import path_at
+from gradxform.storage import in_memory, is_on_host, returned
 from gradxform.types import PyTree
 
 __all__ = [
@@ -258,7 +259,11 @@ class Replicas:
                         f"Replicas: an argument of shape {jnp.shape(x)} has no leading axis of "
                         f"{self.n} replicas; create it with replicate(...) or split(...)."
                     )
-            key = treedef, flags, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
+            key = (
+                treedef,
+                flags,
+                tuple((jnp.shape(x), jnp.result_type(x), is_on_host(x)) for x in leaves),
+            )
             if key not in compiled:
                 compiled[key] = self._compile(function, args, flags, donate_argnums)
             return compiled[key](*args)
@@ -278,7 +283,12 @@ class Replicas:
             jax.ShapeDtypeStruct(jnp.shape(x) if shared else jnp.shape(x)[1:], jnp.result_type(x))
             for x, shared in zip(leaves, flags, strict=True)
         ]
-        program, results = traced_along(function, treedef.unflatten(one_replica), self.axis, self.n)
+
+        def in_their_memories(*one: Any) -> Any:
+            return function(*returned(one, args))
+
+        one = treedef.unflatten(one_replica)
+        program, results = traced_along(in_their_memories, one, self.axis, self.n)
         check_decisions(program, one_replica, flags, self.axis)
         inputs = _Shared(treedef, flags)
         outputs = _Shared(jax.tree.structure(results), is_shared(results))
@@ -298,11 +308,14 @@ class Replicas:
         # Arrays that are divided over inner axes too keep the shardings that they have.
         if self.mode == "vmap" or self.inner_axes:
             return jax.jit(mapped, donate_argnums=donate_argnums)
+        types = (
+            treedef.unflatten(map(jax.typeof, leaves)),
+            outputs.treedef.unflatten(program.out_avals),
+        )
+        places = inputs.map(self.sharding), outputs.map(self.sharding)
+        given, made = jax.tree.map(in_memory, places, types)
         return jax.jit(
-            mapped,
-            in_shardings=inputs.map(self.sharding),
-            out_shardings=outputs.map(self.sharding),
-            donate_argnums=donate_argnums,
+            mapped, in_shardings=given, out_shardings=made, donate_argnums=donate_argnums
         )
 
     def _shard_mapped(

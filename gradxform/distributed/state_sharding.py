@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSha
 from gradxform.base import check_transform
 from gradxform.errors import shown
 from gradxform.leaves import Path, path_at, path_names, path_str
-from gradxform.storage import StoredArray, is_stored
+from gradxform.storage import StoredArray, in_memory, is_stored
 from gradxform.tree.state import map_params
 from gradxform.types import Params, PyTree
 
@@ -54,7 +54,7 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
 
     Returns:
       A tree like the state, of the same kind as `param_shardings`: `NamedSharding`s of the same
-      mesh and memory, or `PartitionSpec`s.
+      mesh and memory (that of the host for what `offload_state` keeps there), or `PartitionSpec`s.
 
     Raises:
       TypeError: for any other kind of sharding.
@@ -64,7 +64,7 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
     check_transform("state_sharding", tx, "tx")
     parameters = _parameters(params, param_shardings)
     replicated = _replicated(parameters)
-    kept = jax.eval_shape(tx.init, params)
+    jaxpr, kept = jax.make_jaxpr(tx.init, return_shape=True)(params)
     state = jax.tree.map(_as_seen, kept, is_leaf=is_stored)
     indices = jax.tree.unflatten(jax.tree.structure(params), list(range(len(parameters))))
 
@@ -87,7 +87,9 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
         out.append(replicated if parameter is None else _leaf_place(parameter, leaf, names, rest))
     forms = jax.tree.leaves(kept, is_leaf=is_stored)
     pairs = zip(forms, out, strict=True)
-    return jax.tree.unflatten(treedef, [_as_stored(x, at, replicated) for x, at in pairs])
+    places = jax.tree.unflatten(treedef, [_as_stored(x, at, replicated) for x, at in pairs])
+    types = jax.tree.unflatten(jax.tree.structure(kept), jaxpr.out_avals)
+    return jax.tree.map(in_memory, places, types, is_leaf=_is_place)
 
 
 def _as_seen(x: Any) -> Any:

@@ -16,7 +16,7 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
 from gradxform.row_sparse import RowSparse
-from gradxform.storage import is_stored
+from gradxform.storage import is_on_host, is_stored
 from gradxform.types import Array
 from gradxform.values import put_live
 
@@ -31,7 +31,7 @@ def apply_rules(
     local: Sequence[tuple[Any, ...]],
     shared: Sequence[tuple[Any, ...]],
 ) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
-    """Apply rules to one leaf, of which a state may store slots in another form than arrays.
+    """Apply rules to one leaf, of which a state may store slots in another form or memory.
 
     The arguments are those of `apply_to_arrays`.
     """
@@ -39,7 +39,7 @@ def apply_rules(
     def apply(g: Any, p: Any, slots: Any) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
         return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
 
-    if not any(is_stored(x) for mine in slots for x in mine):
+    if not any(is_stored(x) or is_on_host(x) for mine in slots for x in mine):
         return apply(g, p, slots)
     scalars = [x for mine in (*local, *shared) for x in mine if x is not None]
     return apply_stored(apply, rules, scalars, g, p, slots)

@@ -12,7 +12,7 @@ from gradxform._compat import is_tracer
 from gradxform.errors import name_of
 from gradxform.leaves import flatten_updates, leaves_of, path_at, shape_of
 from gradxform.row_sparse import RowSparse, coalesced, is_row_sparse
-from gradxform.storage import is_stored
+from gradxform.storage import fetched, is_stored, returned
 from gradxform.types import Array, PyTree
 
 ROWS_REMEDY = (
@@ -86,7 +86,9 @@ def check_stored(rule: Any, g: RowSparse, slot: Any, where: str) -> None:
     """Require rows of a slot to be stored apart from each other, if it is not an array."""
     if not is_stored(slot):
         return
-    if len(slot.shape) < 2:
+    if not slot.is_by_rows:
+        why = "is stored as means, each of which several rows share"
+    elif len(slot.shape) < 2:
         why = "is stored in blocks of several entries of a vector, each of which is a row"
     elif g.raw:
         why = "is not stored as an array, so rows that repeat cannot stay apart in it"
@@ -94,18 +96,20 @@ def check_stored(rule: Any, g: RowSparse, slot: Any, where: str) -> None:
         return
     raise TypeError(
         f"{name_of(rule)}: its slot for {where} {why}, so it cannot take a row-sparse gradient. "
-        "Leave it out: pass which=(...) to quantize_state or state_dtype."
+        "Leave it out of what the wrapper stores, or put gradxform.sparse.densify() before."
     )
 
 
 def take_rows(g: RowSparse, array: Any) -> Array:
     """Return the rows of `array`, as one compiled call where nothing is traced."""
+    array = fetched(array)
     return (RowSparse.take if _traced(g, array) else _take)(g, array)
 
 
 def put_rows(g: RowSparse, array: Any, rows: Array) -> Array:
     """Return `array` with the rows replaced, as one compiled call where nothing is traced."""
-    return (RowSparse.put if _traced(g, array) else _put)(g, array, rows)
+    put = RowSparse.put if _traced(g, array) else _put
+    return returned(put(g, fetched(array), rows), array)
 
 
 def _traced(g: RowSparse, array: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from gradxform.engine.rows import put_rows, take_rows
 from gradxform.row_sparse import RowSparse
-from gradxform.storage import StoredArray
+from gradxform.storage import StoredArray, fetched
 
 
 class Stored(Protocol):
@@ -63,7 +63,7 @@ class TouchedRows(NamedTuple):
         return kept.with_rows(rows, (*rows[0].shape[:1], *kept.shape[1:]))
 
     def _put(self, kept: Any, new: Any) -> Any:
-        fresh = kept.store(new)
+        fresh = fetched(kept).store(new)
         pairs = zip(kept.by_rows(), fresh.by_rows(), strict=True)
         rows = [put_rows(self.rows, x, some) for (x, _), (some, _) in pairs]
         return fresh.with_rows(rows, kept.shape)

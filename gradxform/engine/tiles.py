@@ -1,7 +1,8 @@
-"""Leaves whose state is stored in another form, tile by tile.
+"""Leaves whose state is stored in another form or in another memory, tile by tile.
 
 A block takes the maximum of its entries. Over whole leaves, XLA keeps the float32 moments of all of
-them at once for it. A loop over tiles with slices in place keeps those of one tile.
+them at once for it, and fetches all that a host keeps before it computes. A loop over tiles with
+slices in place keeps those of one tile.
 """
 
 import math
@@ -15,7 +16,8 @@ from jax.sharding import AxisType
 
 from gradxform._compat import settled, zeros_of
 from gradxform.engine.rows import reach_of
-from gradxform.storage import StoredArray, is_stored
+from gradxform.engine.slices import sliced, updated
+from gradxform.storage import StoredArray, fetched, is_stored, returned
 from gradxform.types import Array
 
 # The entries of a tile: few enough for the caches of a CPU core. Other processors take longer to
@@ -42,7 +44,7 @@ class Tiling(NamedTuple):
 def apply_stored(
     apply: Apply, rules: Sequence[Any], scalars: Sequence[Any], g: Any, p: Any, slots: Slots
 ) -> tuple[Any, Slots]:
-    """Apply rules to a leaf of which some slots are stored in another form.
+    """Apply rules to a leaf of which some slots are stored in another form or memory.
 
     Args:
       apply: returns the update and the new slots of a gradient, a parameter and slots, all arrays.
@@ -69,10 +71,17 @@ def apply_stored(
         kept = tuple(tuple(map(put, *both)) for both in zip(kept, new[1], strict=True))
         return put(u, new[0]), kept
 
-    now = settled(lambda now: turn(0, now, rows, None), (g, slots), p)
+    opened = _each(lambda x: x.opened(ways), slots)
+    now = settled(lambda now: turn(0, now, rows, None), (g, opened), p)
     now = lax.fori_loop(0, tiles, lambda i, now: turn(i, now, rows, i >= 0), now)
     rest = whole - tiles * rows
-    return turn(tiles, now, rest, None) if rest else now
+    u, new = turn(tiles, now, rest, None) if rest else now
+    return u, _each(lambda x: x.closed(), new)
+
+
+def _each(f: Callable[[StoredArray], Any], slots: Slots) -> Slots:
+    """Return the slots with `f` of those that are stored in another form."""
+    return tuple(tuple(f(x) if is_stored(x) else x for x in mine) for mine in slots)
 
 
 def _tiling(
@@ -117,10 +126,9 @@ def _cut(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
 
 def _slice(x: Array, start: Any, count: int, ways: int) -> Array:
     if ways == 1:
-        return lax.dynamic_slice_in_dim(x, start, count)
+        return sliced(x, start, count, 0)
     parts = x.reshape(ways, -1, *x.shape[1:])
-    taken = lax.dynamic_slice_in_dim(parts, start // ways, count // ways, axis=1)
-    return taken.reshape(count, *x.shape[1:])
+    return sliced(parts, start // ways, count // ways, 1).reshape(count, *x.shape[1:])
 
 
 def _put(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
@@ -134,9 +142,9 @@ def _put(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
 
 def _update(x: Array, new: Array, start: Any, ways: int) -> Array:
     if ways == 1:
-        return lax.dynamic_update_slice_in_dim(x, new, start, 0)
+        return updated(x, new, start, 0)
     parts, tile = (a.reshape(ways, -1, *x.shape[1:]) for a in (x, new))
-    return lax.dynamic_update_slice_in_dim(parts, tile, start // ways, 1).reshape(x.shape)
+    return updated(parts, tile, start // ways, 1).reshape(x.shape)
 
 
 def _loaded(apply: Apply, g: Any, p: Any, slots: Slots, alone: Any) -> tuple[Any, Slots]:
@@ -145,10 +153,12 @@ def _loaded(apply: Apply, g: Any, p: Any, slots: Slots, alone: Any) -> tuple[Any
     def run(g: Any, p: Any, slots: Slots) -> tuple[Any, Slots]:
         return apply(g, p, tuple(tuple(map(_load, mine)) for mine in slots))
 
-    given = g, p, slots
+    here = fetched(slots)
+    given = g, p, here
     u, new = run(*given) if alone is None else _computed_once(run, alone, given)
-    pairs = zip(slots, new, strict=True)
-    return u, tuple(tuple(map(_store, old, fresh)) for old, fresh in pairs)
+    pairs = zip(here, new, strict=True)
+    kept = tuple(tuple(map(_store, old, fresh)) for old, fresh in pairs)
+    return u, returned(kept, slots)
 
 
 def _computed_once(run: Apply, is_true: Any, given: Any) -> tuple[Any, Slots]:

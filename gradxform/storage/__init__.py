@@ -7,7 +7,23 @@ from gradxform.storage.codes import (
     DynamicCode as DynamicCode,
     Float8Code as Float8Code,
     FloatCode as FloatCode,
+    LinearCode as LinearCode,
     code_named as code_named,
+)
+from gradxform.storage.crossed import Crossed as Crossed
+from gradxform.storage.factored import (
+    Factored as Factored,
+    FactoredForm as FactoredForm,
+    matrix_axes as matrix_axes,
+)
+from gradxform.storage.memory import (
+    MEMORIES as MEMORIES,
+    fetched as fetched,
+    in_memory as in_memory,
+    is_away as is_away,
+    is_on_host as is_on_host,
+    on_host as on_host,
+    returned as returned,
 )
 from gradxform.storage.parameters import (
     Chance as Chance,

@@ -46,7 +46,7 @@ class Blocks(StoredArray):
     @classmethod
     def _of(cls, x: Array, form: BlockForm) -> "Blocks":
         codes, scales = _encode(x, form)
-        return cls(codes, scales, _fitted(form, x.shape[-1]))
+        return cls(codes, scales, fitted(form, x.shape[-1]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class Blocks(StoredArray):
         form, length = self.form, self.shape[-1]
         scales = self.scales[..., None]
         if form.code.bits == 4:
-            blocks = form.code.decode(_unpacked(self.codes)) * scales
+            blocks = form.code.decode(unpacked(self.codes)) * scales
             x = blocks.reshape(*blocks.shape[:-2], -1)[..., :length]
         else:
             x = _by_block(form.code.decode(self.codes), form, lambda b: b * scales)
@@ -79,13 +79,13 @@ class Blocks(StoredArray):
 
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
         """Return codes and scales."""
-        block = 1 if self.scales.ndim > 1 else _block(self.form, self.shape[-1])
+        block = 1 if self.scales.ndim > 1 else block_length(self.form, self.shape[-1])
         return (self.codes, block if self.form.code.bits == 4 else 1), (self.scales, block)
 
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Blocks":
         """Return the same form of an array of that shape, made of other codes and scales."""
         codes, scales = arrays
-        return Blocks(codes, scales, _fitted(self.form, shape[-1]))
+        return Blocks(codes, scales, fitted(self.form, shape[-1]))
 
     def placed(self, place: Any, replicated: Any) -> "Blocks":
         """Return the shardings of codes and scales: that of the array."""
@@ -107,26 +107,27 @@ class Blocks(StoredArray):
         return cls(codes, scales, form)
 
 
-def _block(form: BlockForm, length: int) -> int:
+def block_length(form: BlockForm, length: int) -> int:
     """Return the entries of a block of an axis of that length, an even number for 4 bits."""
     short = length + length % 2 if form.code.bits == 4 else length
     return max(1, min(form.block, short))
 
 
-def _fitted(form: BlockForm, length: int) -> BlockForm:
+def fitted(form: BlockForm, length: int) -> BlockForm:
     """Return the form of an array whose last axis has that length."""
-    filled = form.code.bits == 4 and (not length or length % _block(form, length))
+    filled = form.code.bits == 4 and (not length or length % block_length(form, length))
     return form._replace(length=length if filled else None)
 
 
 def _by_block(x: Array, form: BlockForm, f: Callable[[Array], Array]) -> Array:
     """Return `f` of the array as (..., blocks, block), in the shape of the array again."""
-    blocked = f(_blocked(x, form)).reshape(*x.shape[:-1], -1)
-    return blocked if blocked.shape == x.shape else blocked[..., : x.shape[-1]]
+    y = f(blocked(x, form)).reshape(*x.shape[:-1], -1)
+    return y if y.shape == x.shape else y[..., : x.shape[-1]]
 
 
-def _blocked(x: Array, form: BlockForm) -> Array:
-    block = _block(form, x.shape[-1])
+def blocked(x: Array, form: BlockForm) -> Array:
+    """Return the array as (..., blocks, block), filled up with zeros."""
+    block = block_length(form, x.shape[-1])
     missing = -x.shape[-1] % block
     if missing:
         x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
@@ -135,22 +136,35 @@ def _blocked(x: Array, form: BlockForm) -> Array:
 
 def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
     """Return the codes and the scales of an array."""
-    x, kinds = cast(x, jnp.float32), jnp.finfo(jnp.float32)
-    # An infinite entry must not make the others of its block NaN; a NaN does.
-    x = jnp.clip(x, -float(kinds.max), float(kinds.max))
-    blocks = _blocked(x, form)
+    x = finite(x)
+    blocks = blocked(x, form)
     scales = jnp.max(jnp.abs(blocks), axis=-1, initial=0.0)
-    below = jnp.where(scales < kinds.tiny, jnp.inf, scales)[..., None]
+    below = divisors(scales)[..., None]
     if form.code.bits == 4:
-        return _packed(form.code.encode(blocks / below)), scales
+        return packed(form.code.encode(blocks / below)), scales
     return form.code.encode(_by_block(x, form, lambda b: b / below)), scales
 
 
-def _packed(codes: Array) -> Array:
+def finite(x: Array) -> Array:
+    """Return an array in float32, where an infinity does not make the others of its block NaN.
+
+    A NaN does.
+    """
+    most = float(jnp.finfo(jnp.float32).max)
+    return jnp.clip(cast(x, jnp.float32), -most, most)
+
+
+def divisors(scales: Array) -> Array:
+    """Return what the entries of blocks are divided by; those of a block of zeros stay 0."""
+    return jnp.where(scales < jnp.finfo(jnp.float32).tiny, jnp.inf, scales)
+
+
+def packed(codes: Array) -> Array:
     """Return the two halves of each block in one byte each: the first in the low bits."""
     half = codes.shape[-1] // 2
     return codes[..., :half] | (codes[..., half:] << 4)
 
 
-def _unpacked(packed: Array) -> Array:
+def unpacked(packed: Array) -> Array:
+    """Undo `packed`."""
     return jnp.concatenate([packed & 15, packed >> 4], axis=-1)

@@ -1,8 +1,8 @@
 """Codes: numbers from -1 to 1, or from 0 to 1, in 8 or 4 bits.
 
 A code is arithmetic, because a table costs memory and minutes of compiling. 0 has a code of its
-own. An unsigned code is for second moments, by whose root a rule divides: it rounds no other number
-to 0.
+own, but for `LinearCode`. An unsigned code is for second moments, by whose root a rule divides: it
+rounds no other number to 0.
 """
 
 import abc
@@ -108,6 +108,39 @@ class FloatCode(_Bits, Code):
         bits = (size + self._below) << self._dropped
         x = jnp.where(size == 0, 0.0, jax.lax.bitcast_convert_type(bits, jnp.float32))
         return jnp.where(code > self.top, -x, x) if self.signed else x
+
+
+class _Linear(NamedTuple):
+    bits: int
+    signed: bool = False
+
+
+class LinearCode(_Linear, Code):
+    """Numbers in equal steps from the first one to 1, without a sign. 0 does not have a code.
+
+    Reference: Li et al., Memory Efficient Optimizers with 4-bit States, 2023, Section 4.1.
+    """
+
+    __slots__ = ()
+
+    @property
+    def least(self) -> float:
+        """The first step, which 0 becomes too."""
+        return 2.0**-self.bits
+
+    @property
+    def error(self) -> float:
+        """Half of the first step, of itself."""
+        return 0.5
+
+    def encode(self, x: Array) -> Array:
+        """Return the codes of float32 numbers."""
+        steps = 2**self.bits
+        return (jnp.clip(jnp.round(x * steps), 1, steps) - 1).astype(jnp.uint8)
+
+    def decode(self, codes: Array) -> Array:
+        """Return the float32 numbers of codes."""
+        return (codes.astype(jnp.float32) + 1) * self.least
 
 
 class _Float8(NamedTuple):
@@ -218,10 +251,14 @@ def code_named(name: str, bits: int, signed: bool) -> Code:
     """Return the code of that name, with so many bits, with a sign or without one."""
     if name == "float":
         return FloatCode(bits, signed, 3 if bits == 8 else 1)
+    if name == "rank1" and not signed:
+        return LinearCode(bits)
+    if name == "rank1":
+        return FloatCode(bits, signed, 1)
     if name == "dynamic":
         return DynamicCode(bits, signed)
     return Float8Code({"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}[name], signed)
 
 
 # By the number of bits: the names of the codes, the usual one first.
-CODES = {8: ("float", "dynamic", "e4m3", "e5m2"), 4: ("float", "dynamic")}
+CODES = {8: ("float", "dynamic", "e4m3", "e5m2"), 4: ("float", "dynamic", "rank1")}

@@ -18,6 +18,8 @@ class StoredArray(abc.ABC):
 
     __slots__ = ()
 
+    is_by_rows: bool | property = True  # whether a row is stored apart from most others
+
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
@@ -45,12 +47,20 @@ class StoredArray(abc.ABC):
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
         """Return what it consists of, and how many rows of the array an entry of each spans.
 
-        A row is an index of the first axis. What does not depend on rows is left out.
+        A row is an index of the first axis. What has no part for each row is left out.
         """
 
     @abc.abstractmethod
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Self:
         """Return the same form of an array of that shape, made of what `by_rows` returns."""
+
+    def opened(self, ways: int) -> "StoredArray":
+        """Return what a loop over tiles of rows cuts and fills; `ways` as in `engine.tiles`."""
+        return self
+
+    def closed(self) -> "StoredArray":
+        """Return what such a loop leaves, as the state keeps it."""
+        return self
 
     @abc.abstractmethod
     def placed(self, place: Any, replicated: Any) -> Self:

@@ -15,6 +15,7 @@ from gradxform.leaves import dtype_of
 from gradxform.numerics import abs_sq, at_least_float32, plus, real_dtype, safe_increment, scalar
 from gradxform.registry import register
 from gradxform.slots import zero_count, zeros_along, zeros_like
+from gradxform.storage import matrix_axes
 from gradxform.types import (
     Array,
     Decay,
@@ -152,10 +153,7 @@ class scale_by_factored_rms(ArrayRule):
 
         Of axes of equal size the later counts as larger.
         """
-        if not self.factored or len(shape) < 2:
-            return None
-        *_, second, first = sorted(range(len(shape)), key=shape.__getitem__)
-        return (second, first) if shape[second] >= max(self.min_dim_size_to_factor, 1) else None
+        return matrix_axes(shape, self.min_dim_size_to_factor) if self.factored else None
 
     def init(self, params: Params) -> FactoredState:
         """Return moments of zeros."""

@@ -11,6 +11,7 @@ from gradxform.wrappers.condition import *
 from gradxform.wrappers.decay import *
 from gradxform.wrappers.eval_params import *
 from gradxform.wrappers.external_step import *
+from gradxform.wrappers.factor import *
 from gradxform.wrappers.flatten import *
 from gradxform.wrappers.frozen import *
 from gradxform.wrappers.galore import *
@@ -27,6 +28,7 @@ from gradxform.wrappers.multi_steps import *
 from gradxform.wrappers.muonclip import *
 from gradxform.wrappers.narrow_params import *
 from gradxform.wrappers.norm_bounds import *
+from gradxform.wrappers.offload import *
 from gradxform.wrappers.overwrite import *
 from gradxform.wrappers.param_group import *
 from gradxform.wrappers.power_average import *

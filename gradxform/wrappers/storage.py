@@ -1,37 +1,19 @@
 """How a state keeps its slots: in another dtype, or in blocks of 8 or 4 bits."""
 
-import abc
 import zlib
-from collections.abc import Callable
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from gradxform import masks
-from gradxform.base import ArrayRule, GradientTransformation, call_update, transform
-from gradxform.engine import reach_of
-from gradxform.errors import did_you_mean, name_of, require_at_least, require_one_of, shown
-from gradxform.leaves import Path, dtype_of, path_names, path_str, shape_of
-from gradxform.methods import changing_states
-from gradxform.states import non_negative_fields, slot_fields
-from gradxform.storage import CODES, Blocks, Rounded, StoredArray, code_named, is_stored
+from gradxform.base import transform
+from gradxform.errors import name_of, require_at_least, require_one_of, shown
+from gradxform.leaves import shape_of
+from gradxform.storage import CODES, Blocks, Crossed, Rounded, StoredArray, code_named
 from gradxform.transforms.tree_rules import live_key
-from gradxform.types import (
-    Choice,
-    DType,
-    Key,
-    NonNegativeInt,
-    OptState,
-    Params,
-    PyTree,
-    Size,
-    StaticTree,
-    Updates,
-)
-from gradxform.values import FrozenTree
-from gradxform.wrappers.parts import OF_FUNCTIONS, StatelessWrapper, all_parts
+from gradxform.types import Choice, DType, Key, NonNegativeInt, Size, StaticTree
+from gradxform.wrappers.storage_wrapper import StateSlot, StorageWrapper
 
 __all__ = [
     "quantize_state",
@@ -39,127 +21,8 @@ __all__ = [
 ]
 
 
-class _Slot(NamedTuple):
-    """An array of a state, for which a wrapper chooses the form."""
-
-    name: str  # of the field of the state
-    path: Path  # of the parameter
-    is_signed: bool  # whether it may have negative entries
-
-
-class _Stored(StatelessWrapper):
-    """Base of wrappers that change in which form `init` returns the slots."""
-
-    which: Any
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for part in all_parts(self.inner):
-            if not isinstance(part, GradientTransformation) or isinstance(part, OF_FUNCTIONS):
-                raise TypeError(
-                    f"{name_of(self)}: inner holds {shown(part)}, which keeps its state itself. "
-                    "Use the transform of gradxform in its place, or chain it outside of "
-                    f"{name_of(self)}."
-                )
-        if self.which is not None and self._names() is None:
-            masks.check_mask(self, self.which, "which")
-
-    def _names(self) -> tuple[str, ...] | None:
-        """Return the slots that `which` names; None if it does not name slots."""
-        if isinstance(self.which, str):
-            return (self.which,)
-        names = self.which.leaves if isinstance(self.which, FrozenTree) else self.which
-        is_names = isinstance(names, tuple | list) and all(isinstance(x, str) for x in names)
-        return tuple(names) if names and is_names else None
-
-    def init(self, params: Params) -> OptState:
-        """Return the inner state, with its slots in another form."""
-        wanted = self._wanted(params)
-        seen: set[str] = set()
-
-        def changed(owner: Any, state: Any) -> Any:
-            kind = type(state)
-            slots = slot_fields(kind) if hasattr(kind, "_fields") else ()
-            seen.update(slots)
-            new = {}
-            for name in slots:
-                signed = name not in non_negative_fields(kind)
-                new[name] = self._stored(owner, wanted, name, signed, getattr(state, name))
-            return state._replace(**new) if new else state
-
-        with changing_states(changed):
-            state = self.inner.init(params)
-        for name in self._names() or ():
-            if name not in seen:
-                raise ValueError(
-                    f"{name_of(self)}: which names {name!r}, which is not a slot of "
-                    f"{name_of(self.inner)}; there are {', '.join(sorted(seen)) or 'none'}."
-                    f"{did_you_mean(name, seen)}"
-                )
-        return state
-
-    def _wanted(self, params: Params) -> Callable[[_Slot], bool]:
-        """Return a function that tells of a slot whether `which` selects it."""
-        names = self._names()
-        if names is not None:
-            return lambda slot: slot.name in names
-        if self.which is None:
-            return lambda slot: True
-        leaves, branches = masks.by_path(self, self.which, params)
-        chosen = {**branches, **leaves}
-
-        def by_mask(slot: _Slot) -> bool:
-            above = [slot.path[:n] for n in range(len(slot.path), -1, -1)]
-            return next((chosen[path] for path in above if path in chosen), False)
-
-        return by_mask
-
-    def _stored(
-        self, owner: Any, wanted: Callable[[_Slot], bool], name: str, signed: bool, tree: PyTree
-    ) -> PyTree:
-        """Return the slot `name` of a state in another form."""
-        flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_stored)
-        out = []
-        for key_path, x in flat:
-            slot = _Slot(name, path_names(key_path), signed)
-            if self._qualifies(x) and wanted(slot):
-                self._check_owner(owner, slot)
-                x = self.stored(x, slot)
-            out.append(x)
-        return jax.tree.unflatten(treedef, out)
-
-    def _qualifies(self, x: Any) -> bool:
-        """Whether an array of a state may be kept in another form."""
-        return not is_stored(x) and jnp.issubdtype(dtype_of(x), jnp.floating)
-
-    def _check_owner(self, owner: Any, slot: _Slot) -> None:
-        """Require a rule for arrays that looks no further than a row."""
-        where = f"the slot {slot.name} of {path_str(slot.path)}"
-        leave = "Leave it out: name the slots to store in which=(...)."
-        if not isinstance(owner, ArrayRule):
-            raise TypeError(
-                f"{name_of(self)}: {name_of(owner)} computes with {where} itself, so it cannot be "
-                f"stored in another form. {leave}"
-            )
-        if reach_of(owner) not in ("entry", "row"):
-            raise TypeError(
-                f"{name_of(self)}: {name_of(owner)} looks at whole arrays, so {where} cannot be "
-                f"stored in another form. {leave}"
-            )
-
-    @abc.abstractmethod
-    def stored(self, x: Any, slot: _Slot) -> Any:
-        """Return an array in the form in which the state keeps it."""
-
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, OptState]:
-        """Run the inner transform, which loads the slots that it needs and stores them again."""
-        return call_update(self.inner, updates, state, params, extra)
-
-
 @transform
-class quantize_state(_Stored):
+class quantize_state(StorageWrapper):
     """Keep the slots of an optimizer in 8 or 4 bits.
 
     The rule is that of `inner`, computed in float32 tile by tile; only what it remembers is
@@ -174,6 +37,9 @@ class quantize_state(_Stored):
       to 3e-10 without a sign. With 4 bits, steps of a half, down to 1/8, or to 1/128.
     - `"dynamic"`: fine steps from 1 to 0.1, coarse ones down to 1e-6, or to 1e-7 without a sign.
     - `"e4m3"` and `"e5m2"`: the float8 dtypes, of 8 bits. Slow where the hardware lacks them.
+    - `"rank1"`, of 4 bits: matrices are cut into squares of `block` rows and columns, in which each
+      row and each column has a scale, and the smaller of the two counts. Without a sign the codes
+      are sixteenths of it, from 1 on; 0 becomes one of them too. With a sign they are `"float"`.
 
     A slot that is annotated `NonNegativeSlot`, as second moments are, spends no bit on a sign, and
     no entry but 0 becomes 0: a rule divides by its root.
@@ -221,18 +87,19 @@ class quantize_state(_Stored):
         inner = super().locality
         return "row" if inner == "entry" else inner
 
-    def _qualifies(self, x: Any) -> bool:
+    def qualifies(self, x: Any) -> bool:
         shape = shape_of(x)
         is_large = bool(shape) and jnp.size(x) >= max(self.min_size, 1)
-        return is_large and super()._qualifies(x)
+        return is_large and super().qualifies(x)
 
-    def stored(self, x: Any, slot: _Slot) -> StoredArray:
+    def stored(self, x: Any, slot: StateSlot) -> StoredArray:
         """Return the array in blocks."""
-        return Blocks.of(x, code_named(self.code, self.bits, slot.is_signed), self.block)
+        code = code_named(self.code, self.bits, slot.is_signed)
+        return (Crossed if self.code == "rank1" else Blocks).of(x, code, self.block)
 
 
 @transform
-class state_dtype(_Stored):
+class state_dtype(StorageWrapper):
     """Keep the slots of an optimizer in another floating dtype, such as bfloat16.
 
     The rule is that of `inner`, computed in float32; only what it remembers is rounded. In 16 bits
@@ -276,7 +143,7 @@ class state_dtype(_Stored):
                 f"{self.stochastic} and key={shown(self.key)}. {remedy}."
             )
 
-    def stored(self, x: Any, slot: _Slot) -> Any:
+    def stored(self, x: Any, slot: StateSlot) -> Any:
         """Return the array in the other dtype."""
         if not self.stochastic:
             return jnp.asarray(x).astype(self.dtype)

@@ -33,6 +33,9 @@ WRAPPERS: dict[str, Case] = {
         ref.in_blocks(ADAM, (True, False), 4, mantissa=1, bits=4),
         tree=TREE,
     ),
+    "quantize_state/rank1": Case(
+        quantized(bits=4, block=2, code="rank1"), ref.in_squares(ADAM, (True, False), 2), rows=None
+    ),
     "quantize_state/dynamic": Case(quantized(code="dynamic"), tree=TREE),
     "quantize_state/e4m3": Case(quantized(code="e4m3"), tree=TREE),
     "state_dtype": Case(gx.state_dtype(RULE), ref.in_bfloat16(ADAM)),
@@ -60,7 +63,7 @@ REFUSED = [
     (
         lambda: gx.quantize_state(RULE, 4, code="e4m3"),
         ValueError,
-        ("code must be one of 'float', 'dynamic', got 'e4m3'.",),
+        ("code must be one of 'float', 'dynamic', 'rank1', got 'e4m3'.",),
     ),
     (lambda: gx.quantize_state(RULE, min_size=-1), ValueError, ("min_size must be at least 0",)),
     (
@@ -99,6 +102,11 @@ REFUSED = [
         lambda: gx.quantize_state("adam"),
         TypeError,
         ("quantize_state: inner must have init and update", "got 'adam'."),
+    ),
+    (
+        lambda: gx.quantize_state(RULE, 8, code="rank1"),
+        ValueError,
+        ("code must be one of 'float', 'dynamic', 'e4m3', 'e5m2', got 'rank1'.",),
     ),
     (
         lambda: gx.state_dtype(RULE, "int8"),

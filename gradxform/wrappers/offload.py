@@ -1,0 +1,95 @@
+"""State in the memory of the host."""
+
+import math
+from dataclasses import field
+from typing import Any
+
+import jax
+
+from gradxform._compat import is_tracer
+from gradxform.base import transform
+from gradxform.errors import name_of, require_one_of
+from gradxform.leaves import shape_of
+from gradxform.storage import MEMORIES, is_stored, on_host
+from gradxform.types import Choice, NonNegativeInt, OptState, Params, StaticTree
+from gradxform.wrappers.storage_wrapper import StateSlot, StorageWrapper
+
+__all__ = [
+    "offload_state",
+]
+
+
+@transform
+class offload_state(StorageWrapper):
+    """Keep the slots of an optimizer in the memory of the host.
+
+    The rule is that of `inner`, and so is the state, but for where its arrays are. A slot comes to
+    the device when its turn comes, in tiles of its first axis (of stacked layers, layer by layer),
+    and goes back. The device holds the tiles of the moment instead of the state; the step takes
+    longer by what the transfers take, as far as the compiler cannot overlap them.
+
+    Call `init` under `jax.jit`: the state is then not on the device before it is on the host.
+
+    Args:
+      inner: a transform whose rules look no further than an array. It may store its slots in fewer
+        bits: `offload_state(quantize_state(adam(1e-3)))`.
+      memory_kind: the memory: `"pinned_host"`, from which devices read by themselves.
+      min_size: arrays with fewer entries stay, because a transfer takes a while to begin. At least
+        0. Keyword-only.
+      which: what to move, as in `quantize_state`. Keyword-only.
+
+    Raises:
+      TypeError: if `inner` holds a transform of another library; at `init`, if a slot belongs to a
+        rule that looks at the whole tree, and `which` does not leave it out.
+      ValueError: if `memory_kind` is another; at `init`, if the device does not have it, or if
+        `which` names a slot that does not exist.
+
+    Reference: Ren et al., ZeRO-Offload: Democratizing Billion-Scale Model Training, 2021, whose
+    optimizer states are in the memory of the host; here the device computes with them.
+    """
+
+    inner: Any
+    memory_kind: Choice = "pinned_host"
+    min_size: NonNegativeInt = field(default=4096, kw_only=True)
+    which: StaticTree = field(default=None, kw_only=True)
+
+    reaches = ("entry", "row", "array")
+    where = "in another memory"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_one_of(self, "memory_kind", tuple(MEMORIES))
+
+    def init(self, params: Params) -> OptState:
+        """Return the inner state, with its slots in the memory of the host."""
+        kinds = memories_of(_device(params))
+        if self.memory_kind not in kinds:
+            raise ValueError(
+                f"{name_of(self)}: memory_kind is {self.memory_kind!r}, which {_device(params)} "
+                f"does not have; it has {', '.join(sorted(kinds))}. Leave {name_of(self)} out on "
+                "this platform."
+            )
+        return super().init(params)
+
+    def qualifies(self, x: Any) -> bool:
+        """Whether an array is large enough."""
+        is_large = math.prod(shape_of(x)) >= max(self.min_size, 1)
+        return is_large and (is_stored(x) or super().qualifies(x))
+
+    def stored(self, x: Any, slot: StateSlot) -> Any:
+        """Return the array in the memory of the host."""
+        return on_host(x, MEMORIES[self.memory_kind])
+
+
+def memories_of(device: Any) -> set[str]:
+    """Return the kinds of memory that a device can address."""
+    return {memory.kind for memory in device.addressable_memories()}
+
+
+def _device(params: Params) -> Any:
+    """Return a device that this process may ask about its memories."""
+    for x in jax.tree.leaves(params):
+        if isinstance(x, jax.Array) and not is_tracer(x):
+            for device in x.sharding.addressable_devices:
+                return device
+    return jax.local_devices()[0]

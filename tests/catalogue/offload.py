@@ -1,0 +1,52 @@
+"""Rows for `gradxform/wrappers/offload.py`."""
+
+import jax.numpy as jnp
+
+import gradxform as gx
+from tests import references as ref
+from tests.catalogue.case import ADAM, Case
+from tests.catalogue.storage import TREE, quantized
+
+RULE = gx.scale_by_adam()
+MATRIX = {"w": jnp.ones((256, 256))}
+
+WRAPPERS: dict[str, Case] = {
+    "offload_state": Case(gx.offload_state(RULE, min_size=0), ADAM),
+    "offload_state/blocks": Case(
+        gx.offload_state(quantized(), min_size=0), ref.in_blocks(ADAM, (True, False)), tree=TREE
+    ),
+}
+
+REFUSED = [
+    (
+        lambda: gx.offload_state(RULE, "device"),
+        ValueError,
+        ("offload_state: memory_kind must be one of 'pinned_host', got 'device'.",),
+    ),
+    (
+        lambda: gx.offload_state(RULE, "pined_host"),
+        ValueError,
+        ("offload_state: memory_kind must be one of 'pinned_host', got 'pined_host'. Did you",),
+    ),
+    (lambda: gx.offload_state(RULE, min_size=-1), ValueError, ("min_size must be at least 0",)),
+    (
+        lambda: gx.offload_state(RULE, which="nuu").init(MATRIX),
+        ValueError,
+        ("offload_state: which names 'nuu', which is not a slot of scale_by_adam; there are",),
+    ),
+    (
+        lambda: gx.offload_state(gx.scale_by_muon()).init(MATRIX),
+        TypeError,
+        ("scale_by_muon computes with the slot mu of ['w'] itself, so it cannot be stored in ano",),
+    ),
+    (
+        lambda: gx.offload_state(gx.prodigy(1.0)).init(MATRIX),
+        TypeError,
+        ("offload_state: step_by_prodigy looks at the whole tree, so the slot",),
+    ),
+    (
+        lambda: gx.offload_state(gx.stateless(lambda u, p: u)),
+        TypeError,
+        ("offload_state: inner holds ", "which keeps its state itself. Use the transform of"),
+    ),
+]
