@@ -113,7 +113,9 @@ def _tiling(
     n = even[-1] if even else max(fit, 1)
     if not even and ways > 1:
         return None
-    return Tiling(n * unit, whole // (n * unit), ways)
+    tiles, rest = divmod(whole, n * unit)
+    # Less than a block by itself would be a block of another length: it goes with the tile before.
+    return Tiling(n * unit, tiles - (0 < rest < step), ways)
 
 
 def _cut(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:

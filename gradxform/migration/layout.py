@@ -13,6 +13,7 @@ from gradxform.leaves import Path, entry_name, is_hole, path_names, with_paths
 from gradxform.methods import noting_inits
 from gradxform.registry import REGISTRY
 from gradxform.states import slot_fields
+from gradxform.storage import is_stored, is_type_on_host
 from gradxform.transformation import rules_with_state
 from gradxform.types import OptState, Params, PyTree, SupportsTransform
 from gradxform.wrappers.parts import OF_FUNCTIONS
@@ -84,14 +85,16 @@ class Layout:
     """The arrays of a state in order, and its parts.
 
     Attributes:
-      paths: the path of every array.
-      arrays: their shapes and dtypes.
+      paths: the path of every array; one that is stored in another form counts as one.
+      arrays: their shapes and dtypes, and forms.
+      away: which of them are in the memory of the host.
       treedef: the structure of the state.
       parts: the parts in which arrays are, in order.
     """
 
     paths: list[Path]
     arrays: list[Any]
+    away: list[bool]
     treedef: Any
     parts: list[Part]
 
@@ -110,9 +113,12 @@ def layout_of(tx: SupportsTransform, params: Params) -> Layout:
         readings.append(reading)
         return state
 
-    arrays, treedef = jax.tree.flatten(jax.eval_shape(traced, params))
+    jaxpr, shapes = jax.make_jaxpr(traced, return_shape=True)(params)
+    types = jax.tree.unflatten(jax.tree.structure(shapes), jaxpr.out_avals)
+    arrays, treedef = jax.tree.flatten(shapes, is_leaf=is_stored)
+    away = [any(map(is_type_on_host, jax.tree.leaves(x))) for x in treedef.flatten_up_to(types)]
     reading = readings[-1]
-    return Layout(reading.paths, arrays, treedef, [p for p in reading.parts if p.leaves])
+    return Layout(reading.paths, arrays, away, treedef, [p for p in reading.parts if p.leaves])
 
 
 def init_with_owners(tx: SupportsTransform, params: Params) -> tuple[OptState, dict[Path, Any]]:
@@ -163,7 +169,7 @@ class _Reading:
         slots = slot_fields(type(node)) if self._is_part(node) else ()
         for entry, child in children:
             if part is not None and entry_name(entry) in slots:
-                for below, _ in jax.tree_util.tree_flatten_with_path(child)[0]:
+                for below, _ in jax.tree_util.tree_flatten_with_path(child, is_leaf=is_stored)[0]:
                     part.places[self._note((*path, entry, *below), part)[1:]] = None
                 continue
             is_key = isinstance(entry, jax.tree_util.DictKey)
@@ -206,6 +212,8 @@ class _Reading:
 
 def _children(node: Any) -> list[tuple[Any, Any]] | None:
     """Return the children of a node, each with its entry in a key path; None for an array."""
+    if is_stored(node):
+        return None
     flat, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     if treedef == jax.tree.structure(0):
         return None

@@ -18,6 +18,7 @@ from gradxform.migration.report import BEGUN, COMPUTED, DROPPED, STEP, TAKEN, Mi
 from gradxform.migration.sources import find_sources, run_step
 from gradxform.numerics import number_rank
 from gradxform.optax_states import from_optax_state
+from gradxform.storage import fetched, is_stored, on_host
 from gradxform.types import OptState, Params, SupportsTransform
 
 
@@ -80,15 +81,20 @@ def migrate_state(
     check_transform("migrate_state", tx, "tx")
     check_transform("migrate_state", new_tx, "new_tx")
     olds, news = layout_of(tx, params), layout_of(new_tx, params)
-    values = jax.tree.leaves(_state_of(tx, state, params))
+    values = _leaves(_state_of(tx, state, params))
     sources = find_sources(olds, news, values, match)
     new = _New(olds, news, values, sources, _checked_step(step))
     fresh, owners = init_with_owners(new_tx, params) if new.begins else (None, {})
     leaves = new.leaves(fresh)
     migrated = jax.tree.unflatten(news.treedef, leaves)
     migrated = _resumed(migrated, news.parts, owners, sources)
-    pairs = zip(leaves, jax.tree.leaves(migrated), strict=True)
+    pairs = zip(leaves, _leaves(migrated), strict=True)
     return migrated, new.report({i for i, (a, b) in enumerate(pairs) if a is not b})
+
+
+def _leaves(state: Any) -> list[Any]:
+    """Return the arrays of a state; one that is stored in another form is one."""
+    return jax.tree.leaves(state, is_leaf=is_stored)
 
 
 def _state_of(tx: SupportsTransform, state: Any, params: Params) -> OptState:
@@ -140,12 +146,21 @@ class _New:
 
     @property
     def begins(self) -> bool:
-        """Whether any array begins as `init` returns it."""
-        return any(isinstance(source, Begun) for source in self.sources)
+        """Whether any array begins as `init` returns it, or takes the form that it has there."""
+        return any(isinstance(source, Begun) for source in self.sources) or any(
+            self._changes_form(i, index) for i, index in enumerate(self.indices)
+        )
+
+    def _changes_form(self, i: int, index: int | None) -> bool:
+        """Whether an array is stored in another form than that of the old state."""
+        like = self.news.arrays[i]
+        if index is None or not is_stored(like):
+            return False
+        return jax.tree.structure(like) != jax.tree.structure(self.values[index])
 
     def leaves(self, fresh: OptState) -> list[Any]:
         """Return the arrays; `fresh` is the state that `init` returns, where one begins."""
-        begun = jax.tree.leaves(fresh)
+        begun = _leaves(fresh)
         seen: set[int] = set()
         out = []
         for i, (source, index) in enumerate(zip(self.sources, self.indices, strict=True)):
@@ -153,9 +168,14 @@ class _New:
                 out.append(begun[i])
                 continue
             x = self.step if index is None else self._fitting(i, index)
+            if self._changes_form(i, index):
+                x = begun[i].store(x)
+            if self.news.away[i]:
+                x = on_host(fetched(x))
             # No two places share a buffer, or a jitted step could not donate the state.
-            out.append(jnp.array(x, copy=True) if id(x) in seen else x)
-            seen.add(id(x))
+            ids = set(map(id, jax.tree.leaves(x)))
+            out.append(jax.tree.map(jnp.copy, x) if ids & seen else x)
+            seen |= ids
         return out
 
     def _fitting(self, i: int, index: int) -> Any:
@@ -168,10 +188,18 @@ class _New:
                 f"migrate_state: {at} has shape {like.shape}, but {was} of the old state has "
                 f"{jnp.shape(x)}. {remedy}"
             )
+        x = x if self.news.away[i] and self.olds.away[index] else fetched(x)
+        if is_stored(x):
+            if jax.tree.structure(x) == jax.tree.structure(like):
+                return x
+            x = fetched(x).load()
         dtype = dtype_of(x)
+        if is_stored(like):
+            x = fetched(x)
         if dtype == like.dtype:
             return jnp.asarray(x, dtype) if getattr(x, "weak_type", False) else x
-        if not number_rank(dtype) or number_rank(dtype) > number_rank(like.dtype):
+        is_lossy = number_rank(dtype) > number_rank(like.dtype)
+        if not number_rank(dtype) or is_lossy:
             raise TypeError(
                 f"migrate_state: {at} has dtype {like.dtype}, but {was} of the old state has "
                 f"{dtype}. {remedy}"
@@ -194,7 +222,7 @@ class _New:
             source = (*old.path, *old_path[:1])
             if old_path[1:] != below:  # of another parameter, as the user said
                 slot, source, below = self.news.paths[i], self.olds.paths[index], ()
-            rows.add(slot, below, fate, like, source, self.olds.arrays[index].dtype)
+            rows.add(slot, below, fate, like, source, self.olds.arrays[index])
         taken = set(self.indices)
         for index, (part, path) in enumerate(origins):
             if index not in taken:

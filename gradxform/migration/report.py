@@ -7,6 +7,7 @@ import jax
 
 from gradxform.leaves import Path
 from gradxform.migration.layout import dotted
+from gradxform.storage import is_stored
 
 TAKEN, STEP, BEGUN, DROPPED = "taken", "the run's step", "begun anew", "dropped"
 COMPUTED = "computed from the rest"
@@ -138,6 +139,15 @@ def _row(
         dotted(slot),
         fate,
         None if source is None else dotted(source),
-        tuple((".".join(below), tuple(x.shape), str(x.dtype)) for below, x, _ in arrays),
-        tuple(dict.fromkeys(str(was) for _, x, was in arrays if was not in (None, x.dtype))),
+        tuple((".".join(below), tuple(x.shape), _kind(x)) for below, x, _ in arrays),
+        tuple(
+            dict.fromkeys(
+                _kind(was) for _, x, was in arrays if was is not None and _kind(was) != _kind(x)
+            )
+        ),
     )
+
+
+def _kind(x: Any) -> str:
+    """Return the dtype of an array, and the form in which it is kept."""
+    return f"{x.dtype} in {x.kept_as}" if is_stored(x) else str(x.dtype)

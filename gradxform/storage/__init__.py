@@ -22,6 +22,7 @@ from gradxform.storage.memory import (
     in_memory as in_memory,
     is_away as is_away,
     is_on_host as is_on_host,
+    is_type_on_host as is_type_on_host,
     on_host as on_host,
     returned as returned,
 )

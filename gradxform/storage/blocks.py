@@ -62,6 +62,11 @@ class Blocks(StoredArray):
         """The dtype in which a rule sees it."""
         return self.form.dtype
 
+    @property
+    def kept_as(self) -> str:
+        """The code and its bits."""
+        return f"{self.form.code.bits} bits ({self.form.code.name}, blocks of {self.form.block})"
+
     def load(self) -> Array:
         """Return the array."""
         form, length = self.form, self.shape[-1]

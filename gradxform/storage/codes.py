@@ -25,6 +25,11 @@ class Code(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def name(self) -> str:
+        """How it is called in messages."""
+
+    @property
+    @abc.abstractmethod
     def least(self) -> float:
         """The least magnitude but 0."""
 
@@ -61,6 +66,11 @@ class FloatCode(_Bits, Code):
     """
 
     __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages."""
+        return "float"
 
     @property
     def top(self) -> int:
@@ -124,6 +134,11 @@ class LinearCode(_Linear, Code):
     __slots__ = ()
 
     @property
+    def name(self) -> str:
+        """How it is called in messages."""
+        return "linear"
+
+    @property
     def least(self) -> float:
         """The first step, which 0 becomes too."""
         return 2.0**-self.bits
@@ -144,7 +159,7 @@ class LinearCode(_Linear, Code):
 
 
 class _Float8(NamedTuple):
-    name: str
+    dtype_name: str
     signed: bool
 
 
@@ -156,9 +171,14 @@ class Float8Code(_Float8, Code):
     bits = 8
 
     @property
+    def name(self) -> str:
+        """How it is called in messages."""
+        return self.dtype_name
+
+    @property
     def dtype(self) -> Any:
         """The float8 dtype."""
-        return jnp.dtype(self.name)
+        return jnp.dtype(self.dtype_name)
 
     @property
     def _top(self) -> float:
@@ -203,6 +223,11 @@ class DynamicCode(_Dynamic, Code):
     """
 
     __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """How it is called in messages."""
+        return "dynamic"
 
     @property
     def _width(self) -> int:

@@ -76,6 +76,11 @@ class Crossed(StoredArray):
         """The dtype in which a rule sees it."""
         return self.form.dtype
 
+    @property
+    def kept_as(self) -> str:
+        """The code and its bits."""
+        return f"{self.form.code.bits} bits ({self.form.code.name}, squares of {self.form.block})"
+
     def load(self) -> Array:
         """Return the array."""
         scales = _scales(self.rows, self.columns, self.form, self.shape[-2])

@@ -74,6 +74,11 @@ class Factored(StoredArray):
         """The dtype in which a rule sees it."""
         return self.form.dtype
 
+    @property
+    def kept_as(self) -> str:
+        """Its means."""
+        return "row and column means"
+
     def load(self) -> Array:
         """Return the product of the means, over the mean of all."""
         rows, columns, dtype = self.form
@@ -172,6 +177,11 @@ class OpenMeans(StoredArray):
     def dtype(self) -> Any:
         """The dtype in which a rule sees it."""
         return self.form.dtype
+
+    @property
+    def kept_as(self) -> str:
+        """Its means."""
+        return "row and column means"
 
     def load(self) -> Array:
         """Return the product of the shares and the means."""

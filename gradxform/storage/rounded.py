@@ -46,6 +46,11 @@ class Rounded(StoredArray):
         """The dtype in which a rule sees it."""
         return self._dtype
 
+    @property
+    def kept_as(self) -> str:
+        """The dtype."""
+        return "bfloat16, rounded by chance"
+
     def load(self) -> Array:
         """Return the array."""
         return cast(self.array, self._dtype)

@@ -31,6 +31,11 @@ class StoredArray(abc.ABC):
         """The dtype in which a rule sees it."""
 
     @property
+    @abc.abstractmethod
+    def kept_as(self) -> str:
+        """The form in words, such as "8 bits"."""
+
+    @property
     def ndim(self) -> int:
         """The number of its dimensions."""
         return len(self.shape)
