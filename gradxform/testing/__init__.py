@@ -59,3 +59,10 @@ from gradxform.testing.report import (
     Report as Report,
     check as check,
 )
+from gradxform.testing.storages import (
+    Outliers as Outliers,
+    StorageFinding as StorageFinding,
+    StorageReport as StorageReport,
+    check_storage as check_storage,
+    storages_of as storages_of,
+)

@@ -1,0 +1,253 @@
+"""What a transform loses when its state is kept in fewer bits, as a table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.base import check_transform
+from gradxform.errors import shown
+from gradxform.leaves import dtype_of, path_names, path_str
+from gradxform.storage import fetched, is_stored
+from gradxform.text_table import Column, Line, Table
+from gradxform.types import OptState, Params, SupportsTransform, Updates
+from gradxform.wrappers import quantize_state, state_dtype
+
+Storage = Callable[[Any], Any]
+
+# A block of 256 entries can have one of at most 16 times the root of its mean square.
+OUTLIER = 8.0
+
+
+def storages_of(block: int = 256, min_size: int = 4096) -> dict[str, Storage]:
+    """Return the storages that `check_storage` tries, by name, as wrappers of a transform."""
+
+    def bits(n: int, code: str = "float") -> Storage:
+        return lambda tx: quantize_state(tx, n, block, code, min_size)
+
+    return {
+        "bfloat16": lambda tx: state_dtype(tx, jnp.bfloat16),
+        "bfloat16, by chance": lambda tx: state_dtype(tx, stochastic=True, key=0),
+        "8 bits": bits(8),
+        "8 bits, dynamic": bits(8, "dynamic"),
+        "4 bits": bits(4),
+        "4 bits, dynamic": bits(4, "dynamic"),
+        "4 bits, rank1": bits(4, "rank1"),
+    }
+
+
+@dataclass(frozen=True)
+class StorageFinding:
+    """What one storage does to a transform.
+
+    Args:
+      storage: its name.
+      bytes_per_parameter: of the state, as stored.
+      update_error: the root mean square of what the last update differs by, relative to that of
+        the update without a storage.
+      state_error: the same of the slots after the last step, that of the worst one.
+      refusal: why the transform cannot be stored so; None if it can.
+    """
+
+    storage: str
+    bytes_per_parameter: float = 0.0
+    update_error: float = 0.0
+    state_error: float = 0.0
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Outliers:
+    """Blocks of a slot of which one entry is far larger than the others.
+
+    Args:
+      slot: the path of the array in the state.
+      blocks: the number of its blocks.
+      with_outlier: of how many the largest entry exceeds 8 times the root of the mean square.
+      largest: that ratio of the worst block.
+    """
+
+    slot: str
+    blocks: int
+    with_outlier: int
+    largest: float
+
+
+@dataclass(frozen=True, repr=False)
+class StorageReport:
+    """What storages do to a transform; prints as a table.
+
+    Args:
+      subject: the transform, as printed.
+      steps: the number of steps that were taken.
+      findings: one for each storage.
+      outliers: one for each array of the state that has blocks with an outlier, the worst first.
+    """
+
+    subject: str
+    steps: int
+    findings: tuple[StorageFinding, ...]
+    outliers: tuple[Outliers, ...]
+
+    def __getitem__(self, storage: str) -> StorageFinding:
+        for finding in self.findings:
+            if finding.storage == storage:
+                return finding
+        raise KeyError(f"no storage named {storage!r}; there are {[*self._names]}.")
+
+    @property
+    def _names(self) -> list[str]:
+        return [finding.storage for finding in self.findings]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        heads = ["storage", "bytes a parameter", "error of the update", "of the state"]
+        columns = [Column(head, right=i > 0) for i, head in enumerate(heads)]
+        lines = []
+        for finding in self.findings:
+            figures = ["-"] * 3
+            if finding.refusal is None:
+                errors = f"{finding.update_error:.2%}", f"{finding.state_error:.2%}"
+                figures = [f"{finding.bytes_per_parameter:.2f}", *errors]
+            lines.append(Line([[cell] for cell in (finding.storage, *figures)]))
+        steps = f"{self.steps} step" + ("" if self.steps == 1 else "s")
+        text = [f"{self.subject}, after {steps}", Table(columns, lines).as_text()]
+        text += [f"{f.storage}: {f.refusal}" for f in self.findings if f.refusal is not None]
+        if self.outliers:
+            text.append(f"blocks with an entry above {OUTLIER:g} times the root mean square:")
+        text += [
+            f"  {o.slot}: {o.with_outlier} of {o.blocks}, up to {o.largest:.1f} times"
+            for o in self.outliers
+        ]
+        return "\n".join(text)
+
+
+def check_storage(
+    tx: SupportsTransform,
+    params: Params,
+    grads: Updates | Sequence[Updates],
+    *,
+    storages: Mapping[str, Storage] | None = None,
+    block: int = 256,
+    min_size: int = 4096,
+) -> StorageReport:
+    """Run a transform with its state in each storage, and report what that changes.
+
+        print(check_storage(my_transform(0.9), params, grads))
+
+    Every run gets the same gradients and the same parameters, which take the steps of the run
+    without a storage. So the errors are those of the storage alone. Blocks with an outlier, of
+    which the other entries are rounded most, are listed by slot: leave these out with `which`, or
+    take smaller blocks.
+
+    Args:
+      tx: the transform.
+      params: the parameters.
+      grads: the gradients of one step, or a sequence of those of several.
+      storages: wrappers by name, in place of `storages_of(block, min_size)`.
+      block: the entries of a block, a power of two from 2; also for the search for outliers.
+      min_size: arrays with fewer entries are not stored, at least 0.
+
+    Raises:
+      TypeError: if `tx` is not a transform.
+      ValueError: if there are no gradients, or they do not have the structure of the parameters.
+    """
+    check_transform("check_storage", tx, "tx")
+    steps = _steps(params, grads)
+    plain_updates, plain, visited = _run(tx, params, steps, None)
+    size = sum(np.size(x) for x in jax.tree.leaves(params))
+    findings = []
+    for name, storage in (storages or storages_of(block, min_size)).items():
+        try:
+            stored = storage(tx)
+            updates, state, _ = _run(stored, params, steps, visited)
+        except (TypeError, ValueError) as error:
+            findings.append(StorageFinding(name, refusal=str(error)))
+            continue
+        held = sum(x.nbytes for x in jax.tree.leaves(state)) / max(size, 1)
+        off = _error([*jax.tree.leaves(updates)], [*jax.tree.leaves(plain_updates)])
+        pairs = zip(_arrays(state), _arrays(plain), strict=True)
+        worst = max((_error([x], [y]) for x, y in pairs if np.size(y) > 1), default=0.0)
+        findings.append(StorageFinding(name, held, off, worst))
+    outliers = _outliers(plain, block, min_size)
+    return StorageReport(repr(tx), len(steps), tuple(findings), tuple(outliers))
+
+
+def _steps(params: Params, grads: Any) -> list[Updates]:
+    """Return the gradients of each step."""
+    structure = jax.tree.structure(params)
+    if jax.tree.structure(grads) == structure:
+        return [grads]
+    steps = list(grads) if isinstance(grads, list | tuple) else []
+    if not steps or any(jax.tree.structure(g) != structure for g in steps):
+        raise ValueError(
+            "check_storage: grads must be gradients with the structure of the parameters, or a "
+            f"sequence of those of several steps, got {shown(grads)}."
+        )
+    return steps
+
+
+def _run(
+    tx: Any, params: Params, steps: Sequence[Updates], visited: Sequence[Params] | None
+) -> tuple[Updates, OptState, list[Params]]:
+    """Return the last update, the last state, and the parameters of each step.
+
+    Args:
+      tx: the transform.
+      params: the parameters to begin with.
+      steps: the gradients of each step.
+      visited: the parameters of each step, where they are given.
+    """
+    state, update, updates, seen = jax.jit(tx.init)(params), jax.jit(tx.update), params, []
+    for i, g in enumerate(steps):
+        params = params if visited is None else visited[i]
+        seen.append(params)
+        updates, state = update(g, state, params)
+        if visited is None:
+            params = jax.tree.map(lambda p, u: jnp.asarray(p + u, p.dtype), params, updates)
+    return updates, state, seen
+
+
+def _arrays(state: OptState) -> list[np.ndarray]:
+    """Return the arrays of a state as a rule sees them."""
+    leaves = jax.tree.leaves(state, is_leaf=is_stored)
+    seen = [fetched(x).load() if is_stored(x) else x for x in leaves]
+    return [np.asarray(x, np.float64) if _is_number(x) else np.zeros(1) for x in seen]
+
+
+def _is_number(x: Any) -> bool:
+    return jnp.issubdtype(dtype_of(x), jnp.floating)
+
+
+def _error(new: Sequence[Any], old: Sequence[Any]) -> float:
+    """Return the root of the sum of squared differences, relative to that of `old`."""
+    pairs = [[np.asarray(x, np.float64) for x in pair] for pair in zip(new, old, strict=True)]
+    off = sum(float(np.sum(np.square(a - b))) for a, b in pairs)
+    of = sum(float(np.sum(np.square(b))) for _, b in pairs)
+    return float(np.sqrt(off / of)) if of else 0.0
+
+
+def _outliers(state: OptState, block: int, min_size: int) -> list[Outliers]:
+    """Return which arrays of a state have blocks with an outlier, the worst first."""
+    found = []
+    for key_path, x in jax.tree_util.tree_flatten_with_path(state, is_leaf=is_stored)[0]:
+        if is_stored(x) or not _is_number(x) or not np.ndim(x) or np.size(x) < max(min_size, 1):
+            continue
+        x = np.asarray(x, np.float64)
+        length = min(block, x.shape[-1])
+        padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % length)])
+        counts = np.pad(np.ones(x.shape[-1]), (0, -x.shape[-1] % length)).reshape(-1, length)
+        blocks = padded.reshape(-1, counts.shape[0], length)
+        mean = np.sum(np.square(blocks), axis=-1) / np.sum(counts, axis=-1)
+        top = np.max(np.abs(blocks), axis=-1)
+        ratios = top / np.sqrt(np.where(mean > 0, mean, 1.0))
+        many = int(np.sum(ratios > OUTLIER))
+        if many:
+            slot = path_str(path_names(key_path))
+            found.append(Outliers(slot, ratios.size, many, float(np.max(ratios))))
+    return sorted(found, key=lambda o: -o.largest)
