@@ -1,6 +1,6 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import core, linesearch, matrix, optimizers, rows, storage, wire, wrappers
+from benchmarks import core, linesearch, losses, matrix, optimizers, rows, storage, wire, wrappers
 from benchmarks.options import Section
 
 SECTIONS: dict[str, Section] = {
@@ -9,6 +9,7 @@ SECTIONS: dict[str, Section] = {
     "rows": rows.SECTION,
     "bytes": wire.SECTION,
     "linesearch": linesearch.SECTION,
+    "losses": losses.SECTION,
     "matrix": matrix.SECTION,
     "storage": storage.SECTION,
     "wrappers": wrappers.SECTION,

@@ -26,6 +26,7 @@ STORAGES: dict[str, Callable[[Any], Any]] = {
     "bfloat16, by chance": lambda tx: gx.state_dtype(tx, stochastic=True, key=0),
     "8 bits": gx.quantize_state,
     "4 bits": lambda tx: gx.quantize_state(tx, 4, 128),
+    "4 bits, rank1": lambda tx: gx.quantize_state(tx, 4, 128, "rank1"),
 }
 RULES: dict[str, Callable[[], Any]] = {
     "adam": lambda: gx.adam(1e-3),

@@ -1,7 +1,7 @@
 """Programs from the compiler for TPUs, made on any machine: bytes and memory. None is run."""
 
-import functools
 import importlib.util
+import re
 
 import jax
 import jax.numpy as jnp
@@ -152,28 +152,71 @@ def billion():
     return arrays([(32768, d), *([(d, d)] * 4 + [(d, wide), (wide, d)]) * 18])
 
 
-@pytest.mark.parametrize("bits, held", [(8, 2.05), (4, 1.1)])
-def test_states_of_few_bits_on_sixteen_chips(bits, held):
-    """Blocks lie in shards, so that nothing is sent; tiles are few beside the parameters."""
-    mesh, params = mesh_of("v5e:4x4", (16,), ("x",)), billion()
-    places = jax.tree.map(lambda _: P("x"), params)
-    tx = gx.quantize_state(gx.adamw(1e-3), bits)
-    state_places = gd.state_sharding(tx, params, places)
+def adamw_on_sixteen_chips(tx, params=None, spec=None):
+    """A step of a model of 1 billion parameters, and its number of parameters on a chip."""
+    mesh, params = mesh_of("v5e:4x4", (16,), ("x",)), billion() if params is None else params
+    place = NamedSharding(mesh, spec or P("x"))
+    places = jax.tree.map(lambda _: place, params)
 
     def like(tree, places):
-        place = functools.partial(NamedSharding, mesh)
         return jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place(s)), tree, places
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, places
         )
 
     def step(grads, state, params):
         updates, state = tx.update(grads, state, params)
         return gx.apply_updates(params, updates), state
 
+    state_places = gd.state_sharding(tx, params, places)
     arrays, state = like(params, places), like(jax.eval_shape(tx.init, params), state_places)
     compiled = jax.jit(step, donate_argnums=(1, 2)).lower(arrays, state, arrays).compile()
-    count = sum(x.size for x in jax.tree.leaves(params)) / 16
+    return compiled, sum(x.size for x in jax.tree.leaves(params)) / 16
+
+
+@pytest.mark.parametrize("bits, held", [(8, 2.05), (4, 1.1)])
+def test_states_of_few_bits_on_sixteen_chips(bits, held):
+    """Blocks lie in shards, so that nothing is sent; tiles are few beside the parameters."""
+    compiled, count = adamw_on_sixteen_chips(gx.quantize_state(gx.adamw(1e-3), bits))
     memory = compiled.memory_analysis()
     assert memory.argument_size_in_bytes <= (4 + held) * count  # with gradients and parameters
     assert memory.temp_size_in_bytes <= 0.3 * 4 * count
+    assert hlo.collectives(compiled) == []
+
+
+# A float32 array of a step that is neither in the host's memory nor in the chip's fast one.
+IN_MAIN_MEMORY = re.compile(r"f32\[([\d,]+)\]\{(?![^}]*S\([15]\))[^}]*\}")
+
+
+def largest_in_main_memory(compiled):
+    """The entries of the largest float32 array of a program, outside of its fused parts."""
+    text = compiled.as_text()
+    outside = [part for part in text.split("\n\n") if not part.lstrip().startswith("%fused")]
+    lines = [line for part in outside for line in part.splitlines() if " = " in line]
+    made = [line for line in lines if "parameter(" not in line and "tuple(" not in line]
+    sizes = [m.group(1) for line in made for m in IN_MAIN_MEMORY.finditer(line.split(", ", 1)[0])]
+    return max(int(np.prod([int(n) for n in size.split(",")])) for size in sizes)
+
+
+STACKED = [(32768, 2048), *[(18, 2048, 2048)] * 4, (18, 2048, 8192), (18, 8192, 2048)]
+
+
+@pytest.mark.parametrize("layers", ["apart", "stacked"])
+def test_a_state_in_host_memory_on_sixteen_chips(layers):
+    """The state is not in the memory of the chips; its tiles are fetched and returned there."""
+    params, spec = (None, None) if layers == "apart" else (arrays(STACKED), P(None, "x"))
+    compiled, count = adamw_on_sixteen_chips(gx.offload_state(gx.adamw(1e-3)), params, spec)
+    memory, text = compiled.memory_analysis(), compiled.as_text()
+    assert memory.argument_size_in_bytes <= 4.01 * count  # bfloat16 gradients and parameters
+    assert 7.99 * count <= memory.host_argument_size_in_bytes <= 8.01 * count
+    assert memory.host_alias_size_in_bytes == memory.host_argument_size_in_bytes
+    # At most 5% of the state is on the chip at a time. Where layers are apart, a further 4% is in
+    # its fast memory, where the compiler puts what is free; tiles are what the main memory holds.
+    if layers == "stacked":
+        assert memory.temp_size_in_bytes <= 0.05 * 8 * count
+    else:
+        assert memory.temp_size_in_bytes <= 0.09 * 8 * count
+        assert 4 * 4 * largest_in_main_memory(compiled) <= 0.05 * 8 * count
+    leaves = len(jax.tree.leaves(params or billion()))
+    for copies in ("dynamic-slice-start(", "dynamic-update-slice-start("):
+        assert text.count(copies) >= 2 * leaves
     assert hlo.collectives(compiled) == []
