@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import leaf_path, name_of
-from gradxform.numerics import real_dtype
+from gradxform.numerics import promote, real_dtype
 from gradxform.row_sparse import RowSparse, is_row_sparse
 from gradxform.storage import is_stored
 from gradxform.types import MaskedNode, PyTree
@@ -134,10 +134,12 @@ def in_one_dtype(*xs: Any) -> list[Any]:
     Arrays of one dtype stay as they are: 64-bit NumPy arrays are not rounded to the 32 bits to
     which JAX may be restricted.
     """
-    with jax.numpy_dtype_promotion("standard"):
-        dtype = jnp.result_type(*xs)
     weak = (int, float, complex)
     arrays = [x for x in xs if type(x) not in weak]
+    with jax.numpy_dtype_promotion("standard"):
+        # Of arrays alone, JAX refuses to promote floats of 8 bits.
+        alone = [promote(*map(dtype_of, arrays))] if arrays else []
+        dtype = jnp.result_type(*alone, *[x for x in xs if type(x) in weak])
     if len({getattr(x, "dtype", None) for x in arrays}) == 1 and dtype_of(arrays[0]) == dtype:
         return list(xs)
     return [x if type(x) in weak else as_dtype(x, dtype) for x in xs]

@@ -64,7 +64,7 @@ def resolved(part: Any, params: Params, lower: Any, upper: Any) -> tuple[PyTree,
 
 
 def _leaves(part: Any, name: str, bound: Any, params: Params, none: float) -> list[Any]:
-    """Return the bound of every leaf as an array in the dtype of its parameter; None at a hole."""
+    """Return the bound of every leaf as an array, rounded to its dtype; None at a hole."""
     named = with_paths(params)
     tree = bound(params) if callable(bound) else thawed(bound)
     # Lists of numbers may be branches of the parameters, or the bounds of one array.
@@ -93,7 +93,7 @@ def _leaves(part: Any, name: str, bound: Any, params: Params, none: float) -> li
 
 
 def _as_array(part: Any, name: str, path: Path, p: Any, x: Any) -> Any:
-    """Return the bound of one leaf in its dtype."""
+    """Return the bound of one leaf, rounded to its dtype, in float32 or wider."""
     dtype = dtype_of(p)
     try:
         x = x if isinstance(x, jax.Array) else np.asarray(x, np.float64)
@@ -111,8 +111,12 @@ def _as_array(part: Any, name: str, path: Path, p: Any, x: Any) -> Any:
             f"{jnp.shape(p)}."
         )
     # A number beyond the dtype becomes infinite, which bounds nothing.
-    with np.errstate(over="ignore"):
-        return x.astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = x.astype(dtype).astype(at_least_float32(dtype))
+        wide = x.astype(rounded.dtype)
+    # Some dtypes of 8 bits have NaN in the place of an infinity.
+    xp = jnp if isinstance(x, jax.Array) else np
+    return xp.where(xp.isnan(rounded), wide, rounded)
 
 
 def _check(part: Any, path: Path, p: Any, low: Any, high: Any) -> None:

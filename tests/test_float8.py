@@ -1,0 +1,78 @@
+"""Parameters and gradients in float8: every part computes with them in float32."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gradxform.wrappers.parts import exact_part
+from tests.catalogue import OPTIMIZERS, TRANSFORMS, WRAPPERS
+
+pytestmark = pytest.mark.numeric
+
+ROWS = {
+    name: case
+    for name, case in (TRANSFORMS | WRAPPERS | OPTIMIZERS).items()
+    if "/" not in name and case.examples is None
+}
+SAMPLE = ("adam", "lion", "sgd", "adafactor", "clip_by_global_norm", "lookahead", "sam", "muon")
+
+
+OF_POINTS = ("lbfgsb", "step_by_lbfgsb")  # their updates lead to a float8 between the bounds
+
+
+def as_dtype(tree, dtype):
+    def one(x):
+        x = jnp.asarray(x)
+        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(one, tree)
+
+
+def one_step(case, dtype, narrow):
+    """The update of parameters and gradients that `narrow` has, given in `dtype`."""
+    plain = case.params()
+    params = as_dtype(as_dtype(plain, narrow), dtype)
+    (g,) = (as_dtype(as_dtype(g, narrow), dtype) for g in case.gradients(plain, 1))
+
+    def step(g, params):
+        updates, state = case.tx.update(g, case.tx.init(params), params, **case.extra_of(g, params))
+        return updates, state
+
+    return jax.jit(step)(g, params)
+
+
+def check(name, narrow):
+    case = ROWS[name]
+    points = jax.tree.leaves(case.params())
+    got, state = one_step(case, narrow, narrow)
+    want, _ = one_step(case, jnp.float32, narrow)
+    is_exact = exact_part(case.tx) is not None
+    kinds = jnp.finfo(narrow)
+    pairs = zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True)
+    for i, (x, y) in enumerate(pairs):
+        if not jnp.issubdtype(y.dtype, jnp.floating):
+            continue
+        assert x.dtype == (jnp.float32 if is_exact else narrow)
+        x, y = (np.asarray(a, np.float32) for a in (x, y))
+        fits = np.abs(y) <= float(kinds.max)
+        assert not np.any(np.isnan(x[fits]))
+        if is_exact:  # the step to the parameter that is nearest, or that chance picks
+            continue
+        # Two units in the last place: the update is rounded, and so may be what is added to it.
+        size = np.maximum(np.abs(y), np.abs(points[i])) if name in OF_POINTS else np.abs(y)
+        unit = np.maximum(size * float(kinds.eps), float(kinds.smallest_subnormal))
+        assert np.all(np.abs(x - y)[fits] <= 2 * unit[fits] + 1e-6)
+    return state
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_part_takes_float8(name):
+    check(name, jnp.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_another_float8(name):
+    state = check(name, jnp.float8_e5m2)
+    dtypes = {x.dtype for x in jax.tree.leaves(state)}
+    assert not dtypes & {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)}
