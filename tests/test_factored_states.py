@@ -7,9 +7,8 @@ import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.engine import tiles
 from gradxform.storage import Factored, is_stored, matrix_axes
-from tests.test_storage import loaded, normal, on_eight
+from tests.test_storage import check_temporaries, check_tiles, normal, on_eight
 
 pytestmark = pytest.mark.numeric
 
@@ -62,39 +61,13 @@ def test_extreme_entries():
 @pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: gx.quantize_state(tx, which="mu")])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_tiles_change_nothing(shape, around, monkeypatch):
-    params = {"w": normal(shape)}
     tx = gx.factor_state(around(gx.adamw(0.1)), min_dim_size_to_factor=4)
-    results = []
-    for entries in (1 << 10, 1 << 40):
-        monkeypatch.setattr(tiles, "ON_CPU", entries)
-        monkeypatch.setattr(tiles, "SMALL", 1 if entries < 1 << 20 else 1 << 41)
-        jax.clear_caches()
-        state = tx.init(params)
-        for i in range(3):
-            updates, state = jax.jit(tx.update)({"w": normal(shape, i)}, state, params)
-        text = str(jax.make_jaxpr(tx.update)(params, state, params))
-        results.append((updates, state, "while" in text or "scan" in text))
-    (u, s, looped), (v, t, whole) = results
-    assert looped and not whole
-    np.testing.assert_allclose(u["w"], v["w"], rtol=1e-5, atol=1e-7)
-    for a, b in zip(jax.tree.leaves(loaded(s)), jax.tree.leaves(loaded(t)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert check_tiles(tx, shape, monkeypatch)
 
 
 def test_a_step_holds_no_float32_copy_of_the_moment():
-    params = {f"w{i}": jnp.ones((256, 1024)) for i in range(8)}
-    size = sum(x.nbytes for x in jax.tree.leaves(params))
     tx = gx.factor_state(gx.quantize_state(gx.adamw(1e-3), 4, which="mu"))
-    state = tx.init(params)
-    assert sum(x.nbytes for x in jax.tree.leaves(state)) < 0.14 * size
-
-    def step(params, state, grads):
-        updates, state = tx.update(grads, state, params)
-        return gx.apply_updates(params, updates), state, updates
-
-    step = jax.jit(step, donate_argnums=(0, 1, 2))
-    temp = step.lower(params, state, params).compile().memory_analysis().temp_size_in_bytes
-    assert temp < 0.5 * size
+    check_temporaries(tx, 0.14)
 
 
 def test_averages_of_means_are_those_of_adafactor():

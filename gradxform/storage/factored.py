@@ -35,8 +35,26 @@ class FactoredForm(NamedTuple):
     dtype: Any  # in which a rule sees the array
 
 
+class _OfMeans(StoredArray):
+    """An array that is kept as means."""
+
+    __slots__ = ()
+
+    form: FactoredForm
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which a rule sees it."""
+        return self.form.dtype
+
+    @property
+    def kept_as(self) -> str:
+        """Its means."""
+        return "row and column means"
+
+
 @jax.tree_util.register_pytree_with_keys_class
-class Factored(StoredArray):
+class Factored(_OfMeans):
     """A matrix, or a stack of them, as the means of each row and of each column.
 
     It is the matrix of rank 1 with these means: of all such the closest in the generalized
@@ -68,16 +86,6 @@ class Factored(StoredArray):
         # The column means lack the axis of the rows.
         length = self.col.shape[axis - (axis > self.form.rows)]
         return (*self.row.shape[:axis], length, *self.row.shape[axis:])
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype in which a rule sees it."""
-        return self.form.dtype
-
-    @property
-    def kept_as(self) -> str:
-        """Its means."""
-        return "row and column means"
 
     def load(self) -> Array:
         """Return the product of the means, over the mean of all."""
@@ -143,7 +151,7 @@ class Factored(StoredArray):
 
 
 @jax.tree_util.register_pytree_node_class
-class OpenMeans(StoredArray):
+class OpenMeans(_OfMeans):
     """The means of a matrix, or of a stack of them, in the middle of a loop over its rows.
 
     The means along the first axis become those of the new array tile by tile. The others stay,
@@ -172,16 +180,6 @@ class OpenMeans(StoredArray):
         """The shape of the array."""
         axis = self._axis
         return (*self.along.shape[:axis], self.across.shape[axis - 1], *self.along.shape[axis:])
-
-    @property
-    def dtype(self) -> Any:
-        """The dtype in which a rule sees it."""
-        return self.form.dtype
-
-    @property
-    def kept_as(self) -> str:
-        """Its means."""
-        return "row and column means"
 
     def load(self) -> Array:
         """Return the product of the shares and the means."""
