@@ -136,10 +136,12 @@ def in_one_dtype(*xs: Any) -> list[Any]:
     """
     weak = (int, float, complex)
     arrays = [x for x in xs if type(x) not in weak]
+    strong = {dtype_of(x) for x in arrays if not getattr(x, "weak_type", False)}
+    # JAX does not promote floats of 8 bits to others.
+    held = [promote(*strong)] if len(strong) > 1 else list(strong)
+    others = [x for x in xs if type(x) in weak or getattr(x, "weak_type", False)]
     with jax.numpy_dtype_promotion("standard"):
-        # Of arrays alone, JAX refuses to promote floats of 8 bits.
-        alone = [promote(*map(dtype_of, arrays))] if arrays else []
-        dtype = jnp.result_type(*alone, *[x for x in xs if type(x) in weak])
+        dtype = jnp.result_type(*held, *others)
     if len({getattr(x, "dtype", None) for x in arrays}) == 1 and dtype_of(arrays[0]) == dtype:
         return list(xs)
     return [x if type(x) in weak else as_dtype(x, dtype) for x in xs]
