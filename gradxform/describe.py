@@ -17,6 +17,7 @@ from gradxform.group_table import GroupRow, group_rows, group_table
 from gradxform.leaves import path_names, with_paths
 from gradxform.methods import noted
 from gradxform.part_table import Row, SlotRow, part_table
+from gradxform.placed_bytes import placed_bytes
 from gradxform.schedules import Schedule
 from gradxform.text_table import Table, size
 from gradxform.types import OptState, Params, PyTree
@@ -38,6 +39,9 @@ class Description:
       total_bytes: the bytes that the whole state takes.
       groups: for every `param_groups` its groups, each with its parameters; empty without
         parameters.
+      device_bytes: the bytes of the state that each device holds, by the kind of memory; None where
+        the shardings are not known. Like the next one.
+      param_device_bytes: the bytes of the parameters that each device holds.
     """
 
     rows: tuple[Row, ...]
@@ -45,6 +49,8 @@ class Description:
     param_bytes: int | None = None
     total_bytes: int | None = None
     groups: tuple[tuple[GroupRow, ...], ...] = ()
+    device_bytes: dict[str, int] | None = None
+    param_device_bytes: int | None = None
 
     def __repr__(self) -> str:
         return str(self)
@@ -60,7 +66,8 @@ class Description:
 
     def tables(self) -> list[Table]:
         """Return a table for every `param_groups`, and that of the parts."""
-        parts = part_table(self.rows, self.total_bytes is not None, self.param_leaves)
+        sized, placed = self.total_bytes is not None, self.device_bytes is not None
+        parts = part_table(self.rows, sized, self.param_leaves, placed)
         return [*map(group_table, self.groups), parts]
 
     def total(self) -> str:
@@ -68,13 +75,17 @@ class Description:
         if self.total_bytes is None or not self.param_bytes:
             return ""
         noun = "leaf" if self.param_leaves == 1 else "leaves"
-        return (
+        whole = (
             f"state {size(self.total_bytes)} / parameters {size(self.param_bytes)} in "
             f"{self.param_leaves} {noun} = {self.total_bytes / self.param_bytes:.2f}"
         )
+        if self.device_bytes is None or self.param_device_bytes is None:
+            return whole
+        held = " + ".join(f"{size(n)} in {kind}" for kind, n in self.device_bytes.items())
+        return f"{whole}\nper device: state {held} / parameters {size(self.param_device_bytes)}"
 
 
-def describe(tx: Any, params: Params | None = None) -> Description:
+def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = None) -> Description:
     """Return the parts of a transform in order, with hyperparameters and the size of their state.
 
     `print(describe(tx, params))` shows a table. The state is only traced, without computing or
@@ -84,26 +95,35 @@ def describe(tx: Any, params: Params | None = None) -> Description:
       tx: a transform. An object of another library is one row, with the name of the function that
         returned it.
       params: the parameters, which decide the sizes. Without them, only the parts are listed.
+      param_shardings: for every parameter a `NamedSharding`, or one for all. The table then shows
+        what each device holds of a state that lies as `distributed.state_sharding` says. Defaults
+        to the shardings that the parameters have.
 
     Raises:
-      TypeError: if `tx` is not a transform, or a parameter is not a floating array.
+      TypeError: if `tx` is not a transform, a parameter is not a floating array, or a sharding is
+        not a `NamedSharding`.
     """
     check_transform("describe", tx, "tx")
     if params is None:
         return Description(tuple(_parts(tx, 0, "", None)))
     recorder = _Recorder({path: getattr(p, "sharding", None) for path, p in with_paths(params)})
+    placed = placed_bytes(tx, params, param_shardings)
     copy = recorder.copied(tx, ())
     total = 0
 
     def init(params: Params) -> None:
         nonlocal total
-        total = _bytes(jax.tree.leaves(copy.init(params)))
+        state = jax.tree.leaves(copy.init(params))
+        total = _bytes(state)
+        if placed is not None:
+            recorder.held = dict(zip(map(id, state), placed.state, strict=True))
         recorder.assign()
 
     jax.eval_shape(init, params)
     leaves = jax.tree.leaves(params)
     rows = tuple(_parts(tx, 0, "", recorder))
-    return Description(rows, len(leaves), _bytes(leaves), total, tuple(recorder.groups))
+    held = (None, None) if placed is None else (placed.by_memory(), sum(placed.params))
+    return Description(rows, len(leaves), _bytes(leaves), total, tuple(recorder.groups), *held)
 
 
 def _bytes(leaves: list[Any]) -> int:
@@ -236,6 +256,7 @@ class _Recorder:
         self.groups: list[tuple[GroupRow, ...]] = []
         self.states: list[tuple[Place, PyTree, int]] = []
         self.rows: dict[Place, tuple[tuple[SlotRow, ...], int]] = {}
+        self.held: dict[int, int] = {}  # bytes of a leaf on each device, by its id
 
     def copied(self, x: Any, place: Place) -> Any:
         """Return a copy of a transform that records its states."""
@@ -303,16 +324,18 @@ class _Recorder:
                 else:
                     slots.setdefault(_field_of(path), []).append(leaf)
             outermost.append((place, state))
-            self.rows[place] = tuple(_slot(name, xs) for name, xs in slots.items()), leaves
+            rows = tuple(self._slot(name, xs) for name, xs in slots.items())
+            self.rows[place] = rows, leaves
+
+    def _slot(self, name: str, leaves: list[Any]) -> SlotRow:
+        dtypes = dict.fromkeys(str(jax.typeof(x).dtype) for x in leaves)
+        held = [self.held.get(id(x)) for x in leaves]
+        on_device = sum(n for n in held if n is not None) if None not in held else None
+        return SlotRow(name, tuple(dtypes), len(leaves), _bytes(leaves), on_device)
 
     def slots(self, place: Place) -> tuple[tuple[SlotRow, ...], int | None]:
         """Return the slots of a part, and how many parameters it sees."""
         return self.rows.get(place, ((), None))
-
-
-def _slot(name: str, leaves: list[Any]) -> SlotRow:
-    dtypes = dict.fromkeys(str(jax.typeof(x).dtype) for x in leaves)
-    return SlotRow(name, tuple(dtypes), len(leaves), _bytes(leaves))
 
 
 def _field_of(path: Any) -> str:

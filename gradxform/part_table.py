@@ -14,6 +14,7 @@ class SlotRow(NamedTuple):
     dtypes: tuple[str, ...]  # the different dtypes of its arrays
     arrays: int  # how many arrays
     bytes: int
+    device_bytes: int | None = None  # of these, on each device; None where shardings are not known
 
 
 class Row(NamedTuple):
@@ -31,17 +32,22 @@ class Row(NamedTuple):
     bytes: int | None  # of its own state, without the state of parts inside
 
 
-def part_table(rows: Sequence[Row], sized: bool, param_leaves: int | None) -> Table:
+def part_table(
+    rows: Sequence[Row], sized: bool, param_leaves: int | None, placed: bool = False
+) -> Table:
     """Return the parts as a table.
 
     Args:
       rows: the parts.
       sized: whether the sizes of states are known.
       param_leaves: the number of parameters, if it is known.
+      placed: whether it is known what each device holds.
     """
     columns = [Column("part", 40, hang=4), Column("hyperparameters", 48, hang=2)]
     if sized:
         columns += [Column("slot"), Column("dtype"), Column("bytes", right=True)]
+    if placed:
+        columns.append(Column("per device", right=True))
     lines = []
     outer_leaves: list[int | None] = []  # how many parameters the parts around a row see
     for row in rows:
@@ -66,6 +72,7 @@ def _cells(row: Row, outer_leaves: int | None) -> list[list[str]]:
         [slot.name for slot in row.slots],
         [", ".join(slot.dtypes) for slot in row.slots],
         [size(slot.bytes) for slot in row.slots],
+        ["" if x.device_bytes is None else size(x.device_bytes) for x in row.slots],
     ]
 
 

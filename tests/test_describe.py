@@ -4,10 +4,13 @@ import textwrap
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import gradxform as gx
+import gradxform.distributed as gd
 from tests.catalogue import CASES, params
 from tests.catalogue.distributed import alone
 
@@ -73,7 +76,7 @@ def test_the_rows_of_a_description_are_data():
     assert adam.hyperparameters["b2"] == 0.95 and "b2" not in adam.defaults
     assert "b1" in adam.defaults
     assert [slot.name for slot in adam.slots] == ["count", "mu", "nu"]
-    assert adam.slots[1] == ("mu", ("float32",), 2, 4 * (500 * 200 + 200))
+    assert adam.slots[1] == ("mu", ("float32",), 2, 4 * (500 * 200 + 200), None)
     assert rate.hyperparameters["learning_rate"] == 0.25
 
 
@@ -160,4 +163,44 @@ def test_a_transform_without_the_decorator_can_be_described():
 
     found = gx.describe(gx.chain(undecorated(), gx.scale(-0.1)), SHAPES)
     assert found.rows[1].name == "undecorated" and not found.rows[1].foreign
-    assert found.rows[1].slots == (("seen", ("int32",), 1, 4),)
+    assert found.rows[1].slots == (("seen", ("int32",), 1, 4, None),)
+
+
+def shardings(*axes):
+    mesh = Mesh(np.array(jax.devices()[:8]).reshape(8), ("data",))
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+
+def test_bytes_per_device_are_those_of_the_arrays():
+    places = {"kernel": shardings("data"), "bias": shardings()}
+    shapes = {"kernel": jax.ShapeDtypeStruct((64, 1024), jnp.float32), "bias": SHAPES["bias"]}
+    for tx in (
+        gx.adamw(gx.cosine_decay_schedule(1e-3, 100)),
+        gx.quantize_state(gx.adam(1e-3)),
+        gx.state_dtype(gx.adam(1e-3), jnp.bfloat16),
+        gx.adafactor(1e-3, min_dim_size_to_factor=32),
+        gx.offload_state(gx.adam(1e-3)),
+    ):
+        given = jax.tree.map(
+            lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes, places
+        )
+        found = gx.describe(tx, shapes, places)
+        assert found == gx.describe(tx, given)
+        put = gd.state_sharding(tx, shapes, places)
+        arrays = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        state = jax.tree.leaves(jax.device_put(jax.jit(tx.init)(arrays), put))
+        held = [(x.sharding.memory_kind, x.addressable_shards[0].data.nbytes) for x in state]
+        kinds = dict.fromkeys(kind for kind, _ in held)
+        assert found.device_bytes == {k: sum(n for kind, n in held if kind == k) for k in kinds}
+        assert found.param_device_bytes == 64 * 1024 * 4 // 8 + 400
+        slots = [slot for row in found.rows for slot in row.slots]
+        assert sum(slot.device_bytes for slot in slots) == sum(found.device_bytes.values())
+    held = "per device: state 1.6 kB in device + 65.5 kB in pinned_host / parameters 33.2 kB"
+    assert str(found).endswith(held)
+
+
+def test_bytes_per_device_need_a_mesh():
+    spec = PartitionSpec()
+    with pytest.raises(TypeError, match=r"describe: the sharding of \['kernel'\] must be a Named"):
+        gx.describe(gx.adam(0.1), SHAPES, {"kernel": spec, "bias": shardings()})
+    assert gx.describe(gx.adam(0.1), SHAPES).device_bytes is None

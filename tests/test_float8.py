@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import gradxform as gx
+from gradxform.transforms import bounds
 from gradxform.wrappers.parts import exact_part
 from tests.catalogue import OPTIMIZERS, TRANSFORMS, WRAPPERS
 
@@ -76,3 +78,26 @@ def test_another_float8(name):
     state = check(name, jnp.float8_e5m2)
     dtypes = {x.dtype for x in jax.tree.leaves(state)}
     assert not dtypes & {jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)}
+
+
+def test_cautious_decay_sees_the_sign_of_a_step_below_float8():
+    tx = gx.decoupled_weight_decay(gx.sgd(1e-4), 0.5, cautious=True)
+    params = as_dtype({"w": np.array([1.0, 1.0, -1.0, 1.0])}, jnp.float8_e4m3fn)
+    grads = as_dtype({"w": np.array([1.0, -1.0, -1.0, 0.0])}, jnp.float8_e4m3fn)
+    updates, _ = tx.update(grads, tx.init(params), params)
+    assert updates["w"].dtype == jnp.float8_e4m3fn
+    np.testing.assert_array_equal(np.asarray(updates["w"], np.float32), [-0.5, 0, 0.5, -0.5])
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float8_e4m3fnuz])
+def test_bounds_round_as_float8_does(dtype):
+    info = jnp.finfo(dtype)
+    rng = np.random.default_rng(0)
+    x = np.exp2(rng.uniform(-20, 16, 4096)) * rng.choice([-1, 1], 4096)
+    x = np.concatenate([x, [0, 300, 448, 449, float(info.max), float(info.smallest_subnormal)]])
+    x = x.astype(np.float32)
+    got = np.asarray(jax.jit(bounds._rounded, static_argnums=1)(x, dtype))
+    want = np.asarray(jnp.asarray(x).astype(dtype).astype(jnp.float32))
+    fits = np.isfinite(want)
+    np.testing.assert_array_equal(got[fits], want[fits])
+    assert np.all(np.isinf(got[~fits]))

@@ -55,7 +55,7 @@ FLOORS = [
         "sparse",
         "tree_utils",
     },
-    {"config", "group_table", "optax_states", "part_table"},
+    {"config", "group_table", "optax_states", "part_table", "placed_bytes"},
     {"migration"},
     {"training"},
     {"testing", "describe"},

@@ -176,17 +176,28 @@ def update_towards(
     wide = promote(x.dtype, at_least_float32(g.dtype))
     start, low, high = (cast(v, wide) for v in (p, low, high))
 
-    def rounded(v: Array, dtype: Any) -> Array:
-        # Not by a cast there and back, which XLA may leave out.
-        info = jnp.finfo(dtype)
-        return lax.reduce_precision(v, info.nexp, info.nmant) if dtype != wide else v
-
-    u = rounded(cast(place, wide) - start, g.dtype)
+    u = _rounded(cast(place, wide) - start, g.dtype)
     # p + u is rounded, and could be outside. The next smaller u then leads to the inside.
     for _ in range(2):
-        end = rounded(start + u, p.dtype)
+        end = _rounded(start + u, p.dtype)
         step = lax.nextafter(cast(u, g.dtype), jnp.zeros((), g.dtype) * cast(u, g.dtype))
         u = jnp.where((end < low) | (end > high), cast(step, wide), u)
-    end = rounded(start + u, p.dtype)
+    end = _rounded(start + u, p.dtype)
     is_out = ((end < low) | (end > high)) & (start >= low) & (start <= high)
     return cast(jnp.where(is_out, 0, u), g.dtype)
+
+
+def _rounded(x: Array, dtype: Any) -> Array:
+    """Return `x` as a number of `dtype`, in its own dtype; infinite beyond the largest."""
+    if dtype == x.dtype:
+        return x
+    info = jnp.finfo(dtype)
+    if info.bits > 8:
+        # Not by a cast there and back, which XLA may leave out.
+        return lax.reduce_precision(x, info.nexp, info.nmant)
+    # Formats of 8 bits differ in their largest exponent, so only the mantissa is rounded like that.
+    normal = lax.reduce_precision(x, jnp.finfo(x.dtype).nexp, info.nmant)
+    quantum = float(info.smallest_subnormal)
+    subnormal = jnp.round(x / quantum) * quantum
+    y = jnp.where(jnp.abs(x) < float(info.smallest_normal), subnormal, normal)
+    return jnp.where(jnp.abs(y) > float(info.max), jnp.sign(x) * jnp.inf, y)

@@ -31,7 +31,7 @@ from gradxform.types import (
     Updates,
 )
 from gradxform.wrappers.changed_steps import check_changeable, told
-from gradxform.wrappers.parts import check_movable
+from gradxform.wrappers.parts import check_movable, exact_part
 
 __all__ = [
     "decoupled_weight_decay",
@@ -82,6 +82,19 @@ def _after(u: Any, g: Any, p: Array, decay: Array, cautious: bool) -> Any:
         old = rows.with_values(rows.take(u))
         return u + (one(old, p, decay) - old)
     return one(u, p, decay)
+
+
+def _in_dtype_of(u: Any, g: Any) -> Any:
+    return _in_dtype(u, g.dtype)
+
+
+def _in_dtype(u: Any, dtype: Any) -> Any:
+    return u.with_values(cast(u.values, dtype)) if isinstance(u, RowSparse) else cast(u, dtype)
+
+
+def _wide_enough(g: Any) -> Any:
+    """Return a gradient of 8 bits in float32, and any other as it is."""
+    return _in_dtype(g, at_least_float32(g.dtype)) if g.dtype.itemsize < 2 else g
 
 
 def _decay_of(g: Any, p: Array, decay: Array) -> Any:
@@ -229,7 +242,12 @@ class decoupled_weight_decay(Transform):
             for k, p in zip(where, engine.map_rows(_moved_by, [ours[1], changes]), strict=True):
                 moved_ps[k] = p
             seen = aligned.rebuilt(moved_ps)
-        own, inner_state = call_update(self.inner, updates, state.inner_state, seen, extra)
+        given = updates
+        if self.cautious:
+            # Rounded to 8 bits, a small step would be 0 and its sign unknown.
+            wide = iter(engine.map_rows(_wide_enough, ours[:1]))
+            given = treedef.unflatten([next(wide) if k in where else g for k, g in enumerate(gs)])
+        own, inner_state = call_update(self.inner, given, state.inner_state, seen, extra)
         us = treedef.flatten_up_to(own)
         mine = [us[k] for k in where]
         if self.decay_first:
@@ -237,6 +255,8 @@ class decoupled_weight_decay(Transform):
         else:
             statics = [self.cautious] * len(mine)
             new = engine.map_rows(_after, [mine, *ours], decay, statics=statics)
+            if self.cautious and exact_part(self.inner) is None:
+                new = engine.map_rows(_in_dtype_of, [new, ours[0]])
         for k, u in zip(where, new, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
