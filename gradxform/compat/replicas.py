@@ -11,7 +11,8 @@ from typing import Any
 from gradxform.distributed.elastic import agn, elastic_average
 from gradxform.distributed.model_average import model_average
 from gradxform.distributed.stale import drop_stale
-from gradxform.distributed.synchronous import sync_replicas, tower
+from gradxform.distributed.synchronous import sync_replicas
+from gradxform.distributed.tower import tower
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Choice, Fixed, Size

@@ -2,16 +2,21 @@
 
 from gradxform.distributed import hlo as hlo
 from gradxform.distributed.axis import *
+from gradxform.distributed.compression import *
 from gradxform.distributed.elastic import *
 from gradxform.distributed.eval_params import *
 from gradxform.distributed.model_average import *
 from gradxform.distributed.outer import *
+from gradxform.distributed.outer_recipes import *
+from gradxform.distributed.powersgd import *
 from gradxform.distributed.replicas import *
 from gradxform.distributed.resize import *
+from gradxform.distributed.sending import *
 from gradxform.distributed.shard_matrices import *
 from gradxform.distributed.stale import *
 from gradxform.distributed.state_sharding import *
 from gradxform.distributed.synchronous import *
+from gradxform.distributed.tower import *
 from gradxform.distributed.zero import *
 from gradxform.registry import close_package as _close_package
 

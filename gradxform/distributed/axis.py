@@ -8,7 +8,6 @@ sum must be marked as varying.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from gradxform import _compat
@@ -122,52 +121,4 @@ def widen(x: Array) -> Array:
 
 def psum(x: Array, axis: Axes) -> Array:
     """Return the sum over the replicas, formed in float32 or wider, in the dtype of `x`."""
-    return _psum_over(x, axis, 1)
-
-
-def pmean(x: Array, axis: Axes) -> Array:
-    """Return the mean over the replicas, formed in float32 or wider, in the dtype of `x`."""
-    return _psum_over(x, axis, size_of(axis))
-
-
-def _psum_over(x: Array, axis: Axes, divisor: int) -> Array:
-    total = lax.psum(as_varying(widen(x), axis), axis_names(axis))
-    return cast(total if divisor == 1 else total / jnp.asarray(divisor, total.dtype), x.dtype)
-
-
-def sliced_pmean(x: Array, axis: Axes, inner_axes: tuple[str, ...]) -> Array:
-    """Return `pmean` of an array that is the same along `inner_axes`, sending it in slices.
-
-    The array is divided along the inner axes, which are fast. The slices are averaged over `axis`,
-    which is slow, and gathered again. Over the slow axis, a device sends 1/M of the array, with M
-    devices along the inner axes.
-    """
-    if not inner_axes:
-        return pmean(x, axis)
-    flat = x.reshape(-1)
-    parts = size_of(inner_axes)
-    flat = jnp.pad(flat, (0, -flat.size % parts))
-    same = not any(varies(x, name) for name in inner_axes if knows_what_varies(name))
-    for name in inner_axes:
-        size = flat.size // size_of(name)
-        start = lax.axis_index(name) * size
-        flat = lax.dynamic_slice_in_dim(as_varying(flat, name), start, size)
-    flat = pmean(flat, axis)
-    for name in reversed(inner_axes):
-        to = "invarying" if same and knows_what_varies(name) else "varying"
-        flat = lax.all_gather(flat, name, tiled=True, to=to)
-    return flat[: x.size].reshape(x.shape)
-
-
-def tree_pmean(tree: PyTree, axis: Axes, inner_axes: tuple[str, ...] = ()) -> PyTree:
-    """Return the mean over the replicas of every floating leaf; all other leaves stay."""
-
-    def one(x: Array) -> Array:
-        return sliced_pmean(x, axis, inner_axes) if jnp.issubdtype(x.dtype, jnp.inexact) else x
-
-    return jax.tree.map(one, tree)
-
-
-def tree_psum(tree: PyTree, axis: Axes) -> PyTree:
-    """Return the sum over the replicas of every leaf."""
-    return jax.tree.map(lambda x: psum(x, axis), tree)
+    return cast(lax.psum(as_varying(widen(x), axis), axis_names(axis)), x.dtype)

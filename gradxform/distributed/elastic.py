@@ -1,6 +1,7 @@
 """Replicas that are tied to a center: elastic averaging and accumulated gradients."""
 
 import typing
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -11,8 +12,9 @@ from jax import lax
 from gradxform import engine
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, transform
-from gradxform.distributed.axis import as_varying, axis_names, psum, size_of, tree_pmean, widen
-from gradxform.distributed.exchange import Exchanging, is_multiple
+from gradxform.distributed.axis import as_varying, axis_names, size_of, widen
+from gradxform.distributed.exchange import Exchanging, distance, is_multiple
+from gradxform.distributed.sending import first_feedback, summed
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import align, align_slot
 from gradxform.numerics import cast, is_zero
@@ -22,6 +24,7 @@ from gradxform.types import (
     Array,
     Bound,
     Choice,
+    DType,
     Everywhere,
     Limit,
     Params,
@@ -43,6 +46,16 @@ __all__ = [
 ORDERS = ("simultaneous", "sequential")
 
 
+def _check_order(part: Any) -> None:
+    """Require what changes the bytes of an exchange not to meet an order that gathers all."""
+    for name in ("inner_axes", "wire_dtype", "compress"):
+        if part.order == "sequential" and getattr(part, name):
+            raise ValueError(
+                f"{name_of(part)}: {name} is for exchanges in which replicas take part at once; "
+                f"order='sequential' gathers what each of them has. Leave {name} out."
+            )
+
+
 def _gather(tree: PyTree, axis: str) -> PyTree:
     """Return the trees of all replicas, stacked along a new leading axis."""
     return jax.tree.map(lambda x: lax.all_gather(as_varying(x, axis), axis), tree)
@@ -58,15 +71,9 @@ def _tree_add_scaled(a: PyTree, b: PyTree, factor: Scalar) -> PyTree:
     return jax.tree.map(lambda x, y: _add_scaled(x, y, factor), a, b)
 
 
-def _distance(v: Array, center: Array) -> Array:
-    """Return v - center, in float32 or wider."""
-    wide = widen(v)
-    return wide - cast(center, wide.dtype)
-
-
 def _pull(g: Array, v: Array, center: Array, rho: Scalar) -> Array:
     """Return the gradient plus rho times the distance from the center, in the dtype of `g`."""
-    return _add_scaled(g, _distance(v, center), rho)
+    return _add_scaled(g, distance(v, center), rho)
 
 
 def _own_part(tree: PyTree, axis: str) -> PyTree:
@@ -83,6 +90,7 @@ class ElasticAverageState(NamedTuple):
     global_step: Everywhere  # int32 scalar; exchanges so far, N at a time
     center: Slot  # the center c, at least float32; the same on all replicas
     local_center: Slot  # the center l that this replica saw last, at least float32
+    feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:
         """Return the center."""
@@ -121,6 +129,12 @@ class elastic_average(Exchanging):
         exchange pulls. Keyword-only.
       learning_rate: the divisor in the default of rho, greater than 0. Keyword-only.
       order: "simultaneous" or "sequential". Keyword-only.
+      inner_axes: names of bound axes along which all devices have the same parameters. Each device
+        then sends only its slice along `axis`, and gathers the others along these. Keyword-only.
+      wire_dtype: the dtype in which the distances d travel; they are summed in float32. Defaults to
+        that of each parameter. Keyword-only.
+      compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
+        travels. What it rounds away is sent at the next exchange. Keyword-only.
 
     Raises:
       ValueError: if neither rho nor learning_rate is given.
@@ -138,6 +152,9 @@ class elastic_average(Exchanging):
     rho: Limit | None = field(default=None, kw_only=True)
     learning_rate: Bound | None = field(default=None, kw_only=True)
     order: Choice = field(default="simultaneous", kw_only=True)
+    inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
+    wire_dtype: DType = field(default=None, kw_only=True)
+    compress: Any = field(default=None, kw_only=True)
 
     state_kind = ElasticAverageState
     undoes_moves = True  # pulls towards its center
@@ -145,6 +162,7 @@ class elastic_average(Exchanging):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of(self, "order", ORDERS)
+        _check_order(self)
         if self.rho is None and self.learning_rate is None:
             raise ValueError(
                 f"{name_of(self)}: rho must be given, or learning_rate for the default, "
@@ -154,7 +172,12 @@ class elastic_average(Exchanging):
     def init(self, params: Params) -> ElasticAverageState:
         """Return the inner state, counts of 0 and the parameters as the center."""
         return ElasticAverageState(
-            self.inner.init(params), zero_count(), zero_count(), copied(params), copied(params)
+            self.inner.init(params),
+            zero_count(),
+            zero_count(),
+            copied(params),
+            copied(params),
+            first_feedback(self, params, self.axis, self.inner_axes),
         )
 
     def due(self, step: Array) -> Array:
@@ -182,18 +205,23 @@ class elastic_average(Exchanging):
         return jax.tree.unflatten(treedef, pulled)
 
     def exchange(
-        self, params: Params, state: ElasticAverageState, extra: dict[str, Any]
+        self,
+        params: Params,
+        state: ElasticAverageState,
+        dtypes: Sequence[Any],
+        extra: dict[str, Any],
     ) -> tuple[Params, ElasticAverageState]:
         """Return the parameters pulled towards the center, and the center towards all of them."""
         rate = self._rate()
         if self.order == "sequential":
             local_center, center = self._take_turns(params, state.center, rate)
-            distances = jax.tree.map(_distance, params, local_center)
+            distances = jax.tree.map(distance, params, local_center)
         else:
             local_center = state.center
-            distances = jax.tree.map(_distance, params, local_center)
-            pulls = jax.tree.map(lambda d: psum(d, self.axis), distances)
-            center = _tree_add_scaled(state.center, pulls, rate)
+            distances = jax.tree.map(distance, params, local_center)
+            mean, feedback = self.mean_difference(params, state.center, state.feedback, dtypes)
+            center = _tree_add_scaled(state.center, mean, rate * size_of(self.axis))
+            state = state._replace(feedback=feedback)
         return _tree_add_scaled(params, distances, -rate), state._replace(
             global_step=state.global_step + size_of(self.axis),
             center=center,
@@ -204,7 +232,7 @@ class elastic_average(Exchanging):
         """Return the center that this replica sees in its turn, and the center after all turns."""
 
         def turn(c: PyTree, v: PyTree) -> tuple[PyTree, PyTree]:
-            return _tree_add_scaled(c, jax.tree.map(_distance, v, c), rate), c
+            return _tree_add_scaled(c, jax.tree.map(distance, v, c), rate), c
 
         start = as_varying(center, self.axis)
         last, before_turns = lax.scan(turn, start, _gather(params, self.axis))
@@ -220,6 +248,7 @@ class AgnState(NamedTuple):
     center: Slot  # the center c, at least float32; the same on all replicas
     center_inner: Any  # the inner state for the center; the same on all replicas
     acc: Slot  # per replica, at least float32; the sum of the gradients since the last exchange
+    feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:
         """Return the center."""
@@ -254,6 +283,11 @@ class agn(Exchanging):
       axis: the name of the axis of replicas.
       period: steps from one exchange to the next, at least 1. Keyword-only.
       order: "mean" or "sequential". Keyword-only.
+      inner_axes: as for `elastic_average`. Keyword-only.
+      wire_dtype: the dtype in which A_i / period travels; it is summed in float32. Defaults to that
+        of each parameter. Keyword-only.
+      compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
+        travels. What it rounds away is sent at the next exchange. Keyword-only.
 
     Raises:
       AlreadyReducedError: at update, for gradients that are already summed over the replicas.
@@ -267,6 +301,9 @@ class agn(Exchanging):
     axis: str
     period: PositiveInt = field(default=10, kw_only=True)
     order: Choice = field(default="mean", kw_only=True)
+    inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
+    wire_dtype: DType = field(default=None, kw_only=True)
+    compress: Any = field(default=None, kw_only=True)
 
     state_kind = AgnState
     undoes_moves = True  # goes to its center
@@ -274,6 +311,7 @@ class agn(Exchanging):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_one_of(self, "order", ("mean", "sequential"))
+        _check_order(self)
 
     def init(self, params: Params) -> AgnState:
         """Return the inner states, counts of 0, the parameters as the center, and sums of 0."""
@@ -284,6 +322,7 @@ class agn(Exchanging):
             copied(params),
             self.inner.init(copied(params)),
             zeros_like(params),
+            first_feedback(self, params, self.axis, self.inner_axes),
         )
 
     def due(self, step: Array) -> Array:
@@ -299,7 +338,7 @@ class agn(Exchanging):
         return state._replace(acc=accs.rebuilt(sums))
 
     def exchange(
-        self, params: Params, state: AgnState, extra: dict[str, Any]
+        self, params: Params, state: AgnState, dtypes: Sequence[Any], extra: dict[str, Any]
     ) -> tuple[Params, AgnState]:
         """Return the center after its step, and the state with the sums at 0."""
         mean = jax.tree.map(lambda a: a / jnp.asarray(self.period, a.dtype), state.acc)
@@ -318,9 +357,12 @@ class agn(Exchanging):
             params_after = _own_part(after_turns, self.axis)
             steps = size_of(self.axis)
         else:
-            mean = as_varying(tree_pmean(mean, self.axis), self.axis)
+            sums, treedef = jax.tree.flatten(mean)
+            n = size_of(self.axis)
+            sums, feedback = summed(self, mean, sums, dtypes, state.feedback, divisor=n)
+            mean = as_varying(treedef.unflatten(sums), self.axis)
             (center, inner), params_after = step(start, mean)
-            steps = 1
+            steps, state = 1, state._replace(feedback=feedback)
         moved = jax.tree.map(lambda c, p: cast(c, p.dtype), params_after, params)
         return moved, state._replace(
             inner=_with_counts_of(state.inner, inner),

@@ -5,7 +5,8 @@ wrapper defines when they do, and how an exchange changes a replica's parameters
 """
 
 import abc
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,8 +20,10 @@ from gradxform.distributed.axis import (
     check_axis_name,
     check_bound,
     require_local,
+    size_of,
     widen,
 )
+from gradxform.distributed.sending import check_sending, summed
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes, require_params, structure_of
@@ -45,6 +48,8 @@ class Exchanging(Transform, abc.ABC):
     state_kind: Any  # the class of the state
 
     inner_axes: tuple[str, ...] = ()
+    wire_dtype: Any
+    compress: Any
 
     locality = "tree"
     holds = (("inner", "inner"),)
@@ -53,6 +58,7 @@ class Exchanging(Transform, abc.ABC):
         check_transform(self, self.inner, "inner")
         check_axis_name(self)
         check_movable(self, self.inner)
+        check_sending(self)
 
     @property
     def moves_copies(self) -> bool:
@@ -71,8 +77,17 @@ class Exchanging(Transform, abc.ABC):
         """Return whether replicas exchange after step number `step`, a boolean scalar."""
 
     @abc.abstractmethod
-    def exchange(self, params: Params, state: Any, extra: dict[str, Any]) -> tuple[Params, Any]:
-        """Return a replica's parameters and state after an exchange."""
+    def exchange(
+        self, params: Params, state: Any, dtypes: Sequence[Any], extra: dict[str, Any]
+    ) -> tuple[Params, Any]:
+        """Return a replica's parameters and state after an exchange.
+
+        Args:
+          params: this replica's parameters, which may be wider than the user's.
+          state: the state.
+          dtypes: for every parameter the user's dtype.
+          extra: extra arguments of the inner transform.
+        """
 
     def lands(self, step: Array) -> Array | bool:
         """Return whether an earlier exchange takes effect after step number `step`."""
@@ -89,6 +104,28 @@ class Exchanging(Transform, abc.ABC):
     def stepped(self, updates: Updates, state: Any) -> Any:
         """Return the state after a local step with that gradient, before any exchange."""
         return state
+
+    def mean_difference(
+        self, params: Params, center: PyTree, feedback: Any, dtypes: Sequence[Any]
+    ) -> tuple[PyTree, Any]:
+        """Return the mean of the replicas' differences from a center, and what is still to be sent.
+
+        Differences travel in at least 16 bits, unless the wrapper says otherwise.
+
+        Args:
+          params: this replica's parameters.
+          center: what all replicas have, at least float32.
+          feedback: what was still to be sent.
+          dtypes: for every parameter the user's dtype.
+        """
+        ps, treedef = jax.tree.flatten(params)
+        cs = align(self, params, treedef, center, "the state's center has").leaves
+        differences = [distance(p, c) for p, c in zip(ps, cs, strict=True)]
+        wires = [d if d.itemsize > 1 else jnp.dtype(jnp.bfloat16) for d in map(jnp.dtype, dtypes)]
+        n = size_of(self.axis)
+        totals, feedback = summed(self, params, differences, wires, feedback, divisor=n)
+        means = [cast(x, d.dtype) for x, d in zip(totals, differences, strict=True)]
+        return jax.tree.unflatten(treedef, means), feedback
 
     # ---------------------------------------------------------------------------------- stepping
 
@@ -198,20 +235,26 @@ class Exchanging(Transform, abc.ABC):
           sync: as for `update`.
           extra: extra arguments of the inner transform.
         """
-        exchange = self._moving_copies(lambda params, state: self.exchange(params, state, extra))
+        exchange = self._moving_copies(functools.partial(self.exchange, extra=extra))
         due = self.due(state.schedule_step) if sync is None else sync
         tree, state = self._change_if(due, in_form(exchange), tree, state)
         lands = self.lands(state.schedule_step)
-        return self._change_if(lands, in_form(self._moving_copies(self.land)), tree, state)
+        land = self._moving_copies(lambda params, state, dtypes: self.land(params, state))
+        return self._change_if(lands, in_form(land), tree, state)
 
-    def _moving_copies(self, change: Change) -> Any:
-        """Return `change` with the copies in the inner state moved as it moves the parameters."""
+    def _moving_copies(self, change: Callable[..., tuple[Params, Any]]) -> Any:
+        """Return `change` with the copies in the inner state moved as it moves the parameters.
+
+        Args:
+          change: returns parameters and state from both, and the user's dtypes of the parameters.
+        """
         tells_inner = not self.moves_copies and keeps_copies(self.inner)
 
         def change_all(u: Updates, old: Params, state: Any) -> tuple[Params, Any]:
             # Copies must not lose what is less than a rounding of narrow parameters.
             precise = jax.tree.map(_widen_floating, old) if tells_inner else old
-            new, state = change(precise, state)
+            dtypes = [p.dtype for p in jax.tree.leaves(old)]
+            new, state = change(precise, state, dtypes=dtypes)
             treedef = structure_of(u)  # where it has a hole, the parameter stays
             aligned = align(self, u, treedef, precise, _HAVE)
             new = aligned.rebuilt(align(self, u, treedef, new, _HAVE).leaves)
@@ -243,6 +286,12 @@ class Exchanging(Transform, abc.ABC):
 
 
 _HAVE = "the parameters have"
+
+
+def distance(p: Array, center: Array) -> Array:
+    """Return `p - center`, in float32 or wider."""
+    wide = widen(p)
+    return wide - cast(center, wide.dtype)
 
 
 def _difference(moved: Array, p: Array, u: Array) -> Array:

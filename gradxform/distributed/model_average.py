@@ -1,17 +1,29 @@
 """Replicas that average their parameters every few steps."""
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
 
 from gradxform.base import transform
-from gradxform.distributed.axis import tree_pmean, widen
+from gradxform.distributed.axis import widen
 from gradxform.distributed.exchange import Exchanging, is_multiple
-from gradxform.numerics import safe_increment
+from gradxform.distributed.sending import first_feedback
+from gradxform.distributed.wire import tree_mean
+from gradxform.numerics import cast, safe_increment
 from gradxform.slots import zero_count
 from gradxform.transforms.tree_rules import copied
-from gradxform.types import Array, Everywhere, NonNegativeInt, Params, PositiveInt, PyTree, Slot
+from gradxform.types import (
+    Array,
+    DType,
+    Everywhere,
+    NonNegativeInt,
+    Params,
+    PositiveInt,
+    PyTree,
+    Slot,
+)
 
 __all__ = [
     "model_average",
@@ -26,6 +38,7 @@ class ModelAverageState(NamedTuple):
     schedule_step: Everywhere  # int32 scalar; steps since init
     global_step: Everywhere  # int32 scalar; averages so far
     center: Slot  # with keep_center: the last average, at least float32, the same on all; or None
+    feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:
         """Return the center, if there is one."""
@@ -61,8 +74,16 @@ class model_average(Exchanging):
       keep_center: whether the state keeps the last average, as TensorFlow does. Keyword-only.
       inner_axes: names of bound axes along which all devices have the same parameters. Each device
         then sends only its slice along `axis`, and gathers the others along these. Keyword-only.
+      wire_dtype: the dtype in which parameters travel; they are summed in float32. Defaults to that
+        of each parameter. With one that is given, not parameters travel but their differences from
+        the last average, which the state then keeps. Keyword-only.
+      compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for the
+        differences from the last average, which the state then keeps. What it rounds away is sent
+        at the next exchange. Keyword-only.
 
     Raises:
+      ValueError: if both `wire_dtype` and `compress` are given; at init, if `wire_dtype` is wider
+        than a parameter.
       AlreadyReducedError: at update, for gradients that are already summed over the replicas.
       NameError: at update, where the axis is not bound.
 
@@ -78,6 +99,8 @@ class model_average(Exchanging):
     average_state: bool = field(default=False, kw_only=True)
     keep_center: bool = field(default=False, kw_only=True)
     inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
+    wire_dtype: DType = field(default=None, kw_only=True)
+    compress: Any = field(default=None, kw_only=True)
 
     state_kind = ModelAverageState
 
@@ -88,21 +111,46 @@ class model_average(Exchanging):
 
     def init(self, params: Params) -> ModelAverageState:
         """Return the inner state, counts of 0 and the parameters as the last average."""
-        center = copied(params) if self.keep_center else None
-        return ModelAverageState(self.inner.init(params), zero_count(), zero_count(), center)
+        return ModelAverageState(
+            self.inner.init(params),
+            zero_count(),
+            zero_count(),
+            copied(params) if self._keeps_center else None,
+            first_feedback(self, params, self.axis, self.inner_axes),
+        )
+
+    @property
+    def _sends_differences(self) -> bool:
+        return self.wire_dtype is not None or self.compress is not None
+
+    @property
+    def _keeps_center(self) -> bool:
+        return self.keep_center or self._sends_differences
 
     def due(self, step: Array) -> Array:
         """Return whether replicas average after step number `step`."""
         return is_multiple(step, self.period) | (step <= self.warmup)
 
     def exchange(
-        self, params: Params, state: ModelAverageState, extra: dict[str, Any]
+        self,
+        params: Params,
+        state: ModelAverageState,
+        dtypes: Sequence[Any],
+        extra: dict[str, Any],
     ) -> tuple[Params, ModelAverageState]:
         """Return the average, and the state that counts it."""
-        mean = tree_pmean(params, self.axis, self.inner_axes)
         state = state._replace(global_step=safe_increment(state.global_step))
+        if self._sends_differences:
+            difference, feedback = self.mean_difference(
+                params, state.center, state.feedback, dtypes
+            )
+            center = jax.tree.map(lambda c, d: c + cast(d, c.dtype), state.center, difference)
+            mean = jax.tree.map(lambda c, p: cast(c, p.dtype), center, params)
+            state = state._replace(center=center, feedback=feedback)
+        else:
+            mean = tree_mean(params, self.axis, self.inner_axes)
+            if self.keep_center:
+                state = state._replace(center=jax.tree.map(widen, mean))
         if self.average_state:
-            state = state._replace(inner=tree_pmean(state.inner, self.axis, self.inner_axes))
-        if self.keep_center:
-            state = state._replace(center=jax.tree.map(widen, mean))
+            state = state._replace(inner=tree_mean(state.inner, self.axis, self.inner_axes))
         return mean, state

@@ -1,5 +1,6 @@
-"""Optimizing the mean movement of replicas between exchanges: DiLoCo, SlowMo, BMUF, local SGD."""
+"""Optimizing the mean movement of replicas between exchanges."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -10,33 +11,27 @@ from jax import lax
 
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, check_transform, transform
-from gradxform.distributed.axis import as_varying, sliced_pmean, widen
+from gradxform.distributed.axis import as_varying, widen
 from gradxform.distributed.exchange import Change, Exchanging, is_multiple
+from gradxform.distributed.sending import first_feedback
 from gradxform.errors import name_of, shown
 from gradxform.numerics import cast, is_zero, safe_increment
 from gradxform.slots import zero_count
-from gradxform.transforms.momentum import trace
-from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import (
     Array,
+    DType,
     Everywhere,
     NonNegativeInt,
     Params,
     PositiveInt,
     PyTree,
-    ScalarOrSchedule,
     Slot,
     UnitInterval,
 )
-from gradxform.wrappers.compose import chain
 
 __all__ = [
-    "bmuf",
-    "diloco",
     "outer",
-    "post_local_sgd",
-    "slowmo",
     "OuterState",
 ]
 
@@ -50,6 +45,7 @@ class OuterState(NamedTuple):
     anchor: Slot  # where replicas met last, at least float32; the same on all replicas
     outer: Any  # the outer state; the same on all replicas
     pending: Slot  # with a delay: the differences d that wait, the same on all replicas; or None
+    feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:
         """Return the anchor."""
@@ -102,10 +98,15 @@ class outer(Exchanging):
       blend: the weight of a replica's own parameters after a delay, in [0, 1]. Keyword-only.
       inner_axes: names of bound axes along which all devices have the same parameters. Each device
         then sends only its slice along `axis`, and gathers the others along these. Keyword-only.
+      wire_dtype: the dtype in which the replicas' differences from the anchor travel; they are
+        summed in float32. Defaults to that of each parameter. Keyword-only.
+      compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
+        travels. What it rounds away is sent at the next exchange. Keyword-only.
 
     Raises:
       ValueError: if the fragments do not divide the period, the delay is as long as the period, a
-        warm-up is combined with fragments or a delay, or a blend is given without a delay.
+        warm-up is combined with fragments or a delay, a blend is given without a delay, or both
+        `wire_dtype` and `compress` are.
       AlreadyReducedError: at update, for gradients that are already summed over the replicas.
       NameError: at update, where the axis is not bound.
 
@@ -123,6 +124,8 @@ class outer(Exchanging):
     delay: NonNegativeInt = field(default=0, kw_only=True)
     blend: UnitInterval = field(default=0.0, kw_only=True)
     inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
+    wire_dtype: DType = field(default=None, kw_only=True)
+    compress: Any = field(default=None, kw_only=True)
 
     state_kind = OuterState
     undoes_moves = True  # continues from its anchor
@@ -163,6 +166,7 @@ class outer(Exchanging):
             anchor,
             self.outer_optimizer.init(copied(params)),
             jax.tree.map(jnp.zeros_like, anchor) if self.delay else None,
+            first_feedback(self, params, self.axis, self.inner_axes),
         )
 
     def due(self, step: Array) -> Array:
@@ -170,10 +174,11 @@ class outer(Exchanging):
         return is_multiple(step, self._interval) | (step <= self.warmup)
 
     def exchange(
-        self, params: Params, state: OuterState, extra: dict[str, Any]
+        self, params: Params, state: OuterState, dtypes: Sequence[Any], extra: dict[str, Any]
     ) -> tuple[Params, OuterState]:
         """Return the anchor after its step; with a delay, note the differences for that step."""
-        return self._change_fragment(self._exchange_group, state.schedule_step, params, state)
+        exchange = functools.partial(self._exchange_group, dtypes=dtypes)
+        return self._change_fragment(exchange, state.schedule_step, params, state)
 
     def lands(self, step: Array) -> Array | bool:
         """Return whether the anchor steps after step number `step`, `delay` after an exchange."""
@@ -211,14 +216,17 @@ class outer(Exchanging):
         return lax.switch(turn, [change_group(group) for group in groups], params, state)
 
     def _exchange_group(
-        self, group: list[int], params: Params, state: OuterState
+        self, group: list[int], params: Params, state: OuterState, dtypes: Sequence[Any]
     ) -> tuple[Params, OuterState]:
         """Return parameters and state after an exchange of the leaves in `group`."""
-        vs, anchors = jax.tree.leaves(params), jax.tree.leaves(state.anchor)
-        differences: list[Array | None] = [None] * len(vs)
-        for i in group:
-            mean = sliced_pmean(widen(vs[i]), self.axis, self.inner_axes)
-            differences[i] = anchors[i] - cast(mean, anchors[i].dtype)
+        of_group = [x if i in group else None for i, x in enumerate(jax.tree.leaves(params))]
+        some = jax.tree.unflatten(jax.tree.structure(params), of_group)
+        wires = [dtypes[i] for i in sorted(group)]
+        moved, feedback = self.mean_difference(some, state.anchor, state.feedback, wires)
+        state = state._replace(feedback=feedback)
+        differences: list[Array | None] = [None] * len(of_group)
+        for i, d in zip(sorted(group), jax.tree.leaves(moved), strict=True):
+            differences[i] = -d
         if not self.delay:
             return self._outer_step(group, differences, params, state)
         pending, treedef = jax.tree.flatten(state.pending)
@@ -265,126 +273,3 @@ def _groups(leaves: list[Array], k: int) -> list[list[int]]:
         groups[least].append(i)
         loads[least] += sizes[i]
     return groups
-
-
-def diloco(
-    inner: Any,
-    axis: str,
-    *,
-    period: int = 500,
-    outer_learning_rate: ScalarOrSchedule = 0.7,
-    outer_momentum: float = 0.9,
-    fragments: int = 1,
-    delay: int = 0,
-    blend: float = 0.0,
-    inner_axes: tuple[str, ...] = (),
-) -> outer:
-    """Return `outer` with Nesterov momentum: DiLoCo, or Streaming DiLoCo.
-
-    Args:
-      inner: the optimizer of every replica, AdamW in the paper.
-      axis: the name of the axis of replicas.
-      period: steps from one exchange to the next, H in the paper, at least 1.
-      outer_learning_rate: at least 0, or a schedule of the count of exchanges.
-      outer_momentum: in [0, 1].
-      fragments: the number of pieces in which the parameters are exchanged.
-      delay: the number of steps from an exchange to its outer step; see `outer`.
-      blend: the weight of a replica's own parameters after a delay, in [0, 1].
-      inner_axes: see `outer`.
-
-    Reference: Douillard et al., DiLoCo: Distributed Low-Communication Training of Language Models,
-    2023, Algorithm 1 and section 3; Douillard et al., Streaming DiLoCo with Overlapping
-    Communication, 2025, Algorithm 2.
-    """
-    momentum = trace(outer_momentum, nesterov=True)
-    return outer(
-        inner,
-        chain(momentum, scale_by_learning_rate(outer_learning_rate)),
-        axis,
-        period=period,
-        fragments=fragments,
-        delay=delay,
-        blend=blend,
-        inner_axes=inner_axes,
-    )
-
-
-def slowmo(
-    inner: Any,
-    axis: str,
-    *,
-    period: int = 12,
-    slow_learning_rate: float = 1.0,
-    slow_momentum: float = 0.5,
-    inner_axes: tuple[str, ...] = (),
-) -> outer:
-    """Return `outer` with momentum: SlowMo.
-
-    The paper divides the difference by the inner learning rate and multiplies the step by it. With
-    a constant inner learning rate these cancel, and are left out here.
-
-    Args:
-      inner: the optimizer of every replica.
-      axis: the name of the axis of replicas.
-      period: steps from one exchange to the next, tau in the paper, at least 1.
-      slow_learning_rate: alpha, at least 0.
-      slow_momentum: beta, in [0, 1].
-      inner_axes: see `outer`.
-
-    Reference: Wang et al., SlowMo: Improving Communication-Efficient Distributed SGD with Slow
-    Momentum, 2020, Algorithm 1.
-    """
-    outer_optimizer = chain(trace(slow_momentum), scale(-slow_learning_rate))
-    return outer(inner, outer_optimizer, axis, period=period, inner_axes=inner_axes)
-
-
-def bmuf(
-    inner: Any,
-    axis: str,
-    *,
-    period: int = 100,
-    block_learning_rate: float = 1.0,
-    block_momentum: float = 0.9,
-    nesterov: bool = False,
-    inner_axes: tuple[str, ...] = (),
-) -> outer:
-    """Return `outer` with momentum over blocks of steps: blockwise model-update filtering (BMUF).
-
-    Args:
-      inner: the optimizer of every replica.
-      axis: the name of the axis of replicas.
-      period: number of steps in a block, at least 1.
-      block_learning_rate: zeta, at least 0; it is a factor inside the momentum.
-      block_momentum: eta, in [0, 1]; the paper uses 1 - 1/N for N replicas.
-      nesterov: whether a block starts one momentum step ahead (NBM in the paper, otherwise CBM).
-      inner_axes: see `outer`.
-
-    Reference: Chen and Huo, Scalable Training of Deep Learning Machines by Incremental Block
-    Training with Intra-Block Parallel Optimization and Blockwise Model-Update Filtering, 2016,
-    equations (4) to (8).
-    """
-    momentum = trace(block_momentum, nesterov=nesterov)
-    outer_optimizer = chain(scale(-block_learning_rate), momentum)
-    return outer(inner, outer_optimizer, axis, period=period, inner_axes=inner_axes)
-
-
-def post_local_sgd(
-    inner: Any,
-    axis: str,
-    *,
-    period: int = 16,
-    warmup: int = 0,
-    inner_axes: tuple[str, ...] = (),
-) -> outer:
-    """Return `outer` with plain averages, at every step of a warm-up and then every `period` steps.
-
-    Args:
-      inner: the optimizer of every replica.
-      axis: the name of the axis of replicas.
-      period: steps from one exchange to the next after the warm-up, at least 1.
-      warmup: number of first steps that all end in an exchange, at least 0.
-      inner_axes: see `outer`.
-
-    Reference: Lin et al., Don't Use Large Mini-Batches, Use Local SGD, 2020, Algorithm 2.
-    """
-    return outer(inner, scale(-1.0), axis, period=period, warmup=warmup, inner_axes=inner_axes)

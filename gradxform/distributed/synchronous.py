@@ -1,6 +1,5 @@
-"""Replicas that step together on the mean or sum of their gradients: data parallelism, quorums."""
+"""Replicas that step together as soon as enough of them have contributed: quorums, backups."""
 
-import abc
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -9,20 +8,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.apply import apply_updates
-from gradxform.base import Transform, call_update, check_transform, transform
+from gradxform.base import transform
 from gradxform.distributed.axis import (
-    Axes,
     as_varying,
-    axis_names,
-    check_axis_name,
     check_bound,
-    psum,
     require_local,
     size_of,
-    varies,
     widen,
 )
+from gradxform.distributed.sending import first_feedback, summed
+from gradxform.distributed.tower import Synchronous, as_varying_like, concatenated
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import (
     align_params,
@@ -31,7 +26,6 @@ from gradxform.leaves import (
     dtype_of,
     flatten_updates,
     has_rows,
-    map_updates,
 )
 from gradxform.numerics import as_flag, as_step, cast, safe_increment
 from gradxform.row_sparse import RowSparse
@@ -40,12 +34,12 @@ from gradxform.states import check_state
 from gradxform.types import (
     Array,
     Choice,
+    DType,
     Everywhere,
     NonNegativeInt,
     OptState,
     Params,
     PositiveInt,
-    PyTree,
     Slot,
     Updates,
 )
@@ -53,157 +47,24 @@ from gradxform.wrappers.agree import agreed
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
-    "scale_loss",
     "sync_replicas",
-    "tower",
     "SyncReplicasState",
-    "TowerState",
 ]
-
-REDUCTIONS = ("mean", "sum")
-
-
-def scale_loss(loss: Array, axis: Axes, reduction: str = "mean") -> Array:
-    """Return the loss of one tower scaled as in TensorFlow: divided by the number of towers.
-
-    Use it if you sum the gradients yourself, or with `tower(..., reduction="sum")`.
-
-    Args:
-      loss: this replica's loss.
-      axis: the name of the axis, or several.
-      reduction: "mean" divides, "sum" does not.
-    """
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"scale_loss: reduction must be 'mean' or 'sum', got {reduction!r}.")
-    return loss / size_of(axis) if reduction == "mean" else loss
-
-
-class _Synchronous(Transform, abc.ABC):
-    """A wrapper under which all replicas take the same steps."""
-
-    inner: Any
-    axis: Any  # a name; for `tower` also a tuple of names
-    reduction: str
-
-    locality = "tree"
-    handles_rows = True
-    holds = (("inner", "inner"),)
-
-    @property
-    def exchanges(self) -> tuple[str, ...]:
-        """The axis, as a tuple of names."""
-        return axis_names(self.axis)
-
-    def __post_init__(self) -> None:
-        check_transform(self, self.inner, "inner")
-        check_axis_name(self)
-        require_one_of(self, "reduction", REDUCTIONS)
-
-    def step(
-        self, grads: Updates, state: OptState, params: Params, **extra: Any
-    ) -> tuple[Params, OptState]:
-        """Return the new parameters and the new state."""
-        updates, state = self.update(grads, state, params, **extra)
-        return apply_updates(params, updates), state
-
-
-class TowerState(NamedTuple):
-    """State of `tower`."""
-
-    inner: Any  # the inner state; the same on all replicas
-
-
-@transform
-class tower(_Synchronous):
-    """Step on the mean (or sum) of all replicas' gradients: plain data parallelism.
-
-    Update rule: u = inner((1/N) sum_j g_j), or inner(sum_j g_j).
-
-    All replicas take the same step, so their parameters and states stay equal. Gradients are summed
-    in float32 or wider. Row-sparse gradients are concatenated: only their rows are communicated.
-
-    Args:
-      inner: the optimizer, ours or Optax's.
-      axis: the name of the axis of replicas, or several.
-      reduction: "mean" or "sum". Keyword-only.
-      reduced: how to treat gradients that are already summed over the replicas, as `shard_map` does
-        for replicated parameters. "error" refuses them. "sum" takes them as the sum of the
-        replicas' gradients, which is right if each replica differentiated its own loss. "mean"
-        takes them as the mean, which is right if the loss was a `pmean`. Keyword-only.
-
-    Raises:
-      AlreadyReducedError: at update, for gradients that are already summed, if reduced="error".
-      NameError: at update, where the axis is not bound.
-
-    Reference: `tf.contrib.estimator.TowerOptimizer`.
-    """
-
-    inner: Any
-    axis: str | tuple[str, ...]
-    reduction: Choice = field(default="mean", kw_only=True)
-    reduced: Choice = field(default="error", kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_one_of(self, "reduced", ("error", *REDUCTIONS))
-
-    def init(self, params: Params) -> TowerState:
-        """Return the inner state."""
-        return TowerState(self.inner.init(params))
-
-    def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
-    ) -> tuple[Updates, TowerState]:
-        """Return the inner updates of the reduced gradient."""
-        check_state(self, state, TowerState)
-        check_bound(self, self.axis)
-        if self.reduced == "error":
-            require_local(self, updates, self.axis)
-        grads = map_updates(self._reduce, updates)
-        grads = _as_varying_like(grads, (state, params), self.axis)
-        updates, inner = call_update(self.inner, grads, state.inner, params, extra)
-        return updates, TowerState(inner)
-
-    def _reduce(self, g: Any) -> Any:
-        n = size_of(self.axis)
-        divisor = n if self.reduction == "mean" else 1
-        if isinstance(g, RowSparse):
-            return _concatenate(g, self.axis) / divisor
-        wide = widen(g)
-        if not varies(g, self.axis):
-            divided_by = n if self.reduced == "mean" else 1
-            return cast(wide * jnp.asarray(divided_by / divisor, wide.dtype), g.dtype)
-        return cast(psum(wide, self.axis) / jnp.asarray(divisor, wide.dtype), g.dtype)
-
-
-def _concatenate(g: RowSparse, axis: Axes) -> RowSparse:
-    """Return the slices of all replicas as one gradient."""
-    indices, values = as_varying((g.indices, g.values), axis)
-    for name in axis_names(axis):
-        indices = lax.all_gather(indices, name, tiled=True)
-        values = lax.all_gather(values, name, tiled=True)
-    return RowSparse(indices, values, g.num_rows)
-
-
-def _as_varying_like(tree: PyTree, others: PyTree, axis: Axes) -> PyTree:
-    """Mark `tree` as varying between replicas if any leaf of `others` may vary."""
-    if any(varies(x, axis) for x in jax.tree.leaves(others)):
-        return as_varying(tree, axis)
-    return tree
 
 
 class SyncReplicasState(NamedTuple):
-    """State of `sync_replicas`. All of it is the same on all replicas."""
+    """State of `sync_replicas`. All of it but `feedback` is the same on all replicas."""
 
     inner: Any  # the inner state
     global_step: Everywhere  # int32 scalar; steps taken
     dropped: Everywhere  # int32 scalar; contributions that were stale, too late or not offered
     count: Everywhere  # int32 scalar; contributions in the accumulator
     acc: Slot  # at least float32; the sum of the contributions since the last step
+    feedback: Any = None  # with `compress`: what is still to be sent, per replica; or None
 
 
 @transform
-class sync_replicas(_Synchronous):
+class sync_replicas(Synchronous):
     """Take a step as soon as enough replicas have contributed a fresh gradient.
 
     Update rule, with s the number of steps taken, and on replica i the flag c_i (`contribute`) and
@@ -237,8 +98,12 @@ class sync_replicas(_Synchronous):
       max_staleness: how many steps old a gradient may be, at least 0. Keyword-only.
       count: "all", or "first_r", which needs `arrival`. Keyword-only.
       reduction: "mean" or "sum". Keyword-only.
+      wire_dtype: as for `tower`. Keyword-only.
+      compress: as for `tower`. A replica that does not contribute keeps what it still has to send.
+        Keyword-only.
 
     Raises:
+      ValueError: as for `tower`.
       AlreadyReducedError: at update, for gradients that are already summed over the replicas.
       NameError: at update, where the axis is not bound.
 
@@ -252,6 +117,8 @@ class sync_replicas(_Synchronous):
     max_staleness: NonNegativeInt = field(default=0, kw_only=True)
     count: Choice = field(default="all", kw_only=True)
     reduction: Choice = field(default="mean", kw_only=True)
+    wire_dtype: DType = field(default=None, kw_only=True)
+    compress: Any = field(default=None, kw_only=True)
 
     step_fields = ("global_step",)  # its count is of contributions
 
@@ -267,6 +134,7 @@ class sync_replicas(_Synchronous):
             zero_count(),
             zero_count(),
             zeros_like(params),
+            first_feedback(self, params, self.axis),
         )
 
     def update(
@@ -309,11 +177,13 @@ class sync_replicas(_Synchronous):
             align_params(self, updates, treedef, params)
         accs = align_slot(self, updates, treedef, state, "acc")
         check_shapes(self, updates, accs.leaves, "the state's acc has")
-        pairs = [
-            self._accumulate(g, acc, ok, total) for g, acc in zip(leaves, accs.leaves, strict=True)
-        ]
+        own = [None if isinstance(g, RowSparse) else g for g in leaves]
+        dtypes = [dtype_of(g) for g in leaves]
+        added, feedback = summed(self, updates, own, dtypes, state.feedback, ok=ok)
+        rows = zip(leaves, accs.leaves, added, strict=True)
+        pairs = [self._accumulate(g, acc, x, ok, total) for g, acc, x in rows]
         grads = jax.tree.unflatten(treedef, [grad for _, grad in pairs])
-        grads = _as_varying_like(grads, (state.inner, params), self.axis)
+        grads = as_varying_like(grads, (state.inner, params), self.axis)
         out, inner = update_when(self, self.inner, ready, grads, state.inner, params, extra)
         out = [
             _zero_unless(ready, u, dtype_of(g))
@@ -325,7 +195,8 @@ class sync_replicas(_Synchronous):
             global_step=jnp.where(ready, safe_increment(state.global_step), state.global_step),
             dropped=state.dropped + n - contributions,
             count=jnp.where(ready, 0, total),
-            acc=_as_varying_like(accs.rebuilt(new_accs), state.acc, self.axis),
+            acc=as_varying_like(accs.rebuilt(new_accs), state.acc, self.axis),
+            feedback=feedback,
         )
 
     def _counts(
@@ -340,11 +211,13 @@ class sync_replicas(_Synchronous):
             ok = ok & self._is_among_first(ok, arrival, needed - state.count)
         return ok
 
-    def _accumulate(self, g: Any, acc: Array, ok: Array, total: Array) -> tuple[Array, Any]:
+    def _accumulate(
+        self, g: Any, acc: Array, added: Any, ok: Array, total: Array
+    ) -> tuple[Array, Any]:
         """Return the accumulator of a leaf with the new contributions, and its gradient."""
         if isinstance(g, RowSparse):
             return acc, self._reduce_rows(g, ok)
-        acc = acc + self._sum(jnp.where(ok, cast(g, acc.dtype), jnp.zeros_like(acc)))
+        acc = acc + cast(added, acc.dtype)
         if self.reduction == "sum":
             return acc, acc
         return acc, acc / jnp.maximum(total, 1).astype(acc.dtype)
@@ -370,7 +243,7 @@ class sync_replicas(_Synchronous):
         """Return the rows of all contributions, for "mean" over how many touched each of them."""
         g = g.coalesce()
         indices = jnp.where(ok, g.indices, g.num_rows)
-        rows = _concatenate(RowSparse(indices, g.values, g.num_rows), self.axis)
+        rows = concatenated(RowSparse(indices, g.values, g.num_rows), self.axis)
         if self.reduction == "sum":
             return rows
         ones = jnp.ones((rows.values.shape[0], *[1] * (rows.values.ndim - 1)), jnp.float32)

@@ -4,7 +4,8 @@ from typing import Any
 
 from gradxform.base import unwrapped
 from gradxform.distributed.exchange import Exchanging
-from gradxform.distributed.synchronous import sync_replicas, tower
+from gradxform.distributed.synchronous import sync_replicas
+from gradxform.distributed.tower import tower
 from gradxform.errors import name_of
 from gradxform.types import Array, OptState
 from gradxform.wrappers.average import Averager
