@@ -1,6 +1,17 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import core, linesearch, losses, matrix, optimizers, rows, storage, wire, wrappers
+from benchmarks import (
+    compression,
+    core,
+    linesearch,
+    losses,
+    matrix,
+    optimizers,
+    rows,
+    storage,
+    wire,
+    wrappers,
+)
 from benchmarks.options import Section
 
 SECTIONS: dict[str, Section] = {
@@ -8,6 +19,7 @@ SECTIONS: dict[str, Section] = {
     "optimizers": optimizers.SECTION,
     "rows": rows.SECTION,
     "bytes": wire.SECTION,
+    "compression": compression.SECTION,
     "linesearch": linesearch.SECTION,
     "losses": losses.SECTION,
     "matrix": matrix.SECTION,

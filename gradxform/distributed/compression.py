@@ -15,7 +15,7 @@ from gradxform.errors import name_of, require_one_of
 from gradxform.fields import value
 from gradxform.numerics import cast
 from gradxform.types import Array, Choice, PositiveInt, UnitInterval
-from gradxform.values import Value
+from gradxform.values import Value, replace
 
 __all__ = [
     "Compression",
@@ -25,6 +25,7 @@ __all__ = [
     "top_k",
 ]
 
+_FEWEST = 64  # entries that are worth a code
 FLOAT8 = {"e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 
 
@@ -38,10 +39,17 @@ class Blocks(Compression):
     """A compression that codes blocks of entries, each by itself.
 
     The entries of an array are taken in order, without regard to its dimensions, and filled up with
-    zeros. Arrays with less than a block for each replica travel in bfloat16.
+    zeros. Arrays with less than a block for each replica have shorter blocks; those with less than
+    64 entries for each travel in bfloat16.
     """
 
     block: PositiveInt
+
+    def fitting(self, length: int) -> "Blocks | None":
+        """Return the compression for so many entries a replica; None where they are too few."""
+        if length < _FEWEST:
+            return None
+        return self if length >= self.block else replace(self, block=-(-length // 8) * 8)
 
     @property
     def unit(self) -> int:

@@ -127,7 +127,7 @@ def _codec(
         return None
     if isinstance(part.compress, Blocks):
         pieces = size_of(axis) * (size_of(inner) if inner else 1)
-        return part.compress if size >= pieces * part.compress.unit else _BFLOAT16
+        return part.compress.fitting(size // pieces) or _BFLOAT16
     dtype = jnp.dtype(default if part.wire_dtype is None else part.wire_dtype)
     return Cast(dtype) if dtype.itemsize < at_least_float32(own).itemsize else None
 
