@@ -34,7 +34,7 @@ def traced_along(f: Callable[..., Any], args: Any, sizes: Mapping[str, int]) -> 
     mapped = trace
     for axis, size in sizes.items():
         mapped = jax.vmap(mapped, axis_name=axis, axis_size=size)
-    shape = tuple(reversed(sizes.values()))
+    shape = tuple(sizes.values())[::-1]
     jax.eval_shape(mapped, jax.ShapeDtypeStruct(shape, jnp.float32))
     return traces[0]
 

@@ -11,6 +11,7 @@ from gradxform.distributed.resize import *
 from gradxform.distributed.shard_matrices import *
 from gradxform.distributed.stale import *
 from gradxform.distributed.state_sharding import *
+from gradxform.distributed.state_specs import *
 from gradxform.distributed.synchronous import *
 from gradxform.distributed.zero import *
 from gradxform.registry import close_package as _close_package
