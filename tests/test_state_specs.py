@@ -13,6 +13,7 @@ import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.distributed.shared_leaves import is_shared
 from tests.catalogue import CASES, params as catalogue_params
+from tests.catalogue.distributed import alone
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
@@ -220,3 +221,107 @@ def test_a_leaf_that_differs_is_not_called_shared():
         state = jax.eval_shape(tx.init, params)
         for spec, shared in zip(jax.tree.leaves(specs), is_shared(state), strict=True):
             assert spec == (P() if shared else P("r"))
+
+
+def test_an_axis_along_which_replicas_are_given_alike_needs_no_rows():
+    tx = gd.model_average(gx.adam(0.1), "dcn", inner_axes=("ici",))
+    assert gd.state_specs(tx, start(), mesh=mesh_of()).inner[0].count == P("dcn")
+
+
+@pytest.mark.parametrize("name", ["model_average", "diloco", "tower", "sync_replicas", "zero1"])
+def test_these_are_the_layouts_of_replicas(name):
+    wrap = {"diloco": functools.partial(gd.diloco, period=3)}.get(name, getattr(gd, name))
+    tx = wrap(gx.adam(0.1), "replica")
+    params = start()
+    r = gd.Replicas(n=8)
+    state = r.wrap(tx.init)(r.replicate(params))
+    specs = gd.state_specs(tx, params, mesh=r.mesh, replicas="replica")
+    assert jax.tree.structure(specs) == jax.tree.structure(state)
+    for x, spec in zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True):
+        assert x.sharding.is_equivalent_to(NamedSharding(r.mesh, spec), x.ndim)
+
+
+# ------------------------------------------------------------------------ as the parameters
+
+PLACES = {"w": P("dcn", "ici"), "b": P("ici"), "odd": P(None, BOTH), "scale": P()}
+DIVIDED = {"w": (16, 24), "b": (24,), "odd": (5, 16), "scale": ()}
+ENTRYWISE = {
+    "adamw": ADAMW,
+    "named and injected": gx.named_chain(
+        ("clip", gx.clip(1.0)), ("adam", gx.inject_hyperparams(gx.adam)(gx.constant_schedule(0.1)))
+    ),
+    "masked": gx.chain(gx.trace(0.9), gx.masked(gx.adam(0.1), MATRICES)),
+    "partition": gx.partition(
+        {"m": gx.ademamix(0.1), "rest": gx.sgd(0.1, 0.9)},
+        gx.label_by(("m", MATRICES), ("rest", True)),
+    ),
+    "accumulating": gx.MultiSteps(gx.lookahead(gx.lion(0.1), 2, 0.5), 2),
+    "averaged": gx.moving_average(gx.schedule_free_sgd(0.1), 0.5),
+    "in 8 bits": gx.quantize_state(gx.adam(0.1), 8, 2, min_size=4),
+    "in float16": gx.state_dtype(gx.adam(0.1), "float16"),
+    "offloaded": gx.offload_state(gx.adam(0.1), min_size=4),
+    "master weights": gx.master_weights(gx.adam(0.1)),
+    "optax": optax.chain(optax.trace(0.9), optax.adamw(0.1)),
+}
+
+
+@pytest.mark.parametrize("name", list(ENTRYWISE))
+def test_slots_of_divided_parameters_are_divided_like_them(name):
+    tx, mesh = ENTRYWISE[name], mesh_of()
+    dtype = jnp.bfloat16 if name == "master weights" else jnp.float32
+    params = jax.tree.map(lambda p: p.astype(dtype), start(DIVIDED))
+    grads = {k: g.astype(dtype) for k, g in gradients((), DIVIDED).items()}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        specs = gd.state_specs(tx, params, PLACES, mesh=mesh)
+        smap = functools.partial(jax.shard_map, mesh=mesh)
+        state = jax.jit(smap(tx.init, in_specs=(PLACES,), out_specs=specs))(params)
+        assert jax.tree.structure(state) == jax.tree.structure(specs)
+        of_grads = {k: P(None, *spec) for k, spec in PLACES.items()}
+        run = functools.partial(loop, tx)
+        both = PLACES, specs
+        run = jax.jit(smap(run, in_specs=(*both, of_grads), out_specs=both))
+        ours = params
+        for half in np.split(np.arange(STEPS), 2):
+            if name != "offloaded":
+                state = through_the_host(state)
+            ours, state = run(ours, state, {k: g[half] for k, g in grads.items()})
+        theirs, whole = jax.jit(lambda p, g: loop(tx, p, tx.init(p), g))(params, grads)
+    for x, y in zip(jax.tree.leaves((ours, state)), jax.tree.leaves((theirs, whole)), strict=True):
+        if jnp.issubdtype(x.dtype, jnp.integer) and x.ndim:
+            np.testing.assert_array_equal(x, y)  # codes
+            continue
+        x, y = (np.asarray(a, np.float32) for a in (x, y))
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
+
+
+def test_named_shardings_and_the_current_mesh_say_the_mesh():
+    mesh, params, tx = mesh_of(), start(), gd.zero1(gx.adam(0.1), "ici")
+    given = gd.state_specs(tx, params, mesh=mesh)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        assert gd.state_specs(tx, params) == given
+    place = NamedSharding(mesh, P())
+    assert gd.state_specs(tx, params, place) == given
+    assert gd.state_specs(tx, jax.device_put(params, place)) == given
+    placed = jax.device_put(start(DIVIDED), {k: NamedSharding(mesh, s) for k, s in PLACES.items()})
+    assert gd.state_specs(gx.trace(0.9), placed).trace == PLACES
+
+
+# ------------------------------------------------------------------------- the catalogue, refusals
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_part_has_specs_with_the_structure_of_its_state(name):
+    case = CASES[name]
+    params = case.tree if case.tree is not None else catalogue_params()
+    grads = jax.tree.map(jnp.ones_like, params)
+    extra = case.extra(grads, params) if callable(case.extra) else case.extra
+    mesh = AbstractMesh((1,), ("replica",))
+    tx = case.tx.inner if isinstance(case.tx, alone) else case.tx
+    specs = gd.state_specs(tx, params, P(), mesh=mesh, extra=extra)
+    state = jax.eval_shape(case.tx.init, params)
+    assert jax.tree.structure(specs) == jax.tree.structure(state)
+    for x, spec, shared in zip(
+        jax.tree.leaves(state), jax.tree.leaves(specs), is_shared(state), strict=True
+    ):
+        lead = 0 if shared else int(spec[:1] == ("replica",))
+        assert len(spec) - lead <= x.ndim
