@@ -1,6 +1,7 @@
 """How a state lies in a `shard_map`: programs with these specs beside runs without a mesh."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -230,11 +231,11 @@ def test_an_axis_along_which_replicas_are_given_alike_needs_no_rows():
 
 @pytest.mark.parametrize("name", ["model_average", "diloco", "tower", "sync_replicas", "zero1"])
 def test_these_are_the_layouts_of_replicas(name):
-    wrap = {"diloco": functools.partial(gd.diloco, period=3)}.get(name, getattr(gd, name))
-    tx = wrap(gx.adam(0.1), "replica")
+    tx = getattr(gd, name)(gx.adam(0.1), "replica")
     params = start()
     r = gd.Replicas(n=8)
     state = r.wrap(tx.init)(r.replicate(params))
+    assert r.mesh is not None
     specs = gd.state_specs(tx, params, mesh=r.mesh, replicas="replica")
     assert jax.tree.structure(specs) == jax.tree.structure(state)
     for x, spec in zip(jax.tree.leaves(state), jax.tree.leaves(specs), strict=True):
@@ -314,7 +315,8 @@ def test_every_part_has_specs_with_the_structure_of_its_state(name):
     case = CASES[name]
     params = case.tree if case.tree is not None else catalogue_params()
     grads = jax.tree.map(jnp.ones_like, params)
-    extra = case.extra(grads, params) if callable(case.extra) else case.extra
+    extra: Any = case.extra
+    extra = extra(grads, params) if callable(extra) else extra
     mesh = AbstractMesh((1,), ("replica",))
     tx = case.tx.inner if isinstance(case.tx, alone) else case.tx
     specs = gd.state_specs(tx, params, P(), mesh=mesh, extra=extra)

@@ -97,9 +97,9 @@ def _kept_dims(
     if leaf_shape == shape:
         return list(range(len(shape)))
     dims = _dims_of_kth_array(shape, leaf_shape, rest)
-    if dims is not None:
-        return dims
-    return (_last_dims if "v_col" in names else _first_dims)(shape, leaf_shape)
+    if dims is None:
+        dims = _dims_of_means(shape, leaf_shape, names)
+    return _first_dims(shape, leaf_shape) if dims is None else dims
 
 
 def _dims_of_kth_array(
@@ -112,6 +112,20 @@ def _dims_of_kth_array(
     return [k] + [None] * (len(leaf_shape) - 1)
 
 
+def _dims_of_means(shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path) -> Dims | None:
+    """Match the means of Adafactor: `v_row` lacks the longest dimension, `v_col` the second.
+
+    Of dimensions of one length, the last counts as the longest, as in NumPy's stable sort.
+    """
+    by_length = sorted(range(len(shape)), key=lambda d: shape[d])
+    for name, place in ("v_row", -1), ("v_col", -2):
+        if name in names and len(shape) > 1:
+            dims = [d for d in range(len(shape)) if d != by_length[place]]
+            if tuple(shape[d] for d in dims) == leaf_shape:
+                return list(dims)
+    return None
+
+
 def _first_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
     """Match each dimension of a leaf to the first of its length after the one matched before."""
     dims: Dims = []
@@ -121,9 +135,3 @@ def _first_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
         dims.append(dim)
         start = start if dim is None else dim + 1
     return dims
-
-
-def _last_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
-    """Match as `_first_dims` does, but from the last dimension to the first."""
-    from_end = _first_dims(shape[::-1], leaf_shape[::-1])
-    return [None if d is None else len(shape) - 1 - d for d in reversed(from_end)]

@@ -36,8 +36,8 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
         state = jax.jit(tx.init, out_shardings=places)(params)
 
     Dimensions are matched by their lengths. If the parameter has several dimensions of one length,
-    the k-th of several arrays (Shampoo's matrices) has the k-th dimension, the column means of
-    Adafactor have the last one that fits, and every other leaf has the first.
+    the k-th of several arrays (Shampoo's matrices) has the k-th dimension, the means of Adafactor
+    have all but the one over which they are means, and every other leaf has the first that fits.
 
     Args:
       tx: a transform, ours or Optax's; not one that needs a mesh axis (see `zero1.state_specs`).
