@@ -148,6 +148,11 @@ COMPOSED = {
         ("dcn",),
         BOTH,
     ),
+    "in means": (
+        gd.model_average(gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4), "dcn", period=3),
+        ("dcn",),
+        ("dcn",),
+    ),
     "in the host's memory": (
         gd.model_average(gx.offload_state(gx.adam(0.1)), "dcn", period=3),
         ("dcn",),
@@ -222,6 +227,18 @@ def test_a_leaf_that_differs_is_not_called_shared():
         state = jax.eval_shape(tx.init, params)
         for spec, shared in zip(jax.tree.leaves(specs), is_shared(state), strict=True):
             assert spec == (P() if shared else P("r"))
+
+
+def test_what_replicas_decide_together_is_shared():
+    params, extra = start(), {"grad_step": jnp.int32(0)}
+    for tx in (
+        gd.drop_stale(gd.tower(ADAMW, "r"), 1),
+        gx.apply_if_finite(gd.drop_stale(gd.sync_replicas(gx.sgd(0.1), "r"), 1), 3),
+    ):
+        specs = gd.state_specs(tx, params, extra=extra)
+        assert all(spec == P() for spec in jax.tree.leaves(specs))
+    alone = gd.state_specs(gd.drop_stale(ADAMW, 1), params, replicas="r")
+    assert alone.stale_counter == P("r")
 
 
 def test_an_axis_along_which_replicas_are_given_alike_needs_no_rows():

@@ -71,19 +71,20 @@ def state_specs(
         specs = state_specs(tx, params, mesh=mesh)
 
         def step(params, state, batch):  # in_specs=(P("dcn"), specs, P(("dcn", "ici")))
-            params, state = local_replica(params), local_replica(state)
+            params, state = without_axis(params), without_axis(state)  # x[0], of all but P()
             grads = jax.grad(loss)(local_view(params, "ici"), batch)
             params, state = tx.step(grads, state, params)
-            return with_replica_axis(params), with_replica_axis(state)
+            return with_axis(params), with_axis(state)  # x[None], of all but P()
 
     For a `jax.vmap` over replicas, `in_axes` and `out_axes` are None where the spec is `P()`, and 0
     elsewhere.
 
     In a `shard_map` a transform sees pieces of the parameters that `specs` divide. The shapes are
-    therefore those of pieces: a matrix may be too small there to be factored. A leaf without any
-    dimension of its parameter, such as a norm for each parameter, is then given `P()`, which is
-    wrong as soon as the pieces' values differ; use `shard_matrices` or `zero1`, or leave these axes
-    to the compiler, with `jax.jit` and `state_sharding`.
+    therefore those of pieces: a matrix may be too small there to be factored. A leaf that lacks a
+    dimension that is divided, such as a norm of each parameter or the means of `adafactor`, is
+    computed from a piece, so that devices disagree about it. `check_vma=True` refuses that,
+    `check_vma=False` does not see it. For such rules use `shard_matrices` or `zero1`, or leave
+    these axes to the compiler, with `jax.jit` and `state_sharding`.
 
     Args:
       tx: a transform, ours or Optax's.
