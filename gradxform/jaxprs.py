@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -23,16 +23,19 @@ def traced(f: Callable[..., Any], args: Iterable[Any]) -> tuple[Any, list[Any]]:
     return opened(jax.make_jaxpr(f)(*args))
 
 
-def traced_along(f: Callable[..., Any], args: Any, axis: str, size: int) -> tuple[Any, Any]:
-    """Return the jaxpr of `f` with a bound axis of that size, and the types of its results."""
+def traced_along(f: Callable[..., Any], args: Any, sizes: Mapping[str, int]) -> tuple[Any, Any]:
+    """Return the jaxpr of `f` with bound axes of these sizes, and the types of its results."""
     traces = []
 
     def trace(x: jax.Array) -> jax.Array:
         traces.append(jax.make_jaxpr(f, return_shape=True)(*args))
         return x
 
-    mapped = jax.vmap(trace, axis_name=axis, axis_size=size)
-    jax.eval_shape(mapped, jax.ShapeDtypeStruct((size,), jnp.float32))
+    mapped = trace
+    for axis, size in sizes.items():
+        mapped = jax.vmap(mapped, axis_name=axis, axis_size=size)
+    shape = tuple(sizes.values())[::-1]
+    jax.eval_shape(mapped, jax.ShapeDtypeStruct(shape, jnp.float32))
     return traces[0]
 
 

@@ -10,6 +10,8 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
+from gradxform.distributed.shared_leaves import is_shared
+from gradxform.jaxprs import traced_along
 from tests.distributed_modes import step_of
 
 pytestmark = pytest.mark.numeric
@@ -19,10 +21,33 @@ SGD = gx.sgd(0.5)
 BF16 = jnp.bfloat16
 
 
+def mapped(function):
+    """Two maps over replicas and their devices; what all share is kept once."""
+    compiled = []
+
+    def axes(tree):
+        treedef = jax.tree.structure(tree)
+        return treedef.unflatten([None if shared else 0 for shared in is_shared(tree)])
+
+    def run(*args):
+        if not compiled:
+            leaves, treedef = jax.tree.flatten(args)
+            pairs = zip(leaves, is_shared(args), strict=True)
+            one = treedef.unflatten([x if shared else x[0, 0] for x, shared in pairs])
+            results = axes(traced_along(function, one, {"data": D, "replica": R})[1])
+            both = function
+            for name in "data", "replica":
+                both = jax.vmap(both, in_axes=axes(args), out_axes=results, axis_name=name)
+            compiled.append(jax.jit(both))
+        return compiled[0](*args)
+
+    return run
+
+
 def everywhere(function, mode):
     """`function` of one device for all, on arrays [R, D, ...]."""
     if mode == "vmap":
-        return jax.jit(jax.vmap(jax.vmap(function, axis_name="data"), axis_name="replica"))
+        return mapped(function)
     mesh = jax.make_mesh((R, D), ("replica", "data"), axis_types=(AxisType.Auto,) * 2)
 
     def body(*args):

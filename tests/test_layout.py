@@ -229,7 +229,7 @@ def test_a_reference_stands_in_a_file_named_as_one_of_the_library():
     homes = [ROOT / "transforms", ROOT / "wrappers"]
     families = {path.stem for home in homes for path in home.glob("*.py")} | IN_ONE_FILE
     references = {path.stem for path in (TESTS / "references").glob("*.py")}
-    assert references - families == {"base", "interop", "row_sparse"}
+    assert references - families == {"base", "compression", "interop", "row_sparse"}
 
 
 def test_the_core_imports_jax_and_numpy_only():

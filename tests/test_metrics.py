@@ -464,8 +464,10 @@ def test_norms_in_bfloat16_are_float32():
 def test_a_state_of_replicas_shows_means_and_extremes(eight_devices):
     tx = gd.elastic_average(gx.with_metrics(gx.sgd(FALLING)), "replica", period=2, rho=0.0)
     params = {"w": jnp.ones((8, 3))}
-    init = jax.vmap(tx.init, axis_name="replica", out_axes=0)
-    step = jax.vmap(tx.update, axis_name="replica")
+    specs = gd.state_specs(tx, {"w": jnp.ones(3)})
+    axes = jax.tree.map(lambda spec: 0 if len(spec) else None, specs)
+    init = jax.vmap(tx.init, axis_name="replica", out_axes=axes)
+    step = jax.vmap(tx.update, axis_name="replica", in_axes=(0, axes, 0), out_axes=(0, axes))
     grads = {"w": jnp.arange(24.0).reshape(8, 3)}
     state = init(params)
     for _ in range(3):
@@ -478,9 +480,12 @@ def test_a_state_of_replicas_shows_means_and_extremes(eight_devices):
     np.testing.assert_allclose(numbers["gradient_norm/min"], sizes.min(), rtol=1e-5)
     distance = np.linalg.norm(np.asarray(params["w"] - state.center["w"]), axis=1)
     np.testing.assert_allclose(numbers["distance_to_center"], distance.mean(), rtol=1e-4)
-    assert numbers["step"] == numbers["step/max"] == 3
-    np.testing.assert_array_equal(gx.current_step(state), np.full(8, 3))
+    assert numbers["step"] == gx.current_step(state) == 3
     np.testing.assert_allclose(gx.current_learning_rate(tx, state), FALLING(3), rtol=1e-6)
+    stacked = state._replace(schedule_step=jnp.full(8, 3))
+    numbers = shown(stacked, params, replicas=True)
+    assert numbers["step"] == numbers["step/max"] == 3
+    np.testing.assert_array_equal(gx.current_step(stacked), np.full(8, 3))
 
 
 def test_dropped_gradients_of_replicas_are_shown():

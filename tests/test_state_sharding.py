@@ -99,6 +99,29 @@ def test_the_rows_and_columns_of_adafactor_are_sharded_like_their_axes():
         assert only(tx, "v")["c"]["k"] == SPECS["c"]["k"]
 
 
+@pytest.mark.parametrize("shape", [(8, 8, 8), (8, 4, 8), (8, 8, 4), (16, 8, 8, 8)])
+def test_means_over_one_of_several_axes_of_one_length_lack_that_one(shape):
+    """Whether a mean changes with the gradient's entries along an axis shows which axes it has."""
+    names = "abcd"[: len(shape)]
+    params = {"w": jnp.zeros(shape)}
+    for lib in gx, optax:
+        tx = lib.scale_by_factored_rms(min_dim_size_to_factor=2)
+        places, state = state_sharding(tx, params, P(*names)), tx.init(params)
+        for field in "v_row", "v_col":
+            kept = {}
+            for d, name in enumerate(names):
+                line = 1.0 + np.arange(shape[d])
+                g = np.broadcast_to(
+                    np.expand_dims(line, [i for i in range(len(shape)) if i != d]), shape
+                )
+                _, new = loose(tx.update, {"w": jnp.asarray(g, jnp.float32)}, state, params)
+                mean = np.asarray(getattr(new, field)["w"])
+                for i in range(mean.ndim):
+                    if np.ptp(mean, axis=i).max() > 1e-3:
+                        kept[i] = name
+            assert getattr(places, field)["w"] == P(*(kept[i] for i in range(len(shape) - 1)))
+
+
 def test_the_matrices_of_shampoo_are_sharded():
     places = only(gx.step_by_shampoo(0.1), "statistics")
     assert places["emb"] == (P("x"), P("y"))

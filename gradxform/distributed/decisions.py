@@ -35,6 +35,17 @@ def check_decisions(closed: Any, args: Sequence[Any], shared: Sequence[bool], ax
     _Reader(axis).read(closed, own)
 
 
+def differing(closed: Any, own: Sequence[bool], axis: str) -> list[bool]:
+    """Return for every result of a program whether it may differ between the replicas of an axis.
+
+    Args:
+      closed: the jaxpr of one replica's program.
+      own: for each argument, whether it may differ.
+      axis: the axis of replicas.
+    """
+    return _Reader(axis, refuses=False).read(closed, own)
+
+
 def _may_differ(x: Any) -> bool:
     dtype = dtype_of(x)
     return jnp.issubdtype(dtype, jnp.inexact) or dtype == jnp.bool_
@@ -43,8 +54,8 @@ def _may_differ(x: Any) -> bool:
 class _Reader:
     """Tracks through a program which values may differ between replicas."""
 
-    def __init__(self, axis: str) -> None:
-        self.axis = axis
+    def __init__(self, axis: str, refuses: bool = True) -> None:
+        self.axis, self.refuses = axis, refuses
 
     def read(self, closed: Any, own: Sequence[bool]) -> list[bool]:
         """Return for every result whether it may differ, given which arguments may."""
@@ -122,7 +133,7 @@ class _Reader:
 
     def require_no_exchange(self, eqn: Any, inside: Sequence[Any]) -> None:
         """Refuse an exchange under a condition that may differ."""
-        if not any(self.axis in collective_axes(x) for x in inside):
+        if not self.refuses or not any(self.axis in collective_axes(x) for x in inside):
             return
         where = line_of(eqn)
         raise ValueError(

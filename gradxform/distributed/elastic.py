@@ -14,7 +14,7 @@ from gradxform.apply import apply_updates
 from gradxform.base import call_update, transform
 from gradxform.distributed.axis import as_varying, axis_names, size_of, widen
 from gradxform.distributed.exchange import Exchanging, distance, is_multiple
-from gradxform.distributed.sending import first_feedback, summed
+from gradxform.distributed.feedback import first_feedback, summed
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import align, align_slot
 from gradxform.numerics import cast, is_zero

@@ -23,8 +23,9 @@ from gradxform.distributed.axis import (
     size_of,
     widen,
 )
-from gradxform.distributed.sending import check_sending, summed
+from gradxform.distributed.feedback import check_sending, summed
 from gradxform.distributed.shared_leaves import is_shared
+from gradxform.distributed.traps import require_alike
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes, require_params, structure_of
 from gradxform.numerics import at_least_float32, cast, promote, safe_increment
@@ -276,7 +277,7 @@ class Exchanging(Transform, abc.ABC):
 
         if isinstance(due, bool):
             return (changed if due else same)(tree, state)
-        return lax.cond(due, changed, same, tree, state)
+        return lax.cond(require_alike(self, due), changed, same, tree, state)
 
     def _varying(self, results: tuple[PyTree, Any]) -> tuple[PyTree, Any]:
         """Mark what may differ between replicas, so that both branches have the same type."""

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from gradxform import engine
 from gradxform.distributed.axis import psum
 from gradxform.distributed.matrix_exchange import MatrixExchange
+from gradxform.distributed.param_places import spec_of
 from gradxform.leaves import Path, dtype_of, map_with_paths, shape_of
 from gradxform.states import marked_fields
 from gradxform.types import Array, MatrixSlot, Params, PyTree
@@ -47,7 +47,7 @@ def on_pieces(cuts: Cuts, sizes: Mapping[str, int], exchange: Any = None) -> Ite
         yield
 
 
-def state_specs(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> PyTree:
+def specs_of_pieces(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> PyTree:
     """Return a `PartitionSpec` for every leaf of the state, where `tx.init` gets pieces.
 
     A dimension that is shorter for pieces along one mesh axis is divided along that axis.
@@ -73,7 +73,7 @@ def state_specs(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int]) -
         for mine, dims, is_slot in zip(entries, changed, of_matrices, strict=True):
             for dim in dims:
                 mine[dim] = tuple(sizes) if dim and is_slot else mine[dim]
-    return treedef.unflatten([_spec(mine) for mine in entries])
+    return treedef.unflatten([spec_of(mine) for mine in entries])
 
 
 def _shorter(
@@ -97,13 +97,6 @@ def _pieces(params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> Params:
         return jax.ShapeDtypeStruct(tuple(shape), dtype_of(x))
 
     return map_with_paths(piece, params)
-
-
-def _spec(entries: list[tuple[str, ...]]) -> PartitionSpec:
-    entries = list(entries)
-    while entries and not entries[-1]:
-        entries.pop()
-    return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
 
 
 def in_matrix_slots(state: PyTree) -> PyTree:

@@ -9,7 +9,7 @@ import jax
 from gradxform.base import transform
 from gradxform.distributed.axis import widen
 from gradxform.distributed.exchange import Exchanging, is_multiple
-from gradxform.distributed.sending import first_feedback
+from gradxform.distributed.feedback import first_feedback
 from gradxform.distributed.wire import tree_mean
 from gradxform.numerics import cast, safe_increment
 from gradxform.slots import zero_count

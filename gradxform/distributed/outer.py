@@ -13,7 +13,8 @@ from gradxform.apply import apply_updates
 from gradxform.base import call_update, check_transform, transform
 from gradxform.distributed.axis import as_varying, widen
 from gradxform.distributed.exchange import Change, Exchanging, is_multiple
-from gradxform.distributed.sending import first_feedback
+from gradxform.distributed.feedback import first_feedback
+from gradxform.distributed.traps import require_alike
 from gradxform.errors import name_of, shown
 from gradxform.numerics import cast, is_zero, safe_increment
 from gradxform.slots import zero_count
@@ -208,7 +209,7 @@ class outer(Exchanging):
         if self.fragments == 1:
             return change(list(range(len(jax.tree.leaves(params)))), params, state)
         groups = _groups(jax.tree.leaves(params), self.fragments)
-        turn = (step // self._interval - 1) % self.fragments
+        turn = require_alike(self, (step // self._interval - 1) % self.fragments)
 
         def change_group(group: list[int]) -> Change:
             return lambda params, state: self._varying(change(group, params, state))

@@ -288,7 +288,7 @@ class Replicas:
             return function(*returned(one, args))
 
         one = treedef.unflatten(one_replica)
-        program, results = traced_along(in_their_memories, one, self.axis, self.n)
+        program, results = traced_along(in_their_memories, one, {self.axis: self.n})
         check_decisions(program, one_replica, flags, self.axis)
         inputs = _Shared(treedef, flags)
         outputs = _Shared(jax.tree.structure(results), is_shared(results))

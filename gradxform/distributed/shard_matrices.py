@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from gradxform import engine, masks
 from gradxform.base import call_update, check_transform, transform
 from gradxform.distributed.axis import check_axis_name, check_bound, size_of
-from gradxform.distributed.matrix_state import Cuts, on_pieces, state_specs
+from gradxform.distributed.matrix_state import Cuts, on_pieces, specs_of_pieces
 from gradxform.distributed.reach import check_entrywise, check_reach
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import (
@@ -212,7 +212,9 @@ class shard_matrices(StatelessWrapper):
         self._check_mesh(mesh)
         check_params(self, params)
         size = mesh.shape[self.axis]
-        return state_specs(self.inner, params, self._cuts(params, True, size), {self.axis: size})
+        return specs_of_pieces(
+            self.inner, params, self._cuts(params, True, size), {self.axis: size}
+        )
 
     # ---------------------------------------------------------------------------------- stepping
 

@@ -16,7 +16,7 @@ from gradxform.distributed.axis import (
     size_of,
     widen,
 )
-from gradxform.distributed.sending import first_feedback, summed
+from gradxform.distributed.feedback import first_feedback, summed
 from gradxform.distributed.tower import Synchronous, as_varying_like, concatenated
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import (

@@ -21,7 +21,7 @@ from gradxform.distributed.axis import (
     varies,
     widen,
 )
-from gradxform.distributed.sending import check_sending, first_feedback, summed
+from gradxform.distributed.feedback import check_sending, first_feedback, summed
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import (
     dtype_of,

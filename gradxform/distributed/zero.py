@@ -30,7 +30,7 @@ from gradxform.distributed.axis import (
     widen,
 )
 from gradxform.distributed.division import Division, divide
-from gradxform.distributed.matrix_state import Cuts, in_matrix_slots, on_pieces, state_specs
+from gradxform.distributed.matrix_state import Cuts, in_matrix_slots, on_pieces, specs_of_pieces
 from gradxform.distributed.reach import check_entrywise, check_reach
 from gradxform.distributed.state_sharding import state_sharding
 from gradxform.errors import did_you_mean, name_of
@@ -220,7 +220,7 @@ class zero1(Transform):
         inner = state_sharding(self.inner, inner_tree, treedef.unflatten(specs))
         matrix = in_matrix_slots(jax.eval_shape(self.inner.init, inner_tree))
         if any(jax.tree.leaves(matrix)):
-            exact = state_specs(self.inner, inner_tree, self._cuts(params, divisions), sizes)
+            exact = specs_of_pieces(self.inner, inner_tree, self._cuts(params, divisions), sizes)
             inner = jax.tree.map(lambda is_slot, a, b: a if is_slot else b, matrix, exact, inner)
         master = [
             PartitionSpec() if dtype is None else spec

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
@@ -97,6 +99,18 @@ WRAPPERS: dict[str, Case] = {
 }
 
 
+SOME = {"w": np.ones((3, 4), np.float32), "b": np.ones(4, np.float32)}
+
+
+def specs_of(tx, specs=None):
+    return gd.state_specs(tx, SOME, specs, mesh=AbstractMesh((2, 2), ("x", "y")))
+
+
+def hidden(tx):
+    """A transform in which nothing shows what it runs."""
+    return gx.GradientTransformation(lambda params: tx.init(params), tx.update)
+
+
 REFUSED = [
     (lambda: gd.model_average(gx.adam(0.1), "", period=2), ValueError, ("model_average", "axis")),
     (lambda: gd.model_average(0.1, "r"), TypeError, ("model_average", "inner")),
@@ -144,6 +158,62 @@ REFUSED = [
         lambda: gd.zero1(gx.adam(0.1), "r", master_dtype="int32"),
         ValueError,
         ("master_dtype", "floating", "int32"),
+    ),
+    (lambda: specs_of(gx.scale_by_adam), TypeError, ("state_specs", "tx is the class")),
+    (lambda: specs_of(gx.adam(0.1), {"w": P()}), ValueError, ("state_specs", "['b']", "sharding")),
+    (
+        lambda: specs_of(gx.adam(0.1), {"w": P(), "b": P(None, "x")}),
+        ValueError,
+        ("['b'] of shape (4,)", "more entries"),
+    ),
+    (lambda: specs_of(gx.adam(0.1), "x"), TypeError, ("state_specs", "PartitionSpec", "'x'")),
+    (
+        lambda: gd.state_specs(gx.adam(0.1), SOME, P("x")),
+        ValueError,
+        ("the mesh", "'x'", "set_mesh"),
+    ),
+    (lambda: gd.state_specs(gd.zero1(gx.adam(0.1), "x"), SOME), ValueError, ("the mesh", "'x'")),
+    (lambda: specs_of(gx.adam(0.1), P("z")), ValueError, ("no axis 'z'", "x, y")),
+    (lambda: specs_of(gd.zero1(gx.adam(0.1), "z")), ValueError, ("no axis 'z'", "x, y")),
+    (
+        lambda: specs_of(gx.adam(0.1), {"w": P("x"), "b": P()}),
+        ValueError,
+        ("['w'] of shape (3, 4)", "2 equal pieces along dimension 0"),
+    ),
+    (
+        lambda: specs_of(gd.model_average(gx.adam(0.1), "x"), P(None, "x")),
+        ValueError,
+        ("more entries",),
+    ),
+    (
+        lambda: specs_of(gd.model_average(gx.adam(0.1), "x"), {"w": P(None, "x"), "b": P()}),
+        ValueError,
+        ("['w']", "'x', the axis of replicas", "leave it out"),
+    ),
+    (
+        lambda: specs_of(gd.zero1(gx.adam(0.1), "x"), {"w": P(None, "x"), "b": P()}),
+        ValueError,
+        ("['w']", "'x', the axis of zero1"),
+    ),
+    (
+        lambda: specs_of(hidden(gd.model_average(gx.adam(0.1), "x"))),
+        ValueError,
+        ("ModelAverageState", "which axis", "gradxform.chain"),
+    ),
+    (
+        lambda: specs_of(hidden(gd.zero1(gx.adam(0.1), "x"))),
+        ValueError,
+        ("Zero1State", "which axis"),
+    ),
+    (
+        lambda: specs_of(gd.drop_stale(gd.tower(gx.adam(0.1), "x"), 0)),
+        TypeError,
+        ("extra={", "grad_step"),
+    ),
+    (
+        lambda: specs_of(gx.MultiSteps(gd.tower(gx.adam(0.1), "x"), 2)),
+        ValueError,
+        ("acc_grads", "MultiSteps", "replicas='x'"),
     ),
     (lambda: gd.Replicas(mode="smap"), ValueError, ("mode", "'shard_map'")),
     (lambda: gd.Replicas(n=0), ValueError, ("n must be", "at least 1")),

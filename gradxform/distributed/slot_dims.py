@@ -1,0 +1,137 @@
+"""Which parameter a leaf of a state belongs to, and which of its dimensions the leaf keeps."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from gradxform.distributed.param_places import Parameter
+from gradxform.leaves import Path, path_names
+from gradxform.storage import StoredArray, is_stored
+from gradxform.tree.state import map_params
+from gradxform.types import Params, PyTree
+
+# For every dimension of a leaf, the matching dimension of the parameter.
+Dims = list[int | None]
+
+
+class Match(NamedTuple):
+    """A leaf of a state, beside the parameter that it belongs to."""
+
+    parameter: int | None  # the index of the parameter; None if the leaf belongs to all
+    dims: Dims
+
+
+def as_seen(state: PyTree) -> PyTree:
+    """Return the shapes of a state's leaves as a rule sees them, whatever form keeps them."""
+    return jax.tree.map(_as_seen, state, is_leaf=is_stored)
+
+
+def _as_seen(x: Any) -> Any:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, StoredArray) else x
+
+
+_NO_OWNER = -1
+
+
+def match_leaves(
+    tx: Any, params: Params, parameters: Sequence[Parameter], state: PyTree
+) -> list[Match]:
+    """Return for every leaf of the state which parameter, and which dimensions of it, it keeps.
+
+    Args:
+      tx: the transform.
+      params: the parameters, or their shapes and dtypes.
+      parameters: the same, as a list.
+      state: what `tx.init(params)` returns, or the shapes; with leaves `as_seen`.
+    """
+    indices = jax.tree.unflatten(jax.tree.structure(params), list(range(len(parameters))))
+
+    def owner_of(_: Any, index: Any) -> int:
+        # One array for all parameters, as inside `flatten`, meets the whole tree of indices.
+        return index if isinstance(index, int) else _NO_OWNER
+
+    try:
+        owners = map_params(tx, owner_of, state, indices, transform_non_params=lambda _: _NO_OWNER)
+    except (TypeError, ValueError):  # `init` looks into its parameters: match leaves by path
+        owners = jax.tree.map(lambda _: _NO_OWNER, state)
+    flat, _ = jax.tree_util.tree_flatten_with_path(state)
+    out = []
+    for (path, leaf), owner in zip(flat, jax.tree.leaves(owners), strict=True):
+        names = path_names(path)
+        index, rest = (owner, ()) if owner != _NO_OWNER else _owner_by_path(names, parameters)
+        dims: Dims = [None] * len(leaf.shape)
+        if index is not None:
+            dims = _kept_dims(parameters[index].shape, leaf.shape, names, rest)
+        out.append(Match(index, dims))
+    return out
+
+
+def _owner_by_path(names: Path, parameters: Sequence[Parameter]) -> tuple[int | None, Path]:
+    """Return the parameter whose path the path of a leaf contains, and the names after it."""
+    best: tuple[int, int, int] | None = None
+    for i, parameter in enumerate(parameters):
+        length = len(parameter.path)
+        for start in range(len(names) - length + 1):
+            if names[start : start + length] != parameter.path:
+                continue
+            if best is None or (length, start) >= best[:2]:
+                best = (length, start, i)
+    if best is None:
+        return None, ()
+    length, start, i = best
+    return i, names[start + length :]
+
+
+def _kept_dims(
+    shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path, rest: Path
+) -> Dims:
+    """Return for each dimension of a leaf the one of its parameter that it keeps.
+
+    Args:
+      shape: the shape of the parameter.
+      leaf_shape: the shape of the leaf.
+      names: the path of the leaf.
+      rest: the end of it, after the path of the parameter.
+    """
+    if leaf_shape == shape:
+        return list(range(len(shape)))
+    dims = _dims_of_kth_array(shape, leaf_shape, rest)
+    if dims is None:
+        dims = _dims_of_means(shape, leaf_shape, names)
+    return _first_dims(shape, leaf_shape) if dims is None else dims
+
+
+def _dims_of_kth_array(
+    shape: tuple[int, ...], leaf_shape: tuple[int, ...], rest: tuple[str, ...]
+) -> Dims | None:
+    """Match the first dimension of the k-th of several arrays to the parameter's k-th."""
+    k = int(rest[-1]) if rest and rest[-1].isdigit() else len(shape)
+    if k >= len(shape) or not leaf_shape or leaf_shape[0] != shape[k]:
+        return None
+    return [k] + [None] * (len(leaf_shape) - 1)
+
+
+def _dims_of_means(shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path) -> Dims | None:
+    """Match the means of Adafactor: `v_row` lacks the longest dimension, `v_col` the second.
+
+    Of dimensions of one length, the last counts as the longest, as in NumPy's stable sort.
+    """
+    by_length = sorted(range(len(shape)), key=lambda d: shape[d])
+    for name, place in ("v_row", -1), ("v_col", -2):
+        if name in names and len(shape) > 1:
+            dims = [d for d in range(len(shape)) if d != by_length[place]]
+            if tuple(shape[d] for d in dims) == leaf_shape:
+                return list(dims)
+    return None
+
+
+def _first_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
+    """Match each dimension of a leaf to the first of its length after the one matched before."""
+    dims: Dims = []
+    start = 0
+    for size in leaf_shape:
+        dim = next((d for d in range(start, len(shape)) if shape[d] == size), None)
+        dims.append(dim)
+        start = start if dim is None else dim + 1
+    return dims
