@@ -13,6 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import gradxform as gx
 import gradxform.distributed as gd
 from gradxform import _compat
+from gradxform.distributed.fragments import Fragments
 from tests.distributed_modes import MODES, replicas, step_of
 from tests.environment import limit
 from tests.references import distributed as ref
@@ -147,7 +148,7 @@ def test_the_last_average_is_kept():
 def test_fragments_are_exchanged_one_after_another_with_a_delay(delay, blend, mode, form):
     tx = gd.outer(SGD, gx.sgd(0.7), "replica", period=6, fragments=3, delay=delay, blend=blend)
     rng = np.random.default_rng(2)
-    shapes = {"a": (6, 2), "b": (5,), "c": (2, 2)}  # by size, as they take turns
+    shapes = {"a": (3, 2), "b": (6,), "c": (2, 3)}  # in the order of their turns
     begin = {k: rng.normal(size=s) for k, s in shapes.items()}
     grads = [{k: rng.normal(size=(N, *s)) for k, s in shapes.items()} for _ in range(14)]
     r = replicas(mode, N)
@@ -164,6 +165,58 @@ def test_fragments_are_exchanged_one_after_another_with_a_delay(delay, blend, mo
         ):
             np.testing.assert_allclose(p, v, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(x, [center] * N, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_a_large_leaf_is_cut_into_fragments(delay):
+    outer_optimizer = gx.trace(0.0), gx.scale(-0.7)  # with a state, in which pieces can be counted
+    tx = gd.outer(SGD, gx.chain(*outer_optimizer), "replica", period=6, fragments=3, delay=delay)
+    rng = np.random.default_rng(2)
+    begin = rng.normal(size=(9, 2))
+    grads = [rng.normal(size=(N, 9, 2)) for _ in range(14)]
+    r = replicas("shard_map", N)
+    params = r.replicate({"w": jnp.asarray(begin, jnp.float32)})
+    state = r.wrap(tx.init)(params)
+    assert [x.shape for x in jax.tree.leaves(state.outer)] == [(N, 3, 2)] * 3
+    step = r.wrap(step_of(tx, "step"))
+    vs = [np.broadcast_to(x, (N, 3, 2)) for x in np.split(begin, 3)]
+    parts = [np.split(g, 3, axis=1) for g in grads]
+    expected = ref.streaming(vs, parts, 6, 0.7, delay, 0.0)
+    for g, (local, anchors) in zip(grads, expected, strict=True):
+        params, state = step(params, state, r.place({"w": np.float32(g)}))
+        np.testing.assert_allclose(params["w"], np.concatenate(local, 1), rtol=1e-4, atol=1e-4)
+        center = gd.eval_params(state)["w"]
+        np.testing.assert_allclose(center[0], np.concatenate(anchors), rtol=1e-4, atol=1e-4)
+
+
+def test_fragments_have_about_equal_bytes():
+    """Within a row of the mean; and every row is in one fragment."""
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        shapes = [rng.integers(1, 40, rng.integers(0, 4)) for _ in range(rng.integers(1, 12))]
+        leaves = [jax.ShapeDtypeStruct(tuple(map(int, s)), jnp.float32) for s in shapes]
+        count = int(rng.integers(1, 7))
+        fragments = Fragments(leaves, count)
+        loads = [0.0] * count
+        for x, pieces in zip(leaves, fragments.pieces, strict=True):
+            length = x.shape[0] if x.shape else 1
+            assert sorted(i for p in pieces for i in range(p.start, p.stop)) == list(range(length))
+            for p in pieces:
+                loads[p.fragment] += x.size / length * (p.stop - p.start)
+        row = max(x.size // (x.shape[0] if x.shape else 1) for x in leaves)
+        assert max(loads) <= sum(loads) / count + row
+        indices = [np.arange(x.size, dtype=np.float32).reshape(x.shape) for x in leaves]
+        back = [np.full_like(x, -1) for x in indices]
+        for i in range(count):
+            back = fragments.merged(back, fragments.split(indices, i), i)
+        assert all(np.array_equal(a, b) for a, b in zip(back, indices, strict=True))
+
+
+def test_leaves_are_not_cut_for_an_outer_optimizer_that_looks_at_arrays():
+    tx = gd.outer(SGD, gx.lamb(0.1), "replica", period=4, fragments=2)
+    r = replicas("vmap", 2)
+    state = r.wrap(tx.init)(r.replicate({"w": jnp.ones((8, 4))}))
+    assert all(x.shape in ((2, 8, 4), (2,), ()) for x in jax.tree.leaves(state.outer))
 
 
 def test_fragments_take_turns():

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.apply import apply_updates
-from gradxform.base import call_update, check_transform, transform
+from gradxform.base import call_update, check_transform, locality_of, transform
 from gradxform.distributed.axis import as_varying, widen
 from gradxform.distributed.exchange import Change, Exchanging, is_multiple
 from gradxform.distributed.feedback import first_feedback
+from gradxform.distributed.fragments import Fragments
 from gradxform.distributed.traps import require_alike
 from gradxform.errors import name_of, shown
 from gradxform.numerics import cast, is_zero, safe_increment
@@ -72,8 +73,10 @@ class outer(Exchanging):
     `outer_optimizer = scale(-1.0)` this is `model_average`. Each replica keeps its own inner state.
 
     With K fragments, each fragment is exchanged every `period` steps, period / K steps after the
-    one before it. The largest exchange is then about 1/K of the parameters; leaves are not split.
-    Every count in the outer state then counts exchanges of fragments.
+    one before it. Leaves that are too large for a fragment are cut along their first axis, where
+    the outer optimizer acts on entries or rows, so that the largest exchange is about 1/K of the
+    parameters. The outer state then has a tuple of pieces in the place of such a leaf, and every
+    count in it counts exchanges of fragments.
 
     With a delay of tau steps, d is formed at an exchange and waits for tau steps, while the
     replicas continue. Then
@@ -157,17 +160,23 @@ class outer(Exchanging):
         """The number of steps from one exchange, of any fragment, to the next."""
         return self.period // self.fragments
 
+    def _pieces(self, anchor: PyTree) -> Fragments:
+        """Return how the parameters are divided; the anchor has their shapes."""
+        cuts = locality_of(self.outer_optimizer) in ("entry", "row")
+        return Fragments(jax.tree.leaves(anchor), self.fragments, cuts)
+
     def init(self, params: Params) -> OuterState:
         """Return the states, counts of 0 and the parameters as the anchor."""
         anchor = copied(params)
+        pieces = self._pieces(anchor)
         return OuterState(
             self.inner.init(params),
             zero_count(),
             zero_count(),
             anchor,
-            self.outer_optimizer.init(copied(params)),
-            jax.tree.map(jnp.zeros_like, anchor) if self.delay else None,
-            first_feedback(self, params, self.axis, self.inner_axes),
+            self.outer_optimizer.init(pieces.split(copied(params))),
+            jax.tree.map(jnp.zeros_like, pieces.split(anchor)) if self.delay else None,
+            first_feedback(self, pieces.split(params), self.axis, self.inner_axes),
         )
 
     def due(self, step: Array) -> Array:
@@ -178,7 +187,7 @@ class outer(Exchanging):
         self, params: Params, state: OuterState, dtypes: Sequence[Any], extra: dict[str, Any]
     ) -> tuple[Params, OuterState]:
         """Return the anchor after its step; with a delay, note the differences for that step."""
-        exchange = functools.partial(self._exchange_group, dtypes=dtypes)
+        exchange = functools.partial(self._exchange_fragment, dtypes=dtypes)
         return self._change_fragment(exchange, state.schedule_step, params, state)
 
     def lands(self, step: Array) -> Array | bool:
@@ -189,71 +198,79 @@ class outer(Exchanging):
 
     def land(self, params: Params, state: OuterState) -> tuple[Params, OuterState]:
         """Return the replica blended with the anchor, and the anchor after its step."""
-
-        def step_group(
-            group: list[int], params: Params, state: OuterState
-        ) -> tuple[Params, OuterState]:
-            return self._outer_step(group, jax.tree.leaves(state.pending), params, state)
-
         step = state.schedule_step - self.delay
-        return self._change_fragment(step_group, step, params, state)
+        return self._change_fragment(self._step_fragment, step, params, state)
 
     def _change_fragment(
         self,
-        change: Callable[[list[int], Params, OuterState], tuple[Params, OuterState]],
+        change: Callable[[Fragments, int, Params, OuterState], tuple[Params, OuterState]],
         step: Array,
         params: Params,
         state: OuterState,
     ) -> tuple[Params, OuterState]:
-        """Apply `change` to the group of leaves whose turn it is at that step."""
+        """Apply `change` to the fragment whose turn it is at that step."""
+        pieces = self._pieces(state.anchor)
         if self.fragments == 1:
-            return change(list(range(len(jax.tree.leaves(params)))), params, state)
-        groups = _groups(jax.tree.leaves(params), self.fragments)
+            return change(pieces, 0, params, state)
         turn = require_alike(self, (step // self._interval - 1) % self.fragments)
 
-        def change_group(group: list[int]) -> Change:
-            return lambda params, state: self._varying(change(group, params, state))
+        def change_one(fragment: int) -> Change:
+            return lambda params, state: self._varying(change(pieces, fragment, params, state))
 
-        return lax.switch(turn, [change_group(group) for group in groups], params, state)
+        return lax.switch(turn, [change_one(i) for i in range(self.fragments)], params, state)
 
-    def _exchange_group(
-        self, group: list[int], params: Params, state: OuterState, dtypes: Sequence[Any]
+    def _exchange_fragment(
+        self,
+        pieces: Fragments,
+        fragment: int,
+        params: Params,
+        state: OuterState,
+        dtypes: Sequence[Any],
     ) -> tuple[Params, OuterState]:
-        """Return parameters and state after an exchange of the leaves in `group`."""
-        of_group = [x if i in group else None for i, x in enumerate(jax.tree.leaves(params))]
-        some = jax.tree.unflatten(jax.tree.structure(params), of_group)
-        wires = [dtypes[i] for i in sorted(group)]
-        moved, feedback = self.mean_difference(some, state.anchor, state.feedback, wires)
+        """Return parameters and state after an exchange of one fragment."""
+        some, anchor = (pieces.split(tree, fragment) for tree in (params, state.anchor))
+        wires = pieces.dtypes(dtypes, fragment)
+        moved, feedback = self.mean_difference(some, anchor, state.feedback, wires)
+        differences = jax.tree.map(jnp.negative, moved)
         state = state._replace(feedback=feedback)
-        differences: list[Array | None] = [None] * len(of_group)
-        for i, d in zip(sorted(group), jax.tree.leaves(moved), strict=True):
-            differences[i] = -d
         if not self.delay:
-            return self._outer_step(group, differences, params, state)
-        pending, treedef = jax.tree.flatten(state.pending)
-        pending = [p if d is None else d for p, d in zip(pending, differences, strict=True)]
-        return params, state._replace(pending=jax.tree.unflatten(treedef, pending))
+            return self._outer_step(pieces, fragment, differences, params, state)
+        waits = jax.tree.map(
+            lambda old, new: old if new is None else new,
+            state.pending,
+            differences,
+            is_leaf=_is_none,
+        )
+        return params, state._replace(pending=waits)
+
+    def _step_fragment(
+        self, pieces: Fragments, fragment: int, params: Params, state: OuterState
+    ) -> tuple[Params, OuterState]:
+        """Return parameters and state after the outer step of a fragment that was exchanged."""
+        some = pieces.split(state.anchor, fragment)
+        differences = jax.tree.map(
+            lambda x, d: None if x is None else d, some, state.pending, is_leaf=_is_none
+        )
+        return self._outer_step(pieces, fragment, differences, params, state)
 
     def _outer_step(
         self,
-        group: list[int],
-        differences: Sequence[Array | None],
+        pieces: Fragments,
+        fragment: int,
+        differences: PyTree,
         params: Params,
         state: OuterState,
     ) -> tuple[Params, OuterState]:
-        """Return parameters and state after an outer step of the leaves in `group`."""
-        vs, treedef = jax.tree.flatten(params)
-        group_only = [d if i in group else None for i, d in enumerate(differences)]
-        grads = as_varying(jax.tree.unflatten(treedef, group_only), self.axis)
-        u, outer_state = call_update(self.outer_optimizer, grads, state.outer, state.anchor, {})
-        anchor = apply_updates(state.anchor, u)
-        xs = jax.tree.leaves(anchor)
-        out = [
-            cast(self._blend(widen(v), xs[i]), v.dtype) if i in group else v
-            for i, v in enumerate(vs)
-        ]
-        return jax.tree.unflatten(treedef, out), state._replace(
-            global_step=safe_increment(state.global_step), anchor=anchor, outer=outer_state
+        """Return parameters and state after an outer step along the differences of a fragment."""
+        vs, xs = (pieces.split(tree, fragment) for tree in (params, state.anchor))
+        grads = as_varying(differences, self.axis)
+        u, outer_state = call_update(self.outer_optimizer, grads, state.outer, xs, {})
+        xs = apply_updates(xs, u)
+        vs = jax.tree.map(lambda v, x: cast(self._blend(widen(v), x), v.dtype), vs, xs)
+        return pieces.merged(params, vs, fragment), state._replace(
+            global_step=safe_increment(state.global_step),
+            anchor=pieces.merged(state.anchor, xs, fragment),
+            outer=outer_state,
         )
 
     def _blend(self, v: Array, x: Array) -> Array:
@@ -264,13 +281,5 @@ class outer(Exchanging):
         return blend * cast(v, x.dtype) + (1 - blend) * x
 
 
-def _groups(leaves: list[Array], k: int) -> list[list[int]]:
-    """Divide the leaves into k groups of about equal bytes, the largest leaves first."""
-    groups: list[list[int]] = [[] for _ in range(k)]
-    loads = [0] * k
-    sizes = [leaf.size * leaf.dtype.itemsize for leaf in leaves]
-    for i in sorted(range(len(leaves)), key=lambda i: -sizes[i]):
-        least = loads.index(min(loads))
-        groups[least].append(i)
-        loads[least] += sizes[i]
-    return groups
+def _is_none(x: Any) -> bool:
+    return x is None
