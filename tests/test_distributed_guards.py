@@ -301,3 +301,52 @@ def test_a_condition_on_the_index_of_a_replica_is_refused():
 
     with pytest.raises(ValueError, match="decides from its own numbers"):
         replicas("vmap", N).wrap(step)(np.ones((N, 2), np.float32))
+
+
+# ------------------------------------------------------------------------- averages with absences
+
+ABSENT = {
+    "model_average": lambda **how: gd.model_average(gx.sgd(1.0), "replica", period=2, **how),
+    "outer": lambda **how: gd.outer(gx.sgd(1.0), gx.scale(-1.0), "replica", period=2, **how),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", [{}, {"compress": gd.int8(64)}], ids=["whole", "int8"])
+@pytest.mark.parametrize("name", ABSENT)
+def test_a_replica_that_does_not_contribute_is_left_out_and_gets_the_mean(name, how, mode):
+    tx, n = ABSENT[name](**how), 4
+    r = gd.Replicas("replica", n=n, **MODES[mode])
+    params = r.replicate({"w": jnp.zeros((8, 64))})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, g, here: tx.step(g, s, p, contribute=here))
+    g = np.random.default_rng(0).normal(size=(n, 8, 64)).astype(np.float32)
+    bad = g.copy()
+    bad[2] = np.nan
+    here = np.array([True, True, False, True])
+    params, state = step(params, state, r.place({"w": bad}), r.place(here))
+    params, state = step(params, state, r.place({"w": g}), r.place(here))
+    mean = -2 * g[here].mean(axis=0)
+    got = r.gather(params)["w"]
+    np.testing.assert_allclose(got, np.broadcast_to(mean, got.shape), atol=0.05 if how else 1e-5)
+    assert all(np.array_equal(x, got[0]) for x in got)
+
+
+def test_without_contributions_every_replica_keeps_its_parameters():
+    tx = gd.model_average(gx.sgd(1.0), "replica", period=1)
+    r = gd.Replicas("replica", n=4, mode="vmap")
+    params = r.replicate({"w": jnp.zeros(3)})
+    state = r.wrap(tx.init)(params)
+    g = np.arange(12, dtype=np.float32).reshape(4, 3)
+    step = r.wrap(lambda p, s, g, here: tx.step(g, s, p, contribute=here))
+    params, _ = step(params, state, r.place({"w": g}), r.place(np.zeros(4, bool)))
+    np.testing.assert_array_equal(params["w"], -g)
+
+
+def test_contributions_are_flags():
+    tx = gd.model_average(gx.sgd(1.0), "replica", period=1)
+    r = gd.Replicas("replica", n=2, mode="vmap")
+    params = r.replicate({"w": jnp.zeros(3)})
+    state = r.wrap(tx.init)(params)
+    with pytest.raises((TypeError, ValueError), match="model_average: contribute must be"):
+        r.wrap(lambda p, s: tx.step(p, s, p, contribute=jnp.zeros(3)))(params, state)

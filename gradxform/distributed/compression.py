@@ -90,6 +90,8 @@ class Blocks(Compression):
 def _scaled(x: Array, largest: float) -> tuple[Array, Array]:
     """Return blocks divided by their scales, with the largest magnitude at `largest`."""
     scales = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / largest
+    # XLA for CPUs may leave NaN out of a maximum, and an integer cannot be NaN.
+    scales = jnp.where(jnp.any(jnp.isnan(x), axis=-1, keepdims=True), jnp.nan, scales)
     return x / jnp.where(scales == 0, jnp.ones_like(scales), scales), scales
 
 

@@ -1,7 +1,6 @@
 """Replicas that are tied to a center: elastic averaging and accumulated gradients."""
 
 import typing
-from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from gradxform import engine
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, transform
 from gradxform.distributed.axis import as_varying, axis_names, size_of, widen
-from gradxform.distributed.exchange import Exchanging, distance, is_multiple
+from gradxform.distributed.exchange import Exchanging, Meeting, distance, is_multiple
 from gradxform.distributed.feedback import first_feedback, summed
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import align, align_slot
@@ -121,7 +120,7 @@ class elastic_average(Exchanging):
 
     Args:
       inner: the optimizer of every replica, ours or Optax's.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: steps from one exchange to the next, at least 1. Keyword-only.
       moving_rate: a, in [0, 1]. Defaults to 0.9 / period / N. Keyword-only.
       rho: the weight of the elastic term in the gradient, at least 0. Defaults to
@@ -146,7 +145,7 @@ class elastic_average(Exchanging):
     """
 
     inner: Any
-    axis: str
+    axis: str | tuple[str, ...]
     period: PositiveInt = field(default=10, kw_only=True)
     moving_rate: UnitInterval | None = field(default=None, kw_only=True)
     rho: Limit | None = field(default=None, kw_only=True)
@@ -208,7 +207,7 @@ class elastic_average(Exchanging):
         self,
         params: Params,
         state: ElasticAverageState,
-        dtypes: Sequence[Any],
+        meeting: Meeting,
         extra: dict[str, Any],
     ) -> tuple[Params, ElasticAverageState]:
         """Return the parameters pulled towards the center, and the center towards all of them."""
@@ -219,8 +218,8 @@ class elastic_average(Exchanging):
         else:
             local_center = state.center
             distances = jax.tree.map(distance, params, local_center)
-            mean, feedback = self.mean_difference(params, state.center, state.feedback, dtypes)
-            center = _tree_add_scaled(state.center, mean, rate * size_of(self.axis))
+            mean, feedback = self.mean_difference(params, state.center, state.feedback, meeting)
+            center = _tree_add_scaled(state.center, mean, rate * meeting.count(self.axis))
             state = state._replace(feedback=feedback)
         return _tree_add_scaled(params, distances, -rate), state._replace(
             global_step=state.global_step + size_of(self.axis),
@@ -280,7 +279,7 @@ class agn(Exchanging):
 
     Args:
       inner: the optimizer of the replicas and of the center, ours or Optax's.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: steps from one exchange to the next, at least 1. Keyword-only.
       order: "mean" or "sequential". Keyword-only.
       inner_axes: as for `elastic_average`. Keyword-only.
@@ -298,7 +297,7 @@ class agn(Exchanging):
     """
 
     inner: Any
-    axis: str
+    axis: str | tuple[str, ...]
     period: PositiveInt = field(default=10, kw_only=True)
     order: Choice = field(default="mean", kw_only=True)
     inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
@@ -338,7 +337,7 @@ class agn(Exchanging):
         return state._replace(acc=accs.rebuilt(sums))
 
     def exchange(
-        self, params: Params, state: AgnState, dtypes: Sequence[Any], extra: dict[str, Any]
+        self, params: Params, state: AgnState, meeting: Meeting, extra: dict[str, Any]
     ) -> tuple[Params, AgnState]:
         """Return the center after its step, and the state with the sums at 0."""
         mean = jax.tree.map(lambda a: a / jnp.asarray(self.period, a.dtype), state.acc)
@@ -358,8 +357,15 @@ class agn(Exchanging):
             steps = size_of(self.axis)
         else:
             sums, treedef = jax.tree.flatten(mean)
-            n = size_of(self.axis)
-            sums, feedback = summed(self, mean, sums, dtypes, state.feedback, divisor=n)
+            sums, feedback = summed(
+                self,
+                mean,
+                sums,
+                meeting.dtypes,
+                state.feedback,
+                ok=meeting.contributes,
+                divisor=meeting.divisor(self.axis),
+            )
             mean = as_varying(treedef.unflatten(sums), self.axis)
             (center, inner), params_after = step(start, mean)
             steps, state = 1, state._replace(feedback=feedback)

@@ -5,9 +5,8 @@ wrapper defines when they do, and how an exchange changes a replica's parameters
 """
 
 import abc
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,9 @@ from jax import lax
 from gradxform.apply import apply_updates
 from gradxform.base import Transform, call_update, check_transform, tell_moved
 from gradxform.distributed.axis import (
+    Axes,
     as_varying,
+    axis_names,
     check_axis_name,
     check_bound,
     require_local,
@@ -28,13 +29,32 @@ from gradxform.distributed.shared_leaves import is_shared
 from gradxform.distributed.traps import require_alike
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes, require_params, structure_of
-from gradxform.numerics import at_least_float32, cast, promote, safe_increment
+from gradxform.numerics import as_flag, at_least_float32, cast, promote, safe_increment
 from gradxform.states import check_state
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.wrappers.parts import check_movable, keeps_copies
 
 # Returns the parameters (or the updates) and the state after a change of both.
 Change = Callable[[PyTree, Any], tuple[PyTree, Any]]
+
+
+class Meeting(NamedTuple):
+    """What is known of an exchange."""
+
+    dtypes: Sequence[Any]  # for every parameter, or fragment of one, the user's dtype
+    contributes: Array | bool  # whether this replica has something to send, a boolean scalar
+
+    def count(self, axis: Axes) -> Array | int:
+        """Return how many replicas contribute."""
+        if self.contributes is True:
+            return size_of(axis)
+        here = jnp.asarray(self.contributes, jnp.int32)
+        return lax.psum(as_varying(here, axis), axis_names(axis))
+
+    def divisor(self, axis: Axes) -> Array | int:
+        """Return by what to divide a sum of what they contribute."""
+        count = self.count(axis)
+        return count if isinstance(count, int) else jnp.maximum(count, 1)
 
 
 class Exchanging(Transform, abc.ABC):
@@ -45,7 +65,7 @@ class Exchanging(Transform, abc.ABC):
     """
 
     inner: Any
-    axis: str
+    axis: Any  # a name, or a tuple of names
     state_kind: Any  # the class of the state
 
     inner_axes: tuple[str, ...] = ()
@@ -69,7 +89,7 @@ class Exchanging(Transform, abc.ABC):
     @property
     def exchanges(self) -> tuple[str, ...]:
         """The axis, and the axes inside a replica that share its exchange."""
-        return self.axis, *self.inner_axes
+        return *axis_names(self.axis), *self.inner_axes
 
     # -------------------------------------------------------------------- defined by each wrapper
 
@@ -79,14 +99,14 @@ class Exchanging(Transform, abc.ABC):
 
     @abc.abstractmethod
     def exchange(
-        self, params: Params, state: Any, dtypes: Sequence[Any], extra: dict[str, Any]
+        self, params: Params, state: Any, meeting: Meeting, extra: dict[str, Any]
     ) -> tuple[Params, Any]:
         """Return a replica's parameters and state after an exchange.
 
         Args:
           params: this replica's parameters, which may be wider than the user's.
           state: the state.
-          dtypes: for every parameter the user's dtype.
+          meeting: who contributes, and the user's dtypes.
           extra: extra arguments of the inner transform.
         """
 
@@ -107,7 +127,7 @@ class Exchanging(Transform, abc.ABC):
         return state
 
     def mean_difference(
-        self, params: Params, center: PyTree, feedback: Any, dtypes: Sequence[Any]
+        self, params: Params, center: PyTree, feedback: Any, meeting: Meeting
     ) -> tuple[PyTree, Any]:
         """Return the mean of the replicas' differences from a center, and what is still to be sent.
 
@@ -117,14 +137,15 @@ class Exchanging(Transform, abc.ABC):
           params: this replica's parameters.
           center: what all replicas have, at least float32.
           feedback: what was still to be sent.
-          dtypes: for every parameter the user's dtype.
+          meeting: who contributes, and the user's dtypes.
         """
         ps, treedef = jax.tree.flatten(params)
         cs = align(self, params, treedef, center, "the state's center has").leaves
         differences = [distance(p, c) for p, c in zip(ps, cs, strict=True)]
-        wires = [d if d.itemsize > 1 else jnp.dtype(jnp.bfloat16) for d in map(jnp.dtype, dtypes)]
-        n = size_of(self.axis)
-        totals, feedback = summed(self, params, differences, wires, feedback, divisor=n)
+        dtypes = map(jnp.dtype, meeting.dtypes)
+        wires = [d if d.itemsize > 1 else jnp.dtype(jnp.bfloat16) for d in dtypes]
+        ok, count = meeting.contributes, meeting.divisor(self.axis)
+        totals, feedback = summed(self, params, differences, wires, feedback, ok=ok, divisor=count)
         means = [cast(x, d.dtype) for x, d in zip(totals, differences, strict=True)]
         return jax.tree.unflatten(treedef, means), feedback
 
@@ -137,6 +158,7 @@ class Exchanging(Transform, abc.ABC):
         params: Params | None = None,
         *,
         sync: bool | None = None,
+        contribute: Any = None,
         **extra: Any,
     ) -> tuple[Updates, OptState]:
         """Return the updates of a local step, and of an exchange if it is due.
@@ -150,6 +172,9 @@ class Exchanging(Transform, abc.ABC):
           params: this replica's parameters.
           sync: whether to exchange, True or False, for two compiled programs without a condition.
             Defaults to None, which follows the schedule.
+          contribute: whether this replica has something to send if there is an exchange, a boolean
+            scalar, which may differ between replicas. What a replica that does not contribute has,
+            NaN too, is left out of the mean, but it gets the result. Defaults to True on all.
           **extra: extra arguments of the inner transform.
         """
         u, state = self._local_step(updates, state, params, sync, extra)
@@ -164,7 +189,7 @@ class Exchanging(Transform, abc.ABC):
 
             return change_updates
 
-        return self._exchange_if_due(of_updates, u, state, sync, extra)
+        return self._exchange_if_due(of_updates, u, state, sync, contribute, extra)
 
     def step(
         self,
@@ -173,6 +198,7 @@ class Exchanging(Transform, abc.ABC):
         params: Params,
         *,
         sync: bool | None = None,
+        contribute: Any = None,
         **extra: Any,
     ) -> tuple[Params, OptState]:
         """Return the new parameters, assigned and not added, and the new state.
@@ -184,6 +210,7 @@ class Exchanging(Transform, abc.ABC):
           state: this replica's state.
           params: this replica's parameters.
           sync: as for `update`.
+          contribute: as for `update`.
           **extra: extra arguments of the inner transform.
         """
         self.check_extra(extra)
@@ -192,7 +219,8 @@ class Exchanging(Transform, abc.ABC):
         def of_params(change: Any) -> Change:
             return lambda params, state: change(u, params, state)
 
-        return self._exchange_if_due(of_params, apply_updates(params, u), state, sync, extra)
+        new = apply_updates(params, u)
+        return self._exchange_if_due(of_params, new, state, sync, contribute, extra)
 
     def _local_step(
         self,
@@ -225,6 +253,7 @@ class Exchanging(Transform, abc.ABC):
         tree: PyTree,
         state: Any,
         sync: bool | None,
+        contribute: Any,
         extra: dict[str, Any],
     ) -> tuple[PyTree, Any]:
         """Return the tree and the state after everything that is due at this step.
@@ -234,9 +263,15 @@ class Exchanging(Transform, abc.ABC):
           tree: the updates of the local step, or the parameters after it.
           state: the state after it.
           sync: as for `update`.
+          contribute: as for `update`.
           extra: extra arguments of the inner transform.
         """
-        exchange = self._moving_copies(functools.partial(self.exchange, extra=extra))
+        contributes = True if contribute is None else as_flag(self, "contribute", contribute)
+
+        def meet(params: Params, state: Any, dtypes: Sequence[Any]) -> tuple[Params, Any]:
+            return self.exchange(params, state, Meeting(dtypes, contributes), extra)
+
+        exchange = self._moving_copies(meet)
         due = self.due(state.schedule_step) if sync is None else sync
         tree, state = self._change_if(due, in_form(exchange), tree, state)
         lands = self.lands(state.schedule_step)

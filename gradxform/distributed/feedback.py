@@ -140,7 +140,7 @@ def summed(
     feedback: Any,
     *,
     ok: Array | bool = True,
-    divisor: int = 1,
+    divisor: Array | int = 1,
 ) -> tuple[list[Any], Any]:
     """Return the sums of arrays over the replicas, and what the wrapper remembers after that.
 

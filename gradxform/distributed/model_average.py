@@ -1,14 +1,14 @@
 """Replicas that average their parameters every few steps."""
 
-from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from gradxform.base import transform
 from gradxform.distributed.axis import widen
-from gradxform.distributed.exchange import Exchanging, is_multiple
+from gradxform.distributed.exchange import Exchanging, Meeting, is_multiple
 from gradxform.distributed.feedback import first_feedback
 from gradxform.distributed.wire import tree_mean
 from gradxform.numerics import cast, safe_increment
@@ -67,7 +67,7 @@ class model_average(Exchanging):
 
     Args:
       inner: the optimizer of every replica, ours or Optax's.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: steps from one exchange to the next, at least 1. Keyword-only.
       warmup: number of first steps that all end in an exchange, at least 0. Keyword-only.
       average_state: whether to average the floating arrays of the inner state too. Keyword-only.
@@ -93,7 +93,7 @@ class model_average(Exchanging):
     """
 
     inner: Any
-    axis: str
+    axis: str | tuple[str, ...]
     period: PositiveInt = field(default=100, kw_only=True)
     warmup: NonNegativeInt = field(default=0, kw_only=True)
     average_state: bool = field(default=False, kw_only=True)
@@ -135,22 +135,31 @@ class model_average(Exchanging):
         self,
         params: Params,
         state: ModelAverageState,
-        dtypes: Sequence[Any],
+        meeting: Meeting,
         extra: dict[str, Any],
     ) -> tuple[Params, ModelAverageState]:
         """Return the average, and the state that counts it."""
         state = state._replace(global_step=safe_increment(state.global_step))
         if self._sends_differences:
             difference, feedback = self.mean_difference(
-                params, state.center, state.feedback, dtypes
+                params, state.center, state.feedback, meeting
             )
             center = jax.tree.map(lambda c, d: c + cast(d, c.dtype), state.center, difference)
             mean = jax.tree.map(lambda c, p: cast(c, p.dtype), center, params)
             state = state._replace(center=center, feedback=feedback)
         else:
-            mean = tree_mean(params, self.axis, self.inner_axes)
+            mean = self._mean(params, meeting)
             if self.keep_center:
                 state = state._replace(center=jax.tree.map(widen, mean))
         if self.average_state:
-            state = state._replace(inner=tree_mean(state.inner, self.axis, self.inner_axes))
+            state = state._replace(inner=self._mean(state.inner, meeting))
         return mean, state
+
+    def _mean(self, tree: PyTree, meeting: Meeting) -> PyTree:
+        """Return the mean of what the replicas contribute; this one's, if none does."""
+        ok = meeting.contributes
+        if ok is True:
+            return tree_mean(tree, self.axis, self.inner_axes)
+        count, divisor = meeting.count(self.axis), meeting.divisor(self.axis)
+        mean = tree_mean(tree, self.axis, self.inner_axes, ok, divisor)
+        return jax.tree.map(lambda x, own: jnp.where(count > 0, x, own), mean, tree)

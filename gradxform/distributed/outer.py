@@ -1,7 +1,7 @@
 """Optimizing the mean movement of replicas between exchanges."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from jax import lax
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, check_transform, locality_of, transform
 from gradxform.distributed.axis import as_varying, widen
-from gradxform.distributed.exchange import Change, Exchanging, is_multiple
+from gradxform.distributed.exchange import Change, Exchanging, Meeting, is_multiple
 from gradxform.distributed.feedback import first_feedback
 from gradxform.distributed.fragments import Fragments
 from gradxform.distributed.traps import require_alike
@@ -92,7 +92,7 @@ class outer(Exchanging):
     Args:
       inner: the optimizer of every replica, ours or Optax's.
       outer_optimizer: the optimizer of the anchor, such as `sgd(0.7, 0.9, nesterov=True)`.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: steps from one exchange to the next, at least 1. Keyword-only.
       warmup: number of first steps that all end in an exchange, at least 0. Keyword-only.
       fragments: K, at least 1, a divisor of the period. Keyword-only.
@@ -121,7 +121,7 @@ class outer(Exchanging):
 
     inner: Any
     outer_optimizer: Any
-    axis: str
+    axis: str | tuple[str, ...]
     period: PositiveInt = field(default=100, kw_only=True)
     warmup: NonNegativeInt = field(default=0, kw_only=True)
     fragments: PositiveInt = field(default=1, kw_only=True)
@@ -184,10 +184,10 @@ class outer(Exchanging):
         return is_multiple(step, self._interval) | (step <= self.warmup)
 
     def exchange(
-        self, params: Params, state: OuterState, dtypes: Sequence[Any], extra: dict[str, Any]
+        self, params: Params, state: OuterState, meeting: Meeting, extra: dict[str, Any]
     ) -> tuple[Params, OuterState]:
         """Return the anchor after its step; with a delay, note the differences for that step."""
-        exchange = functools.partial(self._exchange_fragment, dtypes=dtypes)
+        exchange = functools.partial(self._exchange_fragment, meeting=meeting)
         return self._change_fragment(exchange, state.schedule_step, params, state)
 
     def lands(self, step: Array) -> Array | bool:
@@ -225,12 +225,12 @@ class outer(Exchanging):
         fragment: int,
         params: Params,
         state: OuterState,
-        dtypes: Sequence[Any],
+        meeting: Meeting,
     ) -> tuple[Params, OuterState]:
         """Return parameters and state after an exchange of one fragment."""
         some, anchor = (pieces.split(tree, fragment) for tree in (params, state.anchor))
-        wires = pieces.dtypes(dtypes, fragment)
-        moved, feedback = self.mean_difference(some, anchor, state.feedback, wires)
+        meeting = meeting._replace(dtypes=pieces.dtypes(meeting.dtypes, fragment))
+        moved, feedback = self.mean_difference(some, anchor, state.feedback, meeting)
         differences = jax.tree.map(jnp.negative, moved)
         state = state._replace(feedback=feedback)
         if not self.delay:

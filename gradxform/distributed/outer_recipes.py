@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gradxform.distributed.axis import Axes
 from gradxform.distributed.outer import outer
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale, scale_by_learning_rate
@@ -18,7 +19,7 @@ __all__ = [
 
 def diloco(
     inner: Any,
-    axis: str,
+    axis: Axes,
     *,
     period: int = 500,
     outer_learning_rate: ScalarOrSchedule = 0.7,
@@ -34,7 +35,7 @@ def diloco(
 
     Args:
       inner: the optimizer of every replica, AdamW in the paper.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: steps from one exchange to the next, H in the paper, at least 1.
       outer_learning_rate: at least 0, or a schedule of the count of exchanges.
       outer_momentum: in [0, 1].
@@ -66,7 +67,7 @@ def diloco(
 
 def slowmo(
     inner: Any,
-    axis: str,
+    axis: Axes,
     *,
     period: int = 12,
     slow_learning_rate: float = 1.0,
@@ -82,7 +83,7 @@ def slowmo(
 
     Args:
       inner: the optimizer of every replica.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: steps from one exchange to the next, tau in the paper, at least 1.
       slow_learning_rate: alpha, at least 0.
       slow_momentum: beta, in [0, 1].
@@ -107,7 +108,7 @@ def slowmo(
 
 def bmuf(
     inner: Any,
-    axis: str,
+    axis: Axes,
     *,
     period: int = 100,
     block_learning_rate: float = 1.0,
@@ -121,7 +122,7 @@ def bmuf(
 
     Args:
       inner: the optimizer of every replica.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: number of steps in a block, at least 1.
       block_learning_rate: zeta, at least 0; it is a factor inside the momentum.
       block_momentum: eta, in [0, 1]; the paper uses 1 - 1/N for N replicas.
@@ -149,7 +150,7 @@ def bmuf(
 
 def post_local_sgd(
     inner: Any,
-    axis: str,
+    axis: Axes,
     *,
     period: int = 16,
     warmup: int = 0,
@@ -161,7 +162,7 @@ def post_local_sgd(
 
     Args:
       inner: the optimizer of every replica.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       period: steps from one exchange to the next after the warm-up, at least 1.
       warmup: number of first steps that all end in an exchange, at least 0.
       inner_axes: see `outer`.

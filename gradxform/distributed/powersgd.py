@@ -76,7 +76,7 @@ class powersgd(Compression):
         axis: Axes,
         inner_axes: tuple[str, ...],
         ok: Array | bool,
-        divisor: int,
+        divisor: Array | int,
     ) -> tuple[Array, LowRank]:
         """Return the sum of matrices over the replicas as a product of factors, and the state.
 
@@ -98,7 +98,7 @@ class powersgd(Compression):
         right = total(jnp.swapaxes(full, -1, -2) @ left)
         product = left @ jnp.swapaxes(right, -1, -2)
         rest = full - product
-        if divisor == 1:
+        if isinstance(divisor, int) and divisor == 1:  # a sum, of which each replica has a share
             rest = full - product / size_of(axis)
         own = rest if ok is True else jnp.where(ok, rest, state.own)
         # Of zeros, the iteration would forget all directions.

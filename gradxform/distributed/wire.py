@@ -23,7 +23,7 @@ from gradxform.distributed.axis import (
     varies,
     widen,
 )
-from gradxform.numerics import cast
+from gradxform.numerics import cast, real_dtype
 from gradxform.types import Array, PyTree
 
 # Arrays with fewer entries travel together.
@@ -91,7 +91,7 @@ def sums(
     axis: Axes,
     inner_axes: tuple[str, ...] = (),
     ok: Array | bool = True,
-    divisor: int = 1,
+    divisor: Array | int = 1,
 ) -> tuple[list[Array], list[Error | None]]:
     """Return the sums of arrays over the replicas, the same on all, and what is still to be sent.
 
@@ -112,7 +112,8 @@ def sums(
         xs, old = [slices[i] for i in group], [sent[i].error for i in group]
         if codec is None:
             results = [
-                (_total(x, axis, ok) / divisor, error) for x, error in zip(xs, old, strict=True)
+                (_divided(_total(x, axis, ok), divisor), error)
+                for x, error in zip(xs, old, strict=True)
             ]
         else:
             results = _coded(xs, old, codec, axis, ok, divisor)
@@ -125,15 +126,32 @@ def sums(
     return totals, errors
 
 
-def tree_mean(tree: PyTree, axis: Axes, inner_axes: tuple[str, ...] = ()) -> PyTree:
+def _divided(total: Array, divisor: Array | int) -> Array:
+    return total / jnp.asarray(divisor, real_dtype(total.dtype))
+
+
+def tree_mean(
+    tree: PyTree,
+    axis: Axes,
+    inner_axes: tuple[str, ...] = (),
+    ok: Array | bool = True,
+    count: Array | int | None = None,
+) -> PyTree:
     """Return the mean over the replicas of every floating leaf; all other leaves stay.
 
     Leaves of at most 16 bits travel as they are, which loses nothing.
+
+    Args:
+      tree: this replica's tree.
+      axis: the axis of replicas, or several.
+      inner_axes: axes along which all devices have the same tree.
+      ok: whether this replica's tree counts.
+      count: the number of replicas whose trees count, by default all.
     """
     leaves, treedef = jax.tree.flatten(tree)
     where = [i for i, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.inexact)]
     sent = [Sent(leaves[i], narrow(leaves[i].dtype)) for i in where]
-    totals, _ = sums(sent, axis, inner_axes, divisor=size_of(axis))
+    totals, _ = sums(sent, axis, inner_axes, ok, size_of(axis) if count is None else count)
     for i, total in zip(where, totals, strict=True):
         leaves[i] = cast(total, leaves[i].dtype)
     return treedef.unflatten(leaves)
@@ -172,7 +190,7 @@ def _coded(
     codec: Codec,
     axis: Axes,
     ok: Array | bool,
-    divisor: int,
+    divisor: Array | int,
 ) -> list[tuple[Array, Error | None]]:
     """Return the sums of arrays that travel together, and what is still to be sent."""
     n = size_of(axis)
@@ -186,7 +204,8 @@ def _coded(
     pieces = as_varying(_joined([cut.pieces(y) for cut, y in zip(cuts, ys, strict=True)]), axis)
     length = pieces.shape[1] if pieces.ndim > 1 else 1
     message = codec.encode(pieces)
-    total = jnp.sum(codec.decode(jax.tree.map(_exchanged(axis), message), length), axis=0) / divisor
+    received = codec.decode(jax.tree.map(_exchanged(axis), message), length)
+    total = _divided(jnp.sum(received, axis=0), divisor)
     if remembers:
         total = total + _joined([e.mean for e in errors if e is not None])
         if len(cuts) == 1:  # what codes make of the zeros that fill an array up is not part of it
