@@ -202,7 +202,7 @@ def elastic_gradient(grads: Updates, params: Params, local_center: Params, rho: 
     Args:
       grads: g, the gradients of the loss at the worker's parameters.
       params: v, those parameters.
-      local_center: l, the center that the worker saw last: `client.local_center`.
+      local_center: l, the center that the worker saw last: `worker.local_center`.
       rho: the strength of the term, at least 0. TensorFlow's default is
         moving_rate / learning_rate.
 
