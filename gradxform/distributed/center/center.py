@@ -16,7 +16,7 @@ import numpy as np
 
 from gradxform._version import __version__
 from gradxform.distributed.center import layout, storage
-from gradxform.distributed.center.methods import Method
+from gradxform.distributed.center.methods import Method, check_method
 from gradxform.distributed.center.refusal import (
     MALFORMED,
     NOT_FINITE,
@@ -27,7 +27,7 @@ from gradxform.distributed.center.refusal import (
     Refusals,
 )
 from gradxform.errors import name_of, shown
-from gradxform.leaves import check_params, dtype_of
+from gradxform.leaves import dtype_of
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import Array, Params, PyTree
 
@@ -105,20 +105,10 @@ class Center:
     """
 
     def __init__(self, params: Params, method: Method, *, part: str = "Center") -> None:
-        if not isinstance(method, Method):
-            raise TypeError(
-                f"{part}: method must be elastic(...), agn(...) or drop_stale(...) of "
-                f"gradxform.distributed.center, got {shown(method)}."
-            )
-        check_params(part, params)
-        self.layout = layout.layout_of(part, params)
-        if not self.layout.paths:
-            raise ValueError(f"{part}: params has no arrays.")
+        check_method(part, method)
+        self.layout = layout.layout_of_params(part, params)
         leaves, self._treedef = jax.tree.flatten(params)
         wide = [jnp.array(p, at_least_float32(dtype_of(p))) for p in leaves]
-        path = layout.not_finite(self.layout, wide)
-        if path is not None:
-            raise ValueError(f"{part}: parameter {path} has a NaN or an infinity.")
         self.method, self._part = method, part
         state = jax.tree.map(jnp.asarray, method.init(self._tree(wide)))
         self._now = Snapshot(wide, state, 0, 0, {})

@@ -11,7 +11,7 @@ import numpy as np
 from gradxform import engine
 from gradxform.distributed.center.refusal import MALFORMED, TREE, Refusal
 from gradxform.errors import name_of
-from gradxform.leaves import dtype_of, path_names, path_str
+from gradxform.leaves import check_params, dtype_of, path_names, path_str
 
 
 class Layout(NamedTuple):
@@ -62,6 +62,23 @@ def layout_of(part: Any, tree: Any) -> Layout:
             )
     shapes = tuple(tuple(map(int, np.shape(leaf))) for _, leaf in flat)
     return Layout(paths, tuple(d.name for d in dtypes), shapes)
+
+
+def layout_of_params(part: Any, params: Any) -> Layout:
+    """Return the layout of parameters that a center may hold: floating and finite arrays.
+
+    Raises:
+      TypeError: as `layout_of`, or if one is not floating.
+      ValueError: as `layout_of`, or if there are none, or one is not finite.
+    """
+    check_params(part, params)
+    layout = layout_of(part, params)
+    if not layout.paths:
+        raise ValueError(f"{name_of(part)}: params has no arrays.")
+    path = not_finite(layout, jax.tree.leaves(params))
+    if path is not None:
+        raise ValueError(f"{name_of(part)}: parameter {path} has a NaN or an infinity.")
+    return layout
 
 
 def difference(layout: Layout, centers: Layout) -> str | None:
@@ -136,3 +153,19 @@ def check_arrays(arrays: Sequence[Any], layout: Layout) -> None:
     for path, dtype, shape, array in zip(*layout, arrays, strict=True):
         if getattr(array, "shape", None) != shape or array.dtype.name != dtype:
             raise Refusal(TREE, f"{path} of what was sent is not a {dtype} of shape {shape}")
+
+
+def divide_leaves(layout: Layout, shards: int) -> list[list[int]]:
+    """Return the leaves of each of several shards, about equally many bytes each.
+
+    The largest leaf goes first, to the shard with the fewest bytes so far. Leaves of one size go in
+    the order of their paths, so that the same tree is always divided alike.
+    """
+    nbytes = layout.nbytes()
+    found: list[list[int]] = [[] for _ in range(shards)]
+    loads = [(0, 0, k) for k in range(shards)]  # bytes, leaves, shard
+    for i in sorted(range(len(nbytes)), key=lambda i: (-nbytes[i], layout.paths[i])):
+        load, leaves, k = min(loads)
+        found[k].append(i)
+        loads[k] = (load + nbytes[i], leaves + 1, k)
+    return [sorted(leaves) for leaves in found]
