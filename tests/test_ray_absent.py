@@ -297,3 +297,77 @@ def test_an_actor_that_cannot_save_says_so(start, tmp_path):
     (tmp_path / "folder").rmdir()
     (header, _), problem = push(shard, 1)
     assert header["applied"] and problem.startswith("No such file or directory: ")
+
+
+# ---------------------------------------------------------------------- shards without their actors
+
+
+class Local:
+    """Stands for an actor: a center of some leaves, called at once."""
+
+    def __init__(self, leaves, method):
+        flat, treedef = jax.tree.flatten(PARAMS)
+        holes = [x if i in leaves else None for i, x in enumerate(flat)]
+        self.center, self.asked = gc.Center(jax.tree.unflatten(treedef, holes), method), []
+        self.answer = types.SimpleNamespace(remote=self._answer)
+
+    def _answer(self, header, arrays):
+        self.asked.append(header)
+        return self.center.answer(header, arrays), None
+
+
+@pytest.fixture
+def in_shards(monkeypatch):
+    """Return a center of two shards in this process, its shards, and a worker."""
+    monkeypatch.setattr(
+        "gradxform.distributed.ray.center.ask",
+        lambda part, name, calls, timeout: [c() for c in calls],
+    )
+
+    def make(method):
+        center = gr.RayCenter.__new__(gr.RayCenter)
+        center._set("x", PARAMS, 2, method.counts_staleness, 60.0)
+        shards = [Local(leaves, method) for leaves in center._division]
+        center._actors = shards
+        return center, shards, gr.RayWorker(center)
+
+    return make
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_the_first_shard_decides_for_all(in_shards, fresh):
+    """Also where another shard would decide otherwise, because it has taken other steps."""
+    _, shards, worker = in_shards(gc.drop_stale(gx.sgd(1.0), 0))
+    header = {"operation": "push", "worker": "c" * 32, "number": 1, "version": gx.__version__}
+    ahead = shards[1 if fresh else 0]
+    own = [np.ones(np.shape(x), np.float32) for x in jax.tree.leaves(ahead.center.params)]
+    ahead.center.answer(header | {"local_step": 0}, own)
+    before = [shard.center.params for shard in shards]
+    _, step, applied = worker.push(jax.tree.map(jnp.ones_like, PARAMS), 0)
+    assert (applied, step) == (fresh, 1)
+    for shard, old in zip(shards, before, strict=True):
+        for x, y in zip(*map(jax.tree.leaves, (shard.center.params, old)), strict=True):
+            np.testing.assert_array_equal(x, y - 1 if fresh else y)
+
+
+@pytest.mark.parametrize("bad", [np.nan, "shape"])
+def test_a_request_that_is_wrong_in_one_part_reaches_no_shard(in_shards, bad):
+    center, shards, worker = in_shards(METHOD)
+    worker.join()
+    send = center.sender("test", 60.0)
+    arrays = [np.asarray(x) for x in jax.tree.leaves(PARAMS)]
+    arrays[0] = np.zeros(9, np.float32) if bad == "shape" else arrays[0] + np.float32(bad)
+    header = {"operation": "push", "worker": "c" * 32, "number": 1, "version": gx.__version__}
+    answer, found = send(header, arrays)
+    assert answer["refused"] == ("tree" if bad == "shape" else "not finite") and found == []
+    assert "['b'] of what was sent" in answer["why"]
+    assert [shard.center.global_step for shard in shards] == [0, 0]
+    assert [len(shard.asked) for shard in shards] == [2, 2]  # a hello and a pull
+
+
+def test_a_refusal_of_one_shard_is_one_of_the_center(in_shards):
+    _, shards, worker = in_shards(gc.agn(gx.sgd(1e38)))
+    grads = {"w": jnp.zeros((4, 3)), "b": jnp.zeros(3), "c": jnp.asarray(1e38)}
+    with pytest.raises(gc.RefusedError, match=r"\['c'\] of the center would get a NaN or an inf"):
+        worker.push(grads)
+    assert sorted(shard.center.global_step for shard in shards) == [0, 1]  # docs/center.md says so
