@@ -1,5 +1,6 @@
 """A center on a cluster of Ray."""
 
+import contextlib
 import functools
 import os
 import secrets
@@ -29,7 +30,7 @@ from gradxform.distributed.center.refusal import (
     RefusedError,
 )
 from gradxform.distributed.center.worker import Send
-from gradxform.distributed.ray.calls import ask, check_timeout, join_cluster, within
+from gradxform.distributed.ray.calls import ask, check_timeout, join_cluster, library, within
 from gradxform.distributed.ray.names import LOOK_AGAIN, NAMESPACE, actor_name, check_name, find
 from gradxform.distributed.ray.shard import Settings, Shard, shard_path
 from gradxform.distributed.reach import check_leafwise
@@ -282,12 +283,15 @@ class RayCenter:
     def __enter__(self) -> "RayCenter":
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.stop()
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        # What ended the block says more than that there is nothing left to save.
+        with contextlib.suppress(*([] if kind is None else [CenterUnavailableError])):
+            self.stop()
 
     def _end(self) -> None:
-        ray = join_cluster(PART, None, self._timeout)
+        ray = library(PART)
         actors, self._actors = self._actors, []
+        actors = actors if ray.is_initialized() else []  # else they ended with the cluster
         for actor in actors:
             within(PART, self._timeout, "end an actor", functools.partial(ray.kill, actor))
 
