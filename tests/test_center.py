@@ -6,6 +6,7 @@ What is saved is in test_center_saved.py, centers in other processes in test_ray
 import contextlib
 import logging
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,10 @@ from tests.trees import assert_identical
 
 pytestmark = pytest.mark.numeric
 
-PARAMS = {"dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}, "scale": jnp.ones(())}
+PARAMS: Any = {
+    "dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)},
+    "scale": jnp.ones(()),
+}
 
 
 def work_for(center, like=PARAMS):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +29,10 @@ pytestmark = [
     pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning"),
 ]
 
-PARAMS = {"dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)}, "scale": jnp.ones(())}
+PARAMS: Any = {
+    "dense": {"kernel": jnp.ones((2, 3)), "bias": jnp.zeros(3)},
+    "scale": jnp.ones(()),
+}
 
 
 def full(x, like=PARAMS):

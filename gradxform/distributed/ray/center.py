@@ -35,9 +35,11 @@ from gradxform.distributed.ray.names import LOOK_AGAIN, NAMESPACE, actor_name, c
 from gradxform.distributed.ray.shard import Settings, Shard, shard_path
 from gradxform.distributed.reach import check_leafwise
 from gradxform.errors import shown
+from gradxform.leaves import dtype_of
 from gradxform.types import Params, PyTree
 
 PART = "RayCenter"
+OWN_OPTIONS = {"name", "namespace", "lifetime", "max_restarts", "max_task_retries"}
 
 
 class RayCenter:
@@ -116,18 +118,21 @@ class RayCenter:
             raise ValueError(f"{PART}: resume needs the checkpoint= to go on from.")
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"{PART}: options must be a dict, got {shown(options)}.")
+        own = sorted(OWN_OPTIONS & set(options or ()))
+        if own:
+            raise ValueError(f"{PART}: options has {own[0]!r}, which the center sets itself.")
         checkpoint = checkpoint and os.path.abspath(checkpoint)  # actors have folders of their own
         optimizer = getattr(method, "optimizer", None)
         if shards > 1 and optimizer is not None:
             check_leafwise(PART, optimizer, params)
         ray = join_cluster(PART, None, timeout)
-        like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(jnp.shape(p), p.dtype), params)
+        like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(jnp.shape(p), dtype_of(p)), params)
         self._set(name, like, shards, method.counts_staleness, timeout)
         given = dict(options or {})
+        on_cpu = not given.get("num_gpus") and not given.get("resources")
         given |= {"max_restarts": -1 if checkpoint else 0, "max_task_retries": -1}
         given |= {"namespace": NAMESPACE, "lifetime": "detached" if detached else None}
-        on_cpu = not given.get("num_gpus") and not given.get("resources")
-        arrays = [np.asarray(p) for p in jax.tree.leaves(params)]
+        arrays = [np.asarray(p, dtype_of(p)) for p in jax.tree.leaves(params)]
         try:
             for k, leaves in enumerate(self._division):
                 path = checkpoint and shard_path(checkpoint, k, shards)
