@@ -5,6 +5,7 @@
     python examples/distributed_digits.py --resume --processes 3
     python examples/distributed_digits.py --mode vmap
     srun python examples/distributed_digits.py --launcher cluster
+    python examples/distributed_digits.py --launcher ray --address FIRST:6379
 
 Outside a cluster, it starts --processes processes on this machine, each with a CPU as its device.
 They communicate over the loopback interface. Every batch is divided over the replicas; images that
@@ -19,7 +20,8 @@ With the same number of processes, it reaches the same parameters, bit for bit. 
 any other number of processes.
 
 In a cluster, the launcher starts this script once for each process, in a directory that all of them
-see. Every device is a replica.
+see. Every device is a replica. With --launcher ray, the workers of a cluster of Ray start
+--processes processes, in the current directory, which all of them must see.
 """
 
 import argparse
@@ -44,6 +46,7 @@ from distributed_methods import AXIS, Sent, evaluated, make_method, resized
 from distributed_run import History, Options, Run, draw, parse, restore, save, table, title
 from jax import lax
 from jax.experimental import multihost_utils
+from ray_launch import launch_on_ray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from train_digits import Diverged, Net, batches, check_finite, make_optimizer, measure
@@ -277,10 +280,15 @@ def start_as_one_of_several(args: argparse.Namespace, run: Run) -> int:
 
 
 def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
-    """Start processes on this machine, or simulate them in this one."""
+    """Start processes here or on a cluster of Ray, or simulate them in this one."""
     jax.config.update("jax_platforms", "cpu")
     options = prepare(args, run, len(load_data()[0].labels), args.processes).options
-    if options.mode == "vmap":
+    if args.launcher == "ray":
+        if options.mode == "vmap":
+            raise Refused("--launcher ray: --mode vmap is one process; leave one of them out.")
+        name = f"{NAME}: "
+        launch_on_ray(__file__, argv, options.processes, args.timeout, name, args.address)
+    elif options.mode == "vmap":
         start(args, run, options.processes)
     else:
         launch(__file__, argv, options.processes, args.timeout, f"{NAME}: ")
@@ -302,7 +310,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.process_id is not None:
             join_local(args.coordinator, args.processes, args.process_id, args.heartbeat)
             return start_as_one_of_several(args, run)
-        alone = args.launcher == "local" or args.processes or not in_cluster()
+        alone = args.launcher in ("local", "ray") or args.processes or not in_cluster()
         if args.launcher == "cluster" or not alone:
             join_cluster(args.heartbeat)
             return start_as_one_of_several(args, run)

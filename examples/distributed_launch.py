@@ -1,5 +1,6 @@
 """Starting processes on this machine that end together."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -47,7 +48,8 @@ def launch(
         argv = [*argv, "--processes", str(processes), "--coordinator", address]
         for i in range(processes):
             command = [sys.executable, script, *argv, "--process-id", str(i)]
-            started.append(_start(command, logs / f"{i}.txt", talks=i == 0))
+            log = logs / f"{i}.txt"
+            started.append(start_process(command, log, None if i == 0 else log))
         _watch(started, timeout, logs, name)
     except Died as error:  # keep the logs
         raise Died(f"{error} What they said is in {logs}/.") from error
@@ -66,18 +68,26 @@ def launch(
         signal.signal(signal.SIGTERM, before)
 
 
-def _start(command: list[str], path: Path, talks: bool) -> subprocess.Popen[bytes]:
-    """Start a process with one device, a CPU; its messages go to a file."""
+def start_process(command: list[str], log: Path, out: Path | None) -> subprocess.Popen[bytes]:
+    """Start a process with one device, a CPU.
+
+    Args:
+      command: what to run.
+      log: the file for its messages.
+      out: the file for what it prints, which may be the same; None if this process prints it.
+    """
     count = r"--xla_force_host_platform_device_count=\d+"
     flags = re.sub(count, "", os.environ.get("XLA_FLAGS", "")).strip()
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
-    with path.open("wb") as log:
+    with contextlib.ExitStack() as files:
+        messages = files.enter_context(log.open("wb"))
+        printed = messages if out == log else out and files.enter_context(out.open("wb"))
         return subprocess.Popen(
             command,
             env=env | {"JAX_PLATFORMS": "cpu"} | ({"XLA_FLAGS": flags} if flags else {}),
             stdin=subprocess.PIPE,  # closed when this process ends in any way
-            stdout=None if talks else log,
-            stderr=log,
+            stdout=printed,
+            stderr=messages,
             start_new_session=True,  # Ctrl-C reaches this process only
         )
 
@@ -95,7 +105,7 @@ def _watch(
         for i, code in enumerate(codes):
             if code:
                 lines = (logs / f"{i}.txt").read_text("utf-8", "replace").splitlines()
-                failures.append(_why(f"process {i} of {len(codes)}", code, lines, name))
+                failures.append(why(f"process {i} of {len(codes)}", code, lines, name))
         if failures:
             raise min(failures, key=lambda failure: failure[0])[1]
         if time.monotonic() > deadline:
@@ -103,7 +113,7 @@ def _watch(
         time.sleep(0.02)
 
 
-def _why(who: str, code: int, lines: list[str], name: str) -> tuple[int, Exception]:
+def why(who: str, code: int, lines: list[str], name: str) -> tuple[int, Exception]:
     """Return a rank and the error of a process; the lowest rank is most likely the cause."""
     messages = [line for line in lines if line.startswith(name)]
     if code > 0 and messages:

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 MODES = ("shard_map", "pmap", "jit", "vmap")
+LAUNCHERS = ("local", "cluster", "ray")
 History = dict[str, list[float]]
 
 
@@ -41,7 +42,8 @@ def parse(argv: Sequence[str] | None, description: str) -> argparse.Namespace:
     add("--period", type=whole(1), metavar="N", help=f"steps to an exchange (default: {PERIOD})")
     add("--processes", type=whole(1), metavar="N", help=f"here (default: {Options.processes})")
     add("--mode", choices=MODES, help="vmap: all in one process (default: shard_map)")
-    add("--launcher", choices=["local", "cluster"], help="(default: cluster if there is one)")
+    add("--launcher", choices=LAUNCHERS, help="(default: cluster if there is one, else local)")
+    add("--address", metavar="HOST:PORT", help="of a cluster of Ray (default: start one here)")
     add("--heartbeat", type=whole(1), metavar="SECONDS", help="until a dead process is noticed")
     add("--timeout", type=positive, metavar="SECONDS", help="until local processes are killed")
     add("--coordinator", metavar="ADDRESS", help=argparse.SUPPRESS)  # from here on for one process
@@ -50,6 +52,8 @@ def parse(argv: Sequence[str] | None, description: str) -> argparse.Namespace:
     args = parser.parse_strictly(argv)
     if args.launcher == "cluster" and (args.processes or args.mode == "vmap"):
         raise Refused("--launcher cluster: the cluster says how many processes there are.")
+    if args.address is not None and args.launcher != "ray":
+        raise Refused("--address: only --launcher ray takes it.")
     return args
 
 

@@ -153,6 +153,8 @@ def test_images_that_cannot_be_divided_are_left_out(tmp_path, capsys):
         ("--optimizer lars --method zero1", "zero1: scale_by_trust_ratio looks at whole arrays"),
         ("--optimizer polyak_sgd --mode vmap", "needs the extra argument 'value'"),
         ("--launcher cluster --processes 2", "the cluster says how many processes there are"),
+        ("--launcher ray --mode vmap", "--mode vmap is one process"),
+        ("--address 10.0.0.1:6379", "only --launcher ray takes it"),
         ("--resume", "no checkpoint in runs/distributed to resume"),
     ],
 )
@@ -309,6 +311,28 @@ def test_processes_train_as_the_simulation_does(tmp_path, capsys):
     assert {k: len(v) for k, v in of_a.items()} == {k: len(v) for k, v in of_b.items()}
     np.testing.assert_allclose(of_a["loss"], of_b["loss"], rtol=1e-4)
     np.testing.assert_allclose(of_a["distance"], of_b["distance"], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_processes_train_on_the_workers_of_ray(tmp_path, capsys):
+    pytest.importorskip("ray", reason="ray is not installed; the extra `ray` has it")
+    argv = ["--batch-size", "240", "--processes", "2", "--epochs", "1", "--method", "zero1"]
+    longest = seconds()
+    ways = "--launcher", "ray", "--timeout", str(longest)
+    process = start(tmp_path / "x", *argv, *ways)
+    try:
+        out, err = process.communicate(timeout=longest + limit(20, 60))
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0 and err == "", err
+    assert out.startswith("zero1(") and "2 replicas by zero1" in out
+    assert "counted in the compiled step" in out
+    run(capsys, *argv, "--mode", "vmap", "--out", tmp_path / "y")
+    (a, _), (b, _) = saved(tmp_path / "x", 1), saved(tmp_path / "y", 1)
+    for path, x in a.items():
+        np.testing.assert_allclose(x, b[path], rtol=1e-3, atol=1e-4, err_msg=path)
 
 
 @pytest.mark.slow

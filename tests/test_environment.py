@@ -49,7 +49,6 @@ NOT_NUMERIC = {
     "test_distributed_processes.py": "it starts processes",
     "test_examples.py": "it trains",
     "test_finetune.py": "it trains",
-    "test_host_processes.py": "it starts processes",
     "test_train_digits.py": "it trains",
 }
 COMPARING = re.compile(r"assert_allclose|assert_close|check_close|\ballclose\(")

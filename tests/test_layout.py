@@ -64,7 +64,7 @@ FLOORS = [
     {"__main__"},
 ]
 EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}
-EXTRAS |= {"websockets", "keras", "h5py"}
+EXTRAS |= {"keras", "h5py", "ray"}
 
 
 def module_of(path):

@@ -27,7 +27,7 @@ TOPICS = [
     "sparse",
     "matrices",
     "distributed",
-    "host",
+    "center",
     "doors",
     "differences",
     "changing_a_run",

@@ -35,7 +35,7 @@ _BY_MODULE = {
     **{name: name for name in ("config", "masks", "schedules", "training", "types")},
 }
 # Modules with a page of their own, beside those that `gradxform` names.
-MODULES = ("distributed.host", "experimental.aggregating", "plot")
+MODULES = ("distributed.center", "distributed.ray", "experimental.aggregating", "plot")
 DOORS = ("tf1", "tf_contrib", "keras", "keras3", "returnn")
 
 _ALL: list[str] = vars(gx)["__all__"]

@@ -20,7 +20,7 @@ FRAGMENTS = {
     "docs/tools.md": 1,
 }
 # Programs that a page shows as files are started by tests of their own.
-PROGRAMS = {"docs/host.md": "test_host_page.py"}
+PROGRAMS = {"docs/center.md": "test_center_page.py"}
 
 
 # Keras's variables, and what Orbax imports, warn of their own deprecations.

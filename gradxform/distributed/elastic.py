@@ -114,7 +114,7 @@ class elastic_average(Exchanging):
     "sequential", they take turns, as TensorFlow's workers do when they arrive in order. Use it for
     comparisons only, because it gathers the parameters of all replicas. In both orders an exchange
     waits for the slowest device, because all replicas run one program.
-    `gradxform.distributed.host` is asynchronous.
+    `gradxform.distributed.center` is asynchronous.
 
     Evaluate and keep the center: `eval_params(state)`.
 

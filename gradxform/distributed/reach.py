@@ -26,6 +26,11 @@ from gradxform.types import Params
 from gradxform.wrappers.parts import all_parts, inner_parts
 
 _LOOKS_AT = {"array": "whole arrays", "tree": "the whole tree"}
+_NOT_ON_SHARDS = (
+    "it cannot run on shards of arrays; with partition(...) it can run beside, on parameters of "
+    "its own."
+)
+_NOT_IN_SHARDS = "it cannot run where the arrays are apart; use shards=1."
 
 
 def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
@@ -55,9 +60,24 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
             undeclared.append(one)
             continue
         if own in _LOOKS_AT:
-            _refuse(part, one, f"looks at {_LOOKS_AT[own]}")
+            _refuse(part, one, f"looks at {_LOOKS_AT[own]}", _NOT_ON_SHARDS)
         reach = "row" if own == "row" else reach
     return reach, undeclared
+
+
+def check_leafwise(part: Any, tx: Any, params: Params) -> None:
+    """Require every part of `tx` to look at one array at a time, or be an entrywise program.
+
+    Raises:
+      ValueError: if a part looks at several arrays.
+    """
+    undeclared = []
+    for one in all_parts(tx):
+        if not isinstance(one, ArrayRule) and not inner_parts(one) and not _declares_locality(one):
+            undeclared.append(one)
+        elif own_locality_of(one) == "tree":
+            _refuse(part, one, f"looks at {_LOOKS_AT['tree']}", _NOT_IN_SHARDS)
+    check_entrywise(part, undeclared, params, _NOT_IN_SHARDS)
 
 
 def _declares_locality(tx: Any) -> bool:
@@ -69,23 +89,28 @@ def _declares_locality(tx: Any) -> bool:
     return any("locality" in vars(c) for c in type(tx).__mro__ if c is not GradientTransformation)
 
 
-def _refuse(part: Any, one: Any, why: str) -> NoReturn:
+def _refuse(part: Any, one: Any, why: str, so: str) -> NoReturn:
     name = name_of(one)
     if not isinstance(one, GradientTransformation):  # name the function that made it: optax.adam
         function = getattr(one, "update", one)
         factory = getattr(function, "__qualname__", name).split(".")[0]
         name = f"{getattr(function, '__module__', '').split('.')[0]}.{factory}"
-    raise ValueError(
-        f"{name_of(part)}: {name} {why}, so it cannot run on shards of arrays; with "
-        "partition(...) it can run beside, on parameters of its own."
-    )
+    raise ValueError(f"{name_of(part)}: {name} {why}, so {so}")
 
 
 # ---------------------------------------------------------------------------- entrywise programs
 
 
-def check_entrywise(part: Any, undeclared: Sequence[Any], params: Params) -> None:
+def check_entrywise(
+    part: Any, undeclared: Sequence[Any], params: Params, so: str = _NOT_ON_SHARDS
+) -> None:
     """Require the program of each of `undeclared` to act on every entry independently.
+
+    Args:
+      part: the part that error messages name.
+      undeclared: transforms that do not declare a locality.
+      params: the parameters.
+      so: the end of the message, after the operation that looks further.
 
     Raises:
       ValueError: if one does not; the message names its operation that looks further.
@@ -96,7 +121,7 @@ def check_entrywise(part: Any, undeclared: Sequence[Any], params: Params) -> Non
         ask = _why_not_entrywise if _is_hashable(one) else _why_not_entrywise.__wrapped__
         why = ask(one, treedef, kinds)
         if why:
-            _refuse(part, one, why)
+            _refuse(part, one, why, so)
 
 
 def _is_hashable(x: Any) -> bool:

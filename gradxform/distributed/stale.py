@@ -38,7 +38,7 @@ class drop_stale(Transform):
         else:                   u = 0, the inner state stays, and stale_counter counts it
 
     Use it for gradients that arrive from elsewhere together with the step at which they were begun:
-    from a queue, or from other processes (`gradxform.distributed.host`). It does not name an axis
+    from a queue, or from other processes (`gradxform.distributed.center`). It does not name an axis
     and does not exchange anything. Around a part that exchanges, all replicas drop a gradient that
     is stale on one of them (`sync_replicas` uses the others').
 

@@ -1,13 +1,6 @@
-"""The form of messages: a JSON object, then the arrays of a tree as raw bytes.
-
-Arrays are little-endian, one after another. A message declares the path, dtype and shape of each.
-The receiver knows them already, and accepts nothing else.
-"""
+"""The layout of a tree: the paths, dtypes and shapes that workers and their center compare."""
 
 import collections
-import json
-import struct
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,13 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform import engine
-from gradxform.distributed.host.refusal import CORRUPT, TREE, Refusal
-from gradxform.distributed.host.secrecy import SEAL
+from gradxform.distributed.center.refusal import MALFORMED, TREE, Refusal
 from gradxform.errors import name_of
-from gradxform.leaves import dtype_of, path_names, path_str
-
-# Bytes that the JSON object may take beside its declaration of the arrays.
-HEADER_ROOM = 2**20
+from gradxform.leaves import check_params, dtype_of, path_names, path_str
 
 
 class Layout(NamedTuple):
@@ -33,27 +22,21 @@ class Layout(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
 
     def described(self) -> list[list[Any]]:
-        """Return the layout in a form that JSON can hold."""
+        """Return the layout as plain lists, which every version can read."""
         return [[p, d, list(s)] for p, d, s in zip(*self, strict=True)]
 
-    @property
-    def nbytes(self) -> int:
-        """The number of bytes of all arrays together."""
-        return sum(map(_nbytes, self.dtypes, self.shapes))
+    def nbytes(self) -> list[int]:
+        """Return the number of bytes of each leaf."""
+        return [
+            jnp.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+            for dtype, shape in zip(self.dtypes, self.shapes, strict=True)
+        ]
 
-    @property
-    def longest_header(self) -> int:
-        """The most bytes that the JSON object of a message about this tree may have."""
-        return HEADER_ROOM + len(_json(self.described()))
-
-    @property
-    def longest_message(self) -> int:
-        """The most bytes that a message about this tree may have."""
-        return SEAL + 4 + self.longest_header + self.nbytes
-
-
-def _nbytes(dtype: str, shape: tuple[int, ...]) -> int:
-    return jnp.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+    def only(self, leaves: Sequence[int]) -> "Layout":
+        """Return the layout of these leaves alone."""
+        kinds = [(self.paths[i], self.dtypes[i], self.shapes[i]) for i in leaves]
+        paths, dtypes, shapes = zip(*kinds, strict=True)
+        return Layout(paths, dtypes, shapes)
 
 
 def layout_of(part: Any, tree: Any) -> Layout:
@@ -79,6 +62,23 @@ def layout_of(part: Any, tree: Any) -> Layout:
             )
     shapes = tuple(tuple(map(int, np.shape(leaf))) for _, leaf in flat)
     return Layout(paths, tuple(d.name for d in dtypes), shapes)
+
+
+def layout_of_params(part: Any, params: Any) -> Layout:
+    """Return the layout of parameters that a center may hold: floating and finite arrays.
+
+    Raises:
+      TypeError: as `layout_of`, or if one is not floating.
+      ValueError: as `layout_of`, or if there are none, or one is not finite.
+    """
+    check_params(part, params)
+    layout = layout_of(part, params)
+    if not layout.paths:
+        raise ValueError(f"{name_of(part)}: params has no arrays.")
+    path = not_finite(layout, jax.tree.leaves(params))
+    if path is not None:
+        raise ValueError(f"{name_of(part)}: parameter {path} has a NaN or an infinity.")
+    return layout
 
 
 def difference(layout: Layout, centers: Layout) -> str | None:
@@ -124,51 +124,8 @@ def not_finite(layout: Layout, arrays: Sequence[Any]) -> str | None:
     return None
 
 
-def encode(header: dict[str, Any], layout: Layout, arrays: Sequence[np.ndarray]) -> list[Any]:
-    """Return the parts of a message, in order.
-
-    Args:
-      header: the JSON object of the message.
-      layout: the layout of the tree with the leaves `arrays`.
-      arrays: those leaves; empty if the message does not contain a tree.
-    """
-    text = _json(header | ({"leaves": layout.described()} if arrays else {}))
-    return [struct.pack(">I", len(text)), text, *map(_bytes_of, arrays)]
-
-
-def decode(body: memoryview, layout: Layout) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Return the JSON object of a message, and its arrays, which share the message's memory.
-
-    Raises:
-      Refusal: if the message is malformed, or about a tree of another layout.
-    """
-    length = struct.unpack(">I", body[:4])[0] if len(body) >= 4 else len(body)
-    if length > min(len(body) - 4, layout.longest_header):
-        raise Refusal(CORRUPT, "a message with a truncated header")
-    try:
-        header = json.loads(bytes(body[4 : 4 + length]))
-    except (ValueError, RecursionError) as error:
-        raise Refusal(CORRUPT, "a message with a header that is not JSON") from error
-    if not isinstance(header, dict):
-        raise Refusal(CORRUPT, "a message with a header that is not a JSON object")
-    rest = body[4 + length :]
-    if "leaves" not in header:
-        if len(rest):
-            raise Refusal(CORRUPT, "a message with bytes that its header does not declare")
-        return header, []
-    check_leaves(header["leaves"], layout)
-    if len(rest) != layout.nbytes:
-        raise Refusal(CORRUPT, f"a message with {len(rest)} bytes of arrays, not {layout.nbytes}")
-    arrays, offset = [], 0
-    for dtype, shape in zip(layout.dtypes, layout.shapes, strict=True):
-        array = np.ndarray(shape, jnp.dtype(dtype), rest, offset)
-        offset += array.nbytes
-        arrays.append(_swap_if_big_endian(array))
-    return header, arrays
-
-
 def check_leaves(declared: Any, layout: Layout) -> None:
-    """Require the leaves that a header declares to have this layout.
+    """Require the leaves that a request declares to have this layout.
 
     Raises:
       Refusal: if they do not.
@@ -178,20 +135,37 @@ def check_leaves(declared: Any, layout: Layout) -> None:
         paths, dtypes, shapes = map(tuple, columns)
         mismatch = difference(Layout(paths, dtypes, tuple(map(tuple, shapes))), layout)
     except (TypeError, ValueError) as error:
-        raise Refusal(CORRUPT, "a message with a malformed list of leaves") from error
+        raise Refusal(MALFORMED, "a request with a malformed list of leaves") from error
     if mismatch is not None:
-        raise Refusal(TREE, f"the worker's tree {mismatch}")
+        raise Refusal(
+            TREE, f"the worker's tree {mismatch}; make the worker with the center's own parameters"
+        )
 
 
-def _json(x: Any) -> bytes:
-    return json.dumps(x, separators=(",", ":"), allow_nan=False).encode()
+def check_arrays(arrays: Sequence[Any], layout: Layout) -> None:
+    """Require arrays to have the dtypes and shapes of a layout.
+
+    Raises:
+      Refusal: if they do not; the message has the path of the leaf.
+    """
+    if len(arrays) != len(layout.paths):
+        raise Refusal(MALFORMED, f"a request with {len(arrays)} arrays, not {len(layout.paths)}")
+    for path, dtype, shape, array in zip(*layout, arrays, strict=True):
+        if getattr(array, "shape", None) != shape or array.dtype.name != dtype:
+            raise Refusal(TREE, f"{path} of what was sent is not a {dtype} of shape {shape}")
 
 
-def _bytes_of(array: np.ndarray) -> Any:
-    flat = np.ascontiguousarray(_swap_if_big_endian(array)).reshape(-1)
-    return flat.view(np.uint8).data
+def divide_leaves(layout: Layout, shards: int) -> list[list[int]]:
+    """Return the leaves of each of several shards, about equally many bytes each.
 
-
-def _swap_if_big_endian(array: np.ndarray) -> np.ndarray:
-    """Convert from the byte order of this machine to little-endian, or back."""
-    return array.byteswap() if sys.byteorder == "big" else array
+    The largest leaf goes first, to the shard with the fewest bytes so far. Leaves of one size go in
+    the order of their paths, so that the same tree is always divided alike.
+    """
+    nbytes = layout.nbytes()
+    found: list[list[int]] = [[] for _ in range(shards)]
+    loads = [(0, 0, k) for k in range(shards)]  # bytes, leaves, shard
+    for i in sorted(range(len(nbytes)), key=lambda i: (-nbytes[i], layout.paths[i])):
+        load, leaves, k = min(loads)
+        found[k].append(i)
+        loads[k] = (load + nbytes[i], leaves + 1, k)
+    return [sorted(leaves) for leaves in found]

@@ -13,7 +13,9 @@ import numpy as np
 from gradxform.errors import name_of
 from gradxform.leaves import dtype_of, path_names, path_str
 
-FORMAT = "gradxform.distributed.host 2"
+FORMAT = "gradxform.distributed.center 2"
+# The same format, under the name that it had first.
+READABLE = {FORMAT, "gradxform.distributed.host 2"}
 
 
 def save(path: Any, tree: Any, **about: Any) -> None:
@@ -89,7 +91,7 @@ def _read(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
                 about = json.loads(str(arrays["about"]))
                 names = {f"leaf/{name}": name for name in about["dtypes"]}
                 is_whole = {"method", "answered"} <= set(about) and {*names, "about"} == {*arrays}
-                if about["format"] != FORMAT or not is_whole:
+                if about["format"] not in READABLE or not is_whole:
                     raise ValueError("another format")
                 return about, {name: arrays[key] for key, name in names.items()}
         # NumPy raises many kinds of errors for broken files, some with misleading advice.

@@ -1,9 +1,10 @@
 """The center itself: its parameters, its steps and counts, and its answers to requests.
 
-This module is independent of the network. Requests are carried out one after another. A refused
+This module does not know how requests arrive. Requests are carried out one after another. A refused
 request does not change anything.
 """
 
+import collections
 import itertools
 import threading
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.distributed.host import messages, storage
-from gradxform.distributed.host.methods import Method
-from gradxform.distributed.host.refusal import CORRUPT, NOT_FINITE, OPERATION, REPLAYED, Refusal
+from gradxform._version import __version__
+from gradxform.distributed.center import layout, storage
+from gradxform.distributed.center.methods import Method, check_method
+from gradxform.distributed.center.refusal import (
+    MALFORMED,
+    NOT_FINITE,
+    OPERATION,
+    REPLAYED,
+    VERSION,
+    Refusal,
+    Refusals,
+)
 from gradxform.errors import name_of, shown
-from gradxform.leaves import check_params, dtype_of
+from gradxform.leaves import dtype_of
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import Array, Params, PyTree
 
@@ -59,37 +69,52 @@ class Stored(NamedTuple):
 
 
 class Center:
-    """The parameters and the method that workers exchange with, without a transport.
+    """The parameters that workers share, and the method by which they change.
+
+    One object in one process; its methods may be called from any thread. Workers reach it through
+    `answer`, each as a `Worker`:
+
+        center = Center(params, drop_stale(gx.sgd(0.1), staleness=2))
+        worker = Worker(center.answer, params)
+        params, step = worker.join()
+        params, step, applied = worker.push(grads, step)
+
+    To reach it from other processes and machines, use `gradxform.distributed.ray.RayCenter`.
+
+    Requests are carried out one after another, each one wholly or not at all. Workers number their
+    requests. A request that arrives again is not carried out again: an exchange gets the same
+    answer, and a push the center as it is now. So a worker that got no answer may repeat its
+    request, also after `load`. A request is refused if it comes from another version of gradxform,
+    is about another tree, has a NaN or an infinity, or would give the center one. Refusals are
+    counted by reason, and logged under the name `gradxform.distributed.center`.
 
     16-bit parameters are kept in float32, because small steps would be lost otherwise, and rounded
     when they are sent.
 
     Args:
-      part: the part that error messages name.
-      params: the initial parameters.
-      method: how a request of a worker changes the center.
+      params: the initial parameters, all floating.
+      method: `elastic(...)`, `agn(...)` or `drop_stale(...)`.
+      part: the name of the center in error messages. Keyword-only.
+
+    Raises:
+      TypeError: if `method` is another object, or a parameter is not floating.
+      ValueError: if `params` does not have arrays, or one has a NaN or an infinity.
+
+    Reference: Dean et al., Large Scale Distributed Deep Networks, 2012, for such a center; each
+    method has its own.
     """
 
-    def __init__(self, part: Any, params: Params, method: Method) -> None:
-        if not isinstance(method, Method):
-            raise TypeError(
-                f"{name_of(part)}: method must be elastic(...), agn(...) or drop_stale(...), got "
-                f"{shown(method)}."
-            )
-        check_params(part, params)
-        self.layout = messages.layout_of(part, params)
-        if not self.layout.paths:
-            raise ValueError(f"{name_of(part)}: params has no arrays.")
-        leaves, self.treedef = jax.tree.flatten(params)
+    def __init__(self, params: Params, method: Method, *, part: str = "Center") -> None:
+        check_method(part, method)
+        self.layout = layout.layout_of_params(part, params)
+        leaves, self._treedef = jax.tree.flatten(params)
         wide = [jnp.array(p, at_least_float32(dtype_of(p))) for p in leaves]
-        path = messages.not_finite(self.layout, wide)
-        if path is not None:
-            raise ValueError(f"{name_of(part)}: parameter {path} has a NaN or an infinity.")
-        self.part, self.method = part, method
+        self.method, self._part = method, part
         state = jax.tree.map(jnp.asarray, method.init(self._tree(wide)))
-        self.now = Snapshot(wide, state, 0, 0, {})
+        self._now = Snapshot(wide, state, 0, 0, {})
         self._most_kept = max(1, KEPT_BYTES // max(1, sum(p.nbytes for p in wide)))
         self._lock = threading.Lock()
+        self._refusals, self._requests = Refusals(), collections.Counter[str]()
 
         def apply(params: list[Array], state: Any, sent: list[Array]) -> tuple[list[Array], Any]:
             center, state = method.apply(self._tree(params), state, self._tree(sent))
@@ -97,13 +122,45 @@ class Center:
 
         self._apply = jax.jit(apply)
 
-    def _tree(self, leaves: Sequence[Any]) -> PyTree:
-        return jax.tree.unflatten(self.treedef, leaves)
+    def __repr__(self) -> str:
+        return f"<{self._part} {self.method!r} at step {self.global_step}>"
 
+    def _tree(self, leaves: Sequence[Any]) -> PyTree:
+        return jax.tree.unflatten(self._treedef, leaves)
+
+    @property
     def params(self) -> Params:
-        """Return the center's parameters, in the dtypes of the initial parameters."""
-        pairs = zip(self.now.params, self.layout.dtypes, strict=True)
+        """The current parameters, in the dtypes of the initial ones; they do not change later."""
+        pairs = zip(self._now.params, self.layout.dtypes, strict=True)
         return self._tree([cast(p, jnp.dtype(dtype)) for p, dtype in pairs])
+
+    @property
+    def global_step(self) -> int:
+        """The number of exchanges or gradients that were applied."""
+        return self._now.global_step
+
+    @property
+    def stale_counter(self) -> int:
+        """The number of gradients that were dropped as stale."""
+        return self._now.stale_counter
+
+    @property
+    def refused(self) -> dict[str, int]:
+        """The number of refused requests since the center was made, by reason."""
+        return self._refusals.counts()
+
+    def metrics(self) -> dict[str, int]:
+        """Return the counts of the center, by name.
+
+        `global_step` and `stale_counter` go on after `load`. The others count from when this object
+        was made: `applied`, `dropped` (as stale), `repeated` (answered again, not carried out
+        again), `refused`, and `pulled`.
+        """
+        now = self._now
+        with self._lock:
+            counts = {k: self._requests[k] for k in ("applied", "dropped", "repeated", "pulled")}
+        counts["refused"] = sum(self.refused.values())
+        return {"global_step": now.global_step, "stale_counter": now.stale_counter} | counts
 
     def prepare(self) -> None:
         """Compile the method, so that the first exchange does not wait for it."""
@@ -111,22 +168,44 @@ class Center:
             jnp.zeros(shape, jnp.dtype(dtype))
             for dtype, shape in zip(self.layout.dtypes, self.layout.shapes, strict=True)
         ]
-        jax.block_until_ready(self._apply(self.now.params, self.now.state, sent))
+        jax.block_until_ready(self._apply(self._now.params, self._now.state, sent))
 
     # ------------------------------------------------------------------------------- requests
 
-    def answer(self, header: dict[str, Any], arrays: list[np.ndarray]) -> Answer:
-        """Carry out a request and return the answer.
+    def answer(self, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> Answer:
+        """Carry out a request of a `Worker`, and return the answer.
 
-        Raises:
-          Refusal: if it cannot be carried out; the center is then unchanged.
+        Args:
+          header: what the worker asks for, as plain values.
+          arrays: the leaves that it sends.
+
+        Returns:
+          The header of the answer, and the leaves of the center or none. The header of a refusal
+          has the reason as `refused`, and a sentence as `why`.
         """
-        operation = header.get("operation")
+        try:
+            return self._answer_or_refuse(header, arrays)
+        except Refusal as refusal:
+            self._refusals.count(refusal.reason, refusal.message)
+            return {"refused": refusal.reason, "why": refusal.message[:2000]}, []
+
+    def _answer_or_refuse(self, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> Answer:
+        if not isinstance(header, dict):
+            raise Refusal(MALFORMED, f"a request whose header is {shown(header)}")
+        version, operation = header.get("version"), header.get("operation")
+        if version != __version__:
+            raise Refusal(
+                VERSION,
+                f"the worker has gradxform {version}, and the center {__version__}; install the "
+                "same version on both",
+            )
         if operation == "hello":
-            messages.check_leaves(header.get("tree"), self.layout)
-            return {"global_step": self.now.global_step}, []
+            layout.check_leaves(header.get("leaves"), self.layout)
+            return {"global_step": self._now.global_step}, []
         if operation == "pull":
-            now = self.now
+            now = self._now
+            with self._lock:
+                self._requests["pulled"] += 1
             return self._answer(now.params, now.global_step, True)
         if operation != self.method.operation:
             raise Refusal(
@@ -134,20 +213,19 @@ class Center:
                 f"the center runs {name_of(self.method)}, whose workers call "
                 f"{self.method.operation}, not {shown(operation)}",
             )
-        if not arrays:
-            raise Refusal(CORRUPT, f"a request to {operation} without arrays")
+        layout.check_arrays(arrays, self.layout)
         worker, number, local_step = self._read_header(header)
-        path = messages.not_finite(self.layout, arrays)
+        path = layout.not_finite(self.layout, arrays)
         if path is not None:
             raise Refusal(NOT_FINITE, f"{path} of what was sent has a NaN or an infinity")
         with self._lock:
-            return self._carry_out(worker, number, local_step, arrays)
+            return self._carry_out(worker, number, local_step, header.get("applied"), arrays)
 
     def _read_header(self, header: dict[str, Any]) -> tuple[str, int, int | None]:
         """Return the worker, the number of the request, and its `local_step`."""
         worker, number, step = (header.get(k) for k in ("worker", "number", "local_step"))
         if not isinstance(worker, str) or len(worker) != 32 or not _is_count(number):
-            raise Refusal(CORRUPT, "a request without a worker or a number")
+            raise Refusal(MALFORMED, "a request without a worker or a number; use Worker")
         needs_step = self.method.counts_staleness
         if not (_is_count(step) if needs_step else step is None):
             rule = "needs" if needs_step else "takes no"
@@ -155,26 +233,39 @@ class Center:
         return worker, number, step
 
     def _carry_out(
-        self, worker: str, number: int, local_step: int | None, arrays: list[np.ndarray]
+        self,
+        worker: str,
+        number: int,
+        local_step: int | None,
+        decided: bool | None,
+        arrays: Sequence[np.ndarray],
     ) -> Answer:
-        """Carry out a request that changes the center, unless it was carried out already."""
-        before = self.now
+        """Carry out a request that changes the center, unless it was carried out already.
+
+        `decided` is whether the gradient counts, if the center of other leaves has decided it.
+        """
+        before = self._now
         last = before.answered.get(worker)
         if last is not None and number <= last.number:
-            return self._answer_again(number, last)
+            answer = self._answer_again(number, last)
+            self._requests["repeated"] += 1
+            return answer
         applied = self.method.accepts(before.global_step, local_step)
+        if decided is not None:
+            applied = bool(decided)
         if applied:
             sent = [jnp.array(x) for x in arrays]
             params, state = self._apply(before.params, before.state, sent)
-            path = messages.not_finite(self.layout, params)
+            path = layout.not_finite(self.layout, params)
             if path is not None:
                 raise Refusal(NOT_FINITE, f"{path} of the center would get a NaN or an infinity")
             after = before._replace(params=params, state=state, global_step=before.global_step + 1)
         else:
             after = before._replace(stale_counter=before.stale_counter + 1)
         to_keep = before.params if self.method.answers_before else None
-        answer = Answered(number, applied, after.global_step, to_keep)
-        self.now = after._replace(answered=self._remember(before.answered, worker, answer))
+        last = Answered(number, applied, after.global_step, to_keep)
+        self._now = after._replace(answered=self._remember(before.answered, worker, last))
+        self._requests["applied" if applied else "dropped"] += 1
         return self._answer(to_keep or after.params, after.global_step, applied)
 
     def _answer_again(self, number: int, last: Answered) -> Answer:
@@ -182,7 +273,7 @@ class Center:
         if number < last.number:
             raise Refusal(REPLAYED, f"request {number} of a worker that has sent {last.number}")
         if not self.method.answers_before:
-            return self._answer(self.now.params, self.now.global_step, last.applied)
+            return self._answer(self._now.params, self._now.global_step, last.applied)
         if last.params is None:
             raise Refusal(REPLAYED, f"request {number} again, but its answer is no longer kept")
         return self._answer(last.params, last.global_step, last.applied)
@@ -211,36 +302,53 @@ class Center:
     # -------------------------------------------------------------------------------- storage
 
     def save(self, path: Any) -> None:
-        """Write a snapshot of the center to a file."""
-        now = self.now
+        """Write a snapshot of the center to an `.npz` file, also between requests of workers.
+
+        The file has the parameters, the optimizer state and the counts by their paths, and the last
+        answer to each worker, so that a restarted center recognizes a repeated request. For
+        `elastic`, an answer is a copy of the parameters.
+
+        Args:
+          path: the path of the file, which is replaced atomically or stays as it was.
+        """
+        now = self._now
         answered = [[k, *a[:3], a.params is not None] for k, a in now.answered.items()]
         storage.save(path, self._stored(now), method=name_of(self.method), answered=answered)
 
-    def load(self, path: Any) -> None:
-        """Restore the center from a file.
+    def load(self, path: Any) -> "Center":
+        """Restore the center from a file, saved with the same parameters and kind of method.
+
+        Args:
+          path: the path of the file.
+
+        Returns:
+          The center itself, which then continues bit for bit as the saved one would have.
 
         Raises:
-          ValueError: if the file is from a center with other parameters or another method, if
-            `save` did not write it whole, or if it has a NaN.
+          OSError: if the file cannot be opened.
+          ValueError: if `save` did not write it whole, if it was saved with another kind of method,
+            or if a leaf is missing, has another shape or dtype, or has a NaN; the message has the
+            path of the leaf. The center is then unchanged.
         """
         with self._lock:
-            about, stored = storage.load(self.part, path, self._like)
+            about, stored = storage.load(self._part, path, self._like)
             params = jax.tree.leaves(stored.params)
-            leaf = messages.not_finite(self.layout, params)
+            leaf = layout.not_finite(self.layout, params)
             if leaf is not None:
-                raise ValueError(f"{name_of(self.part)}: {path} has an infinity in {leaf}.")
+                raise ValueError(f"{self._part}: {path} has an infinity in {leaf}.")
             counts = {"global_step": stored.global_step, "stale_counter": stored.stale_counter}
             for name, count in counts.items():
                 if count < 0:
-                    raise ValueError(f"{name_of(self.part)}: {path} has a {name} of {count}.")
+                    raise ValueError(f"{self._part}: {path} has a {name} of {count}.")
             rows = iter(zip(*jax.tree.leaves(stored.answered), strict=True))
             answered = {
                 worker: Answered(number, applied, step, list(next(rows)) if has_params else None)
                 for worker, number, applied, step, has_params in about["answered"]
             }
-            self.now = Snapshot(
+            self._now = Snapshot(
                 params, stored.state, stored.global_step, stored.stale_counter, answered
             )
+        return self
 
     def _stored(self, now: Snapshot) -> Stored:
         """Return the arrays that a file stores of a center."""
@@ -263,12 +371,12 @@ class Center:
         """Return a tree with the shapes and dtypes of the tree in a file with this metadata."""
         if about["method"] != name_of(self.method):
             raise ValueError(
-                f"{name_of(self.part)}: {path} is of a center with {about['method']}, but this one "
+                f"{self._part}: {path} is of a center with {about['method']}, but this one "
                 f"has {name_of(self.method)}."
             )
         n = sum(row[-1] for row in about["answered"])
-        rows = [np.broadcast_to(np.asarray(p), (n, *p.shape)) for p in self.now.params]
-        own = self._stored(self.now._replace(answered={}))
+        rows = [np.broadcast_to(np.asarray(p), (n, *p.shape)) for p in self._now.params]
+        own = self._stored(self._now._replace(answered={}))
         return own._replace(answered=self._tree(rows))
 
 

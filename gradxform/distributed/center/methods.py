@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from gradxform.apply import apply_updates
 from gradxform.base import EmptyState, call_update, check_transform
-from gradxform.errors import shown
+from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import Array, OptState, Params, PyTree, Scalar, Updates
@@ -42,6 +42,15 @@ class Method(abc.ABC):
     def accepts(self, global_step: int, local_step: int | None) -> bool:
         """Whether a gradient that was begun at `local_step` still counts."""
         return True
+
+
+def check_method(part: Any, method: Any) -> None:
+    """Require a method of a center."""
+    if not isinstance(method, Method):
+        raise TypeError(
+            f"{name_of(part)}: method must be elastic(...), agn(...) or drop_stale(...) of "
+            f"gradxform.distributed.center, got {shown(method)}."
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +211,7 @@ def elastic_gradient(grads: Updates, params: Params, local_center: Params, rho: 
     Args:
       grads: g, the gradients of the loss at the worker's parameters.
       params: v, those parameters.
-      local_center: l, the center that the worker saw last: `client.local_center`.
+      local_center: l, the center that the worker saw last: `worker.local_center`.
       rho: the strength of the term, at least 0. TensorFlow's default is
         moving_rate / learning_rate.
 

@@ -1,0 +1,18 @@
+"""Asynchronous training on a cluster of Ray: centers as actors, workers wherever Ray runs.
+
+It needs the extra `gradxform[ray]`. Ray starts the processes, restarts a killed center, moves the
+arrays, and protects the cluster with its own tokens and TLS; `gradxform.distributed.center` does
+the arithmetic.
+
+    ray.init()
+    center = RayCenter(params, elastic(moving_rate=0.1), name="digits", checkpoint="digits.npz")
+
+    @ray.remote
+    def train():
+        worker = RayWorker("digits")
+        params = worker.join().params
+        ...
+"""
+
+from gradxform.distributed.ray.center import RayCenter as RayCenter
+from gradxform.distributed.ray.worker import RayWorker as RayWorker
