@@ -11,7 +11,7 @@ from jax import lax
 from gradxform import engine
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, transform
-from gradxform.distributed.axis import as_varying, axis_names, size_of, widen
+from gradxform.distributed.axis import Axes, as_varying, axis_names, size_of, widen
 from gradxform.distributed.exchange import Exchanging, Meeting, distance, is_multiple
 from gradxform.distributed.feedback import first_feedback, summed
 from gradxform.errors import name_of, require_one_of
@@ -55,9 +55,9 @@ def _check_order(part: Any) -> None:
             )
 
 
-def _gather(tree: PyTree, axis: str) -> PyTree:
+def _gather(tree: PyTree, axis: Axes) -> PyTree:
     """Return the trees of all replicas, stacked along a new leading axis."""
-    return jax.tree.map(lambda x: lax.all_gather(as_varying(x, axis), axis), tree)
+    return jax.tree.map(lambda x: lax.all_gather(as_varying(x, axis), axis_names(axis)), tree)
 
 
 def _add_scaled(a: Array, b: Array, factor: Scalar) -> Array:
@@ -75,7 +75,7 @@ def _pull(g: Array, v: Array, center: Array, rho: Scalar) -> Array:
     return _add_scaled(g, distance(v, center), rho)
 
 
-def _own_part(tree: PyTree, axis: str) -> PyTree:
+def _own_part(tree: PyTree, axis: Axes) -> PyTree:
     """Return this replica's part of a tree that is stacked along an axis of replicas."""
     index = lax.axis_index(axis_names(axis))
     return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, index, 0, False), tree)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.distributed.axis import Axes, axis_names, check_bound, size_of
+from gradxform.distributed.axis import Axes, as_varying, axis_names, check_bound, size_of
 from gradxform.distributed.compression import Blocks, Compression
 from gradxform.distributed.powersgd import LowRank, powersgd
 from gradxform.distributed.wire import Cast, Codec, Error, Sent, new_error, sums
@@ -92,7 +92,10 @@ def first_feedback(
             pairs.append(_first(part, path, p, axis, inner_axes) or (_nothing(), _nothing()))
     treedef = jax.tree.structure(params)
     own, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
-    return (LowRankState if isinstance(part.compress, powersgd) else FeedbackState)(own, other)
+    if isinstance(part.compress, powersgd):
+        return as_varying(LowRankState(own, other), axis)
+    # Inside a replica, each device remembers what its slices still owe.
+    return as_varying(FeedbackState(own, other), (*axis_names(axis), *inner_axes))
 
 
 def _nothing() -> Array:
