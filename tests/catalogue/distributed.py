@@ -215,6 +215,53 @@ REFUSED = [
         ValueError,
         ("acc_grads", "MultiSteps", "replicas='x'"),
     ),
+    (lambda: gd.int8(0), ValueError, ("int8", "block", "at least 1")),
+    (lambda: gd.int8(2.5), TypeError, ("int8", "block")),
+    (lambda: gd.float8("e3m4"), ValueError, ("float8", "kind", "'e4m3'")),
+    (lambda: gd.sign(12), ValueError, ("sign", "block", "multiple of 8", "12")),
+    (lambda: gd.top_k(0.0), ValueError, ("top_k", "fraction", "(0, 1]")),
+    (lambda: gd.top_k(1.5), ValueError, ("top_k", "fraction", "1.5")),
+    (lambda: gd.top_k(0.01, 1 << 17), ValueError, ("top_k", "block", "65536")),
+    (lambda: gd.powersgd(0), ValueError, ("powersgd", "rank", "at least 1")),
+    (
+        lambda: gd.tower(gx.adam(0.1), "r", compress="int8"),
+        TypeError,
+        ("tower", "compress", "int8()", "'int8'"),
+    ),
+    (
+        lambda: gd.tower(gx.adam(0.1), "r", wire_dtype="bfloat16", compress=gd.int8()),
+        ValueError,
+        ("tower", "wire_dtype or compress", "bfloat16"),
+    ),
+    (
+        lambda: gd.model_average(gx.adam(0.1), "r", wire_dtype="int8"),
+        ValueError,
+        ("model_average", "wire_dtype", "floating", "int8"),
+    ),
+    (
+        lambda: gd.tower(gx.adam(0.1), "r", reduced="sum", compress=gd.sign()),
+        ValueError,
+        ("tower", "compress", "reduced='sum'", "local_view"),
+    ),
+    *(
+        (
+            lambda name=name, x=x: gd.elastic_average(
+                gx.adam(0.1), "r", rho=0.0, order="sequential", **{name: x}
+            ),
+            ValueError,
+            ("elastic_average", name, "order='sequential'"),
+        )
+        for name, x in (
+            ("compress", gd.int8()),
+            ("wire_dtype", "bfloat16"),
+            ("inner_axes", ("x",)),
+        )
+    ),
+    (
+        lambda: gd.agn(gx.adam(0.1), "r", order="sequential", compress=gd.int8()),
+        ValueError,
+        ("agn", "compress", "Leave compress out"),
+    ),
     (lambda: gd.Replicas(mode="smap"), ValueError, ("mode", "'shard_map'")),
     (lambda: gd.Replicas(n=0), ValueError, ("n must be", "at least 1")),
 ]
