@@ -282,3 +282,26 @@ def test_row_sparse_gradients_travel_as_rows_beside_a_compression():
     params, state = r.wrap(step)(params, state, r.place(np.arange(N)))
     table = np.asarray(params["table"])
     assert np.all(table[:, :N] == -1 / N) and not np.any(table[:, N:])
+
+
+def test_a_run_with_a_compression_goes_on_with_fewer_replicas():
+    tx = gd.model_average(gx.sgd(0.1, 0.9), "replica", period=1, compress=gd.int8(64))
+    r, fewer = replicas("vmap", N), replicas("vmap", 2)
+    params = r.replicate({"w": jnp.zeros(SHAPE)})
+    state = r.wrap(tx.init)(params)
+    params, state = r.wrap(lambda p, s, g: tx.step({"w": g}, s, p))(
+        params, state, r.place(gradients(1)[0])
+    )
+    saved = r.gather({"params": params, "state": state})
+    with pytest.raises(ValueError, match=r"resets .*feedback.*pass fresh="):
+        gd.resize_replicas(saved, 2)
+    new = {"params": fewer.replicate({"w": jnp.zeros(SHAPE)})}
+    new["state"] = fewer.wrap(tx.init)(new["params"])
+    carry = fewer.place(gd.resize_replicas(saved, 2, fresh=new))
+    np.testing.assert_array_equal(carry["state"].center["w"][1], saved["state"].center["w"][0])
+    step = fewer.wrap(lambda p, s: tx.step(p, s, p))
+    moved, _ = step(carry["params"], carry["state"])
+    assert np.all(np.isfinite(moved["w"]))
+    whole = jax.tree.map(lambda x: x[0] if jnp.ndim(x) else x, new)  # of one replica
+    with pytest.raises(ValueError, match=r"feedback.*must have an axis of 2 replicas"):
+        gd.resize_replicas(saved, 2, fresh=whole)

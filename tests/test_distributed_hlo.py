@@ -451,3 +451,67 @@ def test_averaging_sends_nothing_between_exchanges():
     sent = hlo.wire_bytes(compiled, period=10)
     assert sent.always == 0 and sent.peak == 1.75 * P_BYTES
     assert sent.per_step == pytest.approx(0.175 * P_BYTES)
+
+
+# ------------------------------------------------------------------------- what compressions send
+
+SENT = {
+    "tower": (lambda **how: gd.tower(gx.adam(1e-3), "replica", **how), 1),
+    "sync_replicas": (lambda **how: gd.sync_replicas(gx.adam(1e-3), "replica", **how), 1),
+    "model_average": (lambda **how: gd.model_average(gx.adam(1e-3), "replica", **how), 100),
+    "elastic_average": (
+        lambda **how: gd.elastic_average(gx.adam(1e-3), "replica", rho=0.1, **how),
+        10,
+    ),
+    "agn": (lambda **how: gd.agn(gx.adam(1e-3), "replica", **how), 10),
+    "diloco": (lambda **how: gd.diloco(gx.adam(1e-3), "replica", **how), 500),
+}
+# Of a sum in float32; the scales of blocks, and vectors in bfloat16, are a little more.
+SHARES = {
+    "int8": ({"compress": gd.int8()}, 1 / 3.8),
+    "float8": ({"compress": gd.float8()}, 1 / 3.8),
+    "sign": ({"compress": gd.sign()}, 1 / 28),
+    "top_k": ({"compress": gd.top_k(0.01)}, 1 / 40),
+    "powersgd": ({"compress": gd.powersgd(4)}, 1 / 6),
+    "bfloat16": ({"wire_dtype": "bfloat16"}, 1 / 1.99),
+}
+
+
+def exchange_of(tx, dtype, mode="shard_map"):
+    """The bytes of an exchange, and at every step, in copies of the parameters."""
+    r = gd.Replicas("replica", n=N, mode=mode)
+    params = {f"w{i}": jnp.ones((128, 512), dtype) for i in range(3)} | {"b": jnp.ones(512, dtype)}
+    carry = r.replicate(params)
+    state = r.wrap(tx.init)(carry)
+    step = r.wrap(lambda p, s, g: tx.step(g, s, p), donate_argnums=(0, 1))
+    wire = hlo.wire_bytes(step.lower(carry, state, carry).compile())
+    return (wire.always + wire.conditional) / hlo.copy_bytes(params), wire.always
+
+
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("mode", ["shard_map", "pmap"])
+@pytest.mark.parametrize("name", SENT)
+def test_sixteen_bits_travel_as_sixteen_bits(name, mode):
+    make, period = SENT[name]
+    sent, always = exchange_of(make(), jnp.bfloat16, mode)
+    assert sent <= 1.7502 and (period == 1 or always == 0)
+
+
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("form", SHARES)
+@pytest.mark.parametrize("name", ["tower", "model_average", "diloco"])
+def test_what_a_compression_sends(name, form):
+    how, share = SHARES[form]
+    sent, _ = exchange_of(SENT[name][0](**how), jnp.float32)
+    assert sent <= 1.75 * share
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_fragments_of_stacked_layers_are_of_equal_bytes():
+    tx = gd.diloco(gx.adam(1e-3), "replica", period=8, fragments=4)
+    r = gd.Replicas("replica", n=N)
+    params = r.replicate({name: jnp.ones((8, 64, 64)) for name in "abc"})
+    state = r.wrap(tx.init)(params)
+    step = r.wrap(lambda p, s, g: tx.step(g, s, p))
+    wire = hlo.wire_bytes(step.lower(params, state, params).compile())
+    assert wire.peak <= 0.48 * 3 * 8 * 64 * 64 * 4 and wire.always == 0

@@ -93,6 +93,57 @@ def test_averaging_over_two_slices_sends_slices_of_the_parameters():
     assert sent["x", "y"] <= 0.07
 
 
+METHODS = {
+    "tower": lambda **how: gd.tower(gx.sgd(0.1, 0.9), "replica", **how),
+    "sync_replicas": lambda **how: gd.sync_replicas(gx.sgd(0.1, 0.9), "replica", **how),
+    "model_average": lambda **how: gd.model_average(gx.sgd(0.1, 0.9), "replica", **how),
+    "diloco": lambda **how: gd.diloco(gx.sgd(0.1, 0.9), "replica", **how),
+}
+
+
+def exchange_on(mesh, tx, per_slice=None):
+    """The bytes that an exchange of bfloat16 parameters sends, in copies of them."""
+    params = arrays([(2048, 4096)] * 2 + [(4096,)])
+    n = mesh.shape["replica"]
+    all_params = jax.tree.map(lambda p: jax.ShapeDtypeStruct((n, *p.shape), p.dtype), params)
+    specs = gd.state_specs(tx, params, P(), mesh=mesh, replicas="replica")
+
+    def one(tree):
+        return jax.tree.map(lambda x, spec: x[0] if spec else x, tree, specs)
+
+    def each(tree):
+        return jax.tree.map(lambda x, spec: x[None] if spec else x, tree, specs)
+
+    def init(params):
+        return each(tx.init(jax.tree.map(lambda x: x[0], params)))
+
+    def step(grads, state, params):
+        grads, params = jax.tree.map(lambda x: x[0], (grads, params))
+        params, state = tx.step(grads, one(state), params)
+        return jax.tree.map(lambda x: x[None], params), each(state)
+
+    def mapped(f, ins, outs):
+        return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False))
+
+    mine = P("replica")
+    state = jax.eval_shape(mapped(init, mine, specs), all_params)
+    step = mapped(step, (mine, specs, mine), (mine, specs))
+    compiled = step.lower(all_params, state, all_params).compile()
+    return hlo.wire_bytes(compiled, per_slice=per_slice).peak / hlo.copy_bytes(params)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_sixteen_bits_travel_as_sixteen_bits(name):
+    assert exchange_on(mesh_of("v5e:4x4", (16,), ("replica",)), METHODS[name]()) <= 1.9
+
+
+@pytest.mark.parametrize("how, most", [({}, 0.0625), ({"compress": gd.int8()}, 0.033)])
+def test_slices_of_sixteen_bits_between_two_slices_of_chips(how, most):
+    mesh = mesh_of("v5e:4x4", (2, 4, 4), ("replica", "x", "y"), num_slices=2)
+    tx = METHODS["model_average"](inner_axes=("x", "y"), **how)
+    assert exchange_on(mesh, tx, per_slice=16) <= most + 1e-6
+
+
 def llama():
     """The parameters of a model of 6.7 billion."""
     d, wide, words = 4096, 11008, 32000

@@ -203,5 +203,5 @@ def _check_error(part: Any, updates: PyTree, i: int, error: Error, needed: Error
             f"{name_of(part)}: the state's feedback of {path_at(updates, i)} has the shapes "
             f"{shapes[0]} and {shapes[1]}, this exchange needs {wanted[0]} and {wanted[1]}. Was it "
             "made for other parameters, another compression or another number of replicas? "
-            "resize_replicas changes the number."
+            "resize_replicas changes the number, with a fresh state of the new one."
         )

@@ -27,6 +27,7 @@ POLICY = {
     "center": "cycle",
     "local_center": "cycle",
     "anchor": "cycle",
+    "feedback": "reset",
 }
 # Fields of states that are copies of the parameters. They are resized as the parameters are, since
 # otherwise the next step would undo it.
@@ -66,7 +67,9 @@ def resize_replicas(
     NamedTuple), "slots" are floating arrays in states, and "counts" are all arrays that are not
     floating. Any other name is a field or a dict key and applies to all arrays under it; the
     innermost name wins. The defaults are "mean", "cycle" and "equal". By default, centers and
-    anchors cycle, because they are the same on all replicas. Copies of the parameters in states
+    anchors cycle, because they are the same on all replicas. What a compression still has to send
+    is reset, because its pieces belong to N replicas: `fresh` must then have the axis of new_n
+    replicas, as `tx.init` returns it under `Replicas.wrap`. Copies of the parameters in states
     (averages, the slow weights of `lookahead`, the starting points of `scale_by_madgrad` and
     `scale_by_cocob`) are resized as the parameters are. If "slots" are reset, counts in states are
     reset too, because bias corrections depend on them, unless the policy names "counts".
@@ -205,6 +208,8 @@ _KINDS = ("params", "slots", "counts")
 
 def _resize(x: Any, new_n: int, way: str, place: _Place, fresh: Any) -> Any:
     path, n = leaf_path(place.path), jnp.shape(x)[0]
+    if way == "reset" and "feedback" in place.names and fresh is not None:
+        return _pieces(x, new_n, path, fresh)
     if way == "reset":
         return _reset(x, new_n, path, fresh)
     if jnp.issubdtype(dtype_of(x), jax.dtypes.prng_key):
@@ -225,6 +230,17 @@ def _rows(x: np.ndarray, new_n: int, way: str, path: str, n: int) -> np.ndarray:
             'them to be equal; give its name, or "counts", the policy "cycle".'
         )
     return np.stack([x[j % n] for j in range(new_n)])
+
+
+def _pieces(x: Any, new_n: int, path: str, fresh: Any) -> np.ndarray:
+    """Return what a compression has to send in a fresh state; its pieces have other lengths."""
+    if jnp.ndim(fresh) != jnp.ndim(x) or jnp.shape(fresh)[0] != new_n:
+        raise ValueError(
+            f"resize_replicas: {path} of fresh must have an axis of {new_n} replicas and "
+            f"{jnp.ndim(x)} axes in all, got shape {jnp.shape(fresh)}; make it with "
+            "Replicas.wrap(tx.init)."
+        )
+    return np.asarray(fresh)
 
 
 def _reset(x: Any, new_n: int, path: str, fresh: Any) -> Any:
