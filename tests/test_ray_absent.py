@@ -231,7 +231,7 @@ def test_counts_become_metrics_of_ray_once(told):
 
 def settings(path=None, shards=1, index=0, method=METHOD, save_every=1):
     leaves = divide_leaves(layout_of("test", PARAMS), shards)[index]
-    path = path and shard_module.shard_path(str(path), index, shards)
+    path = path and str(path)
     return shard_module.Settings(
         "x", PARAMS, leaves, index, shards, method, path, save_every, False
     )
@@ -302,6 +302,18 @@ def test_an_actor_that_cannot_start_says_why(start, tmp_path, of, flags, words):
         assert not shard.about()["started"] and "was not started" in push(shard, 1)[1]
 
 
+def test_an_actor_answers_no_request_after_its_last_save(start, tmp_path):
+    path = tmp_path / "run.npz"
+    shard, _ = start(settings(path, save_every=100))
+    push(shard, 1)
+    assert shard.finish() == shard.finish() == (None, None)  # Ray may repeat it
+    assert push(shard, 2) == (({}, []), "it was stopped")
+    other, _ = start(settings(path), resume=True)
+    assert other.metrics()[0]["global_step"] == 1
+    unsaved, _ = start(settings())
+    assert unsaved.finish() == (None, None) and push(unsaved, 1)[1] is None
+
+
 def test_an_actor_that_cannot_save_says_so(start, tmp_path):
     (tmp_path / "folder").mkdir()
     shard, problem = start(settings(tmp_path / "folder" / "run.npz"))
@@ -310,6 +322,9 @@ def test_an_actor_that_cannot_save_says_so(start, tmp_path):
     (tmp_path / "folder").rmdir()
     (header, _), problem = push(shard, 1)
     assert header["applied"] and problem.startswith("No such file or directory: ")
+    problem = shard.finish()[1]
+    assert problem is not None and problem.startswith("No such file or directory: ")
+    assert push(shard, 2)[0][0]["applied"]  # it goes on
 
 
 # ---------------------------------------------------------------------- shards without their actors

@@ -230,6 +230,8 @@ def _coded(
 def _exchanged(axis: Axes) -> Callable[[Array], Array]:
     """Return the function that gives each replica its pieces of all messages."""
     names = axis_names(axis)
+    if _is_alone(axis):
+        return lambda x: x
     if len(names) > 1 or size_of(axis) != 2:
         return lambda x: lax.all_to_all(x, names, 0, 0, tiled=True)
 
@@ -237,12 +239,19 @@ def _exchanged(axis: Axes) -> Callable[[Array], Array]:
         # Between two slices, compilers for TPUs make an all-to-all send a replica's own piece too.
         own = lax.axis_index(names)
         mine, others = (lax.dynamic_slice_in_dim(x, k, 1) for k in (own, 1 - own))
-        return jnp.concatenate([mine, lax.ppermute(others, names[0], [(0, 1), (1, 0)])])
+        return jnp.concatenate([mine, lax.ppermute(others, names, [(0, 1), (1, 0)])])
 
     return with_the_other
 
 
+def _is_alone(axis: Axes) -> bool:
+    """Whether there is one replica, and JAX does not ask for a sum to see that it is the same."""
+    return size_of(axis) == 1 and not knows_what_varies(axis)
+
+
 def _gathered(axis: Axes) -> Callable[[Array], Array]:
+    if _is_alone(axis):
+        return lambda x: x
     to: Any = {"to": "invarying"} if knows_what_varies(axis) else {}
     return lambda x: lax.all_gather(as_varying(x, axis), axis_names(axis), tiled=True, **to)
 

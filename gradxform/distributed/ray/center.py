@@ -135,8 +135,9 @@ class RayCenter:
         arrays = [np.asarray(p, dtype_of(p)) for p in jax.tree.leaves(params)]
         try:
             for k, leaves in enumerate(self._division):
-                path = checkpoint and shard_path(checkpoint, k, shards)
-                settings = Settings(name, like, leaves, k, shards, method, path, save_every, on_cpu)
+                settings = Settings(
+                    name, like, leaves, k, shards, method, checkpoint, save_every, on_cpu
+                )
                 actor = ray.remote(Shard).options(name=actor_name(name, k), **given)
                 made = functools.partial(actor.remote, settings)
                 self._actors.append(within(PART, timeout, "start an actor", made))
@@ -204,7 +205,7 @@ class RayCenter:
         center = cls.__new__(cls)
         center._set(name, like, about["shards"], about["decides"], timeout)
         more = [find(PART, name, k, deadline) for k in range(1, about["shards"])]
-        center._actors = [first, *more]
+        center._actors, center._checkpoint = [first, *more], about["checkpoint"]
         return center
 
     def __getstate__(self) -> dict[str, Any]:
@@ -281,7 +282,7 @@ class RayCenter:
         """Save, if the center has a checkpoint, and end its actors."""
         try:
             if self._checkpoint is not None and self._actors:
-                self.save()
+                self._ask("finish", [()] * len(self._actors), ValueError)
         finally:
             self._end()
 

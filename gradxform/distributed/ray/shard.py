@@ -30,9 +30,14 @@ class Settings(NamedTuple):
     index: int  # of this actor
     shards: int  # the number of actors
     method: Method
-    path: str | None  # of the file that it saves; None if it does not save
+    checkpoint: str | None  # the path of the center; None if it does not save
     save_every: int  # requests
     on_cpu: bool
+
+    @property
+    def path(self) -> str | None:
+        """The file that this actor saves."""
+        return self.checkpoint and shard_path(self.checkpoint, self.index, self.shards)
 
 
 class Shard:
@@ -44,7 +49,7 @@ class Shard:
         self._settings = settings
         self._center: Center | None = None
         self._problem: str | None = None
-        self._saved_at = 0
+        self._saved_at, self._finished = 0, False
         self._meters: Meters | None = None
         if _is_restarted():
             leaves = jax.tree.leaves(settings.like)
@@ -102,6 +107,7 @@ class Shard:
             "shards": settings.shards,
             "method": name_of(settings.method),
             "decides": settings.method.counts_staleness,
+            "checkpoint": settings.checkpoint,
             "started": self._center is not None,
             "problem": self._problem,
         }
@@ -136,6 +142,15 @@ class Shard:
                 self._saved_at = center.global_step + center.stale_counter
 
         return self._try(write)
+
+    def finish(self) -> Outcome:
+        """Save, and take no request from then on, so that none is answered and then lost."""
+        if self._finished or self._settings.path is None:
+            return None, None
+        _, problem = self.save(self._settings.path)
+        if problem is None:
+            self._center, self._finished, self._problem = None, True, "it was stopped"
+        return None, problem
 
     def metrics(self) -> tuple[dict[str, Any], str | None]:
         """Return the counts, and the refusals by reason."""
