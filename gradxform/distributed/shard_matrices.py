@@ -95,6 +95,11 @@ class shard_matrices(StatelessWrapper):
     handles_rows = True  # `update` refuses them itself, to say why
 
     @property
+    def divides(self) -> tuple[str, ...]:
+        """The axis over which the state is divided, where the caller has bound it."""
+        return self.exchanges
+
+    @property
     def exchanges(self) -> tuple[str, ...]:
         """The axis, where the caller has bound it."""
         return () if self.mesh is not None else (self.axis,)
