@@ -176,7 +176,7 @@ class _Layout:
         parts = [part for part in all_parts(self.tx) if isinstance(part, GradientTransformation)]
         combine = [part for part in parts if not isinstance(part, Exchanging)]
         alike = [name for part in combine for name in part.exchanges if name not in self.apart]
-        if not alike or any(_of_pieces(part) for part in parts):
+        if not alike or any(getattr(part, "takes_whole", True) is False for part in parts):
             return
         params = self._pieces(set(self.lengths))
         kept = self._state(self.lengths, self.divided)
@@ -342,10 +342,6 @@ def _dividing_axes(parts: list[Any]) -> tuple[str, ...]:
 
 def _hides_parts(part: Any) -> bool:
     return not isinstance(part, GradientTransformation) or type(part) in OF_FUNCTIONS
-
-
-def _of_pieces(part: Any) -> bool:
-    return bool(getattr(part, "divides", ())) and not getattr(part, "takes_whole", False)
 
 
 def _known_mesh(mesh: Any, params: Params, specs: PyTree) -> Any:
