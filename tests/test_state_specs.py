@@ -63,6 +63,11 @@ def with_axis(tree, specs, axes):
     return jax.tree.map(lambda x, s: jnp.asarray(x)[None] if axes and len(s) else x, tree, specs)
 
 
+def assert_same(ours, theirs):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    assert jax.tree.leaves(ours) == jax.tree.leaves(theirs)
+
+
 def is_small(p):
     return jnp.ndim(p) < 2
 
@@ -315,13 +320,42 @@ def test_slots_of_divided_parameters_are_divided_like_them(name):
 def test_named_shardings_and_the_current_mesh_say_the_mesh():
     mesh, params, tx = mesh_of(), start(), gd.zero1(gx.adam(0.1), "ici")
     given = gd.state_specs(tx, params, mesh=mesh)
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+    with jax.set_mesh(mesh):
         assert gd.state_specs(tx, params) == given
     place = NamedSharding(mesh, P())
     assert gd.state_specs(tx, params, place) == given
     assert gd.state_specs(tx, jax.device_put(params, place)) == given
     placed = jax.device_put(start(DIVIDED), {k: NamedSharding(mesh, s) for k, s in PLACES.items()})
     assert gd.state_specs(gx.trace(0.9), placed).trace == PLACES
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        gx.muon(0.1),
+        gx.chain(
+            gx.clip_by_global_norm(1.0), gx.MultiSteps(gx.moving_average(gx.adam(0.1), 0.5), 2)
+        ),
+        gx.quantize_state(gx.adam(0.1), 4, 2, min_size=2),
+        gx.partition(
+            {"m": gx.muon(0.1), "r": gx.adam(0.1)}, gx.label_by(("m", MATRICES), ("r", True))
+        ),
+        gx.scale_by_rowwise_rss(),
+    ],
+)
+def test_the_specs_of_zero1_and_shard_matrices_are_the_same_by_both_ways(inner):
+    mesh, params = mesh_of(), start()
+    for axes in "ici", BOTH, ("ici", "dcn"):
+        tx = gd.zero1(inner, axes)
+        assert_same(gd.state_specs(tx, params, mesh=mesh), tx.state_specs(params, mesh))
+    specs = {"w": P("ici"), "b": P(), "odd": P(), "scale": P()}
+    tx = gd.shard_matrices(inner, "ici", specs)
+    given = tx.state_specs(params, mesh)
+    assert_same(gd.state_specs(tx, params, specs, mesh=mesh), given)
+    chained = gd.state_specs(gx.chain(gx.clip(1.0), tx), params, specs, mesh=mesh)
+    assert_same(chained[1], given)
+    apart = gd.state_specs(gd.tower(tx, "dcn"), params, specs, mesh=mesh, replicas="dcn").inner
+    assert_same(apart, jax.tree.map(lambda spec: P("dcn", *spec), given))
 
 
 # ------------------------------------------------------------------------- the catalogue, refusals

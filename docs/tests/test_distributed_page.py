@@ -8,7 +8,7 @@ from docs.site import blocks
 from tests.distributed_modes import MODES
 
 PAGE = blocks.DOCS / "distributed.md"
-SETUP, LOOP, _, TWO_PROGRAMS, RESIZING = (
+SETUP, LOOP, *_, TWO_PROGRAMS, RESIZING = (
     block.code for block in blocks.find(PAGE.read_text()) if block.language == "python"
 )
 START = {"w": np.linspace(-1, 1, 3, dtype=np.float32)}

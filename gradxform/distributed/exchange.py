@@ -91,6 +91,11 @@ class Exchanging(Transform, abc.ABC):
         """The axis, and the axes inside a replica that share its exchange."""
         return *axis_names(self.axis), *self.inner_axes
 
+    @property
+    def divides(self) -> tuple[str, ...]:
+        """The axes along which devices of a replica remember what their own slices still owe."""
+        return () if self.compress is None else self.inner_axes
+
     # -------------------------------------------------------------------- defined by each wrapper
 
     @abc.abstractmethod

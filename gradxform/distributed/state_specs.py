@@ -20,16 +20,14 @@ from gradxform.distributed.param_places import (
     read_places,
     spec_of,
 )
-from gradxform.distributed.shard_matrices import shard_matrices
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.distributed.slot_dims import as_seen, match_leaves
-from gradxform.distributed.zero import Zero1State, zero1
 from gradxform.errors import did_you_mean, leaf_path, name_of
 from gradxform.jaxprs import traced_along
 from gradxform.leaves import dtype_of, path_at
 from gradxform.storage import StoredArray, is_stored
 from gradxform.types import Params, PyTree
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts
 
 __all__ = [
     "state_specs",
@@ -126,6 +124,13 @@ def state_specs(
     return specs
 
 
+def divided_specs(tx: Any, params: Params, mesh: Mesh | AbstractMesh) -> PyTree:
+    """Return `state_specs` for whole parameters, without a check that replicas stay equal."""
+    parameters = read_places("state_specs", params, PartitionSpec())
+    divided = _dividing_axes(list(all_parts(tx)))
+    return _Layout(tx, params, parameters, (), divided, dict(mesh.shape)).specs()
+
+
 class _Layout:
     """One call of `state_specs`."""
 
@@ -171,7 +176,7 @@ class _Layout:
         parts = [part for part in all_parts(self.tx) if isinstance(part, GradientTransformation)]
         combine = [part for part in parts if not isinstance(part, Exchanging)]
         alike = [name for part in combine for name in part.exchanges if name not in self.apart]
-        if not alike or any(isinstance(part, shard_matrices) for part in parts):
+        if not alike or any(getattr(part, "takes_whole", True) is False for part in parts):
             return
         params = self._pieces(set(self.lengths))
         kept = self._state(self.lengths, self.divided)
@@ -226,16 +231,18 @@ class _Layout:
 
     def _check_known(self, state: PyTree) -> None:
         """Require every axis that parts name to be known, where their states show such parts."""
-        kinds: list[type] = [] if self.divided else [Zero1State]
-        if not self.apart:
-            kinds += [kind.state_kind for kind in Exchanging.__subclasses__()]
-        found = [x for x in jax.tree.leaves(state, is_leaf=lambda x: type(x) in kinds)]
-        hidden = next((type(x).__name__ for x in found if type(x) in kinds), None)
+        kinds = () if self.apart else tuple(k.state_kind for k in Exchanging.__subclasses__())
+        found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kinds))
+        hidden = next((type(x).__name__ for x in found if isinstance(x, kinds)), None)
+        if not self.divided and any(map(_hides_parts, all_parts(self.tx))):
+            pieces = self._state(self.lengths, self.lengths)
+            pairs = zip(*(jax.tree.leaves(as_seen(x)) for x in (state, pieces)), strict=True)
+            hidden = "part that divides it" if any(_shorter(a, b) for a, b in pairs) else hidden
         if hidden is not None:
             raise ValueError(
                 f"state_specs: the state has a {hidden}, and {name_of(self.tx)} does not show "
-                "which axis the part with that state names. Compose it with gradxform.chain and "
-                "the other wrappers of gradxform."
+                "which axis that part names. Compose it with gradxform.chain and the other "
+                "wrappers of gradxform."
             )
 
     def _pieces(self, cutting: set[str]) -> Params:
@@ -330,12 +337,11 @@ def _replica_axes(parts: list[Any], replicas: str | tuple[str, ...]) -> tuple[st
 
 def _dividing_axes(parts: list[Any]) -> tuple[str, ...]:
     """Return the axes over which parts divide their states."""
-    kinds = zero1, shard_matrices
-    names = [name for part in parts if isinstance(part, kinds) for name in part.exchanges]
-    for part in parts:  # each device of a replica remembers what its own slices still owe
-        if isinstance(part, Exchanging) and part.compress is not None:
-            names += part.inner_axes
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(name for part in parts for name in getattr(part, "divides", ())))
+
+
+def _hides_parts(part: Any) -> bool:
+    return not isinstance(part, GradientTransformation) or type(part) in OF_FUNCTIONS
 
 
 def _known_mesh(mesh: Any, params: Params, specs: PyTree) -> Any:
@@ -358,7 +364,7 @@ def _check_axes(
     mesh: Any,
 ) -> None:
     """Require every axis to be in the mesh, to be free for parameters, and to divide them."""
-    gathered = {name for p in parts if isinstance(p, zero1) for name in p.exchanges}
+    gathered = {name for p in parts if getattr(p, "takes_whole", False) for name in p.divides}
     for name in (*_dividing_axes(parts), *(apart if mesh is not None else ())):
         _check_in_mesh(name, mesh)
     for i, parameter in enumerate(parameters):

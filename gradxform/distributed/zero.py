@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from gradxform import engine
 from gradxform._compat import varying_like
@@ -30,9 +30,9 @@ from gradxform.distributed.axis import (
     widen,
 )
 from gradxform.distributed.division import Division, divide
-from gradxform.distributed.matrix_state import Cuts, in_matrix_slots, on_pieces, specs_of_pieces
+from gradxform.distributed.matrix_state import Cuts, on_pieces
 from gradxform.distributed.reach import check_entrywise, check_reach
-from gradxform.distributed.state_sharding import state_sharding
+from gradxform.distributed.state_specs import divided_specs
 from gradxform.errors import did_you_mean, name_of
 from gradxform.leaves import (
     align,
@@ -148,6 +148,13 @@ class zero1(Transform):
     handles_rows = True  # `update` refuses them itself, to say why
     follows = ("master",)
 
+    takes_whole = True  # of the parameters, also along the axes that it divides
+
+    @property
+    def divides(self) -> tuple[str, ...]:
+        """The axes over which it divides the state, as a tuple of names."""
+        return axis_names(self.axes)
+
     @property
     def exchanges(self) -> tuple[str, ...]:
         """The axes, as a tuple of names."""
@@ -207,26 +214,7 @@ class zero1(Transform):
                     f"{', '.join(mesh.axis_names)}.{did_you_mean(name, mesh.axis_names)}"
                 )
         check_params(self, params)
-        sizes = {name: mesh.shape[name] for name in axis_names(self.axes)}
-        divisions = self._divisions(params, sizes)
-        specs = [d.spec() for d in divisions]
-        leaves, treedef = jax.tree.flatten(params)
-        copy_dtypes = [self._copy_dtype(p) for p in leaves]
-        inner_params = [
-            jax.ShapeDtypeStruct(jnp.shape(p), dtype_of(p) if dtype is None else dtype)
-            for p, dtype in zip(leaves, copy_dtypes, strict=True)
-        ]
-        inner_tree = treedef.unflatten(inner_params)
-        inner = state_sharding(self.inner, inner_tree, treedef.unflatten(specs))
-        matrix = in_matrix_slots(jax.eval_shape(self.inner.init, inner_tree))
-        if any(jax.tree.leaves(matrix)):
-            exact = specs_of_pieces(self.inner, inner_tree, self._cuts(params, divisions), sizes)
-            inner = jax.tree.map(lambda is_slot, a, b: a if is_slot else b, matrix, exact, inner)
-        master = [
-            PartitionSpec() if dtype is None else spec
-            for spec, dtype in zip(specs, copy_dtypes, strict=True)
-        ]
-        return Zero1State(inner, treedef.unflatten(master))
+        return divided_specs(self, params, mesh)
 
     # ---------------------------------------------------------------------------------- stepping
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import gradxform as gx
@@ -203,7 +204,12 @@ REFUSED = [
     (
         lambda: specs_of(hidden(gd.zero1(gx.adam(0.1), "x"))),
         ValueError,
-        ("Zero1State", "which axis"),
+        ("part that divides it", "which axis"),
+    ),
+    (
+        lambda: specs_of(optax.chain(gd.zero1(gx.adam(0.1), "x"))),
+        ValueError,
+        ("part that divides it", "which axis"),
     ),
     (
         lambda: specs_of(gd.drop_stale(gd.tower(gx.adam(0.1), "x"), 0)),
