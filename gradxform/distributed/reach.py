@@ -60,6 +60,12 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     return reach, undeclared
 
 
+def sees_pieces(tx: Any) -> bool:
+    """Whether a part of `tx` knows that it sees pieces of arrays."""
+    parts = all_parts(tx)
+    return any(isinstance(one, GradientTransformation) and one.sees_pieces for one in parts)
+
+
 def _declares_locality(tx: Any) -> bool:
     """Whether a transform's class declares a locality; one that holds a function cannot."""
     if not isinstance(tx, GradientTransformation) or isinstance(

@@ -30,8 +30,8 @@ from gradxform.distributed.axis import (
     widen,
 )
 from gradxform.distributed.division import Division, divide
-from gradxform.distributed.matrix_state import Cuts, in_matrix_slots, on_pieces, state_specs
-from gradxform.distributed.reach import check_entrywise, check_reach
+from gradxform.distributed.matrix_state import Cuts, on_pieces, state_specs
+from gradxform.distributed.reach import check_entrywise, check_reach, sees_pieces
 from gradxform.distributed.state_sharding import state_sharding
 from gradxform.errors import did_you_mean, name_of
 from gradxform.leaves import (
@@ -217,11 +217,11 @@ class zero1(Transform):
             for p, dtype in zip(leaves, copy_dtypes, strict=True)
         ]
         inner_tree = treedef.unflatten(inner_params)
-        inner = state_sharding(self.inner, inner_tree, treedef.unflatten(specs))
-        matrix = in_matrix_slots(jax.eval_shape(self.inner.init, inner_tree))
-        if any(jax.tree.leaves(matrix)):
-            exact = state_specs(self.inner, inner_tree, self._cuts(params, divisions), sizes)
-            inner = jax.tree.map(lambda is_slot, a, b: a if is_slot else b, matrix, exact, inner)
+        cuts = self._cuts(params, divisions)
+        if sees_pieces(self.inner):
+            inner = state_specs(self.inner, inner_tree, cuts, sizes)
+        else:
+            inner = state_sharding(self.inner, inner_tree, treedef.unflatten(specs))
         master = [
             PartitionSpec() if dtype is None else spec
             for spec, dtype in zip(specs, copy_dtypes, strict=True)

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
-from gradxform.numerics import norm, not_zero, over, plus, scalar
+from gradxform.numerics import not_zero, over, plus, scalar
+from gradxform.transforms.piece_norms import array_norm
 from gradxform.transforms.tree_rules import columns, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
 
@@ -162,8 +163,9 @@ class normalize_by_block_norm(ArrayRule):
     min_norm: Positive = 1e-6
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the scaled update."""
-        return (self.scale_factor / jnp.maximum(norm(g), self.min_norm)) * g
+        return (self.scale_factor / jnp.maximum(array_norm(g), self.min_norm)) * g
