@@ -90,13 +90,16 @@ class normalize_adaptively(ArrayRule):
     eta: NonNegative = 0.01
 
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def prepare(
         self, updates: Updates, state: EmptyState, params: Params
     ) -> tuple[EmptyState, Array]:
         """Return 1 / |t g|."""
-        (square,) = tree_sums(_stretched_square, columns(self, updates, state, params), self.eta)
+        (square,) = tree_sums(
+            _stretched_square, updates, columns(self, updates, state, params), self.eta
+        )
         return state, over(scalar(1.0), jnp.sqrt(square), 0)
 
     def rule(self, g: Array, p: Array, factor: Scalar) -> Array:

@@ -146,6 +146,7 @@ class clip_by_raw_norm(ArrayRule):
 
     locality = "tree"
     rule_locality = "entry"
+    asks_for_sums = True
     handles_complex = True
 
     def prepare(
@@ -181,6 +182,7 @@ class zero_above_raw_norm(ArrayRule):
 
     locality = "tree"
     rule_locality = "entry"
+    asks_for_sums = True
     handles_complex = True
 
     def prepare(
