@@ -111,6 +111,8 @@ class GradientTransformation(Value, _OptaxClass):
     # Whether it looks at whole matrices by the engine, which brings them together where a device
     # has pieces.
     sees_pieces: ClassVar[bool] = False
+    # The field of the state that is 0 after every update that may not be zeros; None if any may be.
+    zeros_unless: Any = None
     # The mesh axes between whose devices `update` itself exchanges something. Who runs it under a
     # condition has the condition agreed on along them first.
     exchanges: Any = ()
