@@ -91,19 +91,23 @@ class zero1(Transform):
     after the other, each over its own links, because compilers for TPUs turn a collective over
     several axes into one that sends twice the bytes.
 
-    The inner transform must act on each entry, or on each row, independently (in the latter case
-    only the first dimension is cut). Norms of the whole tree, as in `clip_by_global_norm`, are
-    summed over the devices. Another library's transform is accepted if every operation of its
-    program is entrywise. Masks see the paths and the number of dimensions of the parameters, but
-    the shapes of shards. The caller may divide parameters along other axes of the mesh; norms do
-    not sum over these. Along axes that a `shard_map` leaves to the compiler, it gathers the
-    gradients first.
+    The inner transform may act on each entry, or on each row, independently (in the latter case
+    only the first dimension is cut). Norms and sums of whole arrays, as in LAMB, Adafactor or SM3,
+    and of the whole tree, as in `clip_by_global_norm`, cover all devices; those of all arrays share
+    one exchange. Rules for matrices, as in Muon, get whole matrices. Another library's transform is
+    accepted if every operation of its program is entrywise. Masks see the paths and the number of
+    dimensions of the parameters, but the shapes of shards. The caller may divide parameters along
+    other axes of the mesh; norms do not sum over these. Along axes that a `shard_map` leaves to the
+    compiler, it gathers the gradients first.
 
     Parameters narrower than `master_dtype` have a wider copy in the state. The inner transform
     moves the copy, and the parameter is the copy rounded. The inner transform sees gradients in
     float32 or wider. With such copies, this must be the last part of a chain: the copies follow the
     updates returned here, and `lookahead`, `model_average` or a similar wrapper around this, but
     nothing else that moves the parameters.
+
+    With `MultiSteps` or `accumulate` as the inner transform, gradients are added up in shards, and
+    updates are gathered only when a step is taken: ZeRO, stage 2.
 
     In the state, `inner` and `master` are per device. Arrays with the shape of a parameter are
     divided as `state_specs` says; everything else is the same on all devices.
@@ -120,8 +124,8 @@ class zero1(Transform):
         Keyword-only.
 
     Raises:
-      ValueError: if a part of the inner transform looks at whole arrays, or needs more of the whole
-        tree than norms.
+      ValueError: if a part of the inner transform needs more of whole arrays, or of the whole tree,
+        than sums.
       AlreadyReducedError: at update, for gradients that are already summed over the devices.
       NameError: at init and update, where an axis is not bound.
 
