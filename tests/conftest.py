@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import secrets
 from pathlib import Path
 
 from tests import quick_compiling
@@ -11,6 +12,14 @@ from tests import quick_compiling
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Before Keras is imported, by whatever test.
 os.environ["KERAS_BACKEND"] = "jax"
+# Ray reads these when it is imported, by whatever test.
+os.environ |= {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # else it listens beyond the loopback interface
+    "RAY_NUM_REDIS_GET_RETRIES": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 flags = os.environ.get("XLA_FLAGS", "")
 if "xla_force_host_platform_device_count" not in flags:
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count=8".strip()

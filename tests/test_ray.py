@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -47,19 +46,12 @@ def seconds():
 @pytest.fixture(scope="module")
 def ray():
     """A cluster of two CPUs on the loopback interface, with a token of its own."""
-    env = environment(
-        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # else it listens beyond the loopback interface
-        RAY_USAGE_STATS_ENABLED="0",
-        RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN=secrets.token_hex(32),
-        RAY_NUM_REDIS_GET_RETRIES="1",
-    )
+    env = environment()  # for its processes; of Ray's own variables, see conftest.py
     with pytest.MonkeyPatch.context() as patch:
         for name in set(os.environ) - set(env):
             patch.delenv(name)
         for name, value in env.items():
             patch.setenv(name, value)
-        # Ray reads these when it is imported.
         ray = pytest.importorskip("ray", reason="ray is not installed; the extra `ray` has it")
         ray.init(
             num_cpus=2,
