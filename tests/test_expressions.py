@@ -108,7 +108,7 @@ def test_describe_prints_the_parts_and_their_bytes(capsys):
     data = json.loads(run(capsys, *argv, "--json"))
     assert data["param_leaves"] == 3 and data["rows"][1]["hyperparameters"]["b1"] == "0.9"
     assert data["rows"][1]["slots"][1] == {
-        "name": "mu", "dtypes": ["float32"], "arrays": 3, "bytes": 4 * 621,
+        "name": "mu", "dtypes": ["float32"], "arrays": 3, "bytes": 4 * 621, "device_bytes": None,
     }  # fmt: skip
 
 

@@ -154,7 +154,7 @@ REFUSED = [
     ),
     (lambda: gd.drop_stale(gx.adam(0.1), -1), ValueError, ("staleness", "at least 0")),
     (lambda: gd.zero1(gx.adam(0.1), ()), ValueError, ("zero1", "axes")),
-    (lambda: gd.zero1(gx.adafactor(0.1), "r"), ValueError, ("scale_by_factored_rms", "arrays")),
+    (lambda: gd.zero1(gx.shampoo(0.1), "r"), ValueError, ("step_by_shampoo", "arrays")),
     (
         lambda: gd.zero1(gx.adam(0.1), "r", master_dtype="int32"),
         ValueError,
