@@ -97,7 +97,8 @@ def test_bounds_round_as_float8_does(dtype):
     x = np.concatenate([x, [0, 300, 448, 449, float(info.max), float(info.smallest_subnormal)]])
     x = x.astype(np.float32)
     got = np.asarray(jax.jit(bounds._rounded, static_argnums=1)(x, dtype))
-    want = np.asarray(jnp.asarray(x).astype(dtype).astype(jnp.float32))
+    # NumPy's cast: XLA's own turns small negative numbers of e4m3fnuz into NaN on some processors.
+    want = x.astype(jnp.dtype(dtype)).astype(np.float32)
     fits = np.isfinite(want)
     np.testing.assert_array_equal(got[fits], want[fits])
     assert np.all(np.isinf(got[~fits]))
