@@ -1,5 +1,6 @@
 """How the arguments and results of a step lie on the devices of replicas."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -7,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from gradxform.distributed.axis import axis_names
 from gradxform.distributed.param_places import axes_in, entries_of, is_place, spec_of
-from gradxform.distributed.replica_arguments import entries_in
+from gradxform.distributed.shared_leaves import is_shared
 from gradxform.errors import leaf_path
 from gradxform.leaves import dtype_of, path_at
 from gradxform.types import PyTree
@@ -82,6 +84,8 @@ def read_specs(tree: PyTree, specs: PyTree, allowed: tuple[str, ...]) -> list[Pa
     leaves, treedef = jax.tree.flatten(tree)
     if specs is None:
         return [PartitionSpec()] * len(leaves)
+    if is_place(specs):
+        specs = treedef.unflatten([specs] * len(leaves))
     flat, other = jax.tree.flatten(specs, is_leaf=is_place)
     if other != treedef:
         raise ValueError(
@@ -105,6 +109,41 @@ def read_specs(tree: PyTree, specs: PyTree, allowed: tuple[str, ...]) -> list[Pa
     return out
 
 
+def check_divides(tree: PyTree, specs: Sequence[PartitionSpec], sizes: Mapping[str, int]) -> None:
+    """Require specs to divide every array of one replica evenly."""
+    for i, (x, spec) in enumerate(zip(jax.tree.leaves(tree), specs, strict=True)):
+        for dim, entry in enumerate(spec):
+            n = math.prod(sizes[name] for name in axes_in(entry))
+            if jnp.shape(x)[dim] % n:
+                raise ValueError(
+                    f"Replicas: {path_at(tree, i)} of shape {jnp.shape(x)} cannot be divided into "
+                    f"{n} equal pieces along dimension {dim}, as its spec says."
+                )
+
+
+def without_lead(specs: PyTree, axis: Any) -> PyTree:
+    """Return the specs of a state over inner axes, from those that `state_specs` returns.
+
+    Raises:
+      ValueError: if replicas along an inner axis have states of their own.
+    """
+    flags = is_shared(specs)
+    leaves, treedef = jax.tree.flatten(specs)
+    for spec, shared in zip(leaves, flags, strict=True):
+        if not shared and axes_in(spec[0]) != axis_names(axis):
+            inside = [name for name in axes_in(spec[0]) if name not in axis_names(axis)]
+            raise ValueError(
+                f"Replicas: the optimizer lets replicas along {inside} differ; name these axes in "
+                "axis, not in inner_axes."
+            )
+    return treedef.unflatten(
+        [
+            spec if shared else PartitionSpec(*spec[1:])
+            for spec, shared in zip(leaves, flags, strict=True)
+        ]
+    )
+
+
 # ------------------------------------------------------------------- how results of a step lie
 
 
@@ -119,25 +158,32 @@ class Known(NamedTuple):
 def like_arguments(results: PyTree, known: Sequence[Known]) -> list[PartitionSpec]:
     """Return how every leaf of the results is divided over inner axes.
 
-    A result, or an entry of a tuple or a dict of results, lies as the argument that has its
-    structure, shapes and dtypes. A single array is compared with the argument at its own position
-    alone. Anything else is not divided.
+    A result, or a tree anywhere in the results, lies as the argument that has its structure, shapes
+    and dtypes. A single array is compared with the argument at its own position alone. Anything
+    else is not divided.
 
     Raises:
       ValueError: if several such arguments lie differently.
     """
-    whole = _match(results, known, 0, "the result")
-    if whole is not None:
-        return whole
-    entries = entries_in(results)
-    if not entries:
-        return [PartitionSpec()] * len(jax.tree.leaves(results))
-    out = []
-    for entry, x in entries:
-        position = entry if isinstance(entry, int) else None
-        found = _match(x, known, position, f"the result {entry!r}")
-        out += [PartitionSpec()] * len(jax.tree.leaves(x)) if found is None else found
+    out: list[PartitionSpec] = []
+    _visit(results, known, "", 0, out)
     return out
+
+
+def _visit(
+    x: PyTree, known: Sequence[Known], path: str, position: int | None, out: list[PartitionSpec]
+) -> None:
+    found = _match(x, known, position, f"the result {path}" if path else "the result")
+    if found is not None:
+        out += found
+        return
+    one_level = jax.tree_util.default_registry.flatten_one_level(x)
+    if one_level is None:
+        out.append(PartitionSpec())
+        return
+    is_top = not path and isinstance(x, tuple | list)
+    for i, child in enumerate(one_level[0]):
+        _visit(child, known, f"{path}[{i}]", i if is_top else None, out)
 
 
 def _match(x: PyTree, known: Sequence[Known], position: int | None, name: str) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gradxform.errors import did_you_mean, shown
@@ -85,3 +86,23 @@ def copier(sharding: NamedSharding, replica: int | None) -> Callable[[list[Any]]
         return leaves if replica is None else [x[replica] for x in leaves]
 
     return jax.jit(copies, out_shardings=sharding)
+
+
+@functools.cache
+def resharder(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    """Return a program that moves an array of the mesh's devices from its shards to others."""
+    return jax.jit(lambda x: x, out_shardings=sharding)
+
+
+@functools.cache
+def spreader(n: int, flags: tuple[bool, ...], places: Any) -> Callable[[list[Any]], list[Any]]:
+    """Return a program that gives each of n replicas a copy of every array that is not shared."""
+
+    def spread(leaves: list[Any]) -> list[Any]:
+        rows = zip(leaves, flags, strict=True)
+        return [
+            jnp.array(x, copy=True) if shared else jnp.broadcast_to(x, (n, *jnp.shape(x)))
+            for x, shared in rows
+        ]
+
+    return jax.jit(spread, out_shardings=None if places is None else list(places))

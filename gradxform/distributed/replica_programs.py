@@ -25,7 +25,7 @@ from gradxform.distributed.replica_layout import (
 )
 from gradxform.distributed.replica_mesh import replica_sharding
 from gradxform.distributed.shared_leaves import is_shared
-from gradxform.jaxprs import traced_along
+from gradxform.jaxprs import opened, traced_along
 from gradxform.storage import in_memory, returned
 from gradxform.types import PyTree
 
@@ -174,7 +174,10 @@ def _differing(
         else:
             alike = list(inputs.flags)
         check_decisions(program, pieces, alike, axis)
-        out[axis] = differing(program, [not x for x in alike], axis)
+        if pod.sizes[axis] == 1:
+            out[axis] = [False] * len(opened(program)[0].outvars)
+        else:
+            out[axis] = differing(program, [not x for x in alike], axis)
     return out
 
 

@@ -11,19 +11,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gradxform.distributed.axis import axis_names
 from gradxform.distributed.replica_arguments import Call, Roles, Which
-from gradxform.distributed.replica_layout import read_specs
+from gradxform.distributed.replica_layout import Flags, check_divides, read_specs, without_lead
 from gradxform.distributed.replica_mesh import (
     check_axes,
     copier,
     is_readable,
     replica_mesh,
     replica_sharding,
+    resharder,
+    spreader,
 )
 from gradxform.distributed.replica_programs import Pod, Wrapped, argument_layout, compiled
 from gradxform.distributed.shared_leaves import is_shared
+from gradxform.distributed.state_specs import state_specs
 from gradxform.errors import did_you_mean, shown
 from gradxform.storage import is_on_host
-from gradxform.types import PyTree
+from gradxform.types import Params, PyTree
 
 __all__ = [
     "Replicas",
@@ -75,8 +78,7 @@ class Replicas:
         check_vma: bool = True,
         manual: bool = False,
     ) -> None:
-        outer: tuple[str, ...] = axis_names(axis)
-        inner_axes = axis_names(inner_axes)
+        outer, inner_axes = axis_names(axis), axis_names(inner_axes)
         check_axes(outer, inner_axes)
         if mode not in MODES:
             raise ValueError(
@@ -103,7 +105,7 @@ class Replicas:
         self.manual = manual
         if mode == "vmap":
             self.mesh, self.n = mesh, n or jax.device_count()
-            sizes = {outer[0]: self.n}
+            sizes = dict.fromkeys(outer, self.n)
         else:
             self.mesh = replica_mesh(mesh, outer, inner_axes, n)
             self.n = math.prod(self.mesh.shape[name] for name in outer)
@@ -134,6 +136,9 @@ class Replicas:
         sharding = self.sharding(shared, inner)
         if sharding is None:
             return jnp.asarray(x)
+        # To move an array between shards, device_put goes by the host; a program does not.
+        if isinstance(x, jax.Array) and x.sharding.device_set == sharding.device_set:
+            return resharder(sharding)(x)
         if sharding.is_fully_addressable:
             return jax.device_put(x, sharding)
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -148,7 +153,8 @@ class Replicas:
         Args:
           tree: the arrays.
           specs: for every leaf a `PartitionSpec`, how one replica's array is divided over inner
-            axes. Defaults to not at all.
+            axes, or one for all. Defaults to not at all. Arrays on the devices of the mesh go from
+            shards to shards, without a host.
         """
         leaves, treedef = jax.tree.flatten(tree)
         rows = zip(leaves, is_shared(tree), read_specs(tree, specs, self.inner_axes), strict=True)
@@ -162,31 +168,90 @@ class Replicas:
           specs: as for `place`.
         """
         leaves, treedef = jax.tree.flatten(tree)
-        inner_specs = read_specs(tree, specs, self.inner_axes)
-        copies = []
-        for x, shared, inner in zip(leaves, is_shared(tree), inner_specs, strict=True):
-            if shared:
-                x = jnp.array(x, copy=True)
-            else:
-                x = jnp.broadcast_to(x, (self.n, *jnp.shape(x)))
-            copies.append(self._place(x, shared, inner))
-        return jax.tree.unflatten(treedef, copies)
+        flags, specs = tuple(is_shared(tree)), read_specs(tree, specs, self.inner_axes)
+        here = [self._place(x, True, inner) for x, inner in zip(leaves, specs, strict=True)]
+        return jax.tree.unflatten(treedef, self._spread(flags, specs)(here))
 
-    def split(self, batch: PyTree) -> PyTree:
-        """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
+    def _spread(self, flags: Flags, specs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+        """Return the program that gives each replica a copy of every array."""
+        places = [self.sharding(*row) for row in zip(flags, specs, strict=True)]
+        return spreader(self.n, tuple(flags), None if None in places else tuple(places))
+
+    def init(
+        self, fn: Callable[..., Params], *args: Any, tx: Any = None, specs: PyTree = None
+    ) -> Any:
+        """Return parameters, and with `tx` also its state, made on the devices in their parts.
+
+        No host and no device holds a whole array that is divided. All replicas start alike.
+
+        Args:
+          fn: returns the parameters of one replica from the arguments.
+          *args: its arguments, such as a key; the same on all replicas.
+          tx: the optimizer whose state to make. With `manual=True` the state lies as
+            `state_specs` says, otherwise as the compiler chooses. Keyword-only.
+          specs: for each parameter a `PartitionSpec`, how one replica's is divided over inner axes,
+            or one for all. Defaults to not at all. Keyword-only.
+
+        Returns:
+          The parameters with an axis of replicas, [N, ...]; with `tx`, a pair of these and the
+          state.
 
         Raises:
-          ValueError: if N does not divide the first axis of every array.
+          ValueError: if the specs do not match the parameters, name an axis that is not one of
+            inner_axes, or do not divide a parameter evenly.
         """
+        kinds = jax.eval_shape(fn, *args)
+        flags, inner = tuple(is_shared(kinds)), read_specs(kinds, specs, self.inner_axes)
+        if self.mesh is not None:
+            check_divides(kinds, inner, dict(self.mesh.shape))
+        treedef = jax.tree.structure(kinds)
+        places = [self.sharding(*row) for row in zip(flags, inner, strict=True)]
+        spread = spreader(self.n, flags, None)
+        make = jax.jit(
+            lambda *args: spread(jax.tree.leaves(fn(*args))),
+            out_shardings=None if None in places else places,
+        )
+        params = treedef.unflatten(make(*args))
+        if tx is None:
+            return params
+        if not self.manual or self.mesh is None:
+            return params, self.wrap(tx.init)(params)
+        given = treedef.unflatten(inner)
+        told = state_specs(tx, kinds, given, mesh=self.mesh, replicas=self.axis)
+        return params, self.wrap(tx.init, out_specs=without_lead(told, self.axis))(params)
+
+    def split(self, batch: PyTree, over: tuple[str, ...] | None = None) -> PyTree:
+        """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
+
+        Args:
+          batch: the arrays.
+          over: the inner axes that divide each replica's part further. Defaults to all of them with
+            `manual=True`, and to none without.
+
+        Raises:
+          ValueError: if the replicas, and the devices along these axes, cannot divide the first
+            axis of every array; or for an axis that is not one of `inner_axes`.
+        """
+        over = (self.inner_axes if self.manual else ()) if over is None else axis_names(over)
+        unknown = [name for name in over if name not in self.inner_axes]
+        if unknown:
+            raise ValueError(
+                f"Replicas: over names {unknown[0]!r}, which is not one of inner_axes, "
+                f"{self.inner_axes}.{did_you_mean(unknown[0], self.inner_axes)}"
+            )
+        sizes = {} if self.mesh is None else self.mesh.shape
+        parts = math.prod(sizes[name] for name in over)
+        inner = (over,) if over else ()
 
         def one(path: Any, x: Any) -> Any:
             size = jnp.shape(x)[0] if jnp.ndim(x) else None
-            if size is None or size % self.n:
+            if size is None or size % (self.n * parts):
+                each = f" of {parts} devices" if parts > 1 else ""
                 raise ValueError(
-                    f"Replicas: {self.n} replicas cannot divide {jax.tree_util.keystr(path)} of "
-                    f"shape {jnp.shape(x)} along its first axis."
+                    f"Replicas: {self.n} replicas{each} cannot divide "
+                    f"{jax.tree_util.keystr(path)} of shape {jnp.shape(x)} along its first axis."
                 )
-            return self._place(x.reshape(self.n, size // self.n, *x.shape[1:]))
+            return self._place(x.reshape(self.n, size // self.n, *x.shape[1:]), False, inner)
 
         return jax.tree_util.tree_map_with_path(one, batch)
 
