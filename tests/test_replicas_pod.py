@@ -162,6 +162,7 @@ def test_parameters_in_shards_train_as_whole_ones():
 
 def test_arrays_are_made_and_moved_without_a_host():
     r, specs = pod(), {"w": P("ici"), "b": P()}
+    assert r.mesh is not None
     key = jax.device_put(jax.random.key(0), NamedSharding(r.mesh, P()))
     tx = gd.diloco(gd.tower(gx.sgd(0.1), "ici"), "dcn", period=3)
     sharded = jax.device_put(make(jax.random.key(1)), NamedSharding(r.mesh, P()))
@@ -176,3 +177,71 @@ def test_arrays_are_made_and_moved_without_a_host():
     assert moved["w"].addressable_shards[0].data.shape == (1, 16, 2)
     for x, y in zip(jax.tree.leaves(copies), jax.tree.leaves(sharded), strict=True):
         np.testing.assert_array_equal(np.float32(x), np.float32(np.stack([y, y])))
+
+
+def refusals():
+    mesh, r, key = mesh_of(), pod(), jax.random.key(0)
+    unchecked = pod(check_vma=False)
+    b = {"w": jnp.ones((16, 8))}
+    one, cut = r.replicate(b), r.replicate(b, {"w": P("ici")})
+    nested = gd.model_average(gd.model_average(ADAMW, "ici", period=2), "dcn", period=4)
+
+    def mine(params):
+        return params["w"][0, 0] + lax.axis_index("ici").astype(jnp.float32)
+
+    return {
+        "axis not in the mesh": (
+            lambda: gd.Replicas("dcn", ("icy",), mesh, manual=True),
+            ("no axis 'icy'", "'ici'"),
+        ),
+        "another tree": (
+            lambda: r.init(make, key, specs={"w": P()}),
+            ("specs must have", "each leaf"),
+        ),
+        "the outer axis": (
+            lambda: r.init(make, key, specs={"w": P("dcn"), "b": P()}),
+            ("['w']", "['dcn']", "leave out"),
+        ),
+        "too many entries": (
+            lambda: r.init(make, key, specs={"w": P(), "b": P(None, "ici")}),
+            ("['b']", "(8,)", "more entries"),
+        ),
+        "uneven": (
+            lambda: r.init(lambda key: {"w": jnp.ones(6)}, key, specs=P("ici")),
+            ("['w']", "(6,)", "4 equal pieces"),
+        ),
+        "batch": (lambda: r.split({"x": X[0][:12]}), ("['x']", "(12, 16)", "4 devices")),
+        "batch over": (lambda: r.split(X[0], over=("tensor",)), ("over", "'tensor'", "inner_axes")),
+        "replicas inside": (lambda: r.init(make, key, tx=nested), ("['ici']", "inner_axes")),
+        "out_specs": (lambda: gd.Replicas().wrap(mine, out_specs=P()), ("out_specs", "manual")),
+        "differs": (lambda: r.wrap(mine)(one), ("'ici'", "pmean", "out_specs")),
+        "differs, unchecked": (lambda: unchecked.wrap(mine)(one), ("'ici'", "pmean", "out_specs")),
+        "lie differently": (
+            lambda: r.wrap(lambda a, b: {"c": {"w": a["w"]}})(
+                one, r.place({"w": jnp.ones((2, 64, 8))}, {"w": P("ici")})
+            ),
+            ("several arguments", "out_specs"),
+        ),
+        "a state of pieces": (
+            lambda: r.wrap(gd.zero1(ADAMW, "ici").init)(one),
+            ("mu['w']", "'ici'", "out_specs"),
+        ),
+        "in pieces": (lambda: r.wrap(lambda p: p["w"].sum())(cut), ("'ici'", "pmean")),
+    }
+
+
+REFUSED = [
+    *("axis not in the mesh", "another tree", "the outer axis", "too many entries", "uneven"),
+    *("batch", "batch over", "replicas inside", "out_specs", "differs", "differs, unchecked"),
+    *("lie differently", "a state of pieces", "in pieces"),
+]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_refused(name):
+    call, words = refusals()[name]
+    with pytest.raises((ValueError, TypeError)) as error:
+        call()
+    message = str(error.value)
+    assert message.startswith("Replicas: ")
+    assert [word for word in words if word not in message] == []
