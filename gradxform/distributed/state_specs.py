@@ -179,8 +179,9 @@ class _Layout:
         if not alike or any(getattr(part, "takes_whole", True) is False for part in parts):
             return
         params = self._pieces(set(self.lengths))
-        # A single device exchanges nothing, so its results would not show what a sum makes equal.
-        sizes = {name: max(2, self.lengths.get(name, 2)) for name in self._sizes(())}
+        # A single device exchanges nothing: its results would not show what a sum makes equal.
+        alike = [name for name in alike if self.lengths.get(name) != 1]
+        sizes = {name: self.lengths.get(name, 2) for name in self._sizes(())}
         kept = traced_along(self.tx.init, (params,), sizes)[1]
 
         def step(state: Any, params: Any, grads: Any, extra: Any) -> Any:
