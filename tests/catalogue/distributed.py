@@ -270,4 +270,9 @@ REFUSED = [
     ),
     (lambda: gd.Replicas(mode="smap"), ValueError, ("mode", "'shard_map'")),
     (lambda: gd.Replicas(n=0), ValueError, ("n must be", "at least 1")),
+    (lambda: gd.Replicas(("a", "b"), ("b",)), ValueError, ("'b'", "twice", "inside a replica")),
+    (lambda: gd.Replicas(()), ValueError, ("axis", "at least one")),
+    (lambda: gd.Replicas(("a", "b")), ValueError, ("several axes", "need a mesh")),
+    (lambda: gd.Replicas(("a", "b"), mode="vmap"), ValueError, ("several axes", "'shard_map'")),
+    (lambda: gd.Replicas(manual=True), ValueError, ("manual=True", "inner_axes=()")),
 ]
