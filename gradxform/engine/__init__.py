@@ -54,6 +54,7 @@ from gradxform.engine.run import run_rules as run_rules
 from gradxform.engine.shards import (
     as_shards as as_shards,
     over_all_shards as over_all_shards,
+    shard_axes as shard_axes,
     true_on_all_shards as true_on_all_shards,
 )
 from gradxform.engine.sums import global_norm as global_norm, sum_of_squares as sum_of_squares
