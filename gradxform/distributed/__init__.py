@@ -6,6 +6,7 @@ from gradxform.distributed.compression import *
 from gradxform.distributed.elastic import *
 from gradxform.distributed.eval_params import *
 from gradxform.distributed.feedback import *
+from gradxform.distributed.measures import *
 from gradxform.distributed.model_average import *
 from gradxform.distributed.outer import *
 from gradxform.distributed.outer_recipes import *
