@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform._compat import settled
 from gradxform.matrix_products import (
     HIGHEST as HIGHEST,
     frobenius_norm as frobenius_norm,
@@ -287,5 +288,6 @@ def _until_converged(
 
     far = jnp.full((*x.shape[:-2], 1, 1), np.inf, x.dtype)
     start = (jnp.zeros((), jnp.int32), x, y, far, far, far)
+    start = settled(body, start, None)
     _, x, y, *_ = lax.while_loop(condition, body, start)
     return x, y

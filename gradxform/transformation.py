@@ -108,9 +108,11 @@ class GradientTransformation(Value, _OptaxClass):
     # `lift.sum_of_squares` (see `shards.py`).
     asks_for_sums: ClassVar[bool] = False
 
-    # Whether it looks at whole matrices by the engine, which brings them together where a device
-    # has pieces.
+    # Whether it looks at whole arrays or matrices by the engine (`array_sums`, ...), which adds or
+    # brings together what devices have pieces of.
     sees_pieces: ClassVar[bool] = False
+    # The field of the state that is 0 after every update that may not be zeros; None if any may be.
+    zeros_unless: Any = None
     # The mesh axes between whose devices `update` itself exchanges something. Who runs it under a
     # condition has the condition agreed on along them first.
     exchanges: Any = ()

@@ -68,9 +68,9 @@ REFUSED = {
         ("['w'] is cut along dimension 1", "looks at rows", "first dimension"),
     ),
     "whole arrays": (
-        lambda: shard(P("x"), inner=gx.lamb(0.1)),
+        lambda: shard(P("x"), inner=gx.shampoo(0.1)),
         ValueError,
-        ("scale_by_trust_ratio looks at whole arrays", "partition(...)"),
+        ("step_by_shampoo looks at whole arrays", "partition(...)"),
     ),
     "row-sparse": (
         lambda: shard({"w": 0, "b": None}).update(ROWS, None, PARAMS),

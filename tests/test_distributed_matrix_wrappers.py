@@ -29,9 +29,6 @@ def test_heads_are_clipped_wherever_they_lie(heads, spec):
 @pytest.mark.parametrize(
     "wrapped",
     [
-        gx.cautious(gx.muon(0.1)),
-        gx.cautious(gx.chain(gx.clip_by_global_norm(1.0), gx.muon(0.1))),
-        gx.variable_clipping(gx.muon(0.1), {"w": (0,)}, 1.0),
         gx.scale_by_galore(base_optimizer=gx.scale_by_muon()),
     ],
     ids=lambda tx: type(tx).__name__,

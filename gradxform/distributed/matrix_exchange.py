@@ -35,9 +35,23 @@ class MatrixExchange(NamedTuple):
         """Return the sum of an array, or of a scalar, over the devices along some axes."""
         return psum(x, axes)
 
+    def pmax(self, x: Array, axes: tuple[str, ...]) -> Array:
+        """Return the maximum of an array over the devices along some axes."""
+        return lax.pmax(as_varying(x, axes), axes)
+
     def cut(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
         """Return this device's piece of an array that all devices have."""
         return Division(cuts, ()).cut(x)
+
+    def among_zeros(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
+        """Return an array of zeros of which this device's piece is `x`."""
+        for axis, dim in reversed(cuts):
+            length, shape = x.shape[dim], list(x.shape)
+            shape[dim] *= lax.axis_size(axis)
+            zeros, x = as_varying((jnp.zeros(shape, x.dtype), x), axis)
+            start = lax.axis_index(axis) * length
+            x = lax.dynamic_update_slice_in_dim(zeros, x, start, dim)
+        return x
 
     def gather(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
         """Return the whole array from this device's piece: undo `cut`."""

@@ -8,7 +8,6 @@ import jax
 from jax import lax
 
 from gradxform import engine
-from gradxform.distributed.axis import psum
 from gradxform.distributed.matrix_exchange import MatrixExchange
 from gradxform.distributed.param_places import spec_of
 from gradxform.leaves import Path, dtype_of, map_with_paths, shape_of
@@ -23,6 +22,10 @@ class _OfShapes(NamedTuple):
     """Cuts arrays of which only the shapes matter, where mesh axes are not bound."""
 
     sizes: Mapping[str, int]
+
+    def psum(self, x: Array, axes: tuple[str, ...]) -> Array:
+        """Return an array of the shape of a sum."""
+        return x
 
     def cut(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
         """Return an array of the shape of a piece."""
@@ -42,8 +45,8 @@ def on_pieces(cuts: Cuts, sizes: Mapping[str, int], exchange: Any = None) -> Ite
     """
     every = tuple(sizes)
     axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
-    pieces = engine.as_pieces(cuts, sizes, exchange or MatrixExchange(every))
-    with engine.as_shards(axes, every, psum), pieces:
+    exchange = exchange or MatrixExchange(every)
+    with engine.as_shards(axes, every, exchange.psum), engine.as_pieces(cuts, sizes, exchange):
         yield
 
 

@@ -61,7 +61,8 @@ def exchange_metrics(
     Bytes are counted as in `distributed.hlo`: what a device sends in a ring, in the dtypes and
     compressions in which it does, for parameters that each device has whole. They are those of one
     exchange, times exchanges; the state does not keep them. The few numbers that guards send are
-    left out. Under `jax.jit`, `bytes_sent` is a float32, which rounds at the seventh digit. Outside
+    left out; `zero1` around an optimizer that accumulates counts as if it gathered in every call.
+    Under `jax.jit`, `bytes_sent` is a float32, which rounds at the seventh digit. Outside
     it is a Python number, and exact.
 
     `tower`, `zero1` and `sync_replicas` exchange in every call and do not count the calls. Without

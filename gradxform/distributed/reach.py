@@ -80,6 +80,12 @@ def check_leafwise(part: Any, tx: Any, params: Params) -> None:
     check_entrywise(part, undeclared, params, _NOT_IN_SHARDS)
 
 
+def sees_pieces(tx: Any) -> bool:
+    """Whether a part of `tx` knows that it sees pieces of arrays."""
+    parts = all_parts(tx)
+    return any(isinstance(one, GradientTransformation) and one.sees_pieces for one in parts)
+
+
 def _declares_locality(tx: Any) -> bool:
     """Whether a transform's class declares a locality; one that holds a function cannot."""
     if not isinstance(tx, GradientTransformation) or isinstance(

@@ -33,6 +33,7 @@ from gradxform.distributed.division import Division, divide
 from gradxform.distributed.matrix_state import Cuts, on_pieces
 from gradxform.distributed.reach import check_entrywise, check_reach
 from gradxform.distributed.state_specs import divided_specs
+from gradxform.distributed.zero_gather import Leaf, change, gathered, taken
 from gradxform.errors import did_you_mean, name_of
 from gradxform.leaves import (
     align,
@@ -60,15 +61,6 @@ class Zero1State(NamedTuple):
 
     inner: Any  # the inner state, of shards
     master: Slot  # shards of the parameters in master_dtype; of shape (1,) where none is needed
-
-
-class _Leaf(NamedTuple):
-    """One parameter after a step, on this device."""
-
-    division: Division
-    p: Array  # this device's shard of the parameter
-    new: Array  # the shard after the step, at least float32
-    u: Array  # the inner update of the shard, at least float32
 
 
 @transform
@@ -99,19 +91,23 @@ class zero1(Transform):
     after the other, each over its own links, because compilers for TPUs turn a collective over
     several axes into one that sends twice the bytes.
 
-    The inner transform must act on each entry, or on each row, independently (in the latter case
-    only the first dimension is cut). Norms of the whole tree, as in `clip_by_global_norm`, are
-    summed over the devices. Another library's transform is accepted if every operation of its
-    program is entrywise. Masks see the paths and the number of dimensions of the parameters, but
-    the shapes of shards. The caller may divide parameters along other axes of the mesh; norms do
-    not sum over these. Along axes that a `shard_map` leaves to the compiler, it gathers the
-    gradients first.
+    The inner transform may act on each entry, or on each row, independently (in the latter case
+    only the first dimension is cut). Norms and sums of whole arrays, as in LAMB, Adafactor or SM3,
+    and of the whole tree, as in `clip_by_global_norm`, cover all devices; those of all arrays share
+    one exchange. Rules for matrices, as in Muon, get whole matrices. Another library's transform is
+    accepted if every operation of its program is entrywise. Masks see the paths and the number of
+    dimensions of the parameters, but the shapes of shards. The caller may divide parameters along
+    other axes of the mesh; norms do not sum over these. Along axes that a `shard_map` leaves to the
+    compiler, it gathers the gradients first.
 
     Parameters narrower than `master_dtype` have a wider copy in the state. The inner transform
     moves the copy, and the parameter is the copy rounded. The inner transform sees gradients in
     float32 or wider. With such copies, this must be the last part of a chain: the copies follow the
     updates returned here, and `lookahead`, `model_average` or a similar wrapper around this, but
     nothing else that moves the parameters.
+
+    With `MultiSteps` or `accumulate` as the inner transform, gradients are added up in shards, and
+    updates are gathered only when a step is taken: ZeRO, stage 2.
 
     In the state, `inner` and `master` are per device. Arrays with the shape of a parameter are
     divided as `state_specs` says; everything else is the same on all devices.
@@ -128,8 +124,8 @@ class zero1(Transform):
         Keyword-only.
 
     Raises:
-      ValueError: if a part of the inner transform looks at whole arrays, or needs more of the whole
-        tree than norms.
+      ValueError: if a part of the inner transform needs more of whole arrays, or of the whole tree,
+        than sums.
       AlreadyReducedError: at update, for gradients that are already summed over the devices.
       NameError: at init and update, where an axis is not bound.
 
@@ -246,14 +242,13 @@ class zero1(Transform):
           **extra: extra arguments of the inner transform, the same on all devices.
         """
         treedef, leaves, state = self._step_shards(updates, state, params, extra)
-        out, known = [], knows_what_varies(self.axes)
-        for leaf, g in zip(leaves, jax.tree.leaves(updates), strict=True):
-            dtype = dtype_of(g)
+        shards, dtypes = [], [dtype_of(g) for g in jax.tree.leaves(updates)]
+        for leaf, dtype in zip(leaves, dtypes, strict=True):
             # A parameter with a copy moves to the copy rounded.
-            u = leaf.u if self._copy_dtype(leaf.p) is None else _change(leaf)
-            u = leaf.division.gather(cast(u, self._dtype_to_gather(dtype)), known)
-            out.append(cast(u, dtype))
-        return treedef.unflatten(out), state
+            u = leaf.u if self._copy_dtype(leaf.p) is None else change(leaf)
+            shards.append(cast(u, self._dtype_to_gather(dtype)))
+        us = self._gathered(leaves, shards, state)
+        return treedef.unflatten(map(cast, us, dtypes)), state
 
     def step(
         self, grads: Updates, state: OptState, params: Params, **extra: Any
@@ -272,16 +267,28 @@ class zero1(Transform):
         self.check_extra(extra)
         treedef, leaves, state = self._step_shards(grads, state, params, extra)
         ps = align(self, grads, treedef, params, "the parameters have")
-        new, known = [], knows_what_varies(self.axes)
-        for leaf, p in zip(leaves, ps.leaves, strict=True):
-            dtype = dtype_of(p)
-            gathered = self._dtype_to_gather(dtype)
-            if gathered == dtype:
-                new.append(leaf.division.gather(cast(leaf.new, dtype), known))
-            else:
-                u = leaf.division.gather(cast(_change(leaf), gathered), known)
-                new.append(apply_updates(p, cast(u, at_least_float32(dtype))))
+        dtypes = [dtype_of(p) for p in ps.leaves]
+        are_new = [self._dtype_to_gather(dtype) == dtype for dtype in dtypes]
+        shards = [
+            cast(leaf.new, dtype) if is_new else cast(change(leaf), self._dtype_to_gather(dtype))
+            for leaf, dtype, is_new in zip(leaves, dtypes, are_new, strict=True)
+        ]
+        others = [p if is_new else None for p, is_new in zip(ps.leaves, are_new, strict=True)]
+        new = [
+            x if is_new else apply_updates(p, cast(x, at_least_float32(dtype_of(p))))
+            for x, p, is_new in zip(
+                self._gathered(leaves, shards, state, others), ps.leaves, are_new, strict=True
+            )
+        ]
         return ps.rebuilt(new), state
+
+    def _gathered(
+        self, leaves: list[Leaf], shards: list[Array], state: Zero1State, others: Any = None
+    ) -> list[Array]:
+        """Return whole arrays from shards; while no step is taken, `others`, or zeros for None."""
+        takes_step = taken(self.inner, state.inner)
+        divisions = [leaf.division for leaf in leaves]
+        return gathered(divisions, shards, knows_what_varies(self.axes), takes_step, others)
 
     def _dtype_to_gather(self, dtype: Any) -> Any:
         """Return the dtype in which an array of `dtype` is gathered."""
@@ -292,7 +299,7 @@ class zero1(Transform):
 
     def _step_shards(
         self, updates: Updates, state: Any, params: Params | None, extra: dict[str, Any]
-    ) -> tuple[Any, list[_Leaf], Zero1State]:
+    ) -> tuple[Any, list[Leaf], Zero1State]:
         """Return the structure of the updates, their leaves after the step, and the new state."""
         engine.refuse_rows(self, updates, "divides arrays over devices")
         require_params(self, params)
@@ -326,7 +333,7 @@ class zero1(Transform):
             p = inner_ps[i]
             dtype = at_least_float32(promote(p.dtype, u.dtype))
             new = cast(cast(p, dtype) + cast(u, dtype), p.dtype)
-            leaves.append(_Leaf(divisions[i], shards[i], new, u))
+            leaves.append(Leaf(divisions[i], shards[i], new, u))
             if self._copy_dtype(all_ps[i]) is not None:
                 copies[i] = new
         new_state = Zero1State(inner, masters.rebuilt(copies))
@@ -375,8 +382,3 @@ class zero1(Transform):
                 "made for other parameters, other devices or another master_dtype?"
             )
         return master
-
-
-def _change(leaf: _Leaf) -> Array:
-    """Return by how much a shard moves to its new value, rounded to the parameter's dtype."""
-    return widen(cast(leaf.new, leaf.p.dtype)) - widen(leaf.p)

@@ -2,11 +2,11 @@
 
 Transforms, wrappers and distributed code use only the names below. The modules: `run` runs the
 neighbouring rules of a chain together; `lift` maps them over all leaves; `one_leaf` applies them
-to one; `matrices` lifts rules for whole matrices, `pieces` says how those are divided over devices,
-and `renewal` spreads their costly parts over steps; `chunks` and `calls` decide which leaves share
-a compiled call and how it is compiled; `storage` and `rows` load and store slots, whole or by
-touched rows; `sums` and `shards` sum over whole trees, also over trees that are divided over
-devices.
+to one; `matrices` lifts rules for whole matrices, `pieces` says how arrays are divided over
+devices, `rounds` sums over whole arrays of which devices have pieces, and `renewal` spreads costly
+parts of rules over steps; `chunks` and `calls` decide which leaves share a compiled call and how it
+is compiled; `storage` and `rows` load and store slots, whole or by touched rows; `sums` and
+`shards` sum over whole trees, also over trees that are divided over devices.
 """
 
 from gradxform.engine.chunks import devices as devices
@@ -26,6 +26,7 @@ from gradxform.engine.matrices import (
 )
 from gradxform.engine.pieces import (
     Cut as Cut,
+    among_zeros as among_zeros,
     array_sum as array_sum,
     as_pieces as as_pieces,
     cut_anew as cut_anew,
@@ -42,6 +43,13 @@ from gradxform.engine.renewal import (
     matrix_numbers as matrix_numbers,
     renewed as renewed,
 )
+from gradxform.engine.rounds import (
+    array_max as array_max,
+    array_sums as array_sums,
+    cut_here as cut_here,
+    over_pieces as over_pieces,
+    whole_shape as whole_shape,
+)
 from gradxform.engine.rows import (
     ROWS_REMEDY as ROWS_REMEDY,
     merged_rows as merged_rows,
@@ -55,6 +63,7 @@ from gradxform.engine.shards import (
     as_shards as as_shards,
     over_all_shards as over_all_shards,
     shard_axes as shard_axes,
+    total_over_shards as total_over_shards,
     true_on_all_shards as true_on_all_shards,
 )
 from gradxform.engine.sums import global_norm as global_norm, sum_of_squares as sum_of_squares

@@ -19,6 +19,8 @@ from gradxform.content import key_of
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import chunked, devices, is_traced, signature
 from gradxform.engine.one_leaf import apply_rules
+from gradxform.engine.pieces import Cut, cuts_of, exchange_now
+from gradxform.engine.rounds import OnPiece, in_rounds
 from gradxform.engine.rows import check_shape, check_slot, check_stored, put_rows, take_rows
 from gradxform.engine.storage import Stored, TouchedRows, Whole
 from gradxform.errors import name_of
@@ -159,6 +161,9 @@ def _run(
     ]
     for i in {key: i for i, key in reversed(list(enumerate(keys)))}.values():
         _check(parts, updates, i, leaves[i].g, leaves[i].p)
+    if exchange_now() is not None and any(part.rule.sees_pieces for part in parts):
+        yield from _run_on_pieces(run, updates, leaves, keys)
+        return
     places = [(leaf.on, devices(leaf.g), leaf.apart) for leaf in leaves]
     for chunk, alike in chunked(keys, places):
         group = [leaves[i] for i in chunk]
@@ -168,6 +173,22 @@ def _run(
             often = collections.Counter(keys[i] for i in chunk)
             repeated = [often[keys[i]] > 1 for i in chunk]
             yield from zip(chunk, _run_chunk(run, group, repeated, alike), strict=True)
+
+
+def _run_on_pieces(
+    run: _Run, updates: PyTree, leaves: list[Leaf], keys: list[Any]
+) -> Iterator[tuple[int, tuple[Any, Any]]]:
+    """Yield what `_run` does, by rules that may ask for sums over whole arrays."""
+    often = collections.Counter(keys)
+    on = [i for i, leaf in enumerate(leaves) if leaf.on]
+    cuts = cuts_of(updates)
+    calls = []
+    for i in on:
+        leaf = leaves[i]
+        rules, scalars = (tuple(x[k] for k in leaf.on) for x in (run.rules, run.scalars))
+        arrays = run.live, leaf.g, leaf.p, leaf.slots, leaf.scalars, scalars
+        calls.append(OnPiece((rules, leaf.statics), cuts[i], arrays, often[keys[i]] > 1))
+    yield from zip(on, in_rounds(apply_rules, calls), strict=True)
 
 
 def _run_chunk(run: _Run, group: list[Leaf], repeated: list[bool], alike: bool) -> list[Any]:
@@ -258,6 +279,7 @@ def map_rows(
     columns: Sequence[list[Any]],
     *scalars: Any,
     statics: Sequence[Any] | None = None,
+    cuts: Sequence[Cut] | None = None,
 ) -> list[Any]:
     """Return `one(*row, *scalars)` for every row of several lists of leaves.
 
@@ -268,6 +290,8 @@ def map_rows(
       *scalars: what every call gets.
       statics: for each row a value, which `one` gets as its last argument; rows for which it
         differs do not share a compiled call.
+      cuts: for each row how its leaves are divided over devices (`cuts_of`), for a function that
+        calls `array_sums` or the like.
     """
     fixed = (
         [None for _ in zip(*columns, strict=True)]
@@ -275,6 +299,11 @@ def map_rows(
         else list(map(Static, statics))
     )
     keys = [(x, *map(signature, row)) for x, *row in zip(fixed, *columns, strict=True)]
+    if cuts is not None and exchange_now() is not None:
+        often = collections.Counter(keys)
+        rows = zip(keys, fixed, cuts, zip(*columns, strict=True), strict=True)
+        calls = [OnPiece((one, x), cut, (row, scalars), often[k] > 1) for k, x, cut, row in rows]
+        return in_rounds(_of_row, calls)
     out: list[Any] = [None] * len(keys)
     brief = None  # unknown until two chunks are alike
     for chunk, alike in chunked(keys, [devices(x) for x in columns[0]] if columns else None):
@@ -290,10 +319,11 @@ def map_rows(
 
 
 def _of_rows(one: Any, statics: Any, group: Any, scalars: Any) -> list[Any]:
-    return [
-        one(*row, *scalars) if fixed is None else one(*row, *scalars, fixed.value)
-        for row, fixed in zip(group, statics, strict=True)
-    ]
+    return [_of_row(one, fixed, row, scalars) for row, fixed in zip(group, statics, strict=True)]
+
+
+def _of_row(one: Any, fixed: Static | None, row: Any, scalars: Any) -> Any:
+    return one(*row, *scalars) if fixed is None else one(*row, *scalars, fixed.value)
 
 
 _ROWS = compiled(_of_rows, static=(0, 1))

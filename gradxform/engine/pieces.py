@@ -30,6 +30,10 @@ class Cut(NamedTuple):
         """The mesh axes that cut the array."""
         return tuple(axis for axis, _ in self.cuts)
 
+    def along(self, dim: int) -> "Cut":
+        """Return how a vector is divided that has an entry for each index of a dimension."""
+        return Cut(tuple((axis, 0) for axis, d in self.cuts if d == dim), self.sizes)
+
     def whole(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of the array of all devices, from that of a piece."""
         sizes, out = dict(self.sizes), list(shape)
@@ -163,6 +167,11 @@ def slot_piece(x: Array, cut: Cut) -> Array:
 def own_piece(x: Array, cut: Cut) -> Array:
     """Return this device's piece of an array that every device has."""
     return exchange_now().cut(x, cut.cuts) if cut.cuts else x
+
+
+def among_zeros(x: Array, cut: Cut) -> Array:
+    """Return an array of zeros of which this device's piece is `x`."""
+    return exchange_now().among_zeros(x, cut.cuts) if cut.cuts else x
 
 
 # ---------------------------------------------------------------------- sums over a whole array

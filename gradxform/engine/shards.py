@@ -7,10 +7,12 @@ several of them hold alike is counted once.
 
 import contextlib
 import contextvars
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+from jax import lax
 
 from gradxform.errors import did_you_mean
 from gradxform.leaves import Path, flatten_updates, is_hole, path_str, with_paths
@@ -94,6 +96,27 @@ def over_all_shards(sums: Mapping[Path, Array]) -> dict[Path, Array]:
             total = now.psum(jnp.stack([sums[path] for path in paths]), axes)
             totals |= {path: total[i] for i, path in enumerate(paths)}
     return totals
+
+
+def total_over_shards(tree: PyTree, sums: Sequence[Sequence[Array]]) -> list[Array]:
+    """Return the totals, over all leaves and all devices, of some sums of each leaf.
+
+    Args:
+      tree: the tree, whose leaves may be shards.
+      sums: for each leaf as many scalars.
+    """
+    now = _HELD.get()
+    paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
+    together: dict[tuple[str, ...], list[Sequence[Array]]] = {}
+    for path, mine in zip(paths, sums, strict=True):
+        together.setdefault(() if now is None else _axes_of(path, now), []).append(mine)
+    totals = []
+    for axes, group in together.items():
+        own = [functools.reduce(lax.add, each) for each in zip(*group, strict=True)]
+        if axes and now is not None:  # one collective for all leaves that are divided alike
+            own = list(now.psum(jnp.stack(own), axes))
+        totals.append(own)
+    return [functools.reduce(lax.add, each) for each in zip(*totals, strict=True)]
 
 
 def true_on_all_shards(flag: Array) -> Array:

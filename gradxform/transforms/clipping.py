@@ -4,11 +4,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
 from gradxform.numerics import (
-    abs_sq,
     at_least_float32,
     cast,
     norm,
@@ -17,6 +17,7 @@ from gradxform.numerics import (
     shrinking,
     within,
 )
+from gradxform.transforms.piece_norms import array_norm, array_norms, array_rms
 from gradxform.types import Array, Bound, Limit, NonNegative, Params, Scalar, Updates
 
 __all__ = [
@@ -67,12 +68,12 @@ class clip_by_block_rms(ArrayRule):
     threshold: Bound
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the update, scaled down if it is large."""
-        rms = jnp.sqrt(jnp.sum(abs_sq(g)) / max(g.size, 1))
-        return g * shrinking(rms, self.threshold)
+        return g * shrinking(array_rms(g), self.threshold)
 
 
 @transform
@@ -91,12 +92,12 @@ class clip_by_block_norm(ArrayRule):
     max_norm: Bound
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the update, scaled down if it is large."""
-        norm = jnp.sqrt(jnp.sum(abs_sq(g)))
-        return g * shrinking(norm, self.max_norm)
+        return g * shrinking(array_norm(g), self.max_norm)
 
 
 @transform
@@ -162,14 +163,15 @@ class adaptive_grad_clip(ArrayRule):
     axis: int | tuple[int, ...] | None = None
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
     needs_params = True
 
     def rule(self, g: Array, p: Array) -> Array:
         """Return the update, scaled down per unit."""
-        axes = _unit_axes(self, g.shape) if self.axis is None else self.axis
-        size = norm(g, axes)
-        limit = within(self.clipping, size.dtype) * jnp.maximum(norm(p, axes), self.eps)
+        axes = _unit_axes(self, engine.whole_shape(g)) if self.axis is None else self.axis
+        size, size_p = array_norms(g, p, axes=axes)
+        limit = within(self.clipping, size.dtype) * jnp.maximum(size_p, self.eps)
         # Clipped only where it exceeds the limit, so the division below is never by zero.
         return jnp.where(size > limit, (limit / jnp.where(size > limit, size, 1)) * g, g)
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.types import Array, Params, Slot
 
@@ -34,6 +35,7 @@ class zero_nans(ArrayRule):
     # Entries are replaced one by one, but `found_nan` is a property of the whole array.
     State = ZeroNansState
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def init(self, params: Params) -> ZeroNansState:
@@ -43,7 +45,7 @@ class zero_nans(ArrayRule):
     def rule(self, g: Array, found_nan: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the update without NaNs, and whether there was one."""
         nan = jnp.isnan(g)
-        return jnp.where(nan, jnp.zeros_like(g), g), jnp.any(nan)
+        return jnp.where(nan, jnp.zeros_like(g), g), engine.array_max(nan.astype(jnp.float32)) > 0
 
 
 @transform

@@ -130,6 +130,7 @@ class step_by_dadapt_adamw(ArrayRule):
 
     State = DAdaptAdamWState
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def __post_init__(self) -> None:
@@ -147,7 +148,7 @@ class step_by_dadapt_adamw(ArrayRule):
         k = state.estim_lr * value_at(self.learning_rate, state.count)
         k = k * _moment_correction(self.betas, count)
         leaves = columns(self, updates, state, params)
-        product, sum_abs_s = tree_sums(_dadapt_sums, leaves, q, (1 - q) * k, self.eps)
+        product, sum_abs_s = tree_sums(_dadapt_sums, updates, leaves, q, (1 - q) * k, self.eps)
         r = q * state.numerator_weighted + (1 - q) * k * product
         d = jnp.maximum(state.estim_lr, ratio_or_zero(r, (1 - q) * sum_abs_s))
         state = state._replace(estim_lr=d, numerator_weighted=r, count=count)
@@ -231,6 +232,7 @@ class step_by_prodigy(ArrayRule):
 
     State = ProdigyState
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def __post_init__(self) -> None:
@@ -252,7 +254,7 @@ class step_by_prodigy(ArrayRule):
         growth = d / self.estim_lr0
         weight = growth * (d if self.safeguard_warmup else k)
         leaves = columns(self, updates, state, params)
-        product, sum_abs_s = tree_sums(_prodigy_sums, leaves, beta3, weight)
+        product, sum_abs_s = tree_sums(_prodigy_sums, updates, leaves, beta3, weight)
         r = beta3 * state.numerator_weighted + growth * k * product
         next_d = jnp.maximum(d, ratio_or_zero(self.estim_lr_coef * r, sum_abs_s))
         state = state._replace(estim_lr=next_d, numerator_weighted=r, count=count)

@@ -66,6 +66,7 @@ class scale_by_dog(ArrayRule):
 
     State = DoGState
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def __post_init__(self) -> None:
@@ -90,7 +91,7 @@ class scale_by_dog(ArrayRule):
     def prepare(self, updates: Updates, state: DoGState, params: Params) -> tuple[DoGState, Scalar]:
         """Return the new distance and sum, and the step size."""
         leaves = columns(self, updates, state, params)
-        squared_dist, squared_g = tree_sums(_squares, leaves)
+        squared_dist, squared_g = tree_sums(_squares, updates, leaves)
         r = jnp.maximum(state.max_dist, jnp.sqrt(squared_dist))
         s = state.sum_sq_norm_grads + squared_g
         rate = ratio_or_zero(r, jnp.sqrt(plus(s, self.eps)))
@@ -161,6 +162,7 @@ class scale_by_dowg(ArrayRule):
 
     State = DoWGState
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def __post_init__(self) -> None:
@@ -182,7 +184,9 @@ class scale_by_dowg(ArrayRule):
         self, updates: Updates, state: DoWGState, params: Params
     ) -> tuple[DoWGState, Scalar]:
         """Return the new distance and sum, and the step size."""
-        squared_dist, squared_g = tree_sums(_squares, columns(self, updates, state, params))
+        squared_dist, squared_g = tree_sums(
+            _squares, updates, columns(self, updates, state, params)
+        )
         r2 = jnp.maximum(state.estim_sq_dist, squared_dist)
         s = state.weighted_sq_norm_grads + r2 * squared_g
         state = state._replace(weighted_sq_norm_grads=s, estim_sq_dist=r2)

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from gradxform import engine
 from gradxform._compat import whole
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_non_negative, shown
-from gradxform.leaves import dtype_of
+from gradxform.leaves import dtype_of, like_params, shape_of
 from gradxform.numerics import abs_sq, at_least_float32, plus, real_dtype, safe_increment, scalar
 from gradxform.registry import register
 from gradxform.slots import zero_count, zeros_along, zeros_like
@@ -137,6 +138,7 @@ class scale_by_factored_rms(ArrayRule):
 
     State = FactoredState
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def __post_init__(self):
@@ -157,23 +159,26 @@ class scale_by_factored_rms(ArrayRule):
 
     def init(self, params: Params) -> FactoredState:
         """Return moments of zeros."""
+        # Of pieces of parameters the means are pieces, too, or whole along an axis that is not cut.
+        whole = engine.whole_shapes(params)
 
-        def means(p: Any, k: int) -> Array:
-            axes = self.factored_axes(jnp.shape(p))
+        def means(p: Any, of_all: Any, k: int) -> Array:
+            axes = self.factored_axes(shape_of(of_all))
             if axes is None:
                 return _placeholder(p)
+            p = p if of_all is p else like_params(p)
             return _zeros_of_axes(p, tuple(i for i in range(jnp.ndim(p)) if i != axes[k]))
 
-        def full(p: Any) -> Array:
-            if self.factored_axes(jnp.shape(p)) is not None:
+        def full(p: Any, of_all: Any) -> Array:
+            if self.factored_axes(shape_of(of_all)) is not None:
                 return _placeholder(p)
             return zeros_like(p, real_dtype(at_least_float32(dtype_of(p))))
 
         return FactoredState(
             count=zero_count(),
-            v_row=jax.tree.map(lambda p: means(p, 1), params),
-            v_col=jax.tree.map(lambda p: means(p, 0), params),
-            v=jax.tree.map(full, params),
+            v_row=jax.tree.map(lambda p, x: means(p, x, 1), params, whole),
+            v_col=jax.tree.map(lambda p, x: means(p, x, 0), params, whole),
+            v=jax.tree.map(full, params, whole),
         )
 
     def prepare(
@@ -193,18 +198,22 @@ class scale_by_factored_rms(ArrayRule):
     ) -> tuple[Array, Array, Array, Array]:
         """Return the update and the moments."""
         square = abs_sq(g) + self.epsilon
-        axes = self.factored_axes(g.shape)
+        whole = engine.whole_shape(g)
+        axes = self.factored_axes(whole)
         if axes is None:
             v = _mixed(b, v, square)
             return g * _over_root(v), r, c, v
         second, first = axes
-        r = _mixed(b, r, jnp.mean(square, axis=first))
-        c = _mixed(b, c, jnp.mean(square, axis=second))
-        mean = jnp.mean(r, axis=second - (second > first), keepdims=True)
+        r, c = jnp.expand_dims(r, first), jnp.expand_dims(c, second)
+        row_sums = engine.array_sums((square, first), keepdims=True)
+        r = _mixed(b, r, row_sums / whole[first])
+        total, column_sums = engine.array_sums((r, second), (square, second), keepdims=True)
+        c = _mixed(b, c, column_sums / whole[second])
+        mean = total / whole[second]
         # Two roots, not the root of r / mean: that quotient underflows in a dead row.
         row = jnp.where(jnp.isinf(mean), 0, _over_root(r) * jnp.sqrt(mean))
-        column = _over_root(c)
-        return g * jnp.expand_dims(row, first) * jnp.expand_dims(column, second), r, c, v
+        u = g * row * _over_root(c)
+        return u, jnp.squeeze(r, first), jnp.squeeze(c, second), v
 
 
 class ScaleBySM3State(NamedTuple):
@@ -242,6 +251,7 @@ class scale_by_sm3(ArrayRule):
 
     State = ScaleBySM3State
     locality = "array"
+    sees_pieces = True
 
     def init(self, params: Params) -> ScaleBySM3State:
         """Return maxima and an average of zeros."""
@@ -251,7 +261,9 @@ class scale_by_sm3(ArrayRule):
             parts = [_zeros_of_axes(p, (k,)) for k in axes] or [_zeros_of_axes(p, ())[None]]
             return _joined(parts)
 
-        return ScaleBySM3State(mu=jax.tree.map(maxima, params), nu=zeros_like(params))
+        # The maxima are those of whole parameters, also where a device has pieces.
+        whole = engine.whole_shapes(params)
+        return ScaleBySM3State(mu=jax.tree.map(maxima, whole), nu=zeros_like(params))
 
     def rule(self, g: Array, c: Array, m: Array, p: Array | None) -> tuple[Array, Array, Array]:
         """Return the update, which is the average, and the maxima and the average."""
@@ -270,12 +282,12 @@ class scale_by_sm3(ArrayRule):
 
 
 def _least(c: Array, shape: tuple[int, ...]) -> Array:
-    """Return for every entry the least of the maxima of its indices."""
-    least, start = jnp.asarray(jnp.inf, c.dtype), 0
-    for k, size in enumerate(shape):
-        maxima = lax.slice_in_dim(c, start, start + size)
+    """Return for every entry of an array of that shape the least of the maxima of its indices."""
+    least, start, cut = jnp.asarray(jnp.inf, c.dtype), 0, engine.cut_here()
+    for k, size in enumerate(cut.whole(shape)):
+        maxima = engine.own_piece(lax.slice_in_dim(c, start, start + size), cut.along(k))
         broadcastable = [1] * len(shape)
-        broadcastable[k] = size
+        broadcastable[k] = shape[k]
         least = jnp.minimum(least, jnp.reshape(maxima, broadcastable))
         start += size
     return least if shape else c[0]
@@ -285,5 +297,11 @@ def _largest(s: Array) -> Array:
     """Return for every index of every axis the largest of its entries, in one vector."""
     if not s.ndim:
         return s[None]
-    axes = range(s.ndim)
-    return _joined([jnp.max(s, axis=tuple(i for i in axes if i != k), initial=0) for k in axes])
+    axes, cut = range(s.ndim), engine.cut_here()
+    own = [jnp.max(s, axis=tuple(i for i in axes if i != k), initial=0) for k in axes]
+    if not cut.cuts:
+        return _joined(own)
+    # The maxima are at least 0: those of other devices' indices are zeros here.
+    own = [engine.among_zeros(x, cut.along(k)) for k, x in enumerate(own)]
+    (maxima,) = engine.over_pieces((_joined(own), cut.axes), operation="max")
+    return maxima

@@ -9,7 +9,7 @@ from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import path_at
 from gradxform.numerics import norm, over
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.piece_norms import Whole, whole_norm, wholes
+from gradxform.transforms.piece_norms import Whole, whole_norms, wholes
 from gradxform.types import Array, Choice, Params, StaticTree, Updates
 
 __all__ = [
@@ -97,7 +97,7 @@ class keep_matrix_norms(ArrayRule):
         """Return the update of pieces of matrices."""
         dims = _AXES[self.norm]
         names = (whole.rows if -2 in dims else ()) + (whole.columns if -1 in dims else ())
-        size, length = (whole_norm(x, dims, names) for x in (before, after))
+        size, length = whole_norms([before, after], dims, names)
         moved = jnp.where(length == 0, before, size * over(after, length, 0))
         return moved - before
 

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.leaves import dtype_of
 from gradxform.numerics import (
     abs_sq,
     at_least_float32,
     is_zero,
-    norm,
     over_root,
     plus,
     real_dtype,
@@ -21,6 +21,7 @@ from gradxform.numerics import (
     value_at,
 )
 from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.piece_norms import array_norm, array_norms, array_rms
 from gradxform.transforms.scaling import WeightDecaySchedule, counted, start
 from gradxform.types import (
     Array,
@@ -62,12 +63,13 @@ class scale_by_param_block_norm(ArrayRule):
     min_scale: NonNegative = 1e-3
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
     needs_params = True
 
     def rule(self, g: Array, p: Array) -> Array:
         """Return the scaled update."""
-        return g * jnp.maximum(jnp.sqrt(jnp.sum(abs_sq(p))), self.min_scale)
+        return g * jnp.maximum(array_norm(p), self.min_scale)
 
 
 @transform
@@ -89,13 +91,13 @@ class scale_by_param_block_rms(ArrayRule):
     min_scale: NonNegative = 1e-3
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
     needs_params = True
 
     def rule(self, g: Array, p: Array) -> Array:
         """Return the scaled update."""
-        rms = jnp.sqrt(jnp.sum(abs_sq(p)) / max(p.size, 1))
-        return g * jnp.maximum(rms, self.min_scale)
+        return g * jnp.maximum(array_rms(p), self.min_scale)
 
 
 class ScaleByNovogradState(NamedTuple):
@@ -143,6 +145,7 @@ class scale_by_novograd(ArrayRule):
 
     State = ScaleByNovogradState
     locality = "array"
+    sees_pieces = True
     handles_complex = True
     needs_params = True
 
@@ -173,7 +176,7 @@ class scale_by_novograd(ArrayRule):
     ) -> tuple[Array, Array, Array]:
         """Return the update, which is the momentum, and the momentum and the second moment."""
         weight_decay: Any = self.weight_decay if scheduled is None else scheduled
-        v = b2 * v + (1 - b2) * jnp.sum(abs_sq(g))
+        v = b2 * v + (1 - b2) * engine.array_sums(abs_sq(g))
         m = self.b1 * m + g * over_root(jnp.ones_like(v), v, self.eps, self.eps_root)
         # Without decay the parameter need not be read at all.
         if not is_zero(weight_decay):
@@ -270,13 +273,13 @@ class scale_by_trust_ratio(ArrayRule):
     weight_decay: NonNegative = field(default=0.0, kw_only=True)
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
     needs_params = True
 
     def rule(self, g: Array, p: Array) -> Array:
         """Return the scaled update."""
-        norm_p = jnp.maximum(norm(p), self.min_norm)
-        norm_g = jnp.maximum(norm(g), self.min_norm)
+        norm_p, norm_g = (jnp.maximum(x, self.min_norm) for x in array_norms(p, g))
         undefined = (norm_p == 0) | (norm_g == 0)
         divisor = plus(norm_g, self.eps)
         if not is_zero(self.weight_decay):

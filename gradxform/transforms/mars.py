@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import norm, shrinking
+from gradxform.numerics import shrinking
 from gradxform.slots import zeros_like
+from gradxform.transforms.piece_norms import array_norm
 from gradxform.types import Array, Bound, Decay, NonNegative, Params, Slot
 
 __all__ = [
@@ -51,6 +52,7 @@ class scale_by_mars(ArrayRule):
     max_norm: Bound = 1.0
 
     State = ScaleByMarsState
+    sees_pieces = True
     handles_complex = True
 
     @property
@@ -75,5 +77,5 @@ class scale_by_mars(ArrayRule):
         change = jnp.where(is_first, jnp.zeros_like(g), g - last)
         c = g + (self.gamma * self.b1 / (1 - self.b1)) * change
         if self.locality == "array":
-            c = shrinking(norm(c), self.max_norm) * c
+            c = shrinking(array_norm(c), self.max_norm) * c
         return c, g

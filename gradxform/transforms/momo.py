@@ -163,6 +163,7 @@ class step_by_momo(ArrayRule):
 
     State = MomoState
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def init(self, params: Params) -> MomoState:
@@ -178,7 +179,7 @@ class step_by_momo(ArrayRule):
         beta, one_minus_beta = jnp.where(is_first, 0, beta), jnp.where(is_first, 1, one_minus_beta)
         a = value_at(self.learning_rate, state.count)
         leaves = columns(self, updates, state, params)
-        norm, mp, gp = tree_sums(_momo_sums, leaves, beta, one_minus_beta)
+        norm, mp, gp = tree_sums(_momo_sums, updates, leaves, beta, one_minus_beta)
         f = _average(state.barf, as_loss(self, value), beta, one_minus_beta)
         c = _average(state.gamma, gp, beta, one_minus_beta)
         k, lb = _polyak(self, a, 1, _Model(f, c, mp, norm), state.lb)
@@ -283,6 +284,7 @@ class step_by_momo_adam(ArrayRule):
 
     State = MomoAdamState
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def init(self, params: Params) -> MomoAdamState:
@@ -298,7 +300,7 @@ class step_by_momo_adam(ArrayRule):
         b1, one_minus_b1 = decay_at(self.b1, count)
         scalars = b1, one_minus_b1, *decay_at(self.b2, count), of_v, self.eps
         leaves = columns(self, updates, state, params)
-        norm, mp, gp = tree_sums(_momo_adam_sums, leaves, *scalars)
+        norm, mp, gp = tree_sums(_momo_adam_sums, updates, leaves, *scalars)
         f = _average(state.barf, as_loss(self, value), b1, one_minus_b1)
         c = _average(state.gamma, gp, b1, one_minus_b1)
         k, lb = _polyak(self, a, s, _Model(f, c, mp, norm), state.lb)

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
-from gradxform.numerics import norm, not_zero, over, plus, scalar
+from gradxform.numerics import not_zero, over, plus, scalar
+from gradxform.transforms.piece_norms import array_norm
 from gradxform.transforms.tree_rules import columns, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
 
@@ -89,13 +90,16 @@ class normalize_adaptively(ArrayRule):
     eta: NonNegative = 0.01
 
     locality = "tree"
+    sees_pieces = True
     needs_params = True
 
     def prepare(
         self, updates: Updates, state: EmptyState, params: Params
     ) -> tuple[EmptyState, Array]:
         """Return 1 / |t g|."""
-        (square,) = tree_sums(_stretched_square, columns(self, updates, state, params), self.eta)
+        (square,) = tree_sums(
+            _stretched_square, updates, columns(self, updates, state, params), self.eta
+        )
         return state, over(scalar(1.0), jnp.sqrt(square), 0)
 
     def rule(self, g: Array, p: Array, factor: Scalar) -> Array:
@@ -162,8 +166,9 @@ class normalize_by_block_norm(ArrayRule):
     min_norm: Positive = 1e-6
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the scaled update."""
-        return (self.scale_factor / jnp.maximum(norm(g), self.min_norm)) * g
+        return (self.scale_factor / jnp.maximum(array_norm(g), self.min_norm)) * g

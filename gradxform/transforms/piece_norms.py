@@ -1,6 +1,7 @@
 """Norms of arrays of which a device may have a piece."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.errors import name_of
 from gradxform.leaves import is_hole, path_str, shape_of, with_paths
-from gradxform.numerics import norm, over
+from gradxform.numerics import abs_sq, norm, over
 from gradxform.transforms.matrix_rule import axes_of_all
 from gradxform.types import Array, Updates
 
@@ -59,10 +60,45 @@ def arrays_of(updates: Updates) -> list[Whole]:
 
 def whole_norm(x: Array, axes: tuple[int, ...], names: tuple[str, ...]) -> Array:
     """Return the norm over some axes, and over the devices along mesh axes, without overflow."""
-    largest = jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0)
-    own = largest * norm(over(x, largest, 0), axes)
+    return whole_norms([x], axes, names)[0]
+
+
+def whole_norms(xs: Sequence[Array], axes: tuple[int, ...], names: tuple[str, ...]) -> list[Array]:
+    """Return `whole_norm` of several arrays, by as many exchanges as for one."""
+    own = [_norm_here(x, axes) for x in xs]
     if not names:
         return own
-    psum = engine.exchange_now().psum
-    bound = psum(own, names)  # at least the norm, and at most as many times as there are devices
-    return bound * jnp.sqrt(psum(over(own, bound, 0) ** 2, names))
+    # At least the norms, and at most as many times as there are devices.
+    bounds = engine.over_pieces(*((x, names) for x in own))
+    shares = [over(x, bound, 0) ** 2 for x, bound in zip(own, bounds, strict=True)]
+    squares = engine.over_pieces(*((x, names) for x in shares))
+    return [bound * jnp.sqrt(x) for bound, x in zip(bounds, squares, strict=True)]
+
+
+def _norm_here(x: Array, axes: tuple[int, ...]) -> Array:
+    largest = jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0)
+    return largest * norm(over(x, largest, 0), axes)
+
+
+def array_norms(*xs: Array, axes: tuple[int, ...] | int | None = None) -> list[Array]:
+    """Return the Euclidean norms of arrays, of all their pieces, by one exchange.
+
+    Norms along `axes` stay with length 1.
+    """
+    sums = engine.array_sums(*((abs_sq(x), axes) for x in xs), keepdims=axes is not None)
+    return [jnp.sqrt(x) for x in (sums if len(xs) > 1 else (sums,))]
+
+
+def array_norm(x: Array) -> Array:
+    """Return the Euclidean norm of an array, of all its pieces."""
+    return array_norms(x)[0]
+
+
+def array_rms(x: Array) -> Array:
+    """Return the root mean square of an array, of all its pieces; 0 of an empty one."""
+    return jnp.sqrt(engine.array_sums(abs_sq(x)) / array_size(x))
+
+
+def array_size(x: Array) -> int:
+    """Return the number of entries of an array, of all its pieces, but at least 1."""
+    return max(math.prod(engine.whole_shape(x)), 1)

@@ -10,7 +10,8 @@ from gradxform.engine import PerLeaf, global_norm
 from gradxform.errors import name_of
 from gradxform.fields import set_fields
 from gradxform.leaves import leaves_of
-from gradxform.numerics import abs_sq, scalar, shrinking
+from gradxform.numerics import scalar, shrinking
+from gradxform.transforms.piece_norms import array_norm, array_size
 from gradxform.transforms.tree_rules import key_or_seed, live_key
 from gradxform.types import Array, Bound, Key, NonNegative, Params, Scalar, Updates
 
@@ -93,12 +94,13 @@ class clip_by_mean_norm(ArrayRule):
     max_norm: Bound
 
     locality = "array"
+    sees_pieces = True
     handles_complex = True
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the update, scaled down if it is large."""
-        norm = jnp.sqrt(jnp.sum(abs_sq(g))) / max(g.size, 1)
-        return g * shrinking(norm, self.max_norm)
+        mean = array_norm(g) / array_size(g)
+        return g * shrinking(mean, self.max_norm)
 
 
 def _raw_norm(part: Any, updates: Updates, raw_norms: Any) -> Array:
@@ -144,6 +146,7 @@ class clip_by_raw_norm(ArrayRule):
 
     locality = "tree"
     rule_locality = "entry"
+    asks_for_sums = True
     handles_complex = True
 
     def prepare(
@@ -179,6 +182,7 @@ class zero_above_raw_norm(ArrayRule):
 
     locality = "tree"
     rule_locality = "entry"
+    asks_for_sums = True
     handles_complex = True
 
     def prepare(

@@ -244,7 +244,7 @@ class scale_by_sophia(ArrayRule):
         of_m = bias_correction(self.b1, count)
         leaves = columns(self, updates, state, params)
         if self.verbose and self.print_win_rate_every_n_steps and self.clip_threshold is not None:
-            self._print_win_rate(count, leaves, of_m, self.clip_threshold)
+            self._print_win_rate(count, updates, leaves, of_m, self.clip_threshold)
 
         def estimate(old_state: OptState, hs: list[Array]) -> tuple[OptState, list[Array]]:
             diagonal, new_state = call_update(
@@ -275,10 +275,10 @@ class scale_by_sophia(ArrayRule):
         return u, m, next_h
 
     def _print_win_rate(
-        self, count: Array, leaves: Columns, of_m: Array, threshold: Scalar
+        self, count: Array, updates: Updates, leaves: Columns, of_m: Array, threshold: Scalar
     ) -> None:
         scalars = threshold, self.b1, of_m, self.gamma, self.eps
-        (wins,) = tree_sums(_is_not_clipped, leaves, *scalars)
+        (wins,) = tree_sums(_is_not_clipped, updates, leaves, *scalars)
         rate = wins / max(sum(jnp.size(g) for g in leaves[0]), 1)
         lax.cond(
             count % self.print_win_rate_every_n_steps == 0,

@@ -10,7 +10,6 @@ from gradxform.engine import global_norm
 from gradxform.leaves import dtype_of
 from gradxform.numerics import (
     at_least_float32,
-    norm,
     over,
     real_dtype,
     safe_increment,
@@ -20,6 +19,7 @@ from gradxform.numerics import (
     within,
 )
 from gradxform.slots import zero_count
+from gradxform.transforms.piece_norms import array_norm
 from gradxform.types import (
     Array,
     Bound,
@@ -210,6 +210,7 @@ class adagc(ArrayRule):
     locality = "tree"
     rule_locality = "array"
     asks_for_sums = True
+    sees_pieces = True
     handles_complex = True
 
     def init(self, params: Params) -> AdaGCState:
@@ -236,7 +237,7 @@ class adagc(ArrayRule):
         self, g: Array, gamma: Array, clips: Array, p: Array | None, warm: Array, factor: Array
     ) -> tuple[Array, Array, Array]:
         """Return the scaled update, the usual norm, and how often there was one above it."""
-        size, begun = norm(g), gamma > 0
+        size, begun = array_norm(g), gamma > 0
         bound = jnp.where(begun, within(self.lambda_rel, size.dtype) * gamma, jnp.inf)
         h = jnp.where(warm, factor, shrinking(size, bound))
         length = jnp.where(warm, factor * size, jnp.minimum(size, bound))

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.engine import sum_of_squares
 from gradxform.errors import require_one_of
-from gradxform.leaves import dtype_of
+from gradxform.leaves import Path, dtype_of, is_hole, map_with_paths, with_paths
 from gradxform.numerics import (
     abs_sq,
     at_least_float32,
     cast,
-    norm,
     plus,
     promote,
     real_dtype,
@@ -89,15 +89,18 @@ class scale_by_distance_over_gradients(ArrayRule):
 
     State = ScaleByDistanceOverGradientsState
     locality = "array"
+    sees_pieces = True
     handles_complex = True
     needs_params = True
 
     def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
         """Return the first distance, a sum of 0, and a copy of the parameters."""
+        squares = {path: _sum_of_squares(p) for path, p in with_paths(params) if not is_hole(p)}
+        squares = engine.over_all_shards(squares)
 
-        def first_distance(p: Array) -> Array:
-            wide = cast(jnp.asarray(p), at_least_float32(dtype_of(p)))
-            return cast(jnp.asarray(self.reps_rel * (1 + norm(wide))), real_dtype(wide.dtype))
+        def first_distance(path: Path, p: Array) -> Array:
+            distance = jnp.asarray(self.reps_rel * (1 + jnp.sqrt(squares[path])))
+            return cast(distance, real_dtype(at_least_float32(dtype_of(p))))
 
         def first_sum(p: Array) -> Array:
             return jnp.zeros((), real_dtype(at_least_float32(dtype_of(p))))
@@ -110,7 +113,7 @@ class scale_by_distance_over_gradients(ArrayRule):
             return jnp.array(p, dtype, copy=True)
 
         return ScaleByDistanceOverGradientsState(
-            max_dist=jax.tree.map(first_distance, params),
+            max_dist=map_with_paths(first_distance, params),
             grad_sum_of_squares=jax.tree.map(first_sum, params),
             init_params=jax.tree.map(copy, params),
         )
@@ -119,10 +122,15 @@ class scale_by_distance_over_gradients(ArrayRule):
         self, g: Array, d: Array, s: Array, p_0: Array, p: Array
     ) -> tuple[Array, Array, Array, Array]:
         """Return the update, the distance, the sum and p_0."""
-        d = jnp.maximum(d, norm(p - p_0))
-        s = s + jnp.sum(abs_sq(g))
+        distance, square = engine.array_sums(abs_sq(p - p_0), abs_sq(g))
+        d = jnp.maximum(d, jnp.sqrt(distance))
+        s = s + square
         rate = d * jnp.where(s > 0, lax.rsqrt(plus(s, self.eps)), 0)
         return (self.global_scale * rate) * g, d, s, p_0
+
+
+def _sum_of_squares(p: Any) -> Array:
+    return jnp.sum(abs_sq(cast(jnp.asarray(p), at_least_float32(dtype_of(p)))))
 
 
 @transform

@@ -1,6 +1,5 @@
 """Helpers of rules that use the whole tree, the loss, a PRNG key, or the first parameters."""
 
-import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from gradxform import engine
 from gradxform.errors import name_of, shown
@@ -135,15 +133,18 @@ class _Summed:
         return tuple(cast(jnp.sum(x), real) for x in self.arrays(*wide))
 
 
-def tree_sums(arrays: Callable[..., tuple[Any, ...]], leaves: Columns, *scalars: Any) -> Any:
+def tree_sums(
+    arrays: Callable[..., tuple[Any, ...]], updates: Updates, leaves: Columns, *scalars: Any
+) -> Any:
     """Return the sum over the tree of every array that `arrays` returns for a row of leaves.
 
     The sums are scalars of the step, formed in float32 or wider. The arrays themselves are never
-    stored.
+    stored. Where leaves are shards, the sums cover all devices.
 
     Args:
       arrays: a function `arrays(*row, *scalars)` of a few operations, defined at module level,
         that returns a tuple of arrays.
+      updates: the tree, whose leaves the rows belong to.
       leaves: lists of leaves of equal length, as `columns` returns them.
       *scalars: further arguments of every call.
     """
@@ -152,7 +153,8 @@ def tree_sums(arrays: Callable[..., tuple[Any, ...]], leaves: Columns, *scalars:
     if not leaves[0]:  # no leaf has a gradient
         return summed(*(jnp.zeros(0, scalar_dtype()) for _ in leaves), *common)
     per_row = engine.map_rows(summed, leaves, *common)
-    return tuple(functools.reduce(lax.add, map(scalar, s)) for s in zip(*per_row, strict=True))
+    every = [[scalar(x) for x in sums] for sums in per_row]
+    return tuple(engine.total_over_shards(updates, every))
 
 
 def ratio_or_zero(numerator: Array, denominator: Array) -> Array:

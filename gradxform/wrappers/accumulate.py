@@ -184,6 +184,11 @@ class accumulate(Guard):
         require_one_of(self, "reduction", REDUCTIONS)
 
     @property
+    def zeros_unless(self) -> str | None:
+        """The count of micro-batches, where a step takes several."""
+        return None if self.every == 1 else "mini_step"
+
+    @property
     def locality(self) -> str:
         """How far the optimizer looks; "tree" if micro-batches can be left out."""
         return "tree" if self.skip_not_finite else locality_of(self.inner)

@@ -1,5 +1,6 @@
 """Cautious optimizers: only steps on which update and gradient agree."""
 
+import math
 from dataclasses import field
 from typing import Any
 
@@ -55,6 +56,7 @@ class cautious(StatelessWrapper):
     xi: NonNegative = 1.0
     descent: bool = field(default=True, kw_only=True)
 
+    sees_pieces = True
     handles_rows = False
     why_no_rows = "counts the entries of whole arrays"
 
@@ -79,7 +81,9 @@ class cautious(StatelessWrapper):
         us = treedef.flatten_up_to(new)
         check_shapes(self, updates, us, "the inner update has")
         sign = -1 if self.descent else 1
-        out = engine.map_rows(_agreeing, [us, gs], self.xi, statics=[sign] * len(gs))
+        out = engine.map_rows(
+            _agreeing, [us, gs], self.xi, statics=[sign] * len(gs), cuts=engine.cuts_of(updates)
+        )
         changed = jax.tree.unflatten(treedef, out)
         return changed, told(self.inner, state, params, new, changed)
 
@@ -95,5 +99,7 @@ def _agreeing(u: Array, g: Array, xi: Any, sign: int) -> Array:
     uphill = sign * along <= 0  # False for a NaN, which is not hidden
     real = real_dtype(wide)
     xi = cast(jnp.asarray(xi), real)
-    factor = over(jnp.asarray(u.size, real), jnp.sum(~uphill, dtype=real) + xi, 0)
+    size = math.prod(engine.whole_shape(u))
+    agree = engine.array_sums((~uphill).astype(real))
+    factor = over(jnp.asarray(size, real), agree + xi, 0)
     return cast(jnp.where(uphill, jnp.zeros_like(u), cast(factor, wide) * u), dtype)

@@ -98,6 +98,7 @@ class mechanize(Transform):
     num_betas: Size = 6
 
     locality = "tree"
+    asks_for_sums = True
     why_no_rows = "moves all rows at every step"
     holds = (("base_optimizer", "base_optimizer_state"),)
     follows = ("x0",)
@@ -142,7 +143,7 @@ class mechanize(Transform):
         # What was restored after init is where the run begins.
         is_first = state.count == 0
         firsts = engine.map_rows(_first, [x0.leaves, ps], is_first)
-        r, m, v, s = self._tuned(state, [gs, ps, firsts])
+        r, m, v, s = self._tuned(state, updates, [gs, ps, firsts])
         before, after = jnp.sum(state.s) + scalar(self.eps), jnp.sum(s)
         columns = [treedef.flatten_up_to(base_updates), gs, ps, firsts]
         us = engine.map_rows(_step, columns, before, after)
@@ -161,13 +162,13 @@ class mechanize(Transform):
         )
 
     def _tuned(
-        self, state: MechanicState, leaves: list[list[Any]]
+        self, state: MechanicState, updates: Updates, leaves: list[list[Any]]
     ) -> tuple[Array, Array, Array, Array]:
         """Return the new r, m, v and s."""
         eps = scalar(self.eps)
         old_s = cast(state.s, scalar_dtype())
         total = jnp.sum(old_s)
-        along_g, along_p, g_square, p_square = tree_sums(_products, leaves)
+        along_g, along_p, g_square, p_square = tree_sums(_products, updates, leaves)
         decay = scalar(self.weight_decay) * total * jnp.sqrt(g_square) / (jnp.sqrt(p_square) + eps)
         h = (along_g + decay * along_p) / (total + eps)
         powers = [0.1**i for i in range(1, self.num_betas + 1)]

@@ -78,6 +78,7 @@ class MultiSteps(Transform):
     holds = (("opt", "inner_opt_state"),)
     step_fields = ("gradient_step",)
     counts_inner_steps = True
+    zeros_unless = "mini_step"
 
     def __post_init__(self) -> None:
         check_transform(self, self.opt, "opt")

@@ -20,8 +20,9 @@ from gradxform.leaves import (
     with_paths,
 )
 from gradxform.masks import Mask, by_path, check_patterns
-from gradxform.numerics import at_least_float32, cast, norm, promote, scalar, shrinking, taming
+from gradxform.numerics import at_least_float32, cast, promote, scalar, shrinking, taming
 from gradxform.row_sparse import RowSparse, coalesced
+from gradxform.transforms.piece_norms import array_norms
 from gradxform.types import Array, Bound, OptState, Params, Updates
 from gradxform.wrappers.changed_steps import told
 from gradxform.wrappers.parts import StatelessWrapper, check_movable
@@ -73,6 +74,7 @@ class variable_clipping(StatelessWrapper):
     per_slice: bool = field(default=False, kw_only=True)
 
     sets_params = True
+    sees_pieces = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,9 +165,10 @@ class variable_clipping(StatelessWrapper):
         columns = [[column[k] for k in where] for column in (us, gs, ps)]
         statics = [(dims[k], self.per_slice) for k in where]
         bound = scalar(self.max_norm)
-        for k, u in zip(
-            where, engine.map_rows(_clip, columns, bound, statics=statics), strict=True
-        ):
+        cuts = engine.cuts_of(updates)
+        cuts = [cuts[k] for k in where]
+        clipped = engine.map_rows(_clip, columns, bound, statics=statics, cuts=cuts)
+        for k, u in zip(where, clipped, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
         return changed, told(self.inner, state, params, own, changed)
@@ -196,9 +199,8 @@ def _clipped(u: Array, p: Array, max_norm: Array, dims: Dims) -> Array:
     before = cast(p, wide)
     after = before + cast(u, wide)
     # Squares of large entries would overflow.
-    factor = taming(jnp.max(jnp.abs(after), axis=dims, keepdims=True, initial=0))
-    shrink = shrinking(
-        norm(after * cast(factor, wide), dims), cast(max_norm, factor.dtype) * factor
-    )
+    factor = taming(engine.array_max(jnp.abs(after), dims, keepdims=True))
+    (size,) = array_norms(after * cast(factor, wide), axes=dims)
+    shrink = shrinking(size, cast(max_norm, factor.dtype) * factor)
     kept = cast(after * cast(shrink, wide) - before, u.dtype)
     return jnp.where(shrink == 1, u, kept)

@@ -3,8 +3,6 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
-
 from gradxform import masks
 from gradxform.base import (
     Transform,
@@ -62,6 +60,7 @@ class raw_gradient_norms(Transform):
 
     handles_rows = True
     locality = "tree"
+    asks_for_sums = True
     holds = (("inner", "inner_state"),)
 
     def __post_init__(self) -> None:
@@ -100,14 +99,14 @@ class raw_gradient_norms(Transform):
         step = state.count if step is None else as_step(self, "step", step)
         gs, treedef = flatten_updates(updates)
         arrays = [g.values if self.by_slice and isinstance(g, RowSparse) else g for g in gs]
-        norms: dict[str, Array] = {"": scalar(global_norm(arrays))}
+        norms: dict[str, Array] = {"": scalar(global_norm(treedef.unflatten(arrays)))}
         for tag, mask in self.tags:
             require_params(self, params)
             selected = align(
                 self, updates, treedef, masks.resolve(self, mask, params), "the mask has"
             ).leaves
-            tagged = [g for g, is_in in zip(arrays, selected, strict=True) if is_in]
-            norms[tag] = scalar(global_norm(tagged)) if tagged else jnp.zeros_like(norms[""])
+            tagged = [g if is_in else None for g, is_in in zip(arrays, selected, strict=True)]
+            norms[tag] = scalar(global_norm(treedef.unflatten(tagged)))
         extra = extra | {"step": step, "raw_norms": norms}
         updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
         return updates, state._replace(count=safe_increment(state.count), inner_state=inner_state)
