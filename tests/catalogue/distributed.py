@@ -107,6 +107,11 @@ def specs_of(tx, specs=None):
     return gd.state_specs(tx, SOME, specs, mesh=AbstractMesh((2, 2), ("x", "y")))
 
 
+def measured(mesh, tx=None):
+    tx = gd.tower(gx.sgd(0.1), "x") if tx is None else tx
+    return gd.exchange_metrics(tx, tx.init(SOME), SOME, mesh, replicas=False)
+
+
 def hidden(tx):
     """A transform in which nothing shows what it runs."""
     return gx.GradientTransformation(lambda params: tx.init(params), tx.update)
@@ -220,6 +225,14 @@ REFUSED = [
         lambda: specs_of(gx.MultiSteps(gd.tower(gx.adam(0.1), "x"), 2)),
         ValueError,
         ("acc_grads", "MultiSteps", "replicas='x'"),
+    ),
+    (lambda: measured({"y": 2}), ValueError, ("exchange_metrics", "no axis 'x'", "tower", "y")),
+    (lambda: measured(4), TypeError, ("exchange_metrics", "mesh", "by name", "4")),
+    (lambda: measured({"x": 0}), TypeError, ("exchange_metrics", "mesh", "by name")),
+    (
+        lambda: measured({"x": 2}, gx.partition({"a": gd.tower(gx.sgd(0.1), "x")}, "a")),
+        ValueError,
+        ("exchange_metrics", "tower", "by themselves"),
     ),
     (lambda: gd.int8(0), ValueError, ("int8", "block", "at least 1")),
     (lambda: gd.int8(2.5), TypeError, ("int8", "block")),
