@@ -80,7 +80,8 @@ def varying(kind: Any) -> frozenset[str]:
 
 def varying_axes(x: Any) -> frozenset[str]:
     """Return the mesh axes of an enclosing `shard_map` along which `x` may differ."""
-    return varying(jax.typeof(x))
+    # JAX refuses to type the shape of an array which a mesh axis that is left to the compiler cuts.
+    return varying(x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x))
 
 
 def knows_what_varies(axis: str) -> bool:

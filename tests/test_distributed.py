@@ -557,6 +557,34 @@ def test_nothing_is_sent_between_exchanges(name, mode):
         assert bool(computations_with_collectives(program)) == sync
 
 
+@pytest.mark.parametrize("form", ["step", "update"])
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_steps_without_conditions_land_as_the_schedule_does(fragments, form):
+    tx = gd.diloco(SGD, "replica", period=4, fragments=fragments, delay=1, blend=0.25)
+    r, every = replicas("shard_map", N), 4 // fragments
+    start = r.replicate({"w": jnp.ones((8, 2)), "b": jnp.ones(4)})
+    rng, ends = np.random.default_rng(0), []
+    grads = [{k: np.float32(rng.normal(size=p.shape)) for k, p in start.items()} for _ in range(9)]
+    for static in (False, True):
+        params, state = start, r.wrap(tx.init)(start)
+        for t, g in enumerate(grads, 1):
+            how = {"sync": t % every == 0, "land": t > every and t % every == 1} if static else {}
+
+            def one(p, s, g, how=how):
+                if form == "step":
+                    return tx.step(g, s, p, **how)
+                u, s = tx.update(g, s, p, **how)
+                return gx.apply_updates(p, u), s
+
+            one = r.wrap(one)
+            if static and fragments == 1:
+                assert "conditional" not in one.lower(params, state, r.place(g)).compile().as_text()
+            params, state = one(params, state, r.place(g))
+        ends.append((params, state))
+    for x, y in zip(*map(jax.tree.leaves, ends), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)
+
+
 def test_the_flag_sync_must_not_be_traced():
     tx = gd.model_average(SGD, "replica")
     r = replicas("vmap", N)
@@ -564,6 +592,10 @@ def test_the_flag_sync_must_not_be_traced():
     state = r.wrap(tx.init)(params)
     with pytest.raises(TypeError, match="sync must be True, False or None"):
         r.wrap(lambda p, s: tx.update(p, s, p, sync=jnp.asarray(True)))(params, state)
+    with pytest.raises(TypeError, match="model_average: land must be True, False or None"):
+        r.wrap(lambda p, s: tx.update(p, s, p, land=jnp.asarray(True)))(params, state)
+    with pytest.raises(ValueError, match=r"model_average: land=True needs .* delay > 0"):
+        r.wrap(lambda p, s: tx.update(p, s, p, land=True))(params, state)
 
 
 def test_a_slow_axis_carries_one_slice_of_each_replica():

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo, hlo_text
+from gradxform.distributed import hlo, hlo_schedule, hlo_text
 
 N = 8
 HEAD = "HloModule jit_f, is_scheduled=true, num_partitions=8\n\n"
@@ -226,6 +226,46 @@ def test_a_part_with_fewer_bytes_does_not_hide_the_others():
     bodies = bodies.replace("%all-gather.3 = bf16[64,32]", "%all-gather.3 = bf16[8,32]")
     (found,) = hlo.collectives(program(*lines, more=bodies))
     assert found.bytes == 4096
+
+
+def test_products_between_start_and_end_of_a_collective_are_counted():
+    product = "f32[128,128] convolution(%a, %b), dim_labels=bf_io->bf"
+    fused = computation("two", f"  %c.1 = {product}", f"  %c.2 = {product}")
+    nested = computation("nested", "  %n = f32[8] fusion(%q), calls=%two")
+    lines = [
+        f"  %d.0 = {product}",
+        f"  %start = (f32[1], f32[8]) all-gather-start(%p), {EVERY}",
+        f"  %d.1 = {product}",
+        f"  %start.1 = (f32[8], f32[8]) all-to-all-start(%p), {EVERY}",
+        "  %n.1 = f32[8] fusion(%start.1), calls=%nested",
+        "  %e = f32[8] all-gather-done(%start)",
+        "  %d.2 = f32[8] dot(%p, %p), lhs_contracting_dims={0}",
+        "  %e.1 = f32[8] all-to-all-done(%start.1)",
+        f"  %plain = f32[8] all-reduce(%p), {EVERY}",
+        f"  %d.3 = {product}",
+    ]
+    found = hlo_schedule.overlaps(program(*lines, more=fused + nested))
+    assert [(x.kind, x.products) for x in found] == [
+        ("all-gather", 3),
+        ("all-to-all", 3),
+        ("all-reduce", 0),
+    ]
+    assert [x.sent for x in found] == [28, 28, 56] and found[0].computation == "main"
+
+
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_products_fused_with_parts_of_a_collective_count(parts):
+    lines, bodies = split_all_gather(7, parts)
+    (found,) = hlo_schedule.overlaps(program(*lines, more=bodies))
+    assert (found.kind, found.sent, found.products) == ("all-gather", 4096 * 7 / 8, parts)
+
+
+def test_an_order_that_is_not_a_schedule_says_nothing():
+    text = program("  %p = f32[8] parameter(0)").replace("is_scheduled=true, ", "")
+    with pytest.raises(ValueError, match="not scheduled"):
+        hlo_schedule.overlaps(text)
+    with pytest.raises(ValueError, match="not the text of a compiled program"):
+        hlo_schedule.overlaps("f32[8]")
 
 
 def test_the_call_graph_multiplies_counts_by_trip_counts():

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
+from gradxform.distributed import hlo, hlo_schedule
 from tests.test_distributed_hlo import zero1_step
 from tests.test_distributed_matrices import program, transformer
 
@@ -142,6 +142,97 @@ def test_slices_of_sixteen_bits_between_two_slices_of_chips(how, most):
     mesh = mesh_of("v5e:4x4", (2, 4, 4), ("replica", "x", "y"), num_slices=2)
     tx = METHODS["model_average"](inner_axes=("x", "y"), **how)
     assert exchange_on(mesh, tx, per_slice=16) <= most + 1e-6
+
+
+WIDTH, LAYERS, STEPS = 2048, 4, 4
+PRODUCTS = 3 * LAYERS - 1  # of a step: forward, and backward to weights and to inputs
+
+
+def steps_in_one_program(mesh, tx, how, options=None):
+    """Four steps of a network with an exchange after the first; `how` gives a step's arguments."""
+    params = arrays([(WIDTH, WIDTH)] * LAYERS)
+    n = mesh.shape["replica"]
+    every = jax.tree.map(lambda p: jax.ShapeDtypeStruct((n, *p.shape), p.dtype), params)
+    specs = gd.state_specs(tx, params, P(), mesh=mesh, replicas="replica")
+    mine = P("replica")
+
+    def one(tree):
+        return jax.tree.map(lambda x, spec: x[0] if spec else x, tree, specs)
+
+    def each(tree):
+        return jax.tree.map(lambda x, spec: x[None] if spec else x, tree, specs)
+
+    def loss(params, x):
+        for i in range(LAYERS):
+            x = jax.nn.relu(x @ params[f"w{i}"])
+        return jnp.mean(x.astype(jnp.float32) ** 2)
+
+    def run(params, state, batches):
+        def step(carry, x, **how):
+            params, state = carry
+            return tx.step(jax.grad(loss)(params, x), state, params, **how), None
+
+        carry = jax.tree.map(lambda p: p[0], params), one(state)
+        if how is None:
+            carry = lax.scan(step, carry, batches[0])[0]
+        else:
+            for t in range(STEPS):
+                carry = step(carry, batches[0, t], **how(t))[0]
+        return jax.tree.map(lambda x: x[None], carry[0]), each(carry[1])
+
+    def mapped(f, ins, outs):
+        return jax.jit(jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False))
+
+    def init(params):
+        return each(tx.init(jax.tree.map(lambda x: x[0], params)))
+
+    state = jax.eval_shape(mapped(init, mine, specs), every)
+    batches = jax.ShapeDtypeStruct((n, STEPS, 8192, WIDTH), jnp.bfloat16)
+    lowered = mapped(run, (mine, specs, mine), (mine, specs)).lower(every, state, batches)
+    return lowered.compile(compiler_options=options)
+
+
+def late(delay, **how):
+    blend = {"blend": 0.5} if delay else {}
+    return gd.diloco(gx.sgd(0.1, 0.9), "replica", period=8, delay=delay, **blend, **how)
+
+
+def static(delay):
+    if not delay:
+        return lambda t: {"sync": t == 0}
+    return lambda t: {"sync": t == 0, "land": t == delay}
+
+
+@pytest.mark.parametrize("delay, least", [(2, 4), (0, 0)])
+def test_what_is_sent_between_slices_waits_behind_the_steps_of_the_delay(delay, least):
+    mesh = mesh_of("v5e:4x4", (2, 4, 4), ("replica", "x", "y"), num_slices=2)
+    tx = late(delay, inner_axes=("x", "y"))
+    found = hlo_schedule.overlaps(steps_in_one_program(mesh, tx, static(delay)))
+    sent = [x.products for x in found if x.kind == "send"]
+    assert len(sent) == 2 * LAYERS and min(sent) >= least
+    # Differences go first; then their sums. Both together take most of two steps.
+    if delay:
+        assert sum(sorted(sent)[LAYERS:]) / LAYERS + min(sent) >= 0.5 * delay * PRODUCTS
+    else:
+        assert sorted(sent)[LAYERS] == 0
+
+
+@pytest.mark.parametrize("delay, hidden", [(2, 1.0), (0, 0.75)])
+def test_what_is_sent_inside_a_slice_waits_behind_the_steps_of_the_delay(delay, hidden):
+    mesh = mesh_of("v5e:4x4", (16,), ("replica",))
+    options = {"xla_tpu_enable_async_all_to_all": "true"}
+    found = hlo_schedule.overlaps(steps_in_one_program(mesh, late(delay), static(delay), options))
+    share = sum(x.sent for x in found if x.products) / sum(x.sent for x in found)
+    assert share >= hidden if delay else share <= hidden
+
+
+@pytest.mark.parametrize("how", [None, lambda t: {}], ids=["scan", "unrolled"])
+def test_nothing_is_computed_during_an_exchange_under_a_condition(how):
+    """The reason for `sync` and `land`: compilers do not move an exchange out of its condition."""
+    mesh = mesh_of("v5e:4x4", (16,), ("replica",))
+    options = {"xla_tpu_enable_async_all_to_all": "true"}
+    found = hlo_schedule.overlaps(steps_in_one_program(mesh, late(2), how, options))
+    assert found and not any(x.products for x in found)
 
 
 def llama():

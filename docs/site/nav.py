@@ -27,6 +27,7 @@ TOPICS = [
     "sparse",
     "matrices",
     "distributed",
+    "pod",
     "center",
     "doors",
     "differences",

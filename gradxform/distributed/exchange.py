@@ -163,6 +163,7 @@ class Exchanging(Transform, abc.ABC):
         params: Params | None = None,
         *,
         sync: bool | None = None,
+        land: bool | None = None,
         contribute: Any = None,
         **extra: Any,
     ) -> tuple[Updates, OptState]:
@@ -177,12 +178,15 @@ class Exchanging(Transform, abc.ABC):
           params: this replica's parameters.
           sync: whether to exchange, True or False, for two compiled programs without a condition.
             Defaults to None, which follows the schedule.
+          land: whether an exchange of `delay` steps ago takes effect, True or False; without a
+            condition, nothing waits for its sum in the steps between. Defaults to None, which
+            follows the schedule.
           contribute: whether this replica has something to send if there is an exchange, a boolean
             scalar, which may differ between replicas. What a replica that does not contribute has,
             NaN too, is left out of the mean, but it gets the result. Defaults to True on all.
           **extra: extra arguments of the inner transform.
         """
-        u, state = self._local_step(updates, state, params, sync, extra)
+        u, state = self._local_step(updates, state, params, (sync, land), extra)
 
         def of_updates(change: Any) -> Change:
             def change_updates(u: Updates, state: Any) -> tuple[Updates, Any]:
@@ -194,7 +198,7 @@ class Exchanging(Transform, abc.ABC):
 
             return change_updates
 
-        return self._exchange_if_due(of_updates, u, state, sync, contribute, extra)
+        return self._exchange_if_due(of_updates, u, state, (sync, land), contribute, extra)
 
     def step(
         self,
@@ -203,6 +207,7 @@ class Exchanging(Transform, abc.ABC):
         params: Params,
         *,
         sync: bool | None = None,
+        land: bool | None = None,
         contribute: Any = None,
         **extra: Any,
     ) -> tuple[Params, OptState]:
@@ -215,32 +220,38 @@ class Exchanging(Transform, abc.ABC):
           state: this replica's state.
           params: this replica's parameters.
           sync: as for `update`.
+          land: as for `update`.
           contribute: as for `update`.
           **extra: extra arguments of the inner transform.
         """
         self.check_extra(extra)
-        u, state = self._local_step(grads, state, params, sync, extra)
+        u, state = self._local_step(grads, state, params, (sync, land), extra)
 
         def of_params(change: Any) -> Change:
             return lambda params, state: change(u, params, state)
 
         new = apply_updates(params, u)
-        return self._exchange_if_due(of_params, new, state, sync, contribute, extra)
+        return self._exchange_if_due(of_params, new, state, (sync, land), contribute, extra)
 
     def _local_step(
         self,
         updates: Updates,
         state: Any,
         params: Params | None,
-        sync: bool | None,
+        static: tuple[bool | None, bool | None],
         extra: dict[str, Any],
     ) -> tuple[Updates, Any]:
         """Return the updates of a local step and the state before any exchange."""
         require_params(self, params)
-        if not (sync is None or isinstance(sync, bool)):
-            raise TypeError(
-                f"{name_of(self)}: sync must be True, False or None, not a traced value, got "
-                f"{shown(sync)}; None follows the schedule."
+        for name, flag in zip(("sync", "land"), static, strict=True):
+            if not (flag is None or isinstance(flag, bool)):
+                raise TypeError(
+                    f"{name_of(self)}: {name} must be True, False or None, not a traced value, got "
+                    f"{shown(flag)}; None follows the schedule."
+                )
+        if static[1] and self.lands(state.schedule_step) is False:
+            raise ValueError(
+                f"{name_of(self)}: land=True needs exchanges that take effect later, delay > 0."
             )
         check_state(self, state, self.state_kind)
         check_bound(self, self.axis)
@@ -257,7 +268,7 @@ class Exchanging(Transform, abc.ABC):
         in_form: Callable[[Any], Change],
         tree: PyTree,
         state: Any,
-        sync: bool | None,
+        static: tuple[bool | None, bool | None],
         contribute: Any,
         extra: dict[str, Any],
     ) -> tuple[PyTree, Any]:
@@ -267,7 +278,7 @@ class Exchanging(Transform, abc.ABC):
           in_form: makes a change of parameters a change of trees such as `tree`.
           tree: the updates of the local step, or the parameters after it.
           state: the state after it.
-          sync: as for `update`.
+          static: `sync` and `land`, as for `update`.
           contribute: as for `update`.
           extra: extra arguments of the inner transform.
         """
@@ -277,9 +288,10 @@ class Exchanging(Transform, abc.ABC):
             return self.exchange(params, state, Meeting(dtypes, contributes), extra)
 
         exchange = self._moving_copies(meet)
+        sync, landing = static
         due = self.due(state.schedule_step) if sync is None else sync
         tree, state = self._change_if(due, in_form(exchange), tree, state)
-        lands = self.lands(state.schedule_step)
+        lands = self.lands(state.schedule_step) if landing is None else landing
         land = self._moving_copies(lambda params, state, dtypes: self.land(params, state))
         return self._change_if(lands, in_form(land), tree, state)
 

@@ -197,7 +197,7 @@ class _Walk(NamedTuple):
     def visit(self, name: str | None, run: _Run) -> None:
         """Note the collectives of one computation and of those that it calls."""
         for one in self.program.computations.get(name or "", []):
-            if one.opcode.removesuffix("-start") in _KINDS:
+            if one.opcode.removesuffix("-start") in KINDS:
                 self._note(one, name or "", run)
             for callee, its_run in self._calls(one, run):
                 self.visit(callee, its_run)
@@ -235,7 +235,7 @@ class _Walk(NamedTuple):
             return  # to its own host
         groups = hlo_text.groups_of(one.text, self.program.devices)
         group = max(map(len, groups))
-        size = _whole_bytes(one, kind, group)
+        size = whole_bytes(one, kind, group)
         if kind == "all-reduce" and run.scatters:
             kind = "reduce-scatter"
         chain, index = hlo_text.chain_of(one.text), len(self.collectives)
@@ -250,7 +250,7 @@ class _Walk(NamedTuple):
         )
 
 
-def _whole_bytes(one: Instruction, kind: str, group: int) -> int:
+def whole_bytes(one: Instruction, kind: str, group: int) -> int:
     """Return the size of the whole array of a collective, as `Collective.bytes` has it."""
     size = one.size
     if isinstance(size, tuple):
@@ -261,7 +261,7 @@ def _whole_bytes(one: Instruction, kind: str, group: int) -> int:
     return hlo_text.total(size) * (group if kind == "reduce-scatter" else 1)
 
 
-_KINDS = {
+KINDS = {
     "all-reduce",
     "all-gather",
     "reduce-scatter",

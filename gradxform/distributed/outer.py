@@ -84,8 +84,9 @@ class outer(Exchanging):
         x <- x + outer_optimizer(d);  v_i <- blend v_i + (1 - blend) x
 
     The sum is therefore not needed at once. The compiler decides whether it overlaps with
-    computation: it can if several steps are one program, but not if each step is a program that
-    waits for the step before.
+    computation: it can if several steps are one program without conditions, with `sync` and `land`
+    as True or False. It cannot where `lax.cond` follows the schedule, or if each step is a program
+    that waits for the step before.
 
     Evaluate and keep the anchor: `eval_params(state)`.
 
@@ -97,8 +98,8 @@ class outer(Exchanging):
       warmup: number of first steps that all end in an exchange, at least 0. Keyword-only.
       fragments: K, at least 1, a divisor of the period. Keyword-only.
       delay: tau, at least 0 and less than period / K. More than 0 costs another copy of the
-        parameters. With `sync`, which must then agree with the schedule, the step after the delay
-        still depends on a condition. Keyword-only.
+        parameters. With `sync`, which must then agree with the schedule, `land` is True `delay`
+        steps after an exchange and False elsewhere, or else depends on a condition. Keyword-only.
       blend: the weight of a replica's own parameters after a delay, in [0, 1]. Keyword-only.
       inner_axes: names of bound axes along which all devices have the same parameters. Each device
         then sends only its slice along `axis`, and gathers the others along these. Keyword-only.

@@ -1,18 +1,40 @@
 """The mesh of replicas: which one is used, where arrays lie on it, and how processes read them."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from gradxform.errors import did_you_mean
+from gradxform.errors import did_you_mean, shown
 
 
-def replica_mesh(mesh: Mesh | None, axis: str, inner_axes: tuple[str, ...], n: int | None) -> Mesh:
+def check_axes(outer: tuple[str, ...], inner: tuple[str, ...]) -> None:
+    """Require different names, at least one of them of replicas."""
+    names = (*outer, *inner)
+    if not outer or not all(isinstance(name, str) and name for name in names):
+        raise ValueError(
+            "Replicas: axis and inner_axes must be names of mesh axes, with at least one of "
+            f"replicas, got {shown(outer)} and {shown(inner)}."
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"Replicas: the axis {twice[0]!r} is named twice, axis={outer} and inner_axes={inner}; "
+            "an axis is either one of replicas or one inside a replica."
+        )
+
+
+def replica_mesh(
+    mesh: Mesh | None, outer: tuple[str, ...], inner_axes: tuple[str, ...], n: int | None
+) -> Mesh:
     """Return a checked mesh, by default a new one of `n` devices."""
     if mesh is None:
+        if len(outer) > 1:
+            raise ValueError(f"Replicas: several axes of replicas, {outer}, need a mesh.")
         devices = jax.devices()
         size = n or len(devices)
         if size > len(devices):
@@ -20,12 +42,13 @@ def replica_mesh(mesh: Mesh | None, axis: str, inner_axes: tuple[str, ...], n: i
                 f"Replicas: {size} replicas need as many devices, there are {len(devices)}; "
                 'mode="vmap" simulates them on one.'
             )
-        return jax.make_mesh((size,), (axis,), axis_types=(AxisType.Auto,), devices=devices[:size])
-    _check_mesh(mesh, (axis, *inner_axes))
-    size = mesh.shape[axis]
+        return jax.make_mesh((size,), outer, axis_types=(AxisType.Auto,), devices=devices[:size])
+    _check_mesh(mesh, (*outer, *inner_axes))
+    size = math.prod(mesh.shape[name] for name in outer)
     if n is not None and n != size:
+        listed = " and ".join(map(repr, outer))
         raise ValueError(
-            f"Replicas: n is {n}, but the axis {axis!r} of the mesh has {size} devices."
+            f"Replicas: n is {n}, but the axis {listed} of the mesh has {size} devices."
         )
     return mesh
 
@@ -45,7 +68,7 @@ def _check_mesh(mesh: Mesh, axes: tuple[str, ...]) -> None:
             )
 
 
-def replica_sharding(mesh: Mesh, axis: str | None, inner: Any = ()) -> NamedSharding:
+def replica_sharding(mesh: Mesh, axis: Any, inner: Any = ()) -> NamedSharding:
     """Return the sharding of an array; if `axis` is None, of one that all replicas share."""
     return NamedSharding(mesh, PartitionSpec(*([] if axis is None else [axis]), *inner))
 
@@ -63,3 +86,23 @@ def copier(sharding: NamedSharding, replica: int | None) -> Callable[[list[Any]]
         return leaves if replica is None else [x[replica] for x in leaves]
 
     return jax.jit(copies, out_shardings=sharding)
+
+
+@functools.cache
+def resharder(sharding: NamedSharding) -> Callable[[jax.Array], jax.Array]:
+    """Return a program that moves an array of the mesh's devices from its shards to others."""
+    return jax.jit(lambda x: x, out_shardings=sharding)
+
+
+@functools.cache
+def spreader(n: int, flags: tuple[bool, ...], places: Any) -> Callable[[list[Any]], list[Any]]:
+    """Return a program that gives each of n replicas a copy of every array that is not shared."""
+
+    def spread(leaves: list[Any]) -> list[Any]:
+        rows = zip(leaves, flags, strict=True)
+        return [
+            jnp.array(x, copy=True) if shared else jnp.broadcast_to(x, (n, *jnp.shape(x)))
+            for x, shared in rows
+        ]
+
+    return jax.jit(spread, out_shardings=None if places is None else list(places))

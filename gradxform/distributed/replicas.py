@@ -1,62 +1,38 @@
 """Running a step that is written for one replica on all replicas."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from gradxform.distributed.decisions import check_decisions
+from gradxform.distributed.axis import axis_names
+from gradxform.distributed.replica_arguments import Call, Roles, Which
+from gradxform.distributed.replica_layout import Flags, check_divides, read_specs, without_lead
 from gradxform.distributed.replica_mesh import (
+    check_axes,
     copier,
     is_readable,
     replica_mesh,
     replica_sharding,
+    resharder,
+    spreader,
 )
+from gradxform.distributed.replica_programs import Pod, Wrapped, argument_layout, compiled
 from gradxform.distributed.shared_leaves import is_shared
+from gradxform.distributed.state_specs import state_specs
 from gradxform.errors import did_you_mean, shown
-from gradxform.jaxprs import traced_along
-from gradxform.leaves import path_at
-from gradxform.storage import in_memory, is_on_host, returned
-from gradxform.types import PyTree
+from gradxform.storage import is_on_host
+from gradxform.types import Params, PyTree
 
 __all__ = [
     "Replicas",
 ]
 
 MODES = ("shard_map", "pmap", "jit", "vmap")
-
-# For every leaf of a tree, whether all replicas share it.
-Flags = Sequence[bool]
-
-
-@dataclass(frozen=True)
-class Wrapped:
-    """A compiled function for all replicas; `lower(*args)` is that of `jax.jit`."""
-
-    run: Callable[..., Any]
-    lower: Callable[..., Any]
-
-    def __call__(self, *args: Any) -> Any:
-        return self.run(*args)
-
-
-class _Shared(NamedTuple):
-    """The structure of a tree, and which of its leaves all replicas share."""
-
-    treedef: Any
-    flags: Flags
-
-    def map(self, function: Callable[[bool], Any]) -> PyTree:
-        """Return a tree of the function's results for the flags."""
-        return self.treedef.unflatten([function(shared) for shared in self.flags])
-
-    def axes(self) -> PyTree:
-        """Return for every leaf its axis of replicas, as `jax.vmap` takes them."""
-        return self.map(lambda shared: None if shared else 0)
 
 
 class Replicas:
@@ -75,14 +51,17 @@ class Replicas:
     arguments. Each process passes whole arrays, and keeps the parts that belong on its devices.
 
     Args:
-      axis: the name of the axis of replicas.
-      inner_axes: names of mesh axes inside a replica that are left to the compiler (FSDP or tensor
-        parallelism); "shard_map" and "jit" only.
+      axis: the name of the axis of replicas, or, for "shard_map", several, the outermost first.
+      inner_axes: names of mesh axes inside a replica (FSDP or tensor parallelism), which are left
+        to the compiler unless `manual`; "shard_map" and "jit" only.
       mesh: a mesh with these axes, of type Auto. Defaults to all devices along `axis`.
       n: the number of replicas. Defaults to the size of the axis, or, for "vmap", to the number of
         devices.
       mode: "shard_map", "pmap", "jit" or "vmap".
       check_vma: for "shard_map", whether JAX tracks what varies between replicas.
+      manual: for "shard_map", whether the step names the inner axes, as `tower` and `zero1` over
+        them do, and sees each device's piece of what is divided over them. Arguments lie as their
+        own shardings say: make them with `init`, `replicate`, `place` and `split`.
 
     Raises:
       ValueError: for an unknown mode, a mesh without the axes or with an Explicit one, or an n that
@@ -91,13 +70,16 @@ class Replicas:
 
     def __init__(
         self,
-        axis: str = "replica",
+        axis: str | tuple[str, ...] = "replica",
         inner_axes: tuple[str, ...] = (),
         mesh: Mesh | None = None,
         n: int | None = None,
         mode: str = "shard_map",
         check_vma: bool = True,
+        manual: bool = False,
     ) -> None:
+        outer, inner_axes = axis_names(axis), axis_names(inner_axes)
+        check_axes(outer, inner_axes)
         if mode not in MODES:
             raise ValueError(
                 f"Replicas: mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}."
@@ -109,12 +91,30 @@ class Replicas:
             raise ValueError(f"Replicas: inner_axes need mode 'shard_map' or 'jit', not {mode!r}.")
         if inner_axes and mesh is None:
             raise ValueError("Replicas: inner_axes need a mesh that has them.")
-        self.axis, self.inner_axes, self.mode, self.check_vma = axis, inner_axes, mode, check_vma
+        if manual and (mode != "shard_map" or not inner_axes):
+            raise ValueError(
+                "Replicas: manual=True is for inner_axes under mode='shard_map', got inner_axes="
+                f"{inner_axes} and mode={mode!r}; leave manual out."
+            )
+        if len(outer) > 1 and mode != "shard_map":
+            raise ValueError(
+                f"Replicas: several axes of replicas, {outer}, need mode 'shard_map', not {mode!r}."
+            )
+        self.axis: Any = outer[0] if len(outer) == 1 else outer
+        self.inner_axes, self.mode, self.check_vma = inner_axes, mode, check_vma
+        self.manual = manual
         if mode == "vmap":
             self.mesh, self.n = mesh, n or jax.device_count()
+            sizes = dict.fromkeys(outer, self.n)
         else:
-            self.mesh = replica_mesh(mesh, axis, inner_axes, n)
-            self.n = self.mesh.shape[axis]
+            self.mesh = replica_mesh(mesh, outer, inner_axes, n)
+            self.n = math.prod(self.mesh.shape[name] for name in outer)
+            sizes = {name: self.mesh.shape[name] for name in (*outer, *inner_axes)}
+        bound = inner_axes if manual else ()
+        sizes = {name: sizes[name] for name in (*outer, *bound)}
+        self._pod = Pod(
+            self.axis, bound, sizes, self.mesh, mode, check_vma, bool(inner_axes) and not manual
+        )
 
     def __repr__(self) -> str:
         return f"Replicas({self.axis!r}, n={self.n}, mode={self.mode!r})"
@@ -136,6 +136,9 @@ class Replicas:
         sharding = self.sharding(shared, inner)
         if sharding is None:
             return jnp.asarray(x)
+        # To move an array between shards, device_put goes by the host; a program does not.
+        if isinstance(x, jax.Array) and x.sharding.device_set == sharding.device_set:
+            return resharder(sharding)(x)
         if sharding.is_fully_addressable:
             return jax.device_put(x, sharding)
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -144,37 +147,17 @@ class Replicas:
         whole = np.asarray(x)  # every process has all of it, and keeps the parts of its devices
         return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
 
-    def _inner_specs(self, tree: PyTree, specs: PyTree) -> list[Any]:
-        """Return for every leaf how it is divided over inner axes."""
-        leaves, treedef = jax.tree.flatten(tree)
-        if specs is None:
-            return [()] * len(leaves)
-        flat, other = jax.tree.flatten(specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
-        if other != treedef:
-            raise ValueError(
-                f"Replicas: specs must have a PartitionSpec for each leaf of the tree, {treedef}, "
-                f"got {other}."
-            )
-        for i, spec in enumerate(flat):
-            entries = [(e,) if isinstance(e, str) else tuple(e or ()) for e in spec]
-            names = {name for entry in entries for name in entry}
-            if not names <= set(self.inner_axes):
-                raise ValueError(
-                    f"Replicas: the spec of {path_at(tree, i)} names {sorted(names)}, but it must "
-                    f"name only inner_axes, {self.inner_axes}; leave out the axis of replicas."
-                )
-        return flat
-
     def place(self, tree: PyTree, specs: PyTree = None) -> PyTree:
         """Return arrays with an axis of replicas, [N, ...], each replica's part on its devices.
 
         Args:
           tree: the arrays.
           specs: for every leaf a `PartitionSpec`, how one replica's array is divided over inner
-            axes. Defaults to not at all.
+            axes, or one for all. Defaults to not at all. Arrays on the devices of the mesh go from
+            shards to shards, without a host.
         """
         leaves, treedef = jax.tree.flatten(tree)
-        rows = zip(leaves, is_shared(tree), self._inner_specs(tree, specs), strict=True)
+        rows = zip(leaves, is_shared(tree), read_specs(tree, specs, self.inner_axes), strict=True)
         return jax.tree.unflatten(treedef, [self._place(*row) for row in rows])
 
     def replicate(self, tree: PyTree, specs: PyTree = None) -> PyTree:
@@ -185,31 +168,90 @@ class Replicas:
           specs: as for `place`.
         """
         leaves, treedef = jax.tree.flatten(tree)
-        inner_specs = self._inner_specs(tree, specs)
-        copies = []
-        for x, shared, inner in zip(leaves, is_shared(tree), inner_specs, strict=True):
-            if shared:
-                x = jnp.array(x, copy=True)
-            else:
-                x = jnp.broadcast_to(x, (self.n, *jnp.shape(x)))
-            copies.append(self._place(x, shared, inner))
-        return jax.tree.unflatten(treedef, copies)
+        flags, specs = tuple(is_shared(tree)), read_specs(tree, specs, self.inner_axes)
+        here = [self._place(x, True, inner) for x, inner in zip(leaves, specs, strict=True)]
+        return jax.tree.unflatten(treedef, self._spread(flags, specs)(here))
 
-    def split(self, batch: PyTree) -> PyTree:
-        """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
+    def _spread(self, flags: Flags, specs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+        """Return the program that gives each replica a copy of every array."""
+        places = [self.sharding(*row) for row in zip(flags, specs, strict=True)]
+        return spreader(self.n, tuple(flags), None if None in places else tuple(places))
+
+    def init(
+        self, fn: Callable[..., Params], *args: Any, tx: Any = None, specs: PyTree = None
+    ) -> Any:
+        """Return parameters, and with `tx` also its state, made on the devices in their parts.
+
+        No host and no device holds a whole array that is divided. All replicas start alike.
+
+        Args:
+          fn: returns the parameters of one replica from the arguments.
+          *args: its arguments, such as a key; the same on all replicas.
+          tx: the optimizer whose state to make. With `manual=True` the state lies as
+            `state_specs` says, otherwise as the compiler chooses. Keyword-only.
+          specs: for each parameter a `PartitionSpec`, how one replica's is divided over inner axes,
+            or one for all. Defaults to not at all. Keyword-only.
+
+        Returns:
+          The parameters with an axis of replicas, [N, ...]; with `tx`, a pair of these and the
+          state.
 
         Raises:
-          ValueError: if N does not divide the first axis of every array.
+          ValueError: if the specs do not match the parameters, name an axis that is not one of
+            inner_axes, or do not divide a parameter evenly.
         """
+        kinds = jax.eval_shape(fn, *args)
+        flags, inner = tuple(is_shared(kinds)), read_specs(kinds, specs, self.inner_axes)
+        if self.mesh is not None:
+            check_divides(kinds, inner, dict(self.mesh.shape))
+        treedef = jax.tree.structure(kinds)
+        places = [self.sharding(*row) for row in zip(flags, inner, strict=True)]
+        spread = spreader(self.n, flags, None)
+        make = jax.jit(
+            lambda *args: spread(jax.tree.leaves(fn(*args))),
+            out_shardings=None if None in places else places,
+        )
+        params = treedef.unflatten(make(*args))
+        if tx is None:
+            return params
+        if not self.manual or self.mesh is None:
+            return params, self.wrap(tx.init)(params)
+        given = treedef.unflatten(inner)
+        told = state_specs(tx, kinds, given, mesh=self.mesh, replicas=self.axis)
+        return params, self.wrap(tx.init, out_specs=without_lead(told, self.axis))(params)
+
+    def split(self, batch: PyTree, over: tuple[str, ...] | None = None) -> PyTree:
+        """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
+
+        Args:
+          batch: the arrays.
+          over: the inner axes that divide each replica's part further. Defaults to all of them with
+            `manual=True`, and to none without.
+
+        Raises:
+          ValueError: if the replicas, and the devices along these axes, cannot divide the first
+            axis of every array; or for an axis that is not one of `inner_axes`.
+        """
+        over = (self.inner_axes if self.manual else ()) if over is None else axis_names(over)
+        unknown = [name for name in over if name not in self.inner_axes]
+        if unknown:
+            raise ValueError(
+                f"Replicas: over names {unknown[0]!r}, which is not one of inner_axes, "
+                f"{self.inner_axes}.{did_you_mean(unknown[0], self.inner_axes)}"
+            )
+        sizes = {} if self.mesh is None else self.mesh.shape
+        parts = math.prod(sizes[name] for name in over)
+        inner = (over,) if over else ()
 
         def one(path: Any, x: Any) -> Any:
             size = jnp.shape(x)[0] if jnp.ndim(x) else None
-            if size is None or size % self.n:
+            if size is None or size % (self.n * parts):
+                each = f" of {parts} devices" if parts > 1 else ""
                 raise ValueError(
-                    f"Replicas: {self.n} replicas cannot divide {jax.tree_util.keystr(path)} of "
-                    f"shape {jnp.shape(x)} along its first axis."
+                    f"Replicas: {self.n} replicas{each} cannot divide "
+                    f"{jax.tree_util.keystr(path)} of shape {jnp.shape(x)} along its first axis."
                 )
-            return self._place(x.reshape(self.n, size // self.n, *x.shape[1:]))
+            return self._place(x.reshape(self.n, size // self.n, *x.shape[1:]), False, inner)
 
         return jax.tree_util.tree_map_with_path(one, batch)
 
@@ -241,145 +283,88 @@ class Replicas:
 
     # ------------------------------------------------------------------------------ running steps
 
-    def wrap(self, function: Callable[..., Any], donate_argnums: Any = ()) -> Wrapped:
+    def wrap(
+        self,
+        function: Callable[..., Any],
+        donate_argnums: Any = (),
+        *,
+        static: Which = (),
+        shared: Which = (),
+        keys: Which = (),
+        shared_outputs: Any = (),
+        has_aux: bool = False,
+        out_specs: PyTree = None,
+    ) -> Wrapped:
         """Return `function`, written for one replica, as a compiled function for all replicas.
 
-        Args:
-          function: takes and returns trees of arrays, and may use collectives over `axis`.
-          donate_argnums: the indices of arguments whose buffers may be reused.
-        """
-        compiled: dict[Any, Callable[..., Any]] = {}
+        Arguments may be positional or by keyword; name them below by position or by name.
 
-        def run(*args: Any) -> Any:
-            leaves, treedef = jax.tree.flatten(args)
-            flags = tuple(is_shared(args))
-            for x, shared in zip(leaves, flags, strict=True):
-                if not shared and (not jnp.ndim(x) or jnp.shape(x)[0] != self.n):
+        Args:
+          function: takes and returns trees of arrays, and may use collectives over `axis`, and over
+            `inner_axes` with `manual=True`.
+          donate_argnums: the positions of arguments whose buffers may be reused.
+          static: arguments that are not arrays, such as a flag or a function. They must be
+            hashable, and each value has a compiled program of its own. Keyword-only.
+          shared: arguments without an axis of replicas, the same on all: scalars, frozen weights,
+            or a key that all use. Keyword-only.
+          keys: arguments that are PRNG keys, without an axis of replicas, each folded with the
+            index of the replica: `jax.random.fold_in(key, index)`. Keyword-only.
+          shared_outputs: results that are the same on all replicas, such as a loss after
+            `lax.pmean`, and are returned without an axis of replicas: True for everything that the
+            step returns, or positions in the tuple or keys of the dict that it returns.
+            Keyword-only.
+          has_aux: whether the step returns a pair, `(results, aux)`, with a tree of floating
+            arrays, such as a dict of metrics, that is averaged over replicas and manual inner axes
+            and returned without an axis of replicas. That is one sum at every step. Keyword-only.
+          out_specs: with `manual=True`, for each leaf of the results a `PartitionSpec`, how one
+            replica's array is divided over inner axes. By default a result lies as the argument
+            with its structure and shapes, and is otherwise not divided. Keyword-only.
+
+        Raises:
+          ValueError: for an unknown argument or result; when called, for an array without an axis
+            of replicas, or for a shared result that may differ.
+          TypeError: for a static argument that cannot be hashed, an argument in `keys` that is not
+            a key, or `aux` that is not floating.
+        """
+        roles = Roles(function, static=static, shared=shared, keys=keys)
+        if out_specs is not None and not self.manual:
+            raise ValueError(
+                "Replicas: out_specs divides results over inner_axes of a step that names them; "
+                "give Replicas manual=True, or leave out_specs out."
+            )
+        programs: dict[Any, Callable[..., Any]] = {}
+
+        def specs_of(results: PyTree) -> Sequence[PartitionSpec]:
+            return read_specs(results, out_specs, self.inner_axes)
+
+        def program_of(call: Call) -> Any:
+            how = None if out_specs is None else specs_of
+            return compiled(self._pod, function, call, donate_argnums, shared_outputs, has_aux, how)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            call = Call(roles, args, kwargs)
+            layout = argument_layout(self._pod, call)
+            leaves = jax.tree.leaves(call.values)
+            for i, (x, one) in enumerate(zip(leaves, layout.flags, strict=True)):
+                if not one and (not jnp.ndim(x) or jnp.shape(x)[0] != self.n):
                     raise ValueError(
-                        f"Replicas: an argument of shape {jnp.shape(x)} has no leading axis of "
-                        f"{self.n} replicas; create it with replicate(...) or split(...)."
+                        f"Replicas: an argument of shape {jnp.shape(x)}, {call.path_at(i)}, has no "
+                        f"leading axis of {self.n} replicas; create it with replicate(...) or "
+                        "split(...), or name it in shared=... if all replicas share it."
                     )
             key = (
-                treedef,
-                flags,
+                call.key,
+                layout.treedef,
+                tuple(layout.flags),
+                tuple(layout.inner),
                 tuple((jnp.shape(x), jnp.result_type(x), is_on_host(x)) for x in leaves),
             )
-            if key not in compiled:
-                compiled[key] = self._compile(function, args, flags, donate_argnums)
-            return compiled[key](*args)
+            if key not in programs:
+                programs[key] = program_of(call)
+            return programs[key](*call.values)
 
-        def lower(*args: Any) -> Any:
-            flags = tuple(is_shared(args))
-            return self._compile(function, args, flags, donate_argnums).lower(*args)
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            call = Call(roles, args, kwargs)
+            return program_of(call).lower(*call.values)
 
         return Wrapped(run, lower)
-
-    def _compile(
-        self, function: Callable[..., Any], args: Any, flags: Flags, donate_argnums: Any
-    ) -> Any:
-        """Return a compiled function for all replicas, for arguments of these shapes."""
-        leaves, treedef = jax.tree.flatten(args)
-        one_replica = [
-            jax.ShapeDtypeStruct(jnp.shape(x) if shared else jnp.shape(x)[1:], jnp.result_type(x))
-            for x, shared in zip(leaves, flags, strict=True)
-        ]
-
-        def in_their_memories(*one: Any) -> Any:
-            return function(*returned(one, args))
-
-        one = treedef.unflatten(one_replica)
-        program, results = traced_along(in_their_memories, one, {self.axis: self.n})
-        check_decisions(program, one_replica, flags, self.axis)
-        inputs = _Shared(treedef, flags)
-        outputs = _Shared(jax.tree.structure(results), is_shared(results))
-        if self.mode == "pmap" and self.mesh is not None:
-            return _pmapped(function, self.axis, self.mesh, inputs, outputs, donate_argnums)
-        if self.mode == "shard_map":
-            mapped = self._shard_mapped(function, inputs, outputs)
-            return jax.jit(mapped, donate_argnums=donate_argnums)
-        mapped = jax.vmap(
-            function,
-            in_axes=inputs.axes(),
-            out_axes=outputs.axes(),
-            axis_name=self.axis,
-            axis_size=self.n,
-            spmd_axis_name=self.axis if self.mode == "jit" else None,
-        )
-        # Arrays that are divided over inner axes too keep the shardings that they have.
-        if self.mode == "vmap" or self.inner_axes:
-            return jax.jit(mapped, donate_argnums=donate_argnums)
-        types = (
-            treedef.unflatten(map(jax.typeof, leaves)),
-            outputs.treedef.unflatten(program.out_avals),
-        )
-        places = inputs.map(self.sharding), outputs.map(self.sharding)
-        given, made = jax.tree.map(in_memory, places, types)
-        return jax.jit(
-            mapped, in_shardings=given, out_shardings=made, donate_argnums=donate_argnums
-        )
-
-    def _shard_mapped(
-        self, function: Callable[..., Any], inputs: _Shared, outputs: _Shared
-    ) -> Callable[..., Any]:
-        def body(*local: Any) -> Any:
-            return _unsqueeze(function(*_squeeze(local, inputs.flags)), outputs.flags)
-
-        def spec(shared: bool) -> PartitionSpec:
-            return PartitionSpec() if shared else PartitionSpec(self.axis)
-
-        return jax.shard_map(
-            body,
-            mesh=self.mesh,
-            in_specs=inputs.map(spec),
-            out_specs=outputs.map(spec),
-            axis_names={self.axis},
-            check_vma=self.check_vma,
-        )
-
-
-def _pmapped(
-    function: Callable[..., Any],
-    axis: str,
-    mesh: Mesh,
-    inputs: _Shared,
-    outputs: _Shared,
-    donate_argnums: Any,
-) -> Wrapped:
-    """Return `jax.pmap` of a function, with results that have the replicas of all processes."""
-    shardings = [replica_sharding(mesh, None if shared else axis) for shared in outputs.flags]
-    mapped = jax.pmap(
-        lambda *args: tuple(jax.tree.leaves(function(*args))),
-        axis,
-        in_axes=inputs.axes(),
-        out_axes=tuple(None if shared else 0 for shared in outputs.flags),
-        devices=list(mesh.devices.flat),
-        donate_argnums=donate_argnums,
-    )
-
-    def whole(x: Any, sharding: NamedSharding) -> Any:
-        if sharding.is_fully_addressable:
-            return x
-        # pmap gives each of several processes the replicas on its own devices only.
-        shape = (mesh.size, *x.shape[1:]) if sharding.spec else x.shape
-        parts = [part.data for part in x.addressable_shards]
-        return jax.make_array_from_single_device_arrays(shape, sharding, parts)
-
-    def run(*args: Any) -> Any:
-        results = zip(mapped(*args), shardings, strict=True)
-        return outputs.treedef.unflatten([whole(x, sharding) for x, sharding in results])
-
-    return Wrapped(run, mapped.lower)
-
-
-def _squeeze(tree: PyTree, flags: Flags) -> PyTree:
-    """Remove the axis of replicas, of length 1, from every leaf that has one."""
-    leaves, treedef = jax.tree.flatten(tree)
-    pairs = zip(leaves, flags, strict=True)
-    return jax.tree.unflatten(treedef, [x if s else jnp.squeeze(x, 0) for x, s in pairs])
-
-
-def _unsqueeze(tree: PyTree, flags: Flags) -> PyTree:
-    """Add an axis of replicas, of length 1, to every leaf that has one."""
-    leaves, treedef = jax.tree.flatten(tree)
-    pairs = zip(leaves, flags, strict=True)
-    return jax.tree.unflatten(treedef, [x if s else jnp.asarray(x)[None] for x, s in pairs])

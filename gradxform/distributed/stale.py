@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform.apply import apply_updates
-from gradxform.base import Transform, check_transform, transform
+from gradxform.base import check_transform, transform
 from gradxform.engine import merged_rows
 from gradxform.numerics import as_step, safe_increment
 from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.types import Array, NonNegativeInt, OptState, Params, Updates
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -29,7 +29,7 @@ class DropStaleState(NamedTuple):
 
 
 @transform
-class drop_stale(Transform):
+class drop_stale(Guard):
     """Drop a gradient whose computation began more than `staleness` steps ago.
 
     Update rule, with s the number of steps taken and t the step at which the gradient was begun:
@@ -63,6 +63,15 @@ class drop_stale(Transform):
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
 
+    def flags(self, state: DropStaleState, extra: dict[str, Any], sizes: Any) -> tuple[Array, ...]:
+        """Return whether the gradient is fresh."""
+        began = as_step(self, "grad_step", extra["grad_step"])
+        return (state.global_step - began <= self.staleness,)
+
+    def inner_extra(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Return the others than its own."""
+        return {name: x for name, x in extra.items() if name != "grad_step"}
+
     def init(self, params: Params) -> DropStaleState:
         """Return the inner state and counts of 0."""
         return DropStaleState(self.inner.init(params), zero_count(), zero_count())
@@ -78,11 +87,19 @@ class drop_stale(Transform):
     ) -> tuple[Updates, DropStaleState]:
         """Return the inner updates for a fresh gradient, and zeros for a stale one."""
         check_state(self, state, DropStaleState)
-        fresh = state.global_step - as_step(self, "grad_step", grad_step) <= self.staleness
         updates = merged_rows(updates)
-        (fresh,) = agreed(self.inner, (fresh,), updates, state.inner, params, extra)
+        found = check(self, updates, state, params, extra | {"grad_step": grad_step})
+        ((fresh,), *_) = found.flags
         out, inner = update_when(
-            self, self.inner, fresh, updates, state.inner, params, extra, zeros=True
+            self,
+            self.inner,
+            fresh,
+            updates,
+            state.inner,
+            params,
+            extra,
+            zeros=True,
+            found=found.inside,
         )
         return out, DropStaleState(
             inner,

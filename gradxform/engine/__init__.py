@@ -62,6 +62,7 @@ from gradxform.engine.run import run_rules as run_rules
 from gradxform.engine.shards import (
     as_shards as as_shards,
     over_all_shards as over_all_shards,
+    shard_axes as shard_axes,
     total_over_shards as total_over_shards,
     true_on_all_shards as true_on_all_shards,
 )

@@ -125,3 +125,9 @@ def true_on_all_shards(flag: Array) -> Array:
     if now is None:
         return flag
     return now.psum(jnp.where(flag, 0, 1).astype(jnp.int32), now.every) == 0
+
+
+def shard_axes() -> tuple[str, ...]:
+    """Return the mesh axes along which devices hold different shards; none outside `as_shards`."""
+    now = _HELD.get()
+    return () if now is None else now.every

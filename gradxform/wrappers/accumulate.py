@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform import engine
 from gradxform._compat import is_tracer
-from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.base import call_update, check_transform, locality_of, transform
 from gradxform.errors import name_of, require_at_least, require_one_of, shown
 from gradxform.leaves import align_params, align_slot, check_shapes
 from gradxform.numerics import (
@@ -33,8 +33,8 @@ from gradxform.types import (
     Slot,
     Updates,
 )
-from gradxform.wrappers.agree import agreed
-from gradxform.wrappers.guard import all_finite
+from gradxform.wrappers.checks import Found, Guard, check
+from gradxform.wrappers.finite import Sizes
 from gradxform.wrappers.update_when import check_exact, update_when
 
 __all__ = [
@@ -119,10 +119,11 @@ class _Count(NamedTuple):
     due: Array  # whether the step is taken
     share: Array  # its part of the new mean; 0 if its gradient is not used
     total: Array  # the weight in the accumulator with it
+    found: Found  # for the guards with which the inner optimizer begins
 
 
 @transform
-class accumulate(Transform):
+class accumulate(Guard):
     """Take one step of an optimizer every k micro-batches, and leave bad ones out.
 
     Update rule, with w = 1, or with `reduction="weighted"` w = weight, over the micro-batches of a
@@ -192,6 +193,43 @@ class accumulate(Transform):
         """How far the optimizer looks; "tree" if micro-batches can be left out."""
         return "tree" if self.skip_not_finite else locality_of(self.inner)
 
+    @property
+    def looks_at_gradients(self) -> bool:
+        """Whether micro-batches can be left out."""
+        return self.skip_not_finite
+
+    @property
+    def passes_gradients(self) -> bool:
+        """Whether the optimizer gets each micro-batch by itself."""
+        return self.every == 1
+
+    @property
+    def flags_vary(self) -> bool:
+        """Whether weights may differ."""
+        return self.reduction == "weighted"
+
+    def flags(
+        self, state: AccumulateState, extra: dict[str, Any], sizes: Sizes | None
+    ) -> tuple[Array, ...]:
+        """Return whether a step is due: with the micro-batch, and if it may be left out, without.
+
+        With weights also whether the micro-batch is valid, which depends on its weight.
+        """
+        last, before = self._is_last(state), scalar(state.total_weight)
+        if self.reduction != "weighted":
+            return (last, last & (before > 0)) if self.skip_not_finite else (last,)
+        w = self._weight(extra["weight"])
+        due = last & (before + w > 0)
+        if not self.skip_not_finite:
+            return (due,)
+        assert sizes is not None, "it looks at gradients"
+        valid = (sizes.finite() | (w == 0)) & jnp.isfinite(w) & (w >= 0)
+        return due, last & (before > 0), valid
+
+    def _is_last(self, state: AccumulateState) -> Array:
+        """Return whether a micro-batch is the last of its step."""
+        return state.mini_step >= period_at(self, "every", state.gradient_step) - 1
+
     def init(self, params: Params) -> AccumulateState:
         """Return an empty accumulator and the optimizer's state."""
         return AccumulateState(
@@ -218,8 +256,8 @@ class accumulate(Transform):
         w = self._weight(weight)
         if self.reduction != "weighted" and weight is not None:  # it is for another part
             extra = extra | {"weight": weight}
-        last = state.mini_step >= period_at(self, "every", state.gradient_step) - 1
-        count = self._count(w, last, updates, state, params, extra)
+        last = self._is_last(state)
+        count = self._count(w, updates, state, params, extra)
         if self.reduction == "weighted":
             extra = extra | {"weight": count.total}
         step = self._stepped_alone if self.every == 1 else self._stepped
@@ -255,7 +293,6 @@ class accumulate(Transform):
     def _count(
         self,
         w: Array,
-        last: Array,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,
@@ -263,25 +300,21 @@ class accumulate(Transform):
     ) -> _Count:
         """Decide, together with all replicas, what becomes of a micro-batch of weight `w`."""
         weighted, before = self.reduction == "weighted", scalar(state.total_weight)
-        valid = None
-        due = last & (before + w > 0) if weighted else last
-        others = updates, state.inner_state, params, extra
+        extra = extra | {"weight": w} if weighted else extra
+        found = check(self, updates, state, params, extra)
+        valid, ((due, *rest), *_) = None, found.flags
         if self.skip_not_finite:
-            valid = all_finite(updates)
-            if weighted:
-                valid = (valid | (w == 0)) & jnp.isfinite(w) & (w >= 0)
-            flags = valid, due, last & (before > 0)
-            valid, with_it, without_it = agreed(self.inner, flags, *others)
+            with_it, without_it = due, rest[0]
+            valid = rest[1] if weighted else found.finite
             due = jnp.where(valid, with_it, without_it)
             # XLA makes selections of a small branch, and would compute the conjunction over all
             # leaves anew for each of them. It computes a root once.
             due = jnp.sqrt(scalar(due)) > 0 if self.differentiable else due
             w = jnp.where(valid, w, jnp.zeros_like(w))
-        else:
-            (due,) = agreed(self.inner, (due,), *others)
         total = before + w
         share = w / jnp.where(total == 0, 1, total)
-        return _Count(valid, self.skip_not_finite or weighted, due, share, total)
+        some_left_out = self.skip_not_finite or weighted
+        return _Count(valid, some_left_out, due, share, total, found.inside)
 
     def _stepped_alone(
         self,
@@ -300,7 +333,9 @@ class accumulate(Transform):
         inner = self.inner, updates, state.inner_state, params, extra
         if not count.some_left_out:
             return *call_update(*inner), state.acc_grads
-        out, inner_state = update_when(self, self.inner, count.due, *inner[1:], zeros=True)
+        out, inner_state = update_when(
+            self, self.inner, count.due, *inner[1:], zeros=True, found=count.found
+        )
         return out, inner_state, state.acc_grads
 
     def _stepped(

@@ -5,6 +5,7 @@ others forever; where one program computes all replicas, what some should have l
 into all.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -53,27 +54,55 @@ def agreed(
     state: PyTree,
     params: PyTree | None,
     extra: dict[str, Any],
-    also: tuple[str, ...] = (),
 ) -> tuple[Array, ...]:
     """Return for each flag whether it is true on all replicas between which `tx` communicates.
 
-    Costs one sum of one integer per flag. If `tx` does not communicate, the flags are returned as
-    they are. The other arguments are those of the update that depends on the flags, and `also`,
-    more axes to agree over.
+    Costs one maximum of one number per flag. If `tx` does not communicate, the flags are returned
+    as they are. The other arguments are those of the update that depends on the flags.
     """
+    return true_on_all(flags, axes_of(tx, updates, state, params, extra))
+
+
+def true_on_all(flags: tuple[Array, ...], axes: Collection[str]) -> tuple[Array, ...]:
+    """Return for each flag whether it is true on all devices along the axes."""
+    if not axes or not flags:
+        return flags
+    made = largest({jnp.float32: [as_number(flag) for flag in flags]}, axes)[jnp.float32]
+    return tuple(made[i] == 0 for i in range(len(flags)))
+
+
+def axes_of(
+    tx: Any, updates: PyTree, state: PyTree, params: PyTree | None, extra: dict[str, Any]
+) -> frozenset[str]:
+    """Return the axes along which `tx` communicates, and require them to be bound."""
     parts, any_undeclared = remembered(tx, "_exchanging", _exchanging)
     for part in parts:
         check_bound(part, part.exchanges)
-    axes = {name for part in parts for name in part.exchanges} | set(also)
+    axes = {name for part in parts for name in part.exchanges}
     if any_undeclared:
         program = jax.make_jaxpr(lambda u, s: call_update(tx, u, s, params, extra))(updates, state)
         axes |= jaxprs.collective_axes(program)
+    return frozenset(axes)
+
+
+def largest(numbers: Mapping[Any, Sequence[Array]], axes: Collection[str]) -> dict[Any, Array]:
+    """Return for each dtype the largest of each of its scalars over the devices along the axes.
+
+    They decide, and do not have a derivative.
+    """
+    rows = {dtype: jnp.stack(xs) for dtype, xs in numbers.items() if xs}
     if not axes:
-        return flags
+        return rows
     tracked = [name for name in axes if _compat.knows_what_varies(name)]
-    false = jnp.stack([jnp.where(flag, 0, 1) for flag in flags])
-    all_true = lax.psum(_compat.marked(false, tracked), tuple(sorted(axes))) == 0
-    return tuple(all_true[i] for i in range(len(flags)))
+    return {
+        dtype: lax.pmax(_compat.marked(lax.stop_gradient(x), tracked), tuple(sorted(axes)))
+        for dtype, x in rows.items()
+    }
+
+
+def as_number(flag: Array) -> Array:
+    """Return 0.0 for true and 1.0 for false: if any is false, the maximum is 1.0."""
+    return jnp.where(flag, 0, 1).astype(jnp.float32)
 
 
 def _exchanging(tx: Any) -> tuple[list[Any], bool]:

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gradxform import engine
-from gradxform.base import Transform, check_transform, locality_of, transform
+from gradxform.base import check_transform, locality_of, transform
 from gradxform.errors import name_of
 from gradxform.numerics import as_flag, safe_increment
 from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.types import Array, OptState, Params, Updates
-from gradxform.wrappers.agree import agreed
 from gradxform.wrappers.changed_steps import told
+from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.guard import zero_unless
 from gradxform.wrappers.parts import check_movable
 from gradxform.wrappers.update_when import update_when
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-class _Condition(Transform):
+class _Condition(Guard):
     """What the two wrappers share: fields, the decision, and the update on it."""
 
     inner: Any
@@ -53,6 +53,17 @@ class _Condition(Transform):
         """How far the inner transform looks."""
         return locality_of(self.inner)
 
+    @property
+    def flags_vary(self) -> bool:
+        """Whether the condition sees more than the number of the step."""
+        return self.forward_extra_args
+
+    def flags(self, state: Any, extra: dict[str, Any], sizes: Any) -> tuple[Array, ...]:
+        """Return whether the condition holds."""
+        forwarded = extra if self.forward_extra_args else {}
+        flag = self.should_transform_fn(state.step, **forwarded)
+        return (as_flag(self, "the result of should_transform_fn", flag),)
+
     def _run(
         self,
         updates: Updates,
@@ -63,13 +74,18 @@ class _Condition(Transform):
         zeros: bool = False,
     ) -> tuple[Array, Updates, Any]:
         """Return whether the condition holds, the updates of `update_when`, and the new state."""
-        forwarded = extra if self.forward_extra_args else {}
-        flag = self.should_transform_fn(state.step, **forwarded)
-        flag = as_flag(self, "the result of should_transform_fn", flag)
-        inner_state = state.inner_state
-        (flag,) = agreed(self.inner, (flag,), updates, inner_state, params, extra)
+        found = check(self, updates, state, params, extra)
+        ((flag,), *_) = found.flags
         updates, inner_state = update_when(
-            self, self.inner, flag, updates, inner_state, params, extra, zeros=zeros
+            self,
+            self.inner,
+            flag,
+            updates,
+            state.inner_state,
+            params,
+            extra,
+            zeros=zeros,
+            found=found.inside,
         )
         step = safe_increment(state.step)
         return flag, updates, state._replace(inner_state=inner_state, step=step)

@@ -6,16 +6,16 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import Transform, check_transform, transform
-from gradxform.errors import shown
-from gradxform.leaves import dtype_of, flatten_updates, leaves_of
-from gradxform.numerics import at_least_float32, cast, safe_increment, times, within
+from gradxform.base import check_transform, transform
+from gradxform.leaves import flatten_updates, leaves_of
+from gradxform.numerics import safe_increment, within
 from gradxform.registry import register
 from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.types import Array, NonNegativeInt, OptState, Params, PyTree, Updates
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.checks import Guard, check
+from gradxform.wrappers.finite import entries, sizes_of
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -27,38 +27,13 @@ __all__ = [
 ]
 
 
-def _entries(x: Any) -> Any:
-    """Return the entries of a leaf; for a RowSparse its values, with zeros for padding."""
-    return x.with_values(x.values).values if isinstance(x, RowSparse) else x
-
-
 def _count_not_finite(x: Any) -> Array:
-    x = _entries(x)
-    return jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
+    return jnp.sum(~jnp.isfinite(entries(x)), dtype=jnp.int32)
 
 
-def _all_finite(x: Any, factor: Array | None = None) -> Array:
-    x = _entries(x)
-    if not jnp.issubdtype(dtype_of(x), jnp.number):
-        raise TypeError(f"all_finite: tree must be a tree of numbers, got {shown(x)}.")
-    if jnp.iscomplexobj(x):  # the absolute value of a finite number may overflow
-        return _all_finite(jnp.real(x), factor) & _all_finite(jnp.imag(x), factor)
-    # A maximum is NaN if one entry is. Unlike `all`, it needs no array of booleans on the CPU.
-    largest = jnp.max(jnp.abs(x), initial=0)
-    if factor is not None:
-        largest = times(factor, cast(largest, at_least_float32(largest.dtype)))
-    return jnp.isfinite(largest)
-
-
-def all_finite(tree: PyTree, factor: Array | None = None) -> Array:
-    """Return whether every entry of every leaf is finite, as a boolean scalar.
-
-    With a factor, whether all of `factor * tree` is, in float32 or wider.
-    """
-    flags = engine.map_rows(_all_finite, [leaves_of(tree)], *(() if factor is None else (factor,)))
-    return engine.true_on_all_shards(
-        jnp.all(jnp.stack(flags)) if flags else jnp.ones((), jnp.bool_)
-    )
+def all_finite(tree: PyTree) -> Array:
+    """Return whether every entry of every leaf is finite, as a boolean scalar."""
+    return engine.true_on_all_shards(sizes_of(tree).finite())
 
 
 def _keep_or_zero(u: Any, keep: Array) -> Any:
@@ -83,7 +58,7 @@ class ApplyIfFiniteState(NamedTuple):
 
 
 @transform
-class apply_if_finite(Transform):
+class apply_if_finite(Guard):
     """Skip updates with a NaN or an infinity, up to a number of them in a row.
 
     A skipped update is all zeros and leaves the inner state unchanged. After
@@ -108,6 +83,13 @@ class apply_if_finite(Transform):
     asks_for_sums = True
     handles_rows = True
     holds = (("inner", "inner_state"),)
+    looks_at_gradients = True
+
+    def flags(
+        self, state: ApplyIfFiniteState, extra: dict[str, Any], sizes: Any
+    ) -> tuple[Array, ...]:
+        """Return whether a gradient that is not finite would be one too many to skip."""
+        return (safe_increment(state.notfinite_count) > self.max_consecutive_errors,)
 
     def init(self, params: Params) -> ApplyIfFiniteState:
         """Return counts of 0 and the inner state."""
@@ -125,12 +107,20 @@ class apply_if_finite(Transform):
         check_state(self, state, ApplyIfFiniteState)
         updates = engine.merged_rows(updates)
         notfinite_count = safe_increment(state.notfinite_count)
-        flags = all_finite(updates), notfinite_count > self.max_consecutive_errors
-        finite, too_many = agreed(self.inner, flags, updates, state.inner_state, params, extra)
+        found = check(self, updates, state, params, extra)
+        finite, ((too_many,), *_) = found.finite, found.flags
         notfinite_count = jnp.where(finite, 0, notfinite_count)
         accept = finite | too_many
         updates, inner_state = update_when(
-            self, self.inner, accept, updates, state.inner_state, params, extra, zeros=True
+            self,
+            self.inner,
+            accept,
+            updates,
+            state.inner_state,
+            params,
+            extra,
+            zeros=True,
+            found=found.inside,
         )
         total = jnp.where(finite, state.total_notfinite, safe_increment(state.total_notfinite))
         return updates, state._replace(

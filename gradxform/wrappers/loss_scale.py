@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import Transform, check_transform, transform
+from gradxform.base import check_transform, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.numerics import (
@@ -32,8 +32,7 @@ from gradxform.types import (
     Range,
     Updates,
 )
-from gradxform.wrappers.agree import agreed, check_bound
-from gradxform.wrappers.guard import all_finite
+from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.parts import all_parts
 from gradxform.wrappers.update_when import update_when
 
@@ -59,7 +58,7 @@ class LossScaleState(NamedTuple):
 
 
 @transform
-class loss_scale(Transform):
+class loss_scale(Guard):
     """Undo the scale of a loss in its gradients, skip steps that overflow, and adapt the scale.
 
     With the scale s, of a loss that was multiplied by s (`scaled_loss`), and n, the number of
@@ -112,6 +111,7 @@ class loss_scale(Transform):
     State = LossScaleState
     locality = "tree"  # one bad entry anywhere skips the whole update
     asks_for_sums = True
+    looks_at_gradients = True
     handles_rows = True
     holds = (("inner", "inner_state"),)
 
@@ -135,6 +135,11 @@ class loss_scale(Transform):
         """The axis over whose replicas it agrees."""
         return () if self.axis_name is None else (self.axis_name,)
 
+    @property
+    def agrees_over(self) -> tuple[str, ...]:
+        """The same axis."""
+        return self.exchanges
+
     def init(self, params: Params) -> LossScaleState:
         """Return the first scale, counts of 0 and the inner state."""
         return LossScaleState(
@@ -144,27 +149,27 @@ class loss_scale(Transform):
             inner_state=self.inner.init(params),
         )
 
+    def gradient_factor(self, state: LossScaleState) -> Array:
+        """Return the inverse of the scale."""
+        return 1 / scalar(state.loss_scale)
+
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, LossScaleState]:
         """Run the inner update on the gradients of the loss itself, if they are finite."""
         check_state(self, state, LossScaleState)
-        if self.axis_name is not None:
-            check_bound(self, self.exchanges)
         updates = engine.merged_rows(updates)
         for i, g in enumerate(flatten_updates(updates)[0]):  # integers would become floats
             if not jnp.issubdtype(dtype_of(g), jnp.inexact):
                 engine.check_gradient([self], updates, i, g)
         # One multiplication per entry. Of a power of two, it is the division.
-        factor = 1 / scalar(state.loss_scale)
+        factor = self.gradient_factor(state)
         # The largest magnitude of all entries, in one pass. The sum of squares of a clip inside
         # cannot tell: that of finite float32 numbers above 1.8e19 overflows, so that steps which a
         # clip makes harmless would be skipped; and as it is part of the branch that this flag
         # chooses, it could not be shared. A scale below 1 may overflow what is finite.
-        finite = all_finite(updates, factor)
-        (finite,) = agreed(
-            self.inner, (finite,), updates, state.inner_state, params, extra, self.exchanges
-        )
+        found = check(self, updates, state, params, extra)
+        finite = found.finite
 
         new, inner_state = update_when(
             self,
@@ -176,6 +181,7 @@ class loss_scale(Transform):
             extra,
             zeros=True,
             before=lambda updates: _times(factor, updates),
+            found=found.inside,
         )
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
         scale, finite_steps = self._next(state, finite)

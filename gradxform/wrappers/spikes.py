@@ -5,13 +5,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import Transform, check_transform, locality_of, transform
+from gradxform.base import check_transform, locality_of, transform
 from gradxform.numerics import as_number, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.transforms.spikes import Sample, next_spread
 from gradxform.types import Array, Bound, Decay, NonNegativeInt, OptState, Params, Updates
-from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.update_when import update_when
 
 __all__ = [
@@ -32,7 +32,7 @@ class SkipLossSpikesState(NamedTuple):
 
 
 @transform
-class skip_loss_spikes(Transform):
+class skip_loss_spikes(Guard):
     """Skip a step if its loss is far above the mean of the losses so far, or not finite.
 
     With mu and s the mean and the standard deviation of the losses of the steps that were taken, a
@@ -96,6 +96,12 @@ class skip_loss_spikes(Transform):
             inner_state=self.inner.init(params),
         )
 
+    def flags(
+        self, state: SkipLossSpikesState, extra: dict[str, Any], sizes: Any
+    ) -> tuple[Array, ...]:
+        """Return whether a step of this loss may be taken."""
+        return (self._usual(as_number(self, "value", extra["value"]), state)[1],)
+
     def update(
         self,
         updates: Updates,
@@ -109,10 +115,19 @@ class skip_loss_spikes(Transform):
         check_state(self, state, SkipLossSpikesState)
         updates = engine.merged_rows(updates)
         loss, extra = as_number(self, "value", value), extra | {"value": value}
-        usual, run = self._usual(loss, state)
-        (run,) = agreed(self.inner, (run,), updates, state.inner_state, params, extra)
+        usual, _ = self._usual(loss, state)
+        found = check(self, updates, state, params, extra)
+        ((run,), *_) = found.flags
         updates, inner_state = update_when(
-            self, self.inner, run, updates, state.inner_state, params, extra, zeros=True
+            self,
+            self.inner,
+            run,
+            updates,
+            state.inner_state,
+            params,
+            extra,
+            zeros=True,
+            found=found.inside,
         )
         skipped = safe_increment(state.consecutive_skips), safe_increment(state.total_skipped)
         return updates, state._replace(

@@ -14,6 +14,7 @@ from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
 from gradxform.numerics import cast
 from gradxform.states import laid_like
 from gradxform.types import Array, OptState, Params, PyTree, Updates
+from gradxform.wrappers.checks import Found, known
 from gradxform.wrappers.parts import exact_part
 
 
@@ -29,6 +30,7 @@ def update_when(
     differentiable: bool = False,
     zeros: bool = False,
     before: Callable[[Updates], Updates] | None = None,
+    found: Found | None = None,
 ) -> tuple[Updates, OptState]:
     """Return the result of `tx.update` if `due`, else `updates` and `state` unchanged.
 
@@ -47,7 +49,8 @@ def update_when(
     form that `tx` returns.
 
     What `tx` gets is `before(updates)`. That is computed within the branch, where XLA fuses it with
-    what `tx` does.
+    what `tx` does. `found` is what is known for the guards with which
+    `tx` begins.
     """
     # Neither form needs less memory everywhere. Temporary memory of a donated, compiled step of
     # `MultiSteps` on the CPU, in sizes of the parameters, loop and branch: adam 0.67 and 0.00,
@@ -60,7 +63,8 @@ def update_when(
 
     def called(given: Updates, its_state: OptState) -> tuple[Updates, OptState]:
         given = given if before is None else before(given)
-        return call_update(tx, given, its_state, params, extra)
+        with known(given, found):
+            return call_update(tx, given, its_state, params, extra)
 
     def turn(carry: tuple[Array, Updates, OptState]) -> tuple[Array, Updates, OptState]:
         flag, old, old_state = carry

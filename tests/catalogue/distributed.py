@@ -107,6 +107,11 @@ def specs_of(tx, specs=None):
     return gd.state_specs(tx, SOME, specs, mesh=AbstractMesh((2, 2), ("x", "y")))
 
 
+def measured(mesh, tx=None):
+    tx = gd.tower(gx.sgd(0.1), "x") if tx is None else tx
+    return gd.exchange_metrics(tx, tx.init(SOME), SOME, mesh, replicas=False)
+
+
 def hidden(tx):
     """A transform in which nothing shows what it runs."""
     return gx.GradientTransformation(lambda params: tx.init(params), tx.update)
@@ -221,6 +226,14 @@ REFUSED = [
         ValueError,
         ("acc_grads", "MultiSteps", "replicas='x'"),
     ),
+    (lambda: measured({"y": 2}), ValueError, ("exchange_metrics", "no axis 'x'", "tower", "y")),
+    (lambda: measured(4), TypeError, ("exchange_metrics", "mesh", "by name", "4")),
+    (lambda: measured({"x": 0}), TypeError, ("exchange_metrics", "mesh", "by name")),
+    (
+        lambda: measured({"x": 2}, gx.partition({"a": gd.tower(gx.sgd(0.1), "x")}, "a")),
+        ValueError,
+        ("exchange_metrics", "tower", "by themselves"),
+    ),
     (lambda: gd.int8(0), ValueError, ("int8", "block", "at least 1")),
     (lambda: gd.int8(2.5), TypeError, ("int8", "block")),
     (lambda: gd.float8("e3m4"), ValueError, ("float8", "kind", "'e4m3'")),
@@ -270,4 +283,9 @@ REFUSED = [
     ),
     (lambda: gd.Replicas(mode="smap"), ValueError, ("mode", "'shard_map'")),
     (lambda: gd.Replicas(n=0), ValueError, ("n must be", "at least 1")),
+    (lambda: gd.Replicas(("a", "b"), ("b",)), ValueError, ("'b'", "twice", "inside a replica")),
+    (lambda: gd.Replicas(()), ValueError, ("axis", "at least one")),
+    (lambda: gd.Replicas(("a", "b")), ValueError, ("several axes", "need a mesh")),
+    (lambda: gd.Replicas(("a", "b"), mode="vmap"), ValueError, ("several axes", "'shard_map'")),
+    (lambda: gd.Replicas(manual=True), ValueError, ("manual=True", "inner_axes=()")),
 ]
