@@ -90,17 +90,18 @@ def curve(run: Run, task: Any, steps: int) -> Results:
     held_out = jax.jit(task.loss)
     batch = replicas.split(jnp.asarray(task.batches[0]))
     between, everywhere = sent(step.lower(params, state, batch).compile(), run)
-    losses, done = [float(held_out(given, task.held_out))], [0]
+    losses, done, trained = [float(held_out(given, task.held_out))], [0], 0.0
     for i in range(steps):
         (params, state), metrics = step(params, state, replicas.split(jnp.asarray(task.batches[i])))
         if (i + 1) % EVERY == 0:  # all slices are equal here
             one = replicas.unreplicate(params)
             losses.append(float(held_out(one, task.held_out)))
             done.append(i + 1)
+            trained = float(metrics["loss"])
     return {
         "steps": done,
         "losses": losses,
-        "trained": float(metrics["loss"]),
+        "trained": trained,
         "between": between,
         "everywhere": everywhere,
     }

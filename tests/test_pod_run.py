@@ -109,4 +109,5 @@ def test_slices_with_divided_states_follow_numpy(compressed):
             assert np.mean(close) > (0.97 if compressed else 0.999), name
         mu = state.inner.inner_state.inner[0].mu["w"]
         assert mu.addressable_shards[0].data.size == np.prod(SHAPES["w"]) // DEVICES
-    assert np.asarray(state.inner.total_notfinite).tolist() == [0, 1]
+        skipped = [0, 0] if i == 0 else [0, 1]
+        assert np.asarray(state.inner.total_notfinite).tolist() == skipped
