@@ -106,18 +106,24 @@ def _row(name: str, mode: str, compiled: Any, period: int, copy: int) -> dict[st
     return {"method": name, "mode": mode, "period": period, **shares}
 
 
-def on_devices(module: str) -> Any:
-    """Return what a module prints as JSON in a process of its own with eight CPU devices."""
+def on_devices(module: str, *argv: str, seconds: float = SECONDS) -> Any:
+    """Return what a module prints as JSON in a process of its own with eight CPU devices.
+
+    Args:
+      module: its name.
+      *argv: its arguments.
+      seconds: how long it may take.
+    """
     env = dict(os.environ)
     flags = env.get("XLA_FLAGS", "")
     env["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={DEVICES}".strip()
     env["JAX_PLATFORMS"] = "cpu"
     done = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *argv],
         env=env,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=seconds,
         check=False,
     )
     if done.returncode:
