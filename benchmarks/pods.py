@@ -49,11 +49,17 @@ class Run(NamedTuple):
 
 
 def composed(period: int, **how: Any) -> Run:
-    """Return DiLoCo between slices around ZeRO inside of each."""
+    """Return DiLoCo between slices around ZeRO inside of each.
+
+    An outer momentum of 0.9 is for periods of hundreds of steps: with 10 steps the loss ends at
+    2.46, instead of 1.92 with 0.3.
+    """
 
     def make(inner: Any) -> Any:
         inside = gx.apply_if_finite(gd.zero1(inner, "ici"), 5)
-        return gd.diloco(inside, "dcn", period=period, inner_axes=("ici",), **how)
+        return gd.diloco(
+            inside, "dcn", period=period, inner_axes=("ici",), outer_momentum=0.3, **how
+        )
 
     return Run(make, period=period)
 

@@ -86,7 +86,9 @@ def _psum_scatter(x: Array, axis: str, dim: int) -> Array:
     return jnp.reshape(lax.psum_scatter(pieces, axis, scatter_dimension=0), shape)
 
 
-def divide(shape: tuple[int, ...], sizes: Mapping[str, int], rows: bool = False) -> Division:
+def divide(
+    shape: tuple[int, ...], sizes: Mapping[str, int], rows: bool = False, first: int = 0
+) -> Division:
     """Return how an array is divided over mesh axes.
 
     Each axis in turn cuts a dimension that its size divides: the first one whose pieces fill whole
@@ -97,10 +99,11 @@ def divide(shape: tuple[int, ...], sizes: Mapping[str, int], rows: bool = False)
       shape: the shape of the array.
       sizes: the mesh axes in order, with their sizes.
       rows: whether only the first dimension may be cut.
+      first: the first dimension that may be cut.
     """
     shard, cuts, whole = list(shape), [], []
     for axis, size in sizes.items():
-        dims = range(min(len(shard), 1) if rows else len(shard))
+        dims = range(first, min(len(shard), 1) if rows else len(shard))
         divisible = [d for d in dims if size > 1 and shard[d] and shard[d] % size == 0]
         if not divisible or 0 in shard:
             whole.append(axis)

@@ -43,6 +43,7 @@ class Meeting(NamedTuple):
 
     dtypes: Sequence[Any]  # for every parameter, or fragment of one, the user's dtype
     contributes: Array | bool  # whether this replica has something to send, a boolean scalar
+    slices: Sequence[tuple[str, ...]] | None = None  # the axes of each's slices, if not inner_axes
 
     def count(self, axis: Axes) -> Array | int:
         """Return how many replicas contribute."""
@@ -150,7 +151,16 @@ class Exchanging(Transform, abc.ABC):
         dtypes = map(jnp.dtype, meeting.dtypes)
         wires = [d if d.itemsize > 1 else jnp.dtype(jnp.bfloat16) for d in dtypes]
         ok, count = meeting.contributes, meeting.divisor(self.axis)
-        totals, feedback = summed(self, params, differences, wires, feedback, ok=ok, divisor=count)
+        totals, feedback = summed(
+            self,
+            params,
+            differences,
+            wires,
+            feedback,
+            ok=ok,
+            divisor=count,
+            slices=meeting.slices,
+        )
         means = [cast(x, d.dtype) for x, d in zip(totals, differences, strict=True)]
         return jax.tree.unflatten(treedef, means), feedback
 

@@ -76,20 +76,34 @@ class LowRankState(NamedTuple):
 
 
 def first_feedback(
-    part: Any, params: PyTree, axis: Axes, inner_axes: tuple[str, ...] = ()
+    part: Any,
+    params: PyTree,
+    axis: Axes,
+    inner_axes: tuple[str, ...] = (),
+    slices: Sequence[tuple[str, ...]] | None = None,
 ) -> FeedbackState | LowRankState | None:
     """Return what a wrapper remembers before anything is sent; None without a compression.
 
     Arrays of length 0 stand where nothing is remembered.
+
+    Args:
+      part: the wrapper.
+      params: the parameters, as they are sent.
+      axis: the axis of replicas, or several.
+      inner_axes: axes along which the devices of a replica have what they still owe.
+      slices: for every parameter, the axes along which devices send slices of it, where these
+        differ; what is remembered is then flat. Defaults to `inner_axes` for all.
     """
     check_wire(part, params)
     if part.compress is None:
         return None
     check_bound(part, (*axis_names(axis), *inner_axes))
-    pairs = []
+    pairs, flat = [], slices is not None
+    sliced = iter([inner_axes] * len(jax.tree.leaves(params)) if slices is None else slices)
     for path, p in with_paths(params):
         if not is_hole(p):
-            pairs.append(_first(part, path, p, axis, inner_axes) or (_nothing(), _nothing()))
+            first = _first(part, path, p, axis, next(sliced), flat)
+            pairs.append(first or (_nothing(), _nothing()))
     treedef = jax.tree.structure(params)
     own, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
     if isinstance(part.compress, powersgd):
@@ -102,14 +116,16 @@ def _nothing() -> Array:
     return jnp.zeros((0,), jnp.float32)
 
 
-def _first(part: Any, path: Path, p: Any, axis: Axes, inner_axes: tuple[str, ...]) -> Any:
+def _first(
+    part: Any, path: Path, p: Any, axis: Axes, inner_axes: tuple[str, ...], flat: bool
+) -> Any:
     shape, dtype = jnp.shape(p), dtype_of(p)
     if not jnp.issubdtype(dtype, jnp.floating):
         return None
     if isinstance(part.compress, powersgd):
         return part.compress.first(path, shape)
     codec = _codec(part, shape, dtype, dtype, axis, inner_axes)
-    return None if codec is None else new_error(shape, codec, axis, inner_axes)
+    return None if codec is None else new_error(shape, codec, axis, inner_axes, flat)
 
 
 def _codec(
@@ -144,6 +160,7 @@ def summed(
     *,
     ok: Array | bool = True,
     divisor: Array | int = 1,
+    slices: Sequence[tuple[str, ...]] | None = None,
 ) -> tuple[list[Any], Any]:
     """Return the sums of arrays over the replicas, and what the wrapper remembers after that.
 
@@ -155,8 +172,11 @@ def summed(
       feedback: what the wrapper remembers; None without a compression.
       ok: whether this replica's arrays count.
       divisor: the sums are divided by it.
+      slices: for each the axes along which devices send slices of it, as for `first_feedback`.
     """
-    axis, inner = part.axis, tuple(getattr(part, "inner_axes", ()))
+    axis, flat = part.axis, slices is not None
+    inner_axes = tuple(getattr(part, "inner_axes", ()))
+    slices = [inner_axes] * len(xs) if slices is None else slices
     treedef = structure_of(updates)
     slots = (
         []
@@ -170,19 +190,20 @@ def summed(
         kept = [form(*pair) if pair[1].size else None for pair in columns]
     totals: list[Any] = [None] * len(xs)
     sent: dict[int, Sent] = {}
-    for i, (x, dtype) in enumerate(zip(xs, dtypes, strict=True)):
+    for i, (x, dtype, inner) in enumerate(zip(xs, dtypes, slices, strict=True)):
         if x is None:
             kept[i] = None
         elif isinstance(kept[i], LowRank):
             totals[i], kept[i] = part.compress.sum(x, kept[i], axis, inner, ok, divisor)
         elif isinstance(part.compress, powersgd):
-            sent[i] = Sent(x, None)
+            sent[i] = Sent(x, None, inner=inner)
         else:
             codec = _codec(part, jnp.shape(x), x.dtype, dtype, axis, inner)
             if codec is not None and kept[i] is not None:
-                _check_error(part, updates, i, kept[i], new_error(x.shape, codec, axis, inner))
-            sent[i] = Sent(x, codec, kept[i])
-    results, rests = sums(list(sent.values()), axis, inner, ok, divisor)
+                needed = new_error(x.shape, codec, axis, inner, flat)
+                _check_error(part, updates, i, kept[i], needed)
+            sent[i] = Sent(x, codec, kept[i], inner)
+    results, rests = sums(list(sent.values()), axis, ok, divisor)
     for i, total, rest in zip(sent, results, rests, strict=True):
         totals[i], kept[i] = total, rest
     if feedback is None:

@@ -11,13 +11,16 @@ from jax import lax
 
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, check_transform, locality_of, transform
-from gradxform.distributed.axis import as_varying, widen
+from gradxform.distributed.axis import as_varying, check_bound, widen
 from gradxform.distributed.exchange import Change, Exchanging, Meeting, is_multiple
 from gradxform.distributed.feedback import first_feedback
 from gradxform.distributed.fragments import Fragments
+from gradxform.distributed.powersgd import powersgd
+from gradxform.distributed.shares import Shares
 from gradxform.distributed.traps import require_alike
 from gradxform.errors import name_of, shown
-from gradxform.numerics import cast, is_zero, safe_increment
+from gradxform.leaves import align, dtype_of, path_at
+from gradxform.numerics import at_least_float32, cast, is_zero, safe_increment
 from gradxform.slots import zero_count
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import (
@@ -44,7 +47,8 @@ class OuterState(NamedTuple):
     inner: Any  # per replica; the inner state
     schedule_step: Everywhere  # int32 scalar; steps since init
     global_step: Everywhere  # int32 scalar; outer steps so far
-    anchor: Slot  # where replicas met last, at least float32; the same on all replicas
+    anchor: Slot  # where replicas met last, at least float32; the same on all replicas. With
+    # `shard_anchor`, it and all below are this device's parts
     outer: Any  # the outer state; the same on all replicas
     pending: Slot  # with a delay: the differences d that wait, the same on all replicas; or None
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
@@ -103,6 +107,9 @@ class outer(Exchanging):
       blend: the weight of a replica's own parameters after a delay, in [0, 1]. Keyword-only.
       inner_axes: names of bound axes along which all devices have the same parameters. Each device
         then sends only its slice along `axis`, and gathers the others along these. Keyword-only.
+      shard_anchor: whether each device along `inner_axes` keeps only its part of the anchor, of the
+        outer state and of differences that wait. An exchange then ends by gathering the parameters
+        along `inner_axes`. The outer optimizer must act on entries. Keyword-only.
       wire_dtype: the dtype in which the replicas' differences from the anchor travel; they are
         summed in float32. Defaults to that of each parameter. Keyword-only.
       compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
@@ -110,8 +117,9 @@ class outer(Exchanging):
 
     Raises:
       ValueError: if the fragments do not divide the period, the delay is as long as the period, a
-        warm-up is combined with fragments or a delay, a blend is given without a delay, or both
-        `wire_dtype` and `compress` are.
+        warm-up is combined with fragments or a delay, a blend is given without a delay, both
+        `wire_dtype` and `compress` are, or `shard_anchor` is without `inner_axes`, with
+        `powersgd`, or with an outer optimizer that looks further than an entry.
       AlreadyReducedError: at update, for gradients that are already summed over the replicas.
       NameError: at update, where the axis is not bound.
 
@@ -129,6 +137,7 @@ class outer(Exchanging):
     delay: NonNegativeInt = field(default=0, kw_only=True)
     blend: UnitInterval = field(default=0.0, kw_only=True)
     inner_axes: tuple[str, ...] = field(default=(), kw_only=True)
+    shard_anchor: bool = field(default=False, kw_only=True)
     wire_dtype: DType = field(default=None, kw_only=True)
     compress: Any = field(default=None, kw_only=True)
 
@@ -155,29 +164,77 @@ class outer(Exchanging):
             )
         if not is_zero(self.blend) and not self.delay:
             raise ValueError(f"{name_of(self)}: blend={shown(self.blend)} needs a delay, got 0.")
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        """Require an anchor that can be divided, where `shard_anchor` asks for it."""
+        if not isinstance(self.shard_anchor, bool):
+            raise TypeError(
+                f"{name_of(self)}: shard_anchor must be True or False, got "
+                f"{shown(self.shard_anchor)}."
+            )
+        if not self.shard_anchor:
+            return
+        if not self.inner_axes:
+            raise ValueError(
+                f"{name_of(self)}: shard_anchor=True divides the anchor over inner_axes; name "
+                "them, or leave shard_anchor out."
+            )
+        if isinstance(self.compress, powersgd):
+            raise ValueError(
+                f"{name_of(self)}: {shown(self.compress)} needs whole matrices, which no device "
+                "has with shard_anchor=True; use int8(), sign() or top_k(...), or leave "
+                "shard_anchor out."
+            )
+        if locality_of(self.outer_optimizer) != "entry":
+            raise ValueError(
+                f"{name_of(self)}: shard_anchor=True needs an outer_optimizer that acts on each "
+                f"entry alone, such as sgd(0.7, 0.9, nesterov=True); "
+                f"{name_of(self.outer_optimizer)} looks at more."
+            )
+
+    @property
+    def _shared_by(self) -> tuple[str, ...]:
+        """The axes along which devices divide the anchor."""
+        return self.inner_axes if self.shard_anchor else ()
+
+    @property
+    def divides(self) -> tuple[str, ...]:
+        """The axes along which the devices of a replica have different states."""
+        return self._shared_by or super().divides
 
     @property
     def _interval(self) -> int:
         """The number of steps from one exchange, of any fragment, to the next."""
         return self.period // self.fragments
 
-    def _pieces(self, anchor: PyTree) -> Fragments:
-        """Return how the parameters are divided; the anchor has their shapes."""
+    def _pieces(self, params: Params) -> Fragments:
+        """Return how the parameters, or the anchor, are divided into fragments."""
         cuts = locality_of(self.outer_optimizer) in ("entry", "row")
-        return Fragments(jax.tree.leaves(anchor), self.fragments, cuts)
+        leaves = [
+            jax.ShapeDtypeStruct(jnp.shape(p), at_least_float32(dtype_of(p)))
+            for p in jax.tree.leaves(params)
+        ]
+        return Fragments(leaves, self.fragments, cuts)
 
     def init(self, params: Params) -> OuterState:
         """Return the states, counts of 0 and the parameters as the anchor."""
-        anchor = copied(params)
-        pieces = self._pieces(anchor)
+        check_bound(self, self._shared_by)
+        pieces = self._pieces(params)
+        shares = Shares(params, self._shared_by, pieces)
+        own = shares.own(params)
+        waits = jax.tree.map(jnp.zeros_like, pieces.split(copied(own))) if self.delay else None
+        feedback = first_feedback(
+            self, pieces.split(own), self.axis, self.inner_axes, shares.slices()
+        )
         return OuterState(
             self.inner.init(params),
             zero_count(),
             zero_count(),
-            anchor,
-            self.outer_optimizer.init(pieces.split(copied(params))),
-            jax.tree.map(jnp.zeros_like, pieces.split(anchor)) if self.delay else None,
-            first_feedback(self, pieces.split(params), self.axis, self.inner_axes),
+            copied(own),
+            self.outer_optimizer.init(pieces.split(copied(own))),
+            waits,
+            feedback,
         )
 
     def due(self, step: Array) -> Array:
@@ -210,7 +267,7 @@ class outer(Exchanging):
         state: OuterState,
     ) -> tuple[Params, OuterState]:
         """Apply `change` to the fragment whose turn it is at that step."""
-        pieces = self._pieces(state.anchor)
+        pieces = self._pieces(params)
         if self.fragments == 1:
             return change(pieces, 0, params, state)
         turn = require_alike(self, (step // self._interval - 1) % self.fragments)
@@ -229,8 +286,12 @@ class outer(Exchanging):
         meeting: Meeting,
     ) -> tuple[Params, OuterState]:
         """Return parameters and state after an exchange of one fragment."""
-        some, anchor = (pieces.split(tree, fragment) for tree in (params, state.anchor))
-        meeting = meeting._replace(dtypes=pieces.dtypes(meeting.dtypes, fragment))
+        shares = Shares(params, self._shared_by, pieces)
+        own = self._checked(shares.own(params), state)
+        some, anchor = (pieces.split(tree, fragment) for tree in (own, state.anchor))
+        meeting = meeting._replace(
+            dtypes=pieces.dtypes(meeting.dtypes, fragment), slices=shares.slices(fragment)
+        )
         moved, feedback = self.mean_difference(some, anchor, state.feedback, meeting)
         differences = jax.tree.map(jnp.negative, moved)
         state = state._replace(feedback=feedback)
@@ -263,16 +324,30 @@ class outer(Exchanging):
         state: OuterState,
     ) -> tuple[Params, OuterState]:
         """Return parameters and state after an outer step along the differences of a fragment."""
-        vs, xs = (pieces.split(tree, fragment) for tree in (params, state.anchor))
+        shares = Shares(params, self._shared_by, pieces)
+        vs, xs = (pieces.split(x, fragment) for x in (shares.own(params), state.anchor))
         grads = as_varying(differences, self.axis)
         u, outer_state = call_update(self.outer_optimizer, grads, state.outer, xs, {})
         xs = apply_updates(xs, u)
         vs = jax.tree.map(lambda v, x: cast(self._blend(widen(v), x), v.dtype), vs, xs)
-        return pieces.merged(params, vs, fragment), state._replace(
+        return shares.assigned(params, vs, fragment), state._replace(
             global_step=safe_increment(state.global_step),
             anchor=pieces.merged(state.anchor, xs, fragment),
             outer=outer_state,
         )
+
+    def _checked(self, own: PyTree, state: OuterState) -> PyTree:
+        """Return this device's parts of the parameters, which the anchor must fit."""
+        anchor = align(self, own, jax.tree.structure(own), state.anchor, "the anchor has").leaves
+        for i, (p, x) in enumerate(zip(jax.tree.leaves(own), anchor, strict=True)):
+            if jnp.shape(p) != jnp.shape(x):
+                raise ValueError(
+                    f"{name_of(self)}: the state's anchor of {path_at(own, i)} has shape "
+                    f"{jnp.shape(x)}, this device's part of the parameter has {jnp.shape(p)}. Was "
+                    "this state made for other parameters, other inner_axes or another "
+                    "shard_anchor?"
+                )
+        return own
 
     def _blend(self, v: Array, x: Array) -> Array:
         """Return the mean of a replica's parameter and the anchor, weighted by `blend`."""

@@ -28,6 +28,7 @@ def diloco(
     delay: int = 0,
     blend: float = 0.0,
     inner_axes: tuple[str, ...] = (),
+    shard_anchor: bool = False,
     wire_dtype: DType = None,
     compress: Any = None,
 ) -> outer:
@@ -43,6 +44,7 @@ def diloco(
       delay: the number of steps from an exchange to its outer step; see `outer`.
       blend: the weight of a replica's own parameters after a delay, in [0, 1].
       inner_axes: see `outer`.
+      shard_anchor: see `outer`.
       wire_dtype: see `outer`.
       compress: see `outer`.
 
@@ -60,6 +62,7 @@ def diloco(
         delay=delay,
         blend=blend,
         inner_axes=inner_axes,
+        shard_anchor=shard_anchor,
         wire_dtype=wire_dtype,
         compress=compress,
     )
@@ -73,6 +76,7 @@ def slowmo(
     slow_learning_rate: float = 1.0,
     slow_momentum: float = 0.5,
     inner_axes: tuple[str, ...] = (),
+    shard_anchor: bool = False,
     wire_dtype: DType = None,
     compress: Any = None,
 ) -> outer:
@@ -88,6 +92,7 @@ def slowmo(
       slow_learning_rate: alpha, at least 0.
       slow_momentum: beta, in [0, 1].
       inner_axes: see `outer`.
+      shard_anchor: see `outer`.
       wire_dtype: see `outer`.
       compress: see `outer`.
 
@@ -101,6 +106,7 @@ def slowmo(
         axis,
         period=period,
         inner_axes=inner_axes,
+        shard_anchor=shard_anchor,
         wire_dtype=wire_dtype,
         compress=compress,
     )
@@ -115,6 +121,7 @@ def bmuf(
     block_momentum: float = 0.9,
     nesterov: bool = False,
     inner_axes: tuple[str, ...] = (),
+    shard_anchor: bool = False,
     wire_dtype: DType = None,
     compress: Any = None,
 ) -> outer:
@@ -128,6 +135,7 @@ def bmuf(
       block_momentum: eta, in [0, 1]; the paper uses 1 - 1/N for N replicas.
       nesterov: whether a block starts one momentum step ahead (NBM in the paper, otherwise CBM).
       inner_axes: see `outer`.
+      shard_anchor: see `outer`.
       wire_dtype: see `outer`.
       compress: see `outer`.
 
@@ -143,6 +151,7 @@ def bmuf(
         axis,
         period=period,
         inner_axes=inner_axes,
+        shard_anchor=shard_anchor,
         wire_dtype=wire_dtype,
         compress=compress,
     )
@@ -155,6 +164,7 @@ def post_local_sgd(
     period: int = 16,
     warmup: int = 0,
     inner_axes: tuple[str, ...] = (),
+    shard_anchor: bool = False,
     wire_dtype: DType = None,
     compress: Any = None,
 ) -> outer:
@@ -166,6 +176,7 @@ def post_local_sgd(
       period: steps from one exchange to the next after the warm-up, at least 1.
       warmup: number of first steps that all end in an exchange, at least 0.
       inner_axes: see `outer`.
+      shard_anchor: see `outer`.
       wire_dtype: see `outer`.
       compress: see `outer`.
 
@@ -178,6 +189,7 @@ def post_local_sgd(
         period=period,
         warmup=warmup,
         inner_axes=inner_axes,
+        shard_anchor=shard_anchor,
         wire_dtype=wire_dtype,
         compress=compress,
     )

@@ -90,7 +90,7 @@ class powersgd(Compression):
         """
 
         def total(factor: Array) -> Array:
-            ((whole,), _) = sums([Sent(factor, None)], axis, inner_axes, ok, divisor)
+            ((whole,), _) = sums([Sent(factor, None, inner=inner_axes)], axis, ok, divisor)
             return whole
 
         full = as_varying(widen(x) + state.own, axis)

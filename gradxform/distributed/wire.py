@@ -76,11 +76,22 @@ class Sent(NamedTuple):
     x: Array
     codec: Codec | None  # None for float32
     error: Error | None = None  # None where what is rounded away is not sent later
+    inner: tuple[str, ...] = ()  # axes along which all devices have the array; each sends a slice
 
 
-def new_error(shape: tuple[int, ...], codec: Codec, axis: Axes, inner: tuple[str, ...]) -> Error:
-    """Return the error feedback of an array of that shape before anything is sent."""
-    if inner:
+def new_error(
+    shape: tuple[int, ...], codec: Codec, axis: Axes, inner: tuple[str, ...], flat: bool = False
+) -> Error:
+    """Return the error feedback of an array of that shape before anything is sent.
+
+    Args:
+      shape: the shape of the array.
+      codec: the form in which it travels.
+      axis: the axis of replicas, or several.
+      inner: axes along which devices send slices of it.
+      flat: whether what is remembered is a vector also without such axes.
+    """
+    if inner or flat:
         shape = (_slice_length(shape, inner),)
     length = _cut(shape, size_of(axis), codec.unit).length
     return Error(jnp.zeros(shape, jnp.float32), jnp.zeros((length,), jnp.float32))
@@ -89,7 +100,6 @@ def new_error(shape: tuple[int, ...], codec: Codec, axis: Axes, inner: tuple[str
 def sums(
     sent: Sequence[Sent],
     axis: Axes,
-    inner_axes: tuple[str, ...] = (),
     ok: Array | bool = True,
     divisor: Array | int = 1,
 ) -> tuple[list[Array], list[Error | None]]:
@@ -100,11 +110,10 @@ def sums(
     Args:
       sent: the arrays of this replica.
       axis: the axis of replicas, or several.
-      inner_axes: axes along which all devices have the same arrays; each sends a slice.
       ok: whether this replica's arrays count, a boolean scalar.
       divisor: the sums are divided by it, before they are rounded.
     """
-    slices = [_slice(one.x, inner_axes) for one in sent]
+    slices = [_slice(one) for one in sent]
     totals: list[Any] = [None] * len(sent)
     errors: list[Error | None] = [None] * len(sent)
     for group in _groups(slices, sent):
@@ -122,7 +131,7 @@ def sums(
     for i, one in enumerate(sent):
         if isinstance(one.codec, Cast):  # exact: the sum has been rounded to this dtype
             totals[i] = cast(totals[i], one.codec.dtype)
-        totals[i] = widen(_unslice(totals[i], one.x, inner_axes))
+        totals[i] = widen(_unslice(totals[i], one.x, one.inner))
     return totals, errors
 
 
@@ -150,8 +159,8 @@ def tree_mean(
     """
     leaves, treedef = jax.tree.flatten(tree)
     where = [i for i, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    sent = [Sent(leaves[i], narrow(leaves[i].dtype)) for i in where]
-    totals, _ = sums(sent, axis, inner_axes, ok, size_of(axis) if count is None else count)
+    sent = [Sent(leaves[i], narrow(leaves[i].dtype), inner=inner_axes) for i in where]
+    totals, _ = sums(sent, axis, ok, size_of(axis) if count is None else count)
     for i, total in zip(where, totals, strict=True):
         leaves[i] = cast(total, leaves[i].dtype)
     return treedef.unflatten(leaves)
@@ -309,10 +318,11 @@ def _slice_length(shape: tuple[int, ...], inner: tuple[str, ...]) -> int:
     return -(-math.prod(shape) // size_of(inner))
 
 
-def _slice(x: Array, inner: tuple[str, ...]) -> Array:
-    """Return the slice of an array that this device sends."""
+def _slice(sent: Sent) -> Array:
+    """Return the slice of an array that this device sends, in the form of what is remembered."""
+    x, inner = sent.x, sent.inner
     if not inner:
-        return x
+        return x if sent.error is None else x.reshape(sent.error.own.shape)
     flat = x.reshape(-1)
     flat = jnp.pad(flat, (0, _slice_length(x.shape, inner) * size_of(inner) - flat.size))
     for name in inner:
@@ -325,7 +335,7 @@ def _slice(x: Array, inner: tuple[str, ...]) -> Array:
 def _unslice(total: Array, x: Array, inner: tuple[str, ...]) -> Array:
     """Return the array of which the devices along the inner axes have slices."""
     if not inner:
-        return total
+        return total.reshape(x.shape)
     same = not any(varies(x, name) for name in inner if knows_what_varies(name))
     for name in reversed(inner):
         to = "invarying" if same and knows_what_varies(name) else "varying"

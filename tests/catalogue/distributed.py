@@ -129,6 +129,28 @@ REFUSED = [
     ),
     (lambda: gd.diloco(gx.adam(0.1), "r", period=10, fragments=3), ValueError, ("fragments", "10")),
     (
+        lambda: gd.diloco(gx.adam(0.1), "r", shard_anchor=True),
+        ValueError,
+        ("outer", "shard_anchor", "inner_axes"),
+    ),
+    (
+        lambda: gd.diloco(gx.adam(0.1), "r", inner_axes=("x",), shard_anchor="x"),
+        TypeError,
+        ("outer", "shard_anchor", "'x'"),
+    ),
+    (
+        lambda: gd.diloco(
+            gx.adam(0.1), "r", inner_axes=("x",), shard_anchor=True, compress=gd.powersgd(4)
+        ),
+        ValueError,
+        ("outer", "shard_anchor", "powersgd"),
+    ),
+    (
+        lambda: gd.outer(gx.adam(0.1), gx.lamb(0.1), "r", inner_axes=("x",), shard_anchor=True),
+        ValueError,
+        ("outer", "shard_anchor", "each entry"),
+    ),
+    (
         lambda: gd.outer(gx.adam(0.1), gx.sgd(1.0), "r", period=4, fragments=2, warmup=1),
         ValueError,
         ("warmup", "fragments"),
