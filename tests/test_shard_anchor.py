@@ -34,19 +34,19 @@ def method(*, guard=False, **how):
     return gd.diloco(inner, "dcn", inner_axes=INNER, **({"period": 3} | how))
 
 
-def train(replicas, tx, dtype="float32"):
+def train(replicas, tx, dtype="float32", static=False):
     """Return all parameters after every step, and the state."""
 
-    def train_step(params, state, grads):  # each device has a gradient of its own
-        return tx.step(jax.tree.map(lambda g: g[0], grads), state, params)
+    def train_step(params, state, grads, sync):  # each device has a gradient of its own
+        return tx.step(jax.tree.map(lambda g: g[0], grads), state, params, sync=sync)
 
-    step = replicas.wrap(train_step)
+    step = replicas.wrap(train_step, static=("sync",))
     params, state = replicas.init(make(dtype), tx=tx)
     rng, seen = np.random.default_rng(1), []
-    for _ in range(STEPS):
+    for t in range(1, STEPS + 1):
         grads = {name: rng.normal(size=(8, *shape)) for name, shape in SHAPES.items()}
         grads = replicas.split(jax.tree.map(lambda g: g.astype(dtype), grads))
-        params, state = step(params, state, grads)
+        params, state = step(params, state, grads, sync=t % tx.period == 0 if static else None)
         seen.append(replicas.gather(params))
     return seen, state
 
@@ -133,6 +133,29 @@ def test_bytes_between_replicas_and_inside_of_them():
         sent[shard_anchor] = between / copy, inside / copy
     assert sent[True][0] == sent[False][0] == 0.25
     assert sent[True][1] <= sent[False][1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_step_with_an_exchange_gathers_once(dtype):
+    """What an exchange moves are shards that the step before it has not gathered yet."""
+    tx, replicas = method(shard_anchor=True, compress=gd.int8(16)), pod(check_vma=False)
+    args = replicas.init(make(dtype), tx=tx)
+    inside = {}
+    for sync in False, True:
+        step = replicas.wrap(lambda p, s, sync=sync: tx.step(p, s, p, sync=sync))
+        found = gd.hlo.collectives(step.lower(*args).compile())
+        local = [one for one in found if all(len({d // 4 for d in g}) == 1 for g in one.groups)]
+        inside[sync] = sum(one.sent for one in local if one.kind == "all-gather")
+    # Arrays that are not divided by both axes travel in slices between replicas.
+    assert inside[True] <= 1.1 * inside[False]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_programs_without_a_condition_do_what_one_with_it_does(dtype):
+    tx, replicas = method(shard_anchor=True, compress=gd.int8(16)), pod(check_vma=False)
+    seen, _ = train(replicas, tx, dtype)
+    other, _ = train(replicas, tx, dtype, static=True)
+    jax.tree.map(np.testing.assert_array_equal, other, seen)
 
 
 def test_a_state_with_another_anchor_is_refused():

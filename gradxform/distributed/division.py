@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from gradxform.distributed.axis import as_varying
+from gradxform.distributed.sources import note, source_of
 from gradxform.types import Array
 
 # A tile of a TPU's memory: rows and columns of the last two dimensions that are stored together.
@@ -37,6 +38,9 @@ class Division(NamedTuple):
 
     def cut(self, x: Array) -> Array:
         """Return this device's shard of an array that all devices have."""
+        source = source_of(x)
+        if source is not None and source.division == self:
+            return source.shard
         for axis, dim in self.cuts:
             length = x.shape[dim] // lax.axis_size(axis)
             start = lax.axis_index(axis) * length
@@ -60,9 +64,11 @@ class Division(NamedTuple):
           known: whether JAX tracks what varies; the result is then marked as not varying.
         """
         to: Any = {"to": "invarying"} if known else {}
+        shard = x
         for axis, dim in reversed(self.cuts):
             x = as_varying(x, axis) if known else x
             x = lax.all_gather(x, axis, axis=dim, tiled=True, **to)
+        note(x, self, shard, known)
         return x
 
 

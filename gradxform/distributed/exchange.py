@@ -26,6 +26,7 @@ from gradxform.distributed.axis import (
 )
 from gradxform.distributed.feedback import check_sending, summed
 from gradxform.distributed.shared_leaves import is_shared
+from gradxform.distributed.sources import added, in_place_of, remembering_shards, whole_in
 from gradxform.distributed.traps import require_alike
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes, require_params, structure_of
@@ -235,13 +236,14 @@ class Exchanging(Transform, abc.ABC):
           **extra: extra arguments of the inner transform.
         """
         self.check_extra(extra)
-        u, state = self._local_step(grads, state, params, (sync, land), extra)
 
         def of_params(change: Any) -> Change:
             return lambda params, state: change(u, params, state)
 
-        new = apply_updates(params, u)
-        return self._exchange_if_due(of_params, new, state, (sync, land), contribute, extra)
+        with remembering_shards():
+            u, state = self._local_step(grads, state, params, (sync, land), extra)
+            new = added(params, u)
+            return self._exchange_if_due(of_params, new, state, (sync, land), contribute, extra)
 
     def _local_step(
         self,
@@ -315,15 +317,19 @@ class Exchanging(Transform, abc.ABC):
 
         def change_all(u: Updates, old: Params, state: Any) -> tuple[Params, Any]:
             # Copies must not lose what is less than a rounding of narrow parameters.
-            precise = jax.tree.map(_widen_floating, old) if tells_inner else old
             dtypes = [p.dtype for p in jax.tree.leaves(old)]
-            new, state = change(precise, state, dtypes=dtypes)
+            with remembering_shards():
+                precise = jax.tree.map(_widen_floating, old) if tells_inner else old
+                return moved(u, old, precise, change(precise, state, dtypes=dtypes))
+
+        def moved(u: Updates, old: Params, precise: Params, changed: Any) -> tuple[Params, Any]:
+            new, state = changed
             treedef = structure_of(u)  # where it has a hole, the parameter stays
             aligned = align(self, u, treedef, precise, _HAVE)
             new = aligned.rebuilt(align(self, u, treedef, new, _HAVE).leaves)
             if tells_inner:
                 state = state._replace(inner=tell_moved(self.inner, state.inner, old, new))
-                new = jax.tree.map(lambda x, p: cast(x, p.dtype), new, old)
+                new = jax.tree.map(lambda x, p: in_place_of(whole_in(x, p.dtype), p), new, old)
             return new, state
 
         return change_all
@@ -370,4 +376,4 @@ def is_multiple(step: Array, period: int) -> Array:
 
 def _widen_floating(x: Array) -> Array:
     """Return a floating array in float32 or wider, and any other array as it is."""
-    return widen(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x
+    return whole_in(x, at_least_float32(x.dtype)) if jnp.issubdtype(x.dtype, jnp.inexact) else x
