@@ -362,3 +362,48 @@ def test_a_state_in_host_memory_on_sixteen_chips(layers):
     for copies in ("dynamic-slice-start(", "dynamic-update-slice-start("):
         assert text.count(copies) >= 2 * leaves
     assert hlo.collectives(compiled) == []
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_zero1_inside_of_diloco_fits_two_slices_of_64_chips(sync):
+    """6.7 billion parameters: gradients, parameters, and all else in 64 parts."""
+    mesh, inner = mesh_of("v5p:4x4x4", (2, 4, 4, 4), ("dcn", *"xyz"), num_slices=2), tuple("xyz")
+    tx = gd.diloco(
+        gd.zero1(gx.adamw(1e-3), inner),
+        "dcn",
+        period=100,
+        inner_axes=inner,
+        shard_anchor=True,
+        compress=gd.int8(),
+    )
+    params = llama()
+    specs, lead = gd.state_specs(tx, params, P(), mesh=mesh, replicas="dcn"), P("dcn")
+
+    def one(tree):
+        return jax.tree.map(lambda x, spec: x[0] if spec else x, tree, specs)
+
+    def each(tree):
+        return jax.tree.map(lambda x, spec: x[None] if spec else x, tree, specs)
+
+    def init(params):
+        return each(tx.init(jax.tree.map(lambda x: x[0], params)))
+
+    def step(params, state, grads):
+        params, grads = jax.tree.map(lambda x: x[0], (params, grads))
+        params, state = tx.step(grads, one(state), params, sync=sync)
+        return jax.tree.map(lambda x: x[None], params), each(state)
+
+    def mapped(f, ins, outs):
+        return jax.shard_map(f, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)
+
+    def lots(n):
+        return jax.tree.map(lambda p: jax.ShapeDtypeStruct((n, *p.shape), p.dtype), params)
+
+    state = jax.eval_shape(mapped(init, lead, specs), lots(2))
+    step = mapped(step, (lead, specs, P(("dcn", *inner))), (lead, specs))
+    compiled = jax.jit(step, donate_argnums=(0, 1)).lower(lots(2), state, lots(128)).compile()
+    memory, copy = compiled.memory_analysis(), hlo.copy_bytes(params)
+    held = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    # In float32: masters, two moments, the anchor and the outer momentum.
+    assert held <= 1.15 * (2 + 5 * 2 / 64) * copy
+    assert hlo.wire_bytes(compiled, per_slice=64).peak <= (0.02 * copy if sync else 0)

@@ -1,15 +1,21 @@
 """The loops of docs/distributed.md train in every mode, with the numbers of a simulation."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gradxform as gx
+import gradxform.distributed as gd
 from docs.site import blocks
 from tests.distributed_modes import MODES
 
 PAGE = blocks.DOCS / "distributed.md"
-SETUP, LOOP, *_, TWO_PROGRAMS, RESIZING = (
-    block.code for block in blocks.find(PAGE.read_text()) if block.language == "python"
+CODE = [block.code for block in blocks.find(PAGE.read_text()) if block.language == "python"]
+SETUP, LOOP = CODE[:2]
+TWO_PROGRAMS, RESIZING, ON_PAPER = (
+    next(code for code in CODE if what in code)
+    for what in ("def with_sync(", "gd.resize_replicas(", "def between(")
 )
 START = {"w": np.linspace(-1, 1, 3, dtype=np.float32)}
 BATCHES = np.random.default_rng(0).normal(size=(23, 16, 3)).astype(np.float32)
@@ -59,3 +65,28 @@ def test_two_programs_exchange_and_resume_with_another_number_of_replicas():
     exec(RESIZING, inside)
     mean = np.mean(inside["params"]["w"], axis=0)
     np.testing.assert_allclose(inside["carry"]["params"]["w"], [mean] * 3, rtol=1e-6)
+
+
+def test_the_bytes_on_paper_are_those_of_compiled_programs(capsys):
+    paper = {}
+    exec(ON_PAPER, paper)
+    slices, chips, axes = 2, 4, ("dcn", "ici")
+    mesh = jax.make_mesh((slices, chips), axes, axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    replicas = gd.Replicas(("dcn",), inner_axes=("ici",), mesh=mesh, manual=True, check_vma=False)
+    params = {"w": jnp.ones((512, 256), jnp.bfloat16)}
+    n = params["w"].size
+    for bytes_each, compress in (2, None), (1, gd.int8()):
+        how = {"inner_axes": ("ici",), "shard_anchor": True, "compress": compress}
+        tx = gd.diloco(gd.zero1(gx.adamw(1e-3), "ici", reduce_dtype="bfloat16"), "dcn", **how)
+        args = replicas.init(lambda: params, tx=tx)
+        step = replicas.wrap(lambda p, s, tx=tx: tx.step(p, s, p, sync=True))
+        found = gd.hlo.collectives(step.lower(*args).compile())
+        crossing = [
+            one for one in found if any(len({d // chips for d in g}) > 1 for g in one.groups)
+        ]
+        message = sum(one.sent for one in crossing)
+        assert message == pytest.approx(paper["between"](n, chips, slices, bytes_each), rel=0.04)
+        fabric = sum(one.sent for one in found) - message
+        # Compilers for CPUs widen 16 bits in sums and when they gather.
+        assert fabric / paper["inside"](n, chips) in (pytest.approx(1), pytest.approx(2))
+    capsys.readouterr()
