@@ -1,7 +1,7 @@
 """Running a step that is written for one replica on all replicas."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from gradxform.distributed.replica_mesh import (
     spreader,
 )
 from gradxform.distributed.replica_programs import Pod, Wrapped, argument_layout, compiled
+from gradxform.distributed.replica_restore import abstract
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.distributed.state_specs import state_specs
 from gradxform.errors import did_you_mean, shown
@@ -219,6 +220,35 @@ class Replicas:
         given = treedef.unflatten(inner)
         told = state_specs(tx, kinds, given, mesh=self.mesh, replicas=self.axis)
         return params, self.wrap(tx.init, out_specs=without_lead(told, self.axis))(params)
+
+    def abstract(
+        self,
+        fn: Callable[..., Params],
+        *args: Any,
+        tx: Any = None,
+        specs: PyTree = None,
+        saved: Mapping[str, int] | None = None,
+    ) -> Any:
+        """Return shapes, dtypes and shardings of what `init` made on this or another mesh.
+
+        A checkpoint of more or fewer slices is restored into them, on this mesh and in shards. Then
+        `resize_replicas(restored, n, fresh=...)` makes the arrays those of this mesh.
+
+        Args:
+          fn: as for `init`; it is not run.
+          *args: its arguments.
+          tx: the optimizer. Keyword-only.
+          specs: as for `init`. Keyword-only.
+          saved: the lengths of the axes of the mesh that saved, by name, such as `{"dcn": 3}`.
+            Others are those of this mesh. Keyword-only.
+
+        Raises:
+          ValueError: without `manual=True`, for another axis, a length below 1, or such specs.
+        """
+        if not self.manual or self.mesh is None:
+            raise ValueError("Replicas: abstract needs manual=True; it describes what init makes.")
+        how = self.mesh, self.axis, self.inner_axes, saved or {}
+        return abstract(*how, jax.eval_shape(fn, *args), tx, specs)
 
     def split(self, batch: PyTree, over: tuple[str, ...] | None = None) -> PyTree:
         """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].

@@ -1,12 +1,13 @@
 """Resizing parameters and states to another number of replicas."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.distributed.replica_mesh import resharder
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.leaves import dtype_of, path_names
@@ -31,7 +32,7 @@ POLICY = {
 }
 # Fields of states that are copies of the parameters. They are resized as the parameters are, since
 # otherwise the next step would undo it.
-COPIES = ("slow", "x0", "init_particles", "average", "averages", "z", "x")
+COPIES = ("slow", "x0", "init_particles", "average", "averages", "z", "x", "master")
 
 
 class _Place(NamedTuple):
@@ -71,20 +72,23 @@ def resize_replicas(
     is reset, because its pieces belong to N replicas: `fresh` must then have the axis of new_n
     replicas, as `tx.init` returns it under `Replicas.wrap`. Copies of the parameters in states
     (averages, the slow weights of `lookahead`, the starting points of `scale_by_madgrad` and
-    `scale_by_cocob`) are resized as the parameters are. If "slots" are reset, counts in states are
-    reset too, because bias corrections depend on them, unless the policy names "counts".
+    `scale_by_cocob`, the masters of 16-bit parameters) are resized as the parameters are. If
+    "slots" are reset, counts in states are reset too, because bias corrections depend on them,
+    unless the policy names "counts".
 
     Cycled PRNG keys repeat: replicas j and j + N then draw the same numbers.
 
     Args:
       tree: any tree with a leading axis of replicas, such as `{"params": ..., "state": ...}`.
-      new_n: the new number of replicas, at least 1. If it is N, the tree is returned unchanged.
+      new_n: the new number of replicas, at least 1. If it is N, nothing changes, except that what
+        a compression has to send is reset where `fresh` has another shape.
       policy: ways by name, over the defaults.
       fresh: a tree of the same structure for "reset", with an axis of new_n replicas or without.
-        Keyword-only.
+        Where its arrays are divided over devices, the results lie as they do. Keyword-only.
 
     Returns:
-      The tree with its arrays on the host, as NumPy arrays.
+      The tree with its arrays on the host, as NumPy arrays. Arrays that are divided over several
+      devices stay there, and no host holds a whole one.
 
     Raises:
       ValueError: for a bad number, an unknown way, a name that does not occur in the tree, arrays
@@ -99,7 +103,7 @@ def resize_replicas(
     shared, places = is_shared(tree), list(_places(tree, _Place((), (), False)))
     _check_names(policy or {}, places)
     n = _replicas(leaves, shared, places)
-    if n is None or n == new_n:
+    if n is None or (n == new_n and fresh is None):
         return tree
     fresh_leaves = [None] * len(leaves) if fresh is None else _fresh_leaves(fresh, treedef)
     resets_counts = (policy or {}).get("slots") == "reset" and "counts" not in (policy or {})
@@ -109,8 +113,23 @@ def resize_replicas(
             out.append(x)
             continue
         way = _way(x, place, ways, resets_counts)
-        out.append(_resize(x, new_n, way, place, new))
+        is_piece = way == "reset" and "feedback" in place.names
+        if n == new_n and not (is_piece and jnp.shape(x) != np.shape(new)):
+            out.append(_lying_as(new, x))
+            continue
+        out.append(_lying_as(new, _resize(x, new_n, way, place, new)))
     return jax.tree.unflatten(treedef, out)
+
+
+def _is_divided(x: Any) -> bool:
+    return isinstance(x, jax.Array) and len(x.sharding.device_set) > 1
+
+
+def _lying_as(fresh: Any, x: Any) -> Any:
+    """Return an array on the devices of a fresh one of its shape, if both are on several."""
+    if not (_is_divided(fresh) and _is_divided(x)) or x.shape != fresh.shape:
+        return x
+    return resharder(fresh.sharding)(x)
 
 
 def _ways(policy: Mapping[str, str] | None) -> dict[str, str]:
@@ -216,7 +235,27 @@ def _resize(x: Any, new_n: int, way: str, place: _Place, fresh: Any) -> Any:
         data = np.asarray(jax.random.key_data(x))
         rows = _rows(data, new_n, "cycle" if way == "mean" else way, path, n)
         return jax.random.wrap_key_data(jnp.asarray(rows), impl=jax.random.key_impl(x))
+    if _is_divided(x):
+        return _rows_on_devices(x, new_n, way, path, n)
     return _rows(np.asarray(x), new_n, way, path, n)
+
+
+def _rows_on_devices(x: jax.Array, new_n: int, way: str, path: str, n: int) -> jax.Array:
+    """Return what `_rows` does, from shards to shards."""
+    if way == "mean":
+        mean = jnp.mean(x, axis=0, dtype=at_least_float32(x.dtype)).astype(x.dtype)
+        return jnp.stack([mean] * new_n)
+    same = (x == x[:1]) | ((x != x) & (x[:1] != x[:1]))  # a NaN equals itself
+    if way == "equal" and not bool(jnp.all(same)):
+        _refuse_different(path, n)
+    return jnp.stack([x[j % n] for j in range(new_n)])
+
+
+def _refuse_different(path: str, n: int) -> NoReturn:
+    raise ValueError(
+        f"resize_replicas: {path} differs between the {n} replicas, but the policy requires "
+        'them to be equal; give its name, or "counts", the policy "cycle".'
+    )
 
 
 def _rows(x: np.ndarray, new_n: int, way: str, path: str, n: int) -> np.ndarray:
@@ -225,14 +264,11 @@ def _rows(x: np.ndarray, new_n: int, way: str, path: str, n: int) -> np.ndarray:
         return np.stack([mean] * new_n)
     # Compare bytes, so that a NaN equals itself.
     if way == "equal" and any(x[i].tobytes() != x[0].tobytes() for i in range(1, n)):
-        raise ValueError(
-            f"resize_replicas: {path} differs between the {n} replicas, but the policy requires "
-            'them to be equal; give its name, or "counts", the policy "cycle".'
-        )
+        _refuse_different(path, n)
     return np.stack([x[j % n] for j in range(new_n)])
 
 
-def _pieces(x: Any, new_n: int, path: str, fresh: Any) -> np.ndarray:
+def _pieces(x: Any, new_n: int, path: str, fresh: Any) -> Any:
     """Return what a compression has to send in a fresh state; its pieces have other lengths."""
     if jnp.ndim(fresh) != jnp.ndim(x) or jnp.shape(fresh)[0] != new_n:
         raise ValueError(
@@ -240,7 +276,7 @@ def _pieces(x: Any, new_n: int, path: str, fresh: Any) -> np.ndarray:
             f"{jnp.ndim(x)} axes in all, got shape {jnp.shape(fresh)}; make it with "
             "Replicas.wrap(tx.init)."
         )
-    return np.asarray(fresh)
+    return fresh if _is_divided(fresh) else np.asarray(fresh)
 
 
 def _reset(x: Any, new_n: int, path: str, fresh: Any) -> Any:

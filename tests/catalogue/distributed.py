@@ -117,6 +117,11 @@ def hidden(tx):
     return gx.GradientTransformation(lambda params: tx.init(params), tx.update)
 
 
+def small_pod():
+    mesh = jax.make_mesh((1, 1), ("dcn", "ici"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    return gd.Replicas(("dcn",), inner_axes=("ici",), mesh=mesh, manual=True)
+
+
 REFUSED = [
     (lambda: gd.model_average(gx.adam(0.1), "", period=2), ValueError, ("model_average", "axis")),
     (lambda: gd.model_average(0.1, "r"), TypeError, ("model_average", "inner")),
@@ -310,4 +315,15 @@ REFUSED = [
     (lambda: gd.Replicas(("a", "b")), ValueError, ("several axes", "need a mesh")),
     (lambda: gd.Replicas(("a", "b"), mode="vmap"), ValueError, ("several axes", "'shard_map'")),
     (lambda: gd.Replicas(manual=True), ValueError, ("manual=True", "inner_axes=()")),
+    (
+        lambda: gd.Replicas(n=2, mode="vmap").abstract(dict),
+        ValueError,
+        ("Replicas", "abstract", "manual=True"),
+    ),
+    (
+        lambda: small_pod().abstract(dict, saved={"icy": 2}),
+        ValueError,
+        ("Replicas", "saved", "'icy'", "Did you mean 'ici'"),
+    ),
+    (lambda: small_pod().abstract(dict, saved={"dcn": 0}), ValueError, ("saved", "'dcn'", "0")),
 ]
