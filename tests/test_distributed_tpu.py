@@ -101,6 +101,18 @@ METHODS = {
 }
 
 
+def without_and_with_axis(specs):
+    """Return what removes the axis of replicas from a state in a `shard_map`, and what adds it."""
+
+    def one(tree):
+        return jax.tree.map(lambda x, spec: x[0] if spec else x, tree, specs)
+
+    def each(tree):
+        return jax.tree.map(lambda x, spec: x[None] if spec else x, tree, specs)
+
+    return one, each
+
+
 def exchange_on(mesh, tx, per_slice=None):
     """The bytes that an exchange of bfloat16 parameters sends, in copies of them."""
     params = arrays([(2048, 4096)] * 2 + [(4096,)])
@@ -108,11 +120,7 @@ def exchange_on(mesh, tx, per_slice=None):
     all_params = jax.tree.map(lambda p: jax.ShapeDtypeStruct((n, *p.shape), p.dtype), params)
     specs = gd.state_specs(tx, params, P(), mesh=mesh, replicas="replica")
 
-    def one(tree):
-        return jax.tree.map(lambda x, spec: x[0] if spec else x, tree, specs)
-
-    def each(tree):
-        return jax.tree.map(lambda x, spec: x[None] if spec else x, tree, specs)
+    one, each = without_and_with_axis(specs)
 
     def init(params):
         return each(tx.init(jax.tree.map(lambda x: x[0], params)))
@@ -156,11 +164,7 @@ def steps_in_one_program(mesh, tx, how, options=None):
     specs = gd.state_specs(tx, params, P(), mesh=mesh, replicas="replica")
     mine = P("replica")
 
-    def one(tree):
-        return jax.tree.map(lambda x, spec: x[0] if spec else x, tree, specs)
-
-    def each(tree):
-        return jax.tree.map(lambda x, spec: x[None] if spec else x, tree, specs)
+    one, each = without_and_with_axis(specs)
 
     def loss(params, x):
         for i in range(LAYERS):
@@ -379,11 +383,7 @@ def test_zero1_inside_of_diloco_fits_two_slices_of_64_chips(sync):
     params = llama()
     specs, lead = gd.state_specs(tx, params, P(), mesh=mesh, replicas="dcn"), P("dcn")
 
-    def one(tree):
-        return jax.tree.map(lambda x, spec: x[0] if spec else x, tree, specs)
-
-    def each(tree):
-        return jax.tree.map(lambda x, spec: x[None] if spec else x, tree, specs)
+    one, each = without_and_with_axis(specs)
 
     def init(params):
         return each(tx.init(jax.tree.map(lambda x: x[0], params)))
