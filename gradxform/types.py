@@ -78,6 +78,10 @@ class _EverywhereMark:
     """Marks the fields of a state that are the same on all replicas."""
 
 
+class _PerDeviceMark:
+    """Marks the fields of a state of which each device that divides it has arrays of its own."""
+
+
 class _DTypeMark:
     """Marks the fields of a transform that hold a dtype."""
 
@@ -119,6 +123,10 @@ MatrixSlot = Annotated[Any, _MatrixSlotMark]
 # In a state: a field that is the same on all replicas, such as the count of steps. It does not have
 # an axis of replicas, so that all of them decide alike.
 Everywhere = Annotated[Any, _EverywhereMark]
+
+# In a state that devices divide among them: each device has arrays (1, ...) of its own, which are
+# (N, ...) together.
+PerDevice = Annotated[Any, _PerDeviceMark]
 
 # In a transform: anything `jnp.dtype` understands. Stored by its name, so that it prints and
 # serializes.

@@ -305,3 +305,16 @@ def test_a_run_with_a_compression_goes_on_with_fewer_replicas():
     whole = jax.tree.map(lambda x: x[0] if jnp.ndim(x) else x, new)  # of one replica
     with pytest.raises(ValueError, match=r"feedback.*must have an axis of 2 replicas"):
         gd.resize_replicas(saved, 2, fresh=whole)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_step_with_nan_is_skipped_and_forgotten(name):
+    tx = gd.tower(gx.apply_if_finite(gx.sgd(1.0), 100), "replica", compress=ALL[name])
+    grads = gradients(4)
+    grads[1, 2, 5, 7], grads[2, 6, 1, 1] = np.nan, np.inf
+    first, *bad, last = (u for u, _ in updates_of(tx, grads))
+    assert np.any(first) and not np.any(bad) and np.any(last)
+    assert np.all(np.isfinite(last))
+    if name in ("int8", "float8"):
+        mean = grads[3].mean(axis=0)
+        np.testing.assert_allclose(-last[0], mean, atol=0.2 * np.max(np.abs(mean)))

@@ -153,7 +153,7 @@ def test_narrow_parameters_are_the_rounding_of_wide_copies():
     widened = jax.tree.map(lambda p: p.astype(jnp.float32), params)
     theirs, _ = whole(CLIPPED, widened, grads)
     for form in ("step", "update"):
-        tx = gd.zero1(CLIPPED, "x", reduce_dtype="float32")
+        tx = gd.zero1(CLIPPED, "x", wire_dtype="bfloat16")
         ours, state = divided(tx, "8", params, grads, form=form)
         assert_close(state.master, theirs)
         for p, copy in zip(jax.tree.leaves(ours), jax.tree.leaves(state.master), strict=True):
@@ -189,7 +189,7 @@ def test_complex_parameters_are_divided():
     grads = {"z": jnp.asarray(rng.normal(size=(STEPS, N, 8, 3)) * (1 - 2j), jnp.complex64)}
     tx = gx.chain(gx.clip_by_global_norm(0.3), gx.adam(1e-2))
     ours, _ = divided(
-        gd.zero1(tx, "x", gather_dtype="bfloat16", reduce_dtype="bfloat16"), "8", params, grads
+        gd.zero1(tx, "x", gather_dtype="bfloat16", wire_dtype="bfloat16"), "8", params, grads
     )
     mean = {"z": jnp.mean(grads["z"], 1, keepdims=True)}
 

@@ -20,6 +20,7 @@ from gradxform.distributed.state_specs import *
 from gradxform.distributed.synchronous import *
 from gradxform.distributed.tower import *
 from gradxform.distributed.zero import *
+from gradxform.distributed.zero_wire import *
 from gradxform.registry import close_package as _close_package
 
 _close_package(__name__, ["hlo", "hlo_schedule"])

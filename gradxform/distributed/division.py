@@ -12,6 +12,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from gradxform.distributed.axis import as_varying
+from gradxform.distributed.bits import from_bits, to_bits
 from gradxform.distributed.sources import note, source_of
 from gradxform.types import Array
 
@@ -64,11 +65,32 @@ class Division(NamedTuple):
           known: whether JAX tracks what varies; the result is then marked as not varying.
         """
         to: Any = {"to": "invarying"} if known else {}
-        shard = x
+        shard, x = x, to_bits(x)
         for axis, dim in reversed(self.cuts):
             x = as_varying(x, axis) if known else x
             x = lax.all_gather(x, axis, axis=dim, tiled=True, **to)
-        note(x, self, shard, known)
+        whole = from_bits(x, shard.dtype)
+        note(whole, self, shard, known)
+        return whole
+
+    def pieces(self, x: Array) -> Array:
+        """Return the shards of all devices along a new first axis, of an array that each has."""
+        shape = list(x.shape)
+        for i, (axis, dim) in enumerate(self.cuts):
+            n, at = lax.axis_size(axis), i + dim
+            x = jnp.reshape(x, (*x.shape[:at], n, x.shape[at] // n, *x.shape[at + 1 :]))
+            x = jnp.moveaxis(x, at, i)
+            shape[dim] //= n
+        return jnp.reshape(x, (-1, *shape))
+
+    def assembled(self, pieces: Array) -> Array:
+        """Undo `pieces`."""
+        sizes = [lax.axis_size(axis) for axis in self.axes]
+        x = jnp.reshape(pieces, (*sizes, *pieces.shape[1:]))
+        for i, (_, dim) in reversed([*enumerate(self.cuts)]):
+            x = jnp.moveaxis(x, i, i + dim)
+            at = i + dim
+            x = jnp.reshape(x, (*x.shape[:at], -1, *x.shape[at + 2 :]))
         return x
 
 

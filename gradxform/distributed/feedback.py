@@ -124,12 +124,17 @@ def _first(
         return None
     if isinstance(part.compress, powersgd):
         return part.compress.first(path, shape)
-    codec = _codec(part, shape, dtype, dtype, axis, inner_axes)
+    codec = codec_of(part, shape, dtype, dtype, axis, inner_axes)
     return None if codec is None else new_error(shape, codec, axis, inner_axes, flat)
 
 
-def _codec(
-    part: Any, shape: tuple[int, ...], own: Any, default: Any, axis: Axes, inner: tuple[str, ...]
+def codec_of(
+    part: Any,
+    shape: tuple[int, ...],
+    own: Any,
+    default: Any,
+    axis: Axes,
+    inner: tuple[str, ...] = (),
 ) -> Codec | None:
     """Return the form in which an array travels; None for float32 or wider.
 
@@ -198,7 +203,7 @@ def summed(
         elif isinstance(part.compress, powersgd):
             sent[i] = Sent(x, None, inner=inner)
         else:
-            codec = _codec(part, jnp.shape(x), x.dtype, dtype, axis, inner)
+            codec = codec_of(part, jnp.shape(x), x.dtype, dtype, axis, inner)
             if codec is not None and kept[i] is not None:
                 needed = new_error(x.shape, codec, axis, inner, flat)
                 _check_error(part, updates, i, kept[i], needed)

@@ -16,6 +16,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.distributed.axis import as_varying, knows_what_varies, psum, size_of
+from gradxform.distributed.bits import from_bits, to_bits
 from gradxform.distributed.division import Division
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import Array
@@ -154,7 +155,8 @@ class MatrixExchange(NamedTuple):
 
     def _swap(self, trees: Any) -> Any:
         """Send entry i of the first axis of each array to device i, all of a dtype together."""
-        leaves, treedef = jax.tree.flatten(list(trees))
+        given, treedef = jax.tree.flatten(list(trees))
+        leaves = [to_bits(x) for x in given]
         kinds: dict[Any, list[int]] = {}
         for i, x in enumerate(leaves):
             kinds.setdefault(x.dtype, []).append(i)
@@ -173,7 +175,8 @@ class MatrixExchange(NamedTuple):
                 mine, jnp.split(x, ends, axis=1) if len(xs) > 1 else [x], strict=True
             ):
                 leaves[i] = jnp.reshape(part, leaves[i].shape)
-        return jax.tree.unflatten(treedef, leaves)
+        pairs = zip(leaves, given, strict=True)
+        return jax.tree.unflatten(treedef, [from_bits(x, old.dtype) for x, old in pairs])
 
     def index(self) -> Array:
         """Return the number of this device."""

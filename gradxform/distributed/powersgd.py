@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gradxform.distributed.axis import Axes, as_varying, size_of, widen
 from gradxform.distributed.compression import Compression
-from gradxform.distributed.wire import Sent, sums
+from gradxform.distributed.wire import Sent, still_to_send, sums
 from gradxform.errors import name_of
 from gradxform.fields import value
 from gradxform.leaves import Path, path_str
@@ -100,7 +100,8 @@ class powersgd(Compression):
         rest = full - product
         if isinstance(divisor, int) and divisor == 1:  # a sum, of which each replica has a share
             rest = full - product / size_of(axis)
-        own = rest if ok is True else jnp.where(ok, rest, state.own)
-        # Of zeros, the iteration would forget all directions.
-        empty = jnp.all(right == 0, axis=(-2, -1), keepdims=True)
-        return product, LowRank(own, jnp.where(empty, state.right, right))
+        own = still_to_send(rest, state.own, ok)
+        # Of zeros, or of what is not finite, the iteration would forget all directions.
+        sides = {"axis": (-2, -1), "keepdims": True}
+        usable = jnp.any(right != 0, **sides) & jnp.all(jnp.isfinite(right), **sides)
+        return product, LowRank(own, jnp.where(usable, right, state.right))

@@ -20,7 +20,7 @@ from gradxform.distributed.param_places import (
     read_places,
     spec_of,
 )
-from gradxform.distributed.shared_leaves import is_shared
+from gradxform.distributed.shared_leaves import is_per_device, is_shared
 from gradxform.distributed.slot_dims import as_seen, match_leaves
 from gradxform.errors import did_you_mean, leaf_path, name_of
 from gradxform.jaxprs import traced_along
@@ -128,6 +128,8 @@ def divided_specs(tx: Any, params: Params, mesh: Mesh | AbstractMesh) -> PyTree:
     """Return `state_specs` for whole parameters, without a check that replicas stay equal."""
     parameters = read_places("state_specs", params, PartitionSpec())
     divided = _dividing_axes(list(all_parts(tx)))
+    for name in divided:
+        _check_in_mesh(name, mesh, tx)
     return _Layout(tx, params, parameters, (), divided, dict(mesh.shape)).specs()
 
 
@@ -216,10 +218,8 @@ class _Layout:
     def _state(self, cutting: Iterable[str], dividing: Iterable[str]) -> PyTree:
         """Return the shapes of a device's state.
 
-        Args:
-          cutting: the mesh axes of `specs` that cut the parameters.
-          dividing: the axes that have their lengths where the transform is traced; all others have
-            length 1.
+        The axes in `cutting` cut the parameters. Those in `dividing` have their lengths where the
+        transform is traced, and all others have length 1.
         """
         pieces = self._pieces({*cutting, *dividing})
         return traced_along(self.tx.init, (pieces,), self._sizes(dividing))[1]
@@ -262,11 +262,8 @@ class _Layout:
     def _as_parameters(self, state: PyTree, axes: Iterable[str]) -> list[_Axes]:
         """Return for each leaf the axes that divide the dimensions that it keeps."""
         pieces = self._pieces(set(axes))
-        shapes = [x.shape for x in jax.tree.leaves(pieces)]
-        parameters = [
-            parameter._replace(shape=shape)
-            for parameter, shape in zip(self.parameters, shapes, strict=True)
-        ]
+        pairs = zip(self.parameters, jax.tree.leaves(pieces), strict=True)
+        parameters = [parameter._replace(shape=x.shape) for parameter, x in pairs]
         out = []
         for match in match_leaves(self.tx, pieces, parameters, state):
             entries: _Axes = []
@@ -297,6 +294,9 @@ class _Layout:
         for mine, a, b, is_slot in zip(axes, whole, before, of_matrices, strict=True):
             for dim in _shorter(a, b) if is_slot else ():
                 mine[dim] += together if dim else ()
+        for mine, own in zip(axes, is_per_device(state), strict=True):
+            if own:
+                mine[0] = together
 
 
 def _shorter(whole: Any, piece: Any) -> list[int]:
@@ -387,7 +387,7 @@ def _check_axes(
                 )
 
 
-def _check_in_mesh(name: str, mesh: Any) -> None:
+def _check_in_mesh(name: str, mesh: Any, part: Any = "state_specs") -> None:
     if mesh is None:
         raise ValueError(
             f"state_specs: the mesh is needed, for the length of its axis {name!r}; give mesh=..., "
@@ -395,6 +395,6 @@ def _check_in_mesh(name: str, mesh: Any) -> None:
         )
     if name not in mesh.shape:
         raise ValueError(
-            f"state_specs: the mesh has no axis {name!r}, only {', '.join(mesh.axis_names)}."
+            f"{name_of(part)}: the mesh has no axis {name!r}, only {', '.join(mesh.axis_names)}."
             f"{did_you_mean(name, mesh.axis_names)}"
         )

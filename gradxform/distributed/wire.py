@@ -23,11 +23,12 @@ from gradxform.distributed.axis import (
     varies,
     widen,
 )
+from gradxform.distributed.bits import from_bits, to_bits
 from gradxform.numerics import cast, real_dtype
 from gradxform.types import Array, PyTree
 
 # Arrays with fewer entries travel together.
-_SMALL = 1 << 14
+SMALL = 1 << 14
 
 
 class Codec(Protocol):
@@ -54,13 +55,12 @@ class Cast(NamedTuple):
     unit: int = 1
 
     def encode(self, x: Array) -> Array:
-        """Return the numbers in the dtype, as integers, which no compiler widens to add or send."""
-        narrow = cast(x, self.dtype)
-        return lax.bitcast_convert_type(narrow, jnp.dtype(f"uint{8 * narrow.dtype.itemsize}"))
+        """Return the numbers in the dtype, as integers."""
+        return to_bits(cast(x, self.dtype))
 
     def decode(self, message: Array, length: int) -> Array:
         """Return the numbers."""
-        return cast(lax.bitcast_convert_type(message, self.dtype), jnp.float32)
+        return cast(from_bits(message, self.dtype), jnp.float32)
 
 
 class Error(NamedTuple):
@@ -176,7 +176,7 @@ def _groups(xs: Sequence[Array], sent: Sequence[Sent]) -> list[list[int]]:
     """Return which arrays travel together: the small ones of a codec, and each other one alone."""
     groups: dict[Any, list[int]] = {}
     for i, (x, one) in enumerate(zip(xs, sent, strict=True)):
-        alone = one.codec is None or x.size >= _SMALL or not x.size
+        alone = one.codec is None or x.size >= SMALL or not x.size
         groups.setdefault(i if alone else one.codec, []).append(i)
     return list(groups.values())
 
@@ -203,37 +203,71 @@ def _coded(
 ) -> list[tuple[Array, Error | None]]:
     """Return the sums of arrays that travel together, and what is still to be sent."""
     n = size_of(axis)
-    remembers = errors[0] is not None
-    keeps_shape = len(xs) == 1 and not remembers and codec.unit == 1
+    before = [error for error in errors if error is not None]  # of all of them, or of none
+    keeps_shape = len(xs) == 1 and not before and codec.unit == 1
     cuts = [_cut(x.shape, n, codec.unit, keeps_shape) for x in xs]
     ys = [
         _counted(widen(x) if error is None else widen(x) + error.own, ok)
         for x, error in zip(xs, errors, strict=True)
     ]
-    pieces = as_varying(_joined([cut.pieces(y) for cut, y in zip(cuts, ys, strict=True)]), axis)
-    length = pieces.shape[1] if pieces.ndim > 1 else 1
-    message = codec.encode(pieces)
-    received = codec.decode(jax.tree.map(_exchanged(axis), message), length)
-    total = _divided(jnp.sum(received, axis=0), divisor)
-    if remembers:
-        total = total + _joined([e.mean for e in errors if e is not None])
+    pieces = as_varying(joined([cut.pieces(y) for cut, y in zip(cuts, ys, strict=True)]), axis)
+    length = _length(pieces)
+    total, left_out = scattered(pieces, codec, axis)
+    total = _divided(total, divisor)
+    if before:
+        total = total + joined([error.mean for error in before])
         if len(cuts) == 1:  # what codes make of the zeros that fill an array up is not part of it
             place = lax.axis_index(axis_names(axis)) * length + jnp.arange(length)
             total = jnp.where(place < xs[0].size, total, jnp.zeros_like(total))
-    answer = codec.encode(total[None])
-    whole = _parted(codec.decode(jax.tree.map(_gathered(axis), answer), length), cuts)
-    results = [cut.whole(part) for cut, part in zip(cuts, whole, strict=True)]
-    if not remembers:
+    whole, left_out_of_mean = put_together(total, codec, axis)
+    lengths = [cut.length for cut in cuts]
+    results = [cut.whole(x) for cut, x in zip(cuts, parted(whole, lengths), strict=True)]
+    if not before:
         return [(x, None) for x in results]
-    owns = _parted(pieces - codec.decode(message, length), cuts)
-    means = _parted(total[None] - codec.decode(answer, length), cuts)
-    new: list[tuple[Array, Error | None]] = []
-    for cut, x, own, mean, old in zip(cuts, results, owns, means, errors, strict=True):
-        rest = cut.whole(own)
-        if ok is not True and old is not None:
-            rest = jnp.where(ok, rest, old.own)
-        new.append((x, Error(rest, mean[0])))
-    return new
+    owns = [cut.whole(x) for cut, x in zip(cuts, parted(left_out, lengths), strict=True)]
+    means = parted(left_out_of_mean, lengths)
+    return [
+        (x, Error(still_to_send(own, old.own, ok), still_to_send(mean, old.mean)))
+        for x, own, mean, old in zip(results, owns, means, before, strict=True)
+    ]
+
+
+def still_to_send(rest: Array, before: Array, ok: Array | bool = True) -> Array:
+    """Return what messages left out; where they did not count or were not finite, what was before.
+
+    NaN and infinities have been seen by all, and are not sent again.
+    """
+    return jnp.where(jnp.isfinite(rest) & ok, rest, before)
+
+
+def scattered(pieces: Array, codec: Codec, axis: Axes) -> tuple[Array, Array]:
+    """Return the sum of what all replicas send to this one, and what its own messages leave out.
+
+    Args:
+      pieces: float32, a piece for each replica, (n, length); of any shape after n for a `Cast`.
+      codec: the form in which they travel.
+      axis: the axis of replicas, or several.
+    """
+    length, message = _length(pieces), codec.encode(pieces)
+    received = codec.decode(jax.tree.map(_exchanged(axis), message), length)
+    return jnp.sum(received, axis=0), pieces - codec.decode(message, length)
+
+
+def put_together(piece: Array, codec: Codec, axis: Axes) -> tuple[Array, Array]:
+    """Return the pieces of all replicas, (n, length), and what this one's message leaves out.
+
+    Args:
+      piece: float32, (length,); of any shape for a `Cast`.
+      codec: the form in which they travel.
+      axis: the axis of replicas, or several.
+    """
+    length, message = _length(piece[None]), codec.encode(piece[None])
+    whole = codec.decode(jax.tree.map(_gathered(axis), message), length)
+    return whole, piece - codec.decode(message, length)[0]
+
+
+def _length(pieces: Array) -> int:
+    return pieces.shape[1] if pieces.ndim > 1 else 1
 
 
 def _exchanged(axis: Axes) -> Callable[[Array], Array]:
@@ -262,18 +296,26 @@ def _gathered(axis: Axes) -> Callable[[Array], Array]:
     if _is_alone(axis):
         return lambda x: x
     to: Any = {"to": "invarying"} if knows_what_varies(axis) else {}
-    return lambda x: lax.all_gather(as_varying(x, axis), axis_names(axis), tiled=True, **to)
+
+    def gather(x: Array) -> Array:
+        # One axis at a time: compilers for TPUs send twice the bytes over several.
+        for name in reversed(axis_names(axis)):
+            x = lax.all_gather(as_varying(x, name), name, tiled=True, **to)
+        return x
+
+    return gather
 
 
-def _joined(xs: Sequence[Array]) -> Array:
+def joined(xs: Sequence[Array]) -> Array:
+    """Return arrays put together along their last axis; a single one as it is."""
     return xs[0] if len(xs) == 1 else jnp.concatenate(xs, axis=-1)
 
 
-def _parted(x: Array, cuts: "Sequence[_Cut]") -> list[Array]:
-    """Undo `_joined`."""
-    if len(cuts) == 1:
+def parted(x: Array, lengths: Sequence[int]) -> list[Array]:
+    """Undo `joined`."""
+    if len(lengths) == 1:
         return [x]
-    ends = list(itertools.accumulate(cut.length for cut in cuts))
+    ends = list(itertools.accumulate(lengths))
     return jnp.split(x, ends[:-1], axis=-1)
 
 

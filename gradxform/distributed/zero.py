@@ -27,14 +27,21 @@ from gradxform.distributed.axis import (
     knows_what_varies,
     require_local,
     size_of,
-    widen,
 )
 from gradxform.distributed.division import Division, divide
 from gradxform.distributed.matrix_state import Cuts, on_pieces
 from gradxform.distributed.reach import check_entrywise, check_reach
 from gradxform.distributed.state_specs import divided_specs
-from gradxform.distributed.zero_gather import Leaf, change, gathered, taken
-from gradxform.errors import did_you_mean, name_of
+from gradxform.distributed.zero_gather import Leaf, Shard, dtype_to_gather, gathered, of_step, taken
+from gradxform.distributed.zero_wire import (
+    as_feedback,
+    check_forms,
+    first_memory,
+    mean_shards,
+    memory_of,
+    step_codec,
+)
+from gradxform.errors import name_of
 from gradxform.leaves import (
     align,
     align_params,
@@ -61,6 +68,7 @@ class Zero1State(NamedTuple):
 
     inner: Any  # the inner state, of shards
     master: Slot  # shards of the parameters in master_dtype; of shape (1,) where none is needed
+    feedback: Any = None  # with `compress`: what is still to be sent; or None
 
 
 @transform
@@ -75,9 +83,11 @@ class zero1(Transform):
 
     The results equal those of the inner optimizer on the mean of the gradients. Each device sends
     2 (1 - 1/N) P bytes per step for parameters of P bytes, as many as for the mean alone, and holds
-    1/N of the state. Call it inside `jax.shard_map` (with or without `check_vma`), `jax.pmap` or
-    `jax.vmap` with these axes. Every device has all parameters, and the gradient of its own part of
-    the batch (see `local_view`):
+    1/N of the state. Gradients of 16 bits travel as they are, and are summed in float32.
+
+    Call it inside `jax.shard_map` (with or without `check_vma`), `jax.pmap` or `jax.vmap` with the
+    axes bound. Every device has all parameters, and the gradient of its own part of the batch (see
+    `local_view`):
 
         specs = tx.state_specs(params, mesh)
         state = jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=specs)(params)
@@ -109,8 +119,12 @@ class zero1(Transform):
     With `MultiSteps` or `accumulate` as the inner transform, gradients are added up in shards, and
     updates are gathered only when a step is taken: ZeRO, stage 2.
 
-    In the state, `inner` and `master` are per device. Arrays with the shape of a parameter are
-    divided as `state_specs` says; everything else is the same on all devices.
+    With `compress`, gradients and the steps of the parameters travel in its form, and what it
+    rounds away is sent later. Each device remembers that of its own gradients in float32, which
+    takes as many bytes as a copy of the parameters. With `powersgd`, only gradients are compressed.
+
+    In the state, arrays with the shape of a parameter are divided as `state_specs` says, `feedback`
+    is each device's own, and everything else is the same on all devices.
 
     Args:
       inner: the optimizer.
@@ -118,14 +132,18 @@ class zero1(Transform):
       gather_dtype: the dtype in which updates are gathered, such as "bfloat16" for half the bytes.
         Only parameters with copies recover later what this rounding loses. Complex updates keep
         their dtype. Defaults to their own dtype. Keyword-only.
-      reduce_dtype: the dtype in which gradients are sent and summed. Complex gradients keep their
-        dtype. Defaults to their own dtype. Keyword-only.
+      reduce_dtype: deprecated; use `wire_dtype`. Keyword-only.
       master_dtype: the dtype of the copies of narrower parameters; None for no copies.
         Keyword-only.
+      wire_dtype: the dtype in which gradients travel; they are summed in float32. Complex gradients
+        keep their dtype. Defaults to that of each gradient. Keyword-only.
+      compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
+        travels. Keyword-only.
 
     Raises:
       ValueError: if a part of the inner transform needs more of whole arrays, or of the whole tree,
-        than sums.
+        than sums; if `compress` is given beside `wire_dtype` or `gather_dtype`; at init, if
+        `wire_dtype` is wider than a parameter.
       AlreadyReducedError: at update, for gradients that are already summed over the devices.
       NameError: at init and update, where an axis is not bound.
 
@@ -139,6 +157,8 @@ class zero1(Transform):
     gather_dtype: DType = field(default=None, kw_only=True)
     reduce_dtype: DType = field(default=None, kw_only=True)
     master_dtype: DType = field(default="float32", kw_only=True)
+    wire_dtype: DType = field(default=None, kw_only=True)
+    compress: Any = field(default=None, kw_only=True)
 
     locality = "tree"
     handles_rows = True  # `update` refuses them itself, to say why
@@ -159,10 +179,7 @@ class zero1(Transform):
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
         check_axis_name(self, "axes")
-        for name in ("gather_dtype", "reduce_dtype", "master_dtype"):
-            dtype = getattr(self, name)
-            if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
-                raise ValueError(f"{name_of(self)}: {name} must be a floating dtype, got {dtype}.")
+        check_forms(self)
         check_reach(self, self.inner)
 
     # --------------------------------------------------------------------------------- dividing
@@ -203,12 +220,6 @@ class zero1(Transform):
         Raises:
           ValueError: if the mesh lacks one of the axes.
         """
-        for name in axis_names(self.axes):
-            if name not in mesh.shape:
-                raise ValueError(
-                    f"{name_of(self)}: the mesh has no axis {name!r}, only "
-                    f"{', '.join(mesh.axis_names)}.{did_you_mean(name, mesh.axis_names)}"
-                )
         check_params(self, params)
         return divided_specs(self, params, mesh)
 
@@ -221,14 +232,16 @@ class zero1(Transform):
         check_entrywise(self, check_reach(self, self.inner)[1], params)
         leaves, treedef = jax.tree.flatten(params)
         divisions = self._divisions(params, self._sizes())
-        shards, master = [], []
+        shards, master, alone = [], [], []
         for division, p in zip(divisions, leaves, strict=True):
             shard, dtype = division.cut(jnp.asarray(p)), self._copy_dtype(p)
             shards.append(shard if dtype is None else cast(shard, dtype))
             master.append(jnp.zeros((1,), scalar_dtype()) if dtype is None else shards[-1])
+            alone.append(shard if dtype is None else None)
+        feedback = first_memory(self, params, alone)
         with self._as_shards(params, divisions):
             inner = self.inner.init(treedef.unflatten(shards))
-        return Zero1State(inner, treedef.unflatten(master))
+        return Zero1State(inner, treedef.unflatten(master), feedback)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -241,13 +254,13 @@ class zero1(Transform):
           params: the parameters, the same on all devices.
           **extra: extra arguments of the inner transform, the same on all devices.
         """
-        treedef, leaves, state = self._step_shards(updates, state, params, extra)
-        shards, dtypes = [], [dtype_of(g) for g in jax.tree.leaves(updates)]
-        for leaf, dtype in zip(leaves, dtypes, strict=True):
-            # A parameter with a copy moves to the copy rounded.
-            u = leaf.u if self._copy_dtype(leaf.p) is None else change(leaf)
-            shards.append(cast(u, self._dtype_to_gather(dtype)))
-        us = self._gathered(leaves, shards, state)
+        treedef, leaves, state, memory = self._step_shards(updates, state, params, extra)
+        dtypes = [dtype_of(g) for g in jax.tree.leaves(updates)]
+        shards = [
+            of_step(leaf, memory, dtype_to_gather(self, dtype))
+            for leaf, dtype in zip(leaves, dtypes, strict=True)
+        ]
+        us, state = self._gathered(leaves, shards, state, params, memory)
         return treedef.unflatten(map(cast, us, dtypes)), state
 
     def step(
@@ -265,42 +278,44 @@ class zero1(Transform):
           **extra: extra arguments of the inner transform, the same on all devices.
         """
         self.check_extra(extra)
-        treedef, leaves, state = self._step_shards(grads, state, params, extra)
+        treedef, leaves, state, memory = self._step_shards(grads, state, params, extra)
         ps = align(self, grads, treedef, params, "the parameters have")
-        dtypes = [dtype_of(p) for p in ps.leaves]
-        are_new = [self._dtype_to_gather(dtype) == dtype for dtype in dtypes]
-        shards = [
-            cast(leaf.new, dtype) if is_new else cast(change(leaf), self._dtype_to_gather(dtype))
-            for leaf, dtype, is_new in zip(leaves, dtypes, are_new, strict=True)
-        ]
-        others = [p if is_new else None for p, is_new in zip(ps.leaves, are_new, strict=True)]
+        shards, are_new = [], []
+        for leaf, p in zip(leaves, ps.leaves, strict=True):
+            dtype = dtype_to_gather(self, dtype_of(p))
+            are_new.append(leaf.codec is None and dtype == dtype_of(p))
+            if are_new[-1]:
+                shards.append(Shard(leaf.division, cast(leaf.new, dtype), other=p))
+            else:
+                shards.append(of_step(leaf, memory, dtype))
+        wholes, state = self._gathered(leaves, shards, state, params, memory)
         new = [
             x if is_new else apply_updates(p, cast(x, at_least_float32(dtype_of(p))))
-            for x, p, is_new in zip(
-                self._gathered(leaves, shards, state, others), ps.leaves, are_new, strict=True
-            )
+            for x, p, is_new in zip(wholes, ps.leaves, are_new, strict=True)
         ]
         return ps.rebuilt(new), state
 
     def _gathered(
-        self, leaves: list[Leaf], shards: list[Array], state: Zero1State, others: Any = None
-    ) -> list[Array]:
-        """Return whole arrays from shards; while no step is taken, `others`, or zeros for None."""
+        self,
+        leaves: list[Leaf],
+        shards: list[Shard],
+        state: Zero1State,
+        params: Params,
+        memory: list[Any],
+    ) -> tuple[list[Array], Zero1State]:
+        """Return whole arrays from shards, and the state with what is still to be sent."""
         takes_step = taken(self.inner, state.inner)
-        divisions = [leaf.division for leaf in leaves]
-        return gathered(divisions, shards, knows_what_varies(self.axes), takes_step, others)
-
-    def _dtype_to_gather(self, dtype: Any) -> Any:
-        """Return the dtype in which an array of `dtype` is gathered."""
-        if self.gather_dtype is None or jnp.issubdtype(dtype, jnp.complexfloating):
-            return dtype
-        narrow = jnp.dtype(self.gather_dtype)
-        return narrow if promote(dtype, narrow) == dtype else dtype
+        wholes, rests = gathered(shards, knows_what_varies(self.axes), takes_step)
+        for leaf, rest in zip(leaves, rests, strict=True):
+            if rest is not None:
+                memory[leaf.index] = memory[leaf.index]._replace(mean=rest)
+        new = state._replace(feedback=as_feedback(params, state.feedback, memory))
+        return wholes, self._varying_like(new, state)
 
     def _step_shards(
         self, updates: Updates, state: Any, params: Params | None, extra: dict[str, Any]
-    ) -> tuple[Any, list[Leaf], Zero1State]:
-        """Return the structure of the updates, their leaves after the step, and the new state."""
+    ) -> tuple[Any, list[Leaf], Zero1State, list[Any]]:
+        """Return the structure and leaves of the step, the new state, and what is still to send."""
         engine.refuse_rows(self, updates, "divides arrays over devices")
         require_params(self, params)
         check_state(self, state, Zero1State)
@@ -319,7 +334,12 @@ class zero1(Transform):
             for i, (shard, master) in enumerate(zip(shards, masters.leaves, strict=True))
         ]
         where = ps.where or range(len(gs))
-        means = [self._mean(g, divisions[i]) for g, i in zip(gs, where, strict=True)]
+        memory = memory_of(self, params, state.feedback)
+        means, rests = mean_shards(
+            self, [*map(jnp.asarray, gs)], *([x[i] for i in where] for x in (divisions, memory))
+        )
+        for i, rest in zip(where, rests, strict=True):
+            memory[i] = rest
         with self._as_shards(params, divisions):
             u_tree, inner = call_update(
                 self.inner,
@@ -333,11 +353,12 @@ class zero1(Transform):
             p = inner_ps[i]
             dtype = at_least_float32(promote(p.dtype, u.dtype))
             new = cast(cast(p, dtype) + cast(u, dtype), p.dtype)
-            leaves.append(Leaf(divisions[i], shards[i], new, u))
-            if self._copy_dtype(all_ps[i]) is not None:
-                copies[i] = new
-        new_state = Zero1State(inner, masters.rebuilt(copies))
-        return treedef, leaves, self._varying_like(new_state, state)
+            has_copy = self._copy_dtype(all_ps[i]) is not None
+            codec = None if memory[i] is None else step_codec(self, all_ps[i], divisions[i])
+            leaves.append(Leaf(i, divisions[i], shards[i], new, u, has_copy, codec))
+            copies[i] = new if has_copy else copies[i]
+        new_state = state._replace(inner=inner, master=masters.rebuilt(copies))
+        return treedef, leaves, new_state, memory
 
     def _varying_like(self, new: Zero1State, old: Zero1State) -> Zero1State:
         """Mark the new state as varying where the old one may, if JAX tracks that."""
@@ -361,15 +382,8 @@ class zero1(Transform):
         inner = tell_moved(
             self.inner, state.inner, treedef.unflatten(before), treedef.unflatten(after)
         )
-        return self._varying_like(Zero1State(inner, masters.rebuilt(copies)), state)
-
-    def _mean(self, g: Any, division: Division) -> Array:
-        """Return this device's shard of the mean gradient, in float32 or wider."""
-        g = jnp.asarray(g)
-        if self.reduce_dtype is not None and not jnp.iscomplexobj(g):
-            g = cast(g, jnp.dtype(self.reduce_dtype))
-        total = widen(division.reduce(g))
-        return total / jnp.asarray(size_of(self.axes), total.dtype)
+        moved = state._replace(inner=inner, master=masters.rebuilt(copies))
+        return self._varying_like(moved, state)
 
     def _inner_param(self, params: Params, i: int, shard: Array, master: Any) -> Array:
         """Return the shard that the inner transform moves: the wider copy, if there is one."""

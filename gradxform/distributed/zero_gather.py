@@ -11,22 +11,33 @@ from gradxform._compat import varying_like
 from gradxform.base import GradientTransformation, unwrapped
 from gradxform.distributed.axis import widen
 from gradxform.distributed.division import Division
-from gradxform.numerics import cast
+from gradxform.distributed.wire import Codec, still_to_send
+from gradxform.distributed.zero_wire import Parcel, to_all
+from gradxform.numerics import cast, promote
 from gradxform.types import Array, OptState
 
 
 class Leaf(NamedTuple):
     """One parameter after a step, on this device."""
 
+    index: int  # among the parameters
     division: Division
     p: Array  # this device's shard of the parameter
     new: Array  # the shard after the step, at least float32
     u: Array  # the inner update of the shard, at least float32
+    has_copy: bool  # whether the inner transform moves a wider copy
+    codec: Codec | None  # the form in which the step travels; None for plain numbers
 
 
 def change(leaf: Leaf) -> Array:
-    """Return by how much a shard moves to its new value, rounded to the parameter's dtype."""
-    return widen(cast(leaf.new, leaf.p.dtype)) - widen(leaf.p)
+    """Return by how much a shard moves, in float32 or wider.
+
+    A parameter with a copy moves to the copy: rounded, unless the step travels in some form.
+    """
+    if not leaf.has_copy:
+        return widen(leaf.u)
+    new = leaf.new if leaf.codec is not None else cast(leaf.new, leaf.p.dtype)
+    return widen(new) - widen(leaf.p)
 
 
 def taken(tx: Any, state: OptState) -> Array | None:
@@ -41,39 +52,75 @@ def taken(tx: Any, state: OptState) -> Array | None:
     return None if field is None else getattr(state, field) == 0
 
 
-def gathered(
-    divisions: Sequence[Division],
-    shards: Sequence[Array],
-    known: bool,
-    takes_step: Array | None = None,
-    others: Sequence[Any] | None = None,
-) -> list[Array]:
-    """Return whole arrays from this device's shards.
+def dtype_to_gather(part: Any, dtype: Any) -> Any:
+    """Return the dtype in which `zero1` gathers an array of `dtype`."""
+    if part.gather_dtype is None or jnp.issubdtype(dtype, jnp.complexfloating):
+        return dtype
+    narrow = jnp.dtype(part.gather_dtype)
+    return narrow if promote(dtype, narrow) == dtype else dtype
+
+
+class Shard(NamedTuple):
+    """What a device contributes to an array that all devices get."""
+
+    division: Division
+    x: Array
+    codec: Codec | None = None  # the form in which it travels; None for plain numbers
+    rest: Array | None = None  # what was still to be sent before; None if nothing remembers it
+    other: Any = None  # what all get while no step is taken; zeros for None
+
+
+def of_step(leaf: Leaf, memory: Sequence[Any], dtype: Any) -> Shard:
+    """Return this device's part of a step, in a dtype unless it has another form.
 
     Args:
-      divisions: how each is divided.
+      leaf: the parameter after the step.
+      memory: for every parameter what is still to be sent.
+      dtype: the dtype.
+    """
+    if leaf.codec is None:
+        return Shard(leaf.division, cast(change(leaf), dtype))
+    return Shard(leaf.division, change(leaf), leaf.codec, memory[leaf.index].mean)
+
+
+def gathered(
+    shards: Sequence[Shard], known: bool, takes_step: Array | None = None
+) -> tuple[list[Array], list[Array | None]]:
+    """Return whole arrays from this device's shards, and what is still to be sent of each.
+
+    Args:
       shards: the shards.
       known: whether JAX tracks what varies.
       takes_step: whether to gather, the same on all devices; None for always.
-      others: what to return where they are not gathered; zeros for None.
     """
 
-    def gather(shards: list[Array]) -> list[Array]:
-        return [d.gather(x, known) for d, x in zip(divisions, shards, strict=True)]
+    def gather(xs: list[Array], rests: list[Any]) -> tuple[list[Array], list[Any]]:
+        wholes, rests = [*xs], [*rests]
+        coded: dict[int, Parcel] = {}
+        for i, (shard, x) in enumerate(zip(shards, xs, strict=True)):
+            if shard.codec is None:
+                wholes[i] = shard.division.gather(x, known)
+            else:
+                x = widen(x) if rests[i] is None else widen(x) + rests[i]
+                coded[i] = Parcel(x[None], shard.codec, shard.division)
+        for i, (pieces, rest) in zip(coded, to_all([*coded.values()]), strict=True):
+            wholes[i] = shards[i].division.assembled(pieces)
+            rests[i] = None if rests[i] is None else still_to_send(rest, rests[i])
+        return wholes, rests
 
+    given = [shard.x for shard in shards], [shard.rest for shard in shards]
     if takes_step is None:
-        return gather([*shards])
+        return gather(*given)
     # Traced here once: its shapes and marks are those of what is returned instead.
-    shapes = jax.eval_shape(gather, [*shards])
-    given = [None] * len(shapes) if others is None else others
-    instead = [
-        jnp.zeros(x.shape, x.dtype) if other is None else other
-        for x, other in zip(shapes, given, strict=True)
+    shapes = jax.eval_shape(gather, *given)
+    others = [
+        jnp.zeros(x.shape, x.dtype) if shard.other is None else shard.other
+        for x, shard in zip(shapes[0], shards, strict=True)
     ]
-    instead = varying_like(instead, shapes)
+    instead = varying_like((others, given[1]), shapes)
     return lax.cond(
         takes_step,
-        lambda shards: varying_like(gather(shards), instead),
-        lambda shards: instead,
-        [*shards],
+        lambda xs, rests: varying_like(gather(xs, rests), instead),
+        lambda xs, rests: instead,
+        *given,
     )
