@@ -140,6 +140,22 @@ def test_powersgd_compresses_gradients_and_owners_get_whole_steps():
         np.testing.assert_allclose(ours["w"], p["w"][0], rtol=1e-3, atol=1e-4)
 
 
+def owed(state, name, kind):
+    """The sum of what all devices still have to send of their gradients."""
+    own = jax.tree.map(np.asarray, state.feedback.own)
+    if name == "powersgd":
+        return own["w"].sum(axis=0)
+    first, *others = MESHES[kind][1]
+    assert own[first]["w"].shape == (N, *SHAPE)
+    assert all(np.any(x != own[first]["w"][0]) for x in own[first]["w"][1:])
+    total = own[first]["w"].sum(axis=0)
+    for axis in others:  # two pieces of rows, each cut among four devices
+        total = total + own[axis]["w"].reshape(2, 4, *own[axis]["w"].shape[1:]).sum(axis=1).reshape(
+            SHAPE
+        )
+    return total
+
+
 @pytest.mark.parametrize("kind", MESHES)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", FORMS)
@@ -148,9 +164,7 @@ def test_nothing_is_lost(name, check_vma, kind):
     tx = gd.zero1(gx.identity(), MESHES[kind][1], compress=FORMS[name])
     grads = gradients(6)
     *_, (params, state) = run(tx, zeros(), {"w": grads}, kind, check_vma)
-    own = np.asarray(state.feedback.own["w"])
-    assert own.shape == (N, *SHAPE) and all(np.any(x != own[0]) for x in own[1:])
-    rest = np.mean(own, axis=0)
+    rest = owed(state, name, kind) / N
     if name != "powersgd":
         rest = rest + np.asarray(state.feedback.mean["w"])
     total = np.mean(grads, axis=1).sum(axis=0)
@@ -185,7 +199,7 @@ def test_every_step_of_an_accumulator_sends_gradients_and_one_sends_parameters()
     assert not np.any(runs[0][0]["w"]) and np.any(runs[1][0]["w"])
     np.testing.assert_array_equal(runs[1][0]["w"], runs[2][0]["w"])
     np.testing.assert_array_equal(runs[1][1].feedback.mean["w"], runs[2][1].feedback.mean["w"])
-    rest = np.asarray(runs[-1][1].feedback.own["w"]).mean(0) / 2
+    rest = owed(runs[-1][1], "int8", "8") / N / 2
     rest = rest + np.asarray(runs[-1][1].feedback.mean["w"])
     total = grads.mean(1).sum(0) / 2
     np.testing.assert_allclose(rest + np.asarray(runs[-1][0]["w"]), total, rtol=1e-3, atol=1e-4)
@@ -233,7 +247,7 @@ def test_holes_and_arrays_that_nothing_divides_keep_their_place():
     tx = gd.zero1(gx.scale(-1.0), "x", compress=gd.int8(16))
     grads = {k: None if p is None else jnp.ones((2, N, *p.shape)) for k, p in params.items()}
     *_, (new, state) = run(tx, params, grads)
-    assert new["hole"] is None and not np.any(state.feedback.own["odd"])
+    assert new["hole"] is None and not np.any(state.feedback.own["x"]["odd"])
     for k in ("a", "odd", "s"):
         np.testing.assert_allclose(new[k], params[k] - 2.0, atol=1e-5)
 
@@ -259,7 +273,8 @@ def test_a_pod_compresses_inside_of_slices_and_between_them(name, check_vma):
     )
     r, losses = pod(2, 4, check_vma=check_vma), []
     params, state = r.init(lambda: zeros((16, 32), jnp.bfloat16), tx=tx)
-    own = state.inner.feedback.own["w"]
+    own = state.inner.feedback.own
+    own = own["w"] if name == "powersgd" else own["ici"]["w"]
     assert own.shape == (2, 4, 16, 32) and own.addressable_shards[0].data.shape == (1, 1, 16, 32)
 
     def train_step(params, state, x):
@@ -277,8 +292,9 @@ def test_a_pod_compresses_inside_of_slices_and_between_them(name, check_vma):
     made = fewer.init(lambda: zeros((16, 32), jnp.bfloat16), tx=tx)
     saved = jax.tree.map(np.asarray, (params, state))
     params, state = gd.resize_replicas(saved, 1, fresh=jax.tree.map(np.asarray, made))
-    assert state.inner.feedback.own["w"].shape == (1, 4, 16, 32)
-    assert not np.any(state.inner.feedback.own["w"])
+    own = state.inner.feedback.own
+    own = own["w"] if name == "powersgd" else own["ici"]["w"]
+    assert own.shape == (1, 4, 16, 32) and not np.any(own)
     assert np.any(state.inner.inner[0].mu["w"])
 
 
@@ -318,12 +334,12 @@ def test_a_state_of_another_compression_is_refused():
     wider = zeros((32, 32))
 
     def step(own):
-        feedback = state.feedback._replace(own={"w": own})
+        feedback = state.feedback._replace(own={"x": {"w": own}})
         mine = gd.Zero1State(other.inner.init(wider), {"w": jnp.zeros((1,))}, feedback)
         return other.step(wider, mine, wider)[0]
 
     with pytest.raises(ValueError, match=r"feedback of \['w'\] has shape \(1, 16, 32\), this"):
-        jax.vmap(step, axis_name="x")(state.feedback.own["w"][:, None])
+        jax.vmap(step, axis_name="x")(state.feedback.own["x"]["w"][:, None])
 
 
 def test_reduce_dtype_gives_way_to_wire_dtype():

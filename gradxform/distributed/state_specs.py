@@ -218,8 +218,7 @@ class _Layout:
     def _state(self, cutting: Iterable[str], dividing: Iterable[str]) -> PyTree:
         """Return the shapes of a device's state.
 
-        The axes in `cutting` cut the parameters. Those in `dividing` have their lengths where the
-        transform is traced, and all others have length 1.
+        The axes in `cutting` cut the parameters; those in `dividing` have their lengths, not 1.
         """
         pieces = self._pieces({*cutting, *dividing})
         return traced_along(self.tx.init, (pieces,), self._sizes(dividing))[1]
@@ -296,7 +295,8 @@ class _Layout:
                 mine[dim] += together if dim else ()
         for mine, own in zip(axes, is_per_device(state), strict=True):
             if own:
-                mine[0] = together
+                rest = [tuple(a for a in entry if a not in together) for entry in mine[1:]]
+                mine[:] = [together, *rest]
 
 
 def _shorter(whole: Any, piece: Any) -> list[int]:

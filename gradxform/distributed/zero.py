@@ -238,7 +238,7 @@ class zero1(Transform):
             shards.append(shard if dtype is None else cast(shard, dtype))
             master.append(jnp.zeros((1,), scalar_dtype()) if dtype is None else shards[-1])
             alone.append(shard if dtype is None else None)
-        feedback = first_memory(self, params, alone)
+        feedback = first_memory(self, params, divisions, alone)
         with self._as_shards(params, divisions):
             inner = self.inner.init(treedef.unflatten(shards))
         return Zero1State(inner, treedef.unflatten(master), feedback)
@@ -334,7 +334,7 @@ class zero1(Transform):
             for i, (shard, master) in enumerate(zip(shards, masters.leaves, strict=True))
         ]
         where = ps.where or range(len(gs))
-        memory = memory_of(self, params, state.feedback)
+        memory = memory_of(self, params, divisions, state.feedback)
         means, rests = mean_shards(
             self, [*map(jnp.asarray, gs)], *([x[i] for i in where] for x in (divisions, memory))
         )

@@ -36,7 +36,7 @@ __all__ = [
 class ZeroFeedbackState(NamedTuple):
     """What a compression of blocks has rounded away in `zero1` and is still to be sent."""
 
-    own: PerDevice  # float32; of this device's gradients, whole
+    own: PerDevice  # by axis, float32; of what this device sends along it of the gradients
     mean: Slot  # float32; of the steps of this device's shards; of length 0 where masters tell
 
 
@@ -79,49 +79,64 @@ def _replace_reduce_dtype(part: Any) -> None:
 class Memory(NamedTuple):
     """What is still to be sent of one parameter in blocks."""
 
-    own: Array
+    own: dict[str, Array]  # by axis
     mean: Array | None  # None where a master tells
 
 
 def first_memory(
-    part: Any, params: Params, shards: Sequence[Any]
+    part: Any, params: Params, divisions: Sequence[Division], shards: Sequence[Any]
 ) -> ZeroFeedbackState | ZeroLowRankState | None:
     """Return what `zero1` remembers before anything is sent; None without a compression.
 
     Args:
       part: the transform.
       params: the parameters.
+      divisions: how each is divided.
       shards: for each this device's shard; None where its master tells what is still to be sent.
     """
     check_wire(part, params)
     if part.compress is None:
         return None
-    nothing = jnp.zeros((0,), jnp.float32)
-    owns, others = [], []
-    for (path, p), shard in zip(_whole_arrays(params), shards, strict=True):
-        own, other = jnp.zeros((1, 0), jnp.float32), nothing
-        # Shapes do not depend on the lengths of axes. What no axis divides has nothing to remember.
-        if not jnp.issubdtype(p.dtype, jnp.floating) or not p.size:
-            pass
-        elif isinstance(part.compress, powersgd):
-            first = part.compress.first(path, p.shape)
-            own, other = (own, other) if first is None else (first.own[None], first.right)
-        else:
-            own = jnp.zeros((1, *p.shape), jnp.float32)
-            other = nothing if shard is None else jnp.zeros(shard.shape, jnp.float32)
-        owns.append(own)
-        others.append(other)
-    treedef = jax.tree.structure(params)
-    owns = as_varying(treedef.unflatten(owns), axis_names(part.axes))
-    kind = ZeroLowRankState if isinstance(part.compress, powersgd) else ZeroFeedbackState
-    return kind(owns, treedef.unflatten(others))
+    treedef, names = jax.tree.structure(params), axis_names(part.axes)
+    arrays = [(path, jnp.asarray(p)) for path, p in with_paths(params) if not is_hole(p)]
+    if isinstance(part.compress, powersgd):
+        firsts = [part.compress.first(path, p.shape) if _is_sent(p) else None for path, p in arrays]
+        owns = [_nothing(1, 0) if x is None else x.own[None] for x in firsts]
+        rights = [_nothing(0) if x is None else x.right for x in firsts]
+        own = as_varying(treedef.unflatten(owns), names)
+        return ZeroLowRankState(own, treedef.unflatten(rights))
+    # Shapes have as many dimensions for axes of any length: what an axis does not divide, too.
+    columns: dict[str, list[Array]] = {name: [] for name in names}
+    means = []
+    for (_, p), division, shard in zip(arrays, divisions, shards, strict=True):
+        stages = _stages(division, p.shape)
+        for name in names:
+            shape = stages.get(name, p.shape)
+            columns[name].append(_nothing(1, *shape) if _is_sent(p) else _nothing(1, 0))
+        means.append(_nothing(*shard.shape) if shard is not None and _is_sent(p) else _nothing(0))
+    own = {name: treedef.unflatten(column) for name, column in columns.items()}
+    return ZeroFeedbackState(as_varying(own, names), treedef.unflatten(means))
 
 
-def _whole_arrays(params: Params) -> list[tuple[Any, Any]]:
-    return [(path, jnp.asarray(p)) for path, p in with_paths(params) if not is_hole(p)]
+def _nothing(*shape: int) -> Array:
+    return jnp.zeros(shape, jnp.float32)
 
 
-def memory_of(part: Any, params: Params, feedback: Any) -> list[Any]:
+def _is_sent(p: Array) -> bool:
+    """Whether a compression takes the gradients of a parameter."""
+    return jnp.issubdtype(p.dtype, jnp.floating) and p.size > 0
+
+
+def _stages(division: Division, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of what a device cuts along each axis that cuts an array."""
+    left, out = list(shape), {}
+    for axis, dim in division.cuts:
+        out[axis] = tuple(left)
+        left[dim] //= lax.axis_size(axis)
+    return out
+
+
+def memory_of(part: Any, params: Params, divisions: Sequence[Division], feedback: Any) -> list[Any]:
     """Return for every parameter a `Memory`, a `LowRank`, or None where it travels as it is.
 
     Raises:
@@ -130,25 +145,33 @@ def memory_of(part: Any, params: Params, feedback: Any) -> list[Any]:
     leaves, treedef = jax.tree.flatten(params)
     if part.compress is None:
         return [None] * len(leaves)
-    columns = [
-        align(part, params, treedef, column, "the state's feedback has").leaves
-        for column in feedback
-    ]
+
+    def column(tree: Any) -> Any:
+        return align(part, params, treedef, tree, "the state's feedback has").leaves
+
+    low_rank = isinstance(part.compress, powersgd)
+    names = () if low_rank else axis_names(part.axes)
+    owns = [column(feedback.own)] if low_rank else [column(feedback.own[name]) for name in names]
     out: list[Any] = []
-    for i, (p, own, other) in enumerate(zip(leaves, *columns, strict=True)):
-        if not own.size:
+    for i, (p, division) in enumerate(zip(leaves, divisions, strict=True)):
+        own, other = [x[i] for x in owns], column(feedback[1])[i]
+        if not own[0].size:
             out.append(None)
             continue
-        if jnp.shape(own) != (1, *jnp.shape(p)):
-            raise ValueError(
-                f"{name_of(part)}: the state's feedback of {path_at(params, i)} has shape "
-                f"{jnp.shape(own)}, this device needs {(1, *jnp.shape(p))}. Was it made for other "
-                "parameters or another compression?"
-            )
-        if isinstance(part.compress, powersgd):
-            out.append(LowRank(own[0], other))
+        stages = _stages(division, jnp.shape(p))
+        wanted = [stages.get(name, jnp.shape(p)) for name in names or ("",)]
+        for x, shape in zip(own, wanted, strict=True):
+            if jnp.shape(x) != (1, *shape):
+                raise ValueError(
+                    f"{name_of(part)}: the state's feedback of {path_at(params, i)} has shape "
+                    f"{jnp.shape(x)}, this device needs {(1, *shape)}. Was it made for other "
+                    "parameters, other devices or another compression?"
+                )
+        if low_rank:
+            out.append(LowRank(own[0][0], other))
         else:
-            out.append(Memory(own[0], other if other.size else None))
+            by_axis = {name: x[0] for name, x in zip(names, own, strict=True)}
+            out.append(Memory(by_axis, other if other.size else None))
     return out
 
 
@@ -157,12 +180,20 @@ def as_feedback(params: Params, feedback: Any, memory: Sequence[Any]) -> Any:
     if feedback is None:
         return None
     treedef = jax.tree.structure(params)
-    owns, others = (treedef.flatten_up_to(column) for column in feedback)
-    for i, one in enumerate(memory):
-        if one is not None:
-            owns[i] = one.own[None]
-            others[i] = others[i] if one[1] is None else one[1]
-    return type(feedback)(treedef.unflatten(owns), treedef.unflatten(others))
+
+    def column(tree: Any, new: Callable[[Any], Array | None]) -> Any:
+        pairs = zip(treedef.flatten_up_to(tree), memory, strict=True)
+        made = [(old, None if one is None else new(one)) for old, one in pairs]
+        return treedef.unflatten([old if x is None else x for old, x in made])
+
+    other = column(feedback[1], lambda one: one[1])
+    if isinstance(feedback, ZeroLowRankState):
+        return ZeroLowRankState(column(feedback.own, lambda one: one.own[None]), other)
+    own = {
+        name: column(tree, lambda one, name=name: one.own[name][None])
+        for name, tree in feedback.own.items()
+    }
+    return ZeroFeedbackState(own, other)
 
 
 # ------------------------------------------------------------------------------------- gradients
@@ -173,41 +204,49 @@ def mean_shards(
 ) -> tuple[list[Array], list[Any]]:
     """Return this device's shards of the mean gradients, in float32, and what is still to be sent.
 
+    One axis after the other, each device sends a piece of what it has to every other one along it,
+    and adds up in float32 what it gets. So an axis sends only what those before it leave over.
+
     Args:
       part: the transform.
       gs: this device's own gradients.
       divisions: how each is divided.
       memory: what is still to be sent of each.
     """
-    n = size_of(part.axes)
-    means, left = [jnp.zeros(())] * len(gs), list(memory)
-    coded: dict[int, Parcel] = {}
+    n, left = size_of(part.axes), list(memory)
+    sums, coded = [], []
     for i, (g, division, before) in enumerate(zip(gs, divisions, memory, strict=True)):
         if isinstance(before, LowRank):
-            mean, left[i] = part.compress.sum(g, before, part.axes, (), True, n)
-            means[i] = division.cut(mean)
-            continue
-        codec = gradient_codec(part, g, division)
-        if codec is None:
-            total = division.reduce(widen(g))
-            means[i] = total / jnp.asarray(n, total.dtype)
+            total, left[i] = part.compress.sum(g, before, part.axes, (), True, 1)
+            sums.append(division.cut(total))
+        elif _gradient_codec(part, g.shape, g.dtype, division) is None:
+            sums.append(division.reduce(g if division.cuts else widen(g)))
         else:
-            wide = widen(g) if before is None else widen(g) + before.own
-            coded[i] = Parcel(division.pieces(wide), codec, division)
-    for i, (total, rest) in zip(coded, to_owners([*coded.values()]), strict=True):
-        division, before = divisions[i], memory[i]
-        total = lax.psum(total, division.whole) if division.whole else total
-        means[i] = total / jnp.asarray(n, total.dtype)
-        if before is not None:
-            left[i] = before._replace(own=still_to_send(division.assembled(rest), before.own))
-    return means, left
+            sums.append(widen(g))
+            coded.append(i)
+    for name in axis_names(part.axes):
+        parcels: dict[int, Parcel] = {}
+        for i in coded:
+            cuts = tuple(cut for cut in divisions[i].cuts if cut[0] == name)
+            if cuts:
+                stage = Division(cuts, ())
+                x = sums[i] if left[i] is None else sums[i] + left[i].own[name]
+                codec = _gradient_codec(part, x.shape, gs[i].dtype, stage)
+                parcels[i] = Parcel(stage.pieces(x), codec, stage)
+        for i, (total, rest) in zip(parcels, to_owners([*parcels.values()]), strict=True):
+            sums[i] = total
+            if left[i] is not None:
+                own = still_to_send(parcels[i].division.assembled(rest), left[i].own[name])
+                left[i] = left[i]._replace(own={**left[i].own, name: own})
+    for i in coded:
+        if divisions[i].whole:
+            sums[i] = lax.psum(sums[i], divisions[i].whole)
+    return [x / jnp.asarray(n, x.dtype) for x in map(widen, sums)], left
 
 
-def gradient_codec(part: Any, g: Array, division: Division) -> Codec | None:
-    """Return the form in which a gradient travels; None for float32 or wider, and powersgd."""
-    if not division.cuts or isinstance(part.compress, powersgd):
-        return None
-    return codec_of(part, g.shape, g.dtype, g.dtype, division.axes)
+def _gradient_codec(part: Any, shape: tuple[int, ...], dtype: Any, division: Division) -> Any:
+    """Return the form in which gradients travel along the axes that cut; None for plain numbers."""
+    return codec_of(part, shape, dtype, dtype, division.axes) if division.cuts else None
 
 
 def step_codec(part: Any, p: Array, division: Division) -> Codec | None:
