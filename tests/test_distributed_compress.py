@@ -199,6 +199,32 @@ def test_a_replica_that_does_not_contribute_keeps_what_it_has_to_send():
     assert np.all(np.isfinite(u)) and np.all(np.isfinite(second.feedback.own["w"]))
 
 
+@pytest.mark.parametrize("mode", ["shard_map", "vmap"])
+def test_contributors_share_what_powersgd_sends(mode):
+    tx = gd.sync_replicas(
+        gx.identity(), "replica", replicas_to_aggregate=4, compress=gd.powersgd(2)
+    )
+    steps = 40
+    g = np.random.default_rng(0).normal(size=(16, 12)).astype(np.float32)
+    told = {"contribute": np.broadcast_to(np.arange(N) < 4, (steps, N))}
+    results = updates_of(tx, np.broadcast_to(g, (steps, N, *g.shape)), mode, told)
+    mean = np.mean([u[0] for u, _ in results], axis=0)
+    assert np.linalg.norm(mean - g) < 0.1 * np.linalg.norm(g)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
+def test_a_sum_that_is_too_large_for_the_dtype_of_a_gradient_does_not_travel(part, dtype):
+    largest = float(jnp.finfo(dtype).max) / 4  # all eight together are twice the maximum
+    r = replicas("shard_map", N)
+    params = r.replicate({"w": jnp.zeros(16)})
+    tx = part(gx.identity(), "replica")
+    g = r.place(jnp.full((N, 16), largest, dtype))
+    step = r.wrap(lambda p, s, g: tx.update({"w": g}, s, p)[0])
+    u = np.asarray(step(params, r.wrap(tx.init)(params), g)["w"].astype("float32"))
+    np.testing.assert_array_equal(u, np.full((N, 16), largest, np.float32))
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_gradient_that_is_not_finite_is_seen(name):
     tx = gd.tower(gx.identity(), "replica", compress=ALL[name])

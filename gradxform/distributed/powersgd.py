@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from gradxform.distributed.axis import Axes, as_varying, size_of, widen
+from gradxform.distributed.axis import Axes, as_varying, axis_names, size_of, widen
 from gradxform.distributed.compression import Compression
 from gradxform.distributed.wire import Sent, sums
 from gradxform.errors import name_of
@@ -97,10 +98,16 @@ class powersgd(Compression):
         left = orthonormal(total(full @ state.right))
         right = total(jnp.swapaxes(full, -1, -2) @ left)
         product = left @ jnp.swapaxes(right, -1, -2)
-        rest = full - product
-        if isinstance(divisor, int) and divisor == 1:  # a sum, of which each replica has a share
-            rest = full - product / size_of(axis)
+        rest = full - product * _share(axis, ok, divisor)
         own = rest if ok is True else jnp.where(ok, rest, state.own)
         # Of zeros, the iteration would forget all directions.
         empty = jnp.all(right == 0, axis=(-2, -1), keepdims=True)
         return product, LowRank(own, jnp.where(empty, state.right, right))
+
+
+def _share(axis: Axes, ok: Array | bool, divisor: Array | int) -> Array | float:
+    """Return by what to multiply a sum that is divided by `divisor`, for a contributor's share."""
+    if ok is True:
+        return divisor / size_of(axis)
+    count = lax.psum(as_varying(jnp.asarray(ok, jnp.float32), axis), axis_names(axis))
+    return jnp.asarray(divisor, jnp.float32) / jnp.maximum(count, 1)

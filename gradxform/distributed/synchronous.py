@@ -179,9 +179,10 @@ class sync_replicas(Synchronous):
         check_shapes(self, updates, accs.leaves, "the state's acc has")
         own = [None if isinstance(g, RowSparse) else g for g in leaves]
         dtypes = [dtype_of(g) for g in leaves]
-        added, feedback = summed(self, updates, own, dtypes, state.feedback, ok=ok)
-        rows = zip(leaves, accs.leaves, added, strict=True)
-        pairs = [self._accumulate(g, acc, x, ok, total) for g, acc, x in rows]
+        # The mean travels, not the sum, which may be too large for a gradient of few bits.
+        means, feedback = summed(self, updates, own, dtypes, state.feedback, ok=ok, divisor=n)
+        rows = zip(leaves, accs.leaves, means, strict=True)
+        pairs = [self._accumulate(g, acc, x, n, ok, total) for g, acc, x in rows]
         grads = jax.tree.unflatten(treedef, [grad for _, grad in pairs])
         grads = as_varying_like(grads, (state.inner, params), self.axis)
         out, inner = update_when(self, self.inner, ready, grads, state.inner, params, extra)
@@ -212,12 +213,12 @@ class sync_replicas(Synchronous):
         return ok
 
     def _accumulate(
-        self, g: Any, acc: Array, added: Any, ok: Array, total: Array
+        self, g: Any, acc: Array, mean: Any, n: int, ok: Array, total: Array
     ) -> tuple[Array, Any]:
         """Return the accumulator of a leaf with the new contributions, and its gradient."""
         if isinstance(g, RowSparse):
             return acc, self._reduce_rows(g, ok)
-        acc = acc + cast(added, acc.dtype)
+        acc = acc + cast(mean, acc.dtype) * jnp.asarray(n, acc.dtype)
         if self.reduction == "sum":
             return acc, acc
         return acc, acc / jnp.maximum(total, 1).astype(acc.dtype)
