@@ -194,7 +194,8 @@ class Exchanging(Transform, abc.ABC):
             follows the schedule.
           contribute: whether this replica has something to send if there is an exchange, a boolean
             scalar, which may differ between replicas. What a replica that does not contribute has,
-            NaN too, is left out of the mean, but it gets the result. Defaults to True on all.
+            NaN too, is left out of the mean, but it gets the result. If none contributes, there is
+            no exchange; with a delay, one of differences of zero. Defaults to True on all.
           **extra: extra arguments of the inner transform.
         """
         u, state = self._local_step(updates, state, params, (sync, land), extra)
@@ -297,7 +298,12 @@ class Exchanging(Transform, abc.ABC):
         contributes = True if contribute is None else as_flag(self, "contribute", contribute)
 
         def meet(params: Params, state: Any, dtypes: Sequence[Any]) -> tuple[Params, Any]:
-            return self.exchange(params, state, Meeting(dtypes, contributes), extra)
+            meeting = Meeting(dtypes, contributes)
+            new = self.exchange(params, state, meeting, extra)
+            if contributes is True or self.lands(state.schedule_step) is not False:
+                return new
+            happens = meeting.count(self.axis) > 0
+            return jax.tree.map(lambda x, old: jnp.where(happens, x, old), new, (params, state))
 
         exchange = self._moving_copies(meet)
         sync, landing = static

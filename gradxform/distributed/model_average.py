@@ -4,7 +4,6 @@ from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from gradxform.base import transform
 from gradxform.distributed.axis import widen
@@ -156,10 +155,6 @@ class model_average(Exchanging):
         return mean, state
 
     def _mean(self, tree: PyTree, meeting: Meeting) -> PyTree:
-        """Return the mean of what the replicas contribute; this one's, if none does."""
-        ok = meeting.contributes
-        if ok is True:
-            return tree_mean(tree, self.axis, self.inner_axes)
-        count, divisor = meeting.count(self.axis), meeting.divisor(self.axis)
-        mean = tree_mean(tree, self.axis, self.inner_axes, ok, divisor)
-        return jax.tree.map(lambda x, own: jnp.where(count > 0, x, own), mean, tree)
+        """Return the mean of what the replicas contribute."""
+        ok, count = meeting.contributes, meeting.divisor(self.axis)
+        return tree_mean(tree, self.axis, self.inner_axes, ok, count)
