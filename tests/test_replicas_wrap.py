@@ -117,6 +117,21 @@ def test_static_values_that_are_equal_and_of_another_type_are_other_programs():
         np.testing.assert_array_equal(step(x, by)[0], expected)
 
 
+PARTING = {
+    "psum_scatter": lambda x: jax.lax.psum_scatter(x, "replica", tiled=True),
+    "all_to_all": lambda x: jax.lax.all_to_all(x, "replica", 0, 0, tiled=True),
+    "ppermute": lambda x: jax.lax.ppermute(x, "replica", [(i, i) for i in range(N)]),
+}
+
+
+@pytest.mark.parametrize("name", list(PARTING))
+def test_parts_of_what_all_share_are_not_the_same_on_all(name):
+    r = gd.Replicas(n=N)
+    step = r.wrap(PARTING[name], shared=0, shared_outputs=True)
+    with pytest.raises(ValueError, match="is in shared_outputs and may differ"):
+        step(jnp.arange(float(N)))
+
+
 def test_several_axes_of_replicas_count_as_one():
     mesh = jax.make_mesh((2, 4), ("a", "b"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
     r = gd.Replicas(("a", "b"), mesh=mesh)
