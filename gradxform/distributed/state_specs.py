@@ -11,6 +11,7 @@ from gradxform.base import GradientTransformation, call_update, check_transform
 from gradxform.distributed.axis import axis_names
 from gradxform.distributed.decisions import differing
 from gradxform.distributed.exchange import Exchanging
+from gradxform.distributed.feedback import FeedbackState
 from gradxform.distributed.matrix_state import in_matrix_slots
 from gradxform.distributed.param_places import (
     Parameter,
@@ -297,6 +298,27 @@ class _Layout:
         for mine, a, b, is_slot in zip(axes, whole, before, of_matrices, strict=True):
             for dim in _shorter(a, b) if is_slot else ():
                 mine[dim] += together if dim else ()
+        # What is still to be sent of a single entry is as long on each device as of all.
+        sliced = _sliced_feedback(self.tx)
+        for mine, x, is_feedback in zip(axes, whole, _in_feedback(state), strict=True):
+            if is_feedback and x.size:
+                mine[0] = tuple(name for name in sliced if name not in self.apart)
+
+
+def _sliced_feedback(tx: Any) -> tuple[str, ...]:
+    """Return the axes along which devices remember what their own slices still owe."""
+    sending = [part for part in all_parts(tx) if isinstance(part, Exchanging) and part.compress]
+    return tuple(dict.fromkeys(name for part in sending for name in part.inner_axes))
+
+
+def _in_feedback(state: PyTree) -> list[bool]:
+    """Return for each leaf whether it is what a compression of blocks still has to send."""
+
+    def mark(x: Any) -> Any:
+        return jax.tree.map(lambda _: isinstance(x, FeedbackState), x)
+
+    marked = jax.tree.map(mark, state, is_leaf=lambda x: isinstance(x, FeedbackState))
+    return jax.tree.leaves(marked)
 
 
 def _shorter(whole: Any, piece: Any) -> list[int]:
