@@ -55,15 +55,6 @@ def _check_order(part: Any) -> None:
             )
 
 
-def _require_all(part: Any, meeting: Meeting) -> None:
-    """Require an exchange in which replicas take turns to be of all replicas."""
-    if meeting.contributes is not True:
-        raise ValueError(
-            f"{name_of(part)}: contribute is for exchanges in which replicas take part at once; "
-            "with order='sequential' each of them takes its turn. Leave contribute out."
-        )
-
-
 def _gather(tree: PyTree, axis: Axes) -> PyTree:
     """Return the trees of all replicas, stacked along a new leading axis."""
     return jax.tree.map(lambda x: lax.all_gather(as_varying(x, axis), axis_names(axis)), tree)
@@ -222,7 +213,7 @@ class elastic_average(Exchanging):
         """Return the parameters pulled towards the center, and the center towards all of them."""
         rate = self._rate()
         if self.order == "sequential":
-            _require_all(self, meeting)
+            meeting.require_all(self)
             local_center, center = self._take_turns(params, state.center, rate)
             distances = jax.tree.map(distance, params, local_center)
         else:
@@ -363,7 +354,7 @@ class agn(Exchanging):
 
         start = as_varying((state.center, state.center_inner), self.axis)
         if self.order == "sequential":
-            _require_all(self, meeting)
+            meeting.require_all(self)
             (center, inner), after_turns = lax.scan(step, start, _gather(mean, self.axis))
             params_after = _own_part(after_turns, self.axis)
             steps = size_of(self.axis)

@@ -58,6 +58,14 @@ class Meeting(NamedTuple):
         count = self.count(axis)
         return count if isinstance(count, int) else jnp.maximum(count, 1)
 
+    def require_all(self, part: Any) -> None:
+        """Require all replicas to contribute, where they take turns."""
+        if self.contributes is not True:
+            raise ValueError(
+                f"{name_of(part)}: contribute is for exchanges in which replicas take part at "
+                "once; with order='sequential' each takes its turn. Leave contribute out."
+            )
+
 
 class Exchanging(Transform, abc.ABC):
     """A wrapper under which replicas differ, and meet when `schedule_step` says so.
