@@ -11,7 +11,6 @@ from gradxform.base import GradientTransformation, call_update, check_transform
 from gradxform.distributed.axis import axis_names
 from gradxform.distributed.decisions import differing
 from gradxform.distributed.exchange import Exchanging
-from gradxform.distributed.feedback import FeedbackState
 from gradxform.distributed.matrix_state import in_matrix_slots
 from gradxform.distributed.param_places import (
     Parameter,
@@ -22,7 +21,7 @@ from gradxform.distributed.param_places import (
     spec_of,
 )
 from gradxform.distributed.shared_leaves import is_shared
-from gradxform.distributed.slot_dims import as_seen, match_leaves
+from gradxform.distributed.slot_dims import as_seen, divide_feedback, match_leaves
 from gradxform.errors import did_you_mean, leaf_path, name_of
 from gradxform.jaxprs import traced_along
 from gradxform.leaves import dtype_of, path_at
@@ -120,8 +119,7 @@ def state_specs(
     _check_axes(parameters, params, parts, apart, mesh)
     lengths = {} if mesh is None else dict(mesh.shape)
     layout = _Layout(tx, params, parameters, apart, divided, lengths)
-    specs = layout.specs()
-    layout.check_equal(specs, extra or {})
+    layout.check_equal(specs := layout.specs(), extra or {})
     return specs
 
 
@@ -163,8 +161,8 @@ class _Layout:
             for x, mine in zip(leaves, axes, strict=True)
         ]
         flat = jax.tree.leaves(placed, is_leaf=is_place)
-        pairs = zip(flat, is_shared(kept), strict=True)
         lead = self.apart[0] if len(self.apart) == 1 else self.apart
+        pairs = zip(flat, is_shared(kept), strict=True)
         out = [spec if shared or not lead else PartitionSpec(lead, *spec) for spec, shared in pairs]
         return jax.tree.unflatten(jax.tree.structure(kept), out)
 
@@ -180,7 +178,7 @@ class _Layout:
         if not alike or any(getattr(part, "takes_whole", True) is False for part in parts):
             return
         params = self._pieces(set(self.lengths))
-        # A single device exchanges nothing: its results would not show what a sum makes equal.
+        # A single device exchanges nothing: results would not show what a sum makes equal.
         alike = [name for name in alike if self.lengths.get(name) != 1]
         sizes = {name: self.lengths.get(name, 2) for name in self._sizes(())}
         kept = traced_along(self.tx.init, (params,), sizes)[1]
@@ -298,27 +296,7 @@ class _Layout:
         for mine, a, b, is_slot in zip(axes, whole, before, of_matrices, strict=True):
             for dim in _shorter(a, b) if is_slot else ():
                 mine[dim] += together if dim else ()
-        # What is still to be sent of a single entry is as long on each device as of all.
-        sliced = _sliced_feedback(self.tx)
-        for mine, x, is_feedback in zip(axes, whole, _in_feedback(state), strict=True):
-            if is_feedback and x.size:
-                mine[0] = tuple(name for name in sliced if name not in self.apart)
-
-
-def _sliced_feedback(tx: Any) -> tuple[str, ...]:
-    """Return the axes along which devices remember what their own slices still owe."""
-    sending = [part for part in all_parts(tx) if isinstance(part, Exchanging) and part.compress]
-    return tuple(dict.fromkeys(name for part in sending for name in part.inner_axes))
-
-
-def _in_feedback(state: PyTree) -> list[bool]:
-    """Return for each leaf whether it is what a compression of blocks still has to send."""
-
-    def mark(x: Any) -> Any:
-        return jax.tree.map(lambda _: isinstance(x, FeedbackState), x)
-
-    marked = jax.tree.map(mark, state, is_leaf=lambda x: isinstance(x, FeedbackState))
-    return jax.tree.leaves(marked)
+        divide_feedback(self.tx, self.apart, state, axes)
 
 
 def _shorter(whole: Any, piece: Any) -> list[int]:
