@@ -123,6 +123,24 @@ def test_inner_states_are_averaged_only_on_request():
         assert bool(np.allclose(m, m[:1])) == average
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_states_of_few_bits_are_averaged_as_numbers(bits):
+    rng = np.random.default_rng(0)
+    scale = np.arange(1.0, N + 1).reshape(N, 1, 1)  # so that the scales of blocks differ
+    grads = {"w": (scale * rng.normal(size=(N, 32, 64))).astype(np.float32)}
+    r = replicas("vmap", N)
+    inner = gx.quantize_state(gx.trace(0.9), bits, min_size=8)
+
+    def traces(average):
+        tx = gd.model_average(inner, "replica", period=1, average_state=average)
+        params = r.replicate({"w": jnp.zeros((32, 64))})
+        step = r.wrap(lambda p, s, g: tx.step(g, s, p)[1].inner.trace["w"].load())
+        return np.asarray(step(params, r.wrap(tx.init)(params), r.place(grads)))
+
+    mean = np.mean(traces(False), axis=0)
+    assert np.max(np.abs(traces(True) - mean)) < np.max(np.abs(mean)) / 2 ** (bits // 2)
+
+
 def test_a_transform_of_optax_is_an_inner_one():
     with jax.numpy_dtype_promotion("standard"):
         tx = gd.diloco(optax.sgd(ref.RATE), "replica", period=3)
