@@ -85,6 +85,17 @@ def test_results_that_are_the_same_are_returned_once(mode):
 
 
 @pytest.mark.parametrize("mode", list(MODES))
+def test_keys_of_a_state_are_read_as_keys(mode):
+    r = replicas(mode, N)
+    tx = gx.add_noise(0.1, 0.5, jax.random.key(3))
+    state = r.wrap(tx.init)(r.replicate(W))
+    for read in (r.gather(state), r.place(r.gather(state))):
+        assert read.rng_key.shape == (N,) and read.rng_key.dtype == state.rng_key.dtype
+    one = r.unreplicate(state)
+    assert jax.random.key_data(one.rng_key).tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("mode", list(MODES))
 def test_auxiliary_results_are_averaged(mode):
     r = replicas(mode, N)
     tx = gd.model_average(gx.sgd(0.1), "replica", period=2)

@@ -14,8 +14,7 @@ from gradxform.distributed.replica_arguments import Call, Roles, Which
 from gradxform.distributed.replica_layout import Flags, check_divides, read_specs, without_lead
 from gradxform.distributed.replica_mesh import (
     check_axes,
-    copier,
-    is_readable,
+    fetched,
     replica_mesh,
     replica_sharding,
     resharder,
@@ -288,28 +287,17 @@ class Replicas:
     def unreplicate(self, tree: PyTree, replica: int = 0) -> PyTree:
         """Return one replica's arrays, and shared arrays, as NumPy arrays.
 
-        With several processes, all must call it, and all get that replica's arrays.
+        PRNG keys stay keys. With several processes, all must call it, and all get the arrays.
         """
-        return self._fetch(tree, replica)
+        return fetched(tree, replica, self.mesh)
 
     def gather(self, tree: PyTree) -> PyTree:
         """Return the arrays of all replicas, [N, ...], and shared arrays, as NumPy arrays.
 
-        With several processes, all must call it, and all get all arrays. Use it for measurements,
-        and for parameters that fit on one host.
+        PRNG keys stay keys. With several processes, all must call it. Use it for measurements, and
+        for parameters that fit on one host.
         """
-        return self._fetch(tree, None)
-
-    def _fetch(self, tree: PyTree, replica: int | None) -> PyTree:
-        leaves, treedef = jax.tree.flatten(tree)
-        rows = [None if shared else replica for shared in is_shared(tree)]
-        remote = [i for i, x in enumerate(leaves) if not is_readable(x)]
-        if remote and self.mesh is not None:
-            copy = copier(replica_sharding(self.mesh, None), replica)
-            for i, x in zip(remote, copy([leaves[i] for i in remote]), strict=True):
-                leaves[i], rows[i] = x.addressable_data(0), None
-        arrays = [np.asarray(x if r is None else x[r]) for x, r in zip(leaves, rows, strict=True)]
-        return jax.tree.unflatten(treedef, arrays)
+        return fetched(tree, None, self.mesh)
 
     # ------------------------------------------------------------------------------ running steps
 
