@@ -187,7 +187,15 @@ def refusals():
             lambda: r.wrap(f, donate_argnums=1, static=1)(x, 2),
             ("static", "donate_argnums"),
         ),
-        "no axis": (lambda: r.wrap(f)(x, jnp.ones(3)), ("argument 1", "(3,)", "shared=")),
+        "donated by name": (
+            lambda: r.wrap(f, donate_argnums="x")(x),
+            ("donate_argnums", "positions", "'x'"),
+        ),
+        "donated from the end": (
+            lambda: r.wrap(f, donate_argnums=(0, -1))(x),
+            ("donate_argnums", "at least 0", "-1"),
+        ),
+        "no axis": (lambda: r.wrap(f)(x, jnp.ones(3)), ("argument 1, has", "(3,)", "shared=")),
         "no axis, by name": (lambda: r.wrap(f)(x, z={"a": 1.0}), ("z['a']", "()", "shared=")),
         "unknown result": (
             lambda: r.wrap(lambda x: (x, x), shared_outputs=2)(x),

@@ -47,6 +47,19 @@ def check_axis_name(part: Any, field: str = "axis") -> None:
         )
 
 
+def check_inner_axes(part: Any) -> None:
+    """Require `inner_axes` to be different names, none of them an axis of replicas."""
+    inner, outer = part.inner_axes, axis_names(part.axis)
+    if len(set(inner)) != len(inner):
+        raise ValueError(f"{name_of(part)}: inner_axes must be different names, got {inner}.")
+    both = [name for name in inner if name in outer]
+    if both:
+        raise ValueError(
+            f"{name_of(part)}: {both[0]!r} is in axis and in inner_axes; an axis is either one of "
+            "replicas or one inside a replica. Leave it out of inner_axes."
+        )
+
+
 def check_bound(part: Any, axis: Axes) -> None:
     """Require the axis to exist where this is traced."""
     agree.check_bound(part, axis_names(axis))

@@ -47,6 +47,8 @@ def replica_mesh(
                 'mode="vmap" simulates them on one.'
             )
         return jax.make_mesh((size,), outer, axis_types=(AxisType.Auto,), devices=devices[:size])
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"Replicas: mesh must be a jax.sharding.Mesh, got {shown(mesh)}.")
     _check_mesh(mesh, (*outer, *inner_axes))
     size = math.prod(mesh.shape[name] for name in outer)
     if n is not None and n != size:

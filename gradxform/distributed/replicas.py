@@ -24,7 +24,7 @@ from gradxform.distributed.replica_programs import Pod, Wrapped, argument_layout
 from gradxform.distributed.replica_restore import abstract
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.distributed.state_specs import state_specs
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.storage import is_on_host
 from gradxform.types import Params, PyTree
 
@@ -278,7 +278,8 @@ class Replicas:
                 each = f" of {parts} devices" if parts > 1 else ""
                 raise ValueError(
                     f"Replicas: {self.n} replicas{each} cannot divide "
-                    f"{jax.tree_util.keystr(path)} of shape {jnp.shape(x)} along its first axis."
+                    f"{leaf_path(path) if path else 'an array'} of shape {jnp.shape(x)} along its "
+                    "first axis."
                 )
             return self._place(x.reshape(self.n, size // self.n, *x.shape[1:]), False, inner)
 
@@ -289,6 +290,10 @@ class Replicas:
 
         PRNG keys stay keys. With several processes, all must call it, and all get the arrays.
         """
+        if not isinstance(replica, int) or not 0 <= replica < self.n:
+            raise ValueError(
+                f"Replicas: replica must be the index of one of {self.n}, got {shown(replica)}."
+            )
         return fetched(tree, replica, self.mesh)
 
     def gather(self, tree: PyTree) -> PyTree:
