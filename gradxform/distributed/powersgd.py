@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from gradxform.distributed.axis import Axes, as_varying, axis_names, size_of, widen
+from gradxform.distributed.axis import Axes, as_varying, size_of, widen
 from gradxform.distributed.compression import Compression
 from gradxform.distributed.wire import Sent, sums
 from gradxform.errors import name_of
@@ -87,7 +86,7 @@ class powersgd(Compression):
           axis: the axis of replicas.
           inner_axes: axes along which all devices have the same matrices.
           ok: whether this replica's matrices count.
-          divisor: the sum is divided by it.
+          divisor: the sum is divided by it: a number, or a count of the replicas that are ok.
         """
 
         def total(factor: Array) -> Array:
@@ -98,16 +97,10 @@ class powersgd(Compression):
         left = orthonormal(total(full @ state.right))
         right = total(jnp.swapaxes(full, -1, -2) @ left)
         product = left @ jnp.swapaxes(right, -1, -2)
-        rest = full - product * _share(axis, ok, divisor)
+        # A divisor that is traced counts the contributors; a fixed one is for all replicas.
+        share = divisor / size_of(axis) if isinstance(divisor, int) else 1.0
+        rest = full - product * share
         own = rest if ok is True else jnp.where(ok, rest, state.own)
         # Of zeros, the iteration would forget all directions.
         empty = jnp.all(right == 0, axis=(-2, -1), keepdims=True)
         return product, LowRank(own, jnp.where(empty, state.right, right))
-
-
-def _share(axis: Axes, ok: Array | bool, divisor: Array | int) -> Array | float:
-    """Return by what to multiply a sum that is divided by `divisor`, for a contributor's share."""
-    if ok is True:
-        return divisor / size_of(axis)
-    count = lax.psum(as_varying(jnp.asarray(ok, jnp.float32), axis), axis_names(axis))
-    return jnp.asarray(divisor, jnp.float32) / jnp.maximum(count, 1)
