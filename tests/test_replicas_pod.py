@@ -179,6 +179,19 @@ def test_arrays_are_made_and_moved_without_a_host():
         np.testing.assert_array_equal(np.float32(x), np.float32(np.stack([y, y])))
 
 
+def test_a_pod_whose_steps_need_extra_arguments_is_made():
+    r = pod(check_vma=False)
+    tx = gd.drop_stale(gd.diloco(gd.zero1(ADAMW, "ici"), "dcn", period=1), 2)
+    step = {"grad_step": jnp.int32(0)}
+    state = r.init(make, jax.random.key(0), tx=tx, extra=step)[1]
+    saved = r.abstract(make, jax.random.key(0), tx=tx, extra=step)[1]
+    assert jax.tree.map(lambda x: (x.shape, x.sharding.spec), state) == jax.tree.map(
+        lambda x: (x.shape, x.sharding.spec), saved
+    )
+    with pytest.raises(TypeError, match=r"extra=\{"):
+        r.init(make, jax.random.key(0), tx=tx)
+
+
 def refusals():
     mesh, r, key = mesh_of(), pod(), jax.random.key(0)
     unchecked = pod(check_vma=False)

@@ -25,6 +25,7 @@ def abstract(
     kinds: PyTree,
     tx: Any,
     specs: PyTree,
+    extra: Mapping[str, Any] | None,
 ) -> Any:
     """Return what `Replicas.abstract` does, for parameters of these shapes and dtypes."""
     names = (*axis_names(axis), *inner_axes)
@@ -52,7 +53,7 @@ def abstract(
     put = _putting(mesh)
     if tx is None:
         return jax.tree.map(put, params, places)
-    told = state_specs(tx, kinds, treedef.unflatten(inner), mesh=old, replicas=axis)
+    told = state_specs(tx, kinds, treedef.unflatten(inner), mesh=old, replicas=axis, extra=extra)
 
     def init(params: PyTree) -> PyTree:
         state = tx.init(jax.tree.map(lambda p: jnp.squeeze(p, 0), params))

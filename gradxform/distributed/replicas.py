@@ -178,7 +178,12 @@ class Replicas:
         return spreader(self.n, tuple(flags), None if None in places else tuple(places))
 
     def init(
-        self, fn: Callable[..., Params], *args: Any, tx: Any = None, specs: PyTree = None
+        self,
+        fn: Callable[..., Params],
+        *args: Any,
+        tx: Any = None,
+        specs: PyTree = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return parameters, and with `tx` also its state, made on the devices in their parts.
 
@@ -191,10 +196,10 @@ class Replicas:
             `state_specs` says, otherwise as the compiler chooses. Keyword-only.
           specs: for each parameter a `PartitionSpec`, how one replica's is divided over inner axes,
             or one for all. Defaults to not at all. Keyword-only.
+          extra: extra arguments that a step of `tx` needs, as for `state_specs`. Keyword-only.
 
         Returns:
-          The parameters with an axis of replicas, [N, ...]; with `tx`, a pair of these and the
-          state.
+          The parameters, [N, ...]; with `tx`, a pair of these and the state.
 
         Raises:
           ValueError: if the specs do not match the parameters, name an axis that is not one of
@@ -217,7 +222,7 @@ class Replicas:
         if not self.manual or self.mesh is None:
             return params, self.wrap(tx.init)(params)
         given = treedef.unflatten(inner)
-        told = state_specs(tx, kinds, given, mesh=self.mesh, replicas=self.axis)
+        told = state_specs(tx, kinds, given, mesh=self.mesh, replicas=self.axis, extra=extra)
         return params, self.wrap(tx.init, out_specs=without_lead(told, self.axis))(params)
 
     def abstract(
@@ -227,6 +232,7 @@ class Replicas:
         tx: Any = None,
         specs: PyTree = None,
         saved: Mapping[str, int] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return shapes, dtypes and shardings of what `init` made on this or another mesh.
 
@@ -240,6 +246,7 @@ class Replicas:
           specs: as for `init`. Keyword-only.
           saved: the lengths of the axes of the mesh that saved, by name, such as `{"dcn": 3}`.
             Others are those of this mesh. Keyword-only.
+          extra: as for `init`. Keyword-only.
 
         Raises:
           ValueError: without `manual=True`, for another axis, a length below 1, or such specs.
@@ -247,7 +254,7 @@ class Replicas:
         if not self.manual or self.mesh is None:
             raise ValueError("Replicas: abstract needs manual=True; it describes what init makes.")
         how = self.mesh, self.axis, self.inner_axes, saved or {}
-        return abstract(*how, jax.eval_shape(fn, *args), tx, specs)
+        return abstract(*how, jax.eval_shape(fn, *args), tx, specs, extra)
 
     def split(self, batch: PyTree, over: tuple[str, ...] | None = None) -> PyTree:
         """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
