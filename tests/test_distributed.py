@@ -457,6 +457,24 @@ class OtherType:
         self.vma = _compat.varying(kind)
 
 
+@pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
+def test_rows_are_local_where_their_places_are(part):
+    tx = part(gx.sgd(1.0), "replica")
+    r = replicas("shard_map", N)
+    params = r.replicate({"a": jnp.zeros(3), "table": jnp.zeros((50, 8))})
+    state = r.wrap(tx.init)(params)
+
+    def step(params, state, i):
+        rows = gx.RowSparse(i[None], jnp.ones((1, 8)), 50)
+        return tx.step({"a": params["a"], "table": rows}, state, params)
+
+    table = np.asarray(r.wrap(step)(params, state, r.place(np.arange(N)))[0]["table"])
+    assert np.all(table[:, :N] < 0) and not np.any(table[:, N:])
+    same = r.wrap(lambda p, s: step(p, s, jnp.int32(0)))
+    with pytest.raises(gd.AlreadyReducedError, match=r"the gradient of \['table'\] is the same"):
+        same(params, state)
+
+
 @pytest.mark.parametrize("name", list(WRAPPERS))
 def test_reduced_gradients_are_found_on_every_version_of_jax(name, monkeypatch):
     spelled = jax.typeof

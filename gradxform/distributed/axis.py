@@ -15,6 +15,7 @@ from gradxform._compat import varying_axes
 from gradxform.errors import name_of, shown
 from gradxform.leaves import path_at
 from gradxform.numerics import at_least_float32, cast
+from gradxform.row_sparse import is_row_sparse
 from gradxform.types import Array, PyTree
 from gradxform.wrappers import agree
 
@@ -113,8 +114,8 @@ def require_local(part: Any, grads: PyTree, axis: Axes) -> None:
     """
     if not knows_what_varies(axis):
         return
-    for i, g in enumerate(jax.tree.leaves(grads)):
-        if not varies(g, axis):
+    for i, g in enumerate(jax.tree.leaves(grads, is_leaf=is_row_sparse)):
+        if not any(varies(x, axis) for x in jax.tree.leaves(g)):
             raise AlreadyReducedError(
                 f"{name_of(part)}: the gradient of {path_at(grads, i)} is the same on all "
                 f"replicas of {axis!r}: it has been summed over them already, as shard_map does "
