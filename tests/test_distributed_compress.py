@@ -8,6 +8,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
+from gradxform.distributed import hlo
 from tests.distributed_modes import MODES, replicas
 from tests.references import compression as ref
 
@@ -308,6 +309,24 @@ def test_row_sparse_gradients_travel_as_rows_beside_a_compression():
     params, state = r.wrap(step)(params, state, r.place(np.arange(N)))
     table = np.asarray(params["table"])
     assert np.all(table[:, :N] == -1 / N) and not np.any(table[:, N:])
+
+
+@pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
+@pytest.mark.parametrize("dtype, how", [("bfloat16", {}), ("float32", {"wire_dtype": "bfloat16"})])
+def test_rows_travel_in_the_dtype_of_the_wire(part, dtype, how):
+    tx = part(gx.sgd(1.0), "replica", **how)
+    r = replicas("shard_map", N)
+    params = r.replicate({"table": jnp.zeros((1024, 64), dtype)})
+
+    def step(params, state, i, row):
+        return tx.step({"table": gx.RowSparse(i[None], row, 1024)}, state, params)
+
+    rows = r.place(jnp.ones((N, 1, 64), dtype))
+    args = params, r.wrap(tx.init)(params), r.place(np.arange(N)), rows
+    found = hlo.collectives(r.wrap(step).lower(*args).compile())
+    assert max(one.bytes for one in found) == N * 64 * 2
+    table = np.asarray(r.wrap(step)(*args)[0]["table"], np.float32)
+    assert np.all(table[:, :N] == (-1 / N if part is gd.tower else -1)) and not np.any(table[:, N:])
 
 
 def test_a_run_with_a_compression_goes_on_with_fewer_replicas():

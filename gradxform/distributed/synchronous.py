@@ -246,7 +246,8 @@ class sync_replicas(Synchronous):
         """Return the rows of all contributions, for "mean" over how many touched each of them."""
         g = g.coalesce()
         indices = jnp.where(ok, g.indices, g.num_rows)
-        rows = concatenated(RowSparse(indices, g.values, g.num_rows), self.axis)
+        own = RowSparse(indices, g.values, g.num_rows)
+        rows = concatenated(own, self.axis, self.wire_dtype)
         if self.reduction == "sum":
             return rows
         ones = jnp.ones((rows.values.shape[0], *[1] * (rows.values.ndim - 1)), jnp.float32)
