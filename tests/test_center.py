@@ -170,6 +170,15 @@ def run_threads(*functions):
         assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("step", [1.5, "1", True])
+def test_a_step_is_an_integer(step):
+    center = gc.Center(PARAMS, gc.drop_stale(gx.sgd(1.0), 2))
+    worker = gc.Worker(center.answer, PARAMS)
+    with pytest.raises(TypeError, match="Worker: local_step must be an integer, got"):
+        worker.push(PARAMS, step)
+    assert worker.push(PARAMS, jnp.int32(0)).applied and worker.push(PARAMS, np.int64(1)).applied
+
+
 def test_exchanges_of_many_workers_are_carried_out_one_by_one():
     # With a rate of 1 the center becomes what a worker sends, and the worker what the center was:
     # what all of them and the center hold are the same numbers all the time, unless one is lost.

@@ -123,6 +123,24 @@ def test_inner_states_are_averaged_only_on_request():
         assert bool(np.allclose(m, m[:1])) == average
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_states_of_few_bits_are_averaged_as_numbers(bits):
+    rng = np.random.default_rng(0)
+    scale = np.arange(1.0, N + 1).reshape(N, 1, 1)  # so that the scales of blocks differ
+    grads = {"w": (scale * rng.normal(size=(N, 32, 64))).astype(np.float32)}
+    r = replicas("vmap", N)
+    inner = gx.quantize_state(gx.trace(0.9), bits, min_size=8)
+
+    def traces(average):
+        tx = gd.model_average(inner, "replica", period=1, average_state=average)
+        params = r.replicate({"w": jnp.zeros((32, 64))})
+        step = r.wrap(lambda p, s, g: tx.step(g, s, p)[1].inner.trace["w"].load())
+        return np.asarray(step(params, r.wrap(tx.init)(params), r.place(grads)))
+
+    mean = np.mean(traces(False), axis=0)
+    assert np.max(np.abs(traces(True) - mean)) < np.max(np.abs(mean)) / 2 ** (bits // 2)
+
+
 def test_a_transform_of_optax_is_an_inner_one():
     with jax.numpy_dtype_promotion("standard"):
         tx = gd.diloco(optax.sgd(ref.RATE), "replica", period=3)
@@ -437,6 +455,24 @@ class OtherType:
 
     def __init__(self, kind):
         self.vma = _compat.varying(kind)
+
+
+@pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
+def test_rows_are_local_where_their_places_are(part):
+    tx = part(gx.sgd(1.0), "replica")
+    r = replicas("shard_map", N)
+    params = r.replicate({"a": jnp.zeros(3), "table": jnp.zeros((50, 8))})
+    state = r.wrap(tx.init)(params)
+
+    def step(params, state, i):
+        rows = gx.RowSparse(i[None], jnp.ones((1, 8)), 50)
+        return tx.step({"a": params["a"], "table": rows}, state, params)
+
+    table = np.asarray(r.wrap(step)(params, state, r.place(np.arange(N)))[0]["table"])
+    assert np.all(table[:, :N] < 0) and not np.any(table[:, N:])
+    same = r.wrap(lambda p, s: step(p, s, jnp.int32(0)))
+    with pytest.raises(gd.AlreadyReducedError, match=r"the gradient of \['table'\] is the same"):
+        same(params, state)
 
 
 @pytest.mark.parametrize("name", list(WRAPPERS))

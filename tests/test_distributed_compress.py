@@ -8,6 +8,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
+from gradxform.distributed import hlo
 from tests.distributed_modes import MODES, replicas
 from tests.references import compression as ref
 
@@ -199,6 +200,32 @@ def test_a_replica_that_does_not_contribute_keeps_what_it_has_to_send():
     assert np.all(np.isfinite(u)) and np.all(np.isfinite(second.feedback.own["w"]))
 
 
+@pytest.mark.parametrize("mode", ["shard_map", "vmap"])
+def test_contributors_share_what_powersgd_sends(mode):
+    tx = gd.sync_replicas(
+        gx.identity(), "replica", replicas_to_aggregate=4, compress=gd.powersgd(2)
+    )
+    steps = 40
+    g = np.random.default_rng(0).normal(size=(16, 12)).astype(np.float32)
+    told = {"contribute": np.broadcast_to(np.arange(N) < 4, (steps, N))}
+    results = updates_of(tx, np.broadcast_to(g, (steps, N, *g.shape)), mode, told)
+    mean = np.mean([u[0] for u, _ in results], axis=0)
+    assert np.linalg.norm(mean - g) < 0.1 * np.linalg.norm(g)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
+def test_a_sum_that_is_too_large_for_the_dtype_of_a_gradient_does_not_travel(part, dtype):
+    largest = float(jnp.finfo(dtype).max) / 4  # all eight together are twice the maximum
+    r = replicas("shard_map", N)
+    params = r.replicate({"w": jnp.zeros(16)})
+    tx = part(gx.identity(), "replica")
+    g = r.place(jnp.full((N, 16), largest, dtype))
+    step = r.wrap(lambda p, s, g: tx.update({"w": g}, s, p)[0])
+    u = np.asarray(step(params, r.wrap(tx.init)(params), g)["w"].astype("float32"))
+    np.testing.assert_array_equal(u, np.full((N, 16), largest, np.float32))
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_gradient_that_is_not_finite_is_seen(name):
     tx = gd.tower(gx.identity(), "replica", compress=ALL[name])
@@ -282,6 +309,24 @@ def test_row_sparse_gradients_travel_as_rows_beside_a_compression():
     params, state = r.wrap(step)(params, state, r.place(np.arange(N)))
     table = np.asarray(params["table"])
     assert np.all(table[:, :N] == -1 / N) and not np.any(table[:, N:])
+
+
+@pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
+@pytest.mark.parametrize("dtype, how", [("bfloat16", {}), ("float32", {"wire_dtype": "bfloat16"})])
+def test_rows_travel_in_the_dtype_of_the_wire(part, dtype, how):
+    tx = part(gx.sgd(1.0), "replica", **how)
+    r = replicas("shard_map", N)
+    params = r.replicate({"table": jnp.zeros((1024, 64), dtype)})
+
+    def step(params, state, i, row):
+        return tx.step({"table": gx.RowSparse(i[None], row, 1024)}, state, params)
+
+    rows = r.place(jnp.ones((N, 1, 64), dtype))
+    args = params, r.wrap(tx.init)(params), r.place(np.arange(N)), rows
+    found = hlo.collectives(r.wrap(step).lower(*args).compile())
+    assert max(one.bytes for one in found) == N * 64 * 2
+    table = np.asarray(r.wrap(step)(*args)[0]["table"], np.float32)
+    assert np.all(table[:, :N] == (-1 / N if part is gd.tower else -1)) and not np.any(table[:, N:])
 
 
 def test_a_run_with_a_compression_goes_on_with_fewer_replicas():

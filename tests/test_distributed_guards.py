@@ -332,15 +332,56 @@ def test_a_replica_that_does_not_contribute_is_left_out_and_gets_the_mean(name, 
     assert all(np.array_equal(x, got[0]) for x in got)
 
 
-def test_without_contributions_every_replica_keeps_its_parameters():
-    tx = gd.model_average(gx.sgd(1.0), "replica", period=1)
-    r = gd.Replicas("replica", n=4, mode="vmap")
-    params = r.replicate({"w": jnp.zeros(3)})
+ALONE = ABSENT | {
+    "diloco": lambda **how: gd.diloco(gx.sgd(1.0), "replica", period=2, **how),
+    "elastic_average": lambda **how: gd.elastic_average(
+        gx.sgd(1.0), "replica", period=2, rho=0.0, moving_rate=0.1, **how
+    ),
+    "agn": lambda **how: gd.agn(gx.sgd(1.0), "replica", period=2, **how),
+}
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"compress": gd.int8(64)}, {"wire_dtype": "bfloat16"}], ids=str
+)
+@pytest.mark.parametrize("name", ALONE)
+def test_without_contributions_every_replica_keeps_its_parameters(name, how):
+    tx = ALONE[name](**how)
+    r = gd.Replicas("replica", n=4)
+    params = r.replicate({"w": jnp.zeros((8, 64))})
     state = r.wrap(tx.init)(params)
-    g = np.arange(12, dtype=np.float32).reshape(4, 3)
+    g = np.random.default_rng(0).normal(size=(4, 8, 64)).astype(np.float32)
     step = r.wrap(lambda p, s, g, here: tx.step(g, s, p, contribute=here))
-    params, _ = step(params, state, r.place({"w": g}), r.place(np.zeros(4, bool)))
-    np.testing.assert_array_equal(params["w"], -g)
+    for _ in range(2):
+        params, state = step(params, state, r.place({"w": g}), r.place(np.zeros(4, bool)))
+    np.testing.assert_array_equal(params["w"], -2 * g)
+    assert int(state.schedule_step) == 2 and int(state.global_step) == 0
+
+
+def test_a_center_moves_along_what_the_contributors_have():
+    n, rate = 4, 0.25
+    tx = gd.elastic_average(gx.sgd(1.0), "replica", period=1, rho=0.0, moving_rate=rate)
+    r = gd.Replicas("replica", n=n)
+    params = r.replicate({"w": jnp.zeros(3)})
+    g = np.arange(12, dtype=np.float32).reshape(n, 3)
+    g[2] = np.nan
+    here = np.array([True, True, False, True])
+    step = r.wrap(lambda p, s, g, here: tx.step(g, s, p, contribute=here))
+    state = r.wrap(tx.init)(params)
+    params, state = step(params, state, r.place({"w": g}), r.place(here))
+    center = -rate * g[here].sum(axis=0)
+    np.testing.assert_allclose(r.gather(state.center)["w"], np.broadcast_to(center, (n, 3)))
+    np.testing.assert_allclose(r.gather(params)["w"][here], -(1 - rate) * g[here])
+
+
+@pytest.mark.parametrize("name", ["elastic_average", "agn"])
+def test_replicas_that_take_turns_all_contribute(name):
+    tx = ALONE[name](order="sequential")
+    r = gd.Replicas("replica", n=2, mode="vmap")
+    params = r.replicate({"w": jnp.zeros(3)})
+    step = r.wrap(lambda p, s: tx.step(p, s, p, contribute=jnp.asarray(True)))
+    with pytest.raises(ValueError, match=f"{name}: contribute .* order='sequential'"):
+        step(params, r.wrap(tx.init)(params))
 
 
 def test_contributions_are_flags():

@@ -179,6 +179,19 @@ def test_arrays_are_made_and_moved_without_a_host():
         np.testing.assert_array_equal(np.float32(x), np.float32(np.stack([y, y])))
 
 
+def test_a_pod_whose_steps_need_extra_arguments_is_made():
+    r = pod(check_vma=False)
+    tx = gd.drop_stale(gd.diloco(gd.zero1(ADAMW, "ici"), "dcn", period=1), 2)
+    step = {"grad_step": jnp.int32(0)}
+    state = r.init(make, jax.random.key(0), tx=tx, extra=step)[1]
+    saved = r.abstract(make, jax.random.key(0), tx=tx, extra=step)[1]
+    assert jax.tree.map(lambda x: (x.shape, x.sharding.spec), state) == jax.tree.map(
+        lambda x: (x.shape, x.sharding.spec), saved
+    )
+    with pytest.raises(TypeError, match=r"extra=\{"):
+        r.init(make, jax.random.key(0), tx=tx)
+
+
 def refusals():
     mesh, r, key = mesh_of(), pod(), jax.random.key(0)
     unchecked = pod(check_vma=False)
@@ -196,7 +209,11 @@ def refusals():
         ),
         "another tree": (
             lambda: r.init(make, key, specs={"w": P()}),
-            ("specs must have", "each leaf"),
+            ("the parameter ['b']", "no sharding"),
+        ),
+        "not a spec": (
+            lambda: r.init(make, key, specs={"w": "ici", "b": P()}),
+            ("['w']", "PartitionSpec", "'ici'"),
         ),
         "the outer axis": (
             lambda: r.init(make, key, specs={"w": P("dcn"), "b": P()}),
@@ -211,6 +228,8 @@ def refusals():
             ("['w']", "(6,)", "4 equal pieces"),
         ),
         "batch": (lambda: r.split({"x": X[0][:12]}), ("['x']", "(12, 16)", "4 devices")),
+        "one batch": (lambda: r.split(X[0][:12]), ("an array of shape (12, 16)", "4 devices")),
+        "another replica": (lambda: r.unreplicate(one, 2), ("index of one of 2", "got 2")),
         "batch over": (lambda: r.split(X[0], over=("tensor",)), ("over", "'tensor'", "inner_axes")),
         "replicas inside": (lambda: r.init(make, key, tx=nested), ("['ici']", "inner_axes")),
         "out_specs": (lambda: gd.Replicas().wrap(mine, out_specs=P()), ("out_specs", "manual")),
@@ -231,8 +250,18 @@ def refusals():
 
 
 REFUSED = [
-    *("axis not in the mesh", "another tree", "the outer axis", "too many entries", "uneven"),
-    *("batch", "batch over", "replicas inside", "out_specs", "differs", "differs, unchecked"),
+    *("axis not in the mesh", "another tree", "not a spec", "the outer axis", "too many entries"),
+    *(
+        "uneven",
+        "batch",
+        "one batch",
+        "another replica",
+        "batch over",
+        "replicas inside",
+        "out_specs",
+        "differs",
+        "differs, unchecked",
+    ),
     *("lie differently", "a state of pieces", "in pieces"),
 ]
 

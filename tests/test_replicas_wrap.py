@@ -85,6 +85,17 @@ def test_results_that_are_the_same_are_returned_once(mode):
 
 
 @pytest.mark.parametrize("mode", list(MODES))
+def test_keys_of_a_state_are_read_as_keys(mode):
+    r = replicas(mode, N)
+    tx = gx.add_noise(0.1, 0.5, jax.random.key(3))
+    state = r.wrap(tx.init)(r.replicate(W))
+    for read in (r.gather(state), r.place(r.gather(state))):
+        assert read.rng_key.shape == (N,) and read.rng_key.dtype == state.rng_key.dtype
+    one = r.unreplicate(state)
+    assert jax.random.key_data(one.rng_key).tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("mode", list(MODES))
 def test_auxiliary_results_are_averaged(mode):
     r = replicas(mode, N)
     tx = gd.model_average(gx.sgd(0.1), "replica", period=2)
@@ -115,6 +126,21 @@ def test_static_values_that_are_equal_and_of_another_type_are_other_programs():
     x = r.replicate(W)
     for by, expected in ((1, W), (True, 3 * W), (1, W)):
         np.testing.assert_array_equal(step(x, by)[0], expected)
+
+
+PARTING = {
+    "psum_scatter": lambda x: jax.lax.psum_scatter(x, "replica", tiled=True),
+    "all_to_all": lambda x: jax.lax.all_to_all(x, "replica", 0, 0, tiled=True),
+    "ppermute": lambda x: jax.lax.ppermute(x, "replica", [(i, i) for i in range(N)]),
+}
+
+
+@pytest.mark.parametrize("name", list(PARTING))
+def test_parts_of_what_all_share_are_not_the_same_on_all(name):
+    r = gd.Replicas(n=N)
+    step = r.wrap(PARTING[name], shared=0, shared_outputs=True)
+    with pytest.raises(ValueError, match="is in shared_outputs and may differ"):
+        step(jnp.arange(float(N)))
 
 
 def test_several_axes_of_replicas_count_as_one():
@@ -161,7 +187,15 @@ def refusals():
             lambda: r.wrap(f, donate_argnums=1, static=1)(x, 2),
             ("static", "donate_argnums"),
         ),
-        "no axis": (lambda: r.wrap(f)(x, jnp.ones(3)), ("argument 1", "(3,)", "shared=")),
+        "donated by name": (
+            lambda: r.wrap(f, donate_argnums="x")(x),
+            ("donate_argnums", "positions", "'x'"),
+        ),
+        "donated from the end": (
+            lambda: r.wrap(f, donate_argnums=(0, -1))(x),
+            ("donate_argnums", "at least 0", "-1"),
+        ),
+        "no axis": (lambda: r.wrap(f)(x, jnp.ones(3)), ("argument 1, has", "(3,)", "shared=")),
         "no axis, by name": (lambda: r.wrap(f)(x, z={"a": 1.0}), ("z['a']", "()", "shared=")),
         "unknown result": (
             lambda: r.wrap(lambda x: (x, x), shared_outputs=2)(x),

@@ -101,6 +101,40 @@ COMPOSED = {
     ),
     "agn": (gd.agn(gx.adam(0.1), "dcn", period=3), ("dcn",), ("dcn",)),
     "diloco of zero1": (gd.diloco(gd.zero1(ADAMW, "ici"), "dcn", period=3), ("dcn",), BOTH),
+    "compressed": (
+        gd.diloco(
+            gd.zero1(ADAMW, "ici"), "dcn", period=3, inner_axes=("ici",), compress=gd.int8(64)
+        ),
+        ("dcn",),
+        BOTH,
+    ),
+    "compressed in parts": (
+        gd.diloco(
+            gd.zero1(ADAMW, "ici"),
+            "dcn",
+            period=4,
+            fragments=2,
+            inner_axes=("ici",),
+            shard_anchor=True,
+            compress=gd.sign(64),
+        ),
+        ("dcn",),
+        BOTH,
+    ),
+    "lookahead in slices": (
+        gd.diloco(gx.lookahead(gd.zero1(ADAMW, "ici"), 2, 0.5), "dcn", period=3),
+        ("dcn",),
+        BOTH,
+    ),
+    "scheduled": (
+        gd.diloco(
+            gd.zero1(gx.inject_hyperparams(gx.adam)(gx.linear_schedule(0.1, 0.01, 9)), "ici"),
+            "dcn",
+            period=3,
+        ),
+        ("dcn",),
+        BOTH,
+    ),
     "delayed": (
         gd.diloco(gd.tower(ADAMW, "ici"), "dcn", period=2, fragments=1, delay=1),
         ("dcn",),
@@ -216,6 +250,14 @@ def test_each_device_has_what_its_replica_has_alone(name):
             np.testing.assert_allclose(
                 np.asarray(mine, np.float32), np.asarray(y[i, j], np.float32), rtol=2e-5, atol=2e-6
             )
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+@pytest.mark.parametrize("how", [{}, {"shard_anchor": True}], ids=str)
+def test_what_is_still_to_be_sent_of_a_few_entries_is_per_device(shape, how):
+    tx = gd.diloco(gd.zero1(ADAMW, "ici"), "dcn", inner_axes=("ici",), compress=gd.int8(), **how)
+    specs = gd.state_specs(tx, {"scale": jnp.zeros(shape)}, mesh=mesh_of())
+    assert set(jax.tree.leaves(specs.feedback)) == {P("dcn", "ici")}
 
 
 def test_a_leaf_that_differs_is_not_called_shared():

@@ -15,6 +15,7 @@ from gradxform._compat import varying_axes
 from gradxform.errors import name_of, shown
 from gradxform.leaves import path_at
 from gradxform.numerics import at_least_float32, cast
+from gradxform.row_sparse import is_row_sparse
 from gradxform.types import Array, PyTree
 from gradxform.wrappers import agree
 
@@ -44,6 +45,19 @@ def check_axis_name(part: Any, field: str = "axis") -> None:
         raise ValueError(
             f"{name_of(part)}: {field} must be the name of a mesh axis, or a tuple of different "
             f"names, got {shown(axis)}."
+        )
+
+
+def check_inner_axes(part: Any) -> None:
+    """Require `inner_axes` to be different names, none of them an axis of replicas."""
+    inner, outer = part.inner_axes, axis_names(part.axis)
+    if len(set(inner)) != len(inner):
+        raise ValueError(f"{name_of(part)}: inner_axes must be different names, got {inner}.")
+    both = [name for name in inner if name in outer]
+    if both:
+        raise ValueError(
+            f"{name_of(part)}: {both[0]!r} is in axis and in inner_axes; an axis is either one of "
+            "replicas or one inside a replica. Leave it out of inner_axes."
         )
 
 
@@ -100,8 +114,8 @@ def require_local(part: Any, grads: PyTree, axis: Axes) -> None:
     """
     if not knows_what_varies(axis):
         return
-    for i, g in enumerate(jax.tree.leaves(grads)):
-        if not varies(g, axis):
+    for i, g in enumerate(jax.tree.leaves(grads, is_leaf=is_row_sparse)):
+        if not any(varies(x, axis) for x in jax.tree.leaves(g)):
             raise AlreadyReducedError(
                 f"{name_of(part)}: the gradient of {path_at(grads, i)} is the same on all "
                 f"replicas of {axis!r}: it has been summed over them already, as shard_map does "

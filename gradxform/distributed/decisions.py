@@ -14,6 +14,8 @@ from gradxform.leaves import dtype_of
 
 # Primitives after which all replicas have the same value.
 _EQUALIZING = {"psum", "pmax", "pmin", "all_gather", "psum_invariant", "all_gather_invariant"}
+# Primitives that give each replica a part of its own, also of what is the same on all.
+_PARTING = {"reduce_scatter", "all_to_all", "ppermute"}
 
 
 def check_decisions(closed: Any, args: Sequence[Any], shared: Sequence[bool], axis: str) -> None:
@@ -76,9 +78,11 @@ class _Reader:
         n = len(eqn.outvars)
         if kind == "axis_index":
             return [params["axis_name"] == self.axis] * n
+        names = params.get("axes", params.get("axis_name", ()))
+        names = names if isinstance(names, tuple | list) else (names,)
+        if kind in _PARTING and self.axis in names:
+            return [True] * n
         if kind in _EQUALIZING and not params.get("axis_index_groups"):
-            names = params.get("axes", params.get("axis_name", ()))
-            names = names if isinstance(names, tuple | list) else (names,)
             return [any(own) and self.axis not in names] * n
         if kind == "cond":
             return self.branches(eqn, own)

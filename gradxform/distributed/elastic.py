@@ -213,13 +213,15 @@ class elastic_average(Exchanging):
         """Return the parameters pulled towards the center, and the center towards all of them."""
         rate = self._rate()
         if self.order == "sequential":
+            meeting.require_all(self)
             local_center, center = self._take_turns(params, state.center, rate)
             distances = jax.tree.map(distance, params, local_center)
         else:
             local_center = state.center
             distances = jax.tree.map(distance, params, local_center)
             mean, feedback = self.mean_difference(params, state.center, state.feedback, meeting)
-            center = _tree_add_scaled(state.center, mean, rate * meeting.count(self.axis))
+            count = jnp.asarray(meeting.count(self.axis), jnp.float32)
+            center = _tree_add_scaled(state.center, mean, rate * count)
             state = state._replace(feedback=feedback)
         return _tree_add_scaled(params, distances, -rate), state._replace(
             global_step=state.global_step + size_of(self.axis),
@@ -352,6 +354,7 @@ class agn(Exchanging):
 
         start = as_varying((state.center, state.center_inner), self.axis)
         if self.order == "sequential":
+            meeting.require_all(self)
             (center, inner), after_turns = lax.scan(step, start, _gather(mean, self.axis))
             params_after = _own_part(after_turns, self.axis)
             steps = size_of(self.axis)

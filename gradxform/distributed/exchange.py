@@ -20,6 +20,7 @@ from gradxform.distributed.axis import (
     axis_names,
     check_axis_name,
     check_bound,
+    check_inner_axes,
     require_local,
     size_of,
     widen,
@@ -58,6 +59,14 @@ class Meeting(NamedTuple):
         count = self.count(axis)
         return count if isinstance(count, int) else jnp.maximum(count, 1)
 
+    def require_all(self, part: Any) -> None:
+        """Require all replicas to contribute, where they take turns."""
+        if self.contributes is not True:
+            raise ValueError(
+                f"{name_of(part)}: contribute is for exchanges in which replicas take part at "
+                "once; with order='sequential' each takes its turn. Leave contribute out."
+            )
+
 
 class Exchanging(Transform, abc.ABC):
     """A wrapper under which replicas differ, and meet when `schedule_step` says so.
@@ -80,6 +89,7 @@ class Exchanging(Transform, abc.ABC):
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
         check_axis_name(self)
+        check_inner_axes(self)
         check_movable(self, self.inner)
         check_sending(self)
 
@@ -194,7 +204,8 @@ class Exchanging(Transform, abc.ABC):
             follows the schedule.
           contribute: whether this replica has something to send if there is an exchange, a boolean
             scalar, which may differ between replicas. What a replica that does not contribute has,
-            NaN too, is left out of the mean, but it gets the result. Defaults to True on all.
+            NaN too, is left out of the mean, but it gets the result. If none contributes, there is
+            no exchange; with a delay, one of differences of zero. Defaults to True on all.
           **extra: extra arguments of the inner transform.
         """
         u, state = self._local_step(updates, state, params, (sync, land), extra)
@@ -297,7 +308,12 @@ class Exchanging(Transform, abc.ABC):
         contributes = True if contribute is None else as_flag(self, "contribute", contribute)
 
         def meet(params: Params, state: Any, dtypes: Sequence[Any]) -> tuple[Params, Any]:
-            return self.exchange(params, state, Meeting(dtypes, contributes), extra)
+            meeting = Meeting(dtypes, contributes)
+            new = self.exchange(params, state, meeting, extra)
+            if contributes is True or self.lands(state.schedule_step) is not False:
+                return new
+            happens = meeting.count(self.axis) > 0
+            return jax.tree.map(lambda x, old: jnp.where(happens, x, old), new, (params, state))
 
         exchange = self._moving_copies(meet)
         sync, landing = static

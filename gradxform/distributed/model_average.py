@@ -4,7 +4,6 @@ from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from gradxform.base import transform
 from gradxform.distributed.axis import widen
@@ -13,6 +12,7 @@ from gradxform.distributed.feedback import first_feedback
 from gradxform.distributed.wire import tree_mean
 from gradxform.numerics import cast, safe_increment
 from gradxform.slots import zero_count
+from gradxform.storage import is_stored
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import (
     Array,
@@ -152,14 +152,18 @@ class model_average(Exchanging):
             if self.keep_center:
                 state = state._replace(center=jax.tree.map(widen, mean))
         if self.average_state:
-            state = state._replace(inner=self._mean(state.inner, meeting))
+            state = state._replace(inner=self._mean_state(state.inner, meeting))
         return mean, state
 
     def _mean(self, tree: PyTree, meeting: Meeting) -> PyTree:
-        """Return the mean of what the replicas contribute; this one's, if none does."""
-        ok = meeting.contributes
-        if ok is True:
-            return tree_mean(tree, self.axis, self.inner_axes)
-        count, divisor = meeting.count(self.axis), meeting.divisor(self.axis)
-        mean = tree_mean(tree, self.axis, self.inner_axes, ok, divisor)
-        return jax.tree.map(lambda x, own: jnp.where(count > 0, x, own), mean, tree)
+        """Return the mean of what the replicas contribute."""
+        ok, count = meeting.contributes, meeting.divisor(self.axis)
+        return tree_mean(tree, self.axis, self.inner_axes, ok, count)
+
+    def _mean_state(self, inner: Any, meeting: Meeting) -> Any:
+        """Return the mean of inner states, whatever form keeps their arrays."""
+        loaded = jax.tree.map(lambda x: x.load() if is_stored(x) else x, inner, is_leaf=is_stored)
+        mean = self._mean(loaded, meeting)
+        return jax.tree.map(
+            lambda x, new: x.store(new) if is_stored(x) else new, inner, mean, is_leaf=is_stored
+        )

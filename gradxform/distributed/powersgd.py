@@ -86,7 +86,7 @@ class powersgd(Compression):
           axis: the axis of replicas.
           inner_axes: axes along which all devices have the same matrices.
           ok: whether this replica's matrices count.
-          divisor: the sum is divided by it.
+          divisor: the sum is divided by it: a number, or a count of the replicas that are ok.
         """
 
         def total(factor: Array) -> Array:
@@ -97,10 +97,9 @@ class powersgd(Compression):
         left = orthonormal(total(full @ state.right))
         right = total(jnp.swapaxes(full, -1, -2) @ left)
         product = left @ jnp.swapaxes(right, -1, -2)
-        rest = full - product
-        if isinstance(divisor, int) and divisor == 1:  # a sum, of which each replica has a share
-            rest = full - product / size_of(axis)
-        own = still_to_send(rest, state.own, ok)
+        # A divisor that is traced counts the contributors; a fixed one is for all replicas.
+        share = divisor / size_of(axis) if isinstance(divisor, int) else 1.0
+        own = still_to_send(full - product * share, state.own, ok)
         # Of zeros, or of what is not finite, the iteration would forget all directions.
         sides = {"axis": (-2, -1), "keepdims": True}
         usable = jnp.any(right != 0, **sides) & jnp.all(jnp.isfinite(right), **sides)

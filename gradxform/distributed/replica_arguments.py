@@ -124,18 +124,27 @@ class Call:
         """Return the argument and path of a leaf of the values, for messages."""
         path, _ = jax.tree_util.tree_flatten_with_path(self.values)[0][index]
         entry = list(self.dynamic)[path[0].idx]
-        return f"{f'argument {entry}' if isinstance(entry, int) else entry}{leaf_path(path[1:])}"
+        where = f"argument {entry}" if isinstance(entry, int) else entry
+        return f"{where}{leaf_path(path[1:])}" if path[1:] else where
 
     def donated(self, donate_argnums: Any) -> tuple[int, ...]:
-        """Return the positions in the program of the arguments whose buffers may be reused."""
-        given = [donate_argnums] if isinstance(donate_argnums, int) else donate_argnums
-        places = {entry: i for i, entry in enumerate(self.dynamic)}
+        """Return the positions in the program of the arguments whose buffers may be reused.
+
+        Positions that the call does not have are left out.
+        """
+        given = [donate_argnums] if isinstance(donate_argnums, int) else list(donate_argnums)
         for entry in given:
+            if isinstance(entry, bool) or not isinstance(entry, int) or entry < 0:
+                raise ValueError(
+                    "Replicas: donate_argnums must be positions of arguments, at least 0, got "
+                    f"{shown(entry)}."
+                )
             if entry in self.static:
                 raise ValueError(
                     f"Replicas: the argument {entry!r} is static and does not have a buffer; leave "
                     "it out of donate_argnums."
                 )
+        places = {entry: i for i, entry in enumerate(self.dynamic)}
         return tuple(places[entry] for entry in given if entry in places)
 
     def program(self, function: Callable[..., Any], axes: tuple[str, ...]) -> Callable[..., Any]:

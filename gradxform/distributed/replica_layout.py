@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gradxform.distributed.axis import axis_names
-from gradxform.distributed.param_places import axes_in, entries_of, is_place, spec_of
+from gradxform.distributed.param_places import axes_in, entries_of, read_places, spec_of
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.errors import leaf_path
 from gradxform.leaves import dtype_of, path_at
@@ -79,31 +79,19 @@ def read_specs(tree: PyTree, specs: PyTree, allowed: tuple[str, ...]) -> list[Pa
     """Return for every leaf how it is divided over inner axes, as the caller says.
 
     Raises:
-      ValueError: if the specs do not have the structure of the tree, or name another axis.
+      TypeError: for anything else than a `PartitionSpec` or a `NamedSharding`.
+      ValueError: if the specs do not fit the tree, or name another axis.
     """
-    leaves, treedef = jax.tree.flatten(tree)
+    leaves = jax.tree.leaves(tree)
     if specs is None:
         return [PartitionSpec()] * len(leaves)
-    if is_place(specs):
-        specs = treedef.unflatten([specs] * len(leaves))
-    flat, other = jax.tree.flatten(specs, is_leaf=is_place)
-    if other != treedef:
-        raise ValueError(
-            f"Replicas: specs must have a PartitionSpec for each leaf of the tree, {treedef}, "
-            f"got {other}."
-        )
     out = []
-    for i, spec in enumerate(flat):
-        spec = PartitionSpec(*entries_of(spec))
+    for i, parameter in enumerate(read_places("Replicas", tree, specs)):
+        spec = PartitionSpec(*entries_of(parameter.place))
         if not names_in(spec) <= set(allowed):
             raise ValueError(
                 f"Replicas: the spec of {path_at(tree, i)} names {sorted(names_in(spec))}, but it "
                 f"must name only inner_axes, {allowed}; leave out the axis of replicas."
-            )
-        if len(spec) > jnp.ndim(leaves[i]):
-            raise ValueError(
-                f"Replicas: {spec} has more entries than {path_at(tree, i)} of shape "
-                f"{jnp.shape(leaves[i])} has dimensions."
             )
         out.append(spec)
     return out

@@ -7,9 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from gradxform.distributed.shared_leaves import is_shared
 from gradxform.errors import did_you_mean, shown
+from gradxform.leaves import dtype_of
+from gradxform.types import PyTree
 
 
 def check_axes(outer: tuple[str, ...], inner: tuple[str, ...]) -> None:
@@ -43,6 +47,8 @@ def replica_mesh(
                 'mode="vmap" simulates them on one.'
             )
         return jax.make_mesh((size,), outer, axis_types=(AxisType.Auto,), devices=devices[:size])
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"Replicas: mesh must be a jax.sharding.Mesh, got {shown(mesh)}.")
     _check_mesh(mesh, (*outer, *inner_axes))
     size = math.prod(mesh.shape[name] for name in outer)
     if n is not None and n != size:
@@ -76,6 +82,27 @@ def replica_sharding(mesh: Mesh, axis: Any, inner: Any = ()) -> NamedSharding:
 def is_readable(x: Any) -> bool:
     """Whether this process can read an array."""
     return not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated
+
+
+def fetched(tree: PyTree, replica: int | None, mesh: Mesh | None) -> PyTree:
+    """Return the arrays of one replica, or of all for None, and shared arrays, on the host."""
+    leaves, treedef = jax.tree.flatten(tree)
+    rows = [None if shared else replica for shared in is_shared(tree)]
+    remote = [i for i, x in enumerate(leaves) if not is_readable(x)]
+    if remote and mesh is not None:
+        copy = copier(replica_sharding(mesh, None), replica)
+        for i, x in zip(remote, copy([leaves[i] for i in remote]), strict=True):
+            leaves[i], rows[i] = x.addressable_data(0), None
+    own = [x if r is None else x[r] for x, r in zip(leaves, rows, strict=True)]
+    return treedef.unflatten(map(_on_host, own))
+
+
+def _on_host(x: Any) -> Any:
+    """Return a NumPy array, or PRNG keys as keys, read from the devices."""
+    if not jnp.issubdtype(dtype_of(x), jax.dtypes.prng_key):
+        return np.asarray(x)
+    data = np.asarray(jax.random.key_data(x))
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
 
 
 @functools.cache

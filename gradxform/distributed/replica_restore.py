@@ -25,14 +25,21 @@ def abstract(
     kinds: PyTree,
     tx: Any,
     specs: PyTree,
+    extra: Mapping[str, Any] | None,
 ) -> Any:
     """Return what `Replicas.abstract` does, for parameters of these shapes and dtypes."""
     names = (*axis_names(axis), *inner_axes)
+    if not isinstance(saved, Mapping):
+        raise TypeError(
+            f"Replicas: saved must be lengths of axes by name, such as {{{names[0]!r}: 3}}, got "
+            f"{shown(saved)}."
+        )
     for name, size in saved.items():
-        if name not in names or not isinstance(size, int) or size < 1:
+        if name not in names or type(size) is not int or size < 1:
             raise ValueError(
                 f"Replicas: saved must give lengths of the axes {', '.join(names)}, of at least 1, "
-                f"got {name!r}: {shown(size)}.{did_you_mean(name, names)}"
+                f"got {name!r}: {shown(size)}."
+                f"{'' if name in names else did_you_mean(name, names)}"
             )
     lengths = {name: saved.get(name, mesh.shape[name]) for name in names}
     old = AbstractMesh(tuple(lengths.values()), names, axis_types=(AxisType.Auto,) * len(names))
@@ -46,7 +53,7 @@ def abstract(
     put = _putting(mesh)
     if tx is None:
         return jax.tree.map(put, params, places)
-    told = state_specs(tx, kinds, treedef.unflatten(inner), mesh=old, replicas=axis)
+    told = state_specs(tx, kinds, treedef.unflatten(inner), mesh=old, replicas=axis, extra=extra)
 
     def init(params: PyTree) -> PyTree:
         state = tx.init(jax.tree.map(lambda p: jnp.squeeze(p, 0), params))

@@ -14,8 +14,7 @@ from gradxform.distributed.replica_arguments import Call, Roles, Which
 from gradxform.distributed.replica_layout import Flags, check_divides, read_specs, without_lead
 from gradxform.distributed.replica_mesh import (
     check_axes,
-    copier,
-    is_readable,
+    fetched,
     replica_mesh,
     replica_sharding,
     resharder,
@@ -25,7 +24,7 @@ from gradxform.distributed.replica_programs import Pod, Wrapped, argument_layout
 from gradxform.distributed.replica_restore import abstract
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.distributed.state_specs import state_specs
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.storage import is_on_host
 from gradxform.types import Params, PyTree
 
@@ -179,7 +178,12 @@ class Replicas:
         return spreader(self.n, tuple(flags), None if None in places else tuple(places))
 
     def init(
-        self, fn: Callable[..., Params], *args: Any, tx: Any = None, specs: PyTree = None
+        self,
+        fn: Callable[..., Params],
+        *args: Any,
+        tx: Any = None,
+        specs: PyTree = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return parameters, and with `tx` also its state, made on the devices in their parts.
 
@@ -192,10 +196,10 @@ class Replicas:
             `state_specs` says, otherwise as the compiler chooses. Keyword-only.
           specs: for each parameter a `PartitionSpec`, how one replica's is divided over inner axes,
             or one for all. Defaults to not at all. Keyword-only.
+          extra: extra arguments that a step of `tx` needs, as for `state_specs`. Keyword-only.
 
         Returns:
-          The parameters with an axis of replicas, [N, ...]; with `tx`, a pair of these and the
-          state.
+          The parameters, [N, ...]; with `tx`, a pair of these and the state.
 
         Raises:
           ValueError: if the specs do not match the parameters, name an axis that is not one of
@@ -218,7 +222,7 @@ class Replicas:
         if not self.manual or self.mesh is None:
             return params, self.wrap(tx.init)(params)
         given = treedef.unflatten(inner)
-        told = state_specs(tx, kinds, given, mesh=self.mesh, replicas=self.axis)
+        told = state_specs(tx, kinds, given, mesh=self.mesh, replicas=self.axis, extra=extra)
         return params, self.wrap(tx.init, out_specs=without_lead(told, self.axis))(params)
 
     def abstract(
@@ -228,6 +232,7 @@ class Replicas:
         tx: Any = None,
         specs: PyTree = None,
         saved: Mapping[str, int] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> Any:
         """Return shapes, dtypes and shardings of what `init` made on this or another mesh.
 
@@ -241,6 +246,7 @@ class Replicas:
           specs: as for `init`. Keyword-only.
           saved: the lengths of the axes of the mesh that saved, by name, such as `{"dcn": 3}`.
             Others are those of this mesh. Keyword-only.
+          extra: as for `init`. Keyword-only.
 
         Raises:
           ValueError: without `manual=True`, for another axis, a length below 1, or such specs.
@@ -248,7 +254,7 @@ class Replicas:
         if not self.manual or self.mesh is None:
             raise ValueError("Replicas: abstract needs manual=True; it describes what init makes.")
         how = self.mesh, self.axis, self.inner_axes, saved or {}
-        return abstract(*how, jax.eval_shape(fn, *args), tx, specs)
+        return abstract(*how, jax.eval_shape(fn, *args), tx, specs, extra)
 
     def split(self, batch: PyTree, over: tuple[str, ...] | None = None) -> PyTree:
         """Return a batch divided over the replicas: [B, ...] becomes [N, B / N, ...].
@@ -279,7 +285,8 @@ class Replicas:
                 each = f" of {parts} devices" if parts > 1 else ""
                 raise ValueError(
                     f"Replicas: {self.n} replicas{each} cannot divide "
-                    f"{jax.tree_util.keystr(path)} of shape {jnp.shape(x)} along its first axis."
+                    f"{leaf_path(path) if path else 'an array'} of shape {jnp.shape(x)} along its "
+                    "first axis."
                 )
             return self._place(x.reshape(self.n, size // self.n, *x.shape[1:]), False, inner)
 
@@ -288,28 +295,21 @@ class Replicas:
     def unreplicate(self, tree: PyTree, replica: int = 0) -> PyTree:
         """Return one replica's arrays, and shared arrays, as NumPy arrays.
 
-        With several processes, all must call it, and all get that replica's arrays.
+        PRNG keys stay keys. With several processes, all must call it, and all get the arrays.
         """
-        return self._fetch(tree, replica)
+        if not isinstance(replica, int) or not 0 <= replica < self.n:
+            raise ValueError(
+                f"Replicas: replica must be the index of one of {self.n}, got {shown(replica)}."
+            )
+        return fetched(tree, replica, self.mesh)
 
     def gather(self, tree: PyTree) -> PyTree:
         """Return the arrays of all replicas, [N, ...], and shared arrays, as NumPy arrays.
 
-        With several processes, all must call it, and all get all arrays. Use it for measurements,
-        and for parameters that fit on one host.
+        PRNG keys stay keys. With several processes, all must call it. Use it for measurements, and
+        for parameters that fit on one host.
         """
-        return self._fetch(tree, None)
-
-    def _fetch(self, tree: PyTree, replica: int | None) -> PyTree:
-        leaves, treedef = jax.tree.flatten(tree)
-        rows = [None if shared else replica for shared in is_shared(tree)]
-        remote = [i for i, x in enumerate(leaves) if not is_readable(x)]
-        if remote and self.mesh is not None:
-            copy = copier(replica_sharding(self.mesh, None), replica)
-            for i, x in zip(remote, copy([leaves[i] for i in remote]), strict=True):
-                leaves[i], rows[i] = x.addressable_data(0), None
-        arrays = [np.asarray(x if r is None else x[r]) for x, r in zip(leaves, rows, strict=True)]
-        return jax.tree.unflatten(treedef, arrays)
+        return fetched(tree, None, self.mesh)
 
     # ------------------------------------------------------------------------------ running steps
 

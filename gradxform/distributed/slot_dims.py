@@ -5,11 +5,15 @@ from typing import Any, NamedTuple
 
 import jax
 
+from gradxform.distributed.exchange import Exchanging
+from gradxform.distributed.feedback import FeedbackState
 from gradxform.distributed.param_places import Parameter
+from gradxform.distributed.shared_leaves import is_per_device
 from gradxform.leaves import Path, path_names
 from gradxform.storage import StoredArray, is_stored
 from gradxform.tree.state import map_params
 from gradxform.types import Params, PyTree
+from gradxform.wrappers.parts import all_parts
 
 # For every dimension of a leaf, the matching dimension of the parameter.
 Dims = list[int | None]
@@ -135,3 +139,49 @@ def _first_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
         dims.append(dim)
         start = start if dim is None else dim + 1
     return dims
+
+
+# ----------------------------------------------------------------------- what is still to be sent
+
+
+def divide_feedback(
+    tx: Any, apart: Sequence[str], state: PyTree, axes: list[list[tuple[str, ...]]]
+) -> None:
+    """Divide what a compression of blocks still has to send over the devices that send slices.
+
+    Of a single entry it is as long on each device as on all together.
+
+    Args:
+      tx: the transform.
+      apart: the axes of replicas.
+      state: its state.
+      axes: for every leaf, and each of its dimensions, the axes that divide it; changed in place.
+    """
+    sending = [part for part in all_parts(tx) if isinstance(part, Exchanging) and part.compress]
+    inner = dict.fromkeys(name for part in sending for name in part.inner_axes)
+    mine = tuple(name for name in inner if name not in apart)
+
+    def is_feedback(x: Any) -> bool:
+        return isinstance(x, FeedbackState)
+
+    def mark(x: Any) -> Any:
+        return jax.tree.map(lambda leaf: is_feedback(x) and leaf.shape != (0,), x)
+
+    flags = jax.tree.leaves(jax.tree.map(mark, state, is_leaf=is_feedback))
+    for own, flag in zip(axes, flags, strict=True):
+        if flag:
+            own[0] = mine
+
+
+def give_rows(state: PyTree, axes: list[list[tuple[str, ...]]], dividing: Sequence[str]) -> None:
+    """Give every device a row of its own of what differs from device to device (`PerDevice`).
+
+    Args:
+      state: the state.
+      axes: for every leaf, and each of its dimensions, the axes that divide it; changed in place.
+      dividing: the axes over which the devices divide the state.
+    """
+    for mine, differs in zip(axes, is_per_device(state), strict=True):
+        if differs:
+            rest = [tuple(name for name in entry if name not in dividing) for entry in mine[1:]]
+            mine[:] = [tuple(dividing), *rest]

@@ -20,8 +20,8 @@ from gradxform.distributed.param_places import (
     read_places,
     spec_of,
 )
-from gradxform.distributed.shared_leaves import is_per_device, is_shared
-from gradxform.distributed.slot_dims import as_seen, match_leaves
+from gradxform.distributed.shared_leaves import is_shared
+from gradxform.distributed.slot_dims import as_seen, divide_feedback, give_rows, match_leaves
 from gradxform.errors import did_you_mean, leaf_path, name_of
 from gradxform.jaxprs import traced_along
 from gradxform.leaves import dtype_of, path_at
@@ -119,8 +119,7 @@ def state_specs(
     _check_axes(parameters, params, parts, apart, mesh)
     lengths = {} if mesh is None else dict(mesh.shape)
     layout = _Layout(tx, params, parameters, apart, divided, lengths)
-    specs = layout.specs()
-    layout.check_equal(specs, extra or {})
+    layout.check_equal(specs := layout.specs(), extra or {})
     return specs
 
 
@@ -164,8 +163,8 @@ class _Layout:
             for x, mine in zip(leaves, axes, strict=True)
         ]
         flat = jax.tree.leaves(placed, is_leaf=is_place)
-        pairs = zip(flat, is_shared(kept), strict=True)
         lead = self.apart[0] if len(self.apart) == 1 else self.apart
+        pairs = zip(flat, is_shared(kept), strict=True)
         out = [spec if shared or not lead else PartitionSpec(lead, *spec) for spec, shared in pairs]
         return jax.tree.unflatten(jax.tree.structure(kept), out)
 
@@ -181,7 +180,7 @@ class _Layout:
         if not alike or any(getattr(part, "takes_whole", True) is False for part in parts):
             return
         params = self._pieces(set(self.lengths))
-        # A single device exchanges nothing: its results would not show what a sum makes equal.
+        # A single device exchanges nothing: results would not show what a sum makes equal.
         alike = [name for name in alike if self.lengths.get(name) != 1]
         sizes = {name: self.lengths.get(name, 2) for name in self._sizes(())}
         kept = traced_along(self.tx.init, (params,), sizes)[1]
@@ -293,10 +292,8 @@ class _Layout:
         for mine, a, b, is_slot in zip(axes, whole, before, of_matrices, strict=True):
             for dim in _shorter(a, b) if is_slot else ():
                 mine[dim] += together if dim else ()
-        for mine, own in zip(axes, is_per_device(state), strict=True):
-            if own:
-                rest = [tuple(a for a in entry if a not in together) for entry in mine[1:]]
-                mine[:] = [together, *rest]
+        divide_feedback(self.tx, self.apart, state, axes)
+        give_rows(state, axes, together)
 
 
 def _shorter(whole: Any, piece: Any) -> list[int]:

@@ -17,6 +17,7 @@ from gradxform.distributed.axis import (
     widen,
 )
 from gradxform.distributed.feedback import first_feedback, summed
+from gradxform.distributed.powersgd import powersgd
 from gradxform.distributed.tower import Synchronous, as_varying_like, concatenated
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import (
@@ -179,9 +180,11 @@ class sync_replicas(Synchronous):
         check_shapes(self, updates, accs.leaves, "the state's acc has")
         own = [None if isinstance(g, RowSparse) else g for g in leaves]
         dtypes = [dtype_of(g) for g in leaves]
-        added, feedback = summed(self, updates, own, dtypes, state.feedback, ok=ok)
-        rows = zip(leaves, accs.leaves, added, strict=True)
-        pairs = [self._accumulate(g, acc, x, ok, total) for g, acc, x in rows]
+        # Means travel, not sums, which may be too large for a gradient of few bits.
+        by = jnp.maximum(contributions, 1) if isinstance(self.compress, powersgd) else n
+        means, feedback = summed(self, updates, own, dtypes, state.feedback, ok=ok, divisor=by)
+        rows = zip(leaves, accs.leaves, means, strict=True)
+        pairs = [self._accumulate(g, acc, x, by, ok, total) for g, acc, x in rows]
         grads = jax.tree.unflatten(treedef, [grad for _, grad in pairs])
         grads = as_varying_like(grads, (state.inner, params), self.axis)
         out, inner = update_when(self, self.inner, ready, grads, state.inner, params, extra)
@@ -212,12 +215,12 @@ class sync_replicas(Synchronous):
         return ok
 
     def _accumulate(
-        self, g: Any, acc: Array, added: Any, ok: Array, total: Array
+        self, g: Any, acc: Array, mean: Any, by: Any, ok: Array, total: Array
     ) -> tuple[Array, Any]:
         """Return the accumulator of a leaf with the new contributions, and its gradient."""
         if isinstance(g, RowSparse):
             return acc, self._reduce_rows(g, ok)
-        acc = acc + cast(added, acc.dtype)
+        acc = acc + cast(mean, acc.dtype) * jnp.asarray(by, acc.dtype)
         if self.reduction == "sum":
             return acc, acc
         return acc, acc / jnp.maximum(total, 1).astype(acc.dtype)
@@ -243,7 +246,8 @@ class sync_replicas(Synchronous):
         """Return the rows of all contributions, for "mean" over how many touched each of them."""
         g = g.coalesce()
         indices = jnp.where(ok, g.indices, g.num_rows)
-        rows = concatenated(RowSparse(indices, g.values, g.num_rows), self.axis)
+        own = RowSparse(indices, g.values, g.num_rows)
+        rows = concatenated(own, self.axis, self.wire_dtype)
         if self.reduction == "sum":
             return rows
         ones = jnp.ones((rows.values.shape[0], *[1] * (rows.values.ndim - 1)), jnp.float32)

@@ -22,6 +22,7 @@ from gradxform.distributed.axis import (
     widen,
 )
 from gradxform.distributed.feedback import check_sending, first_feedback, summed
+from gradxform.distributed.wire import narrow
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import (
     dtype_of,
@@ -183,18 +184,29 @@ class tower(Synchronous):
         n = size_of(self.axis)
         divisor = n if self.reduction == "mean" else 1
         if isinstance(g, RowSparse):
-            return concatenated(g, self.axis) / divisor
+            return concatenated(g, self.axis, self.wire_dtype) / divisor
         wide = widen(g)
         divided_by = n if self.reduced == "mean" else 1
         return cast(wide * jnp.asarray(divided_by / divisor, wide.dtype), g.dtype)
 
 
-def concatenated(g: RowSparse, axis: Axes) -> RowSparse:
-    """Return the slices of all replicas as one gradient."""
+def concatenated(g: RowSparse, axis: Axes, wire_dtype: Any = None) -> RowSparse:
+    """Return the slices of all replicas as one gradient.
+
+    Args:
+      g: this replica's slices.
+      axis: the axis of replicas, or several.
+      wire_dtype: the dtype in which they travel; None for their own.
+    """
     indices, values = as_varying((g.indices, g.values), axis)
+    is_floating = jnp.issubdtype(values.dtype, jnp.floating)
+    form = narrow(values.dtype if wire_dtype is None or not is_floating else wire_dtype)
+    values = values if form is None else form.encode(values)
     for name in axis_names(axis):
         indices = lax.all_gather(indices, name, tiled=True)
         values = lax.all_gather(values, name, tiled=True)
+    if form is not None:
+        values = cast(form.decode(values, values.shape[-1]), g.values.dtype)
     return RowSparse(indices, values, g.num_rows)
 
 

@@ -261,6 +261,23 @@ REFUSED = [
         ValueError,
         ("exchange_metrics", "tower", "by themselves"),
     ),
+    *(
+        (
+            lambda part=part, axes=axes: part(gx.adam(0.1), "dcn", inner_axes=axes),
+            ValueError,
+            ("inner_axes", words),
+        )
+        for part in (gd.model_average, gd.diloco, gd.agn)
+        for axes, words in (
+            (("ici", "dcn"), "'dcn' is in axis and in inner_axes"),
+            (("ici", "ici"), "different names"),
+        )
+    ),
+    (
+        lambda: gd.tower(gx.adam(0.1), "r", compress=gd.int8()).init({"n": jnp.ones(300, "int32")}),
+        TypeError,
+        ("['n']", "int32", "only floating parameters"),
+    ),
     (lambda: gd.int8(0), ValueError, ("int8", "block", "at least 1")),
     (lambda: gd.int8(2.5), TypeError, ("int8", "block")),
     (lambda: gd.float8("e3m4"), ValueError, ("float8", "kind", "'e4m3'")),
@@ -326,4 +343,6 @@ REFUSED = [
         ("Replicas", "saved", "'icy'", "Did you mean 'ici'"),
     ),
     (lambda: small_pod().abstract(dict, saved={"dcn": 0}), ValueError, ("saved", "'dcn'", "0")),
+    (lambda: small_pod().abstract(dict, saved=[1]), TypeError, ("saved", "by name", "[1]")),
+    (lambda: gd.Replicas(mesh=jax.devices()), TypeError, ("Replicas", "mesh must be", "Mesh")),
 ]

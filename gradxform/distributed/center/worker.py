@@ -1,5 +1,6 @@
 """A worker's side of the exchange with a center."""
 
+import operator
 import secrets
 import threading
 from collections.abc import Callable
@@ -129,7 +130,7 @@ class Worker:
         arrays = flatten(self._part, grads, self._layout)
         request: dict[str, Any] = {"operation": "push"}
         if local_step is not None:
-            request["local_step"] = int(local_step)
+            request["local_step"] = _as_int(self._part, local_step)
         header, center = self._call(request, arrays)
         return Pushed(center, header["global_step"], header["applied"])
 
@@ -150,3 +151,14 @@ class Worker:
         if "refused" in answer:
             raise RefusedError(f"{self._part}: refused by the center: {answer['why']}.")
         return answer, found
+
+
+def _as_int(part: str, step: Any) -> int:
+    """Return a step as a Python integer."""
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = None
+    if number is None or isinstance(step, bool):
+        raise TypeError(f"{part}: local_step must be an integer, got {shown(step)}.")
+    return number
