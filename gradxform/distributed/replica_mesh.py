@@ -101,7 +101,7 @@ def _on_host(x: Any) -> Any:
     """Return a NumPy array, or PRNG keys as keys, read from the devices."""
     if not jnp.issubdtype(dtype_of(x), jax.dtypes.prng_key):
         return np.asarray(x)
-    data = np.asarray(jax.random.key_data(x))
+    data = jnp.asarray(np.asarray(jax.random.key_data(x)))
     return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
 
 

@@ -246,7 +246,9 @@ def mean_shards(
 
 def _gradient_codec(part: Any, shape: tuple[int, ...], dtype: Any, division: Division) -> Any:
     """Return the form in which gradients travel along the axes that cut; None for plain numbers."""
-    return codec_of(part, shape, dtype, dtype, division.axes) if division.cuts else None
+    if not division.cuts or (part.wire_dtype is None and part.compress is None):
+        return None
+    return codec_of(part, shape, dtype, dtype, division.axes)
 
 
 def step_codec(part: Any, p: Array, division: Division) -> Codec | None:
