@@ -694,7 +694,7 @@ def test_a_replica_may_be_divided_over_devices_of_its_own(mode):
 
     with pytest.raises(ValueError, match=r"\['w'\] names \['replica'\].*'fsdp'"):
         r.replicate(params, {"w": P("replica"), "b": P()})
-    with pytest.raises(ValueError, match="specs must have a PartitionSpec for each leaf"):
+    with pytest.raises(ValueError, match="has no sharding"):
         r.replicate(params, {"w": P()})
 
 
