@@ -469,7 +469,12 @@ def test_zero1_sends_no_more_and_holds_less(shape, axes):
 
 @pytest.mark.parametrize(
     "kind, copies",
-    [({}, 1.75), ({"gather_dtype": "bfloat16"}, 1.3125), ({"wire_dtype": "bfloat16"}, 1.3125)],
+    [
+        ({}, 1.75),
+        ({"gather_dtype": "bfloat16"}, 1.3125),
+        ({"reduce_dtype": "bfloat16"}, 1.3125),
+        ({"wire_dtype": "bfloat16"}, 1.3125),
+    ],
 )
 def test_the_bytes_of_16_bit_numbers_show_in_the_jaxpr(kind, copies):
     f, args = zero1_step(gd.zero1(gx.adam(1e-3), "x", **kind), mesh_of((N,), ("x",)), "x", PARAMS)

@@ -148,12 +148,13 @@ def test_zero1_runs_in_every_mode(mode):
 # ------------------------------------------------------------------------------------- precision
 
 
-def test_narrow_parameters_are_the_rounding_of_wide_copies():
+@pytest.mark.parametrize("how", [{"reduce_dtype": "float32"}, {"wire_dtype": "bfloat16"}], ids=str)
+def test_narrow_parameters_are_the_rounding_of_wide_copies(how):
     params, grads = start(jnp.bfloat16), local_grads(jnp.bfloat16)
     widened = jax.tree.map(lambda p: p.astype(jnp.float32), params)
     theirs, _ = whole(CLIPPED, widened, grads)
     for form in ("step", "update"):
-        tx = gd.zero1(CLIPPED, "x", wire_dtype="bfloat16")
+        tx = gd.zero1(CLIPPED, "x", **how)
         ours, state = divided(tx, "8", params, grads, form=form)
         assert_close(state.master, theirs)
         for p, copy in zip(jax.tree.leaves(ours), jax.tree.leaves(state.master), strict=True):
@@ -181,16 +182,16 @@ def test_updates_may_travel_in_fewer_bits(form):
     assert any(np.any(np.asarray(ours[k]) != np.asarray(theirs[k])) for k in params)
 
 
-def test_complex_parameters_are_divided():
+@pytest.mark.parametrize("name", ["reduce_dtype", "wire_dtype"])
+def test_complex_parameters_are_divided(name):
     rng = np.random.default_rng(0)
     params = {
         "z": jnp.asarray(rng.normal(size=(8, 3)) + 1j * rng.normal(size=(8, 3)), jnp.complex64)
     }
     grads = {"z": jnp.asarray(rng.normal(size=(STEPS, N, 8, 3)) * (1 - 2j), jnp.complex64)}
     tx = gx.chain(gx.clip_by_global_norm(0.3), gx.adam(1e-2))
-    ours, _ = divided(
-        gd.zero1(tx, "x", gather_dtype="bfloat16", wire_dtype="bfloat16"), "8", params, grads
-    )
+    how = {"gather_dtype": "bfloat16", name: "bfloat16"}
+    ours, _ = divided(gd.zero1(tx, "x", **how), "8", params, grads)
     mean = {"z": jnp.mean(grads["z"], 1, keepdims=True)}
 
     def one(carry, g):

@@ -318,6 +318,16 @@ def test_wrong_forms_are_refused():
             ValueError,
             "give gather_dtype or compress",
         ),
+        (
+            lambda: gd.zero1(adam, "x", compress=gd.int8(), reduce_dtype="float32"),
+            ValueError,
+            "give reduce_dtype or compress",
+        ),
+        (
+            lambda: gd.zero1(adam, "x", wire_dtype="bfloat16", reduce_dtype="float32"),
+            ValueError,
+            "give reduce_dtype or wire_dtype",
+        ),
         (lambda: gd.zero1(adam, "x", wire_dtype="int8"), ValueError, "a floating dtype, got .int8"),
     ]:
         with pytest.raises(kind, match=f"zero1: .*{words}"):
@@ -345,16 +355,7 @@ def test_a_state_of_another_compression_is_refused():
         jax.vmap(step, axis_name="x")(state.feedback.own["x"]["w"][:, None])
 
 
-def test_reduce_dtype_gives_way_to_wire_dtype():
-    with pytest.warns(
-        DeprecationWarning, match="zero1: reduce_dtype is deprecated; use wire_dtype"
-    ):
-        tx = gd.zero1(gx.sgd(0.1), "x", reduce_dtype="bfloat16")
-    assert tx == gd.zero1(gx.sgd(0.1), "x", wire_dtype="bfloat16")
-    with pytest.warns(DeprecationWarning, match="leave it out"):
-        assert gd.zero1(gx.sgd(0.1), "x", reduce_dtype="float32") == gd.zero1(gx.sgd(0.1), "x")
-    with pytest.raises(ValueError, match="Got wire_dtype='bfloat16' too"):
-        gd.zero1(gx.sgd(0.1), "x", reduce_dtype="bfloat16", wire_dtype="bfloat16")
-    again = gd.zero1(gx.sgd(0.1), "x", compress=gd.sign(64))
-    assert config.from_config(config.to_config(again)) == again
-    assert eval(repr(again), vars(gx) | vars(gd)) == again
+def test_zero1_with_a_compression_is_a_value():
+    tx = gd.zero1(gx.sgd(0.1), "x", compress=gd.sign(64))
+    assert config.from_config(config.to_config(tx)) == tx
+    assert eval(repr(tx), vars(gx) | vars(gd)) == tx

@@ -147,7 +147,8 @@ def test_a_step_with_an_exchange_gathers_once(dtype):
         local = [one for one in found if all(len({d // 4 for d in g}) == 1 for g in one.groups)]
         inside[sync] = sum(one.sent for one in local if one.kind == "all-gather")
     # Arrays that are not divided by both axes travel in slices between replicas.
-    assert inside[True] <= 1.15 * inside[False]
+    # These slices are float32, so that they weigh twice as much beside parameters of 16 bits.
+    assert inside[True] <= {"float32": 1.1, "bfloat16": 1.2}[dtype] * inside[False]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

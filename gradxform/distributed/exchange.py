@@ -204,8 +204,8 @@ class Exchanging(Transform, abc.ABC):
             follows the schedule.
           contribute: whether this replica has something to send if there is an exchange, a boolean
             scalar, which may differ between replicas. What a replica that does not contribute has,
-            NaN too, is left out of the mean, but it gets the result. If none contributes, there is
-            no exchange; with a delay, one of differences of zero. Defaults to True on all.
+            NaN too, is left out of the mean, but it gets the result. If none contributes, all
+            keep what they have; with a delay, differences of zero wait. Defaults to True on all.
           **extra: extra arguments of the inner transform.
         """
         u, state = self._local_step(updates, state, params, (sync, land), extra)

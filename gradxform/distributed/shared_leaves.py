@@ -14,15 +14,15 @@ def is_shared(tree: PyTree) -> list[bool]:
     Shared leaves are those in fields of states that are annotated `Everywhere`, anywhere in the
     tree.
     """
-    return in_fields(tree, Everywhere)
+    return _in_fields(tree, Everywhere)
 
 
 def is_per_device(tree: PyTree) -> list[bool]:
     """Return for every leaf whether it is in a field of a state that is annotated `PerDevice`."""
-    return in_fields(tree, PerDevice)
+    return _in_fields(tree, PerDevice)
 
 
-def in_fields(tree: PyTree, mark: Any) -> list[bool]:
+def _in_fields(tree: PyTree, mark: Any) -> list[bool]:
     """Return for every leaf whether it is in a field of a state with that annotation."""
     flags: list[bool] = []
     _visit(tree, mark, False, flags)

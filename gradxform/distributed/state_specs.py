@@ -119,7 +119,8 @@ def state_specs(
     _check_axes(parameters, params, parts, apart, mesh)
     lengths = {} if mesh is None else dict(mesh.shape)
     layout = _Layout(tx, params, parameters, apart, divided, lengths)
-    layout.check_equal(specs := layout.specs(), extra or {})
+    specs = layout.specs()
+    layout.check_equal(specs, extra or {})
     return specs
 
 

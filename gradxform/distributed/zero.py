@@ -132,17 +132,19 @@ class zero1(Transform):
       gather_dtype: the dtype in which updates are gathered, such as "bfloat16" for half the bytes.
         Only parameters with copies recover later what this rounding loses. Complex updates keep
         their dtype. Defaults to their own dtype. Keyword-only.
-      reduce_dtype: deprecated; use `wire_dtype`. Keyword-only.
+      reduce_dtype: the dtype in which gradients are sent and summed. Complex gradients keep their
+        dtype. Defaults to their own dtype. Keyword-only.
       master_dtype: the dtype of the copies of narrower parameters; None for no copies.
         Keyword-only.
       wire_dtype: the dtype in which gradients travel; they are summed in float32. Complex gradients
-        keep their dtype. Defaults to None: they travel, and are summed, in their own. Keyword-only.
+        keep their dtype. Defaults to None: see `reduce_dtype`. Keyword-only.
       compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
         travels. Keyword-only.
 
     Raises:
       ValueError: if a part of the inner transform needs more of whole arrays, or of the whole tree,
-        than sums; if `compress` is given beside `wire_dtype` or `gather_dtype`; at init, if
+        than sums; if several of `reduce_dtype`, `wire_dtype` and `compress` are given, or
+        `gather_dtype` and `compress`; at init, if
         `wire_dtype` is wider than a parameter.
       AlreadyReducedError: at update, for gradients that are already summed over the devices.
       NameError: at init and update, where an axis is not bound.

@@ -1,7 +1,6 @@
 """What `zero1` sends: gradients to the devices that own their shards, and coded steps to all."""
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from gradxform.distributed.wire import (
 )
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, is_hole, path_at, with_paths
+from gradxform.numerics import cast
 from gradxform.types import Array, Params, PerDevice, Slot
 
 __all__ = [
@@ -53,27 +53,19 @@ def check_forms(part: Any) -> None:
         dtype = getattr(part, name)
         if dtype is not None and not jnp.issubdtype(dtype, jnp.floating):
             raise ValueError(f"{name_of(part)}: {name} must be a floating dtype, got {dtype}.")
-    if part.reduce_dtype is not None:
-        _replace_reduce_dtype(part)
     check_sending(part)
-    if part.compress is not None and part.gather_dtype is not None:
+    if part.reduce_dtype is not None and part.wire_dtype is not None:
         raise ValueError(
-            f"{name_of(part)}: give gather_dtype or compress, not both: a compression has a form "
-            f"of its own. Got {part.gather_dtype} and {shown(part.compress)}."
+            f"{name_of(part)}: give reduce_dtype or wire_dtype, not both: gradients are summed in "
+            f"the first, or travel in the second. Got {part.reduce_dtype} and {part.wire_dtype}."
         )
-
-
-def _replace_reduce_dtype(part: Any) -> None:
-    """Take `reduce_dtype` for `wire_dtype`, with a warning."""
-    dtype = jnp.dtype(part.reduce_dtype)
-    is_narrow = dtype.itemsize < 4  # all others are what sums are formed in without it
-    instead = f"use wire_dtype={dtype.name!r}" if is_narrow else "leave it out"
-    message = f"{name_of(part)}: reduce_dtype is deprecated; {instead}"
-    if part.wire_dtype is not None:
-        raise ValueError(f"{message}. Got wire_dtype={part.wire_dtype!r} too.")
-    warnings.warn(f"{message}.", DeprecationWarning, stacklevel=5)
-    object.__setattr__(part, "wire_dtype", dtype.name if is_narrow else None)
-    object.__setattr__(part, "reduce_dtype", None)
+    for name in ("gather_dtype", "reduce_dtype"):
+        dtype = getattr(part, name)
+        if part.compress is not None and dtype is not None:
+            raise ValueError(
+                f"{name_of(part)}: give {name} or compress, not both: a compression has a form of "
+                f"its own. Got {dtype} and {shown(part.compress)}."
+            )
 
 
 class Memory(NamedTuple):
@@ -152,9 +144,10 @@ def memory_of(part: Any, params: Params, divisions: Sequence[Division], feedback
     low_rank = isinstance(part.compress, powersgd)
     names = () if low_rank else axis_names(part.axes)
     owns = [column(feedback.own)] if low_rank else [column(feedback.own[name]) for name in names]
+    others = column(feedback[1])
     out: list[Any] = []
-    for i, (p, division) in enumerate(zip(leaves, divisions, strict=True)):
-        own, other = [x[i] for x in owns], column(feedback[1])[i]
+    for i, (p, division, other) in enumerate(zip(leaves, divisions, others, strict=True)):
+        own = [x[i] for x in owns]
         if not own[0].size:
             out.append(None)
             continue
@@ -220,7 +213,7 @@ def mean_shards(
             total, left[i] = part.compress.sum(g, before, part.axes, (), True, 1)
             sums.append(division.cut(total))
         elif _gradient_codec(part, g.shape, g.dtype, division) is None:
-            sums.append(division.reduce(g if division.cuts else widen(g)))
+            sums.append(division.reduce(_as_summed(part, g)))
         else:
             sums.append(widen(g))
             coded.append(i)
@@ -242,6 +235,15 @@ def mean_shards(
         if divisions[i].whole:
             sums[i] = lax.psum(sums[i], divisions[i].whole)
     return [x / jnp.asarray(n, x.dtype) for x in map(widen, sums)], left
+
+
+def _as_summed(part: Any, g: Array) -> Array:
+    """Return a gradient that travels as plain numbers in the dtype in which it is summed."""
+    if part.wire_dtype is not None or part.compress is not None:
+        return widen(g)
+    if part.reduce_dtype is None or jnp.iscomplexobj(g):
+        return g
+    return cast(g, jnp.dtype(part.reduce_dtype))
 
 
 def _gradient_codec(part: Any, shape: tuple[int, ...], dtype: Any, division: Division) -> Any:
