@@ -23,7 +23,12 @@ class Said(Exception):
 
 
 def launch(
-    script: str, argv: Sequence[str], processes: int, timeout: float | None, name: str
+    script: str,
+    argv: Sequence[str],
+    processes: int,
+    timeout: float | None,
+    name: str,
+    devices: int = 1,
 ) -> None:
     """Run processes of a script on this machine until they end; kill all when one fails.
 
@@ -34,13 +39,14 @@ def launch(
       processes: the number of processes.
       timeout: seconds after which all are killed.
       name: the beginning of the line that says why a process gives up.
+      devices: the devices of each process.
 
     Raises:
       Said: if a process gave up with a message.
       Died: if a process ended in any other way, or all took too long.
     """
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of the `finally`
-    logs = Path(tempfile.mkdtemp(prefix="distributed_digits-"))
+    logs = Path(tempfile.mkdtemp(prefix=f"{Path(script).stem}-"))
     started: list[subprocess.Popen[bytes]] = []
     try:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -49,7 +55,7 @@ def launch(
         for i in range(processes):
             command = [sys.executable, script, *argv, "--process-id", str(i)]
             log = logs / f"{i}.txt"
-            started.append(start_process(command, log, None if i == 0 else log))
+            started.append(start_process(command, log, None if i == 0 else log, devices))
         _watch(started, timeout, logs, name)
     except Died as error:  # keep the logs
         raise Died(f"{error} What they said is in {logs}/.") from error
@@ -68,28 +74,48 @@ def launch(
         signal.signal(signal.SIGTERM, before)
 
 
-def start_process(command: list[str], log: Path, out: Path | None) -> subprocess.Popen[bytes]:
-    """Start a process with one device, a CPU.
+def start_process(
+    command: list[str], log: Path, out: Path | None, devices: int = 1
+) -> subprocess.Popen[bytes]:
+    """Start a process whose devices are CPUs.
 
     Args:
       command: what to run.
       log: the file for its messages.
       out: the file for what it prints, which may be the same; None if this process prints it.
+      devices: the number of its devices.
     """
-    count = r"--xla_force_host_platform_device_count=\d+"
-    flags = re.sub(count, "", os.environ.get("XLA_FLAGS", "")).strip()
-    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     with contextlib.ExitStack() as files:
         messages = files.enter_context(log.open("wb"))
         printed = messages if out == log else out and files.enter_context(out.open("wb"))
         return subprocess.Popen(
             command,
-            env=env | {"JAX_PLATFORMS": "cpu"} | ({"XLA_FLAGS": flags} if flags else {}),
+            env=environment(devices),
             stdin=subprocess.PIPE,  # closed when this process ends in any way
             stdout=printed,
             stderr=messages,
             start_new_session=True,  # Ctrl-C reaches this process only
         )
+
+
+def environment(devices: int) -> dict[str, str]:
+    """Return the environment of a process with so many devices, which are CPUs."""
+    count = r"--xla_force_host_platform_device_count=\d+"
+    flags = re.sub(count, "", os.environ.get("XLA_FLAGS", ""))
+    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    if devices > 1:
+        flags += f" --xla_force_host_platform_device_count={devices}"
+        env = {"PJRT_NPROC": threads_for(devices)} | env
+    return env | {"JAX_PLATFORMS": "cpu"} | ({"XLA_FLAGS": flags.strip()} if flags.strip() else {})
+
+
+def threads_for(devices: int) -> str:
+    """Return how many threads XLA needs for several CPU devices in one process, at most.
+
+    It runs independent exchanges of a program at once, and each waits for the other devices in a
+    thread. With as many threads as devices, a program may wait for ever.
+    """
+    return str(max(8 * devices, os.cpu_count() or 1))
 
 
 def _watch(

@@ -64,4 +64,5 @@ def loss_of(model: Transformer, params: Any, windows: jax.Array, key: Any = None
     """Return the mean cross-entropy of every next character, in nats."""
     rngs = None if key is None else {"dropout": key}
     logits: Any = model.apply({"params": params}, windows[:, :-1], rngs=rngs)
+    logits = logits.astype(jnp.float32)  # of a model in 16 bits, too
     return jnp.mean(softmax_cross_entropy_with_integer_labels(logits, windows[:, 1:]))
