@@ -114,23 +114,15 @@ def curve(run: Run, task: Any, steps: int) -> Results:
 
 
 def sent(compiled: Any, run: Run) -> tuple[float, float]:
-    """Return the bytes that a device sends in a step: between slices, and over all links.
+    """Return the bytes that a device sends in a step: between slices, and over all links."""
+    from pod_method import between_slices  # pyright: ignore
 
-    What one all-reduce over all devices sends between slices depends on the machine. Programs for
-    TPUs add up inside a slice first, so that each device sends its part between slices; this is
-    what counts here.
-    """
-    between = whole = 0.0
+    whole = 0.0
     for one in gd.hlo.collectives(compiled):
         crosses = any(len({d // DEVICES_A_SLICE for d in group}) > 1 for group in one.groups)
         # Inside a slice, the only condition is that of the guard, which holds.
-        share = 1 / run.period if crosses and one.conditional else 1.0
-        whole += share * one.sent
-        if crosses:
-            over_all = one.kind == "all-reduce" and one.group == SLICES * DEVICES_A_SLICE
-            ring = 2 * (1 - 1 / SLICES) * one.bytes * one.times / DEVICES_A_SLICE
-            between += share * (ring if over_all else one.sent)
-    return between, whole
+        whole += one.sent / (run.period if crosses and one.conditional else 1)
+    return between_slices(compiled, DEVICES_A_SLICE, run.period), whole
 
 
 def measure(steps: int) -> dict[str, Results]:

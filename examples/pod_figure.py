@@ -13,7 +13,8 @@ BLUE, ORANGE, GREY = "#1f77b4", "#d95f02", "#4d4d4d"
 
 def title(options: Options) -> str:
     """Return a title for the run."""
-    size = f"{options.layers} layers of width {options.width}"
+    layers = f"{options.layers} layer{'s' * (options.layers > 1)}"
+    size = f"{layers} of width {options.width}"
     return f"{name_of(options)}: the next character of Python sources, {size}"
 
 

@@ -41,8 +41,8 @@ def make_method(
     try:
         how = {"compress": COMPRESSIONS[compress]()}
         if method == "tower":
-            everywhere = gd.tower(gx.master_weights(inner), (BETWEEN, INSIDE), **how)
-            return gx.apply_if_finite(everywhere, SKIPPED)
+            everywhere = gd.tower(inner, (BETWEEN, INSIDE), **how)
+            return gx.master_weights(gx.apply_if_finite(everywhere, SKIPPED))
         return gd.diloco(
             gx.apply_if_finite(gd.zero1(inner, INSIDE), SKIPPED),
             BETWEEN,
@@ -56,26 +56,27 @@ def make_method(
         raise Refused(one_line(error)) from error
 
 
-def between_slices(compiled: Any, slices: int, devices: int, period: int) -> float:
+def between_slices(compiled: Any, devices: int, period: int) -> float:
     """Return the bytes that a device sends between slices in a step, on average.
 
-    They are counted in the compiled step. What one sum over all devices sends between slices
-    depends on the machine: programs for TPUs add up inside a slice first, so that each device sends
-    its part between slices, which is what counts here.
+    They are counted in the compiled step. How much of an exchange over all devices goes between
+    slices depends on the machine. Here, as on TPUs, devices exchange inside their slices first, so
+    that each sends its part between slices. An all-to-all has nothing to sum or to share inside:
+    all goes to other slices that is meant for devices there.
 
     Args:
       compiled: the compiled step.
-      slices: the number of slices.
       devices: the number of devices of a slice; device d is one of slice d // devices.
       period: steps from one exchange to the next; what has a condition happens then.
     """
     total = 0.0
     for one in gd.hlo.collectives(compiled):
-        if not any(len({d // devices for d in group}) > 1 for group in one.groups):
-            continue
-        over_all = one.kind == "all-reduce" and one.group == slices * devices
-        ring = 2 * (1 - 1 / slices) * one.bytes * one.times / devices
-        total += (ring if over_all else one.sent) / (period if one.conditional else 1)
+        met = max(len({d // devices for d in group}) for group in one.groups)
+        if met > 1:
+            each = one.group // met  # devices of a slice
+            crossing = one.group - each if one.kind == "all-to-all" else met - 1
+            share = crossing / (one.group - 1) / (period if one.conditional else 1)
+            total += share * one.sent
     return total
 
 

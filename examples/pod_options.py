@@ -140,6 +140,10 @@ class Run(digits_run.Run):
         shutil.rmtree(self.checkpoints, ignore_errors=True)
         self.history.unlink(missing_ok=True)
 
+    def when(self) -> int:
+        """Return when the run was started or resumed, in nanoseconds; 0 if there is none."""
+        return self.options.stat().st_mtime_ns if self.options.exists() else 0
+
     def load(self, given: dict[str, Any]) -> tuple[Options, Any]:
         """Return the saved options and optimizer; slices and devices may change."""
         if not self.epochs_done() or not self.options.exists():

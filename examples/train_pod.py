@@ -138,14 +138,13 @@ def start(args: argparse.Namespace, run: Run) -> None:
     ready = prepare(args, run)
     options = ready.options
     replicas = pod_of(options.slices, options.devices)
+    other = {str(args.beside): Run(args.beside).read_history()} if args.beside else {}
     write_first(args, run, ready)
     history = train(run, replicas, ready)
     if jax.process_index():
         return
-    runs = {name_of(options): history}
-    if args.beside:
-        runs[str(args.beside)] = Run(args.beside).read_history()
-    draw(run.figure, runs, title(options))
+    run.save_history(history)
+    draw(run.figure, {name_of(options): history} | other, title(options))
     Console().print(table(options, history))
     print(
         f"Held-out loss {history['losses'][-1]:.3f} in {time.perf_counter() - began:.1f} s; wrote "
@@ -197,7 +196,7 @@ def train(run: Run, replicas: gd.Replicas, ready: Prepared) -> History:
         params, state = carry["params"], carry["state"]
         note_pod(history, done, options)
         train_step = all_programs.step.lower(params, state, windows(done)).compile()
-        sent = between_slices(train_step, options.slices, options.devices, period)
+        sent = between_slices(train_step, options.devices, period)
         task = bar.add_task("", total=options.steps, completed=done, numbers="compiling")
         if not done:
             note(history, 0, 0.0, *evaluated(all_programs, params, state, held_out))
@@ -285,7 +284,7 @@ def start_as_one_of_several(args: argparse.Namespace, run: Run) -> int:
 def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
     """Start a process for each slice; with --elastic, go on with a slice less when one dies."""
     jax.config.update("jax_platforms", "cpu")
-    options = prepare(args, run).options
+    options, earlier = prepare(args, run).options, not args.resume and run.when()
     while True:
         try:
             name = f"{NAME}: "
@@ -293,7 +292,7 @@ def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
             return
         except Died as error:
             done = run.epochs_done()
-            if not done or options.slices == 1:
+            if not done or options.slices == 1 or earlier == run.when():
                 raise
             fewer = ["--resume", "--out", str(args.out), "--slices", str(options.slices - 1)]
             if not args.elastic:
@@ -304,7 +303,8 @@ def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
             argv = [*fewer, *kept(args)]
             args = parse(argv, "")
             options = prepare(args, run).options
-            print(f"{options.slices} slices go on from step {done}.", flush=True)
+            left = "1 slice goes" if options.slices == 1 else f"{options.slices} slices go"
+            print(f"{left} on from step {done}.", flush=True)
 
 
 def kept(args: argparse.Namespace) -> list[str]:
