@@ -11,6 +11,7 @@ from gradxform import engine
 from gradxform.base import transform
 from gradxform.distributed.axis import (
     as_varying,
+    axis_names,
     check_bound,
     require_local,
     size_of,
@@ -94,7 +95,7 @@ class sync_replicas(Synchronous):
 
     Args:
       inner: the optimizer, ours or Optax's.
-      axis: the name of the axis of replicas.
+      axis: the name of the axis of replicas, or several.
       replicas_to_aggregate: R, at least 1. Defaults to the number of replicas. Keyword-only.
       max_staleness: how many steps old a gradient may be, at least 0. Keyword-only.
       count: "all", or "first_r", which needs `arrival`. Keyword-only.
@@ -113,7 +114,7 @@ class sync_replicas(Synchronous):
     """
 
     inner: Any
-    axis: str
+    axis: str | tuple[str, ...]
     replicas_to_aggregate: PositiveInt | None = field(default=None, kw_only=True)
     max_staleness: NonNegativeInt = field(default=0, kw_only=True)
     count: Choice = field(default="all", kw_only=True)
@@ -226,7 +227,7 @@ class sync_replicas(Synchronous):
         return acc, acc / jnp.maximum(total, 1).astype(acc.dtype)
 
     def _sum(self, x: Array) -> Array:
-        return lax.psum(as_varying(x, self.axis), self.axis)
+        return lax.psum(as_varying(x, self.axis), axis_names(self.axis))
 
     def _is_among_first(self, ok: Array, arrival: Any, r: Array) -> Array:
         """Return whether this contribution is among the first `r` of those that are ok."""
@@ -237,9 +238,9 @@ class sync_replicas(Synchronous):
             )
         # Not cast to float32, in which many times would be equal.
         own = as_varying((~ok, jnp.asarray(arrival)), self.axis)
-        not_ok, arrivals = (lax.all_gather(x, self.axis) for x in own)
+        not_ok, arrivals = (lax.all_gather(x, axis_names(self.axis)) for x in own)
         order = jnp.lexsort((arrivals, not_ok))  # stable: ties by index; NaN is last
-        rank = jnp.argmax(order == lax.axis_index(self.axis))
+        rank = jnp.argmax(order == lax.axis_index(axis_names(self.axis)))
         return ok & (rank < r)
 
     def _reduce_rows(self, g: RowSparse, ok: Array) -> RowSparse:

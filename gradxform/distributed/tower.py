@@ -69,7 +69,7 @@ class Synchronous(Transform, abc.ABC):
     """A wrapper under which all replicas take the same steps."""
 
     inner: Any
-    axis: Any  # a name; for `tower` also a tuple of names
+    axis: Any  # a name, or a tuple of names
     reduction: str
     wire_dtype: Any
     compress: Any
