@@ -543,6 +543,13 @@ def test_sixteen_bits_travel_as_sixteen_bits(name, mode):
 
 
 @pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("name", ["elastic_average", "agn"])
+def test_replicas_that_take_turns_gather_sixteen_bits(name):
+    sent, always = exchange_of(SENT[name][0](order="sequential"), jnp.bfloat16)
+    assert sent <= N - 1 + 0.001 and always == 0
+
+
+@pytest.mark.usefixtures("eight_devices")
 @pytest.mark.parametrize("form", SHARES)
 @pytest.mark.parametrize("name", ["tower", "model_average", "diloco"])
 def test_what_a_compression_sends(name, form):

@@ -12,6 +12,7 @@ from gradxform import engine
 from gradxform.apply import apply_updates
 from gradxform.base import call_update, transform
 from gradxform.distributed.axis import Axes, as_varying, axis_names, size_of, widen
+from gradxform.distributed.bits import from_bits, to_bits
 from gradxform.distributed.exchange import Exchanging, Meeting, distance, is_multiple
 from gradxform.distributed.feedback import first_feedback, summed
 from gradxform.errors import name_of, require_one_of
@@ -57,7 +58,12 @@ def _check_order(part: Any) -> None:
 
 def _gather(tree: PyTree, axis: Axes) -> PyTree:
     """Return the trees of all replicas, stacked along a new leading axis."""
-    return jax.tree.map(lambda x: lax.all_gather(as_varying(x, axis), axis_names(axis)), tree)
+
+    def gather(x: Array) -> Array:
+        every = lax.all_gather(as_varying(to_bits(x), axis), axis_names(axis))
+        return from_bits(every, x.dtype)
+
+    return jax.tree.map(gather, tree)
 
 
 def _add_scaled(a: Array, b: Array, factor: Scalar) -> Array:
@@ -343,6 +349,7 @@ class agn(Exchanging):
     ) -> tuple[Params, AgnState]:
         """Return the center after its step, and the state with the sums at 0."""
         mean = jax.tree.map(lambda a: a / jnp.asarray(self.period, a.dtype), state.acc)
+        sums, treedef = jax.tree.flatten(mean)
 
         def step(carry: tuple[PyTree, Any], g: PyTree) -> tuple[tuple[PyTree, Any], PyTree]:
             center, inner = carry
@@ -355,20 +362,14 @@ class agn(Exchanging):
         start = as_varying((state.center, state.center_inner), self.axis)
         if self.order == "sequential":
             meeting.require_all(self)
-            (center, inner), after_turns = lax.scan(step, start, _gather(mean, self.axis))
+            sent = [cast(x, dtype) for x, dtype in zip(sums, meeting.dtypes, strict=True)]
+            every = jax.tree.map(widen, _gather(treedef.unflatten(sent), self.axis))
+            (center, inner), after_turns = lax.scan(step, start, every)
             params_after = _own_part(after_turns, self.axis)
             steps = size_of(self.axis)
         else:
-            sums, treedef = jax.tree.flatten(mean)
-            sums, feedback = summed(
-                self,
-                mean,
-                sums,
-                meeting.dtypes,
-                state.feedback,
-                ok=meeting.contributes,
-                divisor=meeting.divisor(self.axis),
-            )
+            how = {"ok": meeting.contributes, "divisor": meeting.divisor(self.axis)}
+            sums, feedback = summed(self, mean, sums, meeting.dtypes, state.feedback, **how)
             mean = as_varying(treedef.unflatten(sums), self.axis)
             (center, inner), params_after = step(start, mean)
             steps, state = 1, state._replace(feedback=feedback)
