@@ -18,6 +18,7 @@ from gradxform.numerics import at_least_float32, cast
 from gradxform.row_sparse import is_row_sparse
 from gradxform.types import Array, PyTree
 from gradxform.wrappers import agree
+from gradxform.wrappers.parts import all_parts
 
 __all__ = [
     "AlreadyReducedError",
@@ -59,6 +60,18 @@ def check_inner_axes(part: Any) -> None:
             f"{name_of(part)}: {both[0]!r} is in axis and in inner_axes; an axis is either one of "
             "replicas or one inside a replica. Leave it out of inner_axes."
         )
+
+
+def check_divided_inside(part: Any) -> None:
+    """Require the states of `part.inner` not to be divided over the axis of replicas."""
+    for inside in all_parts(part.inner):
+        for name in getattr(inside, "divides", ()):
+            if name in axis_names(part.axis):
+                raise ValueError(
+                    f"{name_of(part)}: {name_of(inside)} inside of it divides a state over "
+                    f"{name!r}, the axis of replicas, which each have a state of their own; "
+                    "give it an axis inside a replica."
+                )
 
 
 def check_bound(part: Any, axis: Axes) -> None:

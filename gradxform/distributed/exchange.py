@@ -20,6 +20,7 @@ from gradxform.distributed.axis import (
     axis_names,
     check_axis_name,
     check_bound,
+    check_divided_inside,
     check_inner_axes,
     require_local,
     size_of,
@@ -90,6 +91,7 @@ class Exchanging(Transform, abc.ABC):
         check_transform(self, self.inner, "inner")
         check_axis_name(self)
         check_inner_axes(self)
+        check_divided_inside(self)
         check_movable(self, self.inner)
         check_sending(self)
 

@@ -101,10 +101,12 @@ WRAPPERS: dict[str, Case] = {
 
 
 SOME = {"w": np.ones((3, 4), np.float32), "b": np.ones(4, np.float32)}
+HALF = {"w": jnp.ones((4, 4), jnp.bfloat16)}
 
 
-def specs_of(tx, specs=None):
-    return gd.state_specs(tx, SOME, specs, mesh=AbstractMesh((2, 2), ("x", "y")))
+def specs_of(tx, specs=None, params=None):
+    params = SOME if params is None else params
+    return gd.state_specs(tx, params, specs, mesh=AbstractMesh((2, 2), ("x", "y")))
 
 
 def measured(mesh, tx=None):
@@ -277,6 +279,45 @@ REFUSED = [
         lambda: gd.tower(gx.adam(0.1), "r", compress=gd.int8()).init({"n": jnp.ones(300, "int32")}),
         TypeError,
         ("['n']", "int32", "only floating parameters"),
+    ),
+    (
+        lambda: gd.diloco(gd.zero1(gx.adam(0.1), ("ici", "dcn")), "dcn"),
+        ValueError,
+        ("outer", "zero1 inside of it", "'dcn', the axis of replicas"),
+    ),
+    (lambda: gd.sync_replicas(gx.adam(0.1), ("x", "x")), ValueError, ("axis", "different")),
+    *(
+        (
+            lambda part=part: part(gx.adam(0.1), "r", wire_dtype="float32").init(HALF),
+            ValueError,
+            ("wire_dtype float32 is wider than the parameter ['w'] of dtype bfloat16",),
+        )
+        for part in (gd.tower, gd.sync_replicas, gd.model_average, gd.diloco, gd.agn)
+    ),
+    (
+        lambda: specs_of(gd.zero1(gx.adam(0.1), "x", wire_dtype="float32"), params=HALF),
+        ValueError,
+        ("zero1", "wire_dtype float32 is wider than the parameter ['w']"),
+    ),
+    *(
+        (
+            lambda part=part: gd.Replicas("r", n=2, mode="vmap").wrap(
+                part(gx.adam(0.1), "r", compress=gd.powersgd(9)).init
+            )({"w": jnp.ones((2, 8, 40))}),
+            ValueError,
+            ("powersgd", "rank must be at most 8 for ['w'] of shape (8, 40), got 9"),
+        )
+        for part in (gd.tower, gd.diloco)
+    ),
+    (
+        lambda: small_pod().init(lambda: SOME, specs={"w": P("dcn"), "b": P()}),
+        ValueError,
+        ("Replicas", "['w']", "'dcn'", "leave out"),
+    ),
+    (
+        lambda: small_pod().init(lambda: SOME, specs={"w": P()}),
+        ValueError,
+        ("Replicas", "['b']", "no sharding"),
     ),
     (lambda: gd.int8(0), ValueError, ("int8", "block", "at least 1")),
     (lambda: gd.int8(2.5), TypeError, ("int8", "block")),
