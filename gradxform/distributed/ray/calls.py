@@ -172,6 +172,10 @@ def ask(part: str, name: str, calls: Sequence[Callable[[], Any]], timeout: float
                 f"{part}: the cluster of center {name!r} does not work ({last_line(error)}); "
                 "start it again, and the center with resume=True."
             ) from error
+        except ray.exceptions.RayError as error:  # no memory, no disk, an error within the actor
+            raise CenterUnavailableError(
+                f"{part}: center {name!r} could not answer ({last_line(error)}); see Ray's logs."
+            ) from error
 
 
 def _no_answer(part: str, name: str, timeout: float) -> CenterUnavailableError:

@@ -10,6 +10,7 @@ from gradxform.errors import did_you_mean, shown
 # Centers of all drivers and workers are found here, whatever namespace these have themselves.
 NAMESPACE = "gradxform"
 LOOK_AGAIN = 0.2  # seconds between two looks for a name
+LIST_WITHIN = 5.0  # seconds to list all names, for an error message
 
 
 def check_name(part: str, name: Any) -> str:
@@ -46,7 +47,12 @@ def find(part: str, name: str, index: int, deadline: float) -> Any:
             if time.monotonic() + LOOK_AGAIN < deadline:
                 time.sleep(LOOK_AGAIN)
                 continue
-            every = ray.util.list_named_actors(all_namespaces=True)
+            every = within(
+                part,
+                LIST_WITHIN,
+                "list its centers",
+                lambda: ray.util.list_named_actors(all_namespaces=True),
+            )
             names = [one["name"] for one in every if one["namespace"] == NAMESPACE]
             known = sorted({one.rpartition("/")[0] for one in names})
             listed = ", ".join(map(repr, known)) or "none"
