@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform._compat import marked, varying_axes
 from gradxform.distributed.axis import Axes, as_varying, axis_names, check_bound, size_of
 from gradxform.distributed.compression import Blocks, Compression
 from gradxform.distributed.powersgd import LowRank, powersgd
@@ -102,8 +103,8 @@ def first_feedback(
     sliced = iter([inner_axes] * len(jax.tree.leaves(params)) if slices is None else slices)
     for path, p in with_paths(params):
         if not is_hole(p):
-            first = _first(part, path, p, axis, next(sliced), flat)
-            pairs.append(first or (_nothing(), _nothing()))
+            first = _first(part, path, p, axis, next(sliced), flat) or (_nothing(), _nothing())
+            pairs.append([marked(x, varying_axes(p)) for x in first])  # each device has its own
     treedef = jax.tree.structure(params)
     own, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
     if isinstance(part.compress, powersgd):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 
 from gradxform.distributed.exchange import Exchanging
-from gradxform.distributed.feedback import FeedbackState
+from gradxform.distributed.feedback import FeedbackState, LowRankState
 from gradxform.distributed.param_places import Parameter
 from gradxform.distributed.shared_leaves import is_per_device
 from gradxform.leaves import Path, path_names
@@ -60,15 +60,30 @@ def match_leaves(
     except (TypeError, ValueError):  # `init` looks into its parameters: match leaves by path
         owners = jax.tree.map(lambda _: _NO_OWNER, state)
     flat, _ = jax.tree_util.tree_flatten_with_path(state)
+    has_fragments = any(getattr(part, "fragments", 1) > 1 for part in all_parts(tx))
     out = []
     for (path, leaf), owner in zip(flat, jax.tree.leaves(owners), strict=True):
         names = path_names(path)
         index, rest = (owner, ()) if owner != _NO_OWNER else _owner_by_path(names, parameters)
         dims: Dims = [None] * len(leaf.shape)
         if index is not None:
-            dims = _kept_dims(parameters[index].shape, leaf.shape, names, rest)
+            shape = parameters[index].shape
+            if has_fragments and _OF_FRAGMENTS & set(names) and _are_rows(shape, leaf.shape):
+                dims = list(range(len(shape)))
+            else:
+                dims = _kept_dims(shape, leaf.shape, names, rest)
         out.append(Match(index, dims))
     return out
+
+
+# The fields of states that have an array for each fragment of a parameter.
+_OF_FRAGMENTS = {"outer", "pending", "feedback"}
+
+
+def _are_rows(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
+    """Whether a leaf may be some rows of a parameter."""
+    same = len(leaf_shape) == len(shape) > 0 and leaf_shape[1:] == shape[1:]
+    return same and leaf_shape[0] <= shape[0]
 
 
 def _owner_by_path(names: Path, parameters: Sequence[Parameter]) -> tuple[int | None, Path]:
@@ -147,9 +162,10 @@ def _first_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
 def divide_feedback(
     tx: Any, apart: Sequence[str], state: PyTree, axes: list[list[tuple[str, ...]]]
 ) -> None:
-    """Divide what a compression of blocks still has to send over the devices that send slices.
+    """Divide what a compression still has to send over the devices that send for a replica.
 
-    Of a single entry it is as long on each device as on all together.
+    These are the devices that send slices of a parameter, of which what is remembered is flat, or
+    those that have pieces of it. Of a single entry it is as long on each device as on all together.
 
     Args:
       tx: the transform.
@@ -160,17 +176,26 @@ def divide_feedback(
     sending = [part for part in all_parts(tx) if isinstance(part, Exchanging) and part.compress]
     inner = dict.fromkeys(name for part in sending for name in part.inner_axes)
     mine = tuple(name for name in inner if name not in apart)
+    rest = iter(axes)
+    for x in jax.tree.leaves(state, is_leaf=_is_feedback):
+        if not _is_feedback(x):
+            next(rest)
+            continue
+        owns, others = ([(leaf.shape, next(rest)) for leaf in jax.tree.leaves(tree)] for tree in x)
+        for (shape, own), (_, other) in zip(owns, others, strict=True):
+            if shape == (0,):
+                continue
+            of_pieces = tuple(name for entry in own for name in entry)
+            if isinstance(x, LowRankState):  # (..., n, rank), of each device's own matrices
+                other[:] = [*own[:-2], own[-2] + own[-1], ()]
+            elif mine:
+                own[0] = other[0] = mine
+            else:
+                other[0] = of_pieces
 
-    def is_feedback(x: Any) -> bool:
-        return isinstance(x, FeedbackState)
 
-    def mark(x: Any) -> Any:
-        return jax.tree.map(lambda leaf: is_feedback(x) and leaf.shape != (0,), x)
-
-    flags = jax.tree.leaves(jax.tree.map(mark, state, is_leaf=is_feedback))
-    for own, flag in zip(axes, flags, strict=True):
-        if flag:
-            own[0] = mine
+def _is_feedback(x: Any) -> bool:
+    return isinstance(x, FeedbackState | LowRankState)
 
 
 def give_rows(state: PyTree, axes: list[list[tuple[str, ...]]], dividing: Sequence[str]) -> None:
