@@ -208,7 +208,7 @@ def test_a_large_leaf_is_cut_into_fragments(delay):
 
 
 def test_fragments_have_about_equal_bytes():
-    """Within a row of the mean; and every row is in one fragment."""
+    """Within a slice of the mean; and every slice is in one fragment."""
     rng = np.random.default_rng(0)
     for _ in range(100):
         shapes = [rng.integers(1, 40, rng.integers(0, 4)) for _ in range(rng.integers(1, 12))]
@@ -216,18 +216,67 @@ def test_fragments_have_about_equal_bytes():
         count = int(rng.integers(1, 7))
         fragments = Fragments(leaves, count)
         loads = [0.0] * count
-        for x, pieces in zip(leaves, fragments.pieces, strict=True):
-            length = x.shape[0] if x.shape else 1
+        slices = []
+        for x, axis, pieces in zip(leaves, fragments.axes, fragments.pieces, strict=True):
+            length = x.shape[axis] if x.shape else 1
+            slices.append(x.size // length)
             assert sorted(i for p in pieces for i in range(p.start, p.stop)) == list(range(length))
             for p in pieces:
                 loads[p.fragment] += x.size / length * (p.stop - p.start)
-        row = max(x.size // (x.shape[0] if x.shape else 1) for x in leaves)
-        assert max(loads) <= sum(loads) / count + row
+        assert max(loads) <= sum(loads) / count + max(slices)
         indices = [np.arange(x.size, dtype=np.float32).reshape(x.shape) for x in leaves]
         back = [np.full_like(x, -1) for x in indices]
         for i in range(count):
             back = fragments.merged(back, fragments.split(indices, i), i)
         assert all(np.array_equal(a, b) for a, b in zip(back, indices, strict=True))
+
+
+# Trees whose first axes are coarse, beside one whose layers are fine enough.
+TREES = {
+    "3 layers, stacked": [(3, 512, 512), (3, 512, 2048), (3, 2048, 512)],
+    "24 layers of 8 experts, stacked": [(24, 8, 512, 1024), (24, 8, 1024, 512), (24, 512, 512)],
+    "48 layers, stacked": [(48, 768, 3072), (48, 3072, 768), (48, 768, 2304), (50257, 768)],
+    "convolutions": [(3, 3, 3, 64), *[(3, 3, 64, 64)] * 8, *[(3, 3, 512, 512)] * 3, (512, 1000)],
+    "one row": [(1, 4096)],
+    "layers apart": [(512, 512), (512, 2048), (2048, 512)] * 12,
+}
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 16, 32])
+@pytest.mark.parametrize("name", TREES)
+def test_the_largest_fragment_is_a_kth_of_any_tree(name, count):
+    leaves = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in TREES[name]]
+    fragments = Fragments(leaves, count)
+    loads = [0.0] * count
+    for x, axis, pieces in zip(leaves, fragments.axes, fragments.pieces, strict=True):
+        for p in pieces:
+            loads[p.fragment] += x.size / x.shape[axis] * (p.stop - p.start)
+    assert max(loads) <= 1.1 * sum(x.size for x in leaves) / count
+    if name == "layers apart":  # where rows will do, only these are cut
+        assert set(fragments.axes) == {0}
+
+
+@pytest.mark.parametrize("how", [{}, {"delay": 1, "blend": 0.5}], ids=str)
+def test_fragments_along_a_later_axis_are_those_of_the_first_one_moved(how):
+    rng = np.random.default_rng(0)
+    begin = rng.normal(size=(2, 40, 3)).astype(np.float32)
+    grads = rng.normal(size=(17, 2, *begin.shape)).astype(np.float32)
+
+    def trained(order):
+        tx = gd.outer(SGD, gx.trace(0.9), "replica", period=8, fragments=4, **how)
+        r = replicas("vmap", 2)
+        params = r.replicate({"w": jnp.asarray(begin.transpose(order))})
+        state, step = r.wrap(tx.init)(params), r.wrap(step_of(tx, "step"))
+        for g in grads:
+            moved = g.transpose(0, *(i + 1 for i in order))
+            params, state = step(params, state, r.place({"w": jnp.asarray(moved)}))
+        pieces = [x.shape[1:] for x in jax.tree.leaves(state.outer)]
+        assert len(pieces) == 4
+        return np.asarray(params["w"])
+
+    later = trained((0, 1, 2))
+    np.testing.assert_array_equal(later.transpose(0, 2, 1, 3), trained((1, 0, 2)))
+    assert not np.array_equal(later[0], begin)
 
 
 def test_leaves_are_not_cut_for_an_outer_optimizer_that_looks_at_arrays():

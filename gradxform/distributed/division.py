@@ -115,7 +115,10 @@ def _psum_scatter(x: Array, axis: str, dim: int) -> Array:
 
 
 def divide(
-    shape: tuple[int, ...], sizes: Mapping[str, int], rows: bool = False, first: int = 0
+    shape: tuple[int, ...],
+    sizes: Mapping[str, int],
+    rows: bool = False,
+    kept: int | None = None,
 ) -> Division:
     """Return how an array is divided over mesh axes.
 
@@ -127,11 +130,11 @@ def divide(
       shape: the shape of the array.
       sizes: the mesh axes in order, with their sizes.
       rows: whether only the first dimension may be cut.
-      first: the first dimension that may be cut.
+      kept: a dimension that must not be cut.
     """
     shard, cuts, whole = list(shape), [], []
     for axis, size in sizes.items():
-        dims = range(first, min(len(shard), 1) if rows else len(shard))
+        dims = [d for d in range(min(len(shard), 1) if rows else len(shard)) if d != kept]
         divisible = [d for d in dims if size > 1 and shard[d] and shard[d] % size == 0]
         if not divisible or 0 in shard:
             whole.append(axis)

@@ -10,9 +10,12 @@ from jax import lax
 from gradxform.leaves import dtype_of, shape_of
 from gradxform.types import Array, PyTree
 
+# A leaf is cut along its first axis whose slices are at most this part of a fragment.
+_FINE = 1 / 10
+
 
 class _Piece(NamedTuple):
-    """Some rows of a leaf, in the first axis; all of a leaf that is not cut."""
+    """A slice of a leaf along one axis; all of a leaf that is not cut."""
 
     start: int
     stop: int
@@ -22,25 +25,34 @@ class _Piece(NamedTuple):
 class Fragments:
     """How the leaves of a tree are divided into fragments.
 
-    A leaf that is too large for one fragment is cut along its first axis. Trees of pieces have a
-    tuple of pieces in its place, and None for pieces of other fragments.
+    A leaf that is too large for one fragment is cut along its first axis, or, where that is too
+    coarse, along a later one. Trees of pieces have a tuple of pieces in its place, and None for
+    pieces of other fragments.
 
     Args:
       leaves: the leaves, or their shapes and dtypes.
       count: the number of fragments.
-      cuts: whether leaves may be cut.
+      within: what of a leaf may be cut apart: "entry" anything, "row" only its first axis, any
+        other locality nothing.
     """
 
-    def __init__(self, leaves: Sequence[Any], count: int, cuts: bool = True) -> None:
+    def __init__(self, leaves: Sequence[Any], count: int, within: str = "entry") -> None:
         self.count = count
-        rows = [shape_of(x)[0] if cuts and shape_of(x) else 1 for x in leaves]
-        self.pieces = _divided(rows, [_bytes(x) for x in leaves], count)
+        sizes = [_bytes(x) for x in leaves]
+        room = -(-sum(sizes) // count)
+        last = {"entry": None, "row": 1}.get(within, 0)
+        shapes = [shape_of(x)[:last] for x in leaves]
+        self.axes = [_axis(*row, room) for row in zip(shapes, sizes, strict=True)]
+        lengths = [
+            shape[axis] if shape else 1 for shape, axis in zip(shapes, self.axes, strict=True)
+        ]
+        self.pieces = _divided(lengths, sizes, room, count)
 
     def split(self, tree: PyTree, fragment: int | None = None) -> PyTree:
         """Return the pieces of a tree, or those of one fragment."""
         leaves, treedef = jax.tree.flatten(tree)
         return treedef.unflatten(
-            self._split(x, pieces, fragment) for x, pieces in zip(leaves, self.pieces, strict=True)
+            _split(*row, fragment) for row in zip(leaves, self.axes, self.pieces, strict=True)
         )
 
     def dtypes(self, dtypes: Sequence[Any], fragment: int) -> list[Any]:
@@ -52,26 +64,34 @@ class Fragments:
         """Return a tree with the pieces of one fragment in their places."""
         leaves, treedef = jax.tree.flatten(tree)
         news = treedef.flatten_up_to(pieces)
-        rows = zip(leaves, news, self.pieces, strict=True)
-        return treedef.unflatten(_merged(x, new, mine, fragment) for x, new, mine in rows)
-
-    def _split(self, x: Array, pieces: Sequence[_Piece], fragment: int | None) -> Any:
-        parts = tuple(
-            None if fragment not in (None, p.fragment) else _rows(x, p, len(pieces)) for p in pieces
-        )
-        return parts if len(pieces) > 1 else parts[0]
+        rows = zip(leaves, news, self.axes, self.pieces, strict=True)
+        return treedef.unflatten(_merged(*row, fragment) for row in rows)
 
 
-def _rows(x: Array, piece: _Piece, pieces: int) -> Array:
-    return x if pieces == 1 else lax.slice_in_dim(x, piece.start, piece.stop)
+def _axis(shape: tuple[int, ...], size: int, room: int) -> int:
+    """Return along which axis to cut a leaf, of the axes whose lengths are given."""
+    fine = [axis for axis, length in enumerate(shape) if size <= _FINE * room * length]
+    longest = max(range(len(shape)), key=lambda axis: shape[axis], default=0)
+    return fine[0] if fine else longest
 
 
-def _merged(x: Array, new: Any, pieces: Sequence[_Piece], fragment: int) -> Array:
+def _split(x: Array, axis: int, pieces: Sequence[_Piece], fragment: int | None) -> Any:
+    if len(pieces) == 1:
+        return None if fragment not in (None, pieces[0].fragment) else x
+    return tuple(
+        None
+        if fragment not in (None, p.fragment)
+        else lax.slice_in_dim(x, p.start, p.stop, axis=axis)
+        for p in pieces
+    )
+
+
+def _merged(x: Array, new: Any, axis: int, pieces: Sequence[_Piece], fragment: int) -> Array:
     if len(pieces) == 1:
         return new if pieces[0].fragment == fragment else x
     for piece, part in zip(pieces, new, strict=True):
         if piece.fragment == fragment:
-            x = lax.dynamic_update_slice_in_dim(x, part, piece.start, 0)
+            x = lax.dynamic_update_slice_in_dim(x, part, piece.start, axis)
     return x
 
 
@@ -82,18 +102,20 @@ def _bytes(x: Any) -> int:
     return size * dtype_of(x).itemsize
 
 
-def _divided(lengths: Sequence[int], sizes: Sequence[int], count: int) -> list[list[_Piece]]:
+def _divided(
+    lengths: Sequence[int], sizes: Sequence[int], room: int, count: int
+) -> list[list[_Piece]]:
     """Return the pieces of every leaf, the largest leaves placed first.
 
     Each goes whole into the least full fragment if there is room for it; otherwise its rows fill
     the fragments one after the other, the least full first.
 
     Args:
-      lengths: for every leaf how many rows it has.
+      lengths: for every leaf how many rows it has, slices along the axis that may be cut.
       sizes: its bytes.
+      room: the bytes of a fragment, if all are alike.
       count: the number of fragments.
     """
-    room = -(-sum(sizes) // count)
     fragments = [(0, i) for i in range(count)]  # bytes so far, and the number: a heap
     out: list[list[_Piece]] = [[] for _ in lengths]
     for leaf in sorted(range(len(lengths)), key=lambda i: -sizes[i]):

@@ -210,12 +210,11 @@ class outer(Exchanging):
 
     def _pieces(self, params: Params) -> Fragments:
         """Return how the parameters, or the anchor, are divided into fragments."""
-        cuts = locality_of(self.outer_optimizer) in ("entry", "row")
         leaves = [
             jax.ShapeDtypeStruct(jnp.shape(p), at_least_float32(dtype_of(p)))
             for p in jax.tree.leaves(params)
         ]
-        return Fragments(leaves, self.fragments, cuts)
+        return Fragments(leaves, self.fragments, locality_of(self.outer_optimizer))
 
     def init(self, params: Params) -> OuterState:
         """Return the states, counts of 0 and the parameters as the anchor."""

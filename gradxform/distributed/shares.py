@@ -14,8 +14,8 @@ from gradxform.types import Array, Params, PyTree
 class Shares:
     """How the devices along the inner axes of a replica divide its parameters among them.
 
-    Rows of a parameter of which fragments take turns stay together, so that each device has its
-    part of every fragment. A parameter that the axes do not divide is kept whole by every device.
+    The axis of a parameter along which fragments take turns is not divided, so that each device has
+    its part of every fragment. Every device keeps a parameter whole that the axes do not divide.
 
     Args:
       params: the parameters of one replica, which all its devices have.
@@ -26,9 +26,10 @@ class Shares:
     def __init__(self, params: Params, axes: tuple[str, ...], pieces: Fragments) -> None:
         self.axes, self._pieces = axes, pieces
         sizes = {name: size_of(name) for name in axes}
-        pairs = zip(jax.tree.leaves(params), pieces.pieces, strict=True)
+        rows = zip(jax.tree.leaves(params), pieces.axes, pieces.pieces, strict=True)
         self._divisions = [
-            divide(jnp.shape(p), sizes, first=1 if len(parts) > 1 else 0) for p, parts in pairs
+            divide(jnp.shape(p), sizes, kept=axis if len(parts) > 1 else None)
+            for p, axis, parts in rows
         ]
 
     def own(self, params: Params) -> PyTree:

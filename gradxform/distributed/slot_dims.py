@@ -68,7 +68,7 @@ def match_leaves(
         dims: Dims = [None] * len(leaf.shape)
         if index is not None:
             shape = parameters[index].shape
-            if has_fragments and _OF_FRAGMENTS & set(names) and _are_rows(shape, leaf.shape):
+            if has_fragments and _OF_FRAGMENTS & set(names) and _is_slice(shape, leaf.shape):
                 dims = list(range(len(shape)))
             else:
                 dims = _kept_dims(shape, leaf.shape, names, rest)
@@ -80,10 +80,12 @@ def match_leaves(
 _OF_FRAGMENTS = {"outer", "pending", "feedback"}
 
 
-def _are_rows(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
-    """Whether a leaf may be some rows of a parameter."""
-    same = len(leaf_shape) == len(shape) > 0 and leaf_shape[1:] == shape[1:]
-    return same and leaf_shape[0] <= shape[0]
+def _is_slice(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
+    """Whether a leaf may be a slice of a parameter along one axis."""
+    if len(leaf_shape) != len(shape):
+        return False
+    pairs = [(a, b) for a, b in zip(leaf_shape, shape, strict=True) if a != b]
+    return len(pairs) < 2 and all(a < b for a, b in pairs)
 
 
 def _owner_by_path(names: Path, parameters: Sequence[Parameter]) -> tuple[int | None, Path]:
