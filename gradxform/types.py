@@ -74,6 +74,10 @@ class _MatrixSlotMark:
     """Marks the fields of a state that hold one entry per matrix of each parameter."""
 
 
+class _ArraySlotMark:
+    """Marks the fields of a state that hold what a rule remembers of whole arrays."""
+
+
 class _EverywhereMark:
     """Marks the fields of a state that are the same on all replicas."""
 
@@ -119,6 +123,10 @@ NonNegativeSlot = Annotated[Any, _SlotMark, _NonNegativeMark]
 # In a state: a tree with an array (B, ...) per parameter, an entry for each of its B matrices,
 # handed to `MatrixRule.rule`.
 MatrixSlot = Annotated[Any, _MatrixSlotMark]
+
+# In a state: arrays for each parameter, nested in any way, with which a rule for whole arrays
+# computes. Where parameters are divided over devices, all mesh axes together cut one dimension.
+ArraySlot = Annotated[Any, _ArraySlotMark]
 
 # In a state: a field that is the same on all replicas, such as the count of steps. It does not have
 # an axis of replicas, so that all of them decide alike.

@@ -150,7 +150,7 @@ def test_images_that_cannot_be_divided_are_left_out(tmp_path, capsys):
         ("--batch-size 3", "--batch-size 3: must be from 4, an image for each replica, to 1347"),
         ("--batch-size 2000", "--batch-size 2000: must be from 4"),
         ("--optimizer adamm", "no optimizer named 'adamm'. Did you mean 'adam'"),
-        ("--optimizer shampoo --method zero1", "zero1: step_by_shampoo looks at whole arrays"),
+        ("--optimizer lbfgs --method zero1", "zero1: scale_by_lbfgs looks at the whole tree"),
         ("--optimizer polyak_sgd --mode vmap", "needs the extra argument 'value'"),
         ("--launcher cluster --processes 2", "the cluster says how many processes there are"),
         ("--launcher ray --mode vmap", "--mode vmap is one process"),

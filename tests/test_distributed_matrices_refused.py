@@ -8,6 +8,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.sparse import RowSparse
+from tests.test_distributed_zero_refused import FAR
 
 pytestmark = pytest.mark.usefixtures("eight_devices")
 
@@ -68,9 +69,9 @@ REFUSED = {
         ("['w'] is cut along dimension 1", "looks at rows", "first dimension"),
     ),
     "whole arrays": (
-        lambda: shard(P("x"), inner=gx.shampoo(0.1)),
+        lambda: shard(P("x"), inner=FAR),
         ValueError,
-        ("step_by_shampoo looks at whole arrays", "partition(...)"),
+        ("divide_by_sum looks at whole arrays", "partition(...)"),
     ),
     "row-sparse": (
         lambda: shard({"w": 0, "b": None}).update(ROWS, None, PARAMS),

@@ -56,7 +56,6 @@ REFUSED = {
         "dpsgd/momentum",
     ),
     "add_truncated_noise": ("add_truncated_noise",),
-    "step_by_shampoo": ("step_by_shampoo/options", "shampoo"),
     "hutchinson_estimator_diag_hessian": ("hutchinson_estimator_diag_hessian",),
     "scale_by_sophia": ("scale_by_sophia", "scale_by_sophia/often", "sophia"),
     "scale_by_zoom_linesearch": (

@@ -77,6 +77,7 @@ def is_small(p):
 # A composition; the axes along which replicas have their own parameters; those along which they
 # have their own gradients.
 ADAMW = gx.adamw(1e-2, weight_decay=0.1)
+SHAMPOO = gx.shampoo(0.1, 16, gbar_decay=0.5, epsilon=1e-1)
 COMPOSED = {
     "model_average": (
         gd.model_average(ADAMW, "dcn", period=3, keep_center=True),
@@ -162,6 +163,8 @@ COMPOSED = {
         ("dcn",),
     ),
     "zero1 of matrices": (gd.zero1(gx.muon(1e-2), BOTH), (), BOTH),
+    "zero1 of shampoo": (gd.zero1(SHAMPOO, BOTH), (), BOTH),
+    "diloco of shampoo": (gd.diloco(gd.zero1(SHAMPOO, "ici"), "dcn", period=3), ("dcn",), BOTH),
     "zero1 for some": (
         gx.partition(
             {"m": gd.zero1(ADAMW, "ici"), "rest": gd.tower(gx.sgd(0.1, 0.9), "ici")},
@@ -375,6 +378,7 @@ def test_named_shardings_and_the_current_mesh_say_the_mesh():
     "inner",
     [
         gx.muon(0.1),
+        SHAMPOO,
         gx.chain(
             gx.clip_by_global_norm(1.0), gx.MultiSteps(gx.moving_average(gx.adam(0.1), 0.5), 2)
         ),

@@ -12,7 +12,7 @@ from gradxform.distributed.matrix_exchange import MatrixExchange
 from gradxform.distributed.param_places import spec_of
 from gradxform.leaves import Path, dtype_of, map_with_paths, shape_of
 from gradxform.states import marked_fields
-from gradxform.types import Array, MatrixSlot, Params, PyTree
+from gradxform.types import Array, ArraySlot, MatrixSlot, Params, PyTree
 
 # For each parameter, by its path, the mesh axes that cut it, in order, with their dimensions.
 Cuts = Mapping[Path, tuple[tuple[str, int], ...]]
@@ -63,19 +63,19 @@ def specs_of_pieces(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int
     """
     state = jax.eval_shape(tx.init, params)
     whole, treedef = jax.tree.flatten(state)
-    of_matrices = jax.tree.leaves(in_matrix_slots(state))
+    alone = jax.tree.leaves(cut_alone(state))
     entries: list[list[tuple[str, ...]]] = [[()] * len(x.shape) for x in whole]
     for axis, size in sizes.items():
         only = {path: tuple(c for c in mine if c[0] == axis) for path, mine in cuts.items()}
         changed = _shorter(tx, params, whole, only, {axis: size})
-        for mine, dims, is_slot in zip(entries, changed, of_matrices, strict=True):
+        for mine, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
-                mine[dim] += (axis,) if dim == 0 or not is_slot else ()
-    if any(of_matrices):  # beyond their batch, all axes cut slots for matrices together, or none
+                mine[dim] += (axis,) if dim < first else ()
+    if any(first < len(x.shape) for first, x in zip(alone, whole, strict=True)):
         changed = _shorter(tx, params, whole, cuts, sizes)
-        for mine, dims, is_slot in zip(entries, changed, of_matrices, strict=True):
+        for mine, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
-                mine[dim] = tuple(sizes) if dim and is_slot else mine[dim]
+                mine[dim] = mine[dim] if dim < first else tuple(sizes)
     return treedef.unflatten([spec_of(mine) for mine in entries])
 
 
@@ -102,24 +102,31 @@ def _pieces(params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> Params:
     return map_with_paths(piece, params)
 
 
-def in_matrix_slots(state: PyTree) -> PyTree:
-    """Return a tree like a state, with whether each leaf has an entry for each matrix."""
+def cut_alone(state: PyTree) -> PyTree:
+    """Return a tree like a state: how many of a leaf's first dimensions single mesh axes may cut.
+
+    All of most leaves, and the batch of slots for matrices. The dimensions after these are cut by
+    all axes together, or by none.
+    """
 
     def mark(x: Any) -> Any:
-        if not _has_matrix_slots(x):
-            return False
-        fields = marked_fields(type(x), MatrixSlot)
-        return x._replace(
-            **{
-                k: jax.tree.map(lambda _: True, v) if k in fields else in_matrix_slots(v)
-                for k, v in x._asdict().items()
-            }
-        )
+        together = _cut_together(x)
+        if not together:
+            return len(x.shape)
+        new = {}
+        for name, tree in x._asdict().items():
+            first = together.get(name)
+            new[name] = (
+                cut_alone(tree) if first is None else jax.tree.map(lambda _, n=first: n, tree)
+            )
+        return x._replace(**new)
 
-    return jax.tree.map(mark, state, is_leaf=_has_matrix_slots)
+    return jax.tree.map(mark, state, is_leaf=lambda x: bool(_cut_together(x)))
 
 
-def _has_matrix_slots(x: Any) -> bool:
-    return (
-        isinstance(x, tuple) and hasattr(x, "_fields") and bool(marked_fields(type(x), MatrixSlot))
-    )
+def _cut_together(x: Any) -> dict[str, int]:
+    """Return for each field of slots for whole matrices or arrays how many dimensions are batch."""
+    if not (isinstance(x, tuple) and hasattr(x, "_fields")):
+        return {}
+    kinds = (MatrixSlot, 1), (ArraySlot, 0)
+    return {name: first for kind, first in kinds for name in marked_fields(type(x), kind)}

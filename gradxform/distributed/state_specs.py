@@ -11,7 +11,7 @@ from gradxform.base import GradientTransformation, call_update, check_transform
 from gradxform.distributed.axis import axis_names
 from gradxform.distributed.decisions import differing
 from gradxform.distributed.exchange import Exchanging
-from gradxform.distributed.matrix_state import in_matrix_slots
+from gradxform.distributed.matrix_state import cut_alone
 from gradxform.distributed.param_places import (
     Parameter,
     axes_in,
@@ -279,20 +279,19 @@ class _Layout:
         A dimension that is shorter than before is divided along the axis that was added.
         """
         whole = before = jax.tree.leaves(state)
-        of_matrices = jax.tree.leaves(in_matrix_slots(state))
+        alone = jax.tree.leaves(cut_alone(state))
         for i, axis in enumerate(self.divided):
             after = jax.tree.leaves(as_seen(self._state(outside, self.divided[: i + 1])))
             # Along an axis of replicas, each has a row of its own for its piece.
             added = () if axis in self.apart else (axis,)
-            for mine, a, b, is_slot in zip(axes, before, after, of_matrices, strict=True):
+            for mine, a, b, first in zip(axes, before, after, alone, strict=True):
                 for dim in _shorter(a, b):
-                    mine[dim] += added if dim == 0 or not is_slot else ()
+                    mine[dim] += added if dim < first else ()
             before = after
-        # Beyond their batch, all axes cut slots for matrices together, or none.
         together = tuple(name for name in self.divided if name not in self.apart)
-        for mine, a, b, is_slot in zip(axes, whole, before, of_matrices, strict=True):
-            for dim in _shorter(a, b) if is_slot else ():
-                mine[dim] += together if dim else ()
+        for mine, a, b, first in zip(axes, whole, before, alone, strict=True):
+            for dim in _shorter(a, b):
+                mine[dim] += together if dim >= first else ()
         divide_feedback(self.tx, self.apart, state, axes)
         give_rows(state, axes, together)
 

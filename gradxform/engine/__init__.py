@@ -33,6 +33,7 @@ from gradxform.engine.pieces import (
     cuts_of as cuts_of,
     exchange_now as exchange_now,
     own_piece as own_piece,
+    slot_dim as slot_dim,
     slot_piece as slot_piece,
     summing_over as summing_over,
     whole_shapes as whole_shapes,

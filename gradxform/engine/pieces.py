@@ -152,16 +152,20 @@ def whole_slots() -> Iterator[None]:
         _WHOLE_SLOTS.reset(token)
 
 
-def slot_piece(x: Array, cut: Cut) -> Array:
-    """Return this device's piece of a slot for matrices that are cut, (B, ...).
+def slot_dim(shape: tuple[int, ...], cut: Cut) -> int | None:
+    """Return along which axis devices divide a slot for arrays that are cut, (B, ...).
 
-    The first axis after the batch whose length the devices divide is cut, if there is one.
+    It is the first axis after the batch whose length they divide; None if there is none.
     """
     count = math.prod(size for _, size in cut.sizes)
-    dims = [d for d in range(1, x.ndim) if x.shape[d] and x.shape[d] % count == 0]
-    if count == 1 or not dims or _WHOLE_SLOTS.get():
-        return x
-    return exchange_now().cut(x, tuple((axis, dims[0]) for axis in cut.axes))
+    dims = [d for d in range(1, len(shape)) if shape[d] and shape[d] % count == 0]
+    return None if count == 1 or not dims or _WHOLE_SLOTS.get() else dims[0]
+
+
+def slot_piece(x: Array, cut: Cut) -> Array:
+    """Return this device's piece of a slot for arrays that are cut, (B, ...)."""
+    dim = slot_dim(x.shape, cut)
+    return x if dim is None else exchange_now().cut(x, tuple((axis, dim) for axis in cut.axes))
 
 
 def own_piece(x: Array, cut: Cut) -> Array:

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from gradxform import engine
-from gradxform.transforms.matrix_axes import Part, joined, parts_of
+from gradxform.transforms.matrix_axes import MatrixAxes, Part, joined, parts_of
 from gradxform.types import Array
 
 __all__ = []
@@ -44,3 +44,8 @@ def leaf_of(shape: tuple[int, ...], axes: Any, cut: engine.Cut, oriented: bool) 
         shape, now = cut.whole(shape), cut._replace(cuts=())
     views = [engine.view_of(part.axes, part.shape(shape), oriented, now) for part in parts]
     return MatrixLeaf(cut, gathered, parts, views)
+
+
+def array_leaf(shape: tuple[int, ...], cut: engine.Cut) -> MatrixLeaf:
+    """Return how a leaf is one array, for a rule that looks at all of it: a column of entries."""
+    return leaf_of(shape, MatrixAxes((), tuple(range(len(shape))), ()), cut, True)

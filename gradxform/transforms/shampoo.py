@@ -34,9 +34,12 @@ from gradxform.numerics import at_least_float32, safe_increment, scalar, value_a
 from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count, zeros_like
 from gradxform.states import check_state
+from gradxform.transforms import shampoo_pieces
+from gradxform.transforms.matrix_leaf import MatrixLeaf, array_leaf
 from gradxform.transforms.shampoo_axes import Axes, Matrices, Scalars, at_least_vector
 from gradxform.types import (
     Array,
+    ArraySlot,
     NonNegativeOrSchedule,
     OptState,
     Params,
@@ -62,8 +65,8 @@ class ShampooState(NamedTuple):
     gbar: Slot  # like params, at least float32; the average of the gradient
     # Nested plain dicts with strings as keys, whatever containers the parameters are in, because
     # these arrays do not have a parameter's shape. For each parameter a tuple, an array per axis.
-    statistics: Any  # G, (d, d), or its diagonal, (d,)
-    roots: Any  # H, the last factor of the axis; in the shape of G
+    statistics: ArraySlot  # G, (d, d), or its diagonal, (d,)
+    roots: ArraySlot  # H, the last factor of the axis; in the shape of G
 
 
 @transform
@@ -93,6 +96,10 @@ class step_by_shampoo(Transform):
 
     If an entry of an array's gradient exceeds 2.6e15 (in float32), that gradient is first scaled
     down to that size, so that no square overflows: the first step does not depend on such a size.
+
+    Under `zero1` and `shard_matrices`, every device gets whole arrays, and the matrices of an axis
+    whose length the devices divide are divided over them. Arrays of equal shape share two
+    exchanges, of the gradients and of these matrices.
 
     A row-sparse gradient is converted to an array, and every row may move, unless its table has
     more than `max_matrix_size` rows and `gbar_decay` is 0.0. In that case only the touched rows
@@ -141,6 +148,7 @@ class step_by_shampoo(Transform):
 
     locality = "array"
     handles_rows = True
+    sees_pieces = True
 
     def __post_init__(self):
         require_non_negative(self, "max_matrix_size")
@@ -160,8 +168,9 @@ class step_by_shampoo(Transform):
         check_params(self, params)
         self._check_leaves("parameter", params)
         statistics, roots = {}, {}
-        for path, p in _arrays(params):
-            statistics[path], roots[path] = self._initial(p)
+        for (path, p), leaf in zip(_arrays(params), _leaves(params), strict=True):
+            made = self._initial(p, leaf.cut.whole(jnp.shape(p)))
+            statistics[path], roots[path] = (shampoo_pieces.own_pieces(x, leaf) for x in made)
         return ShampooState(
             count=zero_count(),
             gbar=zeros_like(params),
@@ -169,9 +178,9 @@ class step_by_shampoo(Transform):
             roots=_nested(roots),
         )
 
-    def _initial(self, p: Any) -> tuple[Matrices, Matrices]:
+    def _initial(self, p: Any, shape: tuple[int, ...]) -> tuple[Matrices, Matrices]:
         """Return the statistics and roots of one parameter before the first update."""
-        dtype, shape = at_least_float32(dtype_of(p)), at_least_vector(jnp.shape(p))
+        dtype, shape = at_least_float32(dtype_of(p)), at_least_vector(shape)
         power = 1.0
         if _every_step(self.svd_interval) and _is_number(self.alpha):  # the root of G = 0
             power = self.epsilon ** (-self.alpha / len(shape))
@@ -201,11 +210,13 @@ class step_by_shampoo(Transform):
         scalars = self._scalars(scalar(count))
         gs = [self._gradient(updates, i, g) for i, g in enumerate(leaves)]
         us, means, paths = list(gs), gbar.leaves, [path for path, _ in _arrays(updates)]
+        all_leaves = _leaves(updates)
         for rank in dict.fromkeys(len(statistics[path]) for path in paths):
             of_rank = [i for i, path in enumerate(paths) if len(statistics[path]) == rank]
             rows = [(gs[i], means[i], *statistics[paths[i]], *roots[paths[i]]) for i in of_rank]
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            steps = engine.map_rows(self._axes(rank), columns, scalars)
+            steps = shampoo_pieces.steps(
+                self._axes(rank), rows, [all_leaves[i] for i in of_rank], scalars
+            )
             for i, step in zip(of_rank, steps, strict=True):
                 us[i], means[i], statistics[paths[i]], roots[paths[i]] = step
         return jax.tree.unflatten(treedef, us), ShampooState(
@@ -286,6 +297,12 @@ class step_by_shampoo(Transform):
 
 def _arrays(tree: PyTree) -> list[tuple[Path, Any]]:
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
+
+
+def _leaves(tree: PyTree) -> list[MatrixLeaf]:
+    """Return how each array, or this device's piece of it, is part of a whole one."""
+    pairs = zip(_arrays(tree), engine.cuts_of(tree), strict=True)
+    return [array_leaf(shape_of(x), cut) for (_, x), cut in pairs]
 
 
 def _nested(by_path: dict[Path, Any]) -> Any:

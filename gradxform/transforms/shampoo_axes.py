@@ -30,6 +30,10 @@ class Scalars(NamedTuple):
     grow: Array  # whether the matrices are updated
     renew: Array  # whether the roots are
 
+    def as_wide(self, x: Array) -> "Scalars":
+        """Return them in the dtype of an array."""
+        return Scalars(*(n if n.dtype == bool else cast(n, x.dtype) for n in self))
+
 
 @dataclass(frozen=True)
 class Axes:
@@ -50,8 +54,7 @@ class Axes:
           *rest: the statistics of each axis, the roots of each axis, and the `Scalars`.
         """
         statistics, roots = rest[: self.rank], rest[self.rank : 2 * self.rank]
-        scalars = rest[2 * self.rank]
-        n = Scalars(*(x if x.dtype == bool else cast(x, gbar.dtype) for x in scalars))
+        n = rest[2 * self.rank].as_wide(gbar)
         if isinstance(g, RowSparse):
             return self._step_of_rows(g, gbar, statistics, roots, n)
         return self._step_of_array(g, gbar, statistics, roots, n)
@@ -60,14 +63,22 @@ class Axes:
         self, g: Any, gbar: Array, statistics: Matrices, roots: Matrices, n: Scalars
     ) -> tuple[Array, Array, Matrices, Matrices]:
         x = squarable(jnp.reshape(cast(jnp.asarray(g), gbar.dtype), at_least_vector(g.shape)))
-        mean = n.gbar_weight * x
-        if self.averages:
-            mean = n.gbar_decay * jnp.reshape(gbar, x.shape) + mean
-        diagonal = self._diagonal
-        u, statistics, roots = self._along(mean, x, x.shape, statistics, roots, n, diagonal)
+        mean = self.mean(x, jnp.reshape(gbar, x.shape), n)
+        u, statistics, roots = self.step(mean, x, statistics, roots, n)
         if self.averages:
             gbar = jnp.reshape(mean, g.shape)
         return cast(jnp.reshape(u, g.shape), g.dtype), gbar, statistics, roots
+
+    def mean(self, x: Array, gbar: Array, n: Scalars) -> Array:
+        """Return the weighted gradient, or the average of those so far."""
+        mean = n.gbar_weight * x
+        return n.gbar_decay * gbar + mean if self.averages else mean
+
+    def step(
+        self, mean: Array, x: Array, statistics: Matrices, roots: Matrices, n: Scalars
+    ) -> tuple[Array, Matrices, Matrices]:
+        """Return the step along `mean`, and the statistics with the gradient `x`, of an array."""
+        return self._along(mean, x, x.shape, statistics, roots, n, self._diagonal)
 
     def _step_of_rows(
         self, g: RowSparse, gbar: Array, statistics: Matrices, roots: Matrices, n: Scalars

@@ -188,7 +188,7 @@ REFUSED = [
     ),
     (lambda: gd.drop_stale(gx.adam(0.1), -1), ValueError, ("staleness", "at least 0")),
     (lambda: gd.zero1(gx.adam(0.1), ()), ValueError, ("zero1", "axes")),
-    (lambda: gd.zero1(gx.shampoo(0.1), "r"), ValueError, ("step_by_shampoo", "arrays")),
+    (lambda: gd.zero1(gx.lbfgs_steps(), "r"), ValueError, ("step_by_lbfgs", "the whole tree")),
     (
         lambda: gd.zero1(gx.adam(0.1), "r", master_dtype="int32"),
         ValueError,
