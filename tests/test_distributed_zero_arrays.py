@@ -30,9 +30,10 @@ INNER = {
     "iterative shampoo": gx.chain(
         gx.clip_by_global_norm(1.0), gx.shampoo(0.1, epsilon=1e-2, use_iterative_root=True)
     ),
+    "ggt": gx.ggt(0.1, window=2, svd_eps=1e-2, sigma_eps=0.1),
 }  # fmt: skip
 
-AVERAGING = ("averaging shampoo",)
+SOME = ("averaging shampoo", "ggt")
 
 
 def close(ours, theirs, tolerance=1e-4):
@@ -56,7 +57,7 @@ def test_zero1_has_the_numbers_and_the_state_of_the_undivided(name, kind, check_
     close(state.inner, inner)
 
 
-@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize("name", SOME)
 def test_copies_of_narrow_parameters_move_under_a_guard(name):
     params, grads = start(jnp.bfloat16, SHAPES), local_grads(shapes=SHAPES, steps=3)
     grads["b"] = grads["b"].at[1, 5].set(jnp.nan)  # one device's: all skip the step
@@ -69,7 +70,7 @@ def test_copies_of_narrow_parameters_move_under_a_guard(name):
     close(ours, jax.tree.map(lambda p: p.astype(jnp.bfloat16), theirs), 2**-8)
 
 
-@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize("name", SOME)
 def test_parameters_without_gradients_stay_for_the_step(name):
     params, mesh, inner = start(shapes=SHAPES), mesh_of("8"), INNER[name]
     tx = gd.zero1(inner, "x")
@@ -106,6 +107,8 @@ def test_shard_matrices_has_the_numbers_of_one_device(name):
 EXCHANGES = {
     # For each shape that is cut, to the owners and back.
     "shampoo": (gx.shampoo(0.1), {"all-to-all": 2 * 5}),
+    # The largest entry, and the products of the averages.
+    "ggt": (gx.ggt(0.1, window=4), {"all-reduce": 2}),
 }
 
 

@@ -26,7 +26,6 @@ STEPS = 2
 
 # The rows that are refused, by the part that the message names.
 REFUSED = {
-    "scale_by_ggt": ("scale_by_ggt/window", "ggt"),
     "scale_by_lbfgs": (
         "scale_by_lbfgs",
         "scale_by_lbfgs/two pairs, unscaled",

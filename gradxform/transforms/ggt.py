@@ -73,6 +73,9 @@ class scale_by_ggt(ArrayRule):
     together to that size, so that no square overflows: u does not depend on the size of such
     averages.
 
+    Where parameters are divided over devices (`zero1`), the averages are divided as they are, and
+    devices exchange the `window`^2 entries of M^T M.
+
     Args:
       b1: the decay of the average, in [0, 1).
       window: how many averages are kept, at least 1.
@@ -94,6 +97,7 @@ class scale_by_ggt(ArrayRule):
 
     State = ScaleByGgtState
     locality = "tree"
+    sees_pieces = True
 
     def __post_init__(self):
         require_at_least(self, 1, "window")
@@ -117,8 +121,9 @@ class scale_by_ggt(ArrayRule):
 
         count = safe_increment(state.count)
         column = jnp.mod(state.count, self.window)
-        scalars = (column, self.b1, 1 - self.b1, _taming(gs))
-        leaves = engine.map_rows(_remember, [gs, mu.leaves, buffer.leaves], *scalars)
+        cuts = engine.cuts_of(updates)
+        scalars = (column, self.b1, 1 - self.b1, _taming(gs, cuts))
+        leaves = engine.map_rows(_remember, [gs, mu.leaves, buffer.leaves], *scalars, cuts=cuts)
         state = state._replace(
             count=count,
             mu=mu.rebuilt([m for m, _, _ in leaves]),
@@ -155,16 +160,16 @@ class scale_by_ggt(ArrayRule):
         return jnp.tensordot(weights, past, axes=1, precision=linalg.HIGHEST), m, past
 
 
-def _taming(gs: list[Any]) -> Array:
+def _taming(gs: list[Any], cuts: list[engine.Cut]) -> Array:
     """Return one factor for all gradients with which no square overflows in any of their dtypes."""
-    sizes = engine.map_rows(_largest, [gs]) or [jnp.zeros((), scalar_dtype())]
+    sizes = engine.map_rows(_largest, [gs], cuts=cuts) or [jnp.zeros((), scalar_dtype())]
     narrow = min((s.dtype for s in sizes), key=lambda dtype: dtype.itemsize)
     return taming(cast(functools.reduce(jnp.maximum, map(scalar, sizes)), narrow))
 
 
 def _largest(g: Any) -> Array:
     g = jnp.asarray(g)
-    return jnp.max(jnp.abs(cast(g, at_least_float32(g.dtype))), initial=0)
+    return engine.array_max(jnp.abs(cast(g, at_least_float32(g.dtype))))
 
 
 def _remember(
@@ -175,4 +180,6 @@ def _remember(
     m = b1 * m + one_minus_b1 * (factor * cast(jnp.asarray(g), m.dtype))
     past = lax.dynamic_update_index_in_dim(past, m, column, 0)
     axes = tuple(range(1, past.ndim))
-    return m, past, jnp.tensordot(past, past, axes=(axes, axes), precision=linalg.HIGHEST)
+    gram = jnp.tensordot(past, past, axes=(axes, axes), precision=linalg.HIGHEST)
+    (gram,) = engine.over_pieces((gram, engine.cut_here().axes))
+    return m, past, gram
