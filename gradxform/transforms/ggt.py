@@ -150,8 +150,10 @@ class scale_by_ggt(ArrayRule):
         rest = jnp.where(smallest > self.eps, self.svd_eps / (s * smallest), 0)
         q = lax.dynamic_index_in_dim(u, column, keepdims=False)
         root = jnp.sqrt(s) + self.sigma_eps
-        # Three divisions, because the cube of the root may overflow.
-        return linalg.matmul(u, q * (l / root / root / root + rest))
+        # Ratios of at most 1, because the cube of the root may overflow. XLA makes one division of
+        # several in a row.
+        share = jnp.sqrt(s) / root
+        return linalg.matmul(u, q * ((l / s) * share * share / root + rest))
 
     def rule(
         self, g: Array, m: Array, past: Array, p: Array | None, weights: Array
