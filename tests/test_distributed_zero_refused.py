@@ -54,8 +54,7 @@ REFUSED = [
     (gd.tower(gx.adam(0.1), "x"), ("tower", "looks at the whole tree")),
     (gx.inject_hyperparams(divide_by_sum)(0.1), ("divide_by_sum", "looks at whole arrays")),
     # What is inside looks as far or further, and may run.
-    (gx.factor_state(CLIPPED), ("factor_state", "looks at whole arrays")),
-    (gx.masked(gx.factor_state(CLIPPED), MATRICES), ("factor_state", "looks at whole arrays")),
+    (gx.scale_by_galore(base_optimizer=gx.lamb(0.1)), ("scale_by_galore", "looks at whole arrays")),
     # What is outside may run.
     (gx.cautious(FAR), ("divide_by_sum", "looks at whole arrays")),
     (gx.mechanize(FAR), ("divide_by_sum", "looks at whole arrays")),

@@ -129,6 +129,10 @@ def test_sharded_means_are_those_of_the_whole(spec):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7)
 
 
-def test_zero1_refuses_what_shares_means_between_shards():
-    with pytest.raises((TypeError, ValueError), match="factor_state"):
-        gd.zero1(gx.factor_state(gx.adam(0.1)), "data").init({"w": jnp.ones((128, 128))})
+def test_a_slot_of_another_shape_than_a_divided_parameter_is_refused():
+    params = {"w": normal((4, 16, 8))}
+    tx = gx.factor_state(gx.scale_by_factored_rms(min_dim_size_to_factor=2), "v_row", 2)
+    assert is_stored(tx.init(params).v_row["w"])
+    on_mesh = gd.shard_matrices(tx, "x", jax.P("x"), jax.make_mesh((2,), ("x",)))
+    with pytest.raises(ValueError, match=r"factor_state: the slot v_row of \['w'\] does not have"):
+        on_mesh.init(params)

@@ -78,6 +78,7 @@ def is_small(p):
 # have their own gradients.
 ADAMW = gx.adamw(1e-2, weight_decay=0.1)
 SHAMPOO = gx.shampoo(0.1, 16, gbar_decay=0.5, epsilon=1e-1)
+IN_MEANS = gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4)
 COMPOSED = {
     "model_average": (
         gd.model_average(ADAMW, "dcn", period=3, keep_center=True),
@@ -194,6 +195,12 @@ COMPOSED = {
         gd.model_average(gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4), "dcn", period=3),
         ("dcn",),
         ("dcn",),
+    ),
+    "zero1 in means": (gd.zero1(IN_MEANS, BOTH), (), BOTH),
+    "averages of zero1 in means": (
+        gd.model_average(gd.zero1(IN_MEANS, "ici"), "dcn", period=3, average_state=True),
+        ("dcn",),
+        BOTH,
     ),
     "in the host's memory": (
         gd.model_average(gx.offload_state(gx.adam(0.1)), "dcn", period=3),
@@ -379,6 +386,8 @@ def test_named_shardings_and_the_current_mesh_say_the_mesh():
     [
         gx.muon(0.1),
         SHAMPOO,
+        IN_MEANS,
+        gx.scale_by_factored_rms(min_dim_size_to_factor=4),
         gx.chain(
             gx.clip_by_global_norm(1.0), gx.MultiSteps(gx.moving_average(gx.adam(0.1), 0.5), 2)
         ),

@@ -162,8 +162,12 @@ class model_average(Exchanging):
 
     def _mean_state(self, inner: Any, meeting: Meeting) -> Any:
         """Return the mean of inner states, whatever form keeps their arrays."""
-        loaded = jax.tree.map(lambda x: x.load() if is_stored(x) else x, inner, is_leaf=is_stored)
+
+        def is_loaded(x: Any) -> bool:  # means are averaged as they are: they may be of pieces
+            return is_stored(x) and not x.needs_means
+
+        loaded = jax.tree.map(lambda x: x.load() if is_loaded(x) else x, inner, is_leaf=is_loaded)
         mean = self._mean(loaded, meeting)
         return jax.tree.map(
-            lambda x, new: x.store(new) if is_stored(x) else new, inner, mean, is_leaf=is_stored
+            lambda x, new: x.store(new) if is_loaded(x) else new, inner, mean, is_leaf=is_loaded
         )

@@ -26,6 +26,7 @@ from gradxform.engine.storage import Stored, TouchedRows, Whole
 from gradxform.errors import name_of
 from gradxform.leaves import Aligned, align, dtype_of, path_at
 from gradxform.row_sparse import RowSparse
+from gradxform.storage import is_stored
 from gradxform.types import PyTree
 from gradxform.values import take_live
 
@@ -161,7 +162,7 @@ def _run(
     ]
     for i in {key: i for i, key in reversed(list(enumerate(keys)))}.values():
         _check(parts, updates, i, leaves[i].g, leaves[i].p)
-    if exchange_now() is not None and any(part.rule.sees_pieces for part in parts):
+    if exchange_now() is not None and _looks_at_all(parts, leaves):
         yield from _run_on_pieces(run, updates, leaves, keys)
         return
     places = [(leaf.on, devices(leaf.g), leaf.apart) for leaf in leaves]
@@ -173,6 +174,14 @@ def _run(
             often = collections.Counter(keys[i] for i in chunk)
             repeated = [often[keys[i]] > 1 for i in chunk]
             yield from zip(chunk, _run_chunk(run, group, repeated, alike), strict=True)
+
+
+def _looks_at_all(parts: Sequence[Part], leaves: list[Leaf]) -> bool:
+    """Whether a rule, or the form in which a slot is kept, may need sums over whole arrays."""
+    slots = (x for leaf in leaves for mine in leaf.slots for x in mine)
+    return any(part.rule.sees_pieces for part in parts) or any(
+        is_stored(x) and x.needs_means for x in slots
+    )
 
 
 def _run_on_pieces(

@@ -115,10 +115,11 @@ def cuts_of(tree: PyTree) -> list[Cut]:
     Raises:
       ValueError: if `as_pieces` was not told about a leaf.
     """
-    return [_cut_of(path) for path, leaf in with_paths(tree) if not is_hole(leaf)]
+    return [cut_at(path) for path, leaf in with_paths(tree) if not is_hole(leaf)]
 
 
-def _cut_of(path: Path) -> Cut:
+def cut_at(path: Path) -> Cut:
+    """Return how the leaf at a path is divided."""
     now = _PIECES.get()
     if now is None:
         return UNCUT
@@ -135,8 +136,27 @@ def whole_shapes(tree: PyTree) -> PyTree:
     if _PIECES.get() is None:
         return tree
     return map_with_paths(
-        lambda path, x: jax.ShapeDtypeStruct(_cut_of(path).whole(shape_of(x)), dtype_of(x)), tree
+        lambda path, x: jax.ShapeDtypeStruct(cut_at(path).whole(shape_of(x)), dtype_of(x)), tree
     )
+
+
+def mean_over_pieces(shape: tuple[int, ...], cut: Cut) -> Callable[[Array, int], Array]:
+    """Return a function for means along an axis of arrays that are divided, over all devices.
+
+    The axis stays, with length 1. A rule calls `array_sums` instead.
+
+    Args:
+      shape: the shape of this device's piece; arrays may have length 1 along some axes.
+      cut: how the array is divided.
+    """
+    whole = cut.whole(shape)
+
+    def mean(x: Array, axis: int) -> Array:
+        total = jnp.sum(x / whole[axis], axis=axis, keepdims=True)
+        names = cut.along(axis).axes
+        return exchange_now().psum(total, names) if names else total
+
+    return mean
 
 
 _WHOLE_SLOTS: contextvars.ContextVar[bool] = contextvars.ContextVar("whole_slots", default=False)

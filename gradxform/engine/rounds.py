@@ -29,6 +29,9 @@ class _Kind(NamedTuple):
 
     operation: str  # "sum" or "max"
     names: tuple[str, ...]  # the mesh axes over whose devices
+    # The other axes that cut the array: totals of arrays that are cut otherwise may be the same on
+    # their devices, and must not seem to differ.
+    others: tuple[str, ...] = ()
 
 
 class _Leaf(NamedTuple):
@@ -113,7 +116,12 @@ def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -
     if now.totals:
         total = iter(now.totals.pop(0))
         return [next(total) if names else x for x, names in parts]
-    waiting = [(x, _Kind(operation, names)) for x, names in parts if names]
+    axes = now.cut.axes
+    waiting = [
+        (x, _Kind(operation, names, tuple(a for a in axes if a not in names)))
+        for x, names in parts
+        if names
+    ]
     raise _Wait([x for x, _ in waiting], [kind for _, kind in waiting])
 
 

@@ -15,9 +15,10 @@ from jax import lax
 from jax.sharding import AxisType
 
 from gradxform._compat import settled, zeros_of
+from gradxform.engine.rounds import array_sums, cut_here
 from gradxform.engine.rows import reach_of
 from gradxform.engine.slices import sliced, updated
-from gradxform.storage import StoredArray, fetched, is_stored, returned
+from gradxform.storage import Mean, StoredArray, fetched, is_stored, returned
 from gradxform.types import Array
 
 # The entries of a tile: few enough for the caches of a CPU core. Other processors take longer to
@@ -87,12 +88,14 @@ def _each(f: Callable[[StoredArray], Any], slots: Slots) -> Slots:
 def _tiling(
     rules: Sequence[Any], scalars: Sequence[Any], g: Array, slots: Sequence[Any]
 ) -> Tiling | None:
-    """Return how a leaf is cut; None where it is small, or where a rule looks at all of it."""
+    """Return how a leaf is cut; None where it is small, or something looks at all of it."""
     alike = all(jnp.shape(x) == g.shape for x in slots)
     if not g.ndim or not g.size or not alike or any(map(jnp.ndim, scalars)):
         return None
     if any(reach_of(rule) not in ("entry", "row") for rule in rules):
         return None
+    if cut_here().cuts and any(is_stored(x) and x.needs_means for x in slots):
+        return None  # a loop cannot wait for the other devices
     mesh = jax.typeof(g).sharding.mesh
     if AxisType.Explicit in mesh.axis_types:
         return None
@@ -178,8 +181,23 @@ def _computed_once(run: Apply, is_true: Any, given: Any) -> tuple[Any, Slots]:
 
 
 def _load(x: Any) -> Any:
-    return x.load() if isinstance(x, StoredArray) else x
+    if not isinstance(x, StoredArray):
+        return x
+    mean = _mean_of_pieces(x)
+    return x.load() if mean is None else x.load_with(mean)
 
 
 def _store(old: Any, new: Any) -> Any:
-    return old.store(new) if isinstance(old, StoredArray) else new
+    if not isinstance(old, StoredArray):
+        return new
+    mean = _mean_of_pieces(old)
+    return old.store(new) if mean is None else old.store_with(new, mean)
+
+
+def _mean_of_pieces(x: StoredArray) -> Mean | None:
+    """Return the function for means over all pieces of an array; None where it is whole."""
+    cut = cut_here()
+    if not (cut.cuts and x.needs_means):
+        return None
+    whole = cut.whole(x.shape)
+    return lambda x, axis: array_sums((x / whole[axis], axis), keepdims=True)

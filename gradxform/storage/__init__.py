@@ -34,4 +34,8 @@ from gradxform.storage.parameters import (
     Remainder as Remainder,
 )
 from gradxform.storage.rounded import Rounded as Rounded
-from gradxform.storage.stored import StoredArray as StoredArray, is_stored as is_stored
+from gradxform.storage.stored import (
+    Mean as Mean,
+    StoredArray as StoredArray,
+    is_stored as is_stored,
+)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gradxform.numerics import cast
-from gradxform.storage.stored import StoredArray
+from gradxform.storage.stored import Mean, StoredArray
 from gradxform.types import Array
 
 
@@ -66,6 +66,8 @@ class Factored(_OfMeans):
 
     __slots__ = ("col", "form", "row")
 
+    needs_means = True
+
     row: Array  # the shape without `form.columns`; float32, the mean of each row
     col: Array  # the shape without `form.rows`; float32, the mean of each column
     form: FactoredForm
@@ -74,10 +76,10 @@ class Factored(_OfMeans):
         self.row, self.col, self.form = row, col, form
 
     @classmethod
-    def of(cls, x: Array, axes: tuple[int, int]) -> "Factored":
+    def of(cls, x: Array, axes: tuple[int, int], mean: Mean | None = None) -> "Factored":
         """Return the means of an array over the axes of a matrix, as `matrix_axes` has them."""
         form = FactoredForm(*axes, jnp.dtype(x.dtype))
-        return cls(*_means(x, form), form)
+        return cls(*_means(x, form, mean or _mean), form)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -89,14 +91,22 @@ class Factored(_OfMeans):
 
     def load(self) -> Array:
         """Return the product of the means, over the mean of all."""
+        return self.load_with(_mean)
+
+    def load_with(self, mean: Mean) -> Array:
+        """Return the product of the means, over the mean of all."""
         rows, columns, dtype = self.form
         # Shares of the rows first: the product of two means may leave float32.
-        share = _shares(jnp.expand_dims(self.row, columns), rows)
+        share = _shares(jnp.expand_dims(self.row, columns), rows, mean)
         return cast(_product(share, jnp.expand_dims(self.col, rows)), dtype)
 
     def store(self, new: Array) -> "Factored":
         """Return the means of another array."""
-        return Factored(*_means(new, self.form), self.form)
+        return self.store_with(new, _mean)
+
+    def store_with(self, new: Array, mean: Mean) -> "Factored":
+        """Return the means of another array."""
+        return Factored(*_means(new, self.form, mean), self.form)
 
     @property
     def is_by_rows(self) -> bool:
@@ -125,7 +135,7 @@ class Factored(_OfMeans):
             [x for x, axis in self._parts() if (axis == 0) == is_across]
             for is_across in (False, True)
         )
-        share = _shares(along, 0)
+        share = _shares(along, 0, _mean)
         total = jnp.zeros((ways, *across.shape), across.dtype)
         return OpenMeans(share, across, total, self.form, self.shape[0])
 
@@ -189,7 +199,7 @@ class OpenMeans(_OfMeans):
     def store(self, new: Array) -> "OpenMeans":
         """Return the means of other rows, and add to the others what these rows make of them."""
         new = _non_negative(new)
-        along = _mean(new, self._axis)
+        along = jnp.squeeze(_mean(new, self._axis), self._axis)
         parts = new.reshape(self.total.shape[0], -1, *new.shape[1:])
         total = self.total + jnp.sum(parts / self.length, axis=1)
         return OpenMeans(along, self.across, total, self.form, self.length)
@@ -228,12 +238,13 @@ def _non_negative(x: Array) -> Array:
 
 
 def _mean(x: Array, axis: int) -> Array:
-    return jnp.sum(x / x.shape[axis], axis=axis)  # a sum of the largest numbers would overflow
+    # A sum of the largest numbers would overflow.
+    return jnp.sum(x / x.shape[axis], axis=axis, keepdims=True)
 
 
-def _shares(means: Array, axis: int) -> Array:
+def _shares(means: Array, axis: int, mean_of: Mean) -> Array:
     """Return means over their mean along an axis; 0 where that is 0, infinite where it is huge."""
-    mean = jnp.expand_dims(_mean(means, axis), axis)
+    mean = mean_of(means, axis)
     shares = jnp.where(mean == 0, 0.0, means / mean)
     return jnp.where(mean > _HUGE, jnp.inf, shares)
 
@@ -243,10 +254,11 @@ def _product(shares: Array, means: Array) -> Array:
     return jnp.where(jnp.isinf(shares), shares, shares * means)
 
 
-def _means(x: Array, form: FactoredForm) -> tuple[Array, Array]:
+def _means(x: Array, form: FactoredForm, mean: Mean) -> tuple[Array, Array]:
     """Return the means over the columns and over the rows."""
     x = _non_negative(x)
-    return _mean(x, form.columns), _mean(x, form.rows)
+    row, col = (jnp.squeeze(mean(x, axis), axis) for axis in (form.columns, form.rows))
+    return row, col
 
 
 def _without(place: Any, axis: int) -> Any:

@@ -1,12 +1,15 @@
 """What a state may keep in place of an array: fewer bytes, from which the array is made anew."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
 
 from gradxform.types import Array
+
+# Returns the means of an array along an axis, which stays, with length 1.
+Mean = Callable[[Array, int], Array]
 
 
 class StoredArray(abc.ABC):
@@ -19,6 +22,7 @@ class StoredArray(abc.ABC):
     __slots__ = ()
 
     is_by_rows: bool | property = True  # whether a row is stored apart from most others
+    needs_means = False  # whether it is made of means over the array
 
     @property
     @abc.abstractmethod
@@ -47,6 +51,14 @@ class StoredArray(abc.ABC):
     @abc.abstractmethod
     def store(self, new: Array) -> Self:
         """Return the form in which `new`, of the same shape, is kept."""
+
+    def load_with(self, mean: Mean) -> Array:
+        """Return what `load` does; `mean` may cover all pieces of a divided array."""
+        return self.load()
+
+    def store_with(self, new: Array, mean: Mean) -> Self:
+        """Return what `store` does; `mean` may cover all pieces of a divided array."""
+        return self.store(new)
 
     @abc.abstractmethod
     def by_rows(self) -> tuple[tuple[Array, int], ...]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gradxform import engine
 from gradxform.base import transform
 from gradxform.errors import name_of
 from gradxform.leaves import path_str, shape_of
@@ -34,6 +35,10 @@ class factor_state(StorageWrapper):
     With a first moment in 4 bits, Adam's state takes half a byte a parameter:
     `factor_state(quantize_state(adam(1e-3), 4, which="mu"))`.
 
+    On pieces of arrays (`distributed.zero1`, `distributed.shard_matrices`) a device keeps the means
+    of the rows and columns that it has a part of, and those of all arrays are added up together. It
+    computes with all of a piece at once, not tile by tile.
+
     Args:
       inner: a transform whose rules look no further than an array.
       slot: the name of the slot, or several. The rule must say that it has no negative entries: its
@@ -44,7 +49,8 @@ class factor_state(StorageWrapper):
       TypeError: if `inner` holds a transform of another library; at `init`, if the slot may have
         negative entries, or belongs to a rule that looks at the whole tree; at `update`, for a
         row-sparse gradient of what is factored.
-      ValueError: if `slot` names a slot that does not exist.
+      ValueError: if `slot` names a slot that does not exist; at `init`, on pieces, if the slot does
+        not have the shape of the parameter.
 
     Reference: Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost,
     2018, Algorithm 1.
@@ -55,6 +61,7 @@ class factor_state(StorageWrapper):
     min_dim_size_to_factor: NonNegativeInt = 128
 
     reaches = ("entry", "row", "array")
+    sees_pieces = True
     where = "as row and column means"
     chooser = "slot"
 
@@ -72,12 +79,21 @@ class factor_state(StorageWrapper):
         inner = super().locality
         return inner if inner == "tree" else "array"
 
-    def qualifies(self, x: Any) -> bool:
+    def qualifies(self, x: Any, slot: StateSlot) -> bool:
         """Whether an array has a matrix that is large enough."""
-        return super().qualifies(x) and self._axes(x) is not None
+        return super().qualifies(x, slot) and self._axes(x, slot) is not None
 
-    def _axes(self, x: Any) -> tuple[int, int] | None:
-        return matrix_axes(shape_of(x), self.min_dim_size_to_factor)
+    def _axes(self, x: Any, slot: StateSlot) -> tuple[int, int] | None:
+        """Return the axes of the matrix of an array, or of that of which a device has a piece."""
+        shape, cut = shape_of(x), engine.cut_at(slot.path)
+        if cut.cuts and len(shape) > 1 and shape != slot.param:
+            raise ValueError(
+                f"{name_of(self)}: the slot {slot.name} of {path_str(slot.path)} does not have the "
+                "shape of the parameter, which is divided over devices. Leave it out: name other "
+                "slots in slot=(...)."
+            )
+        whole = cut.whole(shape) if len(shape) > 1 else shape
+        return matrix_axes(whole, self.min_dim_size_to_factor)
 
     def stored(self, x: Any, slot: StateSlot) -> Any:
         """Return the means of the array."""
@@ -87,5 +103,7 @@ class factor_state(StorageWrapper):
                 "entries, of which row and column means say nothing. Name a second moment; the "
                 "rule annotates it NonNegativeSlot."
             )
-        axes = self._axes(x)
-        return x if axes is None else Factored.of(x, axes)
+        axes = self._axes(x, slot)
+        if axes is None:
+            return x
+        return Factored.of(x, axes, engine.mean_over_pieces(shape_of(x), engine.cut_at(slot.path)))

@@ -71,10 +71,10 @@ class offload_state(StorageWrapper):
             )
         return super().init(params)
 
-    def qualifies(self, x: Any) -> bool:
+    def qualifies(self, x: Any, slot: StateSlot) -> bool:
         """Whether an array is large enough."""
         is_large = math.prod(shape_of(x)) >= max(self.min_size, 1)
-        return is_large and (is_stored(x) or super().qualifies(x))
+        return is_large and (is_stored(x) or super().qualifies(x, slot))
 
     def stored(self, x: Any, slot: StateSlot) -> Any:
         """Return the array in the memory of the host."""

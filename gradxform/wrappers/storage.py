@@ -87,10 +87,10 @@ class quantize_state(StorageWrapper):
         inner = super().locality
         return "row" if inner == "entry" else inner
 
-    def qualifies(self, x: Any) -> bool:
+    def qualifies(self, x: Any, slot: StateSlot) -> bool:
         shape = shape_of(x)
         is_large = bool(shape) and jnp.size(x) >= max(self.min_size, 1)
-        return is_large and super().qualifies(x)
+        return is_large and super().qualifies(x, slot)
 
     def stored(self, x: Any, slot: StateSlot) -> StoredArray:
         """Return the array in blocks."""

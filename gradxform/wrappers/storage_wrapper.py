@@ -11,7 +11,15 @@ from gradxform import masks
 from gradxform.base import ArrayRule, GradientTransformation, call_update
 from gradxform.engine import reach_of
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.leaves import Path, dtype_of, path_names, path_str
+from gradxform.leaves import (
+    Path,
+    dtype_of,
+    is_hole,
+    path_names,
+    path_str,
+    shape_of,
+    with_paths,
+)
 from gradxform.methods import changing_states
 from gradxform.states import non_negative_fields, slot_fields
 from gradxform.storage import fetched, is_away, is_stored, on_host
@@ -26,6 +34,7 @@ class StateSlot(NamedTuple):
     name: str  # of the field of the state
     path: Path  # of the parameter
     is_signed: bool  # whether it may have negative entries
+    param: tuple[int, ...] | None  # the shape of the parameter; None if there is none at the path
 
 
 class StorageWrapper(StatelessWrapper):
@@ -63,6 +72,7 @@ class StorageWrapper(StatelessWrapper):
     def init(self, params: Params) -> OptState:
         """Return the inner state, with its slots in another form."""
         wanted = self._wanted(params)
+        shapes = {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
         seen: set[str] = set()
 
         def changed(owner: Any, state: Any) -> Any:
@@ -72,7 +82,11 @@ class StorageWrapper(StatelessWrapper):
             new = {}
             for name in slots:
                 signed = name not in non_negative_fields(kind)
-                new[name] = self._stored(owner, wanted, name, signed, getattr(state, name))
+
+                def slot_at(path: Path, name: str = name, signed: bool = signed) -> StateSlot:
+                    return StateSlot(name, path, signed, shapes.get(path))
+
+                new[name] = self._stored(owner, wanted, slot_at, getattr(state, name))
             return state._replace(**new) if new else state
 
         with changing_states(changed):
@@ -103,21 +117,25 @@ class StorageWrapper(StatelessWrapper):
         return by_mask
 
     def _stored(
-        self, owner: Any, wanted: Callable[[StateSlot], bool], name: str, signed: bool, tree: PyTree
+        self,
+        owner: Any,
+        wanted: Callable[[StateSlot], bool],
+        slot_at: Callable[[Path], StateSlot],
+        tree: PyTree,
     ) -> PyTree:
-        """Return the slot `name` of a state in another form."""
+        """Return a slot of a state in another form."""
         flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_stored)
         out = []
         for key_path, x in flat:
-            slot = StateSlot(name, path_names(key_path), signed)
-            if self.qualifies(x) and wanted(slot):
+            slot = slot_at(path_names(key_path))
+            if wanted(slot) and self.qualifies(x, slot):
                 self._check_owner(owner, slot)
                 new = self.stored(fetched(x), slot)
                 x = on_host(new) if is_away(x) else new
             out.append(x)
         return jax.tree.unflatten(treedef, out)
 
-    def qualifies(self, x: Any) -> bool:
+    def qualifies(self, x: Any, slot: StateSlot) -> bool:
         """Whether an array of a state may be kept in another form."""
         return not is_stored(x) and jnp.issubdtype(dtype_of(x), jnp.floating)
 
