@@ -26,21 +26,30 @@ def test_heads_are_clipped_wherever_they_lie(heads, spec):
     assert_close(got, want)
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        gx.scale_by_galore(base_optimizer=gx.scale_by_muon()),
-    ],
-    ids=lambda tx: type(tx).__name__,
-)
-def test_a_wrapper_that_looks_at_whole_arrays_is_refused_around_a_matrix_rule(wrapped):
-    name = type(wrapped).__name__
-    for shared in (
-        lambda: gd.shard_matrices(wrapped, "x", P("x"), mesh_of(2)),
-        lambda: gd.zero1(wrapped, "x"),
-    ):
-        with pytest.raises(ValueError, match=f"{name} looks at whole arrays"):
-            shared()
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P()], ids=str)
+def test_projections_are_orthogonalized_wherever_matrices_lie(spec):
+    tx = gx.scale_by_galore(4, 1, base_optimizer=gx.scale_by_muon(nesterov=False))
+    params, grads = (arrays({"w": (16, 24), "v": (24, 16)}, seed) for seed in (0, 1))
+    on_mesh = gd.shard_matrices(tx, "x", {"w": spec, "v": P("x")}, mesh_of(8))
+    got, _ = jax.jit(on_mesh.update)(grads, jax.jit(on_mesh.init)(params), params)
+    want, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    assert_close(got, want)
+
+
+@pytest.mark.parametrize("spec", [P("x"), P(None, "x"), P(None, None, "x")], ids=str)
+@pytest.mark.parametrize("rows", [(0, 1), (1, 2)], ids=str)
+def test_sides_of_several_axes_are_projected_wherever_they_are_cut(rows, spec):
+    """A side may be cut along its minor axis, so that a device has a part in every row of it."""
+    numbers = gx.GaLoreDimensionNumbers(rows, *({0, 1, 2} - {*rows}))
+    tx = gx.scale_by_galore(2, 2, base_optimizer=gx.trace(0.9), weight_dimension_numbers=numbers)
+    params, grads = (arrays({"w": (4, 8, 4)}, seed) for seed in (0, 1))
+    on_mesh = gd.shard_matrices(tx, "x", spec, mesh_of(4))
+    state, theirs = tx.init(params), jax.jit(on_mesh.init)(params)
+    for _ in range(2):
+        want, state = jax.jit(tx.update)(grads, state, params)
+        got, theirs = jax.jit(on_mesh.update)(grads, theirs, params)
+        assert_close(got, want)
+    assert_close(theirs, state)
 
 
 STATEFUL = {

@@ -31,6 +31,10 @@ INNER = {
         gx.clip_by_global_norm(1.0), gx.shampoo(0.1, epsilon=1e-2, use_iterative_root=True)
     ),
     "ggt": gx.ggt(0.1, window=2, svd_eps=1e-2, sigma_eps=0.1),
+    "galore": gx.galore(0.1, 4, 2, weight_decay=0.1),
+    "clipping galore": gx.galore(
+        0.1, 8, 3, base_optimizer=gx.chain(gx.clip_by_global_norm(1.0), gx.scale_by_adam())
+    ),
     "factor_state": gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4),
     "factored in 8 bits": gx.factor_state(
         gx.quantize_state(gx.chain(gx.clip_by_global_norm(1.0), gx.adam(0.1)), 8, which="mu"),
@@ -38,7 +42,7 @@ INNER = {
     ),
 }  # fmt: skip
 
-SOME = ("averaging shampoo", "ggt", "factor_state")
+SOME = ("averaging shampoo", "ggt", "factor_state", "galore")
 
 
 def close(ours, theirs, tolerance=1e-4):
@@ -114,6 +118,8 @@ EXCHANGES = {
     "shampoo": (gx.shampoo(0.1), {"all-to-all": 2 * 5}),
     # The largest entry, and the products of the averages.
     "ggt": (gx.ggt(0.1, window=4), {"all-reduce": 2}),
+    # Where the longer side is cut, the projections; the all-to-alls are in the branch that renews.
+    "galore": (gx.galore(0.1, 16), {"all-reduce": 1, "all-to-all": 2 * 4}),
     # The mean of the means, and the means.
     "factor_state": (gx.factor_state(gx.adam(0.1), "nu", 2), {"all-reduce": 2}),
 }

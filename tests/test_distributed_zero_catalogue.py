@@ -76,7 +76,6 @@ REFUSED = {
     "processed": ("processed",),
     "processed_per_element": ("processed_per_element",),
     "flatten": ("flatten", "flatten/norm"),
-    "scale_by_galore": ("scale_by_galore", "galore"),
     "snapshot": ("snapshot",),
     "monitor": ("monitor",),
     "project": ("project", "project/each"),

@@ -46,7 +46,6 @@ REFUSED = [
     (gx.masked(FAR, MATRICES), ("divide_by_sum", "looks at whole arrays")),
     (gx.chain(gx.add_noise(0.1, 0.5, 0), gx.sgd(0.1)), ("add_noise", "looks at the whole tree")),
     (gx.lbfgs_steps(), ("step_by_lbfgs", "looks at the whole tree")),
-    (gx.scale_by_galore(), ("scale_by_galore", "looks at whole arrays")),
     (
         gx.MultiSteps(gx.adam(0.1), 2, should_skip_update_fn=gx.skip_not_finite),
         ("MultiSteps", "looks at the whole tree"),
@@ -54,7 +53,8 @@ REFUSED = [
     (gd.tower(gx.adam(0.1), "x"), ("tower", "looks at the whole tree")),
     (gx.inject_hyperparams(divide_by_sum)(0.1), ("divide_by_sum", "looks at whole arrays")),
     # What is inside looks as far or further, and may run.
-    (gx.scale_by_galore(base_optimizer=gx.lamb(0.1)), ("scale_by_galore", "looks at whole arrays")),
+    (gx.scale_by_galore(base_optimizer=FAR), ("divide_by_sum", "looks at whole arrays")),
+    (gx.masked(gx.factor_state(FAR), MATRICES), ("divide_by_sum", "looks at whole arrays")),
     # What is outside may run.
     (gx.cautious(FAR), ("divide_by_sum", "looks at whole arrays")),
     (gx.mechanize(FAR), ("divide_by_sum", "looks at whole arrays")),

@@ -79,6 +79,7 @@ def is_small(p):
 ADAMW = gx.adamw(1e-2, weight_decay=0.1)
 SHAMPOO = gx.shampoo(0.1, 16, gbar_decay=0.5, epsilon=1e-1)
 IN_MEANS = gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4)
+GALORE = gx.galore(0.1, 4, 3)
 COMPOSED = {
     "model_average": (
         gd.model_average(ADAMW, "dcn", period=3, keep_center=True),
@@ -196,6 +197,8 @@ COMPOSED = {
         ("dcn",),
         ("dcn",),
     ),
+    "zero1 of galore": (gd.zero1(GALORE, BOTH), (), BOTH),
+    "diloco of galore": (gd.diloco(gd.zero1(GALORE, "ici"), "dcn", period=3), ("dcn",), BOTH),
     "zero1 in means": (gd.zero1(IN_MEANS, BOTH), (), BOTH),
     "averages of zero1 in means": (
         gd.model_average(gd.zero1(IN_MEANS, "ici"), "dcn", period=3, average_state=True),
@@ -387,6 +390,7 @@ def test_named_shardings_and_the_current_mesh_say_the_mesh():
         gx.muon(0.1),
         SHAMPOO,
         IN_MEANS,
+        GALORE,
         gx.scale_by_factored_rms(min_dim_size_to_factor=4),
         gx.chain(
             gx.clip_by_global_norm(1.0), gx.MultiSteps(gx.moving_average(gx.adam(0.1), 0.5), 2)

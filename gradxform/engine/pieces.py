@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform.engine.shards import held_anew
 from gradxform.errors import did_you_mean
 from gradxform.leaves import Path, dtype_of, is_hole, map_with_paths, path_str, shape_of, with_paths
 from gradxform.types import Array, PyTree
@@ -99,7 +100,8 @@ def cut_anew(cuts: Mapping[Path, tuple[tuple[str, int], ...]]) -> Iterator[None]
     if now is None:
         yield
         return
-    with as_pieces(cuts, dict(now.sizes), now.exchange):
+    axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
+    with as_pieces(cuts, dict(now.sizes), now.exchange), held_anew(axes):
         yield
 
 

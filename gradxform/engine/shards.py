@@ -50,6 +50,17 @@ def as_shards(
         _HELD.reset(token)
 
 
+@contextlib.contextmanager
+def held_anew(axes: Mapping[Path, tuple[str, ...]]) -> Iterator[None]:
+    """Within `as_shards`, treat leaves as shards of other arrays, on the same devices."""
+    now = _HELD.get()
+    if now is None:
+        yield
+        return
+    with as_shards(axes, now.every, now.psum):
+        yield
+
+
 def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     """Group the leaves of a tree by the axes that divide them; outside `as_shards`, in one group.
 

@@ -107,9 +107,10 @@ class _OfWhole:
         n, matrices = Scalars(*scalars), given[len(given) - count :]
         mean = given[0] if axes.averages else n.gbar_weight * x
 
-        def one(mean: Array, x: Array, matrices: Matrices) -> Any:
-            mean, x = (jnp.reshape(y, at_least_vector(self.shape)) for y in (mean, x))
-            return axes.step(mean, x, matrices[: axes.rank], matrices[axes.rank :], n)
-
-        u, statistics, roots = jax.vmap(one)(mean, x, matrices)
+        steps = []
+        for i in range(len(x)):  # not a batch: see `linalg.one_by_one`
+            m, y = (jnp.reshape(z[i], at_least_vector(self.shape)) for z in (mean, x))
+            old = [z[i] for z in matrices]
+            steps.append(axes.step(m, y, tuple(old[: axes.rank]), tuple(old[axes.rank :]), n))
+        u, statistics, roots = jax.tree.map(lambda *zs: jnp.stack(zs), *steps)
         return jnp.reshape(u, x.shape), *statistics, *roots

@@ -1,6 +1,8 @@
 """GaLore: any rule of gradients, run on projections of low rank."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -8,9 +10,25 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.base import Transform, call_update, check_transform, locality_of, transform
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    locality_of,
+    own_locality_of,
+    transform,
+)
 from gradxform.errors import name_of, require_at_least
-from gradxform.leaves import align, align_params, check_params, dtype_of, path_str
+from gradxform.leaves import (
+    align,
+    align_params,
+    check_params,
+    dtype_of,
+    is_hole,
+    path_str,
+    shape_of,
+    with_paths,
+)
 from gradxform.numerics import at_least_float32, cast, safe_increment
 from gradxform.slots import zero_count, zeros_like
 from gradxform.states import check_state
@@ -35,6 +53,8 @@ from gradxform.types import (
     SupportsTransform,
     Updates,
 )
+from gradxform.wrappers.galore_pieces import Placed, renewed, zeros_of
+from gradxform.wrappers.parts import all_parts
 
 __all__ = [
     "scale_by_galore",
@@ -69,6 +89,12 @@ class scale_by_galore(Transform):
     momentum that the base transform carries into the next one meets vectors of other signs. So
     training takes another, equally good course on another machine.
 
+    Under `zero1` and `shard_matrices` the projectors and the state of the base transform are
+    divided over the devices. Where these cut the longer side of a matrix, its projection is summed
+    over them, and its step is gathered; where they cut the shorter side, the projector is gathered
+    instead. For new projectors, each device computes the singular vectors of its share of the
+    matrices.
+
     Args:
       rank: the number of singular vectors, at least 1.
       update_proj_gap: the number of steps for which P is kept, at least 1.
@@ -91,6 +117,8 @@ class scale_by_galore(Transform):
     scale: Finite = 1.0
     base_optimizer: Any = None
     weight_dimension_numbers: StaticTree = None
+
+    sees_pieces = True
 
     def __post_init__(self):
         require_at_least(self, 1, "rank")
@@ -129,22 +157,30 @@ class scale_by_galore(Transform):
         """Return projectors of zeros, and the base state for the projected parameters."""
         check_params(self, params)
         ps, treedef = jax.tree.flatten(params)
-        projectors, projected = [], []
-        for p, axes in zip(ps, self._matrices(params), strict=True):
+        projectors, projected, placed = [], [], self._placed(params)
+        for p, one in zip(ps, placed, strict=True):
             dtype = at_least_float32(dtype_of(p))
-            if axes is None:
-                projectors.append(jnp.zeros((0, 0), dtype))
-                projected.append(zeros_like(p))
-            else:
-                _, n, k = axes.sizes(p.shape)
-                r = min(self.rank, n, k)
-                projectors.append(jnp.zeros((max(n, k), r), dtype))
-                projected.append(jnp.zeros((r, k) if n >= k else (n, r), dtype))
+            projectors.append(zeros_of(one, True, dtype))
+            projected.append(zeros_like(p) if one.axes is None else zeros_of(one, False, dtype))
+        with _as_projections(params, placed):
+            base_state = self._base().init(jax.tree.unflatten(treedef, projected))
         return GaLoreState(
             count=zero_count(),
-            base_optimizer_state=self._base().init(jax.tree.unflatten(treedef, projected)),
+            base_optimizer_state=base_state,
             projector=jax.tree.unflatten(treedef, projectors),
         )
+
+    def _placed(self, tree: PyTree) -> list[Placed]:
+        """Return how each leaf, or this device's piece of it, is projected."""
+        base = all_parts(self._base())
+        by_rows = any(own_locality_of(part) == "row" for part in base)
+        leaves = zip(
+            jax.tree.leaves(tree),
+            self._matrices(engine.whole_shapes(tree)),
+            engine.cuts_of(tree),
+            strict=True,
+        )
+        return [Placed(axes, shape_of(x), cut, self.rank, by_rows) for x, axes, cut in leaves]
 
     def update(
         self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
@@ -155,21 +191,38 @@ class scale_by_galore(Transform):
         if params is not None:
             align_params(self, updates, treedef, params)
         projector = align(self, updates, treedef, state.projector, "the state has")
-        axes, projectors = self._matrices(updates), projector.leaves
+        placed, projectors = self._placed(updates), projector.leaves
+        axes, cuts = [one.axes for one in placed], [one.cut for one in placed]
 
         due = state.count % self.update_proj_gap == 0
         wide = [cast(jnp.asarray(g), p.dtype) for g, p in zip(gs, projectors, strict=True)]
-        projected = engine.map_rows(_project, [wide, projectors], due, statics=axes)
-        projectors = [p for _, p in projected]
-        base_updates, base_state = call_update(
-            self._base(),
-            jax.tree.unflatten(treedef, [r for r, _ in projected]),
-            state.base_optimizer_state,
-            None,
-            extra,
-        )
-        columns = [treedef.flatten_up_to(base_updates), projectors, gs]
-        us = engine.map_rows(_project_back, columns, self.scale, statics=axes)
+        if engine.exchange_now() is None:
+            projected = engine.map_rows(_project, [wide, projectors], due, statics=axes)
+            projections = [r for r, _ in projected]
+            used = projectors = [p for _, p in projected]
+        else:
+            projectors = renewed(placed, wide, projectors, due)
+            used = [
+                p if one.axes is None else one.used(p)
+                for one, p in zip(placed, projectors, strict=True)
+            ]
+            parts = engine.map_rows(_projection, [wide, used], statics=axes, cuts=cuts)
+            projections = [
+                r if one.axes is None else one.laid(r) for one, r in zip(placed, parts, strict=True)
+            ]
+        with _as_projections(updates, placed):
+            base_updates, base_state = call_update(
+                self._base(),
+                jax.tree.unflatten(treedef, projections),
+                state.base_optimizer_state,
+                None,
+                extra,
+            )
+        steps = [
+            u if one.axes is None else one.spread(u)
+            for one, u in zip(placed, treedef.flatten_up_to(base_updates), strict=True)
+        ]
+        us = engine.map_rows(_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts)
         return jax.tree.unflatten(treedef, us), state._replace(
             count=safe_increment(state.count),
             base_optimizer_state=base_state,
@@ -183,16 +236,33 @@ def _project(
     """Return the projection of a gradient, and the projector, anew where it is due."""
     if axes is None:
         return g, projector
-    g = axes.to_matrices(g)[0]
-    tall = g.shape[0] >= g.shape[1]
+    matrix = axes.to_matrices(g)[0]
 
     def singular_vectors() -> Array:
-        u, _, vh = jnp.linalg.svd(g, full_matrices=False)
-        vectors = u if tall else jnp.conj(vh).T
+        u, _, vh = jnp.linalg.svd(matrix, full_matrices=False)
+        vectors = u if _is_tall(g, axes) else jnp.conj(vh).T
         return vectors[:, : projector.shape[1]]
 
     projector = lax.cond(due, singular_vectors, lambda: projector)
-    return (jnp.conj(projector).T @ g if tall else g @ projector), projector
+    return _projection(g, projector, axes), projector
+
+
+def _is_tall(g: Array, axes: MatrixAxes) -> bool:
+    """Whether the matrix has at least as many rows as columns; `g` may be a piece of it."""
+    _, n, k = axes.sizes(engine.whole_shape(g))
+    return n >= k
+
+
+def _projection(g: Array, projector: Array, axes: MatrixAxes | None) -> Array:
+    """Return the projection of a gradient; of a piece, with the rows that belong to it."""
+    if axes is None:
+        return g
+    tall, matrix = _is_tall(g, axes), axes.to_matrices(g)[0]
+    product = jnp.conj(projector).T @ matrix if tall else matrix @ projector
+    summed = axes.rows if tall else axes.columns
+    names = tuple(name for name, dim in engine.cut_here().cuts if dim in summed)
+    (product,) = engine.over_pieces((product, names))
+    return product
 
 
 def _project_back(
@@ -201,6 +271,14 @@ def _project_back(
     """Return an update of the base transform in the shape and dtype of the gradient."""
     if axes is None:
         return cast(u, g.dtype)
-    _, n, k = axes.sizes(g.shape)
-    u = projector @ u if n >= k else u @ jnp.conj(projector).T
+    u = projector @ u if _is_tall(g, axes) else u @ jnp.conj(projector).T
     return cast(cast(jnp.asarray(scale), u.dtype) * axes.from_matrices(u, g.shape), g.dtype)
+
+
+@contextlib.contextmanager
+def _as_projections(tree: PyTree, placed: list[Placed]) -> Iterator[None]:
+    """Let the base transform see pieces of projections, where devices have pieces."""
+    paths = [path for path, x in with_paths(tree) if not is_hole(x)]
+    cuts = {path: one.projected_cuts for path, one in zip(paths, placed, strict=True)}
+    with engine.cut_anew(cuts):
+        yield
