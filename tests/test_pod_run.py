@@ -75,10 +75,10 @@ def two_exchanges(moved, own, owed, code):
     return answers.reshape(-1)[:size], (wanted - messages)[:, :size], totals - answers
 
 
-def trained(grads, compress, dtype):
+def trained(grads, compress, dtype, check_vma):
     """Yield the anchor and the metrics after every exchange."""
     mesh = jax.make_mesh((SLICES, DEVICES), ("dcn", "ici"), axis_types=(AxisType.Auto,) * 2)
-    r = gd.Replicas(("dcn",), inner_axes=("ici",), mesh=mesh, manual=True, check_vma=False)
+    r = gd.Replicas(("dcn",), inner_axes=("ici",), mesh=mesh, manual=True, check_vma=check_vma)
     adamw = gx.adamw(RATE, B1, B2, EPS, weight_decay=DECAY)
     inner = gx.apply_if_finite(gd.zero1(adamw, "ici"), 5)
     tx = gd.diloco(inner, "dcn", period=PERIOD, compress=compress)
@@ -108,9 +108,10 @@ def trained(grads, compress, dtype):
             yield r.unreplicate(state).anchor, state
 
 
+@pytest.mark.parametrize("check_vma", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_slices_with_divided_states_follow_numpy(compressed, dtype):
+def test_slices_with_divided_states_follow_numpy(compressed, dtype, check_vma):
     grads = drawn(STEPS, SLICES, DEVICES)
     grads["b"][4, 1, 2] = np.nan  # one device of one slice, in one step
     grads["w"][4, 1, 2] = np.nan
@@ -120,7 +121,7 @@ def test_slices_with_divided_states_follow_numpy(compressed, dtype):
     if compressed:  # numbers of 16 bits lie on a grid, and so between two codes more often
         enough = 0.97 if dtype == "float32" else 0.9
     wanted = {k: list(in_numpy(x, grads[k], codes.get(k), dtype)) for k, x in drawn().items()}
-    for i, (anchor, state) in enumerate(trained(grads, compress, dtype)):
+    for i, (anchor, state) in enumerate(trained(grads, compress, dtype, check_vma)):
         for name, want in wanted.items():
             # Where a sum lies between two codes, float32 may choose the other one.
             close = np.isclose(anchor[name], want[i], rtol=1e-5, atol=2e-6)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._compat import settled, varying_like
+from gradxform._compat import settled, varying_axes, varying_like
 from gradxform.base import call_update
 from gradxform.errors import leaf_path, name_of
 from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
@@ -79,7 +79,7 @@ def update_when(
             first = _zero_updates(called, updates, state)
         else:
             first = jax.tree.map(strong, updates)
-            first = jax.tree.map(jnp.zeros_like, first) if zeros else first
+            first = jax.tree.map(_zeros, first) if zeros else first
         carry = (due, first, jax.tree.map(strong, state))
         carry = settled(turn, carry, (updates, params, extra))
         if differentiable or zeros:
@@ -114,6 +114,11 @@ def _zero_updates(
     """Return zeros like the updates that a function of them and the state returns."""
     shapes, _ = jax.eval_shape(called, updates, state)
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
+
+def _zeros(x: Array) -> Array:
+    """Return zeros that are the same on all devices, of which `tx` may return updates that are."""
+    return jnp.zeros(x.shape, x.dtype) if varying_axes(x) else jnp.zeros_like(x)
 
 
 class IntegerForFloat(Exception):
