@@ -78,9 +78,7 @@ def pod_of(slices: int, devices: int) -> gd.Replicas:
         )
     used = np.array([row[:devices] for row in rows[:slices]])
     mesh = Mesh(used, (BETWEEN, INSIDE), axis_types=(AxisType.Auto,) * 2)
-    # A guard returns what JAX takes for different on the devices of a slice; `Replicas` then reads
-    # the program itself.
-    return gd.Replicas((BETWEEN,), inner_axes=(INSIDE,), mesh=mesh, manual=True, check_vma=False)
+    return gd.Replicas((BETWEEN,), inner_axes=(INSIDE,), mesh=mesh, manual=True)
 
 
 class Programs(NamedTuple):
