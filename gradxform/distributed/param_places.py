@@ -40,7 +40,7 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
     Raises:
       TypeError: for any other kind of place.
       ValueError: for a parameter without a place, a place without a parameter, or a spec with more
-        entries than its parameter has dimensions.
+        entries than its parameter has dimensions or the same axis twice.
     """
     flat = jax.tree_util.tree_flatten_with_path(params)[0]
     paths = [path_names(path) for path, _ in flat]
@@ -65,6 +65,13 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
             raise ValueError(
                 f"{caller}: {PartitionSpec(*entries)} has more entries than {where} of shape "
                 f"{jnp.shape(p)} has dimensions."
+            )
+        named = [name for entry in entries for name in axes_in(entry)]
+        twice = next((name for name in named if named.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"{caller}: {PartitionSpec(*entries)} of {where} names {twice!r} twice; an axis "
+                "divides one dimension."
             )
         out.append(Parameter(path, jnp.shape(p), place))
     return out

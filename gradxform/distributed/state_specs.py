@@ -22,7 +22,7 @@ from gradxform.distributed.param_places import (
 )
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.distributed.slot_dims import as_seen, divide_feedback, give_rows, match_leaves
-from gradxform.errors import did_you_mean, leaf_path, name_of
+from gradxform.errors import did_you_mean, leaf_path, name_of, shown
 from gradxform.jaxprs import traced_along
 from gradxform.leaves import dtype_of, path_at
 from gradxform.storage import StoredArray, is_stored
@@ -103,7 +103,7 @@ def state_specs(
       A tree with the structure of the state.
 
     Raises:
-      TypeError: for a sharding of any other kind.
+      TypeError: for a sharding or a mesh of any other kind.
       ValueError: if the specs do not have the structure of the parameters, name an axis of
         replicas or one that the mesh lacks, or do not divide a parameter evenly; if the mesh is
         needed and not known; if another library's wrapper hides the axis of replicas; if replicas
@@ -346,6 +346,8 @@ def _hides_parts(part: Any) -> bool:
 def _known_mesh(mesh: Any, params: Params, specs: PyTree) -> Any:
     """Return the mesh, that of the given shardings, or the current one; None if there is none."""
     if mesh is not None:
+        if not isinstance(mesh, Mesh | AbstractMesh):
+            raise TypeError(f"state_specs: mesh must be a jax.sharding.Mesh, got {shown(mesh)}.")
         return mesh
     leaves = jax.tree.leaves(specs, is_leaf=is_place)
     if specs is None:

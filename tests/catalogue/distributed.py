@@ -201,6 +201,16 @@ REFUSED = [
         ValueError,
         ("['b'] of shape (4,)", "more entries"),
     ),
+    (
+        lambda: specs_of(gx.adam(0.1), {"w": P("x", "x"), "b": P()}),
+        ValueError,
+        ("state_specs", "['w'] names 'x' twice"),
+    ),
+    (
+        lambda: gd.state_specs(gx.adam(0.1), SOME, P("x"), mesh={"x": 2}),
+        TypeError,
+        ("state_specs", "mesh must be a jax.sharding.Mesh", "{'x': 2}"),
+    ),
     (lambda: specs_of(gx.adam(0.1), "x"), TypeError, ("state_specs", "PartitionSpec", "'x'")),
     (
         lambda: gd.state_specs(gx.adam(0.1), SOME, P("x")),
