@@ -212,7 +212,7 @@ class _Layout:
                         f"differs between the replicas of {axis!r}: it is computed from their own "
                         "gradients or extra arguments before these are combined. Give each "
                         f"replica its own parameters and state, replicas={axis!r}, or move that "
-                        "part inside the one that combines them."
+                        "part inside the one that combines them: zero1(MultiSteps(...)), say."
                     )
 
     def _state(self, cutting: Iterable[str], dividing: Iterable[str]) -> PyTree:
