@@ -66,6 +66,17 @@ def test_zero1_has_the_numbers_and_the_state_of_the_undivided(name, kind, check_
     close(state.inner, inner)
 
 
+def test_rows_of_projections_stay_whole_for_what_looks_at_rows():
+    shapes = {"w": (16, 24), "tall": (24, 16)}
+    params, grads = start(shapes=shapes), local_grads(shapes=shapes, steps=3)
+    inner = gx.quantize_state(gx.galore(0.1, 8, 3), 8, 8, min_size=2, which=("mu", "nu"))
+    ours, state = divided(gd.zero1(inner, "x"), "8", params, grads)
+    theirs, whole_state = whole(inner, params, grads)
+    close(ours, theirs)
+    sizes = [[x.shape for x in jax.tree.leaves(tree)] for tree in (state.inner, whole_state)]
+    assert sizes[0] == sizes[1]  # as many scales
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_copies_of_narrow_parameters_move_under_a_guard(name):
     params, grads = start(jnp.bfloat16, SHAPES), local_grads(shapes=SHAPES, steps=3)
@@ -81,12 +92,13 @@ def test_copies_of_narrow_parameters_move_under_a_guard(name):
 
 @pytest.mark.parametrize("name", SOME)
 def test_parameters_without_gradients_stay_for_the_step(name):
-    params, mesh, inner = start(shapes=SHAPES), mesh_of("8"), INNER[name]
+    shapes = {k: SHAPES[k] for k in ("w", "same", "tall", "b", "odd")}
+    params, mesh, inner = start(shapes=shapes), mesh_of("8"), INNER[name]
     tx = gd.zero1(inner, "x")
     specs = tx.state_specs(params, mesh)
     smap = functools.partial(jax.shard_map, mesh=mesh)
     state, their_state = smap(tx.init, in_specs=P(), out_specs=specs)(params), inner.init(params)
-    for holes in {"tall"}, {"w", "b", "odd"}, set():
+    for holes in {"tall"}, {"w", "b", "odd"}:
         grads = {k: None if k in holes else jnp.cos(p) for k, p in params.items()}
 
         def one(grads, state, params):

@@ -35,22 +35,28 @@ class _OfShapes(NamedTuple):
 
 
 @contextlib.contextmanager
-def on_pieces(cuts: Cuts, sizes: Mapping[str, int], exchange: Any = None) -> Iterator[None]:
+def on_pieces(
+    cuts: Cuts, sizes: Mapping[str, int], reach: str, exchange: Any = None
+) -> Iterator[None]:
     """Let transforms see pieces: sums cover all devices, and matrices come together.
 
     Args:
       cuts: how each parameter is divided.
       sizes: the mesh axes, and the number of devices along each.
+      reach: how far transforms look, as `check_reach` has it.
       exchange: what cuts arrays and brings matrices together; None for a `MatrixExchange`.
     """
     every = tuple(sizes)
     axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
     exchange = exchange or MatrixExchange(every)
-    with engine.as_shards(axes, every, exchange.psum), engine.as_pieces(cuts, sizes, exchange):
+    pieces = engine.as_pieces(cuts, sizes, exchange, reach == "row")
+    with engine.as_shards(axes, every, exchange.psum), pieces:
         yield
 
 
-def specs_of_pieces(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> PyTree:
+def specs_of_pieces(
+    tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int], reach: str
+) -> PyTree:
     """Return a `PartitionSpec` for every leaf of the state, where `tx.init` gets pieces.
 
     A dimension that is shorter for pieces along one mesh axis is divided along that axis.
@@ -60,6 +66,7 @@ def specs_of_pieces(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int
       params: the whole parameters, or their shapes and dtypes.
       cuts: how each is divided.
       sizes: the mesh axes, and the number of devices along each.
+      reach: how far the transform looks, as `check_reach` has it.
     """
     state = jax.eval_shape(tx.init, params)
     whole, treedef = jax.tree.flatten(state)
@@ -67,12 +74,12 @@ def specs_of_pieces(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int
     entries: list[list[tuple[str, ...]]] = [[()] * len(x.shape) for x in whole]
     for axis, size in sizes.items():
         only = {path: tuple(c for c in mine if c[0] == axis) for path, mine in cuts.items()}
-        changed = _shorter(tx, params, whole, only, {axis: size})
+        changed = _shorter(tx, params, whole, only, {axis: size}, reach)
         for mine, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
                 mine[dim] += (axis,) if dim < first else ()
     if any(first < len(x.shape) for first, x in zip(alone, whole, strict=True)):
-        changed = _shorter(tx, params, whole, cuts, sizes)
+        changed = _shorter(tx, params, whole, cuts, sizes, reach)
         for mine, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
                 mine[dim] = mine[dim] if dim < first else tuple(sizes)
@@ -80,10 +87,10 @@ def specs_of_pieces(tx: Any, params: Params, cuts: Cuts, sizes: Mapping[str, int
 
 
 def _shorter(
-    tx: Any, params: Params, whole: Any, cuts: Cuts, sizes: Mapping[str, int]
+    tx: Any, params: Params, whole: Any, cuts: Cuts, sizes: Mapping[str, int], reach: str
 ) -> list[list[int]]:
     """Return for each leaf of the state the dimensions that are shorter for pieces."""
-    with on_pieces(cuts, sizes, _OfShapes(sizes)):
+    with on_pieces(cuts, sizes, reach, _OfShapes(sizes)):
         # A function of its own: JAX would answer from its cache, which contexts are not part of.
         made = jax.eval_shape(lambda params: tx.init(params), _pieces(params, cuts, sizes))
     return [

@@ -219,9 +219,8 @@ class shard_matrices(StatelessWrapper):
         self._check_mesh(mesh)
         check_params(self, params)
         size = mesh.shape[self.axis]
-        return specs_of_pieces(
-            self.inner, params, self._cuts(params, True, size), {self.axis: size}
-        )
+        cuts, reach = self._cuts(params, True, size), check_reach(self, self.inner)[0]
+        return specs_of_pieces(self.inner, params, cuts, {self.axis: size}, reach)
 
     # ---------------------------------------------------------------------------------- stepping
 
@@ -273,15 +272,17 @@ class shard_matrices(StatelessWrapper):
         """Run a function where the caller has bound the axis."""
         check_bound(self, self.axis)
         size = size_of(self.axis)
-        with on_pieces(self._cuts(tree, False, size), {self.axis: size}):
+        cuts, reach = self._cuts(tree, False, size), check_reach(self, self.inner)[0]
+        with on_pieces(cuts, {self.axis: size}, reach):
             return function()
 
     def _mapped(self, cuts: Cuts, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function of specs that maps `function` over the mesh."""
         sizes: Mapping[str, int] = {self.axis: self.mesh.shape[self.axis]}
+        reach = check_reach(self, self.inner)[0]
 
         def on_each(*args: Any) -> Any:
-            with on_pieces(cuts, sizes):
+            with on_pieces(cuts, sizes, reach):
                 return function(*args)
 
         def mapped(in_specs: Any, out_specs: Any) -> Callable[..., Any]:

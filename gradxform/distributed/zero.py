@@ -101,14 +101,13 @@ class zero1(Transform):
     after the other, each over its own links, because compilers for TPUs turn a collective over
     several axes into one that sends twice the bytes.
 
-    The inner transform may act on each entry, or on each row, independently (in the latter case
-    only the first dimension is cut). Norms and sums of whole arrays, as in LAMB, Adafactor or SM3,
-    and of the whole tree, as in `clip_by_global_norm`, cover all devices; those of all arrays share
-    one exchange. Rules for matrices, as in Muon, get whole matrices. Another library's transform is
-    accepted if every operation of its program is entrywise. Masks see the paths and the number of
-    dimensions of the parameters, but the shapes of shards. The caller may divide parameters along
-    other axes of the mesh; norms do not sum over these. Along axes that a `shard_map` leaves to the
-    compiler, it gathers the gradients first.
+    The inner transform may act on each entry, or on each row, alone (then only first dimensions are
+    cut). Norms and sums of whole arrays, as in LAMB, Adafactor or SM3, and of the whole tree, as in
+    `clip_by_global_norm`, cover all devices; those of all arrays share one exchange. Rules for
+    matrices or arrays, as in Muon or Shampoo, get whole ones. Another library's transform is
+    accepted if its program is entrywise. Masks see paths and ranks of parameters, but shapes of
+    shards. The caller may divide parameters along other axes of the mesh; norms do not sum over
+    these. Along axes that a `shard_map` leaves to the compiler, it gathers the gradients first.
 
     Parameters narrower than `master_dtype` have a wider copy in the state. The inner transform
     moves the copy, and the parameter is the copy rounded. The inner transform sees gradients in
@@ -203,10 +202,11 @@ class zero1(Transform):
 
     def _as_shards(self, params: Params, divisions: list[Division]) -> Any:
         """Return the context in which the inner transform runs on shards."""
-        return on_pieces(self._cuts(params, divisions), self._sizes())
+        cuts, reach = self._cuts(params, divisions), check_reach(self, self.inner)[0]
+        return on_pieces(cuts, self._sizes(), reach)
 
     def _cuts(self, params: Params, divisions: list[Division]) -> Cuts:
-        paths = [path for path, p in with_paths(params) if not is_hole(p)]
+        paths = (path for path, p in with_paths(params) if not is_hole(p))
         return {path: d.cuts for path, d in zip(paths, divisions, strict=True)}
 
     def state_specs(self, params: Params, mesh: Mesh) -> Zero1State:

@@ -32,6 +32,7 @@ from gradxform.engine.pieces import (
     cut_anew as cut_anew,
     cut_at as cut_at,
     cuts_of as cuts_of,
+    cuts_rows_only as cuts_rows_only,
     exchange_now as exchange_now,
     mean_over_pieces as mean_over_pieces,
     own_piece as own_piece,

@@ -70,6 +70,7 @@ class _Pieces(NamedTuple):
     cuts: Mapping[Path, tuple[tuple[str, int], ...]]
     sizes: tuple[tuple[str, int], ...]
     exchange: Any
+    by_rows: bool  # whether something looks at rows, so that only first dimensions are cut
 
 
 _PIECES: contextvars.ContextVar[_Pieces | None] = contextvars.ContextVar("pieces", default=None)
@@ -77,7 +78,10 @@ _PIECES: contextvars.ContextVar[_Pieces | None] = contextvars.ContextVar("pieces
 
 @contextlib.contextmanager
 def as_pieces(
-    cuts: Mapping[Path, tuple[tuple[str, int], ...]], sizes: Mapping[str, int], exchange: Any
+    cuts: Mapping[Path, tuple[tuple[str, int], ...]],
+    sizes: Mapping[str, int],
+    exchange: Any,
+    by_rows: bool = False,
 ) -> Iterator[None]:
     """Treat leaves as pieces of arrays: rules for matrices inside this context see whole ones.
 
@@ -85,8 +89,9 @@ def as_pieces(
       cuts: for each leaf, by its path, the mesh axes that cut it, in order, with their dimensions.
       sizes: the mesh axes, and the number of devices along each.
       exchange: brings matrices together; see `gradxform.distributed.matrix_exchange`.
+      by_rows: whether something looks at rows, so that only first dimensions may be cut.
     """
-    token = _PIECES.set(_Pieces(cuts, tuple(sizes.items()), exchange))
+    token = _PIECES.set(_Pieces(cuts, tuple(sizes.items()), exchange, by_rows))
     try:
         yield
     finally:
@@ -101,7 +106,7 @@ def cut_anew(cuts: Mapping[Path, tuple[tuple[str, int], ...]]) -> Iterator[None]
         yield
         return
     axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
-    with as_pieces(cuts, dict(now.sizes), now.exchange), held_anew(axes):
+    with as_pieces(cuts, dict(now.sizes), now.exchange, now.by_rows), held_anew(axes):
         yield
 
 
@@ -109,6 +114,12 @@ def exchange_now() -> Any:
     """Return the exchange of the context; None outside of one."""
     now = _PIECES.get()
     return None if now is None else now.exchange
+
+
+def cuts_rows_only() -> bool:
+    """Return whether only first dimensions may be cut in the context."""
+    now = _PIECES.get()
+    return now is not None and now.by_rows
 
 
 def cuts_of(tree: PyTree) -> list[Cut]:

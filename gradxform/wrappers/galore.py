@@ -15,7 +15,6 @@ from gradxform.base import (
     call_update,
     check_transform,
     locality_of,
-    own_locality_of,
     transform,
 )
 from gradxform.errors import name_of, require_at_least
@@ -54,7 +53,6 @@ from gradxform.types import (
     Updates,
 )
 from gradxform.wrappers.galore_pieces import Placed, renewed, zeros_of
-from gradxform.wrappers.parts import all_parts
 
 __all__ = [
     "scale_by_galore",
@@ -172,15 +170,13 @@ class scale_by_galore(Transform):
 
     def _placed(self, tree: PyTree) -> list[Placed]:
         """Return how each leaf, or this device's piece of it, is projected."""
-        base = all_parts(self._base())
-        by_rows = any(own_locality_of(part) == "row" for part in base)
         leaves = zip(
             jax.tree.leaves(tree),
             self._matrices(engine.whole_shapes(tree)),
             engine.cuts_of(tree),
             strict=True,
         )
-        return [Placed(axes, shape_of(x), cut, self.rank, by_rows) for x, axes, cut in leaves]
+        return [Placed(axes, shape_of(x), cut, self.rank) for x, axes, cut in leaves]
 
     def update(
         self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any

@@ -33,7 +33,6 @@ class Placed(NamedTuple):
     shape: tuple[int, ...]  # of this device's piece
     cut: engine.Cut
     most: int  # the rank, unless a side is shorter
-    by_rows: bool  # whether a rule looks at rows, so that only first dimensions are cut
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -74,7 +73,7 @@ class Placed(NamedTuple):
         if self.axes is None:
             return self.cut.cuts
         by_side = (1, 0) if self.tall else (0, 1)
-        return self._divided(self.projected_shape, (0,) if self.by_rows else by_side)
+        return self._divided(self.projected_shape, (0,) if engine.cuts_rows_only() else by_side)
 
     def _divided(self, shape: tuple[int, ...], dims: Sequence[int]) -> Cuts:
         """Let each mesh axis cut the first of some dimensions that it divides."""
