@@ -1,6 +1,7 @@
 """What `zero1` sends: 16 bits summed in float32, and compressions that lose nothing."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -87,6 +88,12 @@ def test_16_bits_travel_as_16_bits(kind, how):
 
 
 def wire_of(tx, kind, params):
+    compiled, copy = program(tx, kind, params)
+    return hlo.wire_bytes(compiled), copy
+
+
+def program(tx, kind, params):
+    """The compiled step, and the bytes of the parameters."""
     mesh, axes = mesh_of(kind), MESHES[kind][1]
     specs = tx.state_specs(params, mesh)
     smap = functools.partial(jax.shard_map, mesh=mesh)
@@ -96,8 +103,38 @@ def wire_of(tx, kind, params):
     def step(g, state, params):
         return tx.step(jax.tree.map(lambda x: x[0], g), state, params)
 
-    f = jax.jit(smap(step, in_specs=(P(axes), specs, P()), out_specs=(P(), specs)))
-    return hlo.wire_bytes(f.lower(grads, state, params).compile()), hlo.copy_bytes(params)
+    f = jax.jit(
+        smap(step, in_specs=(P(axes), specs, P()), out_specs=(P(), specs)), donate_argnums=(1, 2)
+    )
+    return f.lower(grads, state, params).compile(), hlo.copy_bytes(params)
+
+
+@pytest.mark.parametrize("kind", MESHES)
+def test_one_array_at_a_time_is_sent_on_cpus(kind):
+    """So no two all-to-alls wait at the same time, and one array in 16 bits is in memory."""
+    params = {f"w{i}": jax.ShapeDtypeStruct((256, 256), jnp.bfloat16) for i in range(8)}
+    params["z"] = jax.ShapeDtypeStruct((256, 256), jnp.complex64)
+    tx = gd.zero1(gx.adam(1e-3), MESHES[kind][1], wire_dtype="bfloat16")
+    compiled, copy = program(tx, kind, params)
+    sending = r"(all-to-all|reduce-scatter|collective-permute)\("
+    assert in_order(compiled.as_text(), sending) == (9 if kind == "8" else 18)
+    array = 256 * 256 * 2
+    # An eighth of all in float32, and of one array what is sent and what comes.
+    assert compiled.memory_analysis().temp_size_in_bytes <= copy / 8 * 2 + 3 * array
+
+
+def in_order(text, kind):
+    """How many instructions of a kind there are; each needs the result of the one before."""
+    entry = text[text.index("\nENTRY ") :]
+    needs, last, count = {}, None, 0
+    for line in entry.splitlines():
+        name, _, rest = line.strip().removeprefix("ROOT ").partition(" = ")
+        mine = {b for a in re.findall(r"%[\w.-]+", rest) for b in needs.get(a, {a})}
+        if re.search(rf"[\])}}] {kind}", rest):
+            assert last is None or last in mine, line
+            mine, last, count = mine | {name}, name, count + 1
+        needs[name] = mine
+    return count
 
 
 def test_small_arrays_travel_together():

@@ -12,6 +12,7 @@ from gradxform.distributed.axis import as_varying, axis_names, size_of, widen
 from gradxform.distributed.compression import Blocks
 from gradxform.distributed.division import Division
 from gradxform.distributed.feedback import check_sending, check_wire, codec_of
+from gradxform.distributed.order import after
 from gradxform.distributed.powersgd import LowRank, powersgd
 from gradxform.distributed.wire import (
     SMALL,
@@ -207,16 +208,22 @@ def mean_shards(
       memory: what is still to be sent of each.
     """
     n, left = size_of(part.axes), list(memory)
-    sums, coded = [], []
+    codecs = [
+        None if isinstance(before, LowRank) else _gradient_codec(part, g.shape, g.dtype, division)
+        for g, division, before in zip(gs, divisions, memory, strict=True)
+    ]
+    coded = [i for i, codec in enumerate(codecs) if codec is not None]
+    sums: list[Array] = []
+    earlier: list[Array] = []  # what was summed last, where all-to-alls wait for it
     for i, (g, division, before) in enumerate(zip(gs, divisions, memory, strict=True)):
         if isinstance(before, LowRank):
             total, left[i] = part.compress.sum(g, before, part.axes, (), True, 1)
             sums.append(division.cut(total))
-        elif _gradient_codec(part, g.shape, g.dtype, division) is None:
-            sums.append(division.reduce(_as_summed(part, g)))
+        elif codecs[i] is None:
+            sums.append(division.reduce(after(_as_summed(part, g), *earlier)))
+            earlier = sums[-1:] if coded else []
         else:
             sums.append(widen(g))
-            coded.append(i)
     for name in axis_names(part.axes):
         parcels: dict[int, Parcel] = {}
         for i in coded:
@@ -226,12 +233,13 @@ def mean_shards(
                 x = sums[i] if left[i] is None else sums[i] + left[i].own[name]
                 codec = _gradient_codec(part, x.shape, gs[i].dtype, stage)
                 parcels[i] = Parcel(stage.pieces(x), codec, stage)
-        for i, (total, rest) in zip(parcels, to_owners([*parcels.values()]), strict=True):
+        for i, (total, rest) in zip(parcels, to_owners([*parcels.values()], earlier), strict=True):
             sums[i] = total
             if left[i] is not None:
                 own = still_to_send(parcels[i].division.assembled(rest), left[i].own[name])
                 left[i] = left[i]._replace(own={**left[i].own, name: own})
     for i in coded:
+        sums[i] = after(sums[i], *earlier)
         if divisions[i].whole:
             sums[i] = lax.psum(sums[i], divisions[i].whole)
     return [x / jnp.asarray(n, x.dtype) for x in map(widen, sums)], left
@@ -271,12 +279,22 @@ class Parcel(NamedTuple):
     division: Division
 
 
-def to_owners(parcels: Sequence[Parcel]) -> list[tuple[Array, Array]]:
+def to_owners(parcels: Sequence[Parcel], earlier: list[Array]) -> list[tuple[Array, Array]]:
     """Return for each the sum of what this device is sent, and what its messages leave out.
 
     The sums have the shape of a shard, and what is left out has that of `x`.
+
+    Args:
+      parcels: the arrays.
+      earlier: what must be known before anything is sent (see `after`); then holds the last sum.
     """
-    return _sent(parcels, scattered)
+
+    def send(x: Array, codec: Codec, axes: Any) -> tuple[Array, Array]:
+        total, rest = scattered(after(x, *earlier), codec, axes)
+        earlier[:] = [total]
+        return total, rest
+
+    return _sent(parcels, send)
 
 
 def to_all(parcels: Sequence[Parcel]) -> list[tuple[Array, Array]]:
