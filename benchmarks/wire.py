@@ -118,6 +118,9 @@ def on_devices(module: str, *argv: str, seconds: float = SECONDS) -> Any:
     flags = env.get("XLA_FLAGS", "")
     env["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={DEVICES}".strip()
     env["JAX_PLATFORMS"] = "cpu"
+    # With a thread for each device only, all of them may wait in collectives for one whose own work
+    # waits for a thread.
+    env.setdefault("NPROC", str(4 * DEVICES))
     done = subprocess.run(
         [sys.executable, "-m", module, *argv],
         env=env,

@@ -148,7 +148,7 @@ def test_zero1_runs_in_every_mode(mode):
 # ------------------------------------------------------------------------------------- precision
 
 
-@pytest.mark.parametrize("how", [{"reduce_dtype": "float32"}, {"wire_dtype": "bfloat16"}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"reduce_dtype": "float32"}], ids=str)
 def test_narrow_parameters_are_the_rounding_of_wide_copies(how):
     params, grads = start(jnp.bfloat16), local_grads(jnp.bfloat16)
     widened = jax.tree.map(lambda p: p.astype(jnp.float32), params)

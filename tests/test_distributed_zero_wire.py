@@ -59,12 +59,13 @@ def zeros(shape=SHAPE, dtype=jnp.float32):
 # --------------------------------------------------------------------------------------- 16 bits
 
 
+@pytest.mark.parametrize("how", [{}, {"wire_dtype": "bfloat16"}], ids=str)
 @pytest.mark.parametrize("mode", MODES)
-def test_narrow_gradients_are_summed_in_float32(mode):
+def test_narrow_gradients_are_summed_in_float32(mode, how):
     """Of 256 and seven times 1, bfloat16 would add nothing to 256."""
     g = np.ones((N, 16, 16), np.float32)
     g[0] = 256
-    tx, r = gd.zero1(gx.scale(-1.0), "replica", wire_dtype="bfloat16"), replicas(mode, N)
+    tx, r = gd.zero1(gx.scale(-1.0), "replica", **how), replicas(mode, N)
     params = r.replicate({"w": jnp.zeros((16, 16)), "odd": jnp.zeros(5)})
     grads = {"w": r.place(g.astype(jnp.bfloat16)), "odd": r.place(g[:, 0, :5].astype(jnp.bfloat16))}
     new, _ = r.wrap(lambda g, s, p: tx.step(g, s, p))(grads, r.wrap(tx.init)(params), params)
@@ -74,7 +75,7 @@ def test_narrow_gradients_are_summed_in_float32(mode):
 
 @pytest.mark.parametrize("kind", MESHES)
 @pytest.mark.parametrize(
-    "how", [{"wire_dtype": "bfloat16"}, {"wire_dtype": "bfloat16", "gather_dtype": "bfloat16"}]
+    "how", [{}, {"wire_dtype": "bfloat16"}, {"wire_dtype": "bfloat16", "gather_dtype": "bfloat16"}]
 )
 def test_16_bits_travel_as_16_bits(kind, how):
     is_wide = "gather_dtype" in how
@@ -113,9 +114,8 @@ def program(tx, kind, params):
 def test_one_array_at_a_time_is_sent_on_cpus(kind):
     """So no two all-to-alls wait at the same time, and one array in 16 bits is in memory."""
     params = {f"w{i}": jax.ShapeDtypeStruct((256, 256), jnp.bfloat16) for i in range(8)}
-    params["z"] = jax.ShapeDtypeStruct((256, 256), jnp.complex64)
-    tx = gd.zero1(gx.adam(1e-3), MESHES[kind][1], wire_dtype="bfloat16")
-    compiled, copy = program(tx, kind, params)
+    params["wide"] = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    compiled, copy = program(gd.zero1(gx.adam(1e-3), MESHES[kind][1]), kind, params)
     sending = r"(all-to-all|reduce-scatter|collective-permute)\("
     assert in_order(compiled.as_text(), sending) == (9 if kind == "8" else 18)
     array = 256 * 256 * 2
@@ -139,7 +139,7 @@ def in_order(text, kind):
 
 def test_small_arrays_travel_together():
     params = {f"b{i}": jax.ShapeDtypeStruct((64 + 8 * i,), jnp.bfloat16) for i in range(6)}
-    mesh, tx = mesh_of("8"), gd.zero1(gx.adam(1e-3), "x", wire_dtype="bfloat16")
+    mesh, tx = mesh_of("8"), gd.zero1(gx.adam(1e-3), "x")
     specs = tx.state_specs(params, mesh)
     state = jax.eval_shape(jax.shard_map(tx.init, mesh=mesh, in_specs=P(), out_specs=specs), params)
     f = jax.shard_map(

@@ -77,7 +77,7 @@ def test_the_bytes_on_paper_are_those_of_compiled_programs(capsys):
     n = params["w"].size
     for bytes_each, compress in (2, None), (1, gd.int8()):
         how = {"inner_axes": ("ici",), "shard_anchor": True, "compress": compress}
-        tx = gd.diloco(gd.zero1(gx.adamw(1e-3), "ici", wire_dtype="bfloat16"), "dcn", **how)
+        tx = gd.diloco(gd.zero1(gx.adamw(1e-3), "ici"), "dcn", **how)
         args = replicas.init(lambda: params, tx=tx)
         step = replicas.wrap(lambda p, s, tx=tx: tx.step(p, s, p, sync=True))
         found = gd.hlo.collectives(step.lower(*args).compile())

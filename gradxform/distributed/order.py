@@ -1,9 +1,9 @@
 """Running collectives one after the other on CPUs.
 
-XLA for CPUs runs at the same time what does not depend on each other. Every device then waits in
-several collectives, each with a thread, and the threads that the last device needs may be taken:
-all-to-alls of single arrays have stopped training runs so. A barrier of XLA's does not help, since
-compilers for CPUs remove it.
+XLA for CPUs orders what does not depend on each other as it likes, and may run it at the same time.
+The messages of all arrays are then in memory at once, and a device waits in several collectives,
+each with a thread that others may need. A barrier of XLA's does not help, since compilers for CPUs
+remove it.
 """
 
 import jax.numpy as jnp

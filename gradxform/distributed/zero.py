@@ -83,7 +83,7 @@ class zero1(Transform):
 
     The results equal those of the inner optimizer on the mean of the gradients. Each device sends
     2 (1 - 1/N) P bytes per step for parameters of P bytes, as many as for the mean alone, and holds
-    1/N of the state. With `wire_dtype`, gradients of 16 bits are summed in float32.
+    1/N of the state. Gradients of 16 bits travel as they are, and are summed in float32.
 
     Call it inside `jax.shard_map` (with or without `check_vma`), `jax.pmap` or `jax.vmap` with the
     axes bound. Every device has all parameters, and the gradient of its own part of the batch (see
@@ -132,11 +132,11 @@ class zero1(Transform):
         Only parameters with copies recover later what this rounding loses. Complex updates keep
         their dtype. Defaults to their own dtype. Keyword-only.
       reduce_dtype: the dtype in which gradients are sent and summed. Complex gradients keep their
-        dtype. Defaults to their own dtype. Keyword-only.
+        dtype. Defaults to None: see `wire_dtype`. Keyword-only.
       master_dtype: the dtype of the copies of narrower parameters; None for no copies.
         Keyword-only.
       wire_dtype: the dtype in which gradients travel; they are summed in float32. Complex gradients
-        keep their dtype. Defaults to None: see `reduce_dtype`. Keyword-only.
+        keep their dtype. Defaults to their own dtype. Keyword-only.
       compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
         travels. Keyword-only.
 

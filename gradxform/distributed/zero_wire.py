@@ -247,16 +247,14 @@ def mean_shards(
 
 def _as_summed(part: Any, g: Array) -> Array:
     """Return a gradient that travels as plain numbers in the dtype in which it is summed."""
-    if part.wire_dtype is not None or part.compress is not None:
-        return widen(g)
     if part.reduce_dtype is None or jnp.iscomplexobj(g):
-        return g
+        return widen(g)
     return cast(g, jnp.dtype(part.reduce_dtype))
 
 
 def _gradient_codec(part: Any, shape: tuple[int, ...], dtype: Any, division: Division) -> Any:
     """Return the form in which gradients travel along the axes that cut; None for plain numbers."""
-    if not division.cuts or (part.wire_dtype is None and part.compress is None):
+    if not division.cuts or part.reduce_dtype is not None:
         return None
     return codec_of(part, shape, dtype, dtype, division.axes)
 
