@@ -120,7 +120,7 @@ def on_devices(module: str, *argv: str, seconds: float = SECONDS) -> Any:
     env["JAX_PLATFORMS"] = "cpu"
     # With a thread for each device only, all of them may wait in collectives for one whose own work
     # waits for a thread.
-    env.setdefault("NPROC", str(4 * DEVICES))
+    env.setdefault("PJRT_NPROC", str(4 * DEVICES))
     done = subprocess.run(
         [sys.executable, "-m", module, *argv],
         env=env,
