@@ -120,7 +120,7 @@ def test_exchanges_are_counted_as_they_happen(name):
 
 def test_fragments_are_counted_one_by_one():
     tx = gd.diloco(SGD, "replica", period=2, fragments=2)
-    params = {"large": jnp.zeros((1, 64)), "small": jnp.zeros((1, 40))}
+    params = {"large": jnp.zeros((1, 65)), "small": jnp.zeros((1, 40))}  # an odd sum
     stacked = jax.tree.map(lambda p: jnp.broadcast_to(p, (N, *p.shape)), params)
     state = tx.init(params)
     one = gd.exchange_metrics(tx, state, stacked, {"replica": N})["bytes_per_exchange"]
