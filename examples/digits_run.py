@@ -159,14 +159,7 @@ class Run:
 
     def load(self, given: dict[str, Any]) -> tuple[Any, Any]:
         """Return the saved options and optimizer; refuse options that contradict them."""
-        done = self.epochs_done()
-        if not done or not self.options.exists():
-            raise Refused(f"no checkpoint in {self.out} to resume; without --resume a run starts.")
-        tx = read_optimizer(self.optimizer)
-        try:
-            saved = self.kind(**json.loads(self.options.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise Refused(f"{self.options}: {one_line(error)}") from error
+        (saved, tx), done = self.saved(), self.epochs_done()
         for key, value in given.items():
             was = getattr(saved, key)
             why = "" if value == was else f"was started with {was}"
@@ -179,11 +172,32 @@ class Run:
             elif was is None:
                 why = "has it from its JSON config"
             if why:
-                raise Refused(
-                    f"cannot resume with {flag(key)} {value}: the run in {self.out} {why}. "
-                    "Leave the option out, or start another run with another --out."
-                )
+                raise self.refusal(key, value, why)
         return dataclasses.replace(saved, epochs=given.get("epochs", saved.epochs)), tx
+
+    def saved(self) -> tuple[Any, Any]:
+        """Return the saved options and optimizer; refuse where there is no checkpoint."""
+        if not self.epochs_done() or not self.options.exists():
+            raise Refused(f"no checkpoint in {self.out} to resume; without --resume a run starts.")
+        tx = read_optimizer(self.optimizer)
+        try:
+            return self.kind(**json.loads(self.options.read_text(encoding="utf-8"))), tx
+        except (ValueError, TypeError) as error:
+            raise Refused(f"{self.options}: {one_line(error)}") from error
+
+    def refuse_changes(self, saved: Any, given: dict[str, Any]) -> None:
+        """Refuse options that contradict the saved ones."""
+        for key, value in given.items():
+            was = getattr(saved, key)
+            if value != was:
+                raise self.refusal(key, value, f"was started with {was}")
+
+    def refusal(self, key: str, value: Any, why: str) -> Refused:
+        """Return the error for an option with which the run cannot go on."""
+        return Refused(
+            f"cannot resume with {flag(key)} {value}: the run in {self.out} {why}. Leave the "
+            "option out, or start another run with another --out."
+        )
 
 
 # ----------------------------------------------------------------------------------- the figure

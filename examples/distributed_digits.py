@@ -26,11 +26,8 @@ see. Every device is a replica. With --launcher ray, the workers of a cluster of
 
 import argparse
 import dataclasses
-import os
-import shlex
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,7 +38,8 @@ from command_line import Refused, one_line
 from digits import Data, load_data
 from digits_run import given, over_lines
 from distributed_join import in_cluster, join_cluster, join_local
-from distributed_launch import Died, Said, launch
+from distributed_launch import launch
+from distributed_main import as_one_of_several, exit_code
 from distributed_methods import AXIS, Sent, evaluated, make_method, resized
 from distributed_run import History, Options, Run, draw, parse, restore, save, table, title
 from jax import lax
@@ -49,7 +47,7 @@ from jax.experimental import multihost_utils
 from ray_launch import launch_on_ray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from train_digits import Diverged, Net, batches, check_finite, make_optimizer, measure
+from train_digits import Net, batches, check_finite, make_optimizer, measure
 
 import gradxform.distributed as gd
 from gradxform.distributed import hlo
@@ -264,21 +262,6 @@ def summary(history: History, steps: int) -> str:
 # ------------------------------------------------------------------------------ the command line
 
 
-def start_as_one_of_several(args: argparse.Namespace, run: Run) -> int:
-    """Train with other processes; return the exit code if all went well."""
-    try:
-        start(args, run, jax.device_count())
-        return 0
-    except (Refused, Diverged, OSError) as error:
-        code = fail(error)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # a normal exit would wait for the others, which wait for this process
-
-
 def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
     """Start processes here or on a cluster of Ray, or simulate them in this one."""
     jax.config.update("jax_platforms", "cpu")
@@ -294,40 +277,28 @@ def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
         launch(__file__, argv, options.processes, args.timeout, f"{NAME}: ")
 
 
-def fail(error: Exception) -> int:
-    """Print the error on one line; return the exit code."""
-    print(f"{NAME}: error: {one_line(error)}", file=sys.stderr)
-    return 1 if isinstance(error, Diverged | Died) else 2
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Start processes, or train as one of several; return the exit code."""
+    where = Run(args.out)
+
+    def work() -> None:
+        start(args, where, jax.device_count())
+
+    if args.process_id is not None:
+        join_local(args.coordinator, args.processes, args.process_id, args.heartbeat)
+        return as_one_of_several(NAME, work)
+    alone = args.launcher in ("local", "ray") or args.processes or not in_cluster()
+    if args.launcher == "cluster" or not alone:
+        join_cluster(args.heartbeat)
+        return as_one_of_several(NAME, work)
+    start_all(argv, args, where)
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example; return the exit code."""
-    args = None
-    argv = sys.argv[1:] if argv is None else list(argv)
-    try:
-        args = parse(argv, (__doc__ or "").split("\n")[0])
-        run = Run(args.out)
-        if args.process_id is not None:
-            join_local(args.coordinator, args.processes, args.process_id, args.heartbeat)
-            return start_as_one_of_several(args, run)
-        alone = args.launcher in ("local", "ray") or args.processes or not in_cluster()
-        if args.launcher == "cluster" or not alone:
-            join_cluster(args.heartbeat)
-            return start_as_one_of_several(args, run)
-        start_all(argv, args, run)
-    except Said as error:
-        print(error.args[0], file=sys.stderr)
-        return error.args[1]
-    except (Refused, Diverged, Died, OSError) as error:
-        return fail(error)
-    except KeyboardInterrupt:
-        go_on = "no epoch was saved."
-        if args and (done := Run(args.out).epochs_done()):
-            command = f"python examples/{NAME} --resume --out {shlex.quote(str(args.out))}"
-            go_on = f"epoch {done} is saved; go on with: {command}"
-        print(f"{NAME}: interrupted; {go_on}", file=sys.stderr)
-        return 130
-    return 0
+    words, about = sys.argv[1:] if argv is None else list(argv), (__doc__ or "").split("\n")[0]
+    return exit_code(NAME, lambda: parse(words, about), lambda args: run(args, words), "epoch")
 
 
 if __name__ == "__main__":

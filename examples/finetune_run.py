@@ -13,7 +13,7 @@ from typing import Any
 import digits_run
 import orbax.checkpoint as ocp
 from command_line import Parser, Refused, one_line, positive, whole
-from digits_run import flag, read_optimizer
+from digits_run import flag
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -152,20 +152,9 @@ class Run(digits_run.Run):
 
     def load(self, given: dict[str, Any]) -> tuple[Options, Any]:
         """Return the saved options and optimizer; refuse options that contradict them."""
-        if not self.epochs_done() or not self.options.exists():
-            raise Refused(f"no checkpoint in {self.out} to resume; without --resume a run starts.")
-        try:
-            saved = Options(**json.loads(self.options.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise Refused(f"{self.options}: {one_line(error)}") from error
-        for key, value in given.items():
-            if value != getattr(saved, key):
-                raise Refused(
-                    f"cannot resume with {flag(key)} {value}: the run in {self.out} was started "
-                    f"with {getattr(saved, key)}. Leave the option out, or start another run with "
-                    "another --out."
-                )
-        return saved, read_optimizer(self.optimizer)
+        saved, tx = self.saved()
+        self.refuse_changes(saved, given)
+        return saved, tx
 
 
 def save(manager: ocp.CheckpointManager, taken: int, state: Any, history: History) -> None:

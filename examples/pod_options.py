@@ -146,21 +146,10 @@ class Run(digits_run.Run):
 
     def load(self, given: dict[str, Any]) -> tuple[Options, Any]:
         """Return the saved options and optimizer; slices and devices may change."""
-        if not self.epochs_done() or not self.options.exists():
-            raise Refused(f"no checkpoint in {self.out} to resume; without --resume a run starts.")
-        try:
-            saved = Options(**json.loads(self.options.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise Refused(f"{self.options}: {one_line(error)}") from error
-        for name, value in given.items():
-            was = getattr(saved, name)
-            if name not in FREE and value != was:
-                raise Refused(
-                    f"cannot resume with {flag(name)} {value}: the run in {self.out} was started "
-                    f"with {was}. Leave the option out, or start another run with another --out."
-                )
+        saved, tx = self.saved()
+        self.refuse_changes(saved, {k: v for k, v in given.items() if k not in FREE})
         free = {name: value for name, value in given.items() if name in FREE}
-        return dataclasses.replace(saved, **free), digits_run.read_optimizer(self.optimizer)
+        return dataclasses.replace(saved, **free), tx
 
     def save_history(self, history: dict[str, list[float]]) -> None:
         """Save the history, for the figures of other runs."""

@@ -29,17 +29,17 @@ import os
 import shlex
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from command_line import Refused, one_line
+from command_line import Refused
 from digits_run import over_lines
 from distributed_join import in_cluster, join_cluster, join_local
-from distributed_launch import Died, Said, launch, threads_for
+from distributed_launch import Died, launch, threads_for
+from distributed_main import as_one_of_several, exit_code
 from finetune_model import Transformer, loss_of
 from finetune_text import Text, read
 from jax.experimental import multihost_utils
@@ -135,6 +135,8 @@ def start(args: argparse.Namespace, run: Run) -> None:
     began = time.perf_counter()
     ready = prepare(args, run)
     options = ready.options
+    if args.launcher == "here":  # before there are devices
+        os.environ.setdefault("PJRT_NPROC", threads_for(options.n))
     replicas = pod_of(options.slices, options.devices)
     other = {str(args.beside): Run(args.beside).read_history()} if args.beside else {}
     write_first(args, run, ready)
@@ -210,7 +212,8 @@ def train(run: Run, replicas: gd.Replicas, ready: Prepared) -> History:
                     f"the held-out loss is {loss} at step {step}; lower --learning-rate."
                 )
             note(history, step, history["sent"][-1] + since * sent, loss, skipped)
-            numbers = f"loss {float(metrics['loss']):.3f} held-out {loss:.3f}"
+            now = {name: float(x) for name, x in metrics.items()}
+            numbers = f"loss {now['loss']:.3f} norm {now['norm']:.2f} held-out {loss:.3f}"
             bar.update(task, completed=step, numbers=numbers)
             if step % every == 0 or step == options.steps:
                 save(manager, step, {"params": params, "state": state}, history)
@@ -264,21 +267,6 @@ def progress(shown: bool) -> Progress:
 # ------------------------------------------------------------------------------ the command line
 
 
-def start_as_one_of_several(args: argparse.Namespace, run: Run) -> int:
-    """Train with other processes; return the exit code if all went well."""
-    try:
-        start(args, run)
-        return 0
-    except (Refused, Diverged, OSError) as error:
-        code = fail(error)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # a normal exit would wait for the others, which wait for this process
-
-
 def start_all(argv: Sequence[str], args: argparse.Namespace, run: Run) -> None:
     """Start a process for each slice; with --elastic, go on with a slice less when one dies."""
     jax.config.update("jax_platforms", "cpu")
@@ -314,42 +302,26 @@ def kept(args: argparse.Namespace) -> list[str]:
     return words
 
 
-def fail(error: Exception) -> int:
-    """Print the error on one line; return the exit code."""
-    print(f"{NAME}: error: {one_line(error)}", file=sys.stderr)
-    return 1 if isinstance(error, Diverged | Died) else 2
+def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Start processes, or train as one of several; return the exit code."""
+    where = Run(args.out)
+    if args.process_id is not None:
+        join_local(args.coordinator, args.processes, args.process_id, args.heartbeat)
+        return as_one_of_several(NAME, lambda: start(args, where))
+    if args.launcher == "cluster" or (args.launcher is None and in_cluster()):
+        join_cluster(args.heartbeat)
+        return as_one_of_several(NAME, lambda: start(args, where))
+    if args.launcher == "here":
+        start(args, where)
+    else:
+        start_all(argv, args, where)
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the example; return the exit code."""
-    args, argv = None, sys.argv[1:] if argv is None else list(argv)
-    try:
-        args = parse(argv, (__doc__ or "").split("\n")[0])
-        run = Run(args.out)
-        if args.process_id is not None:
-            join_local(args.coordinator, args.processes, args.process_id, args.heartbeat)
-            return start_as_one_of_several(args, run)
-        if args.launcher == "cluster" or (args.launcher is None and in_cluster()):
-            join_cluster(args.heartbeat)
-            return start_as_one_of_several(args, run)
-        if args.launcher == "here":
-            os.environ.setdefault("PJRT_NPROC", threads_for(Options.slices * Options.devices))
-            start(args, run)
-        else:
-            start_all(argv, args, run)
-    except Said as error:
-        print(error.args[0], file=sys.stderr)
-        return error.args[1]
-    except (Refused, Diverged, Died, OSError) as error:
-        return fail(error)
-    except KeyboardInterrupt:
-        go_on = "nothing was saved."
-        if args and (done := Run(args.out).epochs_done()):
-            command = f"python examples/{NAME} --resume --out {shlex.quote(str(args.out))}"
-            go_on = f"step {done} is saved; go on with: {command}"
-        print(f"{NAME}: interrupted; {go_on}", file=sys.stderr)
-        return 130
-    return 0
+    words, about = sys.argv[1:] if argv is None else list(argv), (__doc__ or "").split("\n")[0]
+    return exit_code(NAME, lambda: parse(words, about), lambda args: run(args, words), "step")
 
 
 if __name__ == "__main__":
