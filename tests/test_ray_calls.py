@@ -64,7 +64,7 @@ def test_names_are_not_listed_without_a_limit(monkeypatch):
     def unknown(*_, **__):
         raise ValueError("unknown")
 
-    util = types.SimpleNamespace(list_named_actors=lambda **_: ends.wait(60))
+    util = types.SimpleNamespace(list_named_actors=lambda **_: ends.wait(limit(40, 60)))
     monkeypatch.setitem(sys.modules, "ray", ray_of(get_actor=unknown, util=util))
     monkeypatch.setattr(names, "LIST_WITHIN", 0.1)
     began = time.monotonic()

@@ -188,7 +188,7 @@ def test_a_killed_slice_is_left_behind(tmp_path):
     finally:
         process.send_signal(signal.SIGTERM)  # and so its processes end
         try:
-            process.wait(30)
+            process.wait(limit(5, 30))
         finally:
             process.kill()
             log.close()
