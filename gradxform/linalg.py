@@ -23,6 +23,7 @@ from gradxform.numerics import over
 from gradxform.polar import (
     GRAM_RATIO as GRAM_RATIO,
     PRECONDITIONINGS as PRECONDITIONINGS,
+    grams_needed as grams_needed,
     orthogonalize as orthogonalize,
 )
 from gradxform.types import Array, Scalar

@@ -1,6 +1,7 @@
 """Products and norms of matrices and batches of matrices."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -39,9 +40,38 @@ def adjoint(x: Array) -> Array:
     return jnp.swapaxes(jnp.conj(x), -1, -2)
 
 
-def gram_of(x: Array) -> Array:
-    """Return the product of matrices with their conjugate transposes."""
-    return jnp.matmul(x, adjoint(x))
+class Columns(NamedTuple):
+    """Matrices of which each device has equally many of the columns, in any order."""
+
+    devices: int
+    total: Callable[[Array], Array]  # the sum of an array over the devices
+    largest: Callable[[Array], Array]  # its largest entries on any device
+
+    def total_hermitian(self, x: Array) -> Array:
+        """Return the sum of Hermitian matrices over the devices, of which it sends half."""
+        half = x.shape[-1] // 2
+        if x.shape[-1] % 2:
+            return self.total(x)
+        upper, right, lower = x[..., :half, :half], x[..., :half, half:], x[..., half:, half:]
+        # One square has the lower triangle of the upper block, and the upper one of the lower.
+        both = jnp.tril(upper) + jnp.triu(lower, 1)
+        diagonal = jnp.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
+        sent = self.total(jnp.concatenate([right, both, diagonal], axis=-2))
+        right, both, diagonal = jnp.split(sent, (half, 2 * half), axis=-2)
+        upper = jnp.tril(both) + adjoint(jnp.tril(both, -1))
+        lower = jnp.triu(both, 1) + adjoint(jnp.triu(both, 1)) + identity_like(both) * diagonal
+        return jnp.block([[upper, right], [adjoint(right), lower]])
+
+
+def gram_of(x: Array, columns: Columns | None = None) -> Array:
+    """Return the product of matrices with their conjugate transposes.
+
+    Args:
+      x: matrices.
+      columns: how devices have them; None if they are whole.
+    """
+    gram = jnp.matmul(x, adjoint(x))
+    return gram if columns is None else columns.total_hermitian(gram)
 
 
 def identity_like(a: Array) -> Array:
@@ -49,9 +79,14 @@ def identity_like(a: Array) -> Array:
     return jnp.expand_dims(jnp.eye(a.shape[-1], dtype=a.dtype), tuple(range(a.ndim - 2)))
 
 
-def frobenius_norm(a: Array) -> Array:
+def frobenius_norm(a: Array, columns: Columns | None = None) -> Array:
     """Return the Frobenius norm, real, `(..., 1, 1)`, without overflow or underflow of squares."""
-    magnitudes = jnp.abs(a)
-    largest = jnp.max(magnitudes, axis=(-2, -1), keepdims=True, initial=0)
-    squares = jnp.square(over(magnitudes, largest))
-    return largest * jnp.sqrt(jnp.sum(squares, axis=(-2, -1), keepdims=True))
+    magnitudes, largest = jnp.abs(a), largest_entry(a, columns)
+    total = jnp.sum(jnp.square(over(magnitudes, largest)), axis=(-2, -1), keepdims=True)
+    return largest * jnp.sqrt(total if columns is None else columns.total(total))
+
+
+def largest_entry(a: Array, columns: Columns | None = None) -> Array:
+    """Return the largest absolute value of each matrix, real, `(..., 1, 1)`."""
+    largest = jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True, initial=0)
+    return largest if columns is None else columns.largest(largest)

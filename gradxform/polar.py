@@ -8,8 +8,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform._compat import settled
-from gradxform.matrix_products import adjoint, frobenius_norm, gram_of, identity_like, matmul_in
-from gradxform.numerics import cast, not_zero, over, plus, squarable
+from gradxform.matrix_products import (
+    Columns,
+    adjoint,
+    frobenius_norm,
+    gram_of,
+    identity_like,
+    largest_entry,
+    matmul_in,
+)
+from gradxform.numerics import cast, not_zero, over, plus, taming
 from gradxform.types import Array, Scalar
 
 
@@ -21,6 +29,7 @@ def orthogonalize(
     turns: Array | None = None,
     dtype: Any = None,
     by_gram: bool = False,
+    columns: Columns | None = None,
 ) -> Array:
     """Return a matrix with the singular vectors of `x` and singular values of about 1.
 
@@ -48,16 +57,18 @@ def orthogonalize(
       by_gram: whether to iterate on X X^H where one side is at least `GRAM_RATIO` times the other,
         which takes fewer products and rounds differently. Not with `turns` or a narrower dtype: a
         polynomial of X X^H, rounded to 16 bits, loses small singular values.
+      columns: how devices have the columns of `x`, of which there are no fewer than rows; None if
+        `x` is whole. The result is divided as `x` is. Not for "spectral".
 
     Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024;
     Boissin et al., Turbo-Muon: Accelerating Orthogonality-Based Optimization with
     Pre-Conditioning, 2025 (aol); Grishina et al., Accelerating Newton-Schulz Iteration for
     Orthogonalization via Chebyshev-type Polynomials, 2025 (schatten).
     """
-    tall = x.shape[-2] > x.shape[-1]
+    tall = columns is None and x.shape[-2] > x.shape[-1]
     x = jnp.swapaxes(x, -1, -2) if tall else x  # a smaller A, and the same singular values
     divide = PRECONDITIONINGS[preconditioning]
-    x, gram = divide(x, eps)
+    x, gram = divide(x, eps, columns)
 
     wide = x.dtype
     dtype = wide if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
@@ -65,12 +76,14 @@ def orthogonalize(
 
     def turn(x: Array, row: Array, gram: Array | None = None) -> Array:
         a, b, c = (cast(row[k], wide) for k in range(3))
-        gram = product(x, adjoint(x)) if gram is None else gram
+        if gram is None:
+            gram = product(x, adjoint(x))
+            gram = gram if columns is None else columns.total_hermitian(gram)
         return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
 
-    far_from_square = x.shape[-1] >= GRAM_RATIO * x.shape[-2]
-    if by_gram and far_from_square and turns is None and dtype == wide:
-        x = _by_gram(x, coefficients, gram)
+    m, n = x.shape[-2], x.shape[-1] * (1 if columns is None else columns.devices)
+    if by_gram and _far_from_square(m, n) and turns is None and dtype == wide:
+        x = _by_gram(x, coefficients, gram, columns)
         return jnp.swapaxes(x, -1, -2) if tall else x
     x = cast(x, dtype)
     if turns is not None:
@@ -93,11 +106,20 @@ GRAM_RATIO = 2.5
 _RENEWAL = 3
 
 
-def _by_gram(x: Array, coefficients: Array, gram: Array | None) -> Array:
+def _far_from_square(m: int, n: int) -> bool:
+    return n >= GRAM_RATIO * m
+
+
+def grams_needed(turns: int, by_gram: bool, m: int, n: int) -> int:
+    """Return how many products X X^H `orthogonalize` forms for matrices of `m` <= `n` sides."""
+    return -(-turns // _RENEWAL) if by_gram and _far_from_square(m, n) else turns
+
+
+def _by_gram(x: Array, coefficients: Array, gram: Array | None, columns: Columns | None) -> Array:
     """Return `x` after all turns, with products of square matrices in place of most long ones."""
     for start in range(0, coefficients.shape[0], _RENEWAL):
         rows = coefficients[start : start + _RENEWAL]
-        gram = gram_of(x) if gram is None else gram
+        gram = gram_of(x, columns) if gram is None else gram
         total = None
         for i in range(rows.shape[0]):
             a, b, c = (cast(rows[i, k], x.dtype) for k in range(3))
@@ -114,12 +136,13 @@ def _by_gram(x: Array, coefficients: Array, gram: Array | None) -> Array:
 # The preconditionings. Each returns the divided matrix X and, if it has computed it, X X^H.
 
 
-def _frobenius(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
+def _frobenius(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
     eps = not_zero(eps, x.dtype)
-    return over(x, cast(plus(frobenius_norm(x), eps), x.dtype), eps), None
+    return over(x, cast(plus(frobenius_norm(x, columns), eps), x.dtype), eps), None
 
 
-def _spectral(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
+def _spectral(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    assert columns is None
     largest = jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
     eps = not_zero(eps, x.dtype)
     return over(x, cast(plus(largest, eps), x.dtype), eps), None
@@ -129,22 +152,26 @@ def _spectral(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
 _FLOOR = 1e-8
 
 
-def _aol(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
-    x = squarable(x, (-2, -1))
-    gram = gram_of(x)
+def _aol(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    x, gram = _with_gram(x, columns)
     rows = jnp.maximum(jnp.sum(jnp.abs(gram), axis=-1, keepdims=True), _FLOOR)
     scale = cast(lax.rsqrt(rows), x.dtype)
     return x * scale, gram * scale * jnp.swapaxes(scale, -1, -2)
 
 
-def _schatten(x: Array, eps: Scalar) -> tuple[Array, Array | None]:
-    x = squarable(x, (-2, -1))
-    gram = gram_of(x)
+def _schatten(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    x, gram = _with_gram(x, columns)
     scale = cast(lax.rsqrt(jnp.maximum(frobenius_norm(gram), _FLOOR)), x.dtype)
     return x * scale, gram * scale * scale
 
 
-PRECONDITIONINGS: dict[str, Callable[[Array, Scalar], tuple[Array, Array | None]]] = {
+def _with_gram(x: Array, columns: Columns | None) -> tuple[Array, Array]:
+    """Return `x`, scaled down if squares overflow, and X X^H."""
+    x = x * cast(taming(largest_entry(x, columns)), x.dtype)
+    return x, gram_of(x, columns)
+
+
+PRECONDITIONINGS: dict[str, Callable[..., tuple[Array, Array | None]]] = {
     "frobenius": _frobenius,
     "spectral": _spectral,
     "aol": _aol,

@@ -2,8 +2,9 @@
 
 Every device holds a piece of each matrix. One all-to-all sends the pieces of each matrix to one
 device, its owner; a second one sends the pieces of the result back. A matrix that is left over is
-gathered instead, and computed by all. Arrays that every device has need no first exchange; their
-results are gathered.
+gathered instead, and computed by all. Of matrices with many more columns than rows, every device
+keeps the columns that it has, if the rule can sum its products over the devices. Arrays that every
+device has need no first exchange; their results are gathered.
 """
 
 import math
@@ -19,7 +20,14 @@ from gradxform import engine
 from gradxform.distributed.axis import as_varying, knows_what_varies, psum, size_of
 from gradxform.distributed.bits import from_bits, to_bits
 from gradxform.distributed.division import Division
-from gradxform.distributed.matrix_sections import Cut, Done, Section, sections_of
+from gradxform.distributed.matrix_sections import (
+    Cut,
+    Done,
+    Section,
+    sections_of,
+    stay_in_columns,
+)
+from gradxform.matrix_products import Columns
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import Array
 
@@ -58,14 +66,36 @@ class MatrixExchange(NamedTuple):
         """Return the whole array from this device's piece: undo `cut`."""
         return Division(cuts, ()).gather(x, knows_what_varies(self.axes))
 
-    def run(self, members: Sequence[Any], apply: Apply, narrow: Any) -> list[Done]:
+    def run(
+        self, members: Sequence[Any], apply: Apply, narrow: Any, grams: int | None = None
+    ) -> list[Done]:
         """Apply a rule to the matrices of some leaves, each device to its share of them.
 
         Args:
           members: the leaves (`engine.Member`).
           apply: the rule.
           narrow: the dtype in which real matrices are sent; None for their own.
+          grams: how many products X X^H the rule sums over devices that have columns of X; None if
+            it needs whole matrices.
         """
+        stay = stay_in_columns(self, members, grams, narrow)
+        done = self._in_columns([m for m in members if id(m) in stay], apply)
+        others = [m for m in members if id(m) not in stay]
+        done |= self._in_shares(others, apply, narrow) if others else {}
+        return [done[id(member)] for member in members]
+
+    def _in_columns(self, members: Sequence[Any], apply: Apply) -> dict[int, Done]:
+        """Return what a rule makes of the columns that this device has."""
+        axes, done = self.axes, {}
+        columns = Columns(size_of(axes), lambda x: psum(x, axes), lambda x: self.pmax(x, axes))
+        for m in members:
+            with engine.by_columns(columns):
+                u, _ = apply([m.view.batch(x) for x in m.given], [])
+            done[id(m)] = (m.view.leaf(u), ())
+        return done
+
+    def _in_shares(self, members: Sequence[Any], apply: Apply, narrow: Any) -> dict[int, Done]:
+        """Return what a rule makes of whole matrices."""
         sections = sections_of(self, members, narrow)
         cut = [s for s in sections if isinstance(s, Cut)]
         self._to_owners(cut, narrow)
@@ -82,7 +112,7 @@ class MatrixExchange(NamedTuple):
             made = section.done(*made_by[id(section)])
             for member, x in zip(section.members, made, strict=True):
                 done[id(member)] = x
-        return [done[id(member)] for member in members]
+        return done
 
     def _shares(
         self, members: Sequence[Any], sections: Sequence[Section]

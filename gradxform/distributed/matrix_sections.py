@@ -267,6 +267,46 @@ def sections_of(exchange: Any, members: Sequence[Any], narrow: Any) -> list[Sect
     return sections
 
 
+def stay_in_columns(
+    exchange: Any, members: Sequence[Any], grams: int | None, narrow: Any
+) -> frozenset[int]:
+    """Return which leaves' matrices stay as devices have their columns, by the `id` of each.
+
+    The devices then sum products of the shorter sides. This is for matrices so long that the sums
+    are fewer bytes than the matrices, there and back.
+
+    Args:
+      exchange: a `MatrixExchange`.
+      members: the leaves (`engine.Member`), whose matrices have the same sides.
+      grams: how many products the rule sums for each matrix; None if it needs whole matrices.
+      narrow: the dtype in which real matrices are sent; None for their own.
+    """
+    columns = [m for m in members if grams is not None and not m.slots and m.view.has_columns()]
+    if not columns or size_of(exchange.axes) == 1:
+        return frozenset()
+    count, m, n = size_of(exchange.axes), *members[0].view.sides()[1:]
+    cut = [x for x in members if x.view.place == "cut"]
+    alone = _left_over(cut, count)
+    x = members[0].given[0]
+    # In bytes over those of a matrix, a device, without the part that stays at the device itself.
+    wide = at_least_float32(x.dtype).itemsize
+    sent = jnp.dtype(narrow).itemsize if narrow and not jnp.iscomplexobj(x) else wide
+    gram = grams * m / n * wide / sent
+    candidates = [[], columns, [alone] if any(alone is x for x in columns) else []]
+    return frozenset(
+        map(id, min(candidates, key=lambda some: _total(some) * gram + _sent(cut, some, count)))
+    )
+
+
+def _sent(cut: Sequence[Any], without: Sequence[Any], count: int) -> int:
+    """Return how many matrices a device sends for the leaves that are cut, without some."""
+    left = [m for m in cut if all(m is not x for x in without)]
+    alone = _left_over(left, count)
+    shared = [m for m in left if m is not alone]
+    shares = sum(-(-_total(group) // count) for group in _groups(shared, count))
+    return 2 * shares + (alone is not None)
+
+
 def _total(members: Sequence[Any]) -> int:
     """Return the number of matrices of some leaves."""
     return sum(m.view.sides()[0] for m in members)

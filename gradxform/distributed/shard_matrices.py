@@ -58,6 +58,9 @@ class shard_matrices(StatelessWrapper):
     `state_specs` says.
 
     * Stacks that are cut along their batch (layers, experts, heads) need no exchange.
+    * Where one side is much longer than the other, and the piece is a part of the long side, each
+      device keeps its piece, if the rule's sums over the devices (`MatrixRule.grams_needed`) are
+      fewer bytes.
     * Matrices that every device has are computed in shares, and the results gathered.
     * An axis of fused matrices that is cut anywhere but between them is gathered first; cut it
       along the other axis.

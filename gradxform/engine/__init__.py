@@ -29,6 +29,8 @@ from gradxform.engine.pieces import (
     among_zeros as among_zeros,
     array_sum as array_sum,
     as_pieces as as_pieces,
+    by_columns as by_columns,
+    columns_now as columns_now,
     cut_anew as cut_anew,
     cut_at as cut_at,
     cuts_of as cuts_of,

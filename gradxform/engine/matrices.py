@@ -81,6 +81,16 @@ class View(NamedTuple):
             self.turned,
         )
 
+    def has_columns(self) -> bool:
+        """Whether this device's piece of each matrix is some of its columns, as the rule sees it.
+
+        Columns are those of the whole; their order does not matter.
+        """
+        if self.place != "cut":
+            return False
+        axes, _ = self.axes.expanded(self.shape)
+        return self.axes.moved(self.cut.cuts[0][1]) in (axes.rows if self.turned else axes.columns)
+
     def pieces(self, x: Array) -> Array:
         """Return this device's piece of every matrix of a leaf, as rows (B, size)."""
         axes, shape = self.axes.expanded(x.shape)
@@ -144,7 +154,8 @@ def map_matrices(
     matrices.
 
     Args:
-      rule: with a method `rule(*given, *slots, *scalars)` that returns `(u, *new_slots)`.
+      rule: with a method `rule(*given, *slots, *scalars)` that returns `(u, *new_slots)`; it may
+        also have `exchange_dtype` and `grams_needed`, as a `MatrixRule` has them.
       members: the leaves.
       scalars: what every call gets.
 
@@ -183,9 +194,10 @@ def _of_group(
     rule = put_live(rule, live) if live else rule
     if exchange is not None:
         members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
-        narrow = getattr(rule, "exchange_dtype", None)
+        narrow, needed = (getattr(rule, k, None) for k in ("exchange_dtype", "grams_needed"))
+        grams = None if needed is None else needed(*views[0].sides()[1:])
         return exchange.run(
-            members, lambda given, old: run_batch(rule, given, old, scalars), narrow
+            members, lambda given, old: run_batch(rule, given, old, scalars), narrow, grams
         )
     given = [
         joined([view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)])

@@ -236,3 +236,27 @@ def array_sum(x: Array) -> Array:
     axes, psum = now
     assert psum is not None
     return psum(total, axes)
+
+
+# ------------------------------------------------------------------- matrices by their columns
+
+_COLUMNS: contextvars.ContextVar[Any] = contextvars.ContextVar("columns", default=None)
+
+
+@contextlib.contextmanager
+def by_columns(columns: Any) -> Iterator[None]:
+    """Let a rule for matrices know that it gets this device's columns of them.
+
+    Args:
+      columns: how devices have them (`matrix_products.Columns`).
+    """
+    token = _COLUMNS.set(columns)
+    try:
+        yield
+    finally:
+        _COLUMNS.reset(token)
+
+
+def columns_now() -> Any:
+    """Return how devices have the columns of the matrices; None for whole matrices."""
+    return _COLUMNS.get()

@@ -71,6 +71,12 @@ class MatrixRule(Transform):
     devices divide. Devices exchange them together with the matrices. Slots without such an axis,
     and those of matrices that are not cut, are the same on all devices.
 
+    `grams_needed(m, n)` lets devices keep the columns that they have of matrices with many more
+    columns than rows. It returns how many products X X^H of matrices of these sides `rule` forms;
+    `rule` then gets `(B, m, n / devices)` where `engine.columns_now()` is not None, and passes that
+    on to `linalg.orthogonalize`, which sums the products over the devices. By default it returns
+    None: the rule needs whole matrices.
+
     `exchange_dtype`, by default the field `compute_dtype` if there is one, is the dtype to which
     real matrices and results are rounded before and after `rule`, and in which devices exchange
     them; None for their own.
@@ -90,6 +96,13 @@ class MatrixRule(Transform):
     def exchange_dtype(self) -> Any:
         """The dtype in which devices exchange matrices."""
         return self.compute_dtype
+
+    def grams_needed(self, m: int, n: int) -> int | None:
+        """Return how many products X X^H the rule sums over devices that have columns of X.
+
+        None, the default, if it needs whole matrices.
+        """
+        return None
 
     if TYPE_CHECKING:
 

@@ -242,7 +242,16 @@ class scale_by_muon(MatrixRule):
             turns,
             dtype=self.compute_dtype,
             by_gram=self.iteration == "gram",
+            columns=engine.columns_now(),
         )
+
+    def grams_needed(self, m: int, n: int) -> int | None:
+        """Return how many products X X^H a step forms; None if it is not known, or not enough."""
+        several = isinstance(self.ns_coeffs[0], tuple)
+        if self.preconditioning == "spectral" or (is_live(self.ns_steps) and not several):
+            return None
+        turns = len(self.ns_coeffs) if several else self.ns_steps
+        return linalg.grams_needed(turns, self.iteration == "gram", m, n)
 
     @property
     def finish(self) -> Any:

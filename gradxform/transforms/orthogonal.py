@@ -53,7 +53,12 @@ class Orthogonalizing(MatrixRule):
         if coefficients.ndim == 1:
             coefficients = jnp.broadcast_to(coefficients[None], (self.ns_steps, 3))
         return linalg.orthogonalize(
-            a, coefficients, self.preconditioning, self.eps, dtype=self.compute_dtype
+            a,
+            coefficients,
+            self.preconditioning,
+            self.eps,
+            dtype=self.compute_dtype,
+            columns=engine.columns_now(),
         )
 
 
@@ -100,6 +105,12 @@ class orthogonalize_updates(Orthogonalizing):
     def rule(self, g: Array) -> Array:
         """Return matrices with the same singular vectors, and singular values near 1."""
         return self.orthogonal(g)
+
+    def grams_needed(self, m: int, n: int) -> int | None:
+        """Return how many products X X^H a step forms; None if whole matrices are needed."""
+        if self.preconditioning == "spectral":
+            return None
+        return len(self.ns_coeffs) if isinstance(self.ns_coeffs[0], tuple) else self.ns_steps
 
 
 @transform
