@@ -265,16 +265,19 @@ except CenterUnavailableError as error:
 """
 
 
-@pytest.mark.parametrize("knows", [True, False])
+@pytest.mark.parametrize("knows", [True, False, None])
 def test_a_driver_joins_by_address_with_the_token_of_the_cluster(ray, pushed, knows):
+    """None: with another token and hardly any time."""
     address = ray.get_runtime_context().gcs_address
     assert address.startswith("127.0.0.1:")
     env = dict(os.environ) if knows else os.environ | {"RAY_AUTH_TOKEN": "0" * 64}
-    argv = [sys.executable, "-c", JOIN, address, str(seconds())]
+    argv = [sys.executable, "-c", JOIN, address, "0.2" if knows is None else str(seconds())]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=seconds())
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     if knows:
         assert said == pushed.global_step
+    elif knows is None:
+        assert "does not let this process join within 0.2 s" in said and "RAY_AUTH_TOKEN" in said
     else:
         assert f"cannot join the cluster at {address}" in said and "RAY_AUTH_TOKEN" in said

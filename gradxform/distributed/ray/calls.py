@@ -13,6 +13,9 @@ from gradxform.errors import shown
 
 T = TypeVar("T")
 
+# Where a process finds the token of its cluster.
+TOKENS = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+
 OLDEST = (2, 52)
 _PAUSE = 0.1  # seconds between two attempts
 
@@ -66,13 +69,15 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
             f"{part}: address must be 'host:port' of a cluster's head, got {shown(address)}."
         )
     _require_listener(part, address, timeout)
+    check = f"that it runs this version of Ray, and the token ({TOKENS})"
     try:
-        ray.init(address=address)
+        within(part, timeout, "let this process join", lambda: ray.init(address=address), check)
+    except CenterUnavailableError:
+        raise
     # Ray ends the process where the head does not answer.
     except (Exception, SystemExit) as error:
         raise CenterUnavailableError(
-            f"{part}: cannot join the cluster at {address}: {last_line(error)}; check that it "
-            "runs this version of Ray, and the token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH)."
+            f"{part}: cannot join the cluster at {address}: {last_line(error)}; check {check}."
         ) from error
     return ray
 
@@ -97,7 +102,9 @@ def _require_listener(part: str, address: str, timeout: float) -> None:
         ) from error
 
 
-def within(part: str, timeout: float, what: str, work: Callable[[], T]) -> T:
+def within(
+    part: str, timeout: float, what: str, work: Callable[[], T], check: str = "`ray status`"
+) -> T:
     """Return what a function of Ray returns that has no limit of time of its own.
 
     Args:
@@ -105,6 +112,7 @@ def within(part: str, timeout: float, what: str, work: Callable[[], T]) -> T:
       timeout: the limit of time in seconds.
       what: what the function does, for the error message.
       work: the function.
+      check: what to look at if there is no answer.
 
     Raises:
       CenterUnavailableError: if it takes longer; it then goes on in its thread.
@@ -123,7 +131,7 @@ def within(part: str, timeout: float, what: str, work: Callable[[], T]) -> T:
     except queue.Empty:
         raise CenterUnavailableError(
             f"{part}: the cluster does not {what} within {timeout:.3g} s; its head is gone or "
-            "busy (`ray status`); start it again."
+            f"busy. Check {check}, or give it more time."
         ) from None
     if error is not None:
         raise error
