@@ -205,4 +205,8 @@ def test_a_killed_slice_is_left_behind(tmp_path):
 
 
 def log_of(tmp_path):
-    return (tmp_path / "log").read_text(errors="replace")
+    """What the example has said; and, where it names their logs, what its processes have."""
+    said = (tmp_path / "log").read_text(errors="replace")
+    kept = re.search(r"What they said is in (\S+)/\.", said)
+    logs = sorted(Path(kept[1]).glob("*.txt")) if kept else []
+    return "\n".join([said, *(path.read_text(errors="replace") for path in logs)])
