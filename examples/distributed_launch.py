@@ -10,8 +10,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+THREADS = "PJRT_NPROC"  # how many threads XLA has
+COUNT = "--xla_force_host_platform_device_count="
 
 
 class Died(Exception):
@@ -100,12 +103,11 @@ def start_process(
 
 def environment(devices: int) -> dict[str, str]:
     """Return the environment of a process with so many devices, which are CPUs."""
-    count = r"--xla_force_host_platform_device_count=\d+"
-    flags = re.sub(count, "", os.environ.get("XLA_FLAGS", ""))
+    flags = re.sub(rf"{COUNT}\d+", "", os.environ.get("XLA_FLAGS", ""))
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     if devices > 1:
-        flags += f" --xla_force_host_platform_device_count={devices}"
-        env = {"PJRT_NPROC": threads_for(devices)} | env
+        flags += f" {COUNT}{devices}"
+        env = {THREADS: threads_for(devices)} | env
     return env | {"JAX_PLATFORMS": "cpu"} | ({"XLA_FLAGS": flags.strip()} if flags.strip() else {})
 
 
@@ -116,6 +118,25 @@ def threads_for(devices: int) -> str:
     thread. With as many threads as devices, a program may wait for ever.
     """
     return str(max(8 * devices, os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def threads_for_devices_here(used: int) -> Iterator[None]:
+    """Give XLA the threads for the CPU devices of this process, which are made inside.
+
+    Args:
+      used: how many devices are to be used; there may be fewer.
+    """
+    told = re.search(rf"{COUNT}(\d+)", os.environ.get("XLA_FLAGS", ""))
+    there = int(told[1] if told else os.environ.get("JAX_NUM_CPU_DEVICES", 1))
+    if THREADS in os.environ:
+        yield
+        return
+    os.environ[THREADS] = threads_for(min(used, there))
+    try:
+        yield
+    finally:  # the processes that this one starts have other devices
+        os.environ.pop(THREADS)
 
 
 def _watch(

@@ -24,6 +24,7 @@ the slices are those of the machine, or else the processes.
 """
 
 import argparse
+import contextlib
 import functools
 import os
 import shlex
@@ -38,7 +39,7 @@ import numpy as np
 from command_line import Refused
 from digits_run import over_lines
 from distributed_join import in_cluster, join_cluster, join_local
-from distributed_launch import Died, launch, threads_for
+from distributed_launch import Died, launch, threads_for_devices_here
 from distributed_main import as_one_of_several, exit_code
 from finetune_model import Transformer, loss_of
 from finetune_text import Text, read
@@ -135,9 +136,9 @@ def start(args: argparse.Namespace, run: Run) -> None:
     began = time.perf_counter()
     ready = prepare(args, run)
     options = ready.options
-    if args.launcher == "here":  # before there are devices
-        os.environ.setdefault("PJRT_NPROC", threads_for(options.n))
-    replicas = pod_of(options.slices, options.devices)
+    here = args.launcher == "here"
+    with threads_for_devices_here(options.n) if here else contextlib.nullcontext():
+        replicas = pod_of(options.slices, options.devices)
     other = {str(args.beside): Run(args.beside).read_history()} if args.beside else {}
     write_first(args, run, ready)
     history = train(run, replicas, ready)

@@ -15,7 +15,8 @@ START = "import jax, gradxform.distributed; jax.jit(lambda x: x + 1)(1.0).block_
 
 def environment(**more: str) -> dict[str, str]:
     """Return it: this checkout, one device, and programs that compile soon rather than run fast."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "FORCE_"))}
+    ours = "JAX_", "XLA_", "PJRT_", "FORCE_"
+    env = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", os.environ["XLA_FLAGS"])
     env |= {"XLA_FLAGS": flags.strip(), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     return env | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"} | more

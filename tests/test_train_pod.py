@@ -1,6 +1,7 @@
 """The example `examples/train_pod.py`: slices train together, are lost, and others go on."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -35,7 +36,7 @@ def run(capsys, *argv):
     with jax.numpy_dtype_promotion("standard"):  # Flax's layers in bfloat16 need it
         assert train_pod.main([str(a) for a in argv]) == 0
     out, err = capsys.readouterr()
-    assert err == ""
+    assert err == "" and "PJRT_NPROC" not in os.environ
     return out
 
 
@@ -142,8 +143,11 @@ def test_other_slices_go_on_and_tower_sends_more(tmp_path, capsys):
 )
 def test_a_bad_option_is_refused_in_one_line(argv, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    before = dict(os.environ)
     assert words in refused(train_pod, capsys, *argv.split())
     assert not list(tmp_path.iterdir())  # nothing was written
+    # What is meant for 1600 devices would be as many threads in every process that follows.
+    assert dict(os.environ) == before
 
 
 @pytest.mark.usefixtures("eight_devices")

@@ -13,8 +13,8 @@ from gradxform.errors import shown
 
 T = TypeVar("T")
 
-# Where a process finds the token of its cluster.
-TOKENS = "RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+# What a process must share with its cluster.
+SECRETS = "the token (RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH) and TLS (RAY_USE_TLS)"
 
 OLDEST = (2, 52)
 _PAUSE = 0.1  # seconds between two attempts
@@ -69,7 +69,7 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
             f"{part}: address must be 'host:port' of a cluster's head, got {shown(address)}."
         )
     _require_listener(part, address, timeout)
-    check = f"that it runs this version of Ray, and the token ({TOKENS})"
+    check = "that it runs this version of Ray, " + SECRETS
     try:
         within(part, timeout, "let this process join", lambda: ray.init(address=address), check)
     except CenterUnavailableError:
