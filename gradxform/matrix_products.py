@@ -48,10 +48,14 @@ class Columns(NamedTuple):
     largest: Callable[[Array], Array]  # its largest entries on any device
 
     def total_hermitian(self, x: Array) -> Array:
-        """Return the sum of Hermitian matrices over the devices, of which it sends half."""
-        half = x.shape[-1] // 2
-        if x.shape[-1] % 2:
+        """Return the sum of Hermitian matrices over the devices, of which it sends about half."""
+        side = x.shape[-1]
+        if hermitian_size(side) == side**2:
             return self.total(x)
+        if side % 2:
+            wider = [(0, 0)] * (x.ndim - 2) + [(0, 1)] * 2
+            return self.total_hermitian(jnp.pad(x, wider))[..., :side, :side]
+        half = side // 2
         upper, right, lower = x[..., :half, :half], x[..., :half, half:], x[..., half:, half:]
         # One square has the lower triangle of the upper block, and the upper one of the lower.
         both = jnp.tril(upper) + jnp.triu(lower, 1)
@@ -61,6 +65,12 @@ class Columns(NamedTuple):
         upper = jnp.tril(both) + adjoint(jnp.tril(both, -1))
         lower = jnp.triu(both, 1) + adjoint(jnp.triu(both, 1)) + identity_like(both) * diagonal
         return jnp.block([[upper, right], [adjoint(right), lower]])
+
+
+def hermitian_size(side: int) -> int:
+    """Return how many entries of a Hermitian matrix `Columns.total_hermitian` sends."""
+    half = -(-side // 2)
+    return min(side**2, half * (2 * half + 1))
 
 
 def gram_of(x: Array, columns: Columns | None = None) -> Array:

@@ -142,7 +142,11 @@ def _frobenius(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, A
 
 
 def _spectral(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
-    assert columns is None
+    if columns is not None:
+        raise ValueError(
+            "linalg.orthogonalize: preconditioning 'spectral' needs whole matrices, not columns of "
+            "them; use 'frobenius', 'aol' or 'schatten'."
+        )
     largest = jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
     eps = not_zero(eps, x.dtype)
     return over(x, cast(plus(largest, eps), x.dtype), eps), None

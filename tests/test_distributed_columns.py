@@ -1,6 +1,7 @@
 """Matrices with many columns: devices keep those that they have, and sum products over them."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,12 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform import linalg
+from gradxform import engine, linalg
+from gradxform.base import transform
 from gradxform.distributed import hlo
-from gradxform.matrix_products import Columns, adjoint, gram_of
+from gradxform.matrix_products import Columns, adjoint, gram_of, hermitian_size
+from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.types import MatrixSlot
 from tests.test_distributed_matrices import arrays, assert_close, numbers, run
 from tests.test_distributed_zero import MESHES, divided, local_grads, mesh_of, start, whole
 from tests.test_distributed_zero_matrices import N, transformer
@@ -35,18 +39,65 @@ RULES = {
 }
 
 
-def kinds_sent(tx, params, kind="8"):
-    """The bytes that a device sends in a step, by the kind of collective."""
-    mesh, axes = mesh_of(kind), MESHES[kind][1]
+class Whole(gx.orthogonalize_updates):
+    """The same rule, which says nothing of products, so that it gets whole matrices."""
+
+    def rule(self, g):
+        assert engine.columns_now() is None
+        return super().rule(g)
+
+
+class Slotted(MatrixRule):
+    """A rule that says how many products it forms, and has a slot for each matrix."""
+
+    class State(NamedTuple):
+        of_matrix: MatrixSlot
+
+    def init(self, params):
+        make = lambda count, m, n, dtype: jnp.zeros((count, n), dtype)  # noqa: E731
+        return self.State(self.matrix_slots(params, make))
+
+    def grams_needed(self, m, n):
+        return 0
+
+    def rule(self, g, slot):
+        slot = slot + g[..., 0, :]
+        return g * slot[..., None, :], slot
+
+
+class Numbered(MatrixRule):
+    """A rule that forms no products, and looks at the numbers of its matrices."""
+
+    State = gx.EmptyState
+
+    def init(self, params):
+        return gx.EmptyState()
+
+    def grams_needed(self, m, n):
+        return 0
+
+    def rule(self, g):
+        return g * (1 + engine.matrix_numbers(g.shape[0]))[:, None, None].astype(g.dtype)
+
+
+WHOLE, SLOTTED, NUMBERED = (transform(x, name=None)() for x in (Whole, Slotted, Numbered))
+
+
+def kinds_sent(tx, params, count=False):
+    """The bytes that a device sends in a step, by the kind of collective; or how many there are."""
+    mesh = mesh_of("8")
     states = tx.state_specs(params, mesh)
     smap = functools.partial(jax.shard_map, mesh=mesh, in_specs=(P(), states, P()))
     state = jax.eval_shape(smap(tx.init, in_specs=P(), out_specs=states), params)
     step = smap(tx.update, out_specs=(P(), states), check_vma=False)
     sent: dict[str, float] = {}
     for one in hlo.count_jaxpr(step, params, state, params):
-        sent[one.kind] = sent.get(one.kind, 0) + one.sent
-    assert axes
+        sent[one.kind] = sent.get(one.kind, 0) + (1 if count else one.sent)
     return sent
+
+
+def shapes(*sizes, dtype=jnp.float32):
+    return {str(i): jax.ShapeDtypeStruct(size, dtype) for i, size in enumerate(sizes)}
 
 
 @pytest.mark.parametrize("kind", MESHES)
@@ -87,7 +138,7 @@ def test_complex_matrices_are_summed_whole():
     assert_close(*(jax.tree.map(lambda x: jnp.stack([x.real, x.imag]), t) for t in (ours, theirs)))
 
 
-@pytest.mark.parametrize("side", [1, 2, 3, 6, 8])
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 6, 7, 8])
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_hermitian_matrices_are_summed_by_half(side, dtype):
     rng = np.random.default_rng(side)
@@ -103,8 +154,9 @@ def test_hermitian_matrices_are_summed_by_half(side, dtype):
     grams = jax.vmap(lambda x: gram_of(x, columns), axis_name="i")(x)
     expected = np.sum(np.asarray(x @ adjoint(x), np.complex128), axis=0)
     np.testing.assert_allclose(grams[3], expected, atol=1e-4)
-    half = side // 2
-    assert sent == [(side, side) if side % 2 else (2 * half + 1, half)]
+    half = -(-side // 2)
+    assert sent == [(side, side) if side in (1, 3) else (2 * half + 1, half)]
+    assert np.prod(sent) == hermitian_size(side) <= side**2
 
 
 @pytest.mark.parametrize(
@@ -114,6 +166,8 @@ def test_hermitian_matrices_are_summed_by_half(side, dtype):
         (gx.scale_by_muon(iteration="gram"), 2),
         (gx.scale_by_muon(ns_coeffs=((3.0, -4.0, 2.0),) * 3), 3),
         (gx.orthogonalize_updates(ns_steps=2), 2),
+        (gx.orthogonalize_updates(ns_coeffs=((3.0, -4.0, 2.0),) * 3), 3),
+        (gx.orthogonalize_updates(preconditioning="spectral"), None),
         (gx.scale_by_muon(preconditioning="spectral"), None),
         (gx.scale_by_normuon(), None),
     ],
@@ -134,24 +188,119 @@ def test_a_rule_says_how_many_products_it_sums(rule, grams):
     assert kind == "all-reduce" and rest == 2 * 7 / 8 * grams * 4 * 9 * 4 + scalars
 
 
-@pytest.mark.parametrize(("columns", "stays"), [(40, False), (48, True)])
-def test_the_columns_stay_where_that_sends_less(columns, stays):
-    params = {"a": jax.ShapeDtypeStruct((columns, 8), jnp.float32)}
-    sent = kinds_sent(gd.zero1(gx.orthogonalize_updates(), "x"), params)
+@pytest.mark.parametrize(
+    ("how", "dtype", "columns", "stays"),
+    [
+        ({}, "float32", 40, False),
+        ({}, "float32", 48, True),
+        ({"compute_dtype": "bfloat16"}, "float32", 88, False),
+        ({"compute_dtype": "bfloat16"}, "float32", 96, True),
+        ({"compute_dtype": "bfloat16"}, "complex64", 48, True),
+    ],
+)
+def test_the_columns_stay_where_that_sends_less(how, dtype, columns, stays):
+    params = shapes((columns, 8), dtype=jnp.dtype(dtype))
+    with jax.numpy_dtype_promotion("standard"):
+        sent = kinds_sent(gd.zero1(gx.scale_by_muon(**how), "x"), params)
     assert ("all-reduce" in sent) == stays
-    matrix = hlo.copy_bytes(params)
-    assert sum(sent.values()) <= 3 * 7 / 8 * matrix * (1.05 if stays else 1)
+
+
+@pytest.mark.parametrize("side", [1, 3, 7, 8, 64, 513])
+@pytest.mark.parametrize("ratio", [6, 8, 10, 64])
+@pytest.mark.parametrize("count", [1, 2, 10, 16])
+def test_nothing_sends_more_than_whole_matrices_do(side, ratio, count):
+    params = shapes(*[(8 * (-(-side * ratio // 8)), side)] * count)
+    ours, theirs = (
+        sum(kinds_sent(gd.zero1(tx, "x"), params).values())
+        for tx in (gx.orthogonalize_updates(), WHOLE)
+    )
+    assert ours <= theirs
+    if ratio == 64 and count <= 2:
+        assert ours < 0.85 * theirs
+
+
+def test_some_stay_and_the_others_fill_equal_shares():
+    tx, params = gd.zero1(gx.orthogonalize_updates(), "x"), shapes(*[(640, 64)] * 10)
+    sent = kinds_sent(tx, params)
+    assert sent["all-to-all"] == 2 * 7 / 8 * 640 * 64 * 4
+    assert sent["all-reduce"] == 2 * 7 / 8 * 2 * 4 * (5 * 32 * 65 + 2)
+
+
+@pytest.mark.parametrize("size", [(64, 640), (640, 64), (64, 4096), (256, 50304), (50304, 256)])
+def test_zero1_cuts_the_long_side(size):
+    tx, params = gd.zero1(gx.orthogonalize_updates(), "x"), shapes(size)
+    [spec] = tx.state_specs(params, mesh_of("8")).master.values()
+    assert spec == P()  # nothing is kept of this rule but the parameters, which are float32
+    sent = kinds_sent(tx, params)
+    assert sent["all-reduce"] < 0.6 * 7 / 8 * hlo.copy_bytes(params)
+    assert sent["all-gather"] == 7 / 8 * hlo.copy_bytes(params)
+
+
+def test_several_matrices_share_their_collectives():
+    tx = gd.zero1(gx.orthogonalize_updates(), "x")
+    one, many = (kinds_sent(tx, shapes(*[(1024, 8)] * n), True)["all-reduce"] for n in (1, 12))
+    assert one == many
 
 
 def test_several_matrices_stay_or_are_shared():
     """Two of 8 x 1024 stay; sixteen of 8 x 64 are shared, since two a device are fewer bytes."""
     tx = gd.zero1(gx.orthogonalize_updates(), "x")
-    pair = {str(i): jax.ShapeDtypeStruct((1024, 8), jnp.float32) for i in range(2)}
-    assert "all-to-all" not in kinds_sent(tx, pair)
-    many = {str(i): jax.ShapeDtypeStruct((64, 8), jnp.float32) for i in range(17)}
-    sent = kinds_sent(tx, many)
+    assert "all-to-all" not in kinds_sent(tx, shapes(*[(1024, 8)] * 2))
+    sent = kinds_sent(tx, shapes(*[(64, 8)] * 17))
     assert sent["all-to-all"] == 2 * 7 / 8 * 2 * 64 * 8 * 4
     assert "all-reduce" in sent  # of the one that is left over
+
+
+# What each rule does to a matrix of which devices have pieces, on either side.
+CUTS = {"tall": P("x"), "wide": P(None, "x"), "flat": P("x"), "thin": P(None, "x")}
+LONG = {"tall": (128, 8), "wide": (8, 128), "flat": (8, 128), "thin": (128, 8)}
+
+
+@pytest.mark.parametrize("tx", [gx.scale_by_muon(), WHOLE, SLOTTED, NUMBERED], ids=repr)
+def test_a_rule_has_the_numbers_of_one_device_on_any_side(tx):
+    """Whole matrices for a rule with slots, for a new `rule`, and where the short side is cut."""
+    params, grads = arrays(LONG), arrays(LONG, 1)
+    mesh = jax.make_mesh((N,), ("x",), axis_types=(AxisType.Auto,))
+    sharded = gd.shard_matrices(tx, "x", CUTS, mesh)
+    assert_close(run(sharded, params, grads), run(tx, params, grads))
+
+
+def test_a_number_of_turns_that_is_known_at_run_time():
+    shapes = {"tall": (128, 8), "wide": (8, 128)}
+    tx = gx.inject_hyperparams(gx.scale_by_muon)(ns_steps=jnp.asarray(4))
+    params, grads = start(shapes=shapes), local_grads(shapes=shapes)
+    ours, _ = divided(gd.zero1(tx, "x"), "8", params, grads, True)
+    theirs, _ = whole(tx, params, grads)
+    assert_close(ours, theirs, 1e-4)
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize("sizes", [(8, 1), (1, 8), (1, 1)])
+def test_axes_of_one_device_change_nothing(sizes, check_vma):
+    params = arrays({"tall": (128, 8), "stack": (8, 64, 4), "other": (2, 64, 4), "up": (16, 32)})
+    inner = gx.muon(0.1, muon_weight_dimension_numbers=numbers)
+    mesh = jax.make_mesh(sizes, ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+    tx = gd.zero1(inner, ("x", "y"))
+    specs = tx.state_specs(params, mesh)
+    smap = functools.partial(jax.shard_map, mesh=mesh, check_vma=check_vma)
+    state = smap(tx.init, in_specs=P(), out_specs=specs)(params)
+
+    def step(params, state):
+        grads = gd.local_view(jax.tree.map(jnp.sin, params), ("x", "y"))
+        return jax.lax.fori_loop(0, 2, lambda _, c: tx.step(grads, c[1], c[0]), (params, state))
+
+    ours, _ = jax.jit(smap(step, in_specs=(P(), specs), out_specs=(P(), specs)))(params, state)
+    theirs, of_inner = params, inner.init(params)
+    for _ in range(2):
+        u, of_inner = inner.update(jax.tree.map(jnp.sin, params), of_inner, theirs)
+        theirs = gx.apply_updates(theirs, u)
+    assert_close(ours, theirs)
+
+
+def test_the_largest_singular_value_needs_whole_matrices():
+    columns = Columns(N, lambda x: x, lambda x: x)
+    with pytest.raises(ValueError, match="'spectral' needs whole matrices"):
+        linalg.orthogonalize(jnp.ones((2, 8)), jnp.ones((1, 3)), "spectral", columns=columns)
 
 
 def muon(**how):

@@ -19,6 +19,9 @@ from gradxform.types import Array
 # A tile of a TPU's memory: rows and columns of the last two dimensions that are stored together.
 _TILE = (8, 128)
 
+# Muon forms five products by default, of which devices send half, twice.
+LONG = 5
+
 
 class Division(NamedTuple):
     """How one array is divided over mesh axes."""
@@ -119,19 +122,25 @@ def divide(
     sizes: Mapping[str, int],
     rows: bool = False,
     kept: int | None = None,
+    long: bool = False,
 ) -> Division:
     """Return how an array is divided over mesh axes.
 
     Each axis in turn cuts a dimension that its size divides: the first one whose pieces fill whole
-    tiles of 8 by 128 in the last two dimensions, or else the longest one. An axis whose size
-    divides no dimension does not cut.
+    tiles of 8 by 128 in the last two dimensions, or else the longest one; with `long`, the longer
+    side of a matrix that is `LONG` times as long as wide. An axis whose size divides no dimension
+    does not cut.
 
     Args:
       shape: the shape of the array.
       sizes: the mesh axes in order, with their sizes.
       rows: whether only the first dimension may be cut.
       kept: a dimension that must not be cut.
+      long: whether pieces of long matrices are to be columns, or rows, of the full length of the
+        shorter side.
     """
+    far = len(shape) == 2 and max(shape) > LONG * min(shape)
+    favorite = shape.index(max(shape)) if long and far else None
     shard, cuts, whole = list(shape), [], []
     for axis, size in sizes.items():
         dims = [d for d in range(min(len(shard), 1) if rows else len(shard)) if d != kept]
@@ -141,6 +150,7 @@ def divide(
             continue
         tiled = [d for d in divisible if _fills_tiles(shard, d, size)]
         best = tiled[0] if tiled else max(divisible, key=lambda d: shard[d])
+        best = favorite if favorite in divisible else best
         shard[best] //= size
         cuts.append((axis, best))
     return Division(tuple(cuts), tuple(whole))

@@ -79,22 +79,33 @@ class MatrixExchange(NamedTuple):
             it needs whole matrices.
         """
         stay = stay_in_columns(self, members, grams, narrow)
-        done = self._in_columns([m for m in members if id(m) in stay], apply)
-        others = [m for m in members if id(m) not in stay]
-        done |= self._in_shares(others, apply, narrow) if others else {}
-        return [done[id(member)] for member in members]
+        firsts = _first_numbers(members)
+        members = [
+            m._replace(view=m.view._replace(first=first))
+            for m, first in zip(members, firsts, strict=True)
+        ]
+        long = [m for m, stays in zip(members, stay, strict=True) if stays]
+        others = [m for m, stays in zip(members, stay, strict=True) if not stays]
+        in_columns = iter(self._in_columns(long, apply) if long else [])
+        in_shares = iter(self._in_shares(others, apply, narrow) if others else [])
+        return [next(in_columns if stays else in_shares) for stays in stay]
 
-    def _in_columns(self, members: Sequence[Any], apply: Apply) -> dict[int, Done]:
+    def _in_columns(self, members: Sequence[Any], apply: Apply) -> list[Done]:
         """Return what a rule makes of the columns that this device has."""
-        axes, done = self.axes, {}
+        axes, views = self.axes, [m.view for m in members]
         columns = Columns(size_of(axes), lambda x: psum(x, axes), lambda x: self.pmax(x, axes))
-        for m in members:
-            with engine.by_columns(columns):
-                u, _ = apply([m.view.batch(x) for x in m.given], [])
-            done[id(m)] = (m.view.leaf(u), ())
-        return done
+        sizes = [view.sides()[0] for view in views]
+        numbers = [view.first + np.arange(n) for view, n in zip(views, sizes, strict=True)]
+        given = [
+            engine.joined([m.view.batch(m.given[k]) for m in members])
+            for k in range(len(members[0].given))
+        ]
+        with engine.by_columns(columns), engine.as_share(np.concatenate(numbers)[None], 0):
+            u, _ = apply(given, [])
+        us = engine.parted(u, sizes)
+        return [(view.leaf(x), ()) for view, x in zip(views, us, strict=True)]
 
-    def _in_shares(self, members: Sequence[Any], apply: Apply, narrow: Any) -> dict[int, Done]:
+    def _in_shares(self, members: Sequence[Any], apply: Apply, narrow: Any) -> list[Done]:
         """Return what a rule makes of whole matrices."""
         sections = sections_of(self, members, narrow)
         cut = [s for s in sections if isinstance(s, Cut)]
@@ -112,7 +123,7 @@ class MatrixExchange(NamedTuple):
             made = section.done(*made_by[id(section)])
             for member, x in zip(section.members, made, strict=True):
                 done[id(member)] = x
-        return done
+        return [done[id(member)] for member in members]
 
     def _shares(
         self, members: Sequence[Any], sections: Sequence[Section]
@@ -126,14 +137,12 @@ class MatrixExchange(NamedTuple):
     def _numbers(self, members: Sequence[Any], sections: Sequence[Section]) -> np.ndarray:
         """Return for every device the numbers of its matrices, among those of all `members`."""
         places = list(np.ndindex(*(size_of(axis) for axis in self.axes)))
-        found, start = {}, 0
+        found = {}
         for member in members:
             view = member.view
             axes, shape = view.axes.expanded(view.cut.whole(view.shape))
             batch = [shape[i] for i in axes.batch]
-            start = start if view.first is None else view.first
-            whole = start + np.arange(math.prod(batch)).reshape(batch)
-            start += whole.size
+            whole = view.first + np.arange(math.prod(batch)).reshape(batch)
             found[id(member)] = np.stack([self._own_part(view, whole, place) for place in places])
         of_sections = [s.numbers([found[id(m)] for m in s.members]) for s in sections]
         return np.concatenate(of_sections, axis=1)
@@ -210,3 +219,13 @@ class MatrixExchange(NamedTuple):
         """Return the batch of all devices from their shares."""
         known = knows_what_varies(self.axes)
         return Division(tuple((axis, 0) for axis in self.axes), ()).gather(x, known)
+
+
+def _first_numbers(members: Sequence[Any]) -> list[int]:
+    """Return the number of the first matrix of each leaf, among those of all devices."""
+    out, start = [], 0
+    for member in members:
+        first = start if member.view.first is None else member.view.first
+        out.append(first)
+        start = first + member.view.count()
+    return out

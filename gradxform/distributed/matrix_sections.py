@@ -12,6 +12,7 @@ import numpy as np
 
 from gradxform import engine
 from gradxform.distributed.axis import size_of
+from gradxform.matrix_products import hermitian_size
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import Array
 
@@ -269,11 +270,11 @@ def sections_of(exchange: Any, members: Sequence[Any], narrow: Any) -> list[Sect
 
 def stay_in_columns(
     exchange: Any, members: Sequence[Any], grams: int | None, narrow: Any
-) -> frozenset[int]:
-    """Return which leaves' matrices stay as devices have their columns, by the `id` of each.
+) -> list[bool]:
+    """Return for each leaf whether its matrices stay as devices have their columns.
 
-    The devices then sum products of the shorter sides. This is for matrices so long that the sums
-    are fewer bytes than the matrices, there and back.
+    The devices then sum products of the shorter sides. That is chosen for all such leaves, some or
+    none, whichever sends the fewest bytes.
 
     Args:
       exchange: a `MatrixExchange`.
@@ -281,21 +282,23 @@ def stay_in_columns(
       grams: how many products the rule sums for each matrix; None if it needs whole matrices.
       narrow: the dtype in which real matrices are sent; None for their own.
     """
-    columns = [m for m in members if grams is not None and not m.slots and m.view.has_columns()]
-    if not columns or size_of(exchange.axes) == 1:
-        return frozenset()
-    count, m, n = size_of(exchange.axes), *members[0].view.sides()[1:]
+    count, (m, n) = size_of(exchange.axes), members[0].view.sides()[1:]
+    can = [grams is not None and not x.slots and x.view.has_columns() for x in members]
+    if grams is None or count == 1 or not any(can):
+        return [False] * len(members)
     cut = [x for x in members if x.view.place == "cut"]
+    columns = [x for x, able in zip(members, can, strict=True) if able]
     alone = _left_over(cut, count)
     x = members[0].given[0]
-    # In bytes over those of a matrix, a device, without the part that stays at the device itself.
+    # In matrices, without the part of each that stays at the device itself. The maximum and the sum
+    # for a norm are two scalars.
     wide = at_least_float32(x.dtype).itemsize
     sent = jnp.dtype(narrow).itemsize if narrow and not jnp.iscomplexobj(x) else wide
-    gram = grams * m / n * wide / sent
-    candidates = [[], columns, [alone] if any(alone is x for x in columns) else []]
-    return frozenset(
-        map(id, min(candidates, key=lambda some: _total(some) * gram + _sent(cut, some, count)))
-    )
+    of_columns = 2 * (grams * hermitian_size(m) + 2) / (m * n) * wide / sent
+    some = [columns[:k] for k in range(min(len(columns), count) + 1)]
+    some += [columns, *([alone] for x in columns if x is alone)]
+    best = min(some, key=lambda xs: _total(xs) * of_columns + _sent(cut, xs, count))
+    return [any(x is y for y in best) for x in members]
 
 
 def _sent(cut: Sequence[Any], without: Sequence[Any], count: int) -> int:

@@ -46,6 +46,7 @@ def on_pieces(
       reach: how far transforms look, as `check_reach` has it.
       exchange: what cuts arrays and brings matrices together; None for a `MatrixExchange`.
     """
+    sizes = {axis: n for axis, n in sizes.items() if n > 1} or sizes  # one device cuts nothing
     every = tuple(sizes)
     axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
     exchange = exchange or MatrixExchange(every)

@@ -65,6 +65,11 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     return reach, undeclared
 
 
+def sums_products(tx: Any) -> bool:
+    """Return whether a rule in `tx` may sum products over devices that have columns of matrices."""
+    return any(engine.grams_needed(one, 1, 2) is not None for one in all_parts(tx))
+
+
 def check_leafwise(part: Any, tx: Any, params: Params) -> None:
     """Require every part of `tx` to look at one array at a time, or be an entrywise program.
 

@@ -45,8 +45,9 @@ class shard_matrices(StatelessWrapper):
 
     The results equal those of the inner optimizer without a mesh. Only matrix products in another
     order differ, by rounding. There are two all-to-alls for all matrices of the same sides, however
-    many layers, and none inside the rule. Together they send 2 (1 - 1/N) of the bytes that a device
-    holds of the matrices, if N divides their number. Otherwise shares are filled up.
+    many layers, and none inside the rule, but for long matrices (see below). Together they send
+    2 (1 - 1/N) of the bytes that a device holds of the matrices, if N divides their number.
+    Otherwise shares are filled up.
 
     With `mesh`, call it under `jax.jit` on whole arrays, sharded or not:
 
@@ -58,9 +59,8 @@ class shard_matrices(StatelessWrapper):
     `state_specs` says.
 
     * Stacks that are cut along their batch (layers, experts, heads) need no exchange.
-    * Where one side is much longer than the other, and the piece is a part of the long side, each
-      device keeps its piece, if the rule's sums over the devices (`MatrixRule.grams_needed`) are
-      fewer bytes.
+    * Long matrices that are cut along the long side stay as they are if the rule can sum products
+      of the short side over the devices (`MatrixRule.grams_needed`), and that sends fewer bytes.
     * Matrices that every device has are computed in shares, and the results gathered.
     * An axis of fused matrices that is cut anywhere but between them is gathered first; cut it
       along the other axis.

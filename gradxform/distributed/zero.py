@@ -30,7 +30,7 @@ from gradxform.distributed.axis import (
 )
 from gradxform.distributed.division import Division, divide
 from gradxform.distributed.matrix_state import Cuts, on_pieces
-from gradxform.distributed.reach import check_entrywise, check_reach
+from gradxform.distributed.reach import check_entrywise, check_reach, sums_products
 from gradxform.distributed.state_specs import divided_specs
 from gradxform.distributed.zero_gather import Leaf, Shard, dtype_to_gather, gathered, of_step, taken
 from gradxform.distributed.zero_wire import (
@@ -189,8 +189,8 @@ class zero1(Transform):
         return {name: size_of(name) for name in axis_names(self.axes)}
 
     def _divisions(self, params: Params, sizes: Mapping[str, int]) -> list[Division]:
-        by_rows = check_reach(self, self.inner)[0] == "row"
-        return [divide(jnp.shape(p), sizes, by_rows) for p in jax.tree.leaves(params)]
+        rows, long = check_reach(self, self.inner)[0] == "row", sums_products(self.inner)
+        return [divide(jnp.shape(p), sizes, rows, long=long) for p in jax.tree.leaves(params)]
 
     def _copy_dtype(self, p: Any) -> Any:
         """Return the dtype of a parameter's wider copy; None if it does not have one."""

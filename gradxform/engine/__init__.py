@@ -17,6 +17,7 @@ from gradxform.engine.lift import (
 )
 from gradxform.engine.matrices import (
     Member as Member,
+    grams_needed as grams_needed,
     joined as joined,
     map_matrices as map_matrices,
     parted as parted,

@@ -4,7 +4,7 @@ A rule sees a batch `(B, m, n)`. Leaves whose matrices have the same two sides s
 the matrices of one leaf: stacked layers, experts or heads. A tall matrix is turned, so that m <= n,
 unless the rule must know which side is which. A program then has one copy of the rule for each pair
 of sides, whatever the number of layers. Where leaves are divided over devices, an exchange gives
-each device its share of the batch.
+each device its share of the batch, or has it keep its columns of long matrices.
 """
 
 import contextlib
@@ -194,10 +194,11 @@ def _of_group(
     rule = put_live(rule, live) if live else rule
     if exchange is not None:
         members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
-        narrow, needed = (getattr(rule, k, None) for k in ("exchange_dtype", "grams_needed"))
-        grams = None if needed is None else needed(*views[0].sides()[1:])
         return exchange.run(
-            members, lambda given, old: run_batch(rule, given, old, scalars), narrow, grams
+            members,
+            lambda given, old: run_batch(rule, given, old, scalars),
+            getattr(rule, "exchange_dtype", None),
+            grams_needed(rule, *views[0].sides()[1:]),
         )
     given = [
         joined([view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)])
@@ -217,6 +218,20 @@ def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
     numbers = [(view.first or 0) + np.arange(view.sides()[0]) for view in views]
     return as_share(np.concatenate(numbers)[None], 0)
+
+
+def grams_needed(rule: Any, m: int, n: int) -> int | None:
+    """Return how many products X X^H a rule sums over devices that have columns of X.
+
+    None if it needs whole matrices, also if its class inherits `grams_needed` and has a `rule` of
+    its own, of which the inherited number says nothing.
+    """
+    kinds = type(rule).__mro__
+    says = next((kind for kind in kinds if "grams_needed" in vars(kind)), None)
+    does = next((kind for kind in kinds if "rule" in vars(kind)), None)
+    if says is None or does is None or not issubclass(says, does):
+        return None
+    return rule.grams_needed(m, n)
 
 
 def run_batch(

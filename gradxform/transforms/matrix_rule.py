@@ -75,7 +75,8 @@ class MatrixRule(Transform):
     columns than rows. It returns how many products X X^H of matrices of these sides `rule` forms;
     `rule` then gets `(B, m, n / devices)` where `engine.columns_now()` is not None, and passes that
     on to `linalg.orthogonalize`, which sums the products over the devices. By default it returns
-    None: the rule needs whole matrices.
+    None: the rule needs whole matrices. So does a class with a `rule` of its own that inherits
+    `grams_needed`.
 
     `exchange_dtype`, by default the field `compute_dtype` if there is one, is the dtype to which
     real matrices and results are rounded before and after `rule`, and in which devices exchange

@@ -246,7 +246,7 @@ class scale_by_muon(MatrixRule):
         )
 
     def grams_needed(self, m: int, n: int) -> int | None:
-        """Return how many products X X^H a step forms; None if it is not known, or not enough."""
+        """Return how many products X X^H a step forms; None if the rule needs whole matrices."""
         several = isinstance(self.ns_coeffs[0], tuple)
         if self.preconditioning == "spectral" or (is_live(self.ns_steps) and not several):
             return None
