@@ -256,12 +256,14 @@ CUTS = {"tall": P("x"), "wide": P(None, "x"), "flat": P("x"), "thin": P(None, "x
 LONG = {"tall": (128, 8), "wide": (8, 128), "flat": (8, 128), "thin": (128, 8)}
 
 
+@pytest.mark.parametrize("names", [("tall", "wide"), ("flat", "thin"), tuple(LONG)], ids=len)
 @pytest.mark.parametrize("tx", [gx.scale_by_muon(), WHOLE, SLOTTED, NUMBERED], ids=repr)
-def test_a_rule_has_the_numbers_of_one_device_on_any_side(tx):
+def test_a_rule_has_the_numbers_of_one_device_on_any_side(tx, names):
     """Whole matrices for a rule with slots, for a new `rule`, and where the short side is cut."""
-    params, grads = arrays(LONG), arrays(LONG, 1)
+    shapes = {k: LONG[k] for k in names}
+    params, grads = arrays(shapes), arrays(shapes, 1)
     mesh = jax.make_mesh((N,), ("x",), axis_types=(AxisType.Auto,))
-    sharded = gd.shard_matrices(tx, "x", CUTS, mesh)
+    sharded = gd.shard_matrices(tx, "x", {k: CUTS[k] for k in names}, mesh)
     assert_close(run(sharded, params, grads), run(tx, params, grads))
 
 
