@@ -256,7 +256,9 @@ CUTS = {"tall": P("x"), "wide": P(None, "x"), "flat": P("x"), "thin": P(None, "x
 LONG = {"tall": (128, 8), "wide": (8, 128), "flat": (8, 128), "thin": (128, 8)}
 
 
-@pytest.mark.parametrize("names", [("tall", "wide"), ("flat", "thin"), tuple(LONG)], ids=len)
+@pytest.mark.parametrize(
+    "names", [("tall", "wide"), ("flat", "thin"), ("flat", "tall"), tuple(LONG)], ids=repr
+)
 @pytest.mark.parametrize("tx", [gx.scale_by_muon(), WHOLE, SLOTTED, NUMBERED], ids=repr)
 def test_a_rule_has_the_numbers_of_one_device_on_any_side(tx, names):
     """Whole matrices for a rule with slots, for a new `rule`, and where the short side is cut."""
