@@ -292,6 +292,20 @@ def test_muon_on_a_slice_sends_a_tenth_of_the_bytes_of_optax():
     assert code[None] <= 0.2 and code["bfloat16"] <= 0.35
 
 
+@pytest.mark.parametrize("shape", [(32768, 1024), (1024, 32768)])
+def test_an_embedding_under_muon_is_gathered_once(shape):
+    """Products of 1024 x 1024 are summed; the turns are a loop, which a program has once."""
+    mesh, axes, params = mesh_of("v5e:2x4", (2, 4), ("x", "y")), ("x", "y"), arrays([shape])
+    tx = gd.zero1(gx.scale_by_muon(), axes)
+    f, args = zero1_step(tx, mesh, axes, params)
+    compiled, copy = f.lower(*args).compile(), hlo.copy_bytes(params)
+    of_sums = 2 * (7 / 8) * (1024 * 1025 / 2) * 4  # in float32, of bfloat16 parameters
+    traced = hlo.wire_bytes(hlo.count_jaxpr(f, *args)).per_step
+    assert traced == pytest.approx(1.75 * copy + 5 * of_sums, rel=1e-5)
+    assert hlo.wire_bytes(compiled).per_step <= 1.77 * copy + 1.05 * of_sums
+    assert compiled.memory_analysis().temp_size_in_bytes <= 1.6 * copy
+
+
 def billion():
     """The parameters of a model of 1 billion."""
     d, wide = 2048, 8192
