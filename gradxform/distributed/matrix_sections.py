@@ -295,8 +295,10 @@ def stay_in_columns(
     wide = at_least_float32(x.dtype).itemsize
     sent = jnp.dtype(narrow).itemsize if narrow and not jnp.iscomplexobj(x) else wide
     of_columns = 2 * (grams * hermitian_size(m) + 2) / (m * n) * wide / sent
-    some = [columns[:k] for k in range(min(len(columns), count) + 1)]
-    some += [columns, *([alone] for x in columns if x is alone)]
+    # As many as leave full shares, or these and one that is left over.
+    over, ends = _total(cut) % count, np.cumsum([_total([x]) for x in columns])
+    some = [columns[: k + 1] for k, end in enumerate(ends) if end in (over - 1, over)]
+    some = [[], columns, *some, *([alone] for x in columns if x is alone)]
     best = min(some, key=lambda xs: _total(xs) * of_columns + _sent(cut, xs, count))
     return [any(x is y for y in best) for x in members]
 
