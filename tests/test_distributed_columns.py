@@ -18,8 +18,8 @@ from gradxform.matrix_products import Columns, adjoint, gram_of, hermitian_size
 from gradxform.transforms.matrix_rule import MatrixRule
 from gradxform.types import MatrixSlot
 from tests.test_distributed_matrices import arrays, assert_close, numbers, run
-from tests.test_distributed_zero import MESHES, divided, local_grads, mesh_of, start, whole
-from tests.test_distributed_zero_matrices import N, transformer
+from tests.test_distributed_zero import MESHES, mesh_of
+from tests.test_distributed_zero_matrices import N, assert_undivided, transformer
 from tests.test_distributed_zero_wire import wire_of
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
@@ -104,12 +104,8 @@ def shapes(*sizes, dtype=jnp.float32):
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", RULES)
 def test_the_numbers_are_those_of_the_undivided_rule(name, check_vma, kind):
-    params, grads, inner = start(shapes=SHAPES), local_grads(shapes=SHAPES), RULES[name]
-    ours, state = divided(gd.zero1(inner, MESHES[kind][1]), kind, params, grads, check_vma)
-    theirs, of_inner = whole(inner, params, grads)
     tolerance = 2e-2 if name == "16 bits" else 1e-4
-    assert_close(ours, theirs, tolerance)
-    assert_close(state.inner, of_inner, tolerance)
+    assert_undivided(RULES[name], SHAPES, kind, check_vma, tolerance)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e30])
@@ -270,12 +266,8 @@ def test_a_rule_has_the_numbers_of_one_device_on_any_side(tx, names):
 
 
 def test_a_number_of_turns_that_is_known_at_run_time():
-    shapes = {"tall": (128, 8), "wide": (8, 128)}
     tx = gx.inject_hyperparams(gx.scale_by_muon)(ns_steps=jnp.asarray(4))
-    params, grads = start(shapes=shapes), local_grads(shapes=shapes)
-    ours, _ = divided(gd.zero1(tx, "x"), "8", params, grads, True)
-    theirs, _ = whole(tx, params, grads)
-    assert_close(ours, theirs, 1e-4)
+    assert_undivided(tx, {"tall": (128, 8), "wide": (8, 128)}, "8", True, 1e-4)
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

@@ -29,16 +29,21 @@ RULES = {
 }
 
 
+def assert_undivided(inner, shapes, kind, check_vma, tolerance):
+    """The parameters and the state of `zero1` are those of the rule on one device."""
+    params, grads = start(shapes=shapes), local_grads(shapes=shapes)
+    ours, state = divided(gd.zero1(inner, MESHES[kind][1]), kind, params, grads, check_vma)
+    theirs, of_inner = whole(inner, params, grads)
+    assert_close(ours, theirs, tolerance)
+    assert_close(state.inner, of_inner, tolerance)
+
+
 @pytest.mark.parametrize("kind", MESHES)
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize("name", RULES)
 def test_the_numbers_are_those_of_the_undivided_rule(name, check_vma, kind):
-    params, grads, inner = start(shapes=SHAPES), local_grads(shapes=SHAPES), RULES[name]
-    ours, state = divided(gd.zero1(inner, MESHES[kind][1]), kind, params, grads, check_vma)
-    theirs, of_inner = whole(inner, params, grads)
     tolerance = 1e-2 if name == "16 bits" else 1e-4
-    assert_close(ours, theirs, tolerance)
-    assert_close(state.inner, of_inner, tolerance)
+    assert_undivided(RULES[name], SHAPES, kind, check_vma, tolerance)
 
 
 def test_pieces_of_parameters_have_the_numbers_of_one_device():
