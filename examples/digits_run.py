@@ -176,7 +176,7 @@ class Run:
         return dataclasses.replace(saved, epochs=given.get("epochs", saved.epochs)), tx
 
     def saved(self) -> tuple[Any, Any]:
-        """Return the saved options and optimizer; refuse where there is no checkpoint."""
+        """Return the saved options and optimizer; raise `Refused` if no checkpoint exists."""
         if not self.epochs_done() or not self.options.exists():
             raise Refused(f"no checkpoint in {self.out} to resume; without --resume a run starts.")
         tx = read_optimizer(self.optimizer)

@@ -14,7 +14,7 @@ from train_digits import Diverged
 
 
 def as_one_of_several(example: str, work: Callable[[], None]) -> int:
-    """Do the work of a process that trains with others; return the exit code if all went well.
+    """Do the work of a process that trains with others; return 0, or end the process if it fails.
 
     Args:
       example: the name of the example's file.

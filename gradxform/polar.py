@@ -57,8 +57,9 @@ def orthogonalize(
       by_gram: whether to iterate on X X^H where one side is at least `GRAM_RATIO` times the other,
         which takes fewer products and rounds differently. Not with `turns` or a narrower dtype: a
         polynomial of X X^H, rounded to 16 bits, loses small singular values.
-      columns: how devices have the columns of `x`, of which there are no fewer than rows; None if
-        `x` is whole. The result is divided as `x` is. Not for "spectral".
+      columns: how the columns of `x` are divided over devices; None if `x` is whole. The devices
+        together must have at least as many columns as rows. The result is divided alike. Not for
+        "spectral".
 
     Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024;
     Boissin et al., Turbo-Muon: Accelerating Orthogonality-Based Optimization with

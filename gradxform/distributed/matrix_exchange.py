@@ -91,7 +91,7 @@ class MatrixExchange(NamedTuple):
         return [next(in_columns if stays else in_shares) for stays in stay]
 
     def _in_columns(self, members: Sequence[Any], apply: Apply) -> list[Done]:
-        """Return what a rule makes of the columns that this device has."""
+        """Apply a rule to this device's columns of long matrices; return each leaf's update."""
         axes, views = self.axes, [m.view for m in members]
         columns = Columns(size_of(axes), lambda x: psum(x, axes), lambda x: self.pmax(x, axes))
         sizes = [view.sides()[0] for view in views]
@@ -106,7 +106,7 @@ class MatrixExchange(NamedTuple):
         return [(view.leaf(x), ()) for view, x in zip(views, us, strict=True)]
 
     def _in_shares(self, members: Sequence[Any], apply: Apply, narrow: Any) -> list[Done]:
-        """Return what a rule makes of whole matrices."""
+        """Apply a rule to whole matrices; return each leaf's update and new slots."""
         sections = sections_of(self, members, narrow)
         cut = [s for s in sections if isinstance(s, Cut)]
         self._to_owners(cut, narrow)

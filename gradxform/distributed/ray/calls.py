@@ -112,7 +112,7 @@ def within(
       timeout: the limit of time in seconds.
       what: what the function does, for the error message.
       work: the function.
-      check: what to look at if there is no answer.
+      check: what the error message asks the user to check.
 
     Raises:
       CenterUnavailableError: if it takes longer; it then goes on in its thread.
