@@ -3,21 +3,17 @@
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 
 import pytest
+import trustme
 
 from tests.environment import environment, limit
 from tests.test_ray import JOIN
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.xdist_group("ray"),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl, for a certificate"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 SERVE = """
 import sys, time
@@ -38,13 +34,14 @@ ray.shutdown()
 
 def certificate(folder):
     """The variables with which Ray encrypts, for a new certificate of this machine alone."""
-    key, cert = folder / "key.pem", folder / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    command += ["-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True, timeout=limit(10, 60))
-    names = {"SERVER_KEY": key, "SERVER_CERT": cert, "CA_CERT": cert}
-    return {"RAY_USE_TLS": "1"} | {f"RAY_TLS_{name}": str(path) for name, path in names.items()}
+    authority = trustme.CA()
+    own = authority.issue_cert("localhost", "127.0.0.1")
+    pems = {"SERVER_KEY": own.private_key_pem, "SERVER_CERT": own.cert_chain_pems[0]}
+    variables = {"RAY_USE_TLS": "1"}
+    for name, pem in (pems | {"CA_CERT": authority.cert_pem}).items():
+        variables[f"RAY_TLS_{name}"] = path = str(folder / f"{name}.pem")
+        pem.write_to_path(path)
+    return variables
 
 
 @contextlib.contextmanager
