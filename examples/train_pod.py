@@ -74,8 +74,9 @@ def pod_of(slices: int, devices: int) -> gd.Replicas:
         rows = [rows[0][i * devices : (i + 1) * devices] for i in range(slices)]
     if len(rows) < slices or any(len(row) < devices for row in rows[:slices]):
         raise Refused(
-            f"--slices {slices} --devices {devices}: there are {jax.device_count()} devices in "
-            f"{len(by_slice)} slices."
+            f"--slices {slices} --devices {devices}: there are too few devices; the slices here have "
+            f"{', '.join(str(len(row)) for row in by_slice.values())}. Lower these options, or leave "
+            "out --launcher to start a process for each slice."
         )
     used = np.array([row[:devices] for row in rows[:slices]])
     mesh = Mesh(used, (BETWEEN, INSIDE), axis_types=(AxisType.Auto,) * 2)
