@@ -73,10 +73,11 @@ def pod_of(slices: int, devices: int) -> gd.Replicas:
     if len(rows) == 1:  # one process: its devices form the slices
         rows = [rows[0][i * devices : (i + 1) * devices] for i in range(slices)]
     if len(rows) < slices or any(len(row) < devices for row in rows[:slices]):
+        there = ", ".join(str(len(row)) for row in by_slice.values())
         raise Refused(
-            f"--slices {slices} --devices {devices}: there are too few devices; the slices here have "
-            f"{', '.join(str(len(row)) for row in by_slice.values())}. Lower these options, or leave "
-            "out --launcher to start a process for each slice."
+            f"--slices {slices} --devices {devices}: there are too few devices; the slices here "
+            f"have {there}. Lower these options, or leave out --launcher to start a process for "
+            "each slice."
         )
     used = np.array([row[:devices] for row in rows[:slices]])
     mesh = Mesh(used, (BETWEEN, INSIDE), axis_types=(AxisType.Auto,) * 2)
