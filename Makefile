@@ -45,7 +45,7 @@ test-tpu: ## Compile programs for TPUs, without one (long)
 	$(MAKE) --no-print-directory VENV=$(VENV)-tpu compile-for-tpus
 
 compile-for-tpus: $(VENV)/.installed-test,tpu
-	TPU_SKIP_MDS_QUERY=1 $(PY) -m pytest tests/test_distributed_tpu.py $(ARGS)
+	TPU_SKIP_MDS_QUERY=1 $(PY) -m pytest tests/distributed/programs/test_tpu.py $(ARGS)
 
 lint: $(VENV)/.installed-dev ## Check style, format and types
 	$(PY) -m ruff check .

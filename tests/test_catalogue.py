@@ -116,7 +116,7 @@ def is_seen(name, at, default):
 
 
 # Their numbers take effect only with several replicas, in tests/test_distributed*.py, or change the
-# state only, in tests/test_aggregating.py.
+# state only, in tests/experimental/test_aggregating.py.
 ELSEWHERE = ("gradxform.distributed", "gradxform.experimental")
 # Numbers without effect while they are constant, and why; rows with schedules show them.
 CANCEL = {"schedule_free.learning_rate": "only its changes weight the average"}

@@ -8,7 +8,7 @@ import pytest
 import gradxform as gx
 import gradxform.distributed as gd
 from docs.site import blocks
-from tests.distributed_modes import MODES
+from tests.distributed.modes import MODES
 
 PAGE = blocks.DOCS / "distributed.md"
 CODE = [block.code for block in blocks.find(PAGE.read_text()) if block.language == "python"]

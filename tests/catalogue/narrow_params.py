@@ -1,4 +1,4 @@
-"""Rows for `gradxform/wrappers/narrow_params.py`. Its numbers in 16 bits: test_narrow_params.py."""
+"""Rows for `gradxform/wrappers/narrow_params.py`. Its numbers in 16 bits: tests/wrappers/."""
 
 import jax
 import jax.numpy as jnp

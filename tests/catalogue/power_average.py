@@ -1,6 +1,6 @@
 """Rows for `gradxform/wrappers/power_average.py`: the updates are those of the inner optimizer.
 
-What the averages are is tested in tests/test_averages.py.
+What the averages are is tested in tests/wrappers/test_average.py.
 """
 
 import jax.numpy as jnp

@@ -1,0 +1,523 @@
+"""Names and configs of Keras, RETURNN's names, and all that was recorded of them."""
+
+import inspect
+import json
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import gradxform as gx
+from gradxform import compat
+from gradxform.compat import keras, keras3, returnn, tf1, tf_contrib
+
+RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "behaviour.json").read_text())
+KERAS, TF1 = RECORDED["keras"], RECORDED["tf1"]
+DOORS = (pathlib.Path(__file__).parents[2] / "docs" / "doors.md").read_text()
+
+
+def reasons():
+    """The recorded calls that docs/doors.md says end differently, each with its reason there."""
+    section = DOORS.split("\n## Recorded calls that end differently\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(.+)` \| (.+) \|$", section, flags=re.MULTILINE)
+    return dict(rows)
+
+
+DIFFERENT = reasons()
+
+
+def without_names_of_schedules(config):
+    """A recorded config, where schedules have no names: they are not kept."""
+    rate = config["config"]["learning_rate"]
+    if isinstance(rate, dict):
+        rate = rate | {"config": rate["config"] | {"name": None}}
+    return config | {"config": config["config"] | {"learning_rate": rate}}
+
+
+def argument(x):
+    return getattr(keras, x["kind"])(**x["kw"]) if isinstance(x, dict) else x
+
+
+def ids(rows, key):
+    return [str(row[key]) for row in rows]
+
+
+@pytest.mark.parametrize("row", KERAS["serialize"], ids=ids(KERAS["serialize"], "cls"))
+def test_an_optimizer_serializes_as_recorded(row):
+    tx = getattr(keras, row["cls"])(**{k: argument(v) for k, v in row["args"].items()})
+    assert keras.serialize(tx) == without_names_of_schedules(row["serialized"])
+    assert keras.deserialize(row["serialized"]) == tx
+
+
+@pytest.mark.parametrize("row", KERAS["schedules"], ids=lambda row: row["serialized"]["class_name"])
+def test_a_schedule_serializes_as_recorded(row):
+    schedule = keras.schedules.deserialize(row["serialized"])
+    assert keras.schedules.serialize(schedule) == row["serialized"]
+
+
+def applied(tx, pairs):
+    params = {"v": jnp.ones((3, 2))}
+    return gx.apply_gradients(tx, None, tx.init(params), params, grads_and_vars=pairs)
+
+
+def called(case):
+    """What a recorded call of TensorFlow or Keras does here."""
+    case = case.replace("ExponentialDecay)", "ExponentialDecay(0.1, 10, 0.5))")
+    names = vars(tf1) | {"sign_decay": tf_contrib} if "Ftrl(" in case else vars(keras)
+    special = {
+        "Adagrad(initial_accumulator_value=0.0)": lambda: tf1.Adagrad(
+            0.1, initial_accumulator_value=0.0
+        ),
+        "AdagradDA(initial_gradient_squared_accumulator_value=0.0)": lambda: tf1.AdagradDA(
+            0.1, initial_gradient_squared_accumulator_value=0.0
+        ),
+        "LARS(momentum=-0.1)": lambda: tf_contrib.LARS(0.1, momentum=-0.1),
+        "RETURNN BaseCustom apply": lambda: returnn.BaseCustom(0.1),
+        "RETURNN CustomAdam() without learning_rate": lambda: vars(returnn)["CustomAdam"](),
+        "RETURNN get_optimizer_class('nope')": lambda: returnn.get_optimizer_class("nope"),
+        "replicate_model_fn(loss_reduction=NONE)": lambda: tf_contrib.Tower(tf1.Adam(), "none"),
+        "apply_gradients([(None, v)])": lambda: applied(keras.SGD(), [(None, "v")]),
+        "GGT sparse gradient": lambda: applied(
+            tf_contrib.GGT(), [(gx.sparse.RowSparse(jnp.zeros(1, int), jnp.ones((1, 2)), 3), "v")]
+        ),
+    }
+    if case in special:
+        return special[case]()
+    return eval(re.sub(r"^Ftrl\(", "Ftrl(learning_rate=0.1, ", case), dict(names))
+
+
+ERRORS = [row for row in KERAS["errors"] + TF1["errors"] if row["case"] not in DIFFERENT]
+
+
+@pytest.mark.parametrize("row", ERRORS, ids=ids(ERRORS, "case"))
+def test_a_call_ends_as_recorded(row):
+    if row["raises"] is None:
+        assert keras.serialize(called(row["case"])) == row["result"]
+        return
+    with pytest.raises(Exception) as caught:
+        called(row["case"])
+    assert type(caught.value).__name__ == row["raises"]
+    if "without learning_rate" not in row["case"]:  # the words are Python's
+        assert str(caught.value).rstrip("'\"").endswith((".", "?"))
+
+
+def test_the_table_of_differences_has_only_recorded_cases_that_differ():
+    assert DIFFERENT.keys() <= {row["case"] for row in KERAS["errors"] + TF1["errors"]}
+    assert len(DIFFERENT) == 5 and all(len(reason) > 10 for reason in DIFFERENT.values())
+    with pytest.raises(TypeError):  # a ValueError there
+        tf_contrib.get_linear_decay_fn(10)(None)
+    params = {"w": jnp.ones(2)}
+    averaged = tf_contrib.MovingAverage(tf1.Adam())
+    gx.swap(averaged.init(params), params)
+    for tx in (tf1.SyncReplicas(tf1.Adam(), 1), tf_contrib.ModelAverage(tf1.Adam())):
+
+        def update(_, tx=tx):
+            return tx.update(params, tx.init(params), params)
+
+        jax.eval_shape(jax.vmap(update, axis_name="replica"), jnp.arange(1))
+    assert KERAS["probes"] == KERAS["round_trip"] == []
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("row", TF1["probes"], ids=ids(TF1["probes"], "case"))
+def test_a_probe_ends_as_recorded(row):
+    one = {"w": jnp.ones(1)}
+    if row["case"].startswith("a None"):
+        tx, params, grads = (
+            tf1.Adam(0.1),
+            {"a": one["w"], "b": one["w"]},
+            {"a": one["w"], "b": None},
+        )
+    elif row["case"].startswith("RMSProp"):
+        tx, params, grads = tf1.RMSProp(0.01), one, one
+    else:
+        tx, params, grads = tf1.Adam(0.001), {"w": jnp.zeros(1)}, {"w": jnp.full(1, 1e-6)}
+    updates, _ = tx.update(grads, tx.init(params), params)
+    new = gx.apply_updates(params, updates)
+    for name, x in row["result"].items():
+        np.testing.assert_allclose(new[name], x, rtol=2e-6)
+
+
+@pytest.mark.parametrize("row", TF1["defaults"], ids=ids(TF1["defaults"], "name"))
+def test_a_factory_has_the_recorded_arguments_and_defaults(row):
+    own = row["name"].startswith("returnn.")
+    name = row["name"].removeprefix("returnn.")
+    [module] = [returnn] if own else [m for m in (tf1, tf_contrib) if _has(m, name)][:1]
+    factory = getattr(module, name.removesuffix("Optimizer") if own else name)
+    known = inspect.signature(factory).parameters
+    for key, default in row["args"].items():
+        if default == "<var_keyword>":
+            continue
+        assert key in known, key
+        ours = known[key].default
+        if default == "<required>" or isinstance(default, list):
+            continue  # required arguments may have a default here
+        if isinstance(default, float):
+            assert ours == default
+        else:
+            assert ours == default or (key == "name" and isinstance(ours, str | None))
+
+
+def _has(module, name):
+    return hasattr(module, name)
+
+
+@pytest.mark.parametrize("name", RECORDED["returnn_registry"])
+def test_returnn_finds_the_class_of_every_recorded_name(name):
+    path = RECORDED["returnn_registry"][name].split(".")
+    factory = returnn.get_optimizer_class(name)
+    assert factory.__name__ == path[-1].removesuffix("Optimizer")
+    assert returnn.get_optimizer_class(name.upper()) is factory
+    homes = {"returnn": returnn, "contrib": tf_contrib, "keras": keras}
+    home = next((homes[part] for part in path if part in homes), tf1)
+    assert getattr(home, factory.__name__) is factory
+
+
+def test_returnn_has_no_other_names():
+    with pytest.raises(KeyError, match=r"no optimizer 'adamm'\. Did you mean .*'adam'"):
+        returnn.get_optimizer_class("adamm")
+    with pytest.raises(TypeError, match="name must be a string, got 3"):
+        returnn.get_optimizer_class(3)
+
+
+def test_a_class_has_its_full_name_too():
+    assert tf1.AdamOptimizer is tf1.Adam
+    assert tf_contrib.LazyAdamGSOptimizer is tf_contrib.LazyAdamGS
+    assert returnn.CustomAdamOptimizer is returnn.CustomAdam
+    for module, name in ((tf1, "AdmOptimizer"), (tf1, "requireOptimizer"), (returnn, "Optimizer")):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'"):
+            getattr(module, name)
+
+
+# ---------------------------------------------------------------------------- other generations
+
+KERAS_2_12 = {
+    "name": "RMSprop",
+    "weight_decay": None,
+    "clipnorm": None,
+    "global_clipnorm": None,
+    "clipvalue": None,
+    "use_ema": True,
+    "ema_momentum": 0.9,
+    "ema_overwrite_frequency": 100,
+    "jit_compile": True,
+    "is_legacy_optimizer": False,
+    "learning_rate": 0.0010000000474974513,
+    "rho": 0.9,
+    "momentum": 0.0,
+    "epsilon": 1e-07,
+    "centered": False,
+}
+
+
+def test_a_config_of_keras_2_12_is_read():
+    expected = keras3.RMSprop(
+        0.0010000000474974513,
+        use_ema=True,
+        ema_momentum=0.9,
+        ema_overwrite_frequency=100,
+        ema_from_start=True,
+    )
+    for name in ("RMSprop", "Custom>RMSprop", "rmsprop"):
+        assert keras.get({"class_name": name, "config": KERAS_2_12}) == expected
+    legacy = {"name": "RMSprop", "is_legacy_optimizer": True, "lr": 0.1, "decay": 0.5}
+    config = {"module": "keras.optimizers.legacy", "class_name": "RMSprop", "config": legacy}
+    assert keras.deserialize(config) == keras.RMSprop(0.1, decay=0.5)
+
+
+def test_a_config_of_keras_2_12_is_written_as_it_was():
+    tx = keras.deserialize({"class_name": "RMSprop", "config": KERAS_2_12})
+    config = keras.serialize(tx)  # only this generation has such an average
+    assert config["config"] == KERAS_2_12 and config["class_name"] == "RMSprop"
+    assert keras.deserialize(json.loads(json.dumps(config))) == tx
+    plain = keras.serialize(keras3.Lion(0.1, weight_decay=0.2), version=2.15)
+    assert plain["config"]["jit_compile"] and "loss_scale_factor" not in plain["config"]
+    assert keras.deserialize(plain) == keras3.Lion(0.1, weight_decay=0.2)
+
+
+def test_names_of_new_classes_are_read():
+    assert keras.get("AdamW") == keras3.AdamW() and keras.get("lion") == keras3.Lion()
+    assert keras.get(gx.adam(0.1)) == gx.adam(0.1)
+
+
+def test_the_schedule_decay_of_nadam_is_written_and_forgotten_as_in_keras():
+    config = keras.serialize(keras.Nadam(schedule_decay=0.02))
+    assert config["config"]["decay"] == 0.02
+    assert keras.deserialize(config) == keras.Nadam()
+
+
+OPTIONS = [
+    keras.SGD(keras.PolynomialDecay(0.1, 20), 0.9, True, clipnorm=1.0, decay=0.2),
+    keras.RMSprop(keras.CosineDecayRestarts(0.1, 8), 0.8, 0.5, 0.01, True, clipvalue=0.2),
+    keras.Adam(0.1, decay=0.3, clipvalue=0.5, global_clipnorm=1.0, amsgrad=True),
+    keras.Ftrl(keras.PiecewiseConstantDecay([5], [0.2, 0.1]), beta=0.3, decay=0.1),
+    keras.SGD(clipnorm=0),
+    keras.SGD(keras.CosineDecay(0.0, 100, 0.1, warmup_target=0.3, warmup_steps=10)),
+]
+
+
+@pytest.mark.parametrize("tx", OPTIONS, ids=range(len(OPTIONS)))
+def test_every_option_is_read_off_the_parts(tx):
+    config = json.loads(json.dumps(keras.serialize(tx, "mine")))
+    assert keras.deserialize(config) == tx and config["config"]["name"] == "mine"
+
+
+def test_classes_of_the_user_go_before():
+    own = {"Adam": gx.adam, "their>Mine": lambda learning_rate, rate: gx.sgd(learning_rate)}
+    config = {"class_name": "Adam", "config": {"learning_rate": 0.1}}
+    assert keras.deserialize(config, own) == gx.adam(0.1)
+    config = {
+        "module": "their.package",
+        "class_name": "Mine",
+        "registered_name": "their>Mine",
+        "config": {"learning_rate": 0.1, "rate": 3},
+    }
+    assert keras.get(config, own) == gx.sgd(0.1)
+    rate = {"class_name": "Mine", "config": {"value": 0.3}}
+    given = {"class_name": "SGD", "config": {"learning_rate": rate}}
+    assert keras.get(given, {"Mine": gx.constant_schedule}) == keras.SGD(gx.constant_schedule(0.3))
+
+
+def adam(**config):
+    return {"class_name": "Adam", "config": config}
+
+
+def scaling(inner=None, **config):
+    inner = adam(learning_rate=0.5) if inner is None else inner
+    return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": inner, **config}}
+
+
+NEW = {"weight_decay": None}
+REFUSED = {
+    "no class": (lambda: keras.deserialize({}), KeyError, "config: no class_name"),
+    "no config": (
+        lambda: keras.deserialize({"class_name": "Adam"}),
+        ValueError,
+        "config: no config; without arguments it is {}.",
+    ),
+    "not a dict": (lambda: keras.deserialize("adam"), TypeError, "must be a dict with class_name"),
+    "a number": (lambda: keras.get(3), ValueError, "could not interpret the identifier 3"),
+    "a class": (lambda: keras.get(keras.Adam), ValueError, "the function Adam"),
+    "a path": (
+        lambda: keras.get({"class_name": "os.system", "config": {}}),
+        ValueError,
+        "config.class_name: must be the name of a class, got 'os.system'; nothing is imported.",
+    ),
+    "a module": (
+        lambda: keras.get(adam() | {"module": "os"}),
+        ValueError,
+        "config: unknown optimizer 'Adam' of os; pass its factory in custom_objects.",
+    ),
+    "an outer key": (
+        lambda: keras.get(adam() | {"modul": "keras"}),
+        ValueError,
+        "config: unknown key 'modul'",
+    ),
+    "a near name": (lambda: keras.get("adamx"), ValueError, "Did you mean 'adamax'"),
+    "an old key": (
+        lambda: keras.get(adam(beta1=0.9)),
+        TypeError,
+        "config.config: Adam has no argument 'beta1'",
+    ),
+    "a new key": (
+        lambda: keras.get(adam(beta1=0.9, **NEW)),
+        ValueError,
+        "config.config: Adam has no argument 'beta1'",
+    ),
+    "a new decay": (lambda: keras.get(adam(decay=0.1, **NEW)), ValueError, "InverseTimeDecay"),
+    "a schedule": (
+        lambda: keras.get(adam(learning_rate={"class_name": "Decay", "config": {}})),
+        ValueError,
+        "config.config.learning_rate: unknown schedule 'Decay'",
+    ),
+    "a schedule's key": (
+        lambda: keras.get(adam(learning_rate={"class_name": "CosineDecay", "config": {"a": 1}})),
+        TypeError,
+        "config.config.learning_rate.config: ",
+    ),
+    "loss scaling of nothing": (
+        lambda: keras.get({"class_name": "LossScaleOptimizer", "config": {}}),
+        ValueError,
+        "config.config: no inner_optimizer, the config of the optimizer whose loss is scaled.",
+    ),
+    "loss scaling by name": (
+        lambda: keras.get("LossScaleOptimizer"),
+        ValueError,
+        "identifier.config: no inner_optimizer",
+    ),
+    "a constant scale": (
+        lambda: keras.get(scaling(dynamic=False)),
+        ValueError,
+        "config.config: LossScaleOptimizer has no dynamic, got False; pass it to",
+    ),
+    "an option of loss scaling": (
+        lambda: keras.get(scaling(clipnorm=1.0)),
+        ValueError,
+        "config.config: LossScaleOptimizer has no clipnorm, got 1.0; pass it to the inner",
+    ),
+    "an unknown argument of loss scaling": (
+        lambda: keras.get(scaling(growth=2)),
+        ValueError,
+        "config.config: LossScaleOptimizer has no argument 'growth'",
+    ),
+    "a wrong number of loss scaling": (
+        lambda: keras.get(scaling(initial_scale=0.0)),
+        ValueError,
+        "config.config: loss_scale: initial_scale must be in [2**-126, 2**126], got 0.0.",
+    ),
+    "a wrong optimizer in loss scaling": (
+        lambda: keras.get({"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": 3}}),
+        TypeError,
+        "config.config.inner_optimizer: must be a dict with class_name and config, got 3.",
+    ),
+    "an unknown optimizer in loss scaling": (
+        lambda: keras.get(scaling({"class_name": "Adamm", "config": {}})),
+        ValueError,
+        "config.config.inner_optimizer: unknown optimizer 'Adamm'",
+    ),
+    "a bounded scale": (
+        lambda: keras.serialize(gx.loss_scale(keras3.SGD())),
+        ValueError,
+        "no optimizer of Keras has these parts",
+    ),
+    "steps of Keras 3 in 2.15": (
+        lambda: keras.serialize(keras3.Adam(gradient_accumulation_steps=2), version=2.15),
+        ValueError,
+        "no optimizer of Keras 2.15 has these parts",
+    ),
+    "an average of Keras 3 in 2.15": (
+        lambda: keras.serialize(keras3.Adam(use_ema=True), version=2.15),
+        ValueError,
+        "no optimizer of Keras 2.15 has these parts",
+    ),
+    "an average of Keras 2.15 in 3": (
+        lambda: keras.serialize(keras3.Adam(use_ema=True, ema_from_start=True), version=3),
+        ValueError,
+        "no optimizer of Keras 3 has these parts",
+    ),
+    "a wrong number": (lambda: keras.get(adam(beta_1=2.0)), ValueError, "b1 must be in [0, 1)"),
+    "custom objects": (lambda: keras.get("adam", [gx.adam]), TypeError, "custom_objects: must be"),
+    "other parts": (
+        lambda: keras.serialize(gx.adamw(0.1)),
+        ValueError,
+        "no optimizer of Keras has these parts; to_config writes any transform",
+    ),
+    "of version 2": (
+        lambda: keras.serialize(keras3.AdamW(), version=2),
+        ValueError,
+        "no optimizer of Keras 2 has these parts",
+    ),
+    "a version": (lambda: keras.serialize(keras.Adam(), version=4), ValueError, "2, 2.15, 3 or"),
+    "an empty name": (lambda: keras.serialize(keras.Adam(), ""), ValueError, "must be a word"),
+    "a function": (
+        lambda: keras.serialize(keras.SGD(lambda n: 0.1)),
+        ValueError,
+        "no schedule of Keras is the function <lambda>",
+    ),
+    "a reduction": (
+        lambda: tf_contrib.Tower(tf1.Adam(), "sum"),
+        ValueError,
+        "Tower: loss_reduction must be one of 'weighted_sum'",
+    ),
+    "a function of one argument": (
+        lambda: tf_contrib.Tower(lambda rate: tf1.Adam(rate)),
+        TypeError,
+        "Tower: opt must be an optimizer or a function without arguments",
+    ),
+    "averages": (
+        lambda: tf1.SyncReplicas(tf1.Adam(), 1, variable_averages="ema"),
+        TypeError,
+        "SyncReplicas: variable_averages must be the decay of the averages",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_config_is_refused_with_its_place(name):
+    call, error, words = REFUSED[name]
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    message = caught.value.args[0]
+    assert words in message and "\n" not in message and message.endswith((".", "?"))
+
+
+# ------------------------------------------------------------------------------------- small doors
+
+
+def half_of_kernels(pairs):
+    return [(g / 2 if path.endswith("kernel") else g, path) for g, path in reversed(pairs)]
+
+
+def one_more(pairs):
+    return [(g + 1, path) for g, path in pairs]
+
+
+@pytest.mark.numeric
+def test_functions_of_pairs_run_in_the_order_of_keras():
+    params = {"a": {"kernel": jnp.ones(2), "bias": jnp.ones(2)}, "b": jnp.ones(2)}
+    grads = params | {"b": None}
+    tx = keras.SGD(1.0, gradient_aggregator=one_more, gradient_transformers=[half_of_kernels])
+    updates, _ = tx.update(grads, tx.init(params), params)
+    np.testing.assert_allclose(updates["a"]["kernel"], -1.0)
+    np.testing.assert_allclose(updates["a"]["bias"], -2.0)
+    assert updates["b"] is None
+    clipped = keras.SGD(1.0, gradient_aggregator=one_more, clipvalue=0.5)  # after the aggregator
+    updates, _ = clipped.update(grads, clipped.init(params), params)
+    np.testing.assert_allclose(updates["a"]["bias"], -0.5)
+    assert tx == keras.SGD(
+        1.0, gradient_aggregator=one_more, gradient_transformers=(half_of_kernels,)
+    )
+
+
+@pytest.mark.numeric
+def test_gradients_that_were_aggregated_are_not_aggregated_again():
+    params = {"a": jnp.ones(2)}
+    tx = keras.SGD(1.0, gradient_aggregator=one_more, gradient_transformers=[half_of_kernels])
+    opt = gx.Optimizer(tx, params)
+    for asked, expected in ((True, -1.0), (False, 0.0)):
+        p = opt.apply_gradients(params, params, experimental_aggregate_gradients=asked)
+        np.testing.assert_allclose(p["a"], expected)
+    with pytest.raises(TypeError, match="experimental_aggregate_gradients must be True or False"):
+        tx.update(params, tx.init(params), params, experimental_aggregate_gradients=0)
+
+
+BAD_PAIRS = [
+    (lambda pairs: None, TypeError, "must return a list of pairs (gradient, path), got None."),
+    (lambda pairs: pairs[1:], ValueError, "must return the paths that it was given, a, b, got b."),
+    (lambda pairs: [(1.0, p) for _, p in pairs], ValueError, "a gradient of shape (2,) for a, got"),
+]
+
+
+@pytest.mark.parametrize("function, error, words", BAD_PAIRS, ids=range(len(BAD_PAIRS)))
+def test_a_function_of_pairs_that_returns_something_else_is_refused(function, error, words):
+    params = {"a": jnp.ones(2), "b": jnp.ones(2)}
+    tx = keras.SGD(gradient_transformers=[function])
+    with pytest.raises(error) as caught:
+        tx.update(params, tx.init(params), params)
+    assert words in str(caught.value)
+
+
+def test_what_is_not_a_function_of_pairs_is_refused():
+    with pytest.raises(TypeError, match="SGD: gradient_transformers must be a list of functions"):
+        keras.SGD(gradient_transformers=one_more)
+    with pytest.raises(TypeError, match="SGD: gradient_aggregator must be a function of pairs"):
+        keras.SGD(gradient_aggregator=3)
+
+
+def test_towers_take_the_reductions_of_tensorflow_and_a_function_of_nothing():
+    mean = tf_contrib.Tower(tf1.Adam())
+    assert tf_contrib.Tower(tf1.Adam) == mean == tf_contrib.Tower(tf1.Adam(), "weighted_mean")
+    assert tf_contrib.Tower(tf1.Adam(), "weighted_sum").reduction == "sum"
+
+
+def test_the_averages_of_synchronous_replicas_are_a_moving_average():
+    tx = tf1.SyncReplicas(tf1.Adam(), 2, variable_averages=0.9)
+    assert tx == tf1.SyncReplicas(gx.moving_average(tf1.Adam(), 0.9), 2)
+
+
+def test_compat_has_a_module_for_every_library():
+    assert compat.keras3 is keras3 and keras.schedules.ExponentialDecay is keras.ExponentialDecay

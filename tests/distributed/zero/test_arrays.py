@@ -1,0 +1,149 @@
+"""Rules that need whole arrays under `zero1` and `shard_matrices`: numbers, bytes, collectives."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import gradxform as gx
+import gradxform.distributed as gd
+from gradxform.distributed import hlo
+from tests.distributed.matrices.test_matrices import arrays, mesh_of as mesh_of_matrices, run
+from tests.distributed.zero.test_catalogue import program, transformer
+from tests.distributed.zero.test_zero import MESHES, divided, local_grads, mesh_of, start, whole
+
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
+
+SHAPES = {
+    "w": (16, 24), "same": (16, 24), "tall": (24, 16), "conv": (3, 8, 4), "stack": (8, 4, 6),
+    "b": (24,), "odd": (5, 3), "scale": (), "empty": (0, 8),
+}  # fmt: skip
+INNER = {
+    "shampoo": gx.shampoo(0.1, max_matrix_size=16),
+    "averaging shampoo": gx.shampoo(
+        gx.linear_schedule(0.1, 0.05, 4), 24, 0.9, 0.5, 0.9, svd_interval=2,
+        precond_update_interval=2, epsilon=1e-2,
+    ),
+    "iterative shampoo": gx.chain(
+        gx.clip_by_global_norm(1.0), gx.shampoo(0.1, epsilon=1e-2, use_iterative_root=True)
+    ),
+    "ggt": gx.ggt(0.1, window=2, svd_eps=1e-2, sigma_eps=0.1),
+    "galore": gx.galore(0.1, 4, 2, weight_decay=0.1),
+    "clipping galore": gx.galore(
+        0.1, 8, 3, base_optimizer=gx.chain(gx.clip_by_global_norm(1.0), gx.scale_by_adam())
+    ),
+    "factor_state": gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4),
+    "factored in 8 bits": gx.factor_state(
+        gx.quantize_state(gx.chain(gx.clip_by_global_norm(1.0), gx.adam(0.1)), 8, which="mu"),
+        min_dim_size_to_factor=4,
+    ),
+}  # fmt: skip
+
+SOME = ("averaging shampoo", "ggt", "factor_state", "galore")
+
+
+def close(ours, theirs, tolerance=1e-4):
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        scale = np.max(np.abs(b), initial=1e-6)
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("kind, check_vma", [("8", True), ("8", False), ("2x4", True)])
+@pytest.mark.parametrize("name", INNER)
+def test_zero1_has_the_numbers_and_the_state_of_the_undivided(name, kind, check_vma):
+    params, grads = start(shapes=SHAPES), local_grads(shapes=SHAPES, steps=3)
+    grads["conv"] *= 1e17  # so large that it is scaled down, by its largest entry on any device
+    tx = gd.zero1(INNER[name], MESHES[kind][1])
+    ours, state = divided(tx, kind, params, grads, check_vma)
+    theirs, inner = whole(INNER[name], params, grads)
+    close(ours, theirs)
+    close(state.inner, inner)
+
+
+def test_rows_of_projections_stay_whole_for_what_looks_at_rows():
+    shapes = {"w": (16, 24), "tall": (24, 16)}
+    params, grads = start(shapes=shapes), local_grads(shapes=shapes, steps=3)
+    inner = gx.quantize_state(gx.galore(0.1, 8, 3), 8, 8, min_size=2, which=("mu", "nu"))
+    ours, state = divided(gd.zero1(inner, "x"), "8", params, grads)
+    theirs, whole_state = whole(inner, params, grads)
+    close(ours, theirs)
+    sizes = [[x.shape for x in jax.tree.leaves(tree)] for tree in (state.inner, whole_state)]
+    assert sizes[0] == sizes[1]  # as many scales
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_copies_of_narrow_parameters_move_under_a_guard(name):
+    params, grads = start(jnp.bfloat16, SHAPES), local_grads(shapes=SHAPES, steps=3)
+    grads["b"] = grads["b"].at[1, 5].set(jnp.nan)  # one device's: all skip the step
+    inner = gx.apply_if_finite(INNER[name], 3)
+    ours, state = divided(gd.zero1(inner, "x"), "8", params, grads)
+    widened = jax.tree.map(lambda p: p.astype(jnp.float32), params)
+    theirs, skipped = whole(inner, widened, grads)
+    assert int(state.inner.total_notfinite) == int(skipped.total_notfinite) == 1
+    close(state.master, theirs)
+    close(ours, jax.tree.map(lambda p: p.astype(jnp.bfloat16), theirs), 2**-8)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_parameters_without_gradients_stay_for_the_step(name):
+    shapes = {k: SHAPES[k] for k in ("w", "same", "tall", "b", "odd")}
+    params, mesh, inner = start(shapes=shapes), mesh_of("8"), INNER[name]
+    tx = gd.zero1(inner, "x")
+    specs = tx.state_specs(params, mesh)
+    smap = functools.partial(jax.shard_map, mesh=mesh)
+    state, their_state = smap(tx.init, in_specs=P(), out_specs=specs)(params), inner.init(params)
+    for holes in {"tall"}, {"w", "b", "odd"}:
+        grads = {k: None if k in holes else jnp.cos(p) for k, p in params.items()}
+
+        def one(grads, state, params):
+            return tx.update(gd.local_view(grads, "x"), state, params)
+
+        run = smap(one, in_specs=(P(), specs, P()), out_specs=(P(), specs))
+        ours, state = jax.jit(run)(grads, state, params)
+        theirs, their_state = jax.jit(inner.update)(grads, their_state, params)
+        close(ours, theirs)
+        close(state.inner, their_state)
+
+
+@pytest.mark.parametrize("name", [name for name in INNER if name != "factored in 8 bits"])
+def test_shard_matrices_has_the_numbers_of_one_device(name):
+    shapes = {k: s for k, s in SHAPES.items() if k != "empty"}
+    places = {"w": P("x"), "same": P(None, "x"), "tall": P("x"), "conv": P(None, "x"),
+              "stack": P("x")}  # fmt: skip
+    places = {k: places.get(k, P()) for k in shapes}
+    params, grads = arrays(shapes), arrays(shapes, 1)
+    sharded = gd.shard_matrices(INNER[name], "x", places, mesh_of_matrices(4))
+    for ours, theirs in zip(
+        run(sharded, params, grads), run(INNER[name], params, grads), strict=True
+    ):
+        close(ours, theirs)
+
+
+EXCHANGES = {
+    # For each shape that is cut, to the owners and back; a fifth has one array, which all gather.
+    "shampoo": (gx.shampoo(0.1), {"all-to-all": 2 * 4}),
+    # The largest entry, and the products of the averages.
+    "ggt": (gx.ggt(0.1, window=4), {"all-reduce": 2}),
+    # Where the longer side is cut, the projections; the all-to-alls are in the branch that renews.
+    "galore": (gx.galore(0.1, 16), {"all-reduce": 1, "all-to-all": 2 * 3}),
+    # The mean of the means, and the means.
+    "factor_state": (gx.factor_state(gx.adam(0.1), "nu", 2), {"all-reduce": 2}),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_a_device_holds_its_share_and_arrays_share_exchanges(name):
+    inner, wanted = EXCHANGES[name]
+    params = transformer()
+    compiled, held = program(gd.zero1(inner, "x"), params)
+    total = gd.hlo.copy_bytes(jax.eval_shape(inner.init, params))
+    assert held <= 1.1 * total / 8
+    kinds = [c.kind for c in hlo.collectives(compiled)]
+    counted = {k: kinds.count(k) for k in wanted}
+    assert counted == wanted

@@ -1,0 +1,281 @@
+"""The architecture, read from the sources: floors, what the core imports, sizes of files."""
+
+import ast
+import importlib
+import inspect
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import gradxform as gx
+import gradxform.distributed as gd
+from gradxform.registry import REGISTRY
+from tests import catalogue
+from tests.environment import limit
+
+ROOT = pathlib.Path(gx.__file__).parent
+TESTS = ROOT.parent / "tests"
+PAGE = ROOT.parent / "docs" / "architecture.md"
+# Ground floor first; a module imports only lower floors. What stands on one line is one floor,
+# whose modules may import each other as long as there is no cycle.
+FLOORS = [
+    {"_version", "_compat", "types"},
+    {"errors", "jaxprs", "signatures"},
+    {"content"},
+    {"values", "registry", "forwards"},
+    {"assignment", "called", "losses", "perturbations", "second_order"},
+    {"fields"},
+    {"numerics", "docstrings", "text_table"},
+    {"matrix_products"},
+    {"polar"},
+    {"linalg", "norms", "row_sparse", "storage"},
+    {"leaves"},
+    {"slots", "states", "extra_args"},
+    {"engine"},
+    {"methods"},
+    {"transformation"},
+    {"base"},
+    {"apply", "interop", "microbatching", "schedules", "masks", "tree"},
+    {"distributions", "gradients", "iterations"},
+    {"transforms"},
+    {"wrappers"},
+    {"distributed"},
+    {"optimizers"},
+    {"learning_rate", "slot_names"},
+    {
+        "contrib",
+        "compat",
+        "experimental",
+        "metrics",
+        "projections",
+        "sparse",
+        "tree_utils",
+    },
+    {"config", "group_table", "optax_states", "part_table", "placed_bytes"},
+    {"migration"},
+    {"training"},
+    {"testing", "describe"},
+    {"catalog", "plot", "port"},
+    {"commands"},
+    {"__main__"},
+]
+EXTRAS = {"optax", "flax", "haiku", "equinox", "matplotlib", "orbax", "sklearn", "rich", "chex"}
+EXTRAS |= {"keras", "h5py", "ray"}
+
+
+def module_of(path):
+    return path.relative_to(ROOT).with_suffix("").parts[0]
+
+
+def imports(path):
+    """The modules of the library that a file imports at its head, and those of others."""
+    ours, others = set(), set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            others |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parts = (node.module or "").split(".")
+            if parts[0] != "gradxform":
+                others.add(parts[0])
+            elif len(parts) > 1:
+                ours.add(parts[1])
+            else:
+                ours |= {alias.name for alias in node.names}
+    return ours, others
+
+
+def sources():
+    return [p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py"]
+
+
+def test_imports_point_down():
+    height = {name: i for i, floor in enumerate(FLOORS) for name in floor}
+    for path in sources():
+        module = module_of(path)
+        for other in imports(path)[0]:
+            assert other in height, f"{other} has no floor"
+            below = height[other] < height[module] or other == module
+            assert below, f"{path.relative_to(ROOT)} imports {other}, which is not below {module}"
+
+
+def test_imports_have_no_cycle():
+    graph = {}
+    for path in sources():
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        graph[name] = {
+            ".".join((node.module or "").split(".")[1:])
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gradxform.")
+        }
+    seen, done = [], set()
+
+    def visit(name):
+        assert name not in seen, [*seen, name]
+        if name in done or name not in graph:
+            return
+        seen.append(name)
+        for other in graph[name]:
+            visit(other)
+        seen.pop()
+        done.add(name)
+
+    for name in graph:
+        visit(name)
+
+
+def test_no_module_imports_from_inside_the_engine():
+    """But the engine itself: others import what its face names."""
+    for path in sources():
+        if path.parent.name == "engine":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = getattr(node, "module", None) or ""
+            assert not module.startswith("gradxform.engine."), path
+    rooms = {path.stem for path in (ROOT / "engine").glob("*.py")}
+    named = {
+        node.attr
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "engine"
+    }
+    assert not named & rooms
+
+
+# Words that the field uses of what it does, and words for whatever found no other place.
+NOUNS = {"clipping", "scaling", "rounding", "sharding", "state_sharding"}
+NOUNS |= {"aggregating"}  # Optax's name
+DRAWERS = {"shared", "tune", "due", "everywhere", "utils", "helpers", "misc", "common"}
+
+
+def test_a_module_is_named_after_its_content():
+    for path in sources():
+        assert path.stem not in DRAWERS, path
+        assert path.stem in NOUNS or not path.stem.endswith("ing") or path.stem == "testing", path
+
+
+PACKAGES = ["", ".transforms", ".wrappers", ".optimizers", ".schedules", ".distributed"]
+
+
+SHOWN = """
+import importlib, json, gradxform
+packages = [importlib.import_module(f"gradxform{name}") for name in {names}]
+print(json.dumps([[k for k in vars(p) if not k.startswith("_")] for p in packages]))
+"""
+
+
+def test_a_package_exposes_only_its_public_names():
+    argv = [sys.executable, "-c", SHOWN.replace("{names}", repr(PACKAGES))]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=limit(40, 120), check=True)
+    for name, shown in zip(PACKAGES, json.loads(done.stdout), strict=True):
+        package = importlib.import_module(f"gradxform{name}")
+        public = package.__all__
+        assert len(set(public)) == len(public) and set(shown) == set(public) & set(vars(package))
+        assert all(hasattr(package, k) for k in public)
+        states = [k for k in public if k.endswith("State") and k != "OptState"]
+        assert public[len(public) - len(states) :] == sorted(states)  # states last
+
+
+@pytest.mark.parametrize("name", PACKAGES[1:])
+def test_public_names_are_listed_in_their_own_files(name):
+    """A rule and its recipe are public once their file says so: no list besides is to be kept."""
+    package = importlib.import_module(f"gradxform{name}")
+    said = []
+    for path in (ROOT / name[1:]).glob("*.py"):
+        if path.stem != "__init__":
+            said += getattr(importlib.import_module(f"gradxform{name}.{path.stem}"), "__all__", [])
+    assert sorted(said) == sorted(set(package.__all__) - {"hlo", "hlo_schedule"})
+
+
+def test_a_recipe_is_in_the_file_named_as_its_rules():
+    for path in (ROOT / "optimizers").glob("*.py"):
+        if path.stem in ("__init__", "base"):
+            continue
+        recipes = importlib.import_module(f"gradxform.optimizers.{path.stem}").__all__
+        homes = [f"{home}.{path.stem}" for home in ("transforms", "wrappers")]
+        homes = [home for home in homes if (ROOT / f"{home.replace('.', '/')}.py").exists()]
+        rules = [x for home in homes for x in importlib.import_module(f"gradxform.{home}").__all__]
+        for recipe in recipes:
+            source = inspect.getsource(getattr(gx, recipe))
+            assert any(name in source for name in {*rules, *recipes} - {recipe}), recipe
+
+
+# Packages whose rows and references stand in one file each.
+IN_ONE_FILE = {"wrappers", "distributed", "experimental", "schedules"}
+
+
+def family_of(part):
+    """The name of the files in tests/catalogue and tests/references that a part belongs to."""
+    package, *rest = inspect.getmodule(part).__name__.split(".")[1:]
+    own_file = rest and (package not in IN_ONE_FILE or rest[0] in catalogue.FAMILIES)
+    return rest[0] if own_file else package
+
+
+def test_a_row_of_the_catalogue_stands_in_the_file_named_as_its_parts():
+    for family, module in catalogue.FAMILIES.items():
+        for kind in ("TRANSFORMS", "WRAPPERS", "OPTIMIZERS"):
+            for row in getattr(module, kind, {}):
+                name = row.split("/")[0]
+                part = REGISTRY.get(name) or getattr(gx, name, None) or getattr(gd, name)
+                assert family_of(part) == family, row
+
+
+def test_a_reference_stands_in_a_file_named_as_one_of_the_library():
+    homes = [ROOT / "transforms", ROOT / "wrappers"]
+    families = {path.stem for home in homes for path in home.glob("*.py")} | IN_ONE_FILE
+    references = {path.stem for path in (TESTS / "references").glob("*.py")}
+    assert references - families == {"base", "compression", "interop", "row_sparse"}
+
+
+def test_the_core_imports_jax_and_numpy_only():
+    allowed = set(sys.stdlib_module_names) | {"jax", "numpy"}
+    for path in sources():
+        assert imports(path)[1] <= allowed, path
+    code = "import sys, gradxform; print(sorted(sys.modules))"
+    argv, longest = [sys.executable, "-c", code], limit(40, 120)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=longest, check=True)
+    loaded = done.stdout
+    assert not [extra for extra in EXTRAS if f"'{extra}'" in loaded]
+
+
+def test_files_are_at_most_400_lines():
+    for path in sources():
+        assert len(path.read_text().splitlines()) <= 400, f"{path.name} asks for a split"
+
+
+def test_only_the_public_api_of_jax_is_used():
+    for path in sources():
+        text = path.read_text()
+        assert "jax._src" not in text and "from __future__" not in text, path
+
+
+def test_every_public_transform_is_documented():
+    for name, part in vars(gx).items():
+        if isinstance(part, type) and issubclass(part, gx.GradientTransformation):
+            assert part.__doc__ and len(part.__doc__.splitlines()[0]) > 10, name
+            fields = getattr(part, "__dataclass_fields__", {})
+            for field in fields:
+                assert f"{field}:" in part.__doc__, f"{name} does not document {field}"
+    for name, recipe in gx.OPTIMIZERS.items():
+        assert "Reference" in (recipe.__doc__ or ""), name
+
+
+def test_every_module_is_on_the_architecture_page():
+    page = PAGE.read_text()
+    for path in sources():
+        place = path.relative_to(ROOT).with_suffix("")
+        if path.stem == "__init__":
+            assert f"{place.parent}/" in page, place
+        elif len(place.parts) == 1:
+            assert re.search(rf"\b{place}\b", page), place
+        else:
+            [row] = [line for line in page.splitlines() if line.startswith(f"| `{place.parent}/`")]
+            assert f"`{place.name}`" in row, place
+    for floor in FLOORS:
+        for module in floor:
+            assert re.search(rf"^ .*\b{module}\b", page, re.M), module
