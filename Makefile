@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test test-tpu compile-for-tpus docs docs-test test-processors lint bench tables clean FORCE
+.PHONY: help demo test test-rest durations test-tpu compile-for-tpus docs docs-test test-processors lint bench tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -18,8 +18,18 @@ help: ## List the targets
 demo: $(VENV)/.installed-examples ## Train a small network on the digits: make demo ARGS="--epochs 3"
 	$(PY) examples/train_digits.py $(ARGS)
 
-test: $(VENV)/.installed-test ## Run the tests: make test ARGS="-k adam"
-	$(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+PYTEST = $(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup --no-loadscope-reorder
+# Of ARGS, what selects tests by itself: from all of them, not from a tier.
+selection = $(filter -k% -m% tests% ./tests% %.py,$(ARGS))
+
+test: $(VENV)/.installed-test ## Run the tests that are quick, and what a change touches: make test ARGS="-k adam"
+	$(PYTEST) $(if $(selection),,-m "not long") $(ARGS)
+
+test-rest: $(VENV)/.installed-test ## Run the tests that `make test` leaves out
+	$(PYTEST) -m long $(ARGS)
+
+durations: $(VENV)/.installed-test ## Run all tests, and write which are long into tests/durations.json
+	$(PYTEST) --write-durations $(ARGS)
 
 # The cache of runs is kept in .docs_cache. Material announces its successor in every build.
 docs: $(VENV)/.installed-docs ## Build the documentation into site/: make docs ARGS=serve serves it
@@ -37,7 +47,7 @@ test-processors: $(VENV)/.installed-test ## Run the tests of numbers as on other
 	  set -- $$(echo $$processor | tr : ' '); echo "== $$1, $$2 thread(s), $$3 device(s)"; \
 	  PJRT_NPROC=$$2 \
 	  XLA_FLAGS="--xla_cpu_max_isa=$$1 --xla_force_host_platform_device_count=$$3" \
-	  $(PY) -m pytest -m numeric -n auto --maxprocesses 8 --dist loadgroup $(ARGS) || exit 1; \
+	  $(PYTEST) -m numeric $(ARGS) || exit 1; \
 	done
 
 # In an environment of its own: with libtpu, JAX looks for a TPU wherever it starts.

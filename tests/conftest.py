@@ -3,10 +3,8 @@
 import contextlib
 import ctypes
 import gc
-import itertools
 import os
 import secrets
-from pathlib import Path
 
 from tests import quick_compiling
 
@@ -32,6 +30,8 @@ import hypothesis  # noqa: E402
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from tests import durations, groups, tiers  # noqa: E402
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 # Most of the time goes to compiling programs that run once. What is left out are LLVM's costly
@@ -49,6 +49,24 @@ def pytest_addoption(parser):
         action="store_true",
         help="try every promise also on variants and recipes whose parts are tried on it",
     )
+    parser.addoption(
+        "--write-durations",
+        action="store_true",
+        help="write how long each test takes into tests/durations.json",
+    )
+
+
+def pytest_configure(config):
+    if config.getoption("--write-durations"):
+        config.pluginmanager.register(durations.Recorder())
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by marks
+def pytest_collection_modifyitems(config, items):
+    tiers.mark_long(items)
+    groups.group_by_file(items)
+    if hasattr(config, "workerinput"):  # a worker of xdist
+        groups.longest_first(items, durations.read())
 
 
 @pytest.fixture
@@ -67,27 +85,23 @@ def pytest_collection_finish(session):
     gc.set_threshold(50_000, 20, 20)
 
 
-# A process may map so many pieces of memory (65530 on Linux) and no more, and every compiled
-# program takes several: after some thousands the next compilation ends in a crash. What is freed
-# in small pieces stays with the process, too, unless it is given back: 10 GB after 15,000 tests.
-MAPS, SIZES = Path("/proc/self/maps"), Path("/proc/self/statm")
-MOST_MAPS, MOST_MORE_MEMORY, TESTS_BETWEEN_LOOKS = 40_000, 1.5e9, 25
-_run = itertools.count(1)
-_most_memory = [3e9]
+# A test's compiled programs stay with the process, some 5 MB, until they are forgotten: after some
+# thousands of tests a worker would hold 10 GB. To forget them costs seconds of compiling anew, so
+# this is done at the end of a file, once they are many, and inside of a file only if it is long.
+MANY_TESTS, MOST_TESTS = 300, 600
+_tests_since = [0]
 
 
-def pytest_runtest_teardown(item, nextitem):
-    """Forget the compiled programs before there are too many, and give memory back."""
-    if next(_run) % TESTS_BETWEEN_LOOKS or not MAPS.exists():
-        return
-    if MAPS.read_bytes().count(b"\n") > MOST_MAPS or memory() > _most_memory[0]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Forget the compiled programs of many tests, and give their memory back."""
+    result = yield
+    _tests_since[0] += 1
+    ends = nextitem is None or nextitem.path != item.path
+    if _tests_since[0] >= (MANY_TESTS if ends else MOST_TESTS):
+        _tests_since[0] = 0
         jax.clear_caches()
         gc.collect()
-        with contextlib.suppress(AttributeError, OSError):  # of glibc
+        with contextlib.suppress(AttributeError, OSError):  # of glibc, which keeps what is freed
             ctypes.CDLL("libc.so.6").malloc_trim(0)
-        _most_memory[0] = max(_most_memory[0], memory() + MOST_MORE_MEMORY)
-
-
-def memory():
-    """Return how many bytes this process holds in memory."""
-    return int(SIZES.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return result

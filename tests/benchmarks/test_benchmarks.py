@@ -64,7 +64,6 @@ def test_steps_are_compiled_and_timed_in_both_orders():
     assert {len(found) for found in samples.values()} == {6} and apart < 1e-6  # 3 for each order
 
 
-@pytest.mark.slow
 def test_a_short_run_writes_tables_and_figures(tmp_path, capsys):
     cache = jax.config.jax_enable_compilation_cache
     argv = ["optimizers", "--optimizers", "sgd,polyak_sgd", "--trees", "one-1M", "--repeats", "1"]
@@ -82,7 +81,6 @@ def test_a_short_run_writes_tables_and_figures(tmp_path, capsys):
     assert "polyak_sgd" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_short_run_over_table_sizes_writes_its_results(tmp_path, capsys):
     cache = jax.config.jax_enable_compilation_cache
     try:
@@ -105,7 +103,6 @@ def test_a_wrong_argument_is_refused_in_one_line(argv, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.slow
 def test_line_searches_are_counted(tmp_path):
     cache = jax.config.jax_enable_compilation_cache
     try:

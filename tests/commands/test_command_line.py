@@ -201,7 +201,6 @@ def test_without_a_command_it_prints_the_help(capsys):
     assert info.value.code == 0 and gx.__version__ in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_closed_pipe_is_not_an_error():
     env = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     writer = subprocess.Popen(

@@ -12,7 +12,6 @@ from tests.environment import ROOT, environment, limit
 from tests.examples.example_runs import refused
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_workers_go_on_though_the_center_and_a_worker_are_killed(tmp_path):
     pytest.importorskip("ray", reason="ray is not installed; the extra `ray` has it")

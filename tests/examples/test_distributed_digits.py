@@ -69,7 +69,6 @@ def test_a_run_reports_its_exchanges_and_its_accuracy(tmp_path, capsys):
     assert f"{history['held_out_accuracy'][-1]:.4f}" == last[1] == cells["held-out accuracy"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", distributed_methods.METHODS)
 def test_every_method_trains(method, tmp_path, capsys):
     period = ["--period", "2"] if method in distributed_methods.EVERY_PERIOD else []
@@ -81,7 +80,6 @@ def test_every_method_trains(method, tmp_path, capsys):
     assert history["exchanges"] == [2.0 if period else 5.0]
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys):
     def save_then_interrupt(manager, epoch, *rest, save=distributed_digits.save):
         save(manager, epoch, *rest)
@@ -102,7 +100,6 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys):
     assert {**of_a, "seconds": 0} == {**of_b, "seconds": 0}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["zero1", "diloco"])
 def test_a_run_continues_with_another_number_of_replicas(method, tmp_path, capsys):
     argv = [*QUICK, "--method", method, "--schedule", "constant", "--out", tmp_path]
@@ -286,7 +283,7 @@ def start(out, *argv, **env):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.xdist_group("processes")
 def test_processes_train_as_the_simulation_does(tmp_path, capsys):
     argv = ["--batch-size", "240", "--processes", "2", "--epochs", "2", "--period", "3"]
@@ -310,7 +307,6 @@ def test_processes_train_as_the_simulation_does(tmp_path, capsys):
     np.testing.assert_allclose(of_a["distance"], of_b["distance"], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_processes_train_on_the_workers_of_ray(tmp_path, capsys):
     pytest.importorskip("ray", reason="ray is not installed; the extra `ray` has it")
@@ -332,7 +328,6 @@ def test_processes_train_on_the_workers_of_ray(tmp_path, capsys):
         np.testing.assert_allclose(x, b[path], rtol=1e-3, atol=1e-4, err_msg=path)
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc to find processes")
 def test_a_dead_process_ends_the_run_in_one_line(tmp_path):
@@ -356,7 +351,6 @@ def test_a_dead_process_ends_the_run_in_one_line(tmp_path):
     assert len(children) == 2 and all(is_gone(int(pid)) for pid in children)
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_a_clusters_launcher_needs_no_arguments(tmp_path):
     """Two processes as SLURM would start them."""

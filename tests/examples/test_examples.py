@@ -38,7 +38,6 @@ PROGRAMS = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_example_answers_help(name):
     assert len(PROGRAMS) > 6
@@ -71,7 +70,6 @@ def test_the_new_optimizer_keeps_every_promise_and_trains():
     assert new_optimizer.train(tx, 30) < 0.5 * new_optimizer.train(tx, 0)
 
 
-@pytest.mark.slow
 def test_the_new_optimizer_runs_as_it_stands():
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / "new_optimizer.py")],
@@ -101,7 +99,6 @@ def test_a_race_draws_and_lists_every_result(tmp_path, capsys):
     assert (tmp_path / "x" / "race.png").stat().st_size > 30_000
 
 
-@pytest.mark.slow
 def test_a_race_on_digits_measures_what_is_held_out(tmp_path, capsys):
     argv = ["--optimizers", "adam=0.01,sophia=0.01", "--problem", "digits", "--steps", "60"]
     out = run_race(capsys, *argv, "--out", tmp_path)
@@ -230,7 +227,6 @@ def few_texts():
         yield " ".join(random.choice(groups[random.integers(3)], 400))
 
 
-@pytest.mark.slow
 def test_embeddings_train_by_all_methods_and_are_drawn(tmp_path, capsys):
     argv = ["--steps", "50", "--dim", "16", "--batch-size", "512", "--learning-rate", "0.04"]
     argv += ["--vocabulary", "8000", "--words", "import,socket", "--out", str(tmp_path / "x")]

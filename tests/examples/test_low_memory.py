@@ -12,7 +12,6 @@ QUICK = ["--text", "json", "--steps", "6", "--layers", "1", "--width", "32"]
 QUICK += ["--length", "16", "--batch-size", "4"]
 
 
-@pytest.mark.slow
 def test_every_run_trains_and_is_drawn(tmp_path, capsys):
     out = tmp_path / "x"
     with jax.numpy_dtype_promotion("standard"):  # Flax's layers in bfloat16 need it

@@ -15,7 +15,6 @@ QUICK = ["--text", "json", "--steps", "6", "--rates", "1", "--layers", "1", "--w
 QUICK += ["--length", "16", "--batch-size", "4"]
 
 
-@pytest.mark.slow
 def test_every_optimizer_trains_and_is_drawn(tmp_path, capsys):
     out = tmp_path / "x"
     assert pretrain.main([*QUICK, "--out", str(out)]) == 0

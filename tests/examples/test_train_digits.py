@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 # ------------------------------------------------------------------------------------ training
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_a_short_run_reads_digits_and_lists_its_files(tmp_path):
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "FORCE_COLOR")}
     env |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
@@ -92,7 +92,7 @@ def test_the_last_checkpoints_and_the_whole_history_are_kept(finished):
     assert history["learning_rate"][-1] < 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @with_finished_run
 def test_an_interrupted_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch, capsys):
     def save_then_interrupt(manager, epoch, *rest, save=train_digits.save):
@@ -118,7 +118,6 @@ def test_an_interrupted_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch,
     assert (out / "training.png").stat().st_size > 20_000
 
 
-@pytest.mark.slow
 @with_finished_run
 def test_the_config_that_a_run_writes_gives_the_same_run(finished, tmp_path, capsys):
     argv = [*QUICK, "--optimizer", str(finished / "optimizer.json"), "--out", str(tmp_path / "x")]
@@ -131,7 +130,6 @@ def test_the_config_that_a_run_writes_gives_the_same_run(finished, tmp_path, cap
     assert "has it from its JSON config" in message
 
 
-@pytest.mark.slow
 def test_a_constant_rate_goes_on_for_more_epochs(tmp_path, capsys):
     argv = ["--optimizer", "sgd", "--schedule", "constant", "--batch-size", "256"]
     argv += ["--out", str(tmp_path / "sgd")]
@@ -143,7 +141,6 @@ def test_a_constant_rate_goes_on_for_more_epochs(tmp_path, capsys):
     assert json.loads((tmp_path / "sgd" / "options.json").read_text())["epochs"] == 2
 
 
-@pytest.mark.slow
 def test_starting_over_replaces_the_run_and_nothing_else(tmp_path, capsys):
     argv = [*QUICK[:2], "--epochs", "1", "--out", str(tmp_path / "again")]
     assert train_digits.main(argv) == 0

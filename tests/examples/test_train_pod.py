@@ -56,7 +56,6 @@ def saved(out, step):
     return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("eight_devices")
 def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys):
     def save_then_interrupt(manager, step, *rest, save=train_pod.save):
@@ -83,7 +82,6 @@ def test_an_interrupted_run_resumes_bit_for_bit(tmp_path, monkeypatch, capsys):
         assert x.dtype == b[path].dtype and x.tobytes() == b[path].tobytes(), path
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("eight_devices")
 def test_other_slices_go_on_and_tower_sends_more(tmp_path, capsys):
     out = tmp_path / "x"
@@ -169,7 +167,6 @@ def test_what_cannot_be_resumed_is_said(tmp_path, monkeypatch, capsys):
     assert "cannot read the checkpoint of step 3" in message
 
 
-@pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_a_killed_slice_is_left_behind(tmp_path):
     longest = limit(90, 300)

@@ -50,6 +50,7 @@ def run(step, params, state, first, last):
     return params, state
 
 
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("abstract", [True, False], ids=["abstract target", "state as target"])
 def test_orbax_restores_with_a_target(tmp_path, abstract):
     ocp = pytest.importorskip("orbax.checkpoint")

@@ -186,7 +186,6 @@ def test_complex_parameters_are_checked():
     assert not report.broken, report
 
 
-@pytest.mark.slow
 def test_checking_needs_neither_pytest_nor_optax_under_any_configuration():
     code = """
         import sys

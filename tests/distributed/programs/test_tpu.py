@@ -18,7 +18,6 @@ from tests.distributed.matrices.test_matrices import program, transformer
 from tests.distributed.programs.test_hlo import zero1_step
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
         importlib.util.find_spec("libtpu") is None, reason="needs the compiler for TPUs, libtpu"

@@ -13,7 +13,7 @@ import trustme
 from tests.distributed.ray.test_ray import JOIN
 from tests.environment import environment, limit
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.xdist_group("ray")
 
 SERVE = """
 import sys, time

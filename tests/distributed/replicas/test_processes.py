@@ -24,7 +24,7 @@ from tests.distributed.replicas.processes_worker import (
 )
 from tests.environment import ROOT, environment, limit
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
+pytestmark = pytest.mark.xdist_group("processes")
 
 
 class Processes:

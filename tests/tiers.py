@@ -1,0 +1,68 @@
+"""Which tests are `long`: `make test` leaves them out, and `make test-rest` runs them.
+
+A test is long by what it costs, as tests/durations.json says, and never by judgement. The promises
+of a part are weighed together: they compile the same rules. What the change at hand touches is
+never long (tests/touched.py).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+from tests import durations, touched
+
+# In seconds of the processor: a test, and all promises of one part, that take longer are long.
+LONGEST_TEST, LONGEST_PART = 1.0, 4.0
+
+# Promises that are tried for every row, and those that are also tried unless the part is long.
+OF_EVERY_ROW = {"follows_its_reference", "is_a_value", "goes_to_json_and_back"}
+OF_EVERY_PART = {
+    "holes_pass",
+    "looks_no_further_than_it_says",
+    "narrow_parameters_have_wide_slots",
+    "state_is_a_scan_carry",
+    "touches_rows_or_refuses",
+}
+PROMISE = "test_every_part_keeps_the_promise"
+# The other ways in which replicas run mean the same (tests/distributed/modes.py).
+QUICK_MODE = "vmap"
+
+
+def mark_long(items: Iterable[pytest.Item]) -> None:
+    """Mark the tests that are long."""
+    seconds = durations.read()
+    parts = _parts(seconds)
+    concern = touched.concern(touched.changed())
+    for item in items:
+        if _is_long(item, seconds, parts) and not concern(item):
+            item.add_marker(pytest.mark.long)
+
+
+def _parts(seconds: dict[str, float]) -> dict[str, float]:
+    """Return the seconds of all promises of a part, by its name."""
+    parts: dict[str, float] = defaultdict(float)
+    for name, taken in seconds.items():
+        _, found, row = name.partition(f"{PROMISE}[")
+        if found:
+            parts[_part(row.rpartition("-")[0])] += taken
+    return parts
+
+
+def _part(row: str) -> str:
+    return row.partition("/")[0]
+
+
+def _is_long(item: pytest.Item, seconds: dict[str, float], parts: dict[str, float]) -> bool:
+    if item.get_closest_marker("end_to_end"):
+        return False
+    arguments = getattr(item, "callspec", None)
+    params = arguments.params if arguments else {}
+    if getattr(item, "originalname", "") == PROMISE:
+        if params["promise"] in OF_EVERY_ROW:
+            return False
+        return params["promise"] not in OF_EVERY_PART or parts[_part(params["name"])] > LONGEST_PART
+    of_replicas = item.nodeid.startswith("tests/distributed/")
+    if of_replicas and params.get("mode", QUICK_MODE) != QUICK_MODE:
+        return True
+    return seconds.get(item.nodeid, 0.0) > LONGEST_TEST
