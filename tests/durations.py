@@ -7,6 +7,7 @@ else the machine does.
 
 import json
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,25 @@ import pytest
 from tests.groups import group_of
 
 FILE = Path(__file__).with_name("durations.json")
-SHORTEST = 0.1  # what takes less is not in the file
+SHORTEST = 0.2  # what takes less is not in the file
 
 
 def read() -> dict[str, float]:
     """Return the seconds of the tests that take longest, by the test's name."""
-    return json.loads(FILE.read_text())
+    files = json.loads(FILE.read_text())
+    return {
+        f"{file}::{test}": taken for file, tests in files.items() for test, taken in tests.items()
+    }
+
+
+def write(seconds: dict[str, float]) -> None:
+    """Write the seconds of tests, by file, so that a change of one test changes one line."""
+    files: dict[str, dict[str, float]] = defaultdict(dict)
+    for name, taken in sorted(seconds.items()):
+        if taken >= SHORTEST:
+            file, _, test = name.partition("::")
+            files[file][test] = round(taken, 1)
+    FILE.write_text(json.dumps(files, indent=1, ensure_ascii=False) + "\n")
 
 
 def processor_seconds() -> float:
@@ -53,11 +67,5 @@ class Recorder:
             self.seconds[report.test] = report.processor_seconds
 
     def pytest_sessionfinish(self, session):
-        if hasattr(session.config, "workerinput"):
-            return
-        kept = {
-            name: round(seconds, 2)
-            for name, seconds in sorted(self.seconds.items())
-            if seconds >= SHORTEST
-        }
-        FILE.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n")
+        if not hasattr(session.config, "workerinput"):
+            write(self.seconds)
