@@ -13,7 +13,7 @@ from gradxform.docstrings import Doc, doc_of
 from gradxform.errors import did_you_mean
 from gradxform.fields import range_words
 from gradxform.masks import Mask, label_by
-from gradxform.optimizers import OPTIMIZERS
+from gradxform.optimizers.by_name import OPTIMIZERS
 from gradxform.registry import REGISTRY
 from gradxform.schedules import Schedule
 from gradxform.values import Value, printed

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TypeVar
 
-from gradxform._lazy import homes_of
 from gradxform._names import CONFIG_NAMES
 from gradxform.errors import shown
 
@@ -15,22 +14,21 @@ T = TypeVar("T")
 class Registry(MutableMapping[str, Callable[..., Any]]):
     """Every class, recipe and function that a config may name; other packages register theirs.
 
-    Those of this library register themselves when their module is loaded. Looking one up loads its
-    module, and iterating loads all.
+    Those of this library register themselves when their module is loaded, which looking one up
+    does. To know the names, nothing is loaded.
     """
 
     def __init__(self) -> None:
         self._parts: dict[str, Callable[..., Any]] = {}
-        self._homes = homes_of("gradxform")
-        for module, names in CONFIG_NAMES.items():
-            self._homes |= dict.fromkeys(names.split(), module)
+        # Where the names of this library are. Those with a colon are factories of the modules of
+        # `compat`, which do not register themselves.
+        self._homes = {name: home for home, names in CONFIG_NAMES.items() for name in names.split()}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         if name not in self._parts and name in self._homes:
             module = importlib.import_module(self._homes[name])
-            door, _, factory = name.rpartition(":")
-            if door:  # factories of other libraries' optimizers do not register themselves
-                return getattr(module, factory)
+            if ":" in name:
+                return getattr(module, name.rpartition(":")[2])
         return self._parts[name]
 
     def __setitem__(self, name: str, part: Callable[..., Any]) -> None:
@@ -39,34 +37,31 @@ class Registry(MutableMapping[str, Callable[..., Any]]):
     def __delitem__(self, name: str) -> None:
         del self._parts[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts or name in self._homes
+
     def __iter__(self) -> Iterator[str]:
-        return iter([*self.parts(), *self._doors()])
+        return iter(dict.fromkeys([*self._homes, *self._parts]))
 
     def __len__(self) -> int:
-        return len(self.parts()) + len(self._doors())
+        return len(self._homes.keys() | self._parts.keys())
 
-    def _doors(self) -> list[str]:
-        return [name for name in self._homes if ":" in name and name not in self._parts]
-
-    def parts(self) -> dict[str, Callable[..., Any]]:
-        """Return by name whatever registers itself, all of this library's included."""
-        for name, module in self._homes.items():
-            if ":" not in name:
-                importlib.import_module(module)
-        return dict(self._parts)
+    def parts(self) -> list[Callable[..., Any]]:
+        """Return all that register themselves, those of this library loaded."""
+        return [self[name] for name in self if ":" not in name or name in self._parts]
 
     def known(self, name: str) -> Callable[..., Any] | None:
-        """Return what is registered under a name so far, without loading a part that is not."""
+        """Return what has that name, but None for a part of this library that is not loaded yet."""
         return self.get(name) if ":" in name else self._parts.get(name)
 
     def name_of(self, part: Any) -> str | None:
-        """Return the name under which an object is registered; None if it is not."""
+        """Return the name of an object; None if it is not registered. Nothing is loaded."""
         for name, registered in list(self._parts.items()):
             if registered is part:
                 return name
-        for name in self._doors():  # the module of an object that is here has been loaded
-            module = sys.modules.get(self._homes[name])
-            if getattr(module, name.rpartition(":")[2], None) is part:
+        for name, home in self._homes.items():
+            factory = name.rpartition(":")[2]
+            if ":" in name and getattr(sys.modules.get(home), factory, None) is part:
                 return name
         return None
 

@@ -9,7 +9,7 @@ import functools
 import inspect
 import types as pytypes
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from gradxform import types

@@ -14,6 +14,7 @@ from gradxform import catalog, docstrings
 from gradxform.commands import main
 from gradxform.commands.parts import BEGIN, END
 from tests.environment import limit
+from tests.public import names_of
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Not what other tests register.
@@ -42,7 +43,7 @@ def refused(capsys, *argv):
 def test_every_public_part_is_in_the_catalog():
     public = {
         name
-        for name, made in vars(gx).items()
+        for name, made in names_of(gx).items()
         if isinstance(made, type) and issubclass(made, gx.Transform | gx.Schedule | gx.Mask)
     }
     public -= {"Transform", "ArrayRule", "MatrixRule", "Schedule", "Mask"}

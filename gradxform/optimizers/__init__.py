@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.adopt import *
     from gradxform.optimizers.agreement import *
     from gradxform.optimizers.base import *
+    from gradxform.optimizers.by_name import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *
     from gradxform.optimizers.dadapt import *

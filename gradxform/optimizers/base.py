@@ -1,4 +1,4 @@
-"""The table of optimizers by name, and the parts that several of them share."""
+"""What makes a function an optimizer, and the parts that several of them share."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,14 +16,13 @@ from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
 __all__ = [
-    "OPTIMIZERS",
     "optimizer",
 ]
 
 F = TypeVar("F", bound=Callable[..., Transform])
 
-# Every optimizer by name, as command lines and configs ask for it.
-OPTIMIZERS: dict[str, Callable[..., Transform]] = {}
+# The optimizers that have been loaded, by name; `by_name.py` has all.
+LOADED: dict[str, Callable[..., Transform]] = {}
 
 
 def optimizer(function: F) -> F:
@@ -34,7 +33,7 @@ def optimizer(function: F) -> F:
     """
     function.__doc__ = complete(function)
     register(function.__name__, function)
-    OPTIMIZERS[function.__name__] = function
+    LOADED[function.__name__] = function
     return function
 
 

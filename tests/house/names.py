@@ -9,7 +9,6 @@ import functools
 import importlib
 import inspect
 import pathlib
-import pkgutil
 
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "gradxform" / "_names.py"
@@ -52,7 +51,8 @@ def public_in(module: str) -> dict[str, str]:
                     is_package = source_of(statement.module).name == "__init__.py"
                     names = ["*"] if is_package else said_by(statement.module)
                 for name in names:
-                    file = statement.module if statement.module == module else file_of(statement.module, name)
+                    own = statement.module == module
+                    file = module if own else file_of(statement.module, name)
                     found.setdefault(file, []).append(name)
     return {file: " ".join(sorted(names)) for file, names in sorted(found.items())}
 
@@ -78,18 +78,14 @@ def is_lazy(module: str) -> bool:
 
 
 def registered() -> dict[str, str]:
-    """What configs may name although `gradxform` does not offer it: each module with its names."""
+    """What configs may name: each module with the names of its parts."""
     from gradxform.registry import REGISTRY
 
     for module in modules():
         importlib.import_module(module)
-    public = {name for names in public_in("gradxform").values() for name in names.split()}
-    for package, names in public_in("gradxform").items():
-        if names == "*":
-            public |= {name for names in public_in(package).values() for name in names.split()}
     found: dict[str, list[str]] = {}
-    for name, part in REGISTRY.parts().items():
-        if ":" not in name and name not in public and part.__module__.startswith("gradxform."):
+    for name, part in REGISTRY._parts.items():
+        if part.__module__.startswith("gradxform."):
             found.setdefault(part.__module__, []).append(name)
     factories: set[object] = set()
     for door in DOORS:
@@ -123,7 +119,7 @@ def table() -> str:
     """The text of the table, as it should be."""
     public = {module: public_in(module) for module in modules() if is_lazy(module)}
     names = written("NAMES", "The public names.", {k: v for k, v in public.items() if v})
-    lines = ["# What configs may name that `gradxform` itself does not offer."]
+    lines = ["# What configs may name, and where it is."]
     lines.append("CONFIG_NAMES: dict[str, str] = {")
     lines += [f'    "{module}": "{names}",' for module, names in registered().items()]
     return "\n".join([HEAD, names, *lines, "}", ""])
