@@ -84,9 +84,11 @@ def registered() -> dict[str, str]:
     for module in modules():
         importlib.import_module(module)
     found: dict[str, list[str]] = {}
+    elsewhere = {name: module for module in modules() for name in registered_by(module)}
     for name, part in REGISTRY._parts.items():
-        if part.__module__.startswith("gradxform."):
-            found.setdefault(part.__module__, []).append(name)
+        home = elsewhere.get(name, part.__module__)
+        if home.startswith("gradxform."):
+            found.setdefault(home, []).append(name)
     factories: set[object] = set()
     for door in DOORS:
         module = importlib.import_module(f"gradxform.compat.{door}")
@@ -95,6 +97,17 @@ def registered() -> dict[str, str]:
                 factories.add(x)
                 found.setdefault(module.__name__, []).append(f"{door}:{name}")
     return {module: " ".join(sorted(names)) for module, names in sorted(found.items())}
+
+
+def registered_by(module: str) -> list[str]:
+    """The names that a module registers by a call of `register`, of functions of any module."""
+    calls = [
+        node.value
+        for node in ast.parse(source_of(module).read_text("utf-8")).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ]
+    of_register = [x for x in calls if ast.unparse(x.func) == "register" and x.args]
+    return [x.args[0].value for x in of_register if isinstance(x.args[0], ast.Constant)]
 
 
 def returns_optimizer(name: str, x: object) -> bool:
