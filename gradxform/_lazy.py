@@ -121,7 +121,10 @@ def _module(package: str, name: str, public: list[str]) -> Any:
             raise
     from gradxform.forwards import missing  # which needs JAX
 
-    return missing(package, name, public)
+    # An import statement asks whether the module has the name, and tells nothing of an
+    # AttributeError. What it raises itself has a suggestion only from Python 3.12 on.
+    is_import = sys._getframe(2).f_code.co_name == "_handle_fromlist"
+    return missing(package, name, public, is_import)
 
 
 def _sign(made: Any) -> None:

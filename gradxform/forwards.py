@@ -6,6 +6,7 @@ gradxform's own.
 """
 
 import importlib
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -42,21 +43,30 @@ NAMES = frozenset(
 )
 
 
-def missing(package: str, name: str, public: list[str]) -> Any:
+def missing(package: str, name: str, public: list[str], is_import: bool = False) -> Any:
     """Return a name that a package does not have: of `gradxform` itself, one of `NAMES`.
 
     Args:
       package: its `__name__`.
       name: the name.
       public: the names that it has, which are suggested if there is no such name.
+      is_import: whether an import statement asks for the name.
 
     Raises:
       AttributeError: if it is not one of `NAMES`.
+      ImportError: the same, in an import statement.
     """
     if package == "gradxform":
         if name in NAMES:
             return _looked_up(f"{package}.{name}", _optax(f"{package}.{name}"), name)
         public = [*public, *NAMES, *MODULES]
+    if is_import:
+        path = sys.modules[package].__file__
+        raise ImportError(
+            f"cannot import name {name!r} from {package!r} ({path}).{did_you_mean(name, public)}",
+            name=package,
+            path=path,
+        )
     raise no_such_name(package, name, public)
 
 
