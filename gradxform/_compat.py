@@ -3,12 +3,12 @@
 It uses only the public API of JAX. When a name in JAX moves, only this module changes.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.core
-import jax.extend.random as random_extension
 import jax.numpy as jnp
 
 # The class of the values of a trace.
@@ -38,21 +38,28 @@ def _no_random_numbers(*args: Any, **kwargs: Any) -> Any:
     raise TypeError("the rows of a RowSparse are not random keys")
 
 
-# The only public way to define a dtype. JAX prints the tag in every error about its use.
-_ROWS = random_extension.define_prng_impl(
-    key_shape=(1,),
-    seed=_no_random_numbers,
-    split=_no_random_numbers,
-    random_bits=_no_random_numbers,
-    fold_in=_no_random_numbers,
-    name="gradxform_rows",
-    tag="rows of a RowSparse: call gradxform.sparse.densify() first",
-)
+@functools.cache
+def _rows() -> Any:
+    """Define the dtype: random keys are the only public way to.
+
+    JAX prints the tag in every error about its use.
+    """
+    import jax.extend.random as random_extension  # it loads Pallas
+
+    return random_extension.define_prng_impl(
+        key_shape=(1,),
+        seed=_no_random_numbers,
+        split=_no_random_numbers,
+        random_bits=_no_random_numbers,
+        fold_in=_no_random_numbers,
+        name="gradxform_rows",
+        tag="rows of a RowSparse: call gradxform.sparse.densify() first",
+    )
 
 
 def opaque(x: Any) -> Any:
     """Return uint32 integers in a dtype without arithmetic, of the same shape."""
-    return jax.random.wrap_key_data(x[..., None], impl=_ROWS)
+    return jax.random.wrap_key_data(x[..., None], impl=_rows())
 
 
 def transparent(x: Any) -> Any:

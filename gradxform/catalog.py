@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+from gradxform._lazy import homes_of
 from gradxform.base import GradientTransformation
 from gradxform.describe import Description, describe
 from gradxform.docstrings import Doc, doc_of
 from gradxform.errors import did_you_mean
 from gradxform.fields import range_words
 from gradxform.masks import Mask, label_by
-from gradxform.optimizers import OPTIMIZERS
+from gradxform.optimizers.by_name import OPTIMIZERS
 from gradxform.registry import REGISTRY
 from gradxform.schedules import Schedule
 from gradxform.values import Value, printed
@@ -98,12 +99,10 @@ class Entry:
 
 def entries(*kinds: str) -> list[Entry]:
     """Return every registered part of some kinds, by default of all, by kind and then by name."""
-    import gradxform
-
+    public = frozenset(homes_of("gradxform"))
     selected = []
     for name, part in REGISTRY.items():
-        public = ":" in name or hasattr(gradxform, name)
-        kind = kind_of(part) if public else None
+        kind = kind_of(part) if ":" in name or name in public else None
         if kind is not None and (not kinds or kind in kinds):
             selected.append(Entry(name, kind, part))
     return sorted(selected, key=lambda e: (KINDS.index(e.kind), e.name.lower()))

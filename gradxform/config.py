@@ -180,9 +180,9 @@ def _write(x: Any, path: str) -> Any:
             "gradxform's of that name, or make it a class with @transform(name='package:name')."
         )
     if callable(x):
-        for name, registered in REGISTRY.items():
-            if registered is x:
-                return {"function": name}
+        name = REGISTRY.name_of(x)
+        if name is not None:
+            return {"function": name}
         function = "a lambda" if getattr(x, "__name__", "") == "<lambda>" else shown(x)
         raise TypeError(
             f"{path}: {function} cannot be written. Use a schedule or a mask of the library, or "

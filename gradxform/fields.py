@@ -87,7 +87,7 @@ def made_value(cls: Any, name: str | None) -> Any:
     open_class: Any = cls  # what follows sets attributes that `type` does not declare
     open_class.__post_init__ = __post_init__
     variadic = getattr(cls, "variadic", None)
-    made: Any = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    made = _as_dataclass(cls)
     for key in ("name", "version"):
         if key in {f.name for f in dataclasses.fields(made)}:
             raise TypeError(
@@ -102,6 +102,48 @@ def made_value(cls: Any, name: str | None) -> Any:
     if name is not None:
         register(name, made)
     return made
+
+
+def _as_dataclass(cls: Any) -> Any:
+    """Make a class a frozen dataclass, without compiling what `Value` defines.
+
+    Otherwise Python compiles three functions for each class, of which most are never used.
+    """
+    has_frozen_base = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))  # then Python asks for it
+    made = dataclasses.dataclass(init=False, frozen=has_frozen_base, eq=False, repr=False)(cls)
+    made.__dataclass_params__.frozen = True
+    if "__init__" not in cls.__dict__:
+        made.__init__ = _Init(made)
+    return made
+
+
+class _Init:
+    """The `__init__` of a class of values, compiled at the first call of the class."""
+
+    def __init__(self, cls: type) -> None:
+        self._cls: Any = cls
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        cls = self._cls
+        fields = []
+        for f in dataclasses.fields(cls):
+            given: dict[str, Any] = {"init": f.init, "kw_only": f.kw_only, "default": f.default}
+            if f.default_factory is not dataclasses.MISSING:
+                given["default_factory"] = f.default_factory
+            fields.append((f.name, f.type, dataclasses.field(**given)))
+        holder: Any = dataclasses.make_dataclass(
+            cls.__name__,
+            fields,
+            namespace={"__post_init__": None},
+            frozen=True,
+            eq=False,
+            repr=False,
+        )
+        init = holder.__init__
+        init.__qualname__ = f"{cls.__qualname__}.__init__"
+        init.__module__ = cls.__module__
+        cls.__init__ = init
+        return init.__get__(instance, owner)
 
 
 def _variadic_init(cls: type, variadic: str) -> Callable[..., None]:

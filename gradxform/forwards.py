@@ -43,18 +43,31 @@ NAMES = frozenset(
 )
 
 
-def names_from_optax(package: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of the package that forwards `NAMES` and `MODULES`."""
+def missing(package: str, name: str, public: list[str], is_import: bool = False) -> Any:
+    """Return a name that a package does not have: of `gradxform` itself, one of `NAMES`.
 
-    def __getattr__(name: str) -> Any:
-        if name in MODULES:
-            return importlib.import_module(f"{package}.{name}")
+    Args:
+      package: its `__name__`.
+      name: the name.
+      public: the names that it has, which are suggested if there is no such name.
+      is_import: whether an import statement asks for the name.
+
+    Raises:
+      AttributeError: if it is not one of `NAMES`.
+      ImportError: the same, in an import statement.
+    """
+    if package == "gradxform":
         if name in NAMES:
             return _looked_up(f"{package}.{name}", _optax(f"{package}.{name}"), name)
-        known = [] if name.startswith("_") else [*vars(sys.modules[package]), *NAMES, *MODULES]
-        raise AttributeError(_no_such_name(package, name, known))
-
-    return __getattr__
+        public = [*public, *NAMES, *MODULES]
+    if is_import:
+        path = sys.modules[package].__file__
+        raise ImportError(
+            f"cannot import name {name!r} from {package!r} ({path}).{did_you_mean(name, public)}",
+            name=package,
+            path=path,
+        )
+    raise no_such_name(package, name, public)
 
 
 def module_from_optax(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -63,7 +76,7 @@ def module_from_optax(module: str) -> tuple[Callable[[str], Any], Callable[[], l
 
     def __getattr__(name: str) -> Any:
         if name.startswith("_"):  # Python looks for `__path__` and the like
-            raise AttributeError(_no_such_name(module, name, []))
+            raise no_such_name(module, name, [])
         return _looked_up(module, _optax(module, theirs), name)
 
     def __dir__() -> list[str]:
@@ -91,9 +104,18 @@ def _looked_up(what: str, module: ModuleType, name: str) -> Any:
     public = [known for known in dir(module) if not known.startswith("_")]
     raise AttributeError(
         f"{what} is looked up in the installed Optax, and module {module.__name__!r} has no "
-        f"attribute {name!r}.{did_you_mean(name, public)}"
+        f"attribute {name!r}.{did_you_mean(name, public)}",
+        name=name,
+        obj=None,  # as in `no_such_name`
     )
 
 
-def _no_such_name(module: str, name: str, known: list[str]) -> str:
-    return f"module {module!r} has no attribute {name!r}.{did_you_mean(name, known)}"
+def no_such_name(module: str, name: str, known: list[str]) -> AttributeError:
+    """Return the error about a name that a module does not have, with the nearest of those known.
+
+    Python adds a suggestion of its own to an error that is not caught: the nearest attribute of
+    `obj`. This error has suggested one already, so that its `obj` is None.
+    """
+    hint = did_you_mean(name, known)
+    message = f"module {module!r} has no attribute {name!r}.{hint}"
+    return AttributeError(message, name=name, obj=None)

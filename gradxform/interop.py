@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gradxform._lazy import forwarded
 from gradxform.base import (
     ArrayRule,
     EmptyState,
@@ -22,7 +23,6 @@ from gradxform.errors import name_of
 from gradxform.extra_args import accepted, routed
 from gradxform.fields import set_fields
 from gradxform.leaves import align_params, check_params
-from gradxform.registry import forwarded
 from gradxform.states import check_state
 from gradxform.types import Array, Params, SupportsTransform, Updates
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
-import jax.extend.core as extend
 import jax.numpy as jnp
 
-# --------------------------------------------------------------------------- traces of functions
-Literal = extend.Literal
+# `jax.extend` is imported where it is used: it loads Pallas.
 
+# --------------------------------------------------------------------------- traces of functions
 
 # Call-like primitives that can be inlined, and the primitives that `jax.checkpoint` emits.
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "core_closed_call", "call"}
@@ -76,6 +75,8 @@ def equations(jaxpr: Any) -> int:
 
 def as_function(jaxpr: Any, eqns: list[Any], inputs: list[Any], outputs: list[Any]) -> Any:
     """Return the function that evaluates some equations of `jaxpr` in their contexts."""
+    import jax.extend.core as extend
+
     part = jaxpr.replace(eqns=eqns, invars=inputs, outvars=outputs, constvars=[])
     return extend.jaxpr_as_fun(extend.ClosedJaxpr(part, ()))
 
@@ -88,8 +89,17 @@ def in_this_mesh(eqn: Any) -> bool:
 
 def variables(atoms: Iterable[Any]) -> list[Any]:
     """Return the variables among the operands or results of an equation, each once."""
+    import jax.extend.core as extend
+
     others = extend.Literal, extend.DropVar
     return list(dict.fromkeys(v for v in atoms if not isinstance(v, others)))
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an operand of an equation is a constant in the program."""
+    import jax.extend.core as extend
+
+    return isinstance(atom, extend.Literal)
 
 
 def is_inexact(x: Any) -> bool:

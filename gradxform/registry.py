@@ -1,17 +1,72 @@
-"""Names: the parts that a config may name, and names that a module forwards."""
+"""Names: the parts that a config may name, and where those of this library are."""
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import ModuleType
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TypeVar
 
+from gradxform._names import CONFIG_NAMES
 from gradxform.errors import shown
 
 T = TypeVar("T")
 
-# Every class and recipe that a config may name. Other packages register under "their:name".
-REGISTRY: dict[str, Callable[..., Any]] = {}
+
+class Registry(MutableMapping[str, Callable[..., Any]]):
+    """Every class, recipe and function that a config may name; other packages register theirs.
+
+    Those of this library register themselves when their module is loaded, which looking one up
+    does. To know the names, nothing is loaded.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[str, Callable[..., Any]] = {}
+        # Where the names of this library are. Those with a colon are factories of the modules of
+        # `compat`, which do not register themselves.
+        self._homes = {name: home for home, names in CONFIG_NAMES.items() for name in names.split()}
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        if name not in self._parts and name in self._homes:
+            module = importlib.import_module(self._homes[name])
+            if ":" in name:
+                return getattr(module, name.rpartition(":")[2])
+        return self._parts[name]
+
+    def __setitem__(self, name: str, part: Callable[..., Any]) -> None:
+        self._parts[name] = part
+
+    def __delitem__(self, name: str) -> None:
+        del self._parts[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts or name in self._homes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._homes, *self._parts]))
+
+    def __len__(self) -> int:
+        return len(self._homes.keys() | self._parts.keys())
+
+    def parts(self) -> list[Callable[..., Any]]:
+        """Return all that register themselves, those of this library loaded."""
+        return [self[name] for name in self if ":" not in name or name in self._parts]
+
+    def known(self, name: str) -> Callable[..., Any] | None:
+        """Return what has that name, but None for a part of this library that is not loaded yet."""
+        return self.get(name) if ":" in name else self._parts.get(name)
+
+    def name_of(self, part: Any) -> str | None:
+        """Return the name of an object; None if it is not registered. Nothing is loaded."""
+        for name, registered in list(self._parts.items()):
+            if registered is part:
+                return name
+        for name, home in self._homes.items():
+            factory = name.rpartition(":")[2]
+            if ":" in name and getattr(sys.modules.get(home), factory, None) is part:
+                return name
+        return None
+
+
+REGISTRY = Registry()
 
 
 def register(name: str, made: Callable[..., T]) -> Callable[..., T]:
@@ -26,7 +81,7 @@ def register(name: str, made: Callable[..., T]) -> Callable[..., T]:
       `made`.
     """
     check_name(name, made)
-    known = REGISTRY.get(name)
+    known = REGISTRY.known(name)
     if known is not None and _origin(known) != _origin(made):  # a notebook may define it again
         raise ValueError(
             f"{name!r} is already registered, by {'.'.join(_origin(known))}; choose another name."
@@ -52,56 +107,3 @@ def check_name(name: Any, made: Any) -> None:
         raise ValueError(
             f"{own_name}: the name {name!r} has no package; register under 'package:{own_name}'."
         )
-
-
-def forwarded(module: str, names: Iterable[str]) -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """Return the `__getattr__` and `__dir__` of a module that forwards names of `gradxform`.
-
-    A module can so offer names from higher layers where Optax has them.
-
-    Args:
-      module: the `__name__` of the module.
-      names: the names of `gradxform` that it forwards.
-    """
-    forwards = frozenset(names)
-
-    def __getattr__(name: str) -> Any:
-        if name in forwards:
-            return getattr(importlib.import_module("gradxform"), name)
-        raise AttributeError(f"module {module!r} has no attribute {name!r}")
-
-    def __dir__() -> list[str]:
-        return sorted(forwards | vars(sys.modules[module]).keys())
-
-    return __getattr__, __dir__
-
-
-def close_package(package: str, names: Sequence[str] = ()) -> None:
-    """Give a package its `__all__`, states last, and hide the modules that are not in it.
-
-    A hidden module can still be imported, but is not an attribute of the package. Call this at the
-    end of the package's `__init__.py`, which has no `__all__` of its own: type checkers would take
-    it for the whole list.
-
-    Args:
-      package: its `__name__`.
-      names: what is public besides the names that the package has imported with a star. Those come
-        after these, in alphabetical order.
-    """
-    attributes = vars(sys.modules[package])
-    public = [*names, *sorted(set(_imported_with_star(package)) - set(names))]
-    states = sorted(name for name in public if name.endswith("State") and name != "OptState")
-    attributes["__all__"] = [name for name in public if name not in states] + states
-    for name, x in list(attributes.items()):
-        if isinstance(x, ModuleType) and name not in public:
-            del attributes[name]
-
-
-def _imported_with_star(package: str) -> Iterator[str]:
-    """Yield the public names of the files of a package that it has imported with a star."""
-    attributes = vars(sys.modules[package])
-    for name, module in list(sys.modules.items()):
-        if name.rpartition(".")[0] == package:
-            public = getattr(module, "__all__", [])
-            if all(attributes.get(x) is getattr(module, x) for x in public):
-                yield from public

@@ -5,10 +5,11 @@ Only where a signature is printed, as by `help`, an `Alias` stands in their plac
 """
 
 import dataclasses
+import functools
 import inspect
 import types as pytypes
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from gradxform import types
@@ -56,6 +57,39 @@ class _Signature(inspect.Signature):
         return inspect.Signature(parameters, return_annotation=annotation)
 
 
+class _FunctionSignature(_Signature):
+    """The `__signature__` of a function, computed when somebody asks for it."""
+
+    def __init__(self, function: pytypes.FunctionType) -> None:
+        self._function = function
+
+    @functools.cached_property
+    def _full(self) -> inspect.Signature:
+        given = self._function
+        plain = pytypes.FunctionType(given.__code__, given.__globals__, given.__name__)
+        plain.__dict__.update({k: x for k, x in vars(given).items() if k != "__signature__"})
+        plain.__defaults__, plain.__kwdefaults__ = given.__defaults__, given.__kwdefaults__
+        plain.__annotations__ = given.__annotations__
+        return readable(inspect.signature(plain))
+
+    @property
+    def parameters(self) -> pytypes.MappingProxyType[str, inspect.Parameter]:
+        """The parameters by name."""
+        return self._full.parameters
+
+    @property
+    def return_annotation(self) -> Any:
+        """The annotation of what the function returns."""
+        return self._full.return_annotation
+
+    def replace(self, **changes: Any) -> inspect.Signature:
+        """Return a signature with other parameters or another annotation."""
+        return self._full.replace(**changes)
+
+    def __reduce__(self) -> Any:
+        return self._full.__reduce_ex__(2)
+
+
 class ClassSignature:
     """The `__signature__` of a class, computed when somebody asks for it."""
 
@@ -87,14 +121,14 @@ def _variadic(cls: Any) -> list[inspect.Parameter]:
     return [first, *others]
 
 
-def sign(parts: Iterable[Any]) -> None:
-    """Give functions and classes signatures that print readably; pass over everything else."""
-    for part in parts:
-        if isinstance(part, pytypes.FunctionType):
-            signed: Any = part
-            signed.__signature__ = readable(inspect.signature(part))
-        elif isinstance(part, type) and typing.Protocol not in part.__bases__:
-            part.__signature__ = ClassSignature()
+def sign(part: Any) -> None:
+    """Give a function or a class a signature that prints readably; pass over everything else."""
+    if isinstance(part, pytypes.FunctionType):
+        signed: Any = part
+        if not isinstance(signed.__dict__.get("__signature__"), _FunctionSignature):
+            signed.__signature__ = _FunctionSignature(part)
+    elif isinstance(part, type) and typing.Protocol not in part.__bases__:
+        part.__signature__ = ClassSignature()
 
 
 def readable(signature: inspect.Signature) -> inspect.Signature:

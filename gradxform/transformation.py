@@ -363,7 +363,7 @@ def rules_with_state(kind: str) -> list[type[GradientTransformation]]:
     """Return the registered rules whose state has a class of that name."""
     return [
         rule
-        for rule in dict.fromkeys(REGISTRY.values())
+        for rule in dict.fromkeys(REGISTRY.parts())
         if isinstance(rule, type) and issubclass(rule, GradientTransformation)
         if getattr(getattr(rule, "State", None), "__name__", None) == kind
     ]

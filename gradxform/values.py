@@ -174,6 +174,16 @@ class Value(Made):
     def _is_checked(self) -> bool:
         return True
 
+    def __setattr__(self, name: str, x: Any) -> None:
+        if _is_frozen(type(self), name):
+            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+        object.__setattr__(self, name, x)
+
+    def __delattr__(self, name: str) -> None:
+        if _is_frozen(type(self), name):
+            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+        object.__delattr__(self, name)
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
@@ -191,6 +201,12 @@ class Value(Made):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), fields_of(self))
+
+
+def _is_frozen(cls: type[Value], name: str) -> bool:
+    """Whether an attribute cannot be set: every one of a class of values, and fields below it."""
+    key = "__dataclass_fields__"
+    return key in cls.__dict__ or name in getattr(cls, key, ())
 
 
 def call_name(cls: type[Value]) -> str:

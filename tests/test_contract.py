@@ -15,6 +15,7 @@ from gradxform.testing import PROMISES
 from gradxform.testing.promise import check_close, settings
 from gradxform.testing.promises_locality import shows_how_far_it_looks
 from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -116,7 +117,8 @@ OTHERS = {"aggregate_pairs": "compat/test_configs.py", "from_keras": "compat/tes
 def test_every_public_part_has_a_row():
     covered = {name.split("/")[0] for name in CASES}
     covered |= {extra for case in CASES.values() for extra in case.names}
-    public = {k for k, v in vars(gx).items() if isinstance(v, type) and issubclass(v, gx.Transform)}
+    classes = {k: v for k, v in names_of(gx).items() if isinstance(v, type)}
+    public = {k for k, v in classes.items() if issubclass(v, gx.Transform)}
     public -= {"Transform", "ArrayRule", "MatrixRule"}
     public |= set(gx.OPTIMIZERS)
     assert public - covered == set()

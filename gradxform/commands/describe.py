@@ -12,11 +12,8 @@ from gradxform.describe import Description, describe
 from gradxform.values import printed
 
 
-def add(commands: Any) -> None:
-    """Add the command to a parser's."""
-    parser = commands.add_parser(
-        "describe", help="the parts of an optimizer, and the bytes of its state", allow_abbrev=False
-    )
+def add(parser: Parser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("expression", metavar="EXPR", help='such as "adamw(1e-3)"')
     parser.add_argument(
         "--params", type=parsers.params, metavar="SHAPES", help=f"such as {parsers.SHAPES}"
@@ -40,6 +37,9 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
     else:
         print(told)
     return 0
+
+
+ADD = {"describe": add}
 
 
 def _as_data(told: Description) -> dict[str, Any]:

@@ -3,9 +3,6 @@
 import argparse
 from typing import Any, NoReturn
 
-import jax
-import jax.numpy as jnp
-
 # The readers of shapes refuse more entries than an array may have.
 _MOST = 2**31 - 1
 
@@ -37,6 +34,9 @@ SHAPES = "dense/kernel=300x20,dense/bias=20:bfloat16"
 
 def params(text: str) -> Any:
     """Read the shapes of parameters, as in `SHAPES`; a scalar is `name=()`."""
+    import jax  # the help needs no arrays
+    import jax.numpy as jnp
+
     tree: dict[str, Any] = {}
     for word in filter(None, (word.strip() for word in text.split(","))):
         path, equals, rest = word.partition("=")

@@ -6,7 +6,6 @@ import pathlib
 import shutil
 import textwrap
 from collections.abc import Iterator
-from typing import Any
 
 from gradxform.catalog import KINDS, Entry, entries, entry
 from gradxform.commands.parser import Parser
@@ -20,11 +19,8 @@ BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
 COLUMN = 26
 
 
-def add(commands: Any) -> None:
-    """Add the commands to a parser's."""
-    parser = commands.add_parser(
-        "list", help="every part with one line and its paper", allow_abbrev=False
-    )
+def add_list(parser: Parser) -> None:
+    """Add the arguments of `list`."""
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)}")
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help="as JSON")
@@ -37,12 +33,16 @@ def add(commands: Any) -> None:
         f"'{BEGIN.format('KIND')}' and '{END.format('KIND')}'",
     )
     parser.set_defaults(run=list_parts)
-    parser = commands.add_parser(
-        "show", help="the update rule, the arguments and the paper of one part", allow_abbrev=False
-    )
+
+
+def add_show(parser: Parser) -> None:
+    """Add the arguments of `show`."""
     parser.add_argument("name", metavar="NAME", help="such as adamw or scale_by_adam")
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=show_part)
+
+
+ADD = {"list": add_list, "show": add_show}
 
 
 def list_parts(args: argparse.Namespace, parser: Parser) -> int:

@@ -15,11 +15,9 @@ EPILOG = """Schedules are drawn over the steps. Optimizers are run on a test sur
 --params, the memory of one's state is drawn. A file that ends in .csv is drawn as metrics."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to a parser's."""
-    parser = commands.add_parser(
-        "plot", help="draw schedules, optimizers or metrics", epilog=EPILOG, allow_abbrev=False
-    )
+def add(parser: Parser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = EPILOG
     parser.add_argument(
         "expressions",
         nargs="+",
@@ -58,6 +56,9 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
         parser.error(one_line(error))
     print(f"{args.out}: written")
     return 0
+
+
+ADD = {"plot": add}
 
 
 def _figure(args: argparse.Namespace, parser: Parser) -> Any:

@@ -4,7 +4,6 @@ import argparse
 import json
 import shutil
 import sys
-from typing import Any
 
 from gradxform import port
 from gradxform.commands.parser import Parser
@@ -16,14 +15,9 @@ EPILOG = """The files are parsed and never run. The exit code is 1 if a name is 
 import hides names, or a file cannot be read, and 2 if a PATH is wrong; else 0."""
 
 
-def add(commands: Any) -> None:
-    """Add the command to a parser's."""
-    parser = commands.add_parser(
-        "port",
-        help="what becomes of the uses of Optax in Python files",
-        epilog=EPILOG,
-        allow_abbrev=False,
-    )
+def add(parser: Parser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = EPILOG
     parser.add_argument("paths", nargs="*", metavar="PATH", help="Python files, or folders of them")
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--diff", action="store_true", help="print the changed imports as a diff")
@@ -63,3 +57,6 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
         print(report.text(files, width))
     open_ends = any(use.status in (MISSING, STAR) for ported in files for use in ported.uses)
     return int(unread > 0 or open_ends)
+
+
+ADD = {"port": add}

@@ -11,14 +11,18 @@ argument `step` of `update`, the number of earlier steps, or else counts the upd
 In configs the name of a factory has its module in front: `keras:Adam`, `tf1:Momentum`.
 """
 
-from gradxform.compat import (
-    flax as flax,
-    keras as keras,
-    keras3 as keras3,
-    returnn as returnn,
-    tf1 as tf1,
-    tf_contrib as tf_contrib,
-)
-from gradxform.compat.config_names import name_factories as _name_factories
+from typing import TYPE_CHECKING
 
-_name_factories(keras, keras3, tf1, tf_contrib, returnn)
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.compat import (
+        flax as flax,
+        keras as keras,
+        keras3 as keras3,
+        returnn as returnn,
+        tf1 as tf1,
+        tf_contrib as tf_contrib,
+    )
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.jaxprs import Literal, collective_axes, jaxprs_of, line_of, opened
+from gradxform.jaxprs import collective_axes, is_literal, jaxprs_of, line_of, opened
 from gradxform.leaves import dtype_of
 
 # Primitives after which all replicas have the same value.
@@ -65,7 +65,7 @@ class _Reader:
         differs = dict(zip(jaxpr.invars, own, strict=True))
 
         def may_differ(atoms: Sequence[Any]) -> list[bool]:
-            return [not isinstance(v, Literal) and differs.get(v, False) for v in atoms]
+            return [not is_literal(v) and differs.get(v, False) for v in atoms]
 
         for eqn in jaxpr.eqns:
             results = self.results(eqn, may_differ(eqn.invars))

@@ -9,68 +9,75 @@ is compiled; `storage` and `rows` load and store slots, whole or by touched rows
 `shards` sum over whole trees, also over trees that are divided over devices.
 """
 
-from gradxform.engine.chunks import devices as devices
-from gradxform.engine.lift import (
-    PerLeaf as PerLeaf,
-    check_gradient as check_gradient,
-    map_rows as map_rows,
-)
-from gradxform.engine.matrices import (
-    Member as Member,
-    grams_needed as grams_needed,
-    joined as joined,
-    map_matrices as map_matrices,
-    parted as parted,
-    rounded as rounded,
-    view_of as view_of,
-    widened as widened,
-)
-from gradxform.engine.pieces import (
-    Cut as Cut,
-    among_zeros as among_zeros,
-    array_sum as array_sum,
-    as_pieces as as_pieces,
-    by_columns as by_columns,
-    columns_now as columns_now,
-    cut_anew as cut_anew,
-    cut_at as cut_at,
-    cuts_of as cuts_of,
-    cuts_rows_only as cuts_rows_only,
-    exchange_now as exchange_now,
-    mean_over_pieces as mean_over_pieces,
-    own_piece as own_piece,
-    slot_dim as slot_dim,
-    slot_piece as slot_piece,
-    summing_over as summing_over,
-    whole_shapes as whole_shapes,
-    whole_slots as whole_slots,
-)
-from gradxform.engine.renewal import (
-    as_share as as_share,
-    matrix_numbers as matrix_numbers,
-    renewed as renewed,
-)
-from gradxform.engine.rounds import (
-    array_max as array_max,
-    array_sums as array_sums,
-    cut_here as cut_here,
-    over_pieces as over_pieces,
-    whole_shape as whole_shape,
-)
-from gradxform.engine.rows import (
-    ROWS_REMEDY as ROWS_REMEDY,
-    merged_rows as merged_rows,
-    put_rows as put_rows,
-    reach_of as reach_of,
-    refuse_rows as refuse_rows,
-    take_rows as take_rows,
-)
-from gradxform.engine.run import run_rules as run_rules
-from gradxform.engine.shards import (
-    as_shards as as_shards,
-    over_all_shards as over_all_shards,
-    shard_axes as shard_axes,
-    total_over_shards as total_over_shards,
-    true_on_all_shards as true_on_all_shards,
-)
-from gradxform.engine.sums import global_norm as global_norm, sum_of_squares as sum_of_squares
+from typing import TYPE_CHECKING
+
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.engine.chunks import devices as devices
+    from gradxform.engine.lift import (
+        PerLeaf as PerLeaf,
+        check_gradient as check_gradient,
+        map_rows as map_rows,
+    )
+    from gradxform.engine.matrices import (
+        Member as Member,
+        grams_needed as grams_needed,
+        joined as joined,
+        map_matrices as map_matrices,
+        parted as parted,
+        rounded as rounded,
+        view_of as view_of,
+        widened as widened,
+    )
+    from gradxform.engine.pieces import (
+        Cut as Cut,
+        among_zeros as among_zeros,
+        array_sum as array_sum,
+        as_pieces as as_pieces,
+        by_columns as by_columns,
+        columns_now as columns_now,
+        cut_anew as cut_anew,
+        cut_at as cut_at,
+        cuts_of as cuts_of,
+        cuts_rows_only as cuts_rows_only,
+        exchange_now as exchange_now,
+        mean_over_pieces as mean_over_pieces,
+        own_piece as own_piece,
+        slot_dim as slot_dim,
+        slot_piece as slot_piece,
+        summing_over as summing_over,
+        whole_shapes as whole_shapes,
+        whole_slots as whole_slots,
+    )
+    from gradxform.engine.renewal import (
+        as_share as as_share,
+        matrix_numbers as matrix_numbers,
+        renewed as renewed,
+    )
+    from gradxform.engine.rounds import (
+        array_max as array_max,
+        array_sums as array_sums,
+        cut_here as cut_here,
+        over_pieces as over_pieces,
+        whole_shape as whole_shape,
+    )
+    from gradxform.engine.rows import (
+        ROWS_REMEDY as ROWS_REMEDY,
+        merged_rows as merged_rows,
+        put_rows as put_rows,
+        reach_of as reach_of,
+        refuse_rows as refuse_rows,
+        take_rows as take_rows,
+    )
+    from gradxform.engine.run import run_rules as run_rules
+    from gradxform.engine.shards import (
+        as_shards as as_shards,
+        over_all_shards as over_all_shards,
+        shard_axes as shard_axes,
+        total_over_shards as total_over_shards,
+        true_on_all_shards as true_on_all_shards,
+    )
+    from gradxform.engine.sums import global_norm as global_norm, sum_of_squares as sum_of_squares
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -1,3 +1,10 @@
 """What Optax calls experimental: `aggregating`. Names and forms may change with Optax's."""
 
-from gradxform.experimental import aggregating as aggregating
+from typing import TYPE_CHECKING
+
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.experimental import aggregating as aggregating
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

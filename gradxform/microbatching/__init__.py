@@ -3,13 +3,20 @@
 The names and semantics are those of `optax.microbatching`.
 """
 
-from gradxform.microbatching.accumulator import (
-    AccumulationType as AccumulationType,
-    Accumulator as Accumulator,
-)
-from gradxform.microbatching.batch import reshape_batch_axis as reshape_batch_axis
-from gradxform.microbatching.microbatch import (
-    micro_grad as micro_grad,
-    micro_vmap as micro_vmap,
-    microbatch as microbatch,
-)
+from typing import TYPE_CHECKING
+
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.microbatching.accumulator import (
+        AccumulationType as AccumulationType,
+        Accumulator as Accumulator,
+    )
+    from gradxform.microbatching.batch import reshape_batch_axis as reshape_batch_axis
+    from gradxform.microbatching.microbatch import (
+        micro_grad as micro_grad,
+        micro_vmap as micro_vmap,
+        microbatch as microbatch,
+    )
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

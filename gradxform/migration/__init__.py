@@ -4,8 +4,15 @@
 each array of the new state where it comes from; `report` says so; `migrate` does it.
 """
 
-from gradxform.migration.migrate import migrate_state as migrate_state
-from gradxform.migration.report import (
-    MigratedSlot as MigratedSlot,
-    MigrationReport as MigrationReport,
-)
+from typing import TYPE_CHECKING
+
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.migration.migrate import migrate_state as migrate_state
+    from gradxform.migration.report import (
+        MigratedSlot as MigratedSlot,
+        MigrationReport as MigrationReport,
+    )
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

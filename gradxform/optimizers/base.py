@@ -1,4 +1,4 @@
-"""The table of optimizers by name, and the parts that several of them share."""
+"""What makes a function an optimizer, and the parts that several of them share."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,24 +6,20 @@ from typing import TypeVar
 from gradxform.base import Transform
 from gradxform.docstrings import complete
 from gradxform.interop import identity
-from gradxform.masks import label_by, ndim_at_least
 from gradxform.registry import register
 from gradxform.transforms.momentum import trace
-from gradxform.transforms.muon import muon_labels
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.compose import chain
-from gradxform.wrappers.select import partition
 
 __all__ = [
-    "OPTIMIZERS",
     "optimizer",
 ]
 
 F = TypeVar("F", bound=Callable[..., Transform])
 
-# Every optimizer by name, as command lines and configs ask for it.
-OPTIMIZERS: dict[str, Callable[..., Transform]] = {}
+# The optimizers that have been loaded, by name; `by_name.py` has all.
+LOADED: dict[str, Callable[..., Transform]] = {}
 
 
 def optimizer(function: F) -> F:
@@ -34,27 +30,8 @@ def optimizer(function: F) -> F:
     """
     function.__doc__ = complete(function)
     register(function.__name__, function)
-    OPTIMIZERS[function.__name__] = function
+    LOADED[function.__name__] = function
     return function
-
-
-def with_adamw(
-    label: str, matrices: Transform, others: Transform, dimension_numbers: StaticTree
-) -> partition:
-    """Return a transform of matrices for those parameters that are, and AdamW for the others.
-
-    Args:
-      label: of the matrices, among the parts of the state.
-      matrices: the transform of the matrices.
-      others: the transform of all other parameters, labelled "adam".
-      dimension_numbers: `MuonDimensionNumbers`, which say what is a matrix. None: parameters of two
-        dimensions are.
-    """
-    if dimension_numbers is None:
-        labels = label_by((label, ndim_at_least(2) & ~ndim_at_least(3)), ("adam", True))
-    else:
-        labels = muon_labels(dimension_numbers, label)
-    return partition({label: matrices, "adam": others}, labels)
 
 
 def trace_or_identity(

@@ -1,7 +1,8 @@
 """Distributed Shampoo."""
 
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_adamw
+from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.matrices import with_adamw
 from gradxform.transforms.distributed_shampoo import scale_by_distributed_shampoo
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate

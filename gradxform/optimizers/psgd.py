@@ -3,7 +3,8 @@
 import math
 
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_adamw, with_weight_decay
+from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.matrices import with_adamw
 from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
 from gradxform.types import DType, Key, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition

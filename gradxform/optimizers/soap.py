@@ -1,7 +1,8 @@
 """SOAP."""
 
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_adamw, with_weight_decay
+from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.matrices import with_adamw
 from gradxform.transforms.soap import scale_by_soap
 from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition

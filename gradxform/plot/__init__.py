@@ -5,19 +5,28 @@ Each drawing function returns a matplotlib `Figure`: a notebook shows it, and
 `plot` installs matplotlib, which is imported when you draw.
 """
 
-from gradxform.plot.curves import schedule
-from gradxform.plot.descent import Path, descend, paths
-from gradxform.plot.history import training
-from gradxform.plot.memory import state_memory
-from gradxform.plot.surfaces import SURFACES, Surface
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "SURFACES",
-    "Path",
-    "Surface",
-    "descend",
-    "paths",
-    "schedule",
-    "state_memory",
-    "training",
-]
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.plot.curves import (
+        schedule as schedule,
+    )
+    from gradxform.plot.descent import (
+        Path as Path,
+        descend as descend,
+        paths as paths,
+    )
+    from gradxform.plot.history import (
+        training as training,
+    )
+    from gradxform.plot.memory import (
+        state_memory as state_memory,
+    )
+    from gradxform.plot.surfaces import (
+        SURFACES as SURFACES,
+        Surface as Surface,
+    )
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -4,6 +4,17 @@ The files are parsed, never run. Optax is not imported and need not be installed
 is looked up in its public modules, and what differs in the table of differences.
 """
 
-from gradxform.port.files import Judged, Ported, PortError, port, python_files
+from typing import TYPE_CHECKING
 
-__all__ = ["Judged", "PortError", "Ported", "port", "python_files"]
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.port.files import (
+        Judged as Judged,
+        Ported as Ported,
+        PortError as PortError,
+        port as port,
+        python_files as python_files,
+    )
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

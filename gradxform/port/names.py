@@ -60,7 +60,7 @@ def _attribute(part: Any, word: str) -> Any:
     """Return a public attribute or submodule; None if there is none."""
     if not isinstance(part, ModuleType):
         return getattr(part, word, None)
-    if word in vars(part) or (part.__name__ != ROOT and hasattr(part, word)):
+    if word in dir(part):
         return getattr(part, word)
     module = f"{part.__name__}.{word}"
     if hasattr(part, "__path__") and importlib.util.find_spec(module) is not None:

@@ -6,23 +6,28 @@ is accepted, so is a plain function of the count.
 This module has all names of `optax.schedules`, `inject_hyperparams` included.
 """
 
-from gradxform.registry import close_package as _close_package, forwarded as _forwarded
-from gradxform.schedules.base import *
-from gradxform.schedules.basic import *
-from gradxform.schedules.decay import *
-from gradxform.schedules.join import *
-from gradxform.schedules.periodic import *
-from gradxform.schedules.piecewise import *
-from gradxform.schedules.product import *
-from gradxform.schedules.stateful import *
+from typing import TYPE_CHECKING
 
-_close_package(__name__)
-__getattr__, __dir__ = _forwarded(
-    __name__,
-    [
-        "InjectHyperparamsState",
-        "InjectStatefulHyperparamsState",
-        "inject_hyperparams",
-        "inject_stateful_hyperparams",
-    ],
-)
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.schedules.base import *
+    from gradxform.schedules.basic import *
+    from gradxform.schedules.decay import *
+    from gradxform.schedules.join import *
+    from gradxform.schedules.periodic import *
+    from gradxform.schedules.piecewise import *
+    from gradxform.schedules.product import *
+    from gradxform.schedules.stateful import *
+
+# Names of higher floors, where Optax has them.
+_FORWARDS = [
+    "InjectHyperparamsState",
+    "InjectStatefulHyperparamsState",
+    "inject_hyperparams",
+    "inject_stateful_hyperparams",
+]
+
+_public, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)
+if not TYPE_CHECKING:  # a checker would take it for the whole list
+    __all__ = _public

@@ -112,7 +112,7 @@ class Plan:
 
 
 def _read(env: dict[Any, Any], atoms: Sequence[Any]) -> list[Any]:
-    return [atom.val if isinstance(atom, jaxprs.Literal) else env[atom] for atom in atoms]
+    return [atom.val if jaxprs.is_literal(atom) else env[atom] for atom in atoms]
 
 
 def _array(value: Any, variable: Any) -> Any:

@@ -98,7 +98,7 @@ class _Planner:
 
     def source(self, atom: Any) -> Source | None:
         """Return the table that a variable holds, if any."""
-        return None if isinstance(atom, jaxprs.Literal) else self.sources.get(atom)
+        return None if jaxprs.is_literal(atom) else self.sources.get(atom)
 
     def matters(self, eqn: Any) -> bool:
         """Whether `eqn` reads a table, and its results are differentiated."""

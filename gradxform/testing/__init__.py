@@ -12,57 +12,64 @@ or, one test for each promise:
         testing.PROMISES[promise](testing.Case(my_transform(0.9)))
 """
 
-from gradxform.testing.case import (
-    Case as Case,
-    example_params as example_params,
-    random_gradients as random_gradients,
-)
-from gradxform.testing.promise import Broken as Broken, Promise as Promise, Skipped as Skipped
-from gradxform.testing.promises import PROMISES as PROMISES
-from gradxform.testing.promises_form import (
-    asks_for_params_by_name as asks_for_params_by_name,
-    goes_to_json_and_back as goes_to_json_and_back,
-    holes_pass as holes_pass,
-    is_a_value as is_a_value,
-    state_is_a_scan_carry as state_is_a_scan_carry,
-    takes_params_by_keyword as takes_params_by_keyword,
-)
-from gradxform.testing.promises_locality import (
-    looks_no_further_than_it_says as looks_no_further_than_it_says,
-)
-from gradxform.testing.promises_numbers import (
-    extremes_stay_finite as extremes_stay_finite,
-    follows_its_reference as follows_its_reference,
-    jit_changes_nothing as jit_changes_nothing,
-    narrow_parameters_have_wide_slots as narrow_parameters_have_wide_slots,
-    scalars_are_as_wide_as_the_leaves as scalars_are_as_wide_as_the_leaves,
-    vmaps_over_gradients as vmaps_over_gradients,
-)
-from gradxform.testing.promises_places import (
-    owns_its_buffers as owns_its_buffers,
-    runs_inside_optax_and_optax_inside as runs_inside_optax_and_optax_inside,
-    sharded_equals_unsharded as sharded_equals_unsharded,
-)
-from gradxform.testing.promises_rows import touches_rows_or_refuses as touches_rows_or_refuses
-from gradxform.testing.references import (
-    Reference as Reference,
-    TreeReference as TreeReference,
-    as_tree as as_tree,
-    only as only,
-    sequence as sequence,
-    stateless as stateless,
-    zeros as zeros,
-)
-from gradxform.testing.report import (
-    BrokenPromises as BrokenPromises,
-    Finding as Finding,
-    Report as Report,
-    check as check,
-)
-from gradxform.testing.storages import (
-    Outliers as Outliers,
-    StorageFinding as StorageFinding,
-    StorageReport as StorageReport,
-    check_storage as check_storage,
-    storages_of as storages_of,
-)
+from typing import TYPE_CHECKING
+
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.testing.case import (
+        Case as Case,
+        example_params as example_params,
+        random_gradients as random_gradients,
+    )
+    from gradxform.testing.promise import Broken as Broken, Promise as Promise, Skipped as Skipped
+    from gradxform.testing.promises import PROMISES as PROMISES
+    from gradxform.testing.promises_form import (
+        asks_for_params_by_name as asks_for_params_by_name,
+        goes_to_json_and_back as goes_to_json_and_back,
+        holes_pass as holes_pass,
+        is_a_value as is_a_value,
+        state_is_a_scan_carry as state_is_a_scan_carry,
+        takes_params_by_keyword as takes_params_by_keyword,
+    )
+    from gradxform.testing.promises_locality import (
+        looks_no_further_than_it_says as looks_no_further_than_it_says,
+    )
+    from gradxform.testing.promises_numbers import (
+        extremes_stay_finite as extremes_stay_finite,
+        follows_its_reference as follows_its_reference,
+        jit_changes_nothing as jit_changes_nothing,
+        narrow_parameters_have_wide_slots as narrow_parameters_have_wide_slots,
+        scalars_are_as_wide_as_the_leaves as scalars_are_as_wide_as_the_leaves,
+        vmaps_over_gradients as vmaps_over_gradients,
+    )
+    from gradxform.testing.promises_places import (
+        owns_its_buffers as owns_its_buffers,
+        runs_inside_optax_and_optax_inside as runs_inside_optax_and_optax_inside,
+        sharded_equals_unsharded as sharded_equals_unsharded,
+    )
+    from gradxform.testing.promises_rows import touches_rows_or_refuses as touches_rows_or_refuses
+    from gradxform.testing.references import (
+        Reference as Reference,
+        TreeReference as TreeReference,
+        as_tree as as_tree,
+        only as only,
+        sequence as sequence,
+        stateless as stateless,
+        zeros as zeros,
+    )
+    from gradxform.testing.report import (
+        BrokenPromises as BrokenPromises,
+        Finding as Finding,
+        Report as Report,
+        check as check,
+    )
+    from gradxform.testing.storages import (
+        Outliers as Outliers,
+        StorageFinding as StorageFinding,
+        StorageReport as StorageReport,
+        check_storage as check_storage,
+        storages_of as storages_of,
+    )
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -180,4 +180,4 @@ def _is_foreign(x: Any) -> bool:
 
 def is_known_function(x: Any) -> bool:
     """Whether `x` is a function or a class that configs may name."""
-    return any(registered is x for registered in REGISTRY.values())
+    return REGISTRY.name_of(x) is not None

@@ -118,9 +118,7 @@ def _require(claim: str, holds: bool) -> None:
 
 def _namespace(tx: Any) -> dict[str, Any]:
     """Return the names that `repr` may use: public ones, and the classes and functions inside."""
-    import gradxform
-
-    names = dict(vars(gradxform))
+    names: dict[str, Any] = dict(REGISTRY)
     for x in inside(tx):
         named = type(x) if isinstance(x, Value) else x
         if inspect.isroutine(named) or isinstance(named, type):

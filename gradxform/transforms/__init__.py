@@ -3,107 +3,112 @@
 The names of `optax.transforms` can be had from here, those of wrappers too.
 """
 
-from gradxform.registry import close_package as _close_package, forwarded as _forwarded
-from gradxform.transforms.accumulation import *
-from gradxform.transforms.adam import *
-from gradxform.transforms.adam_kin import *
-from gradxform.transforms.adaptive import *
-from gradxform.transforms.ademamix import *
-from gradxform.transforms.adopt import *
-from gradxform.transforms.agreement import *
-from gradxform.transforms.clipping import *
-from gradxform.transforms.cocob import *
-from gradxform.transforms.constraints import *
-from gradxform.transforms.counts import *
-from gradxform.transforms.dadapt import *
-from gradxform.transforms.densify import *
-from gradxform.transforms.dimensions import *
-from gradxform.transforms.dion import *
-from gradxform.transforms.dion2 import *
-from gradxform.transforms.distributed_shampoo import *
-from gradxform.transforms.dog import *
-from gradxform.transforms.embeddings import *
-from gradxform.transforms.factored import *
-from gradxform.transforms.ggt import *
-from gradxform.transforms.gradient_change import *
-from gradxform.transforms.kept_norms import *
-from gradxform.transforms.laprop import *
-from gradxform.transforms.layerwise import *
-from gradxform.transforms.lbfgs import *
-from gradxform.transforms.lbfgs_steps import *
-from gradxform.transforms.lbfgsb import *
-from gradxform.transforms.line_search import *
-from gradxform.transforms.madgrad import *
-from gradxform.transforms.mars import *
-from gradxform.transforms.matrix_rule import *
-from gradxform.transforms.momentum import *
-from gradxform.transforms.momo import *
-from gradxform.transforms.muon import *
-from gradxform.transforms.noise import *
-from gradxform.transforms.normalization import *
-from gradxform.transforms.normuon import *
-from gradxform.transforms.orthogonal import *
-from gradxform.transforms.plateau import *
-from gradxform.transforms.privacy import *
-from gradxform.transforms.proximal import *
-from gradxform.transforms.psgd import *
-from gradxform.transforms.raw_gradients import *
-from gradxform.transforms.scaling import *
-from gradxform.transforms.scion import *
-from gradxform.transforms.shampoo import *
-from gradxform.transforms.sign import *
-from gradxform.transforms.soap import *
-from gradxform.transforms.sophia import *
-from gradxform.transforms.spikes import *
-from gradxform.transforms.step_size import *
-from gradxform.transforms.tf_adam import *
-from gradxform.transforms.zoom import *
+from typing import TYPE_CHECKING
 
-_close_package(__name__)
-__getattr__, __dir__ = _forwarded(
-    __name__,
-    [
-        "AddNoiseState",
-        "ApplyIfFiniteState",
-        "ConditionFn",
-        "ConditionallyMaskState",
-        "ConditionallyTransformState",
-        "EmaState",
-        "MaskedNode",
-        "MaskedState",
-        "MonitorState",
-        "MultiSteps",
-        "MultiStepsState",
-        "NonNegativeParamsState",
-        "PartitionState",
-        "ShouldSkipUpdateFunction",
-        "SnapshotState",
-        "TraceState",
-        "ZeroNansState",
-        "adaptive_grad_clip",
-        "add_decayed_weights",
-        "add_noise",
-        "apply_if_finite",
-        "chain",
-        "clip",
-        "clip_by_block_rms",
-        "clip_by_global_norm",
-        "conditionally_mask",
-        "conditionally_transform",
-        "ema",
-        "flatten",
-        "freeze",
-        "keep_params_nonnegative",
-        "masked",
-        "measure_with_ema",
-        "monitor",
-        "named_chain",
-        "partition",
-        "selective_transform",
-        "skip_large_updates",
-        "skip_not_finite",
-        "snapshot",
-        "trace",
-        "zero_nans",
-    ],
-)
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.transforms.accumulation import *
+    from gradxform.transforms.adam import *
+    from gradxform.transforms.adam_kin import *
+    from gradxform.transforms.adaptive import *
+    from gradxform.transforms.ademamix import *
+    from gradxform.transforms.adopt import *
+    from gradxform.transforms.agreement import *
+    from gradxform.transforms.clipping import *
+    from gradxform.transforms.cocob import *
+    from gradxform.transforms.constraints import *
+    from gradxform.transforms.counts import *
+    from gradxform.transforms.dadapt import *
+    from gradxform.transforms.densify import *
+    from gradxform.transforms.dimensions import *
+    from gradxform.transforms.dion import *
+    from gradxform.transforms.dion2 import *
+    from gradxform.transforms.distributed_shampoo import *
+    from gradxform.transforms.dog import *
+    from gradxform.transforms.embeddings import *
+    from gradxform.transforms.factored import *
+    from gradxform.transforms.ggt import *
+    from gradxform.transforms.gradient_change import *
+    from gradxform.transforms.kept_norms import *
+    from gradxform.transforms.laprop import *
+    from gradxform.transforms.layerwise import *
+    from gradxform.transforms.lbfgs import *
+    from gradxform.transforms.lbfgs_steps import *
+    from gradxform.transforms.lbfgsb import *
+    from gradxform.transforms.line_search import *
+    from gradxform.transforms.madgrad import *
+    from gradxform.transforms.mars import *
+    from gradxform.transforms.matrix_rule import *
+    from gradxform.transforms.momentum import *
+    from gradxform.transforms.momo import *
+    from gradxform.transforms.muon import *
+    from gradxform.transforms.noise import *
+    from gradxform.transforms.normalization import *
+    from gradxform.transforms.normuon import *
+    from gradxform.transforms.orthogonal import *
+    from gradxform.transforms.plateau import *
+    from gradxform.transforms.privacy import *
+    from gradxform.transforms.proximal import *
+    from gradxform.transforms.psgd import *
+    from gradxform.transforms.raw_gradients import *
+    from gradxform.transforms.scaling import *
+    from gradxform.transforms.scion import *
+    from gradxform.transforms.shampoo import *
+    from gradxform.transforms.sign import *
+    from gradxform.transforms.soap import *
+    from gradxform.transforms.sophia import *
+    from gradxform.transforms.spikes import *
+    from gradxform.transforms.step_size import *
+    from gradxform.transforms.tf_adam import *
+    from gradxform.transforms.zoom import *
+
+# Names of higher floors, where Optax has them.
+_FORWARDS = [
+    "AddNoiseState",
+    "ApplyIfFiniteState",
+    "ConditionFn",
+    "ConditionallyMaskState",
+    "ConditionallyTransformState",
+    "EmaState",
+    "MaskedNode",
+    "MaskedState",
+    "MonitorState",
+    "MultiSteps",
+    "MultiStepsState",
+    "NonNegativeParamsState",
+    "PartitionState",
+    "ShouldSkipUpdateFunction",
+    "SnapshotState",
+    "TraceState",
+    "ZeroNansState",
+    "adaptive_grad_clip",
+    "add_decayed_weights",
+    "add_noise",
+    "apply_if_finite",
+    "chain",
+    "clip",
+    "clip_by_block_rms",
+    "clip_by_global_norm",
+    "conditionally_mask",
+    "conditionally_transform",
+    "ema",
+    "flatten",
+    "freeze",
+    "keep_params_nonnegative",
+    "masked",
+    "measure_with_ema",
+    "monitor",
+    "named_chain",
+    "partition",
+    "selective_transform",
+    "skip_large_updates",
+    "skip_not_finite",
+    "snapshot",
+    "trace",
+    "zero_nans",
+]
+
+_public, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)
+if not TYPE_CHECKING:  # a checker would take it for the whole list
+    __all__ = _public

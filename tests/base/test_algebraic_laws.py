@@ -8,6 +8,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
 import gradxform as gx
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -117,7 +118,7 @@ def test_masks_obey_de_morgan(a, b, tree):
     assert (~(a & b))(tree) == (~a | ~b)(tree)
     assert (~(a | b))(tree) == (~a & ~b)(tree)
     assert (~~a)(tree) == a(tree)
-    assert eval(repr(a), vars(gx)) == a
+    assert eval(repr(a), names_of(gx)) == a
 
 
 @settings(max_examples=20)

@@ -13,6 +13,7 @@ from gradxform import catalog, docstrings
 from gradxform.commands import main
 from gradxform.commands.parts import BEGIN, END
 from tests.environment import ROOT, limit
+from tests.public import names_of
 
 # Not what other tests register.
 ENTRIES = {entry.name: entry for entry in catalog.entries() if ":" not in entry.name}
@@ -40,7 +41,7 @@ def refused(capsys, *argv):
 def test_every_public_part_is_in_the_catalog():
     public = {
         name
-        for name, made in vars(gx).items()
+        for name, made in names_of(gx).items()
         if isinstance(made, type) and issubclass(made, gx.Transform | gx.Schedule | gx.Mask)
     }
     public -= {"Transform", "ArrayRule", "MatrixRule", "Schedule", "Mask"}

@@ -10,6 +10,7 @@ import pytest
 import gradxform as gx
 from gradxform.compat import tf1, tf_contrib
 from tests import references as ref
+from tests.public import names_of
 from tests.references import as_tree, row_sparse as tables
 
 pytestmark = pytest.mark.numeric
@@ -111,7 +112,7 @@ def test_a_factory_of_ones_own_can_be_extended():
 @pytest.mark.parametrize("base", BASES)
 def test_the_doors_are_values(base):
     tx = door_of(base, decay_var_list=["b"])
-    assert eval(repr(tx), vars(gx)) == tx and gx.from_json(gx.to_json(tx)) == tx
+    assert eval(repr(tx), names_of(gx)) == tx and gx.from_json(gx.to_json(tx)) == tx
 
 
 # ------------------------------------------------------------------------------ clipped variables

@@ -11,6 +11,7 @@ import gradxform as gx
 from gradxform.compat import keras, returnn, tf1, tf_contrib
 from tests import references as ref
 from tests.catalogue.case import gradients, matrix
+from tests.public import names_of
 from tests.references import as_tree
 
 pytestmark = pytest.mark.numeric
@@ -280,7 +281,7 @@ def test_every_door_follows_its_equations(name):
 @pytest.mark.parametrize("name", DOORS)
 def test_every_door_is_a_value_that_prints_and_serializes(name):
     tx = DOORS[name][0]
-    assert eval(repr(tx), vars(gx)) == tx
+    assert eval(repr(tx), names_of(gx)) == tx
     assert gx.from_json(gx.to_json(tx)) == tx
 
 

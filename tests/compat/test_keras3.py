@@ -7,6 +7,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.compat import keras, keras3, keras_rates
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -221,7 +222,7 @@ def test_every_door_of_keras_3_is_read_off_its_parts(name):
     config = keras.serialize(tx, "mine", version=3)
     assert config["config"]["name"] == "mine" and config["module"] == "keras.optimizers"
     assert keras.deserialize(config) == tx
-    assert eval(repr(tx), vars(gx) | vars(keras_rates)) == tx
+    assert eval(repr(tx), names_of(gx) | vars(keras_rates)) == tx
     assert gx.from_json(gx.to_json(tx)) == tx
 
 

@@ -18,6 +18,7 @@ import train_digits
 import gradxform as gx
 from tests.environment import ROOT, limit
 from tests.examples.example_runs import refused
+from tests.public import names_of
 
 # Few steps, and one shape: the compilation is what takes the time.
 QUICK = ["--batch-size", "256", "--epochs", "4"]
@@ -291,7 +292,7 @@ def test_a_long_chain_is_broken_over_lines():
         "f(\n  a=(1, 2),\n  b=g(\n    x,\n    'y',\n  ),\n)"
     )
     tx = gx.adamw(1e-3)
-    assert eval(digits_run.over_lines(repr(tx), width=40), vars(gx)) == tx
+    assert eval(digits_run.over_lines(repr(tx), width=40), names_of(gx)) == tx
 
 
 def test_the_figure_needs_no_learning_rate(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.interop import GradientTransformation, GradientTransformationExtraArgs
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -437,7 +438,7 @@ def test_noise_without_a_key_warns_and_takes_zero(name):
         make(optax)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert pickle.loads(pickle.dumps(tx)) == eval(repr(tx), vars(gx).copy()) == tx
+        assert pickle.loads(pickle.dumps(tx)) == eval(repr(tx), names_of(gx).copy()) == tx
 
 
 @pytest.mark.parametrize("name", list(NOISY))

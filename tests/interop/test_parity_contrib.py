@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import gradxform as gx
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -142,7 +143,7 @@ def test_a_contributed_optimizer_makes_the_steps_of_optax(row):
     assert worst(ours, theirs, start) < 1e-5
 
 
-NAMES = [k for k in vars(optax.contrib) if k in vars(gx.contrib) and not k.startswith("__")]
+NAMES = [k for k in vars(optax.contrib) if k in names_of(gx.contrib) and not k.startswith("__")]
 # Where a default differs, or an argument is left out: each is a row of docs/differences.md.
 CHANGED = {
     "hutchinson_estimator_diag_hessian": {"random_seed"},

@@ -15,6 +15,7 @@ from gradxform.states import non_negative_fields, slot_fields
 from gradxform.storage import CODES, Blocks, LinearCode, Rounded, code_named, fetched, is_stored
 from gradxform.storage.rounded import rounded_by_chance
 from tests.catalogue import OPTIMIZERS, TRANSFORMS
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -374,7 +375,7 @@ def test_rows_of_a_vector_in_blocks_are_refused_by_name():
 def test_it_prints_compares_and_goes_to_a_config():
     tx = gx.quantize_state(gx.adamw(1e-3), 4, 128, which=("mu", "nu"))
     assert gx.from_config(gx.to_config(tx)) == tx
-    assert eval(repr(tx), vars(gx)) == tx
+    assert eval(repr(tx), names_of(gx)) == tx
 
 
 def test_describe_shows_bytes_as_stored():

@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import gradxform as gx
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -431,7 +432,7 @@ def test_every_schedule_is_a_value(name, args, kwargs):
     assert isinstance(schedule, gx.Schedule)
     assert schedule == make(name, args, kwargs)
     assert hash(schedule) == hash(make(name, args, kwargs))
-    assert eval(repr(schedule), vars(gx) | {"inf": math.inf}) == schedule
+    assert eval(repr(schedule), names_of(gx) | {"inf": math.inf}) == schedule
     assert pickle.loads(pickle.dumps(schedule)) == schedule
     assert gx.from_json(gx.to_json(schedule)) == schedule
     assert gx.replace(schedule) == schedule
@@ -522,7 +523,8 @@ def test_a_product_multiplies_value_by_value():
     line = gx.linear_schedule(1.0, 0.0, 10)
     product = gx.product_schedule(line, lambda n: 2.0 * n, 0.5)
     np.testing.assert_allclose(values(product), values(line) * STEPS, rtol=1e-6)
-    assert gx.product_schedule(line, 0.5) == eval(repr(gx.product_schedule(line, 0.5)), vars(gx))
+    product = gx.product_schedule(line, 0.5)
+    assert product == eval(repr(product), names_of(gx))
 
 
 def test_a_schedule_drives_an_optimizer():
@@ -683,6 +685,6 @@ def test_a_number_that_decides_the_program_must_not_be_traced():
 
 def test_every_schedule_is_tested():
     tested = {p.values[0] for p in EVERY}
-    named = {n for n in vars(gx) if re.search(r"_(schedules?|decay|decay_restarts)$", n)}
+    named = {n for n in names_of(gx) if re.search(r"_(schedules?|decay|decay_restarts)$", n)}
     others = {"as_schedule", "scale_by_schedule", "decoupled_weight_decay", "layerwise_decay"}
     assert named - others <= tested

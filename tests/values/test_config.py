@@ -23,6 +23,7 @@ from gradxform.values import call_name
 from tests.catalogue import CASES
 from tests.catalogue.distributed import alone, first_cut
 from tests.catalogue.spikes import length_as_loss
+from tests.public import names_of
 
 # ---------------------------------------------------------------------- what others may register
 
@@ -75,7 +76,7 @@ class unregistered_mask(gx.Mask):
         return True
 
 
-THEIRS = vars(gx) | {"shout": shout, "only_scalars": only_scalars, "sawtooth": sawtooth}
+THEIRS = names_of(gx) | {"shout": shout, "only_scalars": only_scalars, "sawtooth": sawtooth}
 THEIRS |= {
     "halved": halved,
     "quiet": quiet,
@@ -83,8 +84,8 @@ THEIRS |= {
     "first_cut": first_cut,
     "length_as_loss": length_as_loss,
 }
-THEIRS |= vars(gx.distributed)
-THEIRS |= vars(gx.projections)
+THEIRS |= names_of(gx.distributed)
+THEIRS |= names_of(gx.projections)
 THEIRS |= vars(averages) | vars(moments) | vars(process)
 
 # --------------------------------------------------------------------------------- round trips

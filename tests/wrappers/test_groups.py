@@ -10,6 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 import gradxform as gx
 import gradxform.distributed as gd
 from tests.catalogue.case import gradients
+from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
 
@@ -322,7 +323,7 @@ def test_layerwise_decay_falls_from_the_head_to_the_embeddings():
     tree = jax.tree.map(lambda s: jnp.ones(s.shape), model(4, layers=11))
     updates, _ = tx.update(tree, tx.init(tree), tree)
     np.testing.assert_allclose(updates["layers_1"]["bias"], np.full((2, 4), -(0.5**10)))
-    assert "embeddings" in str(rules) and eval(repr(tx), vars(gx)) == tx
+    assert "embeddings" in str(rules) and eval(repr(tx), names_of(gx)) == tx
 
 
 def test_layers_of_two_stacks_are_one_after_the_other_or_side_by_side():

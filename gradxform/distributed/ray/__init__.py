@@ -14,5 +14,12 @@ the arithmetic.
         ...
 """
 
-from gradxform.distributed.ray.center import RayCenter as RayCenter
-from gradxform.distributed.ray.worker import RayWorker as RayWorker
+from typing import TYPE_CHECKING
+
+from gradxform._lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.distributed.ray.center import RayCenter as RayCenter
+    from gradxform.distributed.ray.worker import RayWorker as RayWorker
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

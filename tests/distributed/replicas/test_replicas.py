@@ -16,6 +16,7 @@ from gradxform import _compat
 from gradxform.distributed.fragments import Fragments
 from tests.distributed.modes import MODES, replicas, step_of
 from tests.environment import limit
+from tests.public import names_of
 from tests.references import distributed as ref
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
@@ -759,4 +760,4 @@ def test_the_parameters_to_evaluate_are_found_in_any_chain():
 def test_distributed_transforms_are_values(name):
     tx, _ = RULES[name]
     assert gx.from_config(gx.to_config(tx)) == tx and hash(tx) == hash(tx)
-    assert eval(repr(tx), {**vars(gx), **vars(gd)}) == tx
+    assert eval(repr(tx), {**names_of(gx), **names_of(gd)}) == tx

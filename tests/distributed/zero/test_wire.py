@@ -15,6 +15,7 @@ from gradxform import config
 from gradxform.distributed import hlo
 from tests.distributed.modes import MODES, replicas, step_of
 from tests.distributed.zero.test_zero import MESHES, divided, local_grads, mesh_of, start, whole
+from tests.public import names_of
 from tests.references import compression as ref
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
@@ -395,4 +396,4 @@ def test_a_state_of_another_compression_is_refused():
 def test_zero1_with_a_compression_is_a_value():
     tx = gd.zero1(gx.sgd(0.1), "x", compress=gd.sign(64))
     assert config.from_config(config.to_config(tx)) == tx
-    assert eval(repr(tx), vars(gx) | vars(gd)) == tx
+    assert eval(repr(tx), names_of(gx) | names_of(gd)) == tx

@@ -13,6 +13,7 @@ import gradxform as gx
 import gradxform.distributed as gd
 from gradxform import config
 from tests.distributed.modes import MODES, replicas, step_of
+from tests.public import names_of
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
@@ -307,6 +308,6 @@ def test_extra_arguments_reach_the_inner_transform():
 
 def test_zero1_is_a_value():
     tx = gd.zero1(gx.adam(1e-3), ("x", "y"), gather_dtype=jnp.bfloat16)
-    assert tx == eval(repr(tx), vars(gx) | vars(gd)) and hash(tx) == hash(tx)
+    assert tx == eval(repr(tx), names_of(gx) | names_of(gd)) and hash(tx) == hash(tx)
     assert config.from_config(config.to_config(tx)) == tx
     assert "gather_dtype='bfloat16'" in repr(tx)

@@ -1,0 +1,142 @@
+"""The table of public names, `gradxform/_names.py`: `python -m tests.project.names` writes it anew.
+
+What is public is read from the sources: what a package imports for type checkers, and the
+`__all__` of files. What configs may name besides is found by importing every module.
+"""
+
+import ast
+import functools
+import importlib
+import inspect
+import pathlib
+
+ROOT = pathlib.Path(__file__).parents[2]
+TABLE = ROOT / "gradxform" / "_names.py"
+# The doors whose factories configs may name, as `keras:Adam`; of a factory that several offer, the
+# first of these counts.
+DOORS = ("keras", "keras3", "tf1", "tf_contrib", "returnn")
+
+HEAD = '''"""Where each name is. Written by `make tables`; do not edit.
+
+A package or module, its files, and the names in each that it offers. "*" stands for all names of
+another package, and a package in its own place for its public modules.
+"""
+
+# ruff: noqa: E501
+'''
+
+
+def source_of(module: str) -> pathlib.Path:
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def modules() -> list[str]:
+    """Every module of the library but `__main__`, read from the folder."""
+    paths = sorted((ROOT / "gradxform").rglob("*.py"))
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+@functools.cache
+def public_in(module: str) -> dict[str, str]:
+    """What a package imports for type checkers: each file with its names, or with "*"."""
+    found: dict[str, list[str]] = {}
+    for node in ast.parse(source_of(module).read_text("utf-8")).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for statement in node.body:
+                assert isinstance(statement, ast.ImportFrom) and statement.module, module
+                names = [alias.name for alias in statement.names]
+                if names == ["*"]:
+                    is_package = source_of(statement.module).name == "__init__.py"
+                    names = ["*"] if is_package else said_by(statement.module)
+                for name in names:
+                    own = statement.module == module
+                    file = module if own else file_of(statement.module, name)
+                    found.setdefault(file, []).append(name)
+    return {file: " ".join(sorted(names)) for file, names in sorted(found.items())}
+
+
+def file_of(module: str, name: str) -> str:
+    """The module that has a name, if another one only loads it."""
+    if is_lazy(module) and name != "*":
+        files = public_in(module)
+        return next((file for file, names in files.items() if name in names.split()), module)
+    return module
+
+
+def said_by(module: str) -> list[str]:
+    """The `__all__` of a file."""
+    for node in ast.parse(source_of(module).read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{module} has no __all__, and is imported with a star.")
+
+
+def is_lazy(module: str) -> bool:
+    return "public_names(" in source_of(module).read_text("utf-8") and module != "gradxform._lazy"
+
+
+def registered() -> dict[str, str]:
+    """What configs may name: each module with the names of its parts."""
+    from gradxform.registry import REGISTRY
+
+    for module in modules():
+        importlib.import_module(module)
+    found: dict[str, list[str]] = {}
+    elsewhere = {name: module for module in modules() for name in registered_by(module)}
+    for name, part in REGISTRY._parts.items():
+        home = elsewhere.get(name, part.__module__)
+        if home.startswith("gradxform."):
+            found.setdefault(home, []).append(name)
+    factories: set[object] = set()
+    for door in DOORS:
+        module = importlib.import_module(f"gradxform.compat.{door}")
+        for name, x in vars(module).items():
+            if returns_optimizer(name, x) and x not in factories:
+                factories.add(x)
+                found.setdefault(module.__name__, []).append(f"{door}:{name}")
+    return {module: " ".join(sorted(names)) for module, names in sorted(found.items())}
+
+
+def registered_by(module: str) -> list[str]:
+    """The names that a module registers by a call of `register`, of functions of any module."""
+    calls = [
+        node.value
+        for node in ast.parse(source_of(module).read_text("utf-8")).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    ]
+    of_register = [x for x in calls if ast.unparse(x.func) == "register" and x.args]
+    return [x.args[0].value for x in of_register if isinstance(x.args[0], ast.Constant)]
+
+
+def returns_optimizer(name: str, x: object) -> bool:
+    from gradxform.base import GradientTransformation
+
+    if not (inspect.isfunction(x) and x.__name__[0].isupper()):
+        return False
+    returns = inspect.signature(x).return_annotation
+    return isinstance(returns, type) and issubclass(returns, GradientTransformation)
+
+
+def written(name: str, about: str, table: dict[str, dict[str, str]]) -> str:
+    lines = [f"# {about}", f"{name}: dict[str, dict[str, str]] = {{"]
+    for package, files in table.items():
+        lines.append(f'    "{package}": {{')
+        lines += [f'        "{file}": "{names}",' for file, names in files.items()]
+        lines.append("    },")
+    return "\n".join([*lines, "}", ""])
+
+
+def table() -> str:
+    """The text of the table, as it should be."""
+    public = {module: public_in(module) for module in modules() if is_lazy(module)}
+    names = written("NAMES", "The public names.", {k: v for k, v in public.items() if v})
+    lines = ["# What configs may name, and where it is."]
+    lines.append("CONFIG_NAMES: dict[str, str] = {")
+    lines += [f'    "{module}": "{names}",' for module, names in registered().items()]
+    return "\n".join([HEAD, names, *lines, "}", ""])
+
+
+if __name__ == "__main__":
+    TABLE.write_text(table(), "utf-8")
