@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test test-rest durations test-tpu compile-for-tpus docs docs-test test-processors lint bench tables clean FORCE
+.PHONY: help demo test test-rest durations test-tpu compile-for-tpus docs docs-data docs-test test-processors lint bench tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -31,9 +31,12 @@ test-rest: $(VENV)/.installed-test ## Run the tests that `make test` leaves out
 durations: $(VENV)/.installed-test ## Run all tests, and write which are long into tests/durations.json
 	$(PYTEST) --write-durations $(ARGS)
 
-# The cache of runs is kept in .docs_cache. Material announces its successor in every build.
+# What pages draw is kept in .docs_cache. Material announces its successor in every build.
 docs: $(VENV)/.installed-docs ## Build the documentation into site/: make docs ARGS=serve serves it
 	PYTHONPATH=. NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs $(or $(ARGS),build) --strict
+
+docs-data: $(VENV)/.installed-docs ## Run what the site shows of each part anew (long): make docs-data ARGS="adam"
+	$(PY) -m docs.site.recorded $(ARGS)
 
 docs-test: $(VENV)/.installed-docs ## Run the code of the documentation: make docs-test ARGS="-k sparse"
 	$(PY) -m pytest docs/tests -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
@@ -66,9 +69,10 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
 
-tables: $(VENV)/.installed-test ## Write the tables of optimizers and differences in docs/ anew
+tables: $(VENV)/.installed-test ## Write the tables of optimizers, families and differences anew
 	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
 	$(PY) -m gradxform port --table > docs/differences.md
+	$(PY) -m docs.site.families
 
 clean: ## Remove environments, caches and builds
 	rm -rf .venv .venv-* .venv.lock dist build site .docs_cache .hypothesis .pytest_cache .ruff_cache

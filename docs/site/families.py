@@ -1,8 +1,14 @@
-"""The families of optimizers and wrappers, by which the gallery is ordered."""
+"""The families of optimizers and wrappers, by which the gallery is ordered.
 
-import re
+`python -m docs.site.families` writes the table of the README.
+"""
 
+import functools
+import inspect
+
+import gradxform as gx
 from docs.site.cache import ROOT
+from gradxform.catalog import entries
 
 # Wrappers by what they do; every wrapper is in one family.
 WRAPPERS = {
@@ -56,13 +62,78 @@ WRAPPERS = {
 }
 
 
+# Optimizers by the file of their recipe under gradxform/optimizers/, or by name where the others of
+# that file are of another family. What is not here is among the others.
+OPTIMIZERS = {
+    "gradient descent": (
+        "momentum",
+        "normalization",
+        "noise",
+        "privacy",
+        "optimistic_gradient_descent",
+    ),
+    "Adam and its relatives": (
+        "adam",
+        "adam_kin",
+        "gradient_change",
+        "ademamix",
+        "adopt",
+        "laprop",
+        "grams",
+        "cautious_adamw",
+        "mars",
+    ),
+    "Adagrad, RMSProp and their relatives": ("adaptive", "madgrad"),
+    "regularized leaders and proximal steps": ("proximal",),
+    "signs": ("sign", "cautious_lion", "rprop", "agreement"),
+    "steps relative to each array": ("layerwise",),
+    "matrices and curvature": (
+        "shampoo",
+        "distributed_shampoo",
+        "soap",
+        "psgd",
+        "muon",
+        "normuon",
+        "dion",
+        "scion",
+        "muonclip",
+        "ggt",
+        "sophia",
+        "lbfgs",
+        "lbfgs_steps",
+        "lbfgsb",
+    ),
+    "little memory": ("factored", "galore"),
+    "without a learning rate to tune": ("dadapt", "dog", "cocob", "step_size", "momo"),
+    "without a schedule": ("schedule_free",),
+    "embedding tables": ("embeddings", "sparse_adagrad"),
+}
+OTHERS = "others"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- families: begin -->", "<!-- families: end -->"
+
+
+@functools.cache
 def optimizer_families() -> dict[str, str]:
-    """Return the family of every optimizer, as the README's table has it."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Optimizers\n")[2]
+    """Return the family of every optimizer, by family and then in alphabetical order."""
+    family_of_place = {place: family for family, places in OPTIMIZERS.items() for place in places}
     found = {}
-    for family, names in re.findall(r"^\| ([^|]+) \| \d+ \| ([^|]+) \|$", text, re.MULTILINE):
-        found |= dict.fromkeys(re.findall(r"`(\w+)`", names), family.strip())
-    return found
+    for name in (entry.name for entry in entries("optimizers") if ":" not in entry.name):
+        file = inspect.getmodule(getattr(gx, name)).__name__.rpartition(".")[2]  # type: ignore[union-attr]
+        found[name] = family_of_place.get(name) or family_of_place.get(file, OTHERS)
+    order = [*OPTIMIZERS, OTHERS]
+    return dict(sorted(found.items(), key=lambda item: (order.index(item[1]), item[0])))
+
+
+def readme() -> str:
+    """Return the README with its table of families as the optimizers are now."""
+    families: dict[str, list[str]] = {}
+    for name, family in optimizer_families().items():
+        families.setdefault(family, []).append(f"`{name}`")
+    rows = [f"| {family} | {', '.join(names)} |" for family, names in families.items()]
+    table = "\n".join(["| family | |", "| --- | --- |", *rows])
+    head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{head}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
 
 
 def family_of(name: str) -> str:
@@ -74,8 +145,9 @@ def family_of(name: str) -> str:
     families = {part: family for family, parts in WRAPPERS.items() for part in parts}
     families |= optimizer_families()
     if name not in families:
-        raise ValueError(
-            f"{name} is in no family: add it to docs/site/families.py, or an optimizer to the "
-            "table of families in README.md."
-        )
+        raise ValueError(f"{name} is in no family: add it to docs/site/families.py.")
     return families[name]
+
+
+if __name__ == "__main__":
+    README.write_text(readme(), encoding="utf-8")

@@ -27,7 +27,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
     try:
         nav.require_places(written)  # before what takes minutes
-        known = facts.collect(log.info)
+        known = facts.collect()
         for path, drawn in zip(written, _drawn(written), strict=True):
             for name, file in drawn.items():
                 add(str(pathlib.PurePosixPath(path).parent / name), file.read_text("utf-8"))

@@ -124,7 +124,8 @@ def _rounded(x: Any) -> float:
 
 def _listed(x: np.ndarray) -> list[Any]:
     kept = x[np.isfinite(x).all(axis=-1)] if x.ndim > 1 else x
-    return np.round(np.clip(np.asarray(kept, float), -9, 9), 4).tolist()
+    # A picture has 60 points a unit.
+    return np.round(np.clip(np.asarray(kept, float), -9, 9), 3).tolist()
 
 
 @functools.cache
