@@ -273,11 +273,8 @@ def test_every_public_transform_is_documented():
 def test_every_package_and_loose_module_is_on_the_architecture_page():
     page = PAGE.read_text()
     for path in sources():
-        place = path.relative_to(ROOT).with_suffix("")
-        if path.stem == "__init__":
-            assert f"{place.parent}/" in page, place
-        elif len(place.parts) == 1:
-            assert re.search(rf"\b{place}\b", page), place
+        top, *inside = path.relative_to(ROOT).with_suffix("").parts
+        assert f"{top}/" in page if inside else re.search(rf"\b{top}\b", page), path
     for floor in FLOORS:
         for module in floor:
             assert re.search(rf"^ .*\b{module}\b", page, re.M), module
