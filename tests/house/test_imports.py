@@ -125,10 +125,9 @@ def imported_by(module):
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= {node.module} | (inside & known)
+            files = NAMES.get(node.module, {}).items()
             for alias in node.names:  # a package loads the file of a name
-                found |= {
-                    f for f, x in NAMES.get(node.module, {}).items() if alias.name in x.split()
-                }
+                found |= {file for file, own in files if alias.name in own.split()}
     return (found & known) - {module}
 
 
@@ -252,8 +251,11 @@ import gradxform as gx
 made = [
     gx.from_config({"name": "scale_by_lion"}),
     gx.from_config({"name": "adamw", "learning_rate": 0.1}),
+]
+shampoo = "gradxform.transforms.shampoo" in sys.modules
+made += [
     gx.from_config({"name": "keras:Adam"}),
-    gx.from_json('{"name": "zero1", "inner": {"name": "sgd", "learning_rate": 0.1}, "axis": "d"}'),
+    gx.from_json('{"name": "zero1", "inner": {"name": "sgd", "learning_rate": 0.1}, "axes": "d"}'),
     gx.from_config({"name": "MultiSteps", "opt": {"name": "adam", "learning_rate": 0.1},
         "every_k_schedule": 2, "should_skip_update_fn": {"function": "skip_not_finite"}}),
 ]
@@ -267,7 +269,7 @@ for name in ("adamww", "keras:Adm", "their:part"):
         gx.from_config({"name": name})
     except ValueError as error:
         messages.append(str(error))
-print(json.dumps([messages, "gradxform.transforms.shampoo" in sys.modules]))
+print(json.dumps([messages, shampoo]))
 """
 
 
