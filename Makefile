@@ -56,7 +56,8 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
 
-tables: $(VENV)/.installed-test ## Write the tables of optimizers and differences in docs/ anew
+tables: $(VENV)/.installed-test ## Write the table of public names and those in docs/ anew
+	$(PY) -m tests.house.names
 	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
 	$(PY) -m gradxform port --table > docs/differences.md
 
