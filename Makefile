@@ -69,7 +69,8 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
 
-tables: $(VENV)/.installed-test ## Write the tables of optimizers, families and differences anew
+tables: $(VENV)/.installed-test ## Write the tables of public names, optimizers, families and differences anew
+	$(PY) -m tests.project.names
 	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
 	$(PY) -m gradxform port --table > docs/differences.md
 	$(PY) -m docs.site.families

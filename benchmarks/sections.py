@@ -3,6 +3,7 @@
 from benchmarks import (
     compression,
     core,
+    imports,
     linesearch,
     losses,
     matrix,
@@ -19,6 +20,7 @@ SECTIONS: dict[str, Section] = {
     "core": core.SECTION,
     "optimizers": optimizers.SECTION,
     "rows": rows.SECTION,
+    "imports": imports.SECTION,
     "bytes": wire.SECTION,
     "compression": compression.SECTION,
     "pods": pods.SECTION,

@@ -46,6 +46,9 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.values": "Value replace",
         "gradxform.wrappers": "*",
     },
+    "gradxform.commands": {
+        "gradxform.commands.run": "main",
+    },
     "gradxform.compat": {
         "gradxform.compat": "flax keras keras3 returnn tf1 tf_contrib",
     },

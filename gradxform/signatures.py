@@ -96,7 +96,7 @@ class ClassSignature:
     def __get__(self, instance: Any, owner: type) -> inspect.Signature:
         if instance is not None:  # the signature of a schedule is that of its call
             raise AttributeError("__signature__")
-        if getattr(owner, "variadic", None) is not None:
+        if getattr(owner, "variadic", None) is not None and dataclasses.is_dataclass(owner):
             return readable(inspect.Signature(_variadic(owner)))
         for name in ("__init__", "__new__"):
             if getattr(owner, name) is not getattr(object, name):

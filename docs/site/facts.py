@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from docs.site import recorded
+from docs.site import look, recorded
 from gradxform.catalog import Entry
 
 
@@ -14,7 +14,7 @@ class Facts:
     Args:
       entry: the part.
       config: the transform that was drawn, as it prints; "" without.
-      data: what running it has shown, see `look.seen`; {} without.
+      data: what its runs have shown, and what it says of itself, see `look.seen`; {} without.
       badges: the promises that it keeps.
     """
 
@@ -36,9 +36,9 @@ class Facts:
 
 def collect() -> dict[str, Facts]:
     """Return the facts of all optimizers and wrappers by name, in the order of the catalogue."""
-    lines = recorded.read()
-    return {
-        part.name: Facts(part, line["config"], line["run"], tuple(line["badges"]))
-        for part in recorded.parts()
-        for line in [lines[part.name]]
-    }
+    facts, lines = {}, recorded.read()
+    for part in recorded.parts():
+        line, tx = lines[part.name], recorded.sample_of(part)
+        data = {} if tx is None else line["run"] | look.seen(tx)
+        facts[part.name] = Facts(part, line["config"], data, tuple(line["badges"]))
+    return facts

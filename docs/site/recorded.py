@@ -21,7 +21,7 @@ from typing import Any
 
 import jax
 
-from docs.site import badges, look, runs, samples
+from docs.site import badges, runs, samples
 from gradxform.catalog import Entry, entries, entry
 from tests import quick_compiling
 
@@ -37,16 +37,22 @@ def parts() -> list[Entry]:
     return [part for part in entries("optimizers", "wrappers") if ":" not in part.name]
 
 
-def config_of(part: Entry) -> str:
-    """Return the transform that is run for a part, as it prints; "" for a part without a sample."""
+def sample_of(part: Entry) -> Any:
+    """Return the transform that is run for a part, or None for a part without a sample."""
     make = samples.make_of(part)
     if make is None:
         if part.name not in samples.WITHOUT:
             raise ValueError(f"docs/site/samples.py has no sample of {part.name}; add one.")
-        return ""
+        return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return str(make(1e-3))
+        return make(1e-3)
+
+
+def config_of(part: Entry) -> str:
+    """Return the transform that is run for a part, as it prints; "" for a part without a sample."""
+    tx = sample_of(part)
+    return "" if tx is None else str(tx)
 
 
 def record(part: Entry) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def record(part: Entry) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with_all = part.name in samples.ON_ALL_EXAMPLES
-            run = runs.both(make, samples.takes_rate(part), with_all) | look.seen(make(1e-3))
+            run = runs.both(make, samples.takes_rate(part), with_all)
     row = badges.row_of(part.name)
     kept = badges.kept(row) if row is not None else []
     return {"name": part.name, "config": config_of(part), "run": run, "badges": kept}

@@ -31,11 +31,12 @@ def source_of(module: str) -> pathlib.Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def modules() -> list[str]:
+@functools.cache
+def modules() -> tuple[str, ...]:
     """Every module of the library but `__main__`, read from the folder."""
     paths = sorted((ROOT / "gradxform").rglob("*.py"))
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
-    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+    return tuple(x.removesuffix(".__init__") for x in names if not x.endswith("__main__"))
 
 
 @functools.cache

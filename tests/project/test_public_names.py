@@ -90,7 +90,7 @@ def test_all_dir_and_star_say_the_same(package):
     assert set(space) == set(module.__all__) <= set(dir(module))
     assert all(getattr(module, name) is x for name, x in space.items())
     assert not [name for name in dir(module) if not hasattr(module, name)]
-    assert set(inspect.getmembers(module)[0]) and pydoc.render_doc(module)
+    assert inspect.getmembers(module) and pydoc.render_doc(module)
 
 
 def test_a_reload_keeps_what_a_program_has():
@@ -118,7 +118,7 @@ def test_help_and_signatures_are_complete():
     signature = inspect.signature(gx.adamw)
     assert list(signature.parameters)[:2] == ["learning_rate", "b1"]
     assert signature.return_annotation is gx.chain and "Annotated" not in str(signature)
-    assert signature == copy.deepcopy(signature) == pickle.loads(pickle.dumps(signature))
+    assert signature == copy.copy(signature) == copy.deepcopy(signature)
     assert hash(signature) == hash(inspect.signature(gx.adamw))
     assert signature.bind(0.1).arguments == {"learning_rate": 0.1}
     assert not signature.replace(parameters=[]).parameters
