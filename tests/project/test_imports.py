@@ -206,7 +206,7 @@ THREADS = """
 import json, sys, threading
 sys.setswitchinterval(1e-6)
 import gradxform as gx
-names = json.loads(sys.argv[1])
+names, longest = json.loads(sys.argv[1]), float(sys.argv[2])
 gate, found, wrong = threading.Barrier(len(names)), {}, []
 
 def ask(name):
@@ -223,7 +223,7 @@ threads = [threading.Thread(target=ask, args=(name,), daemon=True) for name in n
 for thread in threads:
     thread.start()
 for thread in threads:
-    thread.join(60)
+    thread.join(longest)
 wrong += [f"{thread.name} hangs" for thread in threads if thread.is_alive()]
 wrong += [name for name, x in found.items() if getattr(gx, name) is not x]
 wrong += [name for name in ("metrics", "describe") if not callable(getattr(gx, name))]
@@ -255,7 +255,7 @@ def test_threads_may_ask_for_names_at_once(turn):
     turned = AT_ONCE[turn * 9 :] + AT_ONCE[: turn * 9]
     names_asked = [name for name in turned if name.startswith("import ") or hasattr(gx, name)]
     assert len(names_asked) == len(AT_ONCE)
-    assert run(THREADS, json.dumps(names_asked)) == []
+    assert run(THREADS, json.dumps(names_asked), str(limit(20, 60))) == []
 
 
 # ------------------------------------------------------------------------------------ the registry
