@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import secrets
+import tempfile
 
 from tests import quick_compiling
 
@@ -37,6 +38,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Most of the time goes to compiling programs that run once. What is left out are LLVM's costly
 # passes; what XLA does to a program stays.
 jax.config.update("jax_disable_most_optimizations", True)
+# More than a third of the programs are compiled more than once: by tests whose functions differ
+# though their programs do not, and after the compiled ones have been forgotten. Each process keeps
+# its own on disk, because JAX writes them in place: another process could read half a program.
+programs = tempfile.TemporaryDirectory(prefix="gradxform-tests-")
+jax.config.update("jax_compilation_cache_dir", programs.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 # Examples may be slow because they compile.
 hypothesis.settings.register_profile("project", deadline=None, derandomize=True)
@@ -67,6 +75,11 @@ def pytest_collection_modifyitems(config, items):
     groups.group_by_file(items)
     if hasattr(config, "workerinput"):  # a worker of xdist
         groups.longest_first(items, durations.read())
+
+
+def pytest_unconfigure():
+    """Remove what was compiled."""
+    programs.cleanup()
 
 
 @pytest.fixture

@@ -197,12 +197,12 @@ def extremes_stay_finite(case: Case) -> None:
         # An empty array in one of the two: the other has the shapes that are compiled already.
         if dtype == jnp.float16 and case.tree is None and not case.names_leaves:
             tree["empty"] = jnp.zeros((0, 3), dtype)
+        start = case.bound.init(tree)
         for kind, make in EXTREMES.items():
             if kind == "huge" and not case.huge_ok:
                 continue
-            state = case.bound.init(tree)
+            state, g = start, case.like(jax.tree.map(make, tree))
             for _ in range(2):
-                g = case.like(jax.tree.map(make, tree))
                 updates, state = case.compiled(g, state, tree)
                 for path, u in leaves_of("updates", updates).items():
                     if not np.all(np.isfinite(as_numpy(u))):

@@ -12,15 +12,16 @@ from tests.catalogue import OPTIMIZERS, TRANSFORMS, WRAPPERS
 
 pytestmark = pytest.mark.numeric
 
+SAMPLE = ("adam", "lion", "sgd", "adafactor", "clip_by_global_norm", "lookahead", "sam", "muon")
+# Every part; and some recipes, whose parts pass on what they do not round in between.
 ROWS = {
     name: case
     for name, case in (TRANSFORMS | WRAPPERS | OPTIMIZERS).items()
-    if "/" not in name and case.examples is None
+    if "/" not in name and case.examples is None and (name in SAMPLE or name not in OPTIMIZERS)
 }
-SAMPLE = ("adam", "lion", "sgd", "adafactor", "clip_by_global_norm", "lookahead", "sam", "muon")
 
 
-OF_POINTS = ("lbfgsb", "step_by_lbfgsb")  # their updates lead to a float8 between the bounds
+OF_POINTS = ("step_by_lbfgsb",)  # its updates lead to a float8 between the bounds
 
 
 def as_dtype(tree, dtype):

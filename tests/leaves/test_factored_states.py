@@ -58,10 +58,16 @@ def test_extreme_entries():
     assert np.any(np.isnan(Factored.of(jnp.ones((8, 8)).at[0, 0].set(jnp.nan), (0, 1)).load()))
 
 
-@pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: gx.quantize_state(tx, which="mu")])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_tiles_change_nothing(shape, around, monkeypatch):
-    tx = gx.factor_state(around(gx.adamw(0.1)), min_dim_size_to_factor=4)
+# Beside blocks: a matrix, one that tiles do not divide, and more axes.
+MIXED = [(64, 300), (67, 129), (3, 5, 64, 32)]
+
+
+@pytest.mark.parametrize(
+    "shape, mixed", [(x, False) for x in SHAPES] + [(x, True) for x in MIXED], ids=str
+)
+def test_tiles_change_nothing(shape, mixed, monkeypatch):
+    inner = gx.quantize_state(gx.adamw(0.1), which="mu") if mixed else gx.adamw(0.1)
+    tx = gx.factor_state(inner, min_dim_size_to_factor=4)
     assert check_tiles(tx, shape, monkeypatch)
 
 

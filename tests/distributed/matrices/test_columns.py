@@ -279,7 +279,7 @@ def test_axes_of_one_device_change_nothing(sizes, check_vma):
     tx = gd.zero1(inner, ("x", "y"))
     specs = tx.state_specs(params, mesh)
     smap = functools.partial(jax.shard_map, mesh=mesh, check_vma=check_vma)
-    state = smap(tx.init, in_specs=P(), out_specs=specs)(params)
+    state = jax.jit(smap(tx.init, in_specs=P(), out_specs=specs))(params)
 
     def step(params, state):
         grads = gd.local_view(jax.tree.map(jnp.sin, params), ("x", "y"))
@@ -288,7 +288,7 @@ def test_axes_of_one_device_change_nothing(sizes, check_vma):
     ours, _ = jax.jit(smap(step, in_specs=(P(), specs), out_specs=(P(), specs)))(params, state)
     theirs, of_inner = params, inner.init(params)
     for _ in range(2):
-        u, of_inner = inner.update(jax.tree.map(jnp.sin, params), of_inner, theirs)
+        u, of_inner = jax.jit(inner.update)(jax.tree.map(jnp.sin, params), of_inner, theirs)
         theirs = gx.apply_updates(theirs, u)
     assert_close(ours, theirs)
 

@@ -1,5 +1,6 @@
 """Guards in each other: one agreed check of the gradients, the same decision everywhere."""
 
+import functools
 import itertools
 
 import jax
@@ -68,12 +69,17 @@ def collectives(tx, names):
     return hlo.collectives(step.lower(params, state, params, r.place(more)).compile())
 
 
+@functools.cache
+def unguarded(exchange):
+    """The collectives of an exchange without guards."""
+    return collectives(EXCHANGES[exchange](SGD), {})
+
+
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("names", STACKS, ids="-".join)
 def test_all_guards_of_a_step_share_one_small_collective(names, exchange):
-    tx = EXCHANGES[exchange](SGD)
-    alone = collectives(tx, {})
-    guarded = collectives(stacked(names, tx), told(names))
+    alone = unguarded(exchange)
+    guarded = collectives(stacked(names, EXCHANGES[exchange](SGD)), told(names))
     assert len(guarded) == len(alone) + 1
     (first,) = [c for c in guarded if not c.conditions]
     assert first.kind == "all-reduce" and first.bytes <= 32
@@ -81,7 +87,7 @@ def test_all_guards_of_a_step_share_one_small_collective(names, exchange):
 
 @pytest.mark.parametrize("names", [s for s in STACKS if "fresh" not in s], ids="-".join)
 def test_all_guards_inside_zero1_share_one_small_collective(names):
-    alone = collectives(gd.zero1(SGD, "replica"), {})
+    alone = unguarded("zero1")
     guarded = collectives(gd.zero1(stacked(names, SGD), "replica"), told(names))
     assert len(guarded) == len(alone) + 1
     extra = [c for c in guarded if c.kind == "all-reduce"]

@@ -118,18 +118,17 @@ def check_on_two_devices(case):
     smap = functools.partial(jax.shard_map, mesh=two_devices())
     state = jax.jit(smap(tx.init, in_specs=P(), out_specs=specs))(tree)
     params, inner = tree, case.tx.init(tree)
+
+    def one(g, state, params):
+        # Gradients that differ, with the mean g.
+        weight = 0.5 + jax.lax.axis_index("x").astype(jnp.float32)
+        local = jax.tree.map(lambda x: x * weight.astype(x.dtype), g)
+        return tx.update(local, state, params, **case.extra_of(g, params))
+
+    run = jax.jit(smap(one, in_specs=(P(), specs, P()), out_specs=(P(), specs)))
     for g in case.gradients(tree, STEPS):
-        extra = case.extra_of(g, params)
-
-        def one(g, state, params, extra=extra):
-            # Gradients that differ, with the mean g.
-            weight = 0.5 + jax.lax.axis_index("x").astype(jnp.float32)
-            local = jax.tree.map(lambda x: x * weight.astype(x.dtype), g)
-            return tx.update(local, state, params, **extra)
-
-        run = smap(one, in_specs=(P(), specs, P()), out_specs=(P(), specs))
-        ours, state = jax.jit(run)(g, state, params)
-        theirs, inner = jax.jit(functools.partial(case.tx.update, **extra))(g, inner, params)
+        ours, state = run(g, state, params)
+        theirs, inner = case.compiled(g, inner, params)
         for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
             b = np.asarray(b)
             atol = 3e-5 * max(np.max(np.abs(b), initial=0), 1e-12)
