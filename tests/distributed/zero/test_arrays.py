@@ -6,14 +6,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.distributed import hlo
 from tests.distributed.matrices.test_matrices import arrays, mesh_of as mesh_of_matrices, run
 from tests.distributed.zero.test_catalogue import program, transformer
-from tests.distributed.zero.test_zero import MESHES, divided, local_grads, mesh_of, start, whole
+from tests.distributed.zero.test_zero import (
+    MESHES,
+    divided,
+    local_grads,
+    mesh_of,
+    on_meshes,
+    start,
+    whole,
+)
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
@@ -54,14 +62,23 @@ def close(ours, theirs, tolerance=1e-4):
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale)
 
 
-@pytest.mark.parametrize("kind, check_vma", [("8", True), ("8", False), ("2x4", True)])
-@pytest.mark.parametrize("name", INNER)
+def steep():
+    """The parameters, and gradients of which one array's are so large that they are scaled down."""
+    grads = local_grads(shapes=SHAPES, steps=3)
+    grads["conv"] *= 1e17  # by the largest entry on any device
+    return start(shapes=SHAPES), grads
+
+
+@functools.cache
+def undivided(name):
+    return whole(INNER[name], *steep())
+
+
+@pytest.mark.parametrize("name, kind, check_vma", on_meshes(INNER))
 def test_zero1_has_the_numbers_and_the_state_of_the_undivided(name, kind, check_vma):
-    params, grads = start(shapes=SHAPES), local_grads(shapes=SHAPES, steps=3)
-    grads["conv"] *= 1e17  # so large that it is scaled down, by its largest entry on any device
     tx = gd.zero1(INNER[name], MESHES[kind][1])
-    ours, state = divided(tx, kind, params, grads, check_vma)
-    theirs, inner = whole(INNER[name], params, grads)
+    ours, state = divided(tx, kind, *steep(), check_vma)
+    theirs, inner = undivided(name)
     close(ours, theirs)
     close(state.inner, inner)
 
@@ -119,11 +136,14 @@ def test_shard_matrices_has_the_numbers_of_one_device(name):
               "stack": P("x")}  # fmt: skip
     places = {k: places.get(k, P()) for k in shapes}
     params, grads = arrays(shapes), arrays(shapes, 1)
-    sharded = gd.shard_matrices(INNER[name], "x", places, mesh_of_matrices(4))
-    for ours, theirs in zip(
-        run(sharded, params, grads), run(INNER[name], params, grads), strict=True
-    ):
-        close(ours, theirs)
+    mesh = mesh_of_matrices(4)
+    sharded = gd.shard_matrices(INNER[name], "x", places, mesh)
+    theirs = run(INNER[name], params, grads)
+    # Placed as what comes back, so that one program does for all steps.
+    cut = {k: NamedSharding(mesh, s) for k, s in places.items()}
+    ours = run(sharded, *jax.device_put((params, grads), (cut, cut)))
+    for mine, other in zip(ours, theirs, strict=True):
+        close(mine, other)
 
 
 EXCHANGES = {

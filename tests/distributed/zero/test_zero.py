@@ -24,6 +24,19 @@ CLIPPED = gx.chain(gx.clip_by_global_norm(0.3), gx.adamw(1e-2, weight_decay=0.1)
 MATRICES = gx.ndim_at_least(2)
 
 
+def on_meshes(names):
+    """Rows of a name, a mesh, and `check_vma`, which have every pair of two of these.
+
+    Each name has both meshes and both ways of checking, and all names together have both ways on
+    each mesh: where the axes are and what JAX checks are decided apart from each other.
+    """
+    return [
+        (name, kind, (i + j) % 2 == 0)
+        for i, name in enumerate(names)
+        for j, kind in enumerate(MESHES)
+    ]
+
+
 def mesh_of(kind):
     shape, names = MESHES[kind]
     return jax.make_mesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
