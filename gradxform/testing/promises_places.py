@@ -46,8 +46,10 @@ def runs_inside_optax_and_optax_inside(case: Case) -> None:
         def in_turn(update: Any) -> Any:
             """Return the transform and Optax's after it, without a chain."""
 
-            def both(grads: Updates, state: OptState, params: Params) -> tuple[Updates, OptState]:
-                updates, first = update(grads, state[0], params)
+            def both(
+                updates: Updates, state: OptState, params: Params | None = None
+            ) -> tuple[Updates, OptState]:
+                updates, first = update(updates, state[0], params)
                 updates, second = half.update(updates, state[1])
                 return updates, (first, second)
 
