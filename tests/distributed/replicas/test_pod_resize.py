@@ -1,5 +1,7 @@
 """Slices lost and gained: a run of ZeRO in DiLoCo goes on from a checkpoint in shards."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,15 +79,22 @@ def on_one_host(tree):
     return jax.tree.map(np.asarray, tree)
 
 
-@pytest.mark.parametrize("name", HOW)
+@functools.cache
+def begun(name):
+    """A method, what it trained with two slices of four devices, and the loss."""
+    tx, old = method(**HOW[name]), pod(2, 4)
+    params, state, loss = train(old, tx, *old.init(make, tx=tx), range(BEFORE))
+    return tx, {"params": params, "state": state}, loss
+
+
 @pytest.mark.parametrize("new", [(1, 4), (2, 2), (4, 2), (3, 2)], ids=str)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"slices, {name}")) for name in HOW]
+)
 def test_a_run_goes_on_with_other_slices(tmp_path, monkeypatch, name, new):
     ocp = pytest.importorskip("orbax.checkpoint")
-    tx = method(**HOW[name])
-    old, other = pod(2, 4), pod(*new)
-    params, state = old.init(make, tx=tx)
-    params, state, before = train(old, tx, params, state, range(BEFORE))
-    saved = {"params": params, "state": state}
+    tx, saved, before = begun(name)
+    other = pod(*new)
     with ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()) as checkpointer:
         checkpointer.save(tmp_path / "last", args=ocp.args.StandardSave(saved))
         checkpointer.wait_until_finished()
@@ -103,7 +112,7 @@ def test_a_run_goes_on_with_other_slices(tmp_path, monkeypatch, name, new):
     assert shards_of(carry) == shards_of(fresh)
     wanted = gd.resize_replicas(on_one_host(saved), new[0], fresh=on_one_host(fresh))
     jax.tree.map(np.testing.assert_array_equal, on_one_host(carry), wanted)
-    params, state, after = train(
+    params, _, after = train(
         other, tx, carry["params"], carry["state"], range(BEFORE, BEFORE + AFTER)
     )
     assert after < before
