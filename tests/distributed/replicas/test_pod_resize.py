@@ -1,5 +1,7 @@
 """Slices lost and gained: a run of ZeRO in DiLoCo goes on from a checkpoint in shards."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,23 +79,38 @@ def on_one_host(tree):
     return jax.tree.map(np.asarray, tree)
 
 
+@pytest.fixture(scope="module")
+def last(tmp_path_factory):
+    """For each method, what a run on two slices has in the end, its loss, and its checkpoint."""
+    ocp = pytest.importorskip("orbax.checkpoint")
+
+    @functools.cache
+    def trained(name):
+        tx, replicas = method(**HOW[name]), pod(2, 4)
+        params, state = replicas.init(make, tx=tx)
+        params, state, loss = train(replicas, tx, params, state, range(BEFORE))
+        saved = {"params": params, "state": state}
+        path = tmp_path_factory.mktemp("run") / "last"
+        with ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+            checkpointer.save(path, args=ocp.args.StandardSave(saved))
+            checkpointer.wait_until_finished()
+        return saved, loss, path
+
+    return trained
+
+
 @pytest.mark.parametrize("name", HOW)
 @pytest.mark.parametrize("new", [(1, 4), (2, 2), (4, 2), (3, 2)], ids=str)
-def test_a_run_goes_on_with_other_slices(tmp_path, monkeypatch, name, new):
+def test_a_run_goes_on_with_other_slices(last, monkeypatch, name, new):
     ocp = pytest.importorskip("orbax.checkpoint")
-    tx = method(**HOW[name])
-    old, other = pod(2, 4), pod(*new)
-    params, state = old.init(make, tx=tx)
-    params, state, before = train(old, tx, params, state, range(BEFORE))
-    saved = {"params": params, "state": state}
-    with ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        checkpointer.save(tmp_path / "last", args=ocp.args.StandardSave(saved))
-        checkpointer.wait_until_finished()
+    tx, other = method(**HOW[name]), pod(*new)
+    saved, before, path = last(name)
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
         fresh = dict(zip(("params", "state"), other.init(make, tx=tx), strict=True))
         lengths = {"dcn": 2, "ici": 4}
         target = other.abstract(make, tx=tx, saved=lengths)
         target = dict(zip(("params", "state"), target, strict=True))
-        restored = checkpointer.restore(tmp_path / "last", args=ocp.args.StandardRestore(target))
+        restored = checkpointer.restore(path, args=ocp.args.StandardRestore(target))
     with monkeypatch.context() as patch:  # CPUs have no guard of what goes to the host
         patch.setattr(resize, "_rows", lambda *_: pytest.fail("a whole array on the host"))
         carry = gd.resize_replicas(restored, new[0], fresh=fresh)
@@ -103,7 +120,7 @@ def test_a_run_goes_on_with_other_slices(tmp_path, monkeypatch, name, new):
     assert shards_of(carry) == shards_of(fresh)
     wanted = gd.resize_replicas(on_one_host(saved), new[0], fresh=on_one_host(fresh))
     jax.tree.map(np.testing.assert_array_equal, on_one_host(carry), wanted)
-    params, state, after = train(
+    params, _, after = train(
         other, tx, carry["params"], carry["state"], range(BEFORE, BEFORE + AFTER)
     )
     assert after < before
