@@ -79,30 +79,38 @@ def on_one_host(tree):
     return jax.tree.map(np.asarray, tree)
 
 
-@functools.cache
-def begun(name):
-    """A method, what it trained with two slices of four devices, and the loss."""
-    tx, old = method(**HOW[name]), pod(2, 4)
-    params, state, loss = train(old, tx, *old.init(make, tx=tx), range(BEFORE))
-    return tx, {"params": params, "state": state}, loss
-
-
-@pytest.mark.parametrize("new", [(1, 4), (2, 2), (4, 2), (3, 2)], ids=str)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"slices, {name}")) for name in HOW]
-)
-def test_a_run_goes_on_with_other_slices(tmp_path, monkeypatch, name, new):
+@pytest.fixture(scope="module")
+def last(tmp_path_factory):
+    """For each method, what a run on two slices has in the end, its loss, and its checkpoint."""
     ocp = pytest.importorskip("orbax.checkpoint")
-    tx, saved, before = begun(name)
-    other = pod(*new)
-    with ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()) as checkpointer:
-        checkpointer.save(tmp_path / "last", args=ocp.args.StandardSave(saved))
-        checkpointer.wait_until_finished()
+
+    @functools.cache
+    def trained(name):
+        tx, replicas = method(**HOW[name]), pod(2, 4)
+        params, state = replicas.init(make, tx=tx)
+        params, state, loss = train(replicas, tx, params, state, range(BEFORE))
+        saved = {"params": params, "state": state}
+        path = tmp_path_factory.mktemp("run") / "last"
+        with ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler()) as checkpointer:
+            checkpointer.save(path, args=ocp.args.StandardSave(saved))
+            checkpointer.wait_until_finished()
+        return saved, loss, path
+
+    return trained
+
+
+@pytest.mark.parametrize("name", HOW)
+@pytest.mark.parametrize("new", [(1, 4), (2, 2), (4, 2), (3, 2)], ids=str)
+def test_a_run_goes_on_with_other_slices(last, monkeypatch, name, new):
+    ocp = pytest.importorskip("orbax.checkpoint")
+    tx, other = method(**HOW[name]), pod(*new)
+    saved, before, path = last(name)
+    with ocp.Checkpointer(ocp.StandardCheckpointHandler()) as checkpointer:
         fresh = dict(zip(("params", "state"), other.init(make, tx=tx), strict=True))
         lengths = {"dcn": 2, "ici": 4}
         target = other.abstract(make, tx=tx, saved=lengths)
         target = dict(zip(("params", "state"), target, strict=True))
-        restored = checkpointer.restore(tmp_path / "last", args=ocp.args.StandardRestore(target))
+        restored = checkpointer.restore(path, args=ocp.args.StandardRestore(target))
     with monkeypatch.context() as patch:  # CPUs have no guard of what goes to the host
         patch.setattr(resize, "_rows", lambda *_: pytest.fail("a whole array on the host"))
         carry = gd.resize_replicas(restored, new[0], fresh=fresh)

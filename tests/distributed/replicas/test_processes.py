@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tests.distributed.replicas.processes_worker import (
     START,
     batch,
 )
-from tests.environment import ROOT, environment, limit
+from tests.environment import environment, limit
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -37,7 +38,7 @@ class Processes:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         env = environment(LIMIT=str(round(longest)))
-        worker = str(ROOT / "tests" / "processes_worker.py")
+        worker = str(Path(__file__).with_name("processes_worker.py"))
         self.all = []
         for i, path in enumerate(self.logs):
             argv = [sys.executable, worker, str(i), str(n), str(port), str(out), json.dumps(jobs)]

@@ -211,7 +211,7 @@ def test_a_large_leaf_is_cut_into_fragments(delay):
 def test_fragments_have_about_equal_bytes():
     """Within a slice of the mean; and every slice is in one fragment."""
     rng = np.random.default_rng(0)
-    for _ in range(100):
+    for turn in range(100):
         shapes = [rng.integers(1, 40, rng.integers(0, 4)) for _ in range(rng.integers(1, 12))]
         leaves = [jax.ShapeDtypeStruct(tuple(map(int, s)), jnp.float32) for s in shapes]
         count = int(rng.integers(1, 7))
@@ -225,6 +225,8 @@ def test_fragments_have_about_equal_bytes():
             for p in pieces:
                 loads[p.fragment] += x.size / length * (p.stop - p.start)
         assert max(loads) <= sum(loads) / count + max(slices)
+        if turn % 10:  # the rest compiles operations for sizes that no other turn has
+            continue
         indices = [np.arange(x.size, dtype=np.float32).reshape(x.shape) for x in leaves]
         back = [np.full_like(x, -1) for x in indices]
         for i in range(count):
@@ -653,6 +655,7 @@ def test_steps_without_conditions_land_as_the_schedule_does(fragments, form):
     grads = [{k: np.float32(rng.normal(size=p.shape)) for k, p in start.items()} for _ in range(9)]
     for static in (False, True):
         params, state = start, r.wrap(tx.init)(start)
+        programs = {}
         for t, g in enumerate(grads, 1):
             how = {"sync": t % every == 0, "land": t > every and t % every == 1} if static else {}
 
@@ -662,10 +665,12 @@ def test_steps_without_conditions_land_as_the_schedule_does(fragments, form):
                 u, s = tx.update(g, s, p, **how)
                 return gx.apply_updates(p, u), s
 
-            one = r.wrap(one)
-            if static and fragments == 1:
-                assert "conditional" not in one.lower(params, state, r.place(g)).compile().as_text()
-            params, state = one(params, state, r.place(g))
+            args, key = (params, state, r.place(g)), tuple(how.values())
+            if key not in programs:
+                programs[key] = r.wrap(one).lower(*args).compile()
+                if static and fragments == 1:
+                    assert "conditional" not in programs[key].as_text()
+            params, state = programs[key](*args)
         ends.append((params, state))
     for x, y in zip(*map(jax.tree.leaves, ends), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7)

@@ -79,10 +79,10 @@ def test_each_piece_trains_as_a_parameter_of_its_own(name, form, where):
         params, state = step(params, state, r.place({"w": goal}, {"w": spec}))
     ours = r.gather(params)["w"]
     alone = gd.Replicas("dcn", n=SLICES)
-    step = alone.wrap(advance(tx))
+    init, step = alone.wrap(tx.init), alone.wrap(advance(tx))
     for piece in pieces_of(spec, {"x": 2, "y": 2}):
         p = alone.replicate({"w": jnp.asarray(start()[piece])})
-        s = alone.wrap(tx.init)(p)
+        s = init(p)
         for goal in targets():
             p, s = step(p, s, alone.place({"w": goal[piece]}))
         np.testing.assert_allclose(ours[piece], alone.gather(p)["w"], rtol=1e-4, atol=1e-4)

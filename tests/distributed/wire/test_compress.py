@@ -1,5 +1,7 @@
 """What replicas send: narrow dtypes summed in float32, and compressions beside their papers."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,10 +140,16 @@ def trained(tx, mode="shard_map", dtype=jnp.float32, steps=6):
     return r.gather(params), r.gather(state)
 
 
+@functools.cache
+def uncompressed(name, mode):
+    """The parameters of all replicas, of a method that sends all its numbers."""
+    return trained(METHODS[name](), mode)[0]
+
+
 @pytest.mark.parametrize("mode", ["shard_map", "shard_map unchecked", "pmap", "vmap"])
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_takes_a_compression(name, mode):
-    plain, _ = trained(METHODS[name](), mode)
+    plain = uncompressed(name, mode)
     near, state = trained(METHODS[name](compress=gd.int8(64)), mode)
     for key, x in plain.items():
         assert not np.array_equal(near[key], x) or key == "s"
@@ -154,8 +162,7 @@ def test_every_method_takes_a_compression(name, mode):
 @pytest.mark.parametrize("name", METHODS)
 def test_the_wire_is_as_narrow_as_the_parameters(name):
     """Sixteen bits lose nothing of bfloat16 gradients and parameters, whose sums are in float32."""
-    plain, _ = trained(METHODS[name](), "vmap")
-    wide, _ = trained(METHODS[name](), "shard_map")
+    plain, wide = uncompressed(name, "vmap"), uncompressed(name, "shard_map")
     for key, x in plain.items():
         np.testing.assert_allclose(wide[key], x, rtol=1e-4, atol=1e-5)
     narrow, _ = trained(METHODS[name](wire_dtype="bfloat16"), "shard_map")
