@@ -104,6 +104,10 @@ class _Package(ModuleType):
         if not (is_submodule and name in self._hides):
             super().__setattr__(name, x)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a package by its name, as cloudpickle does for modules of Python's own class."""
+        return importlib.import_module, (self.__name__,)
+
 
 def _module(package: str, name: str, public: list[str]) -> Any:
     """Return a module of a package, which is loaded now, or else a name of Optax.

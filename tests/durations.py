@@ -15,7 +15,7 @@ import pytest
 from tests.groups import group_of
 
 FILE = Path(__file__).with_name("durations.json")
-SHORTEST = 0.2  # what takes less is not in the file
+SHORTEST = 0.1  # what takes less is not in the file
 
 
 def read() -> dict[str, float]:
@@ -32,7 +32,7 @@ def write(seconds: dict[str, float]) -> None:
     for name, taken in sorted(seconds.items()):
         if taken >= SHORTEST:
             file, _, test = name.partition("::")
-            files[file][test] = round(taken, 1)
+            files[file][test] = round(taken, 2)
     FILE.write_text(json.dumps(files, indent=1, ensure_ascii=False) + "\n")
 
 

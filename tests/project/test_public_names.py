@@ -219,3 +219,9 @@ def test_threads_may_make_the_first_value_of_a_class_at_once():
     for thread in threads:
         thread.join()
     assert made == [kind(2.0)] * 8
+
+
+@pytest.mark.parametrize("package", [gx, importlib.import_module("gradxform.distributed")])
+def test_a_package_is_pickled_by_its_name(package):
+    """As modules are by cloudpickle, when functions that use them travel to other processes."""
+    assert pickle.loads(pickle.dumps(package)) is package
