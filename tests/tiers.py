@@ -13,7 +13,7 @@ import pytest
 from tests import durations, touched
 
 # In seconds of the processor: a test, and all promises of one part, that take longer are long.
-LONGEST_TEST, LONGEST_PART = 0.15, 4.0
+LONGEST_TEST, LONGEST_PART = 0.1, 3.0
 
 # Promises that are tried for every row, and those that are also tried unless the part is long.
 OF_EVERY_ROW = {"follows_its_reference", "is_a_value", "goes_to_json_and_back"}
