@@ -49,7 +49,7 @@ def missing(package: str, name: str, public: list[str], is_import: bool = False)
     Args:
       package: its `__name__`.
       name: the name.
-      public: the names that it has, which are suggested if there is no such name.
+      public: the names that it has, to suggest one for a misspelt name.
       is_import: whether an import statement asks for the name.
 
     Raises:

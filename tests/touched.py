@@ -29,7 +29,7 @@ def changed() -> list[PurePosixPath]:
             return []
         mains = [ref for ref in MAIN if _git("rev-parse", "--quiet", "--verify", ref)]
         base = _git("merge-base", "HEAD", mains[0]) if mains else None
-    except OSError:  # there is no git
+    except OSError:  # git is not installed
         return []
     if base is None:
         return []

@@ -4,7 +4,6 @@
 """
 
 import functools
-import inspect
 
 import gradxform as gx
 from docs.site.cache import ROOT
@@ -119,7 +118,7 @@ def optimizer_families() -> dict[str, str]:
     family_of_place = {place: family for family, places in OPTIMIZERS.items() for place in places}
     found = {}
     for name in (entry.name for entry in entries("optimizers") if ":" not in entry.name):
-        file = inspect.getmodule(getattr(gx, name)).__name__.rpartition(".")[2]  # type: ignore[union-attr]
+        file = getattr(gx, name).__module__.rpartition(".")[2]
         found[name] = family_of_place.get(name) or family_of_place.get(file, OTHERS)
     order = [*OPTIMIZERS, OTHERS]
     return dict(sorted(found.items(), key=lambda item: (order.index(item[1]), item[0])))
