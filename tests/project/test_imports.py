@@ -107,7 +107,7 @@ print(json.dumps(wrong))
 WHOLE = {"gradxform", "gradxform.engine", "gradxform.testing"}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork, which Windows does not have")
 def test_a_package_does_not_load_all_its_files_for_one_name():
     packages = {k: files for k, files in NAMES.items() if k not in WHOLE and len(files) > 2}
     assert len(packages) > 8 and run(ONE_NAME, json.dumps(packages)) == []
@@ -195,7 +195,7 @@ print(json.dumps(wrong))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork, which Windows does not have")
 def test_any_module_may_be_the_first_and_registers_its_parts():
     """Of those that have parts for configs, and of the packages."""
     first = sorted({*CONFIG_NAMES, *NAMES})
