@@ -195,13 +195,12 @@ def _of_slot(name: str, slot: PyTree, reading: _Reading) -> Iterator[tuple[str, 
     leaves = {path: x for path, x in with_paths(slot) if not is_hole(x)}
     if not all(map(_is_floating, leaves.values())) or _has_states(slot):
         return
-    per_replica = jax.vmap if reading.replicas else (lambda f: f)
     if reading.slots and leaves:
-        yield f"{name}_norm", per_replica(engine.global_norm)(list(leaves.values()))
+        yield f"{name}_norm", _NORM[reading.replicas](list(leaves.values()))
     if reading.params is not None and name in PLACES and leaves:
         ps = dict(with_paths(reading.params))
         pairs = [(_like(name, path, ps.get(path), x), x) for path, x in leaves.items()]
-        yield f"distance_to_{name}", per_replica(_distance)(pairs)
+        yield f"distance_to_{name}", _DISTANCE[reading.replicas](pairs)
 
 
 def _is_floating(x: Any) -> bool:
@@ -231,6 +230,11 @@ def _distance(pairs: list[tuple[Any, Any]]) -> Array:
         return cast(jnp.asarray(p), wide) - cast(jnp.asarray(slot), wide)
 
     return engine.global_norm([difference(p, slot) for p, slot in pairs])
+
+
+# By whether there is an axis of replicas. One program each: a loop asks for them at every step.
+_NORM = {False: jax.jit(engine.global_norm), True: jax.jit(jax.vmap(engine.global_norm))}
+_DISTANCE = {False: jax.jit(_distance), True: jax.jit(jax.vmap(_distance))}
 
 
 def _step_of(numbers: list[_Number]) -> _Number | None:

@@ -9,6 +9,9 @@ import tempfile
 
 from tests import quick_compiling
 
+# What collecting makes stays to the end: to look there for what can go takes a third of the time.
+gc.disable()
+
 # Before JAX looks at its devices.
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Before Keras is imported, by whatever test.
@@ -38,6 +41,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Most of the time goes to compiling programs that run once. What is left out are LLVM's costly
 # passes; what XLA does to a program stays.
 jax.config.update("jax_disable_most_optimizations", True)
+# Nor does a program say which lines of Python each of its operations comes from.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 # More than a third of the programs are compiled more than once: by tests whose functions differ
 # though their programs do not, and after the compiled ones have been forgotten. Each process keeps
 # its own on disk, because JAX writes them in place: another process could read half a program.
@@ -94,25 +99,33 @@ def pytest_collection_finish(session):
     """Let the garbage collector pass over what stays until the end: modules and all the tests."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     # Compiling makes many objects and few cycles: to look for them less often saves a twentieth.
     gc.set_threshold(50_000, 20, 20)
 
 
-# A test's compiled programs stay with the process, some 5 MB, until they are forgotten: after some
-# thousands of tests a worker would hold 10 GB. To forget them costs seconds of compiling anew, so
-# this is done at the end of a file, once they are many, and inside of a file only if it is long.
-MANY_TESTS, MOST_TESTS = 300, 600
-_tests_since = [0]
+# Compiled programs stay with the process, some 0.8 MB each, until they are forgotten: a worker
+# would hold 5 GB at the end of `make test`. To forget them costs seconds of compiling anew, so this
+# is done at the end of a file, once they are many, and inside of a file only if it makes very many.
+MANY_PROGRAMS, MOST_PROGRAMS = 1000, 2000
+_programs = [0]
+
+
+def _count_programs(event, _, **__):
+    if event == "/jax/core/compile/backend_compile_duration":
+        _programs[0] += 1
+
+
+jax.monitoring.register_event_duration_secs_listener(_count_programs)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    """Forget the compiled programs of many tests, and give their memory back."""
+    """Forget the compiled programs once they are many, and give their memory back."""
     result = yield
-    _tests_since[0] += 1
     ends = nextitem is None or nextitem.path != item.path
-    if _tests_since[0] >= (MANY_TESTS if ends else MOST_TESTS):
-        _tests_since[0] = 0
+    if _programs[0] >= (MANY_PROGRAMS if ends else MOST_PROGRAMS):
+        _programs[0] = 0
         jax.clear_caches()
         gc.collect()
         with contextlib.suppress(AttributeError, OSError):  # of glibc, which keeps what is freed
