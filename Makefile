@@ -29,7 +29,8 @@ test-rest: $(VENV)/.installed-test ## Run the tests that `make test` leaves out
 	$(PYTEST) -m long $(ARGS)
 
 durations: $(VENV)/.installed-test ## Run all tests, and write which are long into tests/durations.json
-	$(PYTEST) --write-durations $(ARGS)
+	$(PYTEST) --write-durations anew
+	$(PYTEST) --write-durations longer -m "not long"
 
 # What pages draw is kept in .docs_cache. Material announces its successor in every build.
 docs: $(VENV)/.installed-docs ## Build the documentation into site/: make docs ARGS=serve serves it

@@ -64,14 +64,14 @@ def pytest_addoption(parser):
     )
     parser.addoption(
         "--write-durations",
-        action="store_true",
-        help="write how long each test takes into tests/durations.json",
+        choices=["anew", "longer"],
+        help="write how long each test takes into tests/durations.json, or only where it is longer",
     )
 
 
 def pytest_configure(config):
-    if config.getoption("--write-durations"):
-        config.pluginmanager.register(durations.Recorder())
+    if how := config.getoption("--write-durations"):
+        config.pluginmanager.register(durations.Recorder(how))
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by marks

@@ -26,8 +26,17 @@ def read() -> dict[str, float]:
     }
 
 
-def write(seconds: dict[str, float]) -> None:
-    """Write the seconds of tests, by file, so that a change of one test changes one line."""
+def write(seconds: dict[str, float], how: str) -> None:
+    """Write the seconds of tests, by file, so that a change of one test changes one line.
+
+    Args:
+      seconds: those of a run, by the test's name.
+      how: "anew" forgets what the file says; "longer" keeps it for tests that did not run or took
+        less. Where all tests run, many find their programs compiled by others, which may be long.
+    """
+    if how == "longer":
+        before = read()
+        seconds = before | {k: max(x, before.get(k, 0.0)) for k, x in seconds.items()}
     files: dict[str, dict[str, float]] = defaultdict(dict)
     for name, taken in sorted(seconds.items()):
         if taken >= SHORTEST:
@@ -44,7 +53,8 @@ def processor_seconds() -> float:
 class Recorder:
     """A plugin that measures every test and writes the file at the end, also under xdist."""
 
-    def __init__(self):
+    def __init__(self, how: str):
+        self.how = how
         self.began = 0.0
         self.seconds: dict[str, float] = {}
 
@@ -68,4 +78,4 @@ class Recorder:
 
     def pytest_sessionfinish(self, session):
         if not hasattr(session.config, "workerinput"):
-            write(self.seconds)
+            write(self.seconds, self.how)
