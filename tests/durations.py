@@ -9,25 +9,34 @@ import json
 import os
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.groups import group_of
 
 FILE = Path(__file__).with_name("durations.json")
-SHORTEST = 0.1  # what takes less is not in the file
+SHORTEST = 0.02  # what takes less is not in the file
 
 
 def read() -> dict[str, float]:
     """Return the seconds of the tests that take longest, by the test's name."""
     files = json.loads(FILE.read_text())
     return {
-        f"{file}::{test}": taken for file, tests in files.items() for test, taken in tests.items()
+        f"{file}::{function}{arguments}": taken
+        for file, functions in files.items()
+        for function, cases in functions.items()
+        for arguments, taken in cases.items()
     }
 
 
+def function_of(name: str) -> str:
+    """Return the name of a test without its arguments."""
+    return name.partition("[")[0]
+
+
 def write(seconds: dict[str, float], how: str) -> None:
-    """Write the seconds of tests, by file, so that a change of one test changes one line.
+    """Write the seconds of tests, by file and function: a change of one test changes one line.
 
     Args:
       seconds: those of a run, by the test's name.
@@ -37,12 +46,12 @@ def write(seconds: dict[str, float], how: str) -> None:
     if how == "longer":
         before = read()
         seconds = before | {k: max(x, before.get(k, 0.0)) for k, x in seconds.items()}
-    files: dict[str, dict[str, float]] = defaultdict(dict)
+    files: dict[str, Any] = defaultdict(lambda: defaultdict(dict))
     for name, taken in sorted(seconds.items()):
         if taken >= SHORTEST:
-            file, _, test = name.partition("::")
-            files[file][test] = round(taken, 2)
-    FILE.write_text(json.dumps(files, indent=1, ensure_ascii=False) + "\n")
+            file, _, function = function_of(name).partition("::")
+            files[file][function][name.removeprefix(function_of(name))] = round(taken, 2)
+    FILE.write_text(json.dumps(files, indent=0, ensure_ascii=False) + "\n")
 
 
 def processor_seconds() -> float:

@@ -1,10 +1,12 @@
 """Which tests are `long`: `make test` leaves them out, and `make test-rest` runs them.
 
-A test is long by what it costs, as tests/durations.json says, and never by judgement. The promises
-of a part are weighed together: they compile the same rules. What the change at hand touches is
-never long (tests/touched.py).
+A test is long by what it costs, as tests/durations.json says, and never by judgement. Of the cases
+of one test function the cheapest are quick: each function says something that others do not. The
+promises of a part are weighed together: they compile the same rules. What the change at hand
+touches is never long (tests/touched.py).
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -12,8 +14,9 @@ import pytest
 
 from tests import durations, touched
 
-# In seconds of the processor: a test, and all promises of one part, that take longer are long.
-LONGEST_TEST, LONGEST_PART = 0.1, 3.0
+# In seconds of the processor: what the quick cases of one test function take together; and all
+# promises of a part, where they take longer, are long.
+LONGEST_FUNCTION, LONGEST_PART = 0.3, 3.0
 
 # Promises that are tried for every row, and those that are also tried unless the part is long.
 OF_EVERY_ROW = {"follows_its_reference", "is_a_value", "goes_to_json_and_back"}
@@ -27,15 +30,16 @@ OF_EVERY_PART = {
 PROMISE = "test_every_part_keeps_the_promise"
 # The other ways in which replicas run mean the same (tests/distributed/modes.py).
 QUICK_MODE = "vmap"
+_IN_OTHER_MODES = re.compile(r"^tests/distributed/.*[\[-](jit|pmap|shard_map)( unchecked)?[\]-]")
 
 
 def mark_long(items: Iterable[pytest.Item]) -> None:
     """Mark the tests that are long."""
     seconds = durations.read()
-    parts = _parts(seconds)
+    parts, cases = _parts(seconds), _long_cases(seconds)
     concern = touched.concern(touched.changed())
     for item in items:
-        if _is_long(item, seconds, parts) and not concern(item):
+        if _is_long(item, parts, cases) and not concern(item):
             item.add_marker(pytest.mark.long)
 
 
@@ -53,7 +57,21 @@ def _part(row: str) -> str:
     return row.partition("/")[0]
 
 
-def _is_long(item: pytest.Item, seconds: dict[str, float], parts: dict[str, float]) -> bool:
+def _long_cases(seconds: dict[str, float]) -> set[str]:
+    """Return the tests that are left once the cheapest of their function have taken its time."""
+    long: set[str] = set()
+    taken: dict[str, float] = defaultdict(float)
+    for name, of_it in sorted(seconds.items(), key=lambda pair: (pair[1], pair[0])):
+        if _IN_OTHER_MODES.search(name):
+            continue
+        function = durations.function_of(name)
+        taken[function] += of_it
+        if taken[function] > LONGEST_FUNCTION:
+            long.add(name)
+    return long
+
+
+def _is_long(item: pytest.Item, parts: dict[str, float], cases: set[str]) -> bool:
     if item.get_closest_marker("end_to_end"):
         return False
     arguments = getattr(item, "callspec", None)
@@ -63,6 +81,6 @@ def _is_long(item: pytest.Item, seconds: dict[str, float], parts: dict[str, floa
             return False
         return params["promise"] not in OF_EVERY_PART or parts[_part(params["name"])] > LONGEST_PART
     of_replicas = item.nodeid.startswith("tests/distributed/")
-    if of_replicas and params.get("mode", QUICK_MODE) != QUICK_MODE:
-        return True
-    return seconds.get(item.nodeid, 0.0) > LONGEST_TEST
+    if of_replicas and "mode" in params:
+        return params["mode"] != QUICK_MODE
+    return item.nodeid in cases

@@ -94,9 +94,19 @@ def long(monkeypatch):
 def test_a_test_is_long_by_what_it_costs(long):
     name = "tests/tree/test_tree.py::test_sum"
     assert not long(Item(name), {})  # nobody has measured it
-    assert not long(Item(name), {name: tiers.LONGEST_TEST})
-    assert long(Item(name), {name: tiers.LONGEST_TEST + 0.1})
+    assert not long(Item(name), {name: tiers.LONGEST_FUNCTION})
+    assert long(Item(name), {name: tiers.LONGEST_FUNCTION + 0.1})
     assert not long(Item(name, marks=("end_to_end",)), {name: 100.0})
+
+
+def test_of_a_function_the_cheapest_cases_are_quick(long):
+    names = [f"tests/tree/test_tree.py::test_sum[{i}]" for i in range(4)]
+    third = tiers.LONGEST_FUNCTION / 3
+    costs = dict(zip(names, (4 * third, 0.9 * third, third, third), strict=True))
+    assert [long(Item(name), costs) for name in names] == [True, False, False, False]
+    costs[names[3]] *= 2
+    assert [long(Item(name), costs) for name in names] == [True, False, False, True]
+    assert not long(Item("tests/tree/test_tree.py::test_max[3]"), costs)
 
 
 def test_the_promises_of_a_part_are_long_together(long):
@@ -113,6 +123,8 @@ def test_replicas_are_quick_in_one_mode(long):
     file = "tests/distributed/replicas/test_guards.py"
     assert not long(Item(f"{file}::test_a[vmap]", mode="vmap"), {})
     assert long(Item(f"{file}::test_a[pmap]", mode="pmap"), {})
+    costs = {f"{file}::test_a[{mode}]": 0.2 for mode in ("jit", "pmap", "shard_map unchecked")}
+    assert not long(Item(f"{file}::test_a[x-y]"), costs | {f"{file}::test_a[x-y]": 0.25})
     assert not long(Item("tests/tree/test_tree.py::test_a[fan_in]", mode="fan_in"), {})
 
 
