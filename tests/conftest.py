@@ -9,9 +9,6 @@ import tempfile
 
 from tests import quick_compiling
 
-# What collecting makes stays to the end: to look there for what can go takes a third of the time.
-gc.disable()
-
 # Before JAX looks at its devices.
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Before Keras is imported, by whatever test.
@@ -95,13 +92,21 @@ def eight_devices():
     return jax.devices()[:8]
 
 
-def pytest_collection_finish(session):
-    """Let the garbage collector pass over what stays until the end: modules and all the tests."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
-    # Compiling makes many objects and few cycles: to look for them less often saves a twentieth.
-    gc.set_threshold(50_000, 20, 20)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Let the garbage collector pass over what stays to the end: modules and all the tests.
+
+    To look there for what can go takes a third of the time of collecting.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
+        # Compiling makes many objects and few cycles: looking less often saves a twentieth.
+        gc.set_threshold(50_000, 20, 20)
 
 
 # Compiled programs stay with the process, some 0.8 MB each, until they are forgotten: a worker

@@ -6,7 +6,6 @@ promises of a part are weighed together: they compile the same rules. What the c
 touches is never long (tests/touched.py).
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -30,7 +29,6 @@ OF_EVERY_PART = {
 PROMISE = "test_every_part_keeps_the_promise"
 # The other ways in which replicas run mean the same (tests/distributed/modes.py).
 QUICK_MODE = "vmap"
-_IN_OTHER_MODES = re.compile(r"^tests/distributed/.*[\[-](jit|pmap|shard_map)( unchecked)?[\]-]")
 
 
 def mark_long(items: Iterable[pytest.Item]) -> None:
@@ -62,8 +60,6 @@ def _long_cases(seconds: dict[str, float]) -> set[str]:
     long: set[str] = set()
     taken: dict[str, float] = defaultdict(float)
     for name, of_it in sorted(seconds.items(), key=lambda pair: (pair[1], pair[0])):
-        if _IN_OTHER_MODES.search(name):
-            continue
         function = durations.function_of(name)
         taken[function] += of_it
         if taken[function] > LONGEST_FUNCTION:
