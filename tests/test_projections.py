@@ -70,6 +70,7 @@ def with_derivative(project):
     return jax.jit(lambda x, *args: (project(x, *args), jax.grad(weighted, 1)(project, x, *args)))
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("name", [*OF_TREES, *SCALED, *ALONG, "box"])
 def test_every_projection_is_that_of_optax_with_its_derivative(name):
     mine, optaxs = with_derivative(ours(name)), with_derivative(theirs(name))
@@ -80,6 +81,7 @@ def test_every_projection_is_that_of_optax_with_its_derivative(name):
             assert_close(rates, expected_rates, atol=1e-5)
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("name", ["simplex", "l1_ball", "l2_ball", "l1_sphere", "l2_sphere"])
 def test_a_scale_has_a_derivative(name):
     x = tree(0, 4.0)

@@ -27,6 +27,8 @@ OF_EVERY_PART = {
     "touches_rows_or_refuses",
 }
 PROMISE = "test_every_part_keeps_the_promise"
+# The marks of tests that are always quick (pyproject.toml says what they mean).
+NEVER_LONG = ("end_to_end", "reference")
 # The other ways in which replicas run mean the same (tests/distributed/modes.py).
 QUICK_MODE = "vmap"
 
@@ -68,7 +70,7 @@ def _long_cases(seconds: dict[str, float]) -> set[str]:
 
 
 def _is_long(item: pytest.Item, parts: dict[str, float], cases: set[str]) -> bool:
-    if item.get_closest_marker("end_to_end"):
+    if any(item.get_closest_marker(mark) for mark in NEVER_LONG):
         return False
     arguments = getattr(item, "callspec", None)
     params = arguments.params if arguments else {}

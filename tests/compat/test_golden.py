@@ -68,6 +68,7 @@ def gradient_of(data, kind, name, i, like):
     return gx.sparse.RowSparse(indices, values, len(like))
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("row", ROWS, ids=[row["id"] for row in ROWS])
 def test_every_door_follows_the_recorded_original(row):
     tx = door_of(row)

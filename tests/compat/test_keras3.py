@@ -195,6 +195,7 @@ DOORS = {
 }
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("name", DOORS)
 def test_every_door_of_keras_3_follows_its_equations(name):
     tx, original = DOORS[name]

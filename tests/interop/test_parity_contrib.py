@@ -198,6 +198,7 @@ def test_a_contributed_optimizer_has_the_state_of_optax(row):
 # -------------------------------------------------------------------------------- gradients apart
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("noise", [0.0, 0.5])
 @pytest.mark.parametrize("momentum", [{}, {"momentum": 0.9, "nesterov": True}])
 def test_dpsgd_makes_the_steps_of_optax(noise, momentum):

@@ -96,7 +96,8 @@ def test_a_test_is_long_by_what_it_costs(long):
     assert not long(Item(name), {})  # nobody has measured it
     assert not long(Item(name), {name: tiers.LONGEST_FUNCTION})
     assert long(Item(name), {name: tiers.LONGEST_FUNCTION + 0.1})
-    assert not long(Item(name, marks=("end_to_end",)), {name: 100.0})
+    for mark in ("end_to_end", "reference"):
+        assert not long(Item(name, marks=(mark,)), {name: 100.0})
 
 
 def test_of_a_function_the_cheapest_cases_are_quick(long):

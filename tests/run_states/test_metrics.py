@@ -115,6 +115,7 @@ STATES = {
 }
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("name", list(STATES))
 def test_the_numbers_of_a_state_have_short_keys(name):
     tx, expected = STATES[name]

@@ -27,6 +27,7 @@ def equal(a, b):
 MIDDLE, LATER = 4, 6
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("row", ROWS, ids=[row["id"] for row in ROWS])
 def test_a_trace_is_followed_and_goes_on_from_its_slots(row):
     """Within 3e-5 of the recorded slots; bitwise from the slots of a state in mid-trace."""
@@ -230,6 +231,7 @@ OPTIMIZERS = {
 ORDER = ["w", "b"]  # as a model would have them; the tree has b before w
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weights_stand_in_keras_order_and_a_run_goes_on_from_them(name, version):

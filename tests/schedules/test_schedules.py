@@ -131,6 +131,7 @@ def optax_values(schedule):
 # ---------------------------------------------------------------------------------------- values
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize(
     "case", json.loads((GOLDEN / "cases.json").read_text()), ids=lambda case: case["trace"][6:-10]
 )
@@ -144,6 +145,7 @@ def test_a_schedule_follows_the_recorded_tensorflow_trace(case):
     )
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("name, args, kwargs", SHARED)
 def test_a_schedule_equals_optaxs(name, args, kwargs):
     ours = make(name, args, kwargs)(STEPS)
@@ -212,6 +214,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.reference
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("name, args, kwargs", ADDED)
 def test_a_schedule_follows_its_float64_reference(name, args, kwargs, jit):
