@@ -18,6 +18,7 @@ from gradxform.leaves import (
     shape_of,
     with_paths,
 )
+from gradxform.no_gradient import float0_as_holes
 from gradxform.numerics import add, at_least_float32, cast, promote
 from gradxform.row_sparse import RowSparse
 from gradxform.types import Array, Params, PyTree, Updates
@@ -72,12 +73,13 @@ def apply_updates(params: Params, updates: Updates) -> Params:
 
     Args:
       params: the parameters; a hole (None, MaskedNode) stays a hole.
-      updates: a tree of the same structure. A hole leaves its parameter unchanged; the rows of a
-        `RowSparse` are added in place.
+      updates: a tree of the same structure. A hole leaves its parameter unchanged, as does a
+        `float0`, the gradient of an integer; the rows of a `RowSparse` are added in place.
 
     Raises:
       ValueError: if the structures or the shapes differ.
     """
+    updates = float0_as_holes(updates)
     us, treedef = flatten_updates(updates)
     if jax.tree.structure(params) != treedef:
         updates = _without_holes_of(params, updates)

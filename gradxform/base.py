@@ -11,7 +11,7 @@ from gradxform.engine import run_rules
 from gradxform.errors import name_of, shown
 from gradxform.extra_args import accepted_by
 from gradxform.fields import made_value
-from gradxform.leaves import check_params, is_hole, with_paths
+from gradxform.leaves import is_hole, with_paths
 from gradxform.methods import ValueMethod
 from gradxform.states import slot_fields
 from gradxform.transformation import (
@@ -190,7 +190,6 @@ def _static_of_each_leaf(rule: Any, updates: Updates) -> list[Any]:
 
 def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
     def init(self: Any, params: Params) -> OptState:
-        check_params(self, params)
         state = function(self, params)
         if not hasattr(state, "_fields"):
             raise TypeError(

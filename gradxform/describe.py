@@ -14,7 +14,7 @@ from gradxform.base import GradientTransformation, check_transform
 from gradxform.content import with_parts
 from gradxform.errors import name_of
 from gradxform.group_table import GroupRow, group_rows, group_table
-from gradxform.leaves import path_names, with_paths
+from gradxform.leaves import names_of, with_paths
 from gradxform.methods import noted
 from gradxform.part_table import Row, SlotRow, part_table
 from gradxform.placed_bytes import placed_bytes
@@ -158,7 +158,7 @@ def _inside(x: Any, place: Place, label: str) -> Iterator[tuple[Any, Place, str]
 
 
 def _dotted(path: Any) -> str:
-    return ".".join(path_names(path))
+    return ".".join(names_of(path))
 
 
 def _fields(tx: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ its name.
 import collections.abc
 import contextlib
 import dataclasses
+import functools
 import inspect
 import math
 import types as pytypes
@@ -26,7 +27,16 @@ from gradxform.content import flaw_of
 from gradxform.errors import name_of, require_range, shown
 from gradxform.registry import check_name, register
 from gradxform.signatures import ClassSignature
-from gradxform.values import FrozenTree, Hole, Value, is_live, keeps_arrays, key_of, normal
+from gradxform.values import (
+    FrozenTree,
+    Hole,
+    Value,
+    is_function,
+    is_live,
+    keeps_arrays,
+    key_of,
+    normal,
+)
 
 T = TypeVar("T")
 
@@ -204,7 +214,32 @@ def annotation_kinds(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def _normalized(part: Value, field: str, x: Any, annotation: Any) -> Any:
+@functools.cache
+def _arguments_of(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    hints = typing.get_type_hints(function, include_extras=True)
+    return inspect.signature(function), hints
+
+
+def check_call(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """Check the arguments of a call by their annotations, as fields are checked.
+
+    Raises:
+      TypeError: if one has another type than its annotation.
+      ValueError: for a NaN.
+    """
+    signature, hints = _arguments_of(function)
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # Python's own message names the function
+        return
+    for name, x in given.items():
+        parameter = signature.parameters[name]
+        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_one and name in hints and x is not parameter.default:
+            _normalized(function.__name__, name, x, hints[name])
+
+
+def _normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
     kinds = annotation_kinds(annotation)
     if is_tracer(x) or isinstance(x, Hole) or (keeps_arrays() and is_live(x)):
         if types.Size in kinds:
@@ -219,7 +254,7 @@ def _normalized(part: Value, field: str, x: Any, annotation: Any) -> Any:
     if types.Key in kinds:
         is_none = x is None and type(None) in kinds
         return None if is_none else static_key(part, field, x)
-    if types.StaticTree in kinds and not isinstance(x, Value) and not callable(x):
+    if types.StaticTree in kinds and not isinstance(x, Value) and not is_function(x):
         _refuse_arrays(part, field, x, "a tree of Python values")
         return x if isinstance(x, FrozenTree | bool) or x is None else FrozenTree(x)
     if any(k is Any or typing.get_origin(k) is typing.Annotated for k in kinds):
@@ -245,7 +280,7 @@ def _normalized(part: Value, field: str, x: Any, annotation: Any) -> Any:
     return x
 
 
-def _other(part: Value, field: str, x: Any, kinds: list[Any]) -> Any:
+def _other(part: Any, field: str, x: Any, kinds: list[Any]) -> Any:
     """Return an `x` that is not a scalar: a value of a class in the annotation, or a function."""
     for k in kinds:
         origin = typing.get_origin(k) or k

@@ -4,7 +4,8 @@ A tree of updates may have holes: `None` freezes its parameter for the step, and
 marks a leaf that a mask excludes. All other modules use the functions here to handle trees.
 """
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -65,16 +66,9 @@ def shape_of(x: Any) -> tuple[int, ...]:
     return x.shape if isinstance(x, RowSparse) else jnp.shape(x)
 
 
-def path_names(path: Iterable[Any]) -> Path:
-    """Return a key path as strings, without the `.value` of an nnx Variable.
-
-    `flax.nnx.Optimizer` passes `kernel.value` to `init` and `kernel` to `update`: the same leaf.
-    """
-    entries = list(path)
-    names = [entry_name(entry) for entry in entries]
-    if names and names[-1] == "value" and isinstance(entries[-1], jax.tree_util.GetAttrKey):
-        names.pop()
-    return tuple(names)
+def names_of(path: Iterable[Any]) -> Path:
+    """Return a key path as strings."""
+    return tuple(map(entry_name, path))
 
 
 def entry_name(entry: Any) -> str:
@@ -92,21 +86,54 @@ _KEYS: dict[str, tuple[type, ...]] = {
 }
 
 
+def is_variable(x: Any) -> bool:
+    """Whether `x` is a Variable of `flax.nnx`: a node around one array, which has its path.
+
+    `flax.nnx.Optimizer` passes `kernel.value` to `init` and `kernel` to `update`: the same leaf.
+    """
+    return isinstance(x, getattr(sys.modules.get("flax.nnx"), "Variable", ()))
+
+
+def flatten_with_names(
+    tree: PyTree,
+    is_leaf: Callable[[Any], bool] | None = None,
+    branches: Collection[Path] = (),
+) -> tuple[list[tuple[Path, Any]], Any]:
+    """Return the leaves of `tree`, each with its path as strings, and the structure.
+
+    Args:
+      tree: any tree.
+      is_leaf: tells what is a leaf, besides what is one to JAX.
+      branches: the paths of subtrees that are one leaf each.
+    """
+    variables = set()
+
+    def ends(path: tuple[Any, ...], x: Any) -> bool:
+        if is_variable(x):
+            variables.add(names_of(path))
+        return (is_leaf is not None and is_leaf(x)) or (
+            bool(branches) and names_of(path) in branches
+        )
+
+    if "flax.nnx" in sys.modules or branches:
+        flat, treedef = jax.tree_util.tree_flatten_with_path(tree, ends, is_leaf_takes_path=True)
+    else:
+        flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf)
+    named = [(names_of(path), leaf) for path, leaf in flat]
+    return [(p[:-1] if p[:-1] in variables else p, leaf) for p, leaf in named], treedef
+
+
 def with_paths(
     tree: PyTree, is_leaf: Callable[[Any], bool] = is_update_leaf
 ) -> list[tuple[Path, Any]]:
     """Return the leaves of `tree`, holes included, each with its path as strings."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)
-    return [(path_names(path), leaf) for path, leaf in flat]
+    return flatten_with_names(tree, is_leaf)[0]
 
 
 def map_with_paths(f: Callable[[Path, Any], Any], tree: PyTree) -> PyTree:
     """Map `f(path, leaf)` over the arrays of `tree`; holes stay."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf if is_hole(leaf) else f(path_names(path), leaf),
-        tree,
-        is_leaf=is_update_leaf,
-    )
+    named, treedef = flatten_with_names(tree, is_update_leaf)
+    return treedef.unflatten(leaf if is_hole(leaf) else f(path, leaf) for path, leaf in named)
 
 
 def path_at(tree: PyTree, index: int) -> str:
@@ -229,8 +256,7 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
     own, treedef = jax.tree.flatten(tree, is_leaf=is_stored)
     if treedef == lead_def:
         return Aligned(own, treedef, None, own)
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_stored)
-    indices = {path_names(path): i for i, (path, _) in enumerate(flat)}
+    indices = {path: i for i, (path, _) in enumerate(with_paths(tree, is_stored))}
     lead_leaves = with_paths(lead)
     holes = [path for path, leaf in lead_leaves if is_hole(leaf)]
     paths = [path for path, leaf in lead_leaves if not is_hole(leaf)]
@@ -280,4 +306,7 @@ def path_str(path: Path) -> str:
 def _remedy(what: str) -> str:
     if "parameters" in what:
         return "Updates and parameters must have the same structure."
-    return "Was this state made by another transform's init, or for other parameters?"
+    return (
+        "Was this state made by another transform's init, or for other parameters? Parameters that "
+        "are not floating have none."
+    )

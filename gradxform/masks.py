@@ -23,15 +23,15 @@ from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.fields import value
 from gradxform.leaves import (
     Path,
+    flatten_with_names,
     is_hole,
     is_update_leaf,
-    path_names,
     path_str,
     shape_of,
     with_paths,
 )
 from gradxform.types import NonNegativeInt, PyTree
-from gradxform.values import FrozenTree, Value
+from gradxform.values import FrozenTree, Value, is_function
 
 
 class MaskedState(NamedTuple):
@@ -228,8 +228,7 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
     Raises:
       ValueError: if a pattern or an entry of a mask tree matches nothing, or a leaf lacks an entry.
     """
-    flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_update_leaf)
-    named = [(path_names(path), leaf) for path, leaf in flat]
+    named, treedef = flatten_with_names(tree, is_update_leaf)
     return jax.tree.unflatten(treedef, _entries(part, mask, tree, named, kind).of_leaves)
 
 
@@ -283,7 +282,7 @@ def _entries(
         if isinstance(mask, label_by):
             return _Entries([x if is_hole(x) else mask.label(path, x) for path, x in named], {})
         return _Entries([x if is_hole(x) else bool(mask.test(path, x)) for path, x in named], {})
-    if callable(mask):
+    if is_function(mask):
         mask = FrozenTree(mask(tree))
     if not isinstance(mask, FrozenTree):
         mask = FrozenTree(mask)  # one entry, at the root
@@ -387,8 +386,8 @@ def _nearest(pattern: str, paths: Sequence[Path]) -> str:
 
 def check_mask(part: Any, mask: Any, field: str = "mask") -> None:
     """Require a mask, a tree of booleans or a function of the parameters in a field."""
-    valid = isinstance(mask, bool | FrozenTree | Mask) or callable(mask)
-    if not valid or isinstance(mask, type | label_by):
+    valid = isinstance(mask, bool | FrozenTree | Mask) or is_function(mask)
+    if not valid or isinstance(mask, label_by):
         raise TypeError(
             f"{name_of(part)}: {field} must be a mask such as ndim_at_least(2), a tree of booleans "
             f"or a function of the parameters, got {shown(mask)}."

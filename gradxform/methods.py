@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gradxform.extra_args import check_names
 from gradxform.leaves import widest_dtype
+from gradxform.no_gradient import init_without, update_without
 from gradxform.numerics import has_64_bits, scalars_as
 
 # The arguments of every `update`.
@@ -97,9 +98,11 @@ class BoundMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs and self.name == "update":
             self.check(tuple(kwargs) + _CALL[: len(args)])
-        if not has_64_bits():
-            return self._function(self.owner, *args, **kwargs)
-        return self.call(*args, **kwargs)
+        if self.owner.made_of_functions or not (args or kwargs):
+            return self.call(*args, **kwargs)  # functions see what the caller gives
+        if self.name == "init":
+            return init_without(self.owner, self.call, *args, **kwargs)
+        return update_without(self.call, *args, **kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function without `check`, which the outermost transform has done."""

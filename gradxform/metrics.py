@@ -11,7 +11,7 @@ from gradxform import engine
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of, is_hole, path_str, with_paths
 from gradxform.numerics import at_least_float32, cast
-from gradxform.states import hints_of, slot_fields
+from gradxform.states import hints_of, holds_states, slot_fields
 from gradxform.transformation import rules_with_state
 from gradxform.types import Array, OptState, Params, PyTree
 
@@ -172,7 +172,7 @@ def _own_numbers(state: Any, reading: _Reading) -> Iterator[tuple[str, Any]]:
             yield name, value
     hints, slots = hints_of(type(state)), slot_fields(type(state))
     for name, x in state._asdict().items():
-        if name in slots or _is_tree(hints.get(name)):
+        if name in slots or (_is_tree(hints.get(name)) and not holds_states(x)):
             yield from _of_slot(name, x, reading)
         elif callable(declared) or "key" in name:  # seeds are not measures
             continue
@@ -193,7 +193,7 @@ def _is_tree(hint: Any) -> bool:
 def _of_slot(name: str, slot: PyTree, reading: _Reading) -> Iterator[tuple[str, Any]]:
     """Yield the norm of a slot, and the distance of the parameters to it, as far as asked for."""
     leaves = {path: x for path, x in with_paths(slot) if not is_hole(x)}
-    if not all(map(_is_floating, leaves.values())) or _has_states(slot):
+    if not all(map(_is_floating, leaves.values())):
         return
     if reading.slots and leaves:
         yield f"{name}_norm", _NORM[reading.replicas](list(leaves.values()))
@@ -205,13 +205,6 @@ def _of_slot(name: str, slot: PyTree, reading: _Reading) -> Iterator[tuple[str, 
 
 def _is_floating(x: Any) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(dtype_of(x), jnp.inexact)
-
-
-def _has_states(x: Any) -> bool:
-    """Whether a tree contains a state, so that it is not a slot."""
-    nodes: list[Any] = []
-    jax.tree.flatten(x, is_leaf=lambda node: bool(nodes.append(node)))
-    return any(hasattr(node, "_fields") and not is_hole(node) for node in nodes)
 
 
 def _like(name: str, path: tuple[str, ...], p: Any, slot: Any) -> Any:

@@ -66,9 +66,15 @@ class _FunctionSignature(_Signature):
     @functools.cached_property
     def _full(self) -> inspect.Signature:
         given = self._function
-        plain = pytypes.FunctionType(given.__code__, given.__globals__, given.__name__)
+        plain = pytypes.FunctionType(
+            given.__code__,
+            given.__globals__,
+            given.__name__,
+            given.__defaults__,
+            given.__closure__,
+        )
         plain.__dict__.update({k: x for k, x in vars(given).items() if k != "__signature__"})
-        plain.__defaults__, plain.__kwdefaults__ = given.__defaults__, given.__kwdefaults__
+        plain.__kwdefaults__ = given.__kwdefaults__
         plain.__annotations__ = given.__annotations__
         return readable(inspect.signature(plain))
 

@@ -4,12 +4,13 @@ import functools
 import inspect
 import sys
 import typing
+from collections.abc import Collection
 from typing import Any
 
 import jax
 
 from gradxform.errors import name_of
-from gradxform.leaves import like_params
+from gradxform.leaves import is_hole, like_params
 from gradxform.types import NonNegativeSlot, PyTree, Slot
 
 _SLOTS = {"Slot": Slot, "NonNegativeSlot": NonNegativeSlot}
@@ -55,6 +56,30 @@ def slot_fields(cls: type) -> tuple[str, ...]:
 def non_negative_fields(cls: type) -> tuple[str, ...]:
     """Return the names of the slots without negative entries."""
     return marked_fields(cls, NonNegativeSlot)
+
+
+def named_tuples_in(tree: PyTree) -> set[type]:
+    """Return the classes of the NamedTuples in a tree, except for those of holes."""
+    nodes: list[Any] = []
+    jax.tree.flatten(tree, is_leaf=lambda node: bool(nodes.append(node)))
+    return {type(x) for x in nodes if hasattr(type(x), "_fields") and not is_hole(x)}
+
+
+def kinds_of_params(tree: PyTree) -> frozenset[type]:
+    """Return the NamedTuples in the slots of the states in a tree, which are not states.
+
+    A slot is like the parameters, which may be a NamedTuple or have some.
+    """
+    nodes: list[Any] = []
+    jax.tree.flatten(tree, is_leaf=lambda node: bool(nodes.append(node)))
+    states = [x for x in nodes if hasattr(type(x), "_fields")]
+    slots = [getattr(x, k) for x in states for k in slot_fields(type(x))]
+    return frozenset(kind for slot in slots for kind in named_tuples_in(slot))
+
+
+def holds_states(x: PyTree, of_params: Collection[type] = ()) -> bool:
+    """Whether a tree contains a state: a NamedTuple that is none of those of the parameters."""
+    return not named_tuples_in(x) <= set(of_params)
 
 
 def state_kind(rule: Any, tree: PyTree) -> type:

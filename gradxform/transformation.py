@@ -98,6 +98,8 @@ class GradientTransformation(Value, _OptaxClass):
         update: Any = self.update
         update.check(tuple(extra))
 
+    # The optimizer that made it, for messages.
+    written_as: str | None = None
     # How far the transform looks; wrappers and chains derive it from their parts.
     locality: Any = "tree"
     # Whether `update` knows what to do with a `RowSparse`. Others are not called with one.

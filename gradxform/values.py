@@ -10,7 +10,7 @@ import math
 import types as pytypes
 import typing
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import jax
@@ -43,6 +43,9 @@ class FrozenTree(Made):
             leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_none)
         except (TypeError, ValueError):
             leaves, treedef = jax.tree.flatten(_with_nodes(tree), is_leaf=_is_none)
+        if any(map(_is_mapping, leaves)):
+            nodes = [_mapping_as_node(leaf) for leaf in leaves]
+            leaves, treedef = jax.tree.flatten(treedef.unflatten(nodes), is_leaf=_is_none)
         object.__setattr__(self, "leaves", tuple(normal(leaf) for leaf in leaves))
         object.__setattr__(self, "treedef", treedef)
 
@@ -80,6 +83,27 @@ class FrozenTree(Made):
 
 def _is_none(x: Any) -> bool:
     return x is None
+
+
+def _is_mapping(x: Any) -> bool:
+    """Whether a leaf is a mapping that JAX does not know, such as an ml_collections.ConfigDict."""
+    is_like_one = hasattr(x, "keys") and hasattr(x, "__getitem__") and not isinstance(x, type)
+    return isinstance(x, Mapping) or is_like_one
+
+
+def _mapping_as_node(x: Any) -> Any:
+    return as_node({k: _mapping_as_node(x[k]) for k in list(x.keys())}) if _is_mapping(x) else x
+
+
+def is_function(x: Any) -> bool:
+    """Whether `x` is a function and not a tree: models are trees that can be called.
+
+    As for Optax, a tree is told by its leaves. One without leaves, or with functions only, is
+    called.
+    """
+    if not callable(x) or isinstance(x, type):
+        return False
+    return isinstance(x, jax.tree_util.Partial) or all(map(callable, jax.tree.leaves(x)))
 
 
 def _structure_key(treedef: Any) -> Any:

@@ -14,7 +14,7 @@ from gradxform.apply import apply_updates
 from gradxform.base import check_transform
 from gradxform.compat.keras_import import keras_on_jax
 from gradxform.errors import shown
-from gradxform.leaves import path_names
+from gradxform.leaves import flatten_with_names
 from gradxform.types import SupportsTransform
 from gradxform.wrappers.loss_scale import has_loss_scale
 
@@ -148,9 +148,9 @@ def register_optimizer() -> type:
             held.own = [v for v, skip in zip(variables, skipped, strict=True) if not skip]
             held.tree = tree_of([v.path for v in held.own])
             state = held.tx.init(held.tree([v.value for v in held.own]))
-            flat, held.treedef = jax.tree_util.tree_flatten_with_path(state)
+            named, held.treedef = flatten_with_names(state)
             held.slots, held.restore = [], []
-            for path, x in flat:
+            for path, x in named:
                 data, restore = plain_array(x)
                 held.restore.append(restore)
                 held.slots.append(
@@ -158,7 +158,7 @@ def register_optimizer() -> type:
                         shape=data.shape,
                         initializer=functools.partial(_copied, data),
                         dtype=data.dtype.name,
-                        name=".".join(path_names(path)).replace("/", "."),
+                        name=".".join(path).replace("/", "."),
                     )
                 )
 

@@ -8,7 +8,7 @@ import jax
 from gradxform.base import EmptyState, Transform, transform
 from gradxform.errors import name_of, shown
 from gradxform.fields import value
-from gradxform.leaves import path_names
+from gradxform.leaves import flatten_with_names
 from gradxform.states import check_state
 from gradxform.types import Params, Updates
 from gradxform.values import Value
@@ -39,8 +39,8 @@ class of_pairs(Value):
           ValueError: if it returns other paths or shapes.
           TypeError: if it does not return pairs.
         """
-        leaves, treedef = jax.tree_util.tree_flatten_with_path(updates)
-        pairs = [(g, "/".join(path_names(path))) for path, g in leaves]
+        named, treedef = flatten_with_names(updates)
+        pairs = [(g, "/".join(path)) for path, g in named]
         answer = self.function(list(pairs))
         title = f"{self.keyword}: {name_of(self.function)}"
         if not isinstance(answer, list | tuple) or not all(

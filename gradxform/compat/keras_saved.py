@@ -15,7 +15,7 @@ from gradxform.compat.keras_rates import last_of_every
 from gradxform.compat.keras_weights import get_weights, parameter_paths, set_weights
 from gradxform.errors import name_of, shown
 from gradxform.interop import OfFunctions
-from gradxform.leaves import path_names
+from gradxform.leaves import flatten_with_names
 from gradxform.transforms.counts import count_updates
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import OptState, Params
@@ -119,8 +119,7 @@ def _not_called(updates: Any, state: Any, params: Any = None) -> Any:
 
 
 def _by_path(tree: Any) -> dict[tuple[str, ...], Any]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {path_names(path): x for path, x in flat}
+    return dict(flatten_with_names(tree)[0])
 
 
 def _ids(tree: Any) -> set[int]:
@@ -129,8 +128,5 @@ def _ids(tree: Any) -> set[int]:
 
 def _filled(state: Any, outer: Mapping[tuple[str, ...], Any], inner: set[int]) -> Any:
     """Return a state with the arrays of `outer` by path, and its own where they are the inner's."""
-
-    def chosen(path: Any, x: Any) -> Any:
-        return x if id(x) in inner else outer[path_names(path)]
-
-    return jax.tree_util.tree_map_with_path(chosen, state)
+    named, treedef = flatten_with_names(state)
+    return treedef.unflatten(x if id(x) in inner else outer[path] for path, x in named)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from gradxform.errors import shown
-from gradxform.leaves import Path, path_at, path_names, path_str
+from gradxform.leaves import Path, flatten_with_names, path_at, path_str
 from gradxform.types import Params, PyTree
 
 # How an array is sharded.
@@ -42,8 +42,8 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
       ValueError: for a parameter without a place, a place without a parameter, or a spec with more
         entries than its parameter has dimensions or the same axis twice.
     """
-    flat = jax.tree_util.tree_flatten_with_path(params)[0]
-    paths = [path_names(path) for path, _ in flat]
+    flat, _ = flatten_with_names(params)
+    paths = [path for path, _ in flat]
     if places is None:
         found = [getattr(p, "sharding", None) for _, p in flat]
     elif is_place(places):
@@ -79,8 +79,7 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
 
 def _by_path(caller: str, paths: list[Path], places: PyTree) -> list[Any]:
     """Return the place of each path: the one at the longest beginning of it."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(places, is_leaf=is_place)
-    given = {path_names(path): place for path, place in flat}
+    given = dict(flatten_with_names(places, is_place)[0])
     found, used = [], set()
     for path in paths:
         beginnings = [path[:n] for n in range(len(path), -1, -1) if path[:n] in given]

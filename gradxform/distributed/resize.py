@@ -10,8 +10,9 @@ import numpy as np
 from gradxform.distributed.replica_mesh import resharder
 from gradxform.distributed.shared_leaves import is_shared
 from gradxform.errors import did_you_mean, leaf_path, shown
-from gradxform.leaves import dtype_of, path_names
+from gradxform.leaves import dtype_of, is_variable, names_of
 from gradxform.numerics import at_least_float32
+from gradxform.states import kinds_of_params
 from gradxform.types import PyTree
 
 __all__ = [
@@ -100,7 +101,8 @@ def resize_replicas(
             f"resize_replicas: new_n must be an int of at least 1, got {shown(new_n)}."
         )
     leaves, treedef = jax.tree.flatten(tree)
-    shared, places = is_shared(tree), list(_places(tree, _Place((), (), False)))
+    shared = is_shared(tree)
+    places = list(_places(tree, _Place((), (), False), kinds_of_params(tree)))
     _check_names(policy or {}, places)
     n = _replicas(leaves, shared, places)
     if n is None or (n == new_n and fresh is None):
@@ -153,16 +155,17 @@ def _check_names(policy: Mapping[str, str], places: list[_Place]) -> None:
             )
 
 
-def _places(x: PyTree, here: _Place) -> Iterator[_Place]:
+def _places(x: PyTree, here: _Place, of_params: frozenset[type]) -> Iterator[_Place]:
     """Yield the place of every leaf of `x`, which is itself at `here`, in order."""
     flat, treedef = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
     if treedef == _LEAF:
         yield here
         return
-    in_state = here.in_state or (isinstance(x, tuple) and hasattr(x, "_fields"))
+    in_state = here.in_state or (hasattr(type(x), "_fields") and type(x) not in of_params)
     for path, child in flat:
-        names = path_names(path)
-        yield from _places(child, _Place((*here.path, *path), (*here.names, *names), in_state))
+        names = () if is_variable(x) else names_of(path)
+        place = _Place((*here.path, *path), (*here.names, *names), in_state)
+        yield from _places(child, place, of_params)
 
 
 _LEAF = jax.tree.structure(0)

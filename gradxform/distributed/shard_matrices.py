@@ -17,15 +17,15 @@ from gradxform.distributed.reach import check_entrywise, check_reach
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import (
     Path,
-    check_params,
     is_hole,
     like_params,
     path_str,
     shape_of,
     with_paths,
 )
+from gradxform.no_gradient import as_holes
 from gradxform.types import OptState, Params, PyTree, StaticTree, Updates
-from gradxform.values import FrozenTree
+from gradxform.values import FrozenTree, is_function
 from gradxform.wrappers.parts import StatelessWrapper
 
 __all__ = [
@@ -117,7 +117,7 @@ class shard_matrices(StatelessWrapper):
         check_reach(self, self.inner)
         if isinstance(self.specs, FrozenTree):
             object.__setattr__(self, "specs", FrozenTree(self._dims(self.specs.unfreeze())))
-        elif not callable(self.specs):
+        elif not is_function(self.specs):
             raise TypeError(
                 f"{name_of(self)}: specs must be a PartitionSpec, a tree of them or a function of "
                 f"the parameters, got {shown(self.specs)}."
@@ -164,7 +164,7 @@ class shard_matrices(StatelessWrapper):
     def _dims_of(self, params: Params, whole: bool, size: int) -> dict[Path, int | None]:
         """Return for each parameter, or piece, the dimension that is cut."""
         specs = self.specs
-        if callable(specs) and not isinstance(specs, FrozenTree):
+        if is_function(specs):
             specs = FrozenTree(self._dims(specs(params)))
         found = with_paths(masks.resolve(self, specs, params, kind=object))
         out: dict[Path, int | None] = {}
@@ -220,8 +220,8 @@ class shard_matrices(StatelessWrapper):
         if mesh is None:
             raise ValueError(f"{name_of(self)}: state_specs needs a mesh.")
         self._check_mesh(mesh)
-        check_params(self, params)
         size = mesh.shape[self.axis]
+        params = as_holes(params)
         cuts, reach = self._cuts(params, True, size), check_reach(self, self.inner)[0]
         return specs_of_pieces(self.inner, params, cuts, {self.axis: size}, reach)
 
@@ -229,7 +229,6 @@ class shard_matrices(StatelessWrapper):
 
     def init(self, params: Params) -> OptState:
         """Return the inner state, of pieces."""
-        check_params(self, params)
         check_entrywise(self, check_reach(self, self.inner)[1], params)
         if self.mesh is None:
             return self._on_pieces(params, lambda: self.inner.init(params))

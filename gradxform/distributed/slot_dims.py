@@ -9,7 +9,7 @@ from gradxform.distributed.exchange import Exchanging
 from gradxform.distributed.feedback import FeedbackState, LowRankState
 from gradxform.distributed.param_places import Parameter
 from gradxform.distributed.shared_leaves import is_per_device
-from gradxform.leaves import Path, path_names
+from gradxform.leaves import Path, flatten_with_names
 from gradxform.storage import StoredArray, is_stored
 from gradxform.tree.state import map_params
 from gradxform.types import Params, PyTree
@@ -59,11 +59,10 @@ def match_leaves(
         owners = map_params(tx, owner_of, state, indices, transform_non_params=lambda _: _NO_OWNER)
     except (TypeError, ValueError):  # `init` looks into its parameters: match leaves by path
         owners = jax.tree.map(lambda _: _NO_OWNER, state)
-    flat, _ = jax.tree_util.tree_flatten_with_path(state)
+    named, _ = flatten_with_names(state)
     has_fragments = any(getattr(part, "fragments", 1) > 1 for part in all_parts(tx))
     out = []
-    for (path, leaf), owner in zip(flat, jax.tree.leaves(owners), strict=True):
-        names = path_names(path)
+    for (names, leaf), owner in zip(named, jax.tree.leaves(owners), strict=True):
         index, rest = (owner, ()) if owner != _NO_OWNER else _owner_by_path(names, parameters)
         dims: Dims = [None] * len(leaf.shape)
         if index is not None:

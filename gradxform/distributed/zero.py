@@ -46,13 +46,13 @@ from gradxform.leaves import (
     align,
     align_params,
     align_slot,
-    check_params,
     dtype_of,
     is_hole,
     path_at,
     require_params,
     with_paths,
 )
+from gradxform.no_gradient import as_holes
 from gradxform.numerics import at_least_float32, cast, promote, scalar_dtype
 from gradxform.states import check_state
 from gradxform.types import Array, DType, OptState, Params, Slot, Updates
@@ -222,14 +222,12 @@ class zero1(Transform):
         Raises:
           ValueError: if the mesh lacks one of the axes.
         """
-        check_params(self, params)
-        return divided_specs(self, params, mesh)
+        return divided_specs(self, as_holes(params), mesh)
 
     # ---------------------------------------------------------------------------------- stepping
 
     def init(self, params: Params) -> Zero1State:
         """Return the state of this device's shards."""
-        check_params(self, params)
         check_bound(self, self.axes)
         check_entrywise(self, check_reach(self, self.inner)[1], params)
         leaves, treedef = jax.tree.flatten(params)

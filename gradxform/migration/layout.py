@@ -9,16 +9,15 @@ import jax
 
 from gradxform.base import GradientTransformation, unwrapped
 from gradxform.errors import name_of
-from gradxform.leaves import Path, entry_name, is_hole, path_names, with_paths
+from gradxform.leaves import Path, entry_name, is_hole, is_variable, with_paths
 from gradxform.methods import noting_inits
 from gradxform.registry import REGISTRY
-from gradxform.states import slot_fields
+from gradxform.states import named_tuples_in, slot_fields
 from gradxform.storage import is_stored, is_type_on_host
 from gradxform.transformation import rules_with_state
-from gradxform.types import OptState, Params, PyTree, SupportsTransform
+from gradxform.types import OptState, Params, SupportsTransform
 from gradxform.wrappers.parts import OF_FUNCTIONS
 
-KeyPath = tuple[Any, ...]
 # How the path of a whole state is written.
 ROOT = "the root"
 
@@ -148,9 +147,9 @@ class _Reading:
             self.owners.setdefault(id(state), owner)
         self.calls = frozenset(_calls_in([tx, tx.init, tx.update], {}))
         self.places = {path for path, leaf in with_paths(params) if not is_hole(leaf)}
-        self.kinds_of_params = set(_named_tuples_in(params))
+        self.kinds_of_params = named_tuples_in(params)
 
-    def walk(self, node: Any, path: KeyPath, part: Part | None, labels: Path, depth: int) -> None:
+    def walk(self, node: Any, path: Path, part: Part | None, labels: Path, depth: int) -> None:
         """Note the parts and the arrays in `node`, which is in `part` or in none."""
         children = _children(node)
         if self._is_part(node):
@@ -169,30 +168,28 @@ class _Reading:
         slots = slot_fields(type(node)) if self._is_part(node) else ()
         for entry, child in children:
             if part is not None and entry_name(entry) in slots:
-                for below, _ in jax.tree_util.tree_flatten_with_path(child, is_leaf=is_stored)[0]:
-                    part.places[self._note((*path, entry, *below), part)[1:]] = None
+                for below, _ in with_paths(child, is_stored):
+                    part.places[self._note((*path, entry_name(entry), *below), part)[1:]] = None
                 continue
             is_key = isinstance(entry, jax.tree_util.DictKey)
             more = (*labels, entry_name(entry)) if is_key else labels
-            self.walk(child, (*path, entry), part, more, depth)
+            here = path if is_variable(node) else (*path, entry_name(entry))
+            self.walk(child, here, part, more, depth)
 
-    def _note(self, path: KeyPath, part: Part) -> Path:
+    def _note(self, path: Path, part: Part) -> Path:
         """Note an array, and return its path from its part."""
-        start = len(part.path)
-        # `.value` of an nnx Variable is left out, but not a field of the state with that name.
-        rest = path_names(path[start:]) or tuple(map(entry_name, path[start:]))
+        rest = path[len(part.path) :]
         part.leaves[rest] = len(self.paths)
         self.paths.append((*part.path, *rest))
         return rest
 
-    def _begin(self, node: Any, kind: str, path: KeyPath, labels: Path, depth: int) -> Part:
+    def _begin(self, node: Any, kind: str, path: Path, labels: Path, depth: int) -> Part:
         owner = self.owners.get(id(node))
         if isinstance(owner, OF_FUNCTIONS):  # it is known by the class of its state
             owner = None
         rule = type(owner) if owner is not None else self._called_rule(kind)
         slots = slot_fields(type(node)) if self._is_part(node) else ()
-        names = tuple(map(entry_name, path))
-        part = Part(names, kind, owner, rule, self.calls, labels, depth, has_slots=bool(slots))
+        part = Part(path, kind, owner, rule, self.calls, labels, depth, has_slots=bool(slots))
         self.parts.append(part)
         return part
 
@@ -218,13 +215,6 @@ def _children(node: Any) -> list[tuple[Any, Any]] | None:
     if treedef == jax.tree.structure(0):
         return None
     return [(path[-1], child) for path, child in flat]
-
-
-def _named_tuples_in(tree: PyTree) -> Iterator[type]:
-    if isinstance(tree, tuple) and hasattr(tree, "_fields") and not is_hole(tree):
-        yield type(tree)
-    for _, child in _children(tree) or ():
-        yield from _named_tuples_in(child)
 
 
 def _calls_in(x: Any, seen: dict[int, Any]) -> Iterator[str]:

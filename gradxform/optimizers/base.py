@@ -1,10 +1,12 @@
 """What makes a function an optimizer, and the parts that several of them share."""
 
+import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from gradxform.base import Transform
 from gradxform.docstrings import complete
+from gradxform.fields import check_call
 from gradxform.interop import identity
 from gradxform.registry import register
 from gradxform.transforms.momentum import trace
@@ -23,15 +25,23 @@ LOADED: dict[str, Callable[..., Transform]] = {}
 
 
 def optimizer(function: F) -> F:
-    """Register a function that returns a transform, and complete its docstring.
+    """Register a function that returns a transform, check its arguments, complete its docstring.
 
     The docstring describes only the arguments that differ from those of its parts. For the others,
     it names the parts: "See `trace` and `scale_by_learning_rate` for the other arguments."
     """
-    function.__doc__ = complete(function)
-    register(function.__name__, function)
-    LOADED[function.__name__] = function
-    return function
+
+    @functools.wraps(function)
+    def made(*args: Any, **kwargs: Any) -> Transform:
+        check_call(function, args, kwargs)
+        tx = function(*args, **kwargs)
+        object.__setattr__(tx, "written_as", function.__name__)
+        return tx
+
+    made.__doc__ = complete(function)
+    register(function.__name__, made)
+    LOADED[function.__name__] = made
+    return cast(F, made)
 
 
 def trace_or_identity(

@@ -7,9 +7,9 @@ import jax
 
 from gradxform.base import GradientTransformation, unwrapped
 from gradxform.errors import name_of
-from gradxform.leaves import Path, entry_name, is_hole
+from gradxform.leaves import Path, entry_name
 from gradxform.masks import MaskedState
-from gradxform.states import check_state, slot_fields
+from gradxform.states import check_state, holds_states, kinds_of_params, slot_fields
 from gradxform.wrappers.compose import chain, named_chain, sum_of
 from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.inject import injected
@@ -37,6 +37,13 @@ class Owned(NamedTuple):
     clock: external_step | None
 
 
+class _Walk(NamedTuple):
+    """What a walk through a state finds and knows."""
+
+    owned: list[Owned]
+    of_params: frozenset[type]  # the NamedTuples of the parameters, which are not states
+
+
 def owned_states(tx: Any, state: Any) -> list[Owned]:
     """Return the states that have arrays of their own, outer ones and earlier ones first.
 
@@ -44,9 +51,9 @@ def owned_states(tx: Any, state: Any) -> list[Owned]:
       TypeError: if a state is of another kind than its transform's.
       ValueError: if a chain has another number of states.
     """
-    owned: list[Owned] = []
-    _walk(owned, tx, state, (), (), None)
-    return owned
+    walk = _Walk([], kinds_of_params(state))
+    _walk(walk, tx, state, (), (), None)
+    return walk.owned
 
 
 def children_of(node: Any) -> dict[str, Any] | None:
@@ -69,22 +76,22 @@ def with_child(node: Any, path: Path, child: Any) -> Any:
 
 
 def _walk(
-    owned: list[Owned],
+    walk: _Walk,
     tx: Any,
     state: Any,
     path: Path,
     before: tuple[Any, ...],
     clock: external_step | None,
 ) -> tuple[Any, ...]:
-    """Add the states of a transform to `owned`; return `before` with the transforms in it."""
+    """Add the states of a transform to `walk`; return `before` with the transforms in it."""
     tx = unwrapped(tx)
     if isinstance(tx, StatelessWrapper):
         clock = tx if isinstance(tx, external_step) else clock
-        return _walk(owned, tx.inner, state, path, before, clock)
+        return _walk(walk, tx.inner, state, path, before, clock)
     if type(state).__name__ == MaskedState.__name__ and hasattr(state, "inner_state"):
         # Of a group, and then `tx` is what the group has; or of `masked`.
         inner = tx.inner if isinstance(tx, masked) else tx
-        return _walk(owned, inner, state.inner_state, (*path, "inner_state"), before, clock)
+        return _walk(walk, inner, state.inner_state, (*path, "inner_state"), before, clock)
     children = children_of(state) or {}
     if isinstance(tx, chain | named_chain | sum_of):
         transforms = tx.transforms if isinstance(tx, sum_of) else tx.inner()
@@ -92,16 +99,18 @@ def _walk(
         names = [name for name, _ in tx.transforms] if isinstance(tx, named_chain) else None
         for i, (part, its_state) in enumerate(zip(transforms, states, strict=True)):
             at = (*path, str(i) if names is None else names[i])
-            before = _walk(owned, part, its_state, at, before, clock)
+            before = _walk(walk, part, its_state, at, before, clock)
         return before
     known = slot_fields(type(state)) if hasattr(state, "_fields") else ()
-    inside = {k: x for k, x in children.items() if k not in known and _holds_states(x)}
+    inside = {
+        k: x for k, x in children.items() if k not in known and holds_states(x, walk.of_params)
+    }
     if hasattr(state, "_fields"):
         _check(tx, state)
         own = tuple(k for k in state._fields if k not in inside)
-        owned.append(Owned(path, state, own, tx, before, clock))
+        walk.owned.append(Owned(path, state, own, tx, before, clock))
     for at, part in _transforms_of(tx, state, inside):
-        before = _walk(owned, part, _at(state, at), (*path, *at), before, clock)
+        before = _walk(walk, part, _at(state, at), (*path, *at), before, clock)
     return before if inside else (*before, tx)
 
 
@@ -110,12 +119,6 @@ def _check(tx: Any, state: Any) -> None:
     kind = getattr(tx, "State", None)
     if isinstance(kind, type):
         check_state(tx, state, kind)
-
-
-def _holds_states(x: Any) -> bool:
-    if isinstance(x, tuple) and hasattr(x, "_fields") and not is_hole(x):
-        return True
-    return any(map(_holds_states, (children_of(x) or {}).values()))
 
 
 def _at(node: Any, path: Path) -> Any:

@@ -11,10 +11,10 @@ import numpy as np
 
 from gradxform import masks
 from gradxform.errors import did_you_mean, shown
-from gradxform.leaves import map_with_paths, path_names, path_str
+from gradxform.leaves import flatten_with_names, map_with_paths, path_str
 from gradxform.sparse.loss import Leaf, Loss
 from gradxform.types import PyTree
-from gradxform.values import FrozenTree
+from gradxform.values import FrozenTree, is_function
 
 MIXED = ("error", "dense")
 
@@ -171,7 +171,7 @@ def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
         leaves = jax.tree.leaves(where)
         if leaves and all(isinstance(leaf, bool | np.bool_) for leaf in leaves):
             where = FrozenTree(jax.tree.map(bool, where))  # a container may be callable, too
-        elif callable(where) and not isinstance(where, type):
+        elif is_function(where):
             test = where
             return lambda tree: map_with_paths(lambda p, leaf: bool(test(p, leaf)), tree)
         else:
@@ -183,10 +183,10 @@ def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
 
 
 def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[Leaf]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
+    flat, _ = flatten_with_names(tree)
     leaves = []
     for (path, value), is_table in zip(flat, jax.tree.leaves(selected), strict=True):
-        path, dtype = path_names(path), _dtype(value)
+        dtype = _dtype(value)
         if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             flaw = f"is a {type(value).__name__}" if dtype is None else f"has dtype {dtype}"
             raise TypeError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from gradxform.base import check_transform
 from gradxform.errors import shown
-from gradxform.leaves import dtype_of, path_names, path_str
+from gradxform.leaves import dtype_of, flatten_with_names, path_str
 from gradxform.storage import fetched, is_stored
 from gradxform.text_table import Column, Line, Table
 from gradxform.types import OptState, Params, SupportsTransform, Updates
@@ -235,7 +235,7 @@ def _error(new: Sequence[Any], old: Sequence[Any]) -> float:
 def _outliers(state: OptState, block: int, min_size: int) -> list[Outliers]:
     """Return which arrays of a state have blocks with an outlier, the worst first."""
     found = []
-    for key_path, x in jax.tree_util.tree_flatten_with_path(state, is_leaf=is_stored)[0]:
+    for path, x in flatten_with_names(state, is_stored)[0]:
         if is_stored(x) or not _is_number(x) or not np.ndim(x) or np.size(x) < max(min_size, 1):
             continue
         x = np.asarray(x, np.float64)
@@ -248,6 +248,5 @@ def _outliers(state: OptState, block: int, min_size: int) -> list[Outliers]:
         ratios = top / np.sqrt(np.where(mean > 0, mean, 1.0))
         many = int(np.sum(ratios > OUTLIER))
         if many:
-            slot = path_str(path_names(key_path))
-            found.append(Outliers(slot, ratios.size, many, float(np.max(ratios))))
+            found.append(Outliers(path_str(path), ratios.size, many, float(np.max(ratios))))
     return sorted(found, key=lambda o: -o.largest)

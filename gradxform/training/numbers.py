@@ -10,7 +10,7 @@ import numpy as np
 from gradxform.base import GradientTransformation
 from gradxform.content import parts_of, with_parts
 from gradxform.errors import name_of, shown
-from gradxform.leaves import path_names
+from gradxform.leaves import names_of
 from gradxform.types import OptState
 from gradxform.values import FrozenTree, Hole, fields_of, replace
 from gradxform.wrappers.inject import injected
@@ -48,7 +48,7 @@ def _labels(x: Any) -> list[tuple[str, ...]]:
     """Return what the parts of a tuple or of a static tree are called."""
     if isinstance(x, FrozenTree):
         flat = jax.tree_util.tree_flatten_with_path(x.unfreeze(), is_leaf=lambda leaf: leaf is None)
-        return [path_names(path) for path, _ in flat[0]]
+        return [names_of(path) for path, _ in flat[0]]
     if len(x) == 2 and isinstance(x[0], str):  # a name and a transform
         return [(x[0],)] * 2
     return [(str(i),) for i in range(len(x))]

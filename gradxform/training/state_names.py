@@ -1,7 +1,7 @@
 """What the arrays of a state are called, and the list of weights that they make."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from gradxform.compat import keras_weights, tf1_checkpoints
 from gradxform.errors import did_you_mean, leaf_path, name_of, shown
 from gradxform.leaves import is_hole, with_paths
 from gradxform.slot_names import get_slots
+from gradxform.states import holds_states, kinds_of_params
 from gradxform.types import OptState, Params, PyTree
 
 # A weight is the name of an array, and the array.
@@ -44,8 +45,13 @@ class _Field(NamedTuple):
     value: PyTree
 
 
-def _fields(state: Any, place: tuple[str, ...] = ()) -> Iterator[_Field]:
-    """Yield the fields of all states in a state, in the order of its leaves."""
+def _fields(
+    state: Any, of_params: Collection[type], place: tuple[str, ...] = ()
+) -> Iterator[_Field]:
+    """Yield the fields of all states in a state, in the order of its leaves.
+
+    NamedTuples of the classes `of_params` are not states.
+    """
     if is_hole(state):
         return
     children: list[tuple[str, Any]] = []
@@ -58,23 +64,16 @@ def _fields(state: Any, place: tuple[str, ...] = ()) -> Iterator[_Field]:
         children = [(str(i), x) for i, x in enumerate(state)]
     for name, x in children:
         here = (*place, name)
-        if names is not None and not _has_states(x):
+        if names is not None and not holds_states(x, of_params):
             if jax.tree.leaves(x):
                 yield _Field(name, here, x)
         else:
-            yield from _fields(x, here)
-
-
-def _has_states(x: Any) -> bool:
-    """Whether there is a state, a NamedTuple, in a field."""
-    nodes: list[Any] = []
-    jax.tree.flatten(x, is_leaf=lambda node: bool(nodes.append(node)))
-    return any(hasattr(node, "_fields") and not is_hole(node) for node in nodes)
+            yield from _fields(x, of_params, here)
 
 
 def own_slots(tx: Any, state: OptState) -> dict[str, PyTree]:
     """Return the fields of a state by name; of several with one name, by all that leads there."""
-    fields = list(_fields(state))
+    fields = list(_fields(state, kinds_of_params(state)))
     count = Counter(field.name for field in fields)
     return {("/".join(f.place) if count[f.name] > 1 else f.name): f.value for f in fields}
 

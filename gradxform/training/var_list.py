@@ -11,7 +11,7 @@ from gradxform import masks
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import Path, is_hole, with_paths
 from gradxform.types import PyTree
-from gradxform.values import FrozenTree
+from gradxform.values import FrozenTree, is_function
 
 # How many paths a message lists.
 LISTED = 8
@@ -45,7 +45,7 @@ def selected(part: str, field: str, choice: Any, tree: PyTree) -> list[bool]:
     if _takes(choice, 2) and not _takes(choice, 1):
         return [bool(choice(path, leaf)) for path, leaf in leaves]
     frozen = choice
-    if not isinstance(choice, bool | masks.Mask | FrozenTree) and not _is_function(choice):
+    if not isinstance(choice, bool | masks.Mask | FrozenTree) and not is_function(choice):
         entries = jax.tree.leaves(choice)
         if not entries or not all(isinstance(x, bool | np.bool_) for x in entries):
             raise TypeError(
@@ -121,14 +121,9 @@ def _by_paths(part: str, field: str, choice: Sequence[str], paths: Sequence[Path
     return chosen
 
 
-def _is_function(x: Any) -> bool:
-    is_leaf = jax.tree_util.treedef_is_leaf(jax.tree.structure(x))  # a container may be callable
-    return callable(x) and not isinstance(x, type) and is_leaf
-
-
 def _takes(x: Any, count: int) -> bool:
     """Whether `x` is a function that can be called with that many arguments."""
-    if isinstance(x, masks.Mask) or not _is_function(x):
+    if isinstance(x, masks.Mask) or not is_function(x):
         return False
     function: Callable[..., Any] = x
     try:

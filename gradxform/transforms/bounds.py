@@ -13,7 +13,7 @@ from gradxform.leaves import Path, dtype_of, is_abstract, is_hole, path_str, wit
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zeros_like
 from gradxform.types import Array, Params, PyTree
-from gradxform.values import FrozenTree, thawed
+from gradxform.values import FrozenTree, is_function, thawed
 
 __all__ = []
 
@@ -33,7 +33,7 @@ def as_numbers(part: Any, name: str, bound: Any) -> Any:
             )
         return np.asarray(x).tolist() if isinstance(x, np.ndarray | jax.Array) else x
 
-    if callable(bound) or isinstance(bound, FrozenTree):
+    if is_function(bound) or isinstance(bound, FrozenTree):
         return bound
     return jax.tree.map(listed, bound, is_leaf=lambda x: x is None)
 
@@ -66,7 +66,7 @@ def resolved(part: Any, params: Params, lower: Any, upper: Any) -> tuple[PyTree,
 def _leaves(part: Any, name: str, bound: Any, params: Params, none: float) -> list[Any]:
     """Return the bound of every leaf as an array, rounded to its dtype; None at a hole."""
     named = with_paths(params)
-    tree = bound(params) if callable(bound) else thawed(bound)
+    tree = bound(params) if is_function(bound) else thawed(bound)
     # Lists of numbers may be branches of the parameters, or the bounds of one array.
     same = _structure(tree) == _structure(params)
     given = dict(with_paths(tree) if same else with_paths(tree, _is_entry))

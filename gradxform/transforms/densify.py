@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from gradxform.base import EmptyState, Transform, transform
-from gradxform.leaves import align_params, check_params, flatten_updates
+from gradxform.leaves import align_params, flatten_updates
 from gradxform.row_sparse import RowSparse
 from gradxform.states import check_state
 from gradxform.types import OptState, Params, Updates
@@ -29,7 +29,6 @@ class densify(Transform):
 
     def init(self, params: Params) -> EmptyState:
         """Return the empty state."""
-        check_params(self, params)
         return EmptyState()
 
     def update(

@@ -11,7 +11,7 @@ from gradxform.fields import value
 from gradxform.leaves import Path, is_hole, path_str, with_paths
 from gradxform.transforms.matrix_axes import MatrixAxes as MatrixAxes, split_axes
 from gradxform.types import PyTree
-from gradxform.values import FrozenTree, Value, fields_of, replace
+from gradxform.values import FrozenTree, Value, fields_of, is_function, replace
 
 __all__ = [
     "GaLoreDimensionNumbers",
@@ -131,7 +131,7 @@ def check_numbers(part: Value, field: str, kind: type) -> None:
         object.__setattr__(
             part, field, ours if isinstance(ours, _kinds(kind)) else FrozenTree(ours)
         )
-    elif not (given is None or isinstance(given, _kinds(kind)) or _is_function(given)):
+    elif not (given is None or isinstance(given, _kinds(kind)) or is_function(given)):
         raise TypeError(
             f"{name_of(part)}: {field} must be {_named(kind)}, a tree of them or a function of "
             f"the parameters, got {shown(given)}."
@@ -150,7 +150,7 @@ def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Pa
     Raises:
       ValueError: if the numbers do not fit the array, or none are given for one.
     """
-    if _is_function(given):
+    if is_function(given):
         given = FrozenTree(_ours(given(tree), kind))
     found = with_paths(masks.resolve(part, given, tree, kind=object))
     out = []
@@ -211,10 +211,6 @@ def _axes_of_split(part: Value, path: Path, x: Any, split: matrix_split) -> Any:
             f"{where} has length {length}. Give sizes that add up to it, or one that divides it."
         )
     return split_axes(axes, axis, sizes)
-
-
-def _is_function(x: Any) -> bool:
-    return callable(x) and not isinstance(x, type)
 
 
 _FIELDS = ("reduction_axis", "output_axis")

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from gradxform import linalg
 from gradxform.base import transform
 from gradxform.errors import name_of, shown
-from gradxform.leaves import check_params
 from gradxform.numerics import cast, norm, over
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
@@ -112,7 +111,6 @@ class scale_by_dion(MatrixRule):
 
     def init(self, params: Params) -> DionState:
         """Return a momentum of zeros, and Gaussian factors."""
-        check_params(self, params)
         return DionState(
             mu=self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype)),
             q=self.matrix_slots(params, self._factor),

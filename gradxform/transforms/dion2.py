@@ -15,7 +15,6 @@ from gradxform.errors import name_of, require_at_least
 from gradxform.leaves import (
     align_params,
     align_slot,
-    check_params,
     check_shapes,
     is_hole,
     path_at,
@@ -110,7 +109,6 @@ class scale_by_dion2(Orthogonalizing):
 
     def init(self, params: Params) -> Dion2State:
         """Return a momentum of zeros."""
-        check_params(self, params)
         self._pickings(params)
         return Dion2State(mu=zeros_like(params, self.mu_dtype))
 

@@ -13,7 +13,6 @@ from gradxform.errors import name_of, require_at_least
 from gradxform.leaves import (
     align_params,
     align_slot,
-    check_params,
     check_shapes,
     is_abstract,
     path_at,
@@ -175,7 +174,6 @@ class step_by_lbfgsb(Transform):
 
     def init(self, params: Params) -> StepByLBFGSBState:
         """Return the bounds and an empty memory, with the parameters as the accepted point."""
-        check_params(self, params)
         _check_real(self, params)
         lower, upper = bounds.resolved(self, params, self.lower, self.upper)
         m, no, infinite = self.memory_size, jnp.zeros((), jnp.bool_), scalar(jnp.inf)

@@ -12,7 +12,7 @@ from gradxform import tree
 from gradxform.apply import apply_updates
 from gradxform.base import Transform, transform
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.leaves import align, align_params, check_params, require_params
+from gradxform.leaves import align, align_params, require_params
 from gradxform.numerics import add, at_least_float32, cast, promote, scalar, scalar_dtype
 from gradxform.slots import zeros_like
 from gradxform.states import check_state, laid_like
@@ -223,7 +223,6 @@ class scale_by_backtracking_linesearch(Transform):
 
     def init(self, params: Params) -> ScaleByBacktrackingLinesearchState:
         """Return a step length of 1, and an infinite loss."""
-        check_params(self, params)
         return ScaleByBacktrackingLinesearchState(
             learning_rate=scalar(1.0),
             value=scalar(jnp.inf),

@@ -12,7 +12,6 @@ from gradxform.extra_args import accepted_by, routed
 from gradxform.leaves import (
     align_params,
     align_slot,
-    check_params,
     check_shapes,
     dtype_of,
     is_hole,
@@ -139,7 +138,6 @@ class MatrixRule(Transform):
           make: returns the array of a parameter, from the number of its matrices, their sides as
             the rule sees them, and the parameter's dtype, at least float32.
         """
-        check_params(self, params)
         for i, x in enumerate(jax.tree.leaves(params)):
             engine.check_gradient([self], params, i, x, "parameter")
         made = []

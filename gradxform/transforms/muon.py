@@ -16,7 +16,6 @@ from gradxform.errors import (
 )
 from gradxform.fields import value
 from gradxform.leaves import (
-    check_params,
     map_with_paths,
 )
 from gradxform.numerics import (
@@ -201,7 +200,6 @@ class scale_by_muon(MatrixRule):
 
     def init(self, params: Params) -> MuonState:
         """Return an average of zeros, and the coefficients."""
-        check_params(self, params)
         axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return MuonState(
             count=zero_count(),

@@ -6,7 +6,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import transform
-from gradxform.leaves import check_params
 from gradxform.numerics import over_root
 from gradxform.slots import zeros_like
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
@@ -76,7 +75,6 @@ class scale_by_normuon(Orthogonalizing):
 
     def init(self, params: Params) -> MuonMomentsState:
         """Return averages of zeros."""
-        check_params(self, params)
         return MuonMomentsState(
             mu=zeros_like(params, self.mu_dtype),
             nu=self.matrix_slots(params, lambda b, n, k, dtype: jnp.zeros((b, k), dtype)),
@@ -146,7 +144,6 @@ class scale_by_adamuon(Orthogonalizing):
 
     def init(self, params: Params) -> MuonMomentsState:
         """Return averages of zeros."""
-        check_params(self, params)
         return MuonMomentsState(
             mu=zeros_like(params, self.mu_dtype),
             nu=self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype)),

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from gradxform import engine, linalg
 from gradxform.base import EmptyState, transform
 from gradxform.errors import name_of, require_at_least, require_one_of
-from gradxform.leaves import check_params
 from gradxform.numerics import norm, over
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all, check_compute_dtype
@@ -98,7 +97,6 @@ class orthogonalize_updates(Orthogonalizing):
 
     def init(self, params: Params) -> EmptyState:
         """Return an empty state."""
-        check_params(self, params)
         axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
         return EmptyState()
 

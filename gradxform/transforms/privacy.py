@@ -10,7 +10,7 @@ from gradxform import engine
 from gradxform.base import Transform, transform
 from gradxform.errors import name_of, require_finite
 from gradxform.fields import set_fields
-from gradxform.leaves import align, check_params, dtype_of, path_at
+from gradxform.leaves import align, dtype_of, path_at
 from gradxform.numerics import abs_sq, at_least_float32, cast, is_zero, scalar, shrinking
 from gradxform.slots import zero_count
 from gradxform.states import check_state
@@ -120,7 +120,6 @@ class differentially_private_aggregate(Transform):
 
     def init(self, params: Params) -> DifferentiallyPrivateAggregateState:
         """Return the key."""
-        check_params(self, params)
         return DifferentiallyPrivateAggregateState(rng_key=live_key(self.key))
 
     def update(

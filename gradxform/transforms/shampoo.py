@@ -20,7 +20,6 @@ from gradxform.leaves import (
     Path,
     align_params,
     align_slot,
-    check_params,
     check_shapes,
     dtype_of,
     flatten_updates,
@@ -165,7 +164,6 @@ class step_by_shampoo(Transform):
 
     def init(self, params: Params) -> ShampooState:
         """Return an average and matrices of zeros, and roots that are multiples of the identity."""
-        check_params(self, params)
         self._check_leaves("parameter", params)
         statistics, roots = {}, {}
         for (path, p), leaf in zip(_arrays(params), _leaves(params), strict=True):

@@ -9,7 +9,6 @@ from jax import lax
 from gradxform import tree
 from gradxform.base import Transform, transform
 from gradxform.errors import require_one_of
-from gradxform.leaves import check_params
 from gradxform.numerics import scalar
 from gradxform.slots import zeros_like
 from gradxform.states import check_state, laid_like
@@ -148,7 +147,6 @@ class scale_by_zoom_linesearch(Transform):
 
     def init(self, params: Params) -> ScaleByZoomLinesearchState:
         """Return a step length of 1, an infinite loss, and a gradient of zeros."""
-        check_params(self, params)
         return ScaleByZoomLinesearchState(
             learning_rate=scalar(1.0),
             value=scalar(jnp.inf),

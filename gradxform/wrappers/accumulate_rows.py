@@ -15,7 +15,6 @@ from gradxform.leaves import (
     align,
     align_params,
     align_slot,
-    check_params,
     dtype_of,
     flatten_updates,
     leaves_of,
@@ -137,7 +136,6 @@ class accumulate_rows(Transform):
 
     def init(self, params: Params) -> AccumulateRowsState:
         """Return an empty accumulator, empty buffers and the optimizer's state."""
-        check_params(self, params)
 
         def buffer(p: Array, n: int) -> RowBuffer | MaskedNode:
             if not n:

@@ -21,7 +21,6 @@ from gradxform.errors import name_of, require_one_of, shown
 from gradxform.leaves import (
     align,
     align_params,
-    check_params,
     check_shapes,
     flatten_updates,
     require_params,
@@ -243,7 +242,6 @@ class moving_average(Averager):
 
     def init(self, params: Params) -> MovingAverageState:
         """Return the inner state and a copy of the parameters."""
-        check_params(self, params)
         weight = scalar(0.0 if self.debias else 1.0)
         return MovingAverageState(self.inner.init(params), zero_count(), weight, copied(params))
 
@@ -342,7 +340,6 @@ class stochastic_weight_average(Averager):
 
     def init(self, params: Params) -> StochasticWeightAverageState:
         """Return the inner state and a copy of the parameters."""
-        check_params(self, params)
         return StochasticWeightAverageState(self.inner.init(params), zero_count(), copied(params))
 
     def counted(

@@ -13,7 +13,6 @@ from gradxform.errors import name_of
 from gradxform.leaves import (
     align,
     align_params,
-    check_params,
     dtype_of,
     is_abstract,
     path_str,
@@ -65,7 +64,6 @@ class flatten(StatelessWrapper):
 
     def init(self, params: Params) -> OptState:
         """Return the inner state, for the vector of all parameters."""
-        check_params(self, params)
         return self.inner.init(self._vector(jax.tree.leaves(params)))
 
     def _vector(self, leaves: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from gradxform.interop import set_to_zero
 from gradxform.leaves import dtype_of
 from gradxform.registry import register
 from gradxform.types import StaticTree
-from gradxform.values import FrozenTree
+from gradxform.values import FrozenTree, is_function
 from gradxform.wrappers.select import masked, partition
 
 __all__ = [
@@ -54,7 +54,7 @@ def selective_transform(optimizer: Any, *, freeze_mask: StaticTree) -> partition
     if isinstance(freeze_mask, masks.Mask):
         labels: Any = masks.label_by(("freeze", freeze_mask), ("train", True))
         return partition(transforms, labels)
-    if callable(freeze_mask) and not isinstance(freeze_mask, type | masks.label_by):
+    if is_function(freeze_mask) and not isinstance(freeze_mask, masks.label_by):
         return partition(transforms, lambda params: _labels(freeze_mask(params)))
     return partition(transforms, _labels(freeze_mask))
 

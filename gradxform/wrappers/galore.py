@@ -21,7 +21,6 @@ from gradxform.errors import name_of, require_at_least
 from gradxform.leaves import (
     align,
     align_params,
-    check_params,
     dtype_of,
     is_hole,
     path_str,
@@ -153,7 +152,6 @@ class scale_by_galore(Transform):
 
     def init(self, params: Params) -> GaLoreState:
         """Return projectors of zeros, and the base state for the projected parameters."""
-        check_params(self, params)
         ps, treedef = jax.tree.flatten(params)
         projectors, projected, placed = [], [], self._placed(params)
         for p, one in zip(ps, placed, strict=True):

@@ -14,7 +14,6 @@ from gradxform.leaves import (
     align,
     align_params,
     align_slot,
-    check_params,
     dtype_of,
     flatten_updates,
     is_hole,
@@ -85,7 +84,6 @@ class NarrowParams(Transform):
 
     def _begun(self, params: Params) -> tuple[OptState, PyTree]:
         """Return the inner state, of wide parameters, and the slots."""
-        check_params(self, params)
         slots = self._slots(params) if self.slot else None
         return self.inner.init(self._wide(params, slots)), slots
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from gradxform.base import transform
 from gradxform.errors import leaf_path, name_of, shown
-from gradxform.leaves import check_params
 from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count
 from gradxform.transforms.tree_rules import copied
@@ -118,7 +117,6 @@ class power_moving_average(Averager):
 
     def init(self, params: Params) -> PowerMovingAverageState:
         """Return the inner state, and a copy of the parameters for every length."""
-        check_params(self, params)
         averages = {repr(length): copied(params) for length in self.lengths}
         return PowerMovingAverageState(self.inner.init(params), zero_count(), averages)
 

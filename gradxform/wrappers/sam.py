@@ -17,7 +17,7 @@ from gradxform.base import (
     transform,
 )
 from gradxform.errors import name_of, shown
-from gradxform.leaves import align, align_params, align_slot, check_params, require_params
+from gradxform.leaves import align, align_params, align_slot, require_params
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.registry import register
 from gradxform.slots import zero_count
@@ -131,7 +131,6 @@ class sam(Transform):
 
     def init(self, params: Params) -> SAMState:
         """Return the states of both optimizers and, unless opaque, a copy of the parameters."""
-        check_params(self, params)
         return SAMState(
             steps_since_sync=zero_count(),
             opt_state=self.optimizer.init(params),

@@ -21,7 +21,6 @@ from gradxform.leaves import (
     align,
     align_params,
     align_slot,
-    check_params,
     check_shapes,
     dtype_of,
     require_params,
@@ -203,7 +202,6 @@ class schedule_free(Transform):
 
     def init(self, params: Params) -> ScheduleFreeState | ScheduleFreeWithXState:
         """Return the base optimizer's state, and copies of the parameters."""
-        check_params(self, params)
         state = ScheduleFreeState(
             b1=scalar(self.b1),
             weight_sum=scalar(0.0),

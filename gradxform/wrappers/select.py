@@ -20,17 +20,18 @@ from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import (
     Path,
     align,
+    flatten_with_names,
     is_hole,
     is_update_leaf,
-    path_names,
     path_str,
     structure_of,
     with_paths,
 )
 from gradxform.masks import MaskedState
+from gradxform.no_gradient import seen_whole
 from gradxform.states import check_state
 from gradxform.types import MaskedNode, OptState, Params, PyTree, StaticTree, Updates
-from gradxform.values import FrozenTree, as_node
+from gradxform.values import FrozenTree, as_node, is_function
 
 __all__ = [
     "masked",
@@ -48,13 +49,9 @@ class Chosen(NamedTuple):
     leaves: Mapping[Path, bool]
     left_out: frozenset[Path]  # branches left out by one entry of a mask tree
 
-    def flatten(self, tree: PyTree) -> tuple[list[tuple[Any, Any]], Any]:
+    def flatten(self, tree: PyTree) -> tuple[list[tuple[Path, Any]], Any]:
         """Flatten a tree with its paths; a branch that is left out is one leaf."""
-        return jax.tree_util.tree_flatten_with_path(
-            tree,
-            is_leaf=lambda path, x: is_update_leaf(x) or path_names(path) in self.left_out,
-            is_leaf_takes_path=True,
-        )
+        return flatten_with_names(tree, is_update_leaf, self.left_out)
 
     def hidden(self) -> list[Path]:
         """Return the paths of the parameters in the branches that are left out."""
@@ -66,7 +63,6 @@ def _keep(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
     flat, treedef = chosen.flatten(tree)
     leaves = []
     for path, leaf in flat:
-        path = path_names(path)
         is_in = path not in chosen.left_out
         if is_in and not is_hole(leaf):
             if path not in chosen.leaves:
@@ -126,6 +122,11 @@ def _update_masked(
     inner_params = params
     if params is not None:
         inner_params = _keep(params, chosen, part, "the parameters have")
+        extra = seen_whole(
+            extra,
+            lambda chosen_params: _merge(chosen_params, params, chosen),
+            lambda grads: _keep(grads, chosen, part, "the gradients of grad_fn have"),
+        )
     inner_updates = _keep(updates, chosen, part, "the updates have")
     with masks.hiding(chosen.hidden()):
         new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
@@ -240,8 +241,8 @@ class partition(Transform):
         if isinstance(self.param_labels, bool):  # one label for all parameters
             object.__setattr__(self, "param_labels", FrozenTree(self.param_labels))
         labels = self.param_labels
-        valid = isinstance(labels, FrozenTree) or callable(labels)
-        if not valid or isinstance(labels, type | masks.Mask):
+        valid = isinstance(labels, FrozenTree) or is_function(labels)
+        if not valid or isinstance(labels, masks.Mask):
             raise TypeError(
                 f"{name_of(self)}: param_labels must be a tree of labels or a function of the "
                 f"parameters, got {shown(labels)}."

@@ -14,8 +14,8 @@ from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import (
     Path,
     dtype_of,
+    flatten_with_names,
     is_hole,
-    path_names,
     path_str,
     shape_of,
     with_paths,
@@ -124,10 +124,10 @@ class StorageWrapper(StatelessWrapper):
         tree: PyTree,
     ) -> PyTree:
         """Return a slot of a state in another form."""
-        flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_stored)
+        named, treedef = flatten_with_names(tree, is_stored)
         out = []
-        for key_path, x in flat:
-            slot = slot_at(path_names(key_path))
+        for path, x in named:
+            slot = slot_at(path)
             if wanted(slot) and self.qualifies(x, slot):
                 self._check_owner(owner, slot)
                 new = self.stored(fetched(x), slot)

@@ -11,7 +11,7 @@ import numpy as np
 from gradxform import engine
 from gradxform.distributed.center.refusal import MALFORMED, TREE, Refusal
 from gradxform.errors import name_of
-from gradxform.leaves import check_params, dtype_of, path_names, path_str
+from gradxform.leaves import check_params, dtype_of, flatten_with_names, path_str
 
 
 class Layout(NamedTuple):
@@ -47,20 +47,20 @@ def layout_of(part: Any, tree: Any) -> Layout:
       ValueError: if the paths of two leaves are spelled alike.
     """
     engine.refuse_rows(part, tree, "sends whole arrays")
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    paths = tuple(path_str(path_names(path)) for path, _ in flat)
+    named, _ = flatten_with_names(tree)
+    paths = tuple(path_str(path) for path, _ in named)
     repeated = [path for path, times in collections.Counter(paths).items() if times > 1]
     if repeated:
         raise ValueError(f"{name_of(part)}: two leaves are called {repeated[0]}.")
     # The dtypes before JAX narrows NumPy's 64 bits, which is checked below.
-    dtypes = tuple(np.dtype(getattr(leaf, "dtype", dtype_of(leaf))) for _, leaf in flat)
+    dtypes = tuple(np.dtype(getattr(leaf, "dtype", dtype_of(leaf))) for _, leaf in named)
     for path, dtype in zip(paths, dtypes, strict=True):
         if jax.dtypes.canonicalize_dtype(dtype) != dtype:
             raise TypeError(
                 f"{name_of(part)}: {path} has dtype {dtype}, which JAX narrows unless "
                 "jax_enable_x64 is set."
             )
-    shapes = tuple(tuple(map(int, np.shape(leaf))) for _, leaf in flat)
+    shapes = tuple(tuple(map(int, np.shape(leaf))) for _, leaf in named)
     return Layout(paths, tuple(d.name for d in dtypes), shapes)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import name_of
-from gradxform.leaves import dtype_of, path_names, path_str
+from gradxform.leaves import dtype_of, flatten_with_names, path_str
 
 FORMAT = "gradxform.distributed.center 2"
 # The same format, under the name that it had first.
@@ -103,8 +103,7 @@ def _read(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def _named(tree: Any) -> list[tuple[str, Any]]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(path_str(path_names(path)), leaf) for path, leaf in flat]
+    return [(path_str(path), leaf) for path, leaf in flatten_with_names(tree)[0]]
 
 
 def _is_key(x: Any) -> bool:

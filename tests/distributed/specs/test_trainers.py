@@ -19,7 +19,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 from gradxform.distributed import state_sharding, state_specs
-from gradxform.leaves import path_names
+from gradxform.leaves import flatten_with_names
 
 pytestmark = pytest.mark.usefixtures("eight_devices")
 
@@ -108,7 +108,7 @@ def check_valid(tx, params, specs, mesh):
     found = loose(state_sharding, tx, params, specs)
     state = loose(jax.eval_shape, tx.init, params)
     assert jax.tree.structure(found) == jax.tree.structure(state)
-    found_at = jax.tree_util.tree_flatten_with_path(found)[0]
+    found_at, _ = flatten_with_names(found)
     for (path, spec), x in zip(found_at, jax.tree.leaves(state), strict=True):
         assert len(spec) <= x.ndim, path
         names = [name for entry in spec for name in axes_of(entry)]
@@ -123,20 +123,19 @@ def check_valid(tx, params, specs, mesh):
     # JAX takes zeros like a piece for zeros that differ, also where they lack what was divided.
     init = jax.shard_map(tx.init, mesh=mesh, in_specs=(spread,), out_specs=manual, check_vma=False)
     made = loose(jax.jit(init), params)
-    paths = [path_names(path) for path, _ in found_at]
+    paths = [path for path, _ in found_at]
     rows = zip(paths, *map(jax.tree.leaves, (made, state, manual, found)), strict=True)
     for path, x, whole, spec, other in rows:
         # Of a square matrix, a piece may have another longest side.
         if x.shape == whole.shape and not {"v_row", "v_col"} & set(path):
             assert short(spec) == short(other)
-    return {path_names(path): short(spec) for path, spec in found_at}
+    return {path: short(spec) for path, spec in found_at}
 
 
 def spec_leaves(params, specs):
     """The spec of every leaf of the parameters, where a spec may be for a box around the leaf."""
-    flat = jax.tree_util.tree_flatten_with_path(specs, is_leaf=lambda x: isinstance(x, P))[0]
-    given = {path_names(path): spec for path, spec in flat}
-    paths = [path_names(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    given = dict(flatten_with_names(specs, lambda x: isinstance(x, P))[0])
+    paths = [path for path, _ in flatten_with_names(params)[0]]
     return [given.get(path, given.get(path[:-1])) for path in paths]
 
 
