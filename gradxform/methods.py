@@ -102,7 +102,7 @@ class BoundMethod:
             return self.call(*args, **kwargs)  # functions see what the caller gives
         if self.name == "init":
             return init_without(self.owner, self.call, *args, **kwargs)
-        return update_without(self.call, *args, **kwargs)
+        return update_without(self.call, args, kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function without `check`, which the outermost transform has done."""

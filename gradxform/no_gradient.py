@@ -16,6 +16,7 @@ import numpy as np
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
     Path,
+    is_abstract,
     is_hole,
     is_update_leaf,
     map_with_paths,
@@ -81,11 +82,19 @@ def _as_holes_of(updates: Updates, params: Params) -> Params:
 def init_without(tx: Any, init: Callable[[Params], OptState], params: Params) -> OptState:
     """Return `init(params)`, where leaves that no gradient can have are holes.
 
+    For the shapes and dtypes of parameters a state that depends on their numbers is one of shapes
+    and dtypes too.
+
     Raises:
       TypeError: if a leaf is not an array, and the state would have one for it.
     """
     holed = as_holes(params)
-    state = init(holed)
+    try:
+        state = init(holed)
+    except TypeError:
+        if not any(map(is_abstract, jax.tree.leaves(params))):
+            raise
+        state = jax.eval_shape(init, holed)  # it computes with the parameters
     if holed is params or all(map(_is_array, jax.tree.leaves(params))):
         return state
     stand_in = jax.ShapeDtypeStruct((1,), np.float32)
@@ -104,23 +113,24 @@ def init_without(tx: Any, init: Callable[[Params], OptState], params: Params) ->
 
 
 def update_without(
-    update: Callable[..., tuple[Updates, OptState]],
-    updates: Updates,
-    state: OptState,
-    params: Params | None = None,
-    **extra: Any,
+    update: Callable[..., tuple[Updates, OptState]], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Updates, OptState]:
-    """Return `update(updates, state, params, **extra)`, where leaves without a gradient are holes.
+    """Return `update(*args, **kwargs)`, where leaves without a gradient are holes.
 
     A `float0` comes back as it was.
     """
+    given = dict(zip(("updates", "state", "params"), args, strict=False)) | kwargs
+    updates, params = given.get("updates"), given.get("params")
     own = float0_as_holes(updates)
     holed = _as_holes_of(own, params)
+    if own is updates and holed is params:
+        return update(*args, **kwargs)
     if holed is not params:
-        extra = seen_whole(extra, lambda part: _filled(part, params), as_holes)
-    elif own is updates:
-        return update(updates, state, params, **extra)
-    new, state = update(own, state, holed, **extra)
+        given = seen_whole(given, lambda part: _filled(part, params), as_holes)
+    given["updates"] = own
+    if holed is not params:
+        given["params"] = holed
+    new, state = update(**given)
     return (new if own is updates else _filled(new, updates)), state
 
 

@@ -24,6 +24,7 @@ OF_EVERY_PART = {
     "looks_no_further_than_it_says",
     "narrow_parameters_have_wide_slots",
     "state_is_a_scan_carry",
+    "takes_abstract_parameters",
     "touches_rows_or_refuses",
 }
 PROMISE = "test_every_part_keeps_the_promise"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         holes_pass as holes_pass,
         is_a_value as is_a_value,
         state_is_a_scan_carry as state_is_a_scan_carry,
+        takes_abstract_parameters as takes_abstract_parameters,
         takes_params_by_keyword as takes_params_by_keyword,
     )
     from gradxform.testing.promises_locality import (

@@ -7,6 +7,7 @@ from gradxform.testing.promises_form import (
     holes_pass,
     is_a_value,
     state_is_a_scan_carry,
+    takes_abstract_parameters,
     takes_params_by_keyword,
 )
 from gradxform.testing.promises_locality import looks_no_further_than_it_says
@@ -36,6 +37,7 @@ PROMISES: dict[str, Promise] = {
         narrow_parameters_have_wide_slots,
         scalars_are_as_wide_as_the_leaves,
         holes_pass,
+        takes_abstract_parameters,
         takes_params_by_keyword,
         asks_for_params_by_name,
         owns_its_buffers,

@@ -126,6 +126,22 @@ def _namespace(tx: Any) -> dict[str, Any]:
     return names
 
 
+@promise(
+    "Read only shapes and dtypes in init where numbers are not needed, and let jnp functions see "
+    "the parameters where they are."
+)
+def takes_abstract_parameters(case: Case) -> None:
+    """`init` takes the shapes and dtypes of parameters, as `jax.eval_shape` returns them."""
+    if case.foreign:
+        raise Skipped("other libraries need not take abstract parameters")
+    tree = case.params()
+    check_types(
+        "state",
+        jax.eval_shape(lambda state: state, case.tx.init(jax.eval_shape(lambda p: p, tree))),
+        jax.eval_shape(case.tx.init, tree),
+    )
+
+
 @promise("Fields must be plain data, values, or functions that are registered under a name.")
 def goes_to_json_and_back(case: Case) -> None:
     """`from_json(to_json(tx)) == tx`."""

@@ -80,11 +80,20 @@ def _rules(table: list[Multiplied]) -> GroupRules:
     return GroupRules(rules, table)
 
 
+# What models call the embeddings of their input, and the tokens and positions beside them. A head
+# may be called `unembed`, or `cls` as the module of BERT; `cls` is a token where it is an array.
+INPUTS = (
+    r"(?<!un)embed|(?:^|[/_])emb(?:_|/|$)"
+    r"|(?:^|/)(?:cls|\w+_tokens?)$"
+    r"|(?:^|/)(?:wte|wpe|stem|patchify|rel_pos_bias)(?:/|$)"
+)
+
+
 def layerwise_decay(
     params: Params,
     decay: float,
     layers: str = r"(?:layers?|blocks?)[_/](\d+)",
-    embeddings: str | None = "embed",
+    embeddings: str | None = INPUTS,
     *,
     stacks: Sequence[str] | None = None,
 ) -> GroupRules:
@@ -110,7 +119,8 @@ def layerwise_decay(
       layers: a regular expression with one group, the number of the layer, searched in paths such
         as `encoder/layers_3/kernel`.
       embeddings: a regular expression for the embeddings, searched in the paths outside of layers.
-        Defaults to any path with `embed`. None: there are none.
+        Defaults to what ViT, BERT, CLIP, GPT and timm models call theirs: paths with `embed` or
+        `pos_emb`, tokens such as `cls_token`, `cls` of Flax, `wte`, `stem`. None: there are none.
       stacks: regular expressions for stacks of layers, in order from the input, searched in the
         paths of layers. Defaults to one stack. Keyword-only.
 
@@ -140,7 +150,7 @@ def layerwise_decay(
     if embeddings is not None:
         is_embedding = _compiled("embeddings", embeddings)
         below = {p for p in names if p not in number_of and is_embedding.search(names[p])}
-        if embeddings != "embed":
+        if embeddings != INPUTS:
             _require("embeddings", embeddings, below, names)
     count = max(number_of.values()) + 1
     table = []

@@ -248,6 +248,12 @@ class looks_at_its_shard(Momentum):
         return State({**zeros_like(params), "a": jnp.full_like(params["a"], float(mean))})
 
 
+@gx.transform(name="tests:keeps_nothing_of_shapes")
+class keeps_nothing_of_shapes(Momentum):
+    def init(self, params):
+        return momentum_of(params if isinstance(params["a"], jax.Array) else {})
+
+
 @gx.transform(name="tests:infinite_when_huge")
 class infinite_when_huge(gx.ArrayRule):
     def rule(self, g, p):
@@ -332,6 +338,7 @@ BROKEN = [
     (narrow_slots(), NARROW, "state.mu['b']", "float32", "bfloat16"),
     (names_a_width(), "scalars_are_as_wide_as_the_leaves", "", "no error", "TypePromotionError"),
     (rounds_early(), NARROW, "updates['b']", "in float32", "entries off"),
+    (keeps_nothing_of_shapes(), "takes_abstract_parameters", "state.mu['a']", "a leaf", "none"),
     (positional_only(), "takes_params_by_keyword", "updates['a']", "by position", "8 of 8"),
     (no_extras(), "takes_params_by_keyword", "", "no error", "nobody_asked"),
     (calls_back(), "vmaps_over_gradients", "", "no error", "NotImplementedError"),

@@ -326,6 +326,24 @@ def test_layerwise_decay_falls_from_the_head_to_the_embeddings():
     assert "embeddings" in str(rules) and eval(repr(tx), names_of(gx)) == tx
 
 
+INPUTS = [
+    "cls_token", "reg_token", "dist_token", "mask_token", "register_tokens", "cls", "pos_embed",
+    "patch_embed/proj/kernel", "posembed_input/pos_embedding", "embedding/kernel", "pos_emb",
+    "tok_emb/weight", "wte/embedding", "wpe/embedding", "stem/conv/kernel", "rel_pos_bias/table",
+    "embeddings/cls_token", "embeddings/position_embeddings", "embeddings/LayerNorm/scale",
+    "visual/class_embedding", "embed_tokens/embedding", "tok_embeddings/weight",
+]  # fmt: skip
+OTHERS = ["head/kernel", "norm/scale", "cls/predictions/bias", "unembed/kernel", "pooler/kernel",
+          "member/kernel", "lm_head/kernel", "token_type/kernel"]  # fmt: skip
+
+
+def test_layerwise_decay_knows_the_inputs_of_models():
+    paths = [*INPUTS, *OTHERS, "blocks_0/attn/kernel", "blocks_1/attn/kernel"]
+    factors = multipliers(gx.layerwise_decay({path: jnp.ones(2) for path in paths}, 0.5))
+    assert [path for path in paths if factors[path] == 0.5**3] == INPUTS
+    assert [path for path in paths if factors[path] == 1] == OTHERS
+
+
 def test_layers_of_two_stacks_are_one_after_the_other_or_side_by_side():
     tree = {k: {f"layer_{i}": jnp.ones(2) for i in range(n)} for k, n in (("enc", 3), ("dec", 2))}
     path = "{}/layer_{}".format
