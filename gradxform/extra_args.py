@@ -60,6 +60,30 @@ def routed(part: Any, accepts: Accepted, extra: dict[str, Any]) -> dict[str, Any
     return extra if anything else {k: v for k, v in extra.items() if k in named}
 
 
+def check_arguments_of_loss(part: Any, known: frozenset[str], extra: dict[str, Any]) -> None:
+    """Refuse an extra argument that neither a part takes nor `value_fn`, which line searches call.
+
+    Args:
+      part: the outermost transform, for messages.
+      known: the names that its parts take.
+      extra: the extra arguments, among them `value_fn`.
+
+    Raises:
+      TypeError: with the closest name.
+    """
+    try:
+        parameters = inspect.signature(extra["value_fn"]).parameters.values()
+    except (TypeError, ValueError):  # not a function, or one of C
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    named = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+    for name in extra.keys() - known - named:
+        hint = did_you_mean(name, named - extra.keys(), cutoff=0.75)
+        hint = hint or f" No part of {name_of(part)} takes it either; leave it out."
+        raise TypeError(f"{name_of(part)}: value_fn has no argument {name!r}.{hint}")
+
+
 def check_names(part: Any, known: frozenset[str], given: Iterable[str]) -> None:
     """Refuse an extra argument with a name close to one that a part takes.
 

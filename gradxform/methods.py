@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from gradxform.extra_args import check_names
+from gradxform.extra_args import check_arguments_of_loss, check_names
 from gradxform.leaves import widest_dtype
 from gradxform.no_gradient import init_without, update_without
 from gradxform.numerics import has_64_bits, scalars_as
@@ -98,6 +98,8 @@ class BoundMethod:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs and self.name == "update":
             self.check(tuple(kwargs) + _CALL[: len(args)])
+            if "value_fn" in kwargs:
+                self.check_arguments_of_loss(kwargs)
         if self.owner.made_of_functions or not (args or kwargs):
             return self.call(*args, **kwargs)  # functions see what the caller gives
         if self.name == "init":
@@ -123,6 +125,12 @@ class BoundMethod:
             if known is not None:
                 check_names(self.owner, known.union(_CALL), names)
             self._checked.add(names)
+
+    def check_arguments_of_loss(self, extra: dict[str, Any]) -> None:
+        """Refuse an argument that neither a part takes nor the loss that a line search calls."""
+        known = self.owner.extra_names()
+        if known is not None and "value_fn" in known:
+            check_arguments_of_loss(self.owner, known.union(_CALL), extra)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BoundMethod) or type(self) is not type(other):

@@ -128,6 +128,18 @@ REFUSED = [
         TypeError,
         ("value_fn has no argument 'bacth'. Did you mean 'batch'?",),
     ),
+    *(
+        (
+            lambda tx=tx: one_step(tx, **ARGUMENTS | {"unused": 1}),
+            TypeError,
+            (f"{name}: value_fn has no argument 'unused'. No part of {name} takes it either",),
+        )
+        for name, tx in (
+            ("scale_by_backtracking_linesearch", SEARCH(3)),
+            ("chain", gx.chain(gx.sgd(1.0), SEARCH(3))),
+            ("masked", gx.masked(gx.lbfgs(), True)),
+        )
+    ),
     (
         lambda: SEARCH(3).update(
             {"w": jnp.ones((2, 3))}, SEARCH(3).init({"w": jnp.ones((2, 3))}), **ARGUMENTS
