@@ -171,8 +171,13 @@ def projection_l2_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     # The derivative of a norm is not defined at 0, and is not asked for inside the ball.
     fits = jax.lax.stop_gradient(_norm(scaled)) <= radius
     norm = _norm([jnp.where(fits, jnp.ones_like(x), x) for x in scaled])
-    factor = jnp.where(fits, jnp.ones_like(norm), jnp.where(fits, norm, radius) / norm)
-    return _narrowed([x * factor for x in wide], leaves, treedef)
+    # The radius over the norm of the tree itself may be too small for a normal number.
+    shrunk = jnp.where(fits, jnp.ones_like(norm), _scalar(scale, wide)) / norm
+    return _narrowed(
+        [jnp.where(fits, x, y * shrunk) for x, y in zip(wide, scaled, strict=True)],
+        leaves,
+        treedef,
+    )
 
 
 def projection_linf_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
@@ -328,9 +333,13 @@ def _joined(leaves: list[Array]) -> Array:
 
 
 def _one_over_largest(leaves: list[Array]) -> Array:
-    """Return a constant by which squares of the entries neither overflow nor vanish."""
+    """Return a constant by which squares of the entries neither overflow nor vanish.
+
+    It is a normal number: processors take others for 0.
+    """
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(_joined(leaves))))
-    return 1 / jnp.maximum(largest, jnp.finfo(largest.dtype).tiny)
+    kinds = jnp.finfo(largest.dtype)
+    return 1 / jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
 
 
 def _norm(leaves: list[Array]) -> Array:

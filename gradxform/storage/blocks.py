@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.numerics import cast
+from gradxform.numerics import cast, quotient
 from gradxform.storage.codes import Code
 from gradxform.storage.stored import StoredArray
 from gradxform.types import Array
@@ -146,8 +146,8 @@ def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
     scales = jnp.max(jnp.abs(blocks), axis=-1, initial=0.0)
     below = divisors(scales)[..., None]
     if form.code.bits == 4:
-        return packed(form.code.encode(blocks / below)), scales
-    return form.code.encode(_by_block(x, form, lambda b: b / below)), scales
+        return packed(form.code.encode(quotient(blocks, below))), scales
+    return form.code.encode(_by_block(x, form, lambda b: quotient(b, below))), scales
 
 
 def finite(x: Array) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform.numerics import cast
+from gradxform.numerics import cast, quotient
 from gradxform.storage.blocks import (
     BlockForm,
     Blocks,
@@ -58,7 +58,7 @@ class Crossed(StoredArray):
         rows = jnp.max(blocked(size, form), axis=-1, initial=0.0)
         columns = jnp.max(_by_square(size, form), axis=-2, initial=0.0)
         scales = _scales(rows, columns, form, x.shape[-2])
-        codes = packed(form.code.encode(blocked(x, form) / divisors(scales)))
+        codes = packed(form.code.encode(quotient(blocked(x, form), divisors(scales))))
         return cls(codes, rows, columns, fitted(form, x.shape[-1]))
 
     @property

@@ -10,6 +10,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import (
     abs_sq,
     as_flag,
+    bounded_square,
     count_and_debias,
     is_zero,
     not_zero,
@@ -193,6 +194,7 @@ class scale_by_stddev(ArrayRule):
         self, g: Array, m: Array, v: Array, p: Array | None, debias: Scalar = 1
     ) -> tuple[Array, Array, Array]:
         """Return the update and the averages."""
+        g = bounded_square(g)  # the difference of two infinities is not a number
         m = self.decay * m + (1 - self.decay) * g
         v = self.decay * v + (1 - self.decay) * abs_sq(g)
         variance = jnp.maximum(debias * v - abs_sq(debias * m), 0)

@@ -11,6 +11,7 @@ from gradxform.numerics import (
     count_and_debias,
     over_root,
     safe_increment,
+    saturated,
     value_at,
 )
 from gradxform.row_sparse import RowSparse
@@ -233,7 +234,7 @@ class scale_by_grad_variance(ArrayRule):
     def rule(self, g: Array, m: Array, v: Array, p: Array | None) -> tuple[Array, Array, Array]:
         """Return the scaled gradient and the averages."""
         m = self.b1 * m + (1 - self.b1) * g
-        w = jnp.square(g - m)
+        w = saturated(jnp.square(g - m))
         v = self.b2 * v + (1 - self.b2) * w
         return self._scale(g, w, v), m, v
 
@@ -242,7 +243,7 @@ class scale_by_grad_variance(ArrayRule):
     ) -> tuple[Array, Array, Array]:
         """Return the scaled slices and the averages."""
         m = _add_slices(self.b1, m, g, g.values)
-        w = jnp.square(g.values - g.take(m))
+        w = saturated(jnp.square(g.values - g.take(m)))
         v = _add_slices(self.b2, v, g, w)
         return self._scale(g.values, w, g.take(v)), m, v
 

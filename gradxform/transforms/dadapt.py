@@ -12,6 +12,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, shown
 from gradxform.numerics import (
     bias_correction,
+    bounded_square,
     is_zero,
     over_root,
     safe_increment,
@@ -87,6 +88,7 @@ class DAdaptAdamWState(NamedTuple):
 def _dadapt_sums(
     g: Array, m: Array, v: Array, s: Array, p: Array, decay: Scalar, weight: Scalar, eps: Scalar
 ) -> tuple[Array, Array]:
+    g = bounded_square(g)
     return over_root(g * s, v, eps), jnp.abs(_add_gradient(s, g, decay, weight))
 
 
@@ -159,6 +161,7 @@ class step_by_dadapt_adamw(ArrayRule):
     ) -> tuple[Array, Array, Array, Array]:
         """Return the step, the moments and the slower average."""
         (b1, b2), q = self.betas, self.betas[1] ** 0.5
+        g = bounded_square(g)
         s = _add_gradient(s, g, q, (1 - q) * k)
         m = b1 * m + ((1 - b1) * k) * g
         v = b2 * v + (1 - b2) * jnp.square(g)
@@ -275,6 +278,7 @@ class step_by_prodigy(ArrayRule):
     ) -> tuple[Array, Array, Array, Array, Array]:
         """Return the step, the moments, the sum and p0."""
         b1, b2 = self.betas
+        g = bounded_square(g)
         s = _add_gradient(s, g, self._beta3(), weight)
         m = b1 * m + ((1 - b1) * d) * g
         v = b2 * v + (1 - b2) * jnp.square(d * g)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_finite, require_positive
-from gradxform.numerics import is_zero, safe_increment, scalar, value_at
+from gradxform.numerics import bounded_square, is_zero, safe_increment, saturated, scalar, value_at
 from gradxform.slots import full_like, zero_count, zeros_like
 from gradxform.types import (
     Array,
@@ -318,7 +318,8 @@ class step_by_ftrl(_Assigning):
         self, g: Array, n: Array, z: Array, p: Array, inverse_rate: Scalar
     ) -> tuple[Array, Array, Array]:
         """Return the step, the sum and the linear term."""
-        new_n = n + jnp.square(g)
+        g = bounded_square(g)
+        new_n = saturated(n + jnp.square(g))
         power = self._power(new_n)
         if not is_zero(self.l2_shrinkage):
             g = g + 2 * self.l2_shrinkage * p

@@ -15,12 +15,12 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_rms/corrected": Case(
         gx.scale_by_rms(bias_correction=True), ref.rms(0.9, 1e-8, correct=True)
     ),
-    "scale_by_stddev": Case(gx.scale_by_stddev(), ref.stddev(0.9, 1e-8), rtol=2e-4, huge_ok=False),
+    "scale_by_stddev": Case(gx.scale_by_stddev(), ref.stddev(0.9, 1e-8), rtol=2e-4),
     "scale_by_stddev/outside": Case(
         gx.scale_by_stddev(0.8, 0.01, 0.1, False, True),
         ref.stddev(0.8, 0.01, 0.1, False, True),
         rtol=2e-4,
-        huge_ok=False,
+        huge_ok=False,  # equal gradients do not deviate, and 8e3 / 0.01 is beyond float16
     ),
     "scale_by_rss": Case(gx.scale_by_rss(), ref.adagrad(0.1, 1e-7)),
     "scale_by_rss/eps": Case(gx.scale_by_rss(0.1, 0.2), ref.adagrad(0.1, 0.2)),
@@ -49,7 +49,6 @@ OPTIMIZERS: dict[str, Case] = {
         gx.rmsprop(0.1, eps=1e-3, centered=True),
         with_lr(0.1, ref.stddev(0.9, 1e-3)),
         rtol=2e-4,
-        huge_ok=False,
     ),
     "adagrad": Case(gx.adagrad(0.1), with_lr(0.1, ref.adagrad(0.1, 1e-7))),
     "reg_adagrad": Case(gx.reg_adagrad(0.1), with_lr(0.1, ref.adagrad(0.1, 0.0))),
