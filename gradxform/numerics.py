@@ -217,6 +217,21 @@ def cast(x: Any, dtype: Any) -> Any:
     return lax.convert_element_type(x, dtype)
 
 
+def cast_slot(x: Array, dtype: Any) -> Array:
+    """Return what a state keeps of `x` in `dtype`: where its range is smaller, at most its ends.
+
+    An average of squares that became infinite in float16 would stay so, and stop its entry. An
+    infinity and a NaN stay.
+    """
+    if not jnp.issubdtype(dtype, jnp.floating) or not jnp.issubdtype(x.dtype, jnp.floating):
+        return cast(x, dtype)
+    kept = jnp.finfo(dtype)
+    if kept.nexp >= jnp.finfo(x.dtype).nexp:
+        return cast(x, dtype)
+    most = float(kept.max)
+    return cast(jnp.where(jnp.isfinite(x), jnp.clip(x, -most, most), x), dtype)
+
+
 def same_bits(a: Array, b: Array) -> Array:
     """Return where two arrays of one dtype have the same bits.
 

@@ -20,7 +20,7 @@ from gradxform.engine.chunks import devices, is_traced
 from gradxform.engine.pieces import UNCUT, Cut, exchange_now
 from gradxform.engine.renewal import as_share
 from gradxform.errors import name_of
-from gradxform.numerics import at_least_float32, cast, promote, real_dtype
+from gradxform.numerics import at_least_float32, cast, cast_slot, promote, real_dtype
 from gradxform.types import Array
 from gradxform.values import put_live, take_live
 
@@ -251,7 +251,7 @@ def run_batch(
             f"{shapes}; got {[x.shape for x in (u, *new)]}."
         )
     u = cast(rounded(u, narrow), dtype)
-    return u, [cast(x, o.dtype) for x, o in zip(new, slots, strict=True)]
+    return u, [cast_slot(x, o.dtype) for x, o in zip(new, slots, strict=True)]
 
 
 def rounded(x: Array, narrow: Any) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from gradxform.engine.tiles import apply_stored
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
-from gradxform.numerics import at_least_float32, cast, promote, real_dtype
+from gradxform.numerics import at_least_float32, cast, cast_slot, promote, real_dtype
 from gradxform.row_sparse import RowSparse
 from gradxform.storage import is_on_host, is_stored
 from gradxform.types import Array
@@ -102,7 +102,7 @@ def apply_to_arrays(
                 f"{shown(result)}."
             )
         _check_result(rule, g if slices is None else g.values, u, old, new)
-        out.append(tuple(cast(s, o.dtype) for s, o in zip(new, old, strict=True)))
+        out.append(tuple(cast_slot(s, o.dtype) for s, o in zip(new, old, strict=True)))
         u = cast(u, dtype)
     return cast(u, g_dtype), tuple(out)
 

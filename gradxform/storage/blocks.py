@@ -73,7 +73,7 @@ class Blocks(StoredArray):
         scales = self.scales[..., None]
         if form.code.bits == 4:
             blocks = form.code.decode(unpacked(self.codes)) * scales
-            x = blocks.reshape(*blocks.shape[:-2], -1)[..., :length]
+            x = joined(blocks)[..., :length]
         else:
             x = _by_block(form.code.decode(self.codes), form, lambda b: b * scales)
         return cast(x, form.dtype)
@@ -126,8 +126,14 @@ def fitted(form: BlockForm, length: int) -> BlockForm:
 
 def _by_block(x: Array, form: BlockForm, f: Callable[[Array], Array]) -> Array:
     """Return `f` of the array as (..., blocks, block), in the shape of the array again."""
-    y = f(blocked(x, form)).reshape(*x.shape[:-1], -1)
+    y = joined(f(blocked(x, form)))
     return y if y.shape == x.shape else y[..., : x.shape[-1]]
+
+
+def joined(blocks: Array) -> Array:
+    """Undo `blocked`, but for the zeros."""
+    *above, count, block = blocks.shape
+    return blocks.reshape(*above, count * block)
 
 
 def blocked(x: Array, form: BlockForm) -> Array:

@@ -241,8 +241,8 @@ class DynamicCode(_Dynamic, Code):
 
     @property
     def error(self) -> float:
-        """A number of the least power of ten stands for all of it."""
-        return 10.0
+        """Half of the step from the least number, 1, to the next one, 5.5, over what is between."""
+        return (5.5 - 1.0) / (5.5 + 1.0)
 
     def encode(self, x: Array) -> Array:
         """Return the codes of float32 numbers."""
@@ -253,7 +253,9 @@ class DynamicCode(_Dynamic, Code):
         steps = jnp.left_shift(1, self._width - power)
         scaled = size * 10.0 ** power.astype(jnp.float32)
         index = jnp.round((scaled - 0.1) / 0.9 * steps.astype(jnp.float32)).astype(jnp.int32) - 1
-        code = steps + jnp.clip(index, 0, steps - 1)
+        # The number before the first of a power of ten is the last of the one below, whose code
+        # comes before it.
+        code = jnp.maximum(steps + jnp.clip(index, -1, steps - 1), 1)
         zero = size < 0.5 * self.least if self.signed else size == 0
         code = jnp.where(zero, 0, code)
         if self.signed:

@@ -14,6 +14,7 @@ from gradxform.storage.blocks import (
     divisors,
     finite,
     fitted,
+    joined,
     packed,
     unpacked,
 )
@@ -85,7 +86,7 @@ class Crossed(StoredArray):
         """Return the array."""
         scales = _scales(self.rows, self.columns, self.form, self.shape[-2])
         blocks = self.form.code.decode(unpacked(self.codes)) * scales
-        x = blocks.reshape(*blocks.shape[:-2], -1)[..., : self.shape[-1]]
+        x = joined(blocks)[..., : self.shape[-1]]
         return cast(x, self.dtype)
 
     def store(self, new: Array) -> "Crossed":

@@ -117,7 +117,8 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
         return cast(jnp.where(jnp.isfinite(x), near, x), dtype)
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + noise
     upper = jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
-    return jnp.where(jnp.isfinite(x), upper, cast(x, jnp.bfloat16))
+    largest = jnp.finfo(jnp.bfloat16).max  # above which the bits carry into an infinity
+    return jnp.where(jnp.isfinite(x), jnp.clip(upper, -largest, largest), cast(x, jnp.bfloat16))
 
 
 def _places(shape: tuple[int, ...]) -> Array:

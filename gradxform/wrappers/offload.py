@@ -55,6 +55,7 @@ class offload_state(StorageWrapper):
 
     reaches = ("entry", "row", "array")
     where = "in another memory"
+    rounds = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from gradxform.base import transform
 from gradxform.errors import name_of, require_at_least, require_one_of, shown
 from gradxform.leaves import shape_of
+from gradxform.numerics import cast_slot
 from gradxform.storage import CODES, Blocks, Crossed, Rounded, StoredArray, code_named
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import Choice, DType, Key, NonNegativeInt, Size, StaticTree
@@ -28,8 +29,8 @@ class quantize_state(StorageWrapper):
     The rule is that of `inner`, computed in float32 tile by tile; only what it remembers is
     rounded. An array of n entries takes n bytes and 4 more for each block (Adam: 2.03 bytes a
     parameter instead of 8). The scale of a block is its largest magnitude; blocks lie along the
-    last axis. Arrays with fewer than `min_size` entries, integers and complex numbers keep their
-    dtype.
+    last axis. Arrays with fewer than `min_size` entries, integers, complex numbers and copies of
+    the parameters, such as the starting point of `madgrad`, keep their dtype.
 
     The codes of a block, from its largest entry down:
 
@@ -105,7 +106,12 @@ class state_dtype(StorageWrapper):
     The rule is that of `inner`, computed in float32; only what it remembers is rounded. In 16 bits
     a slow average stops moving when a step is below half of the last place, as with `b2 = 0.999` in
     bfloat16. With `stochastic`, the slots are rounded up or down by chance, so that such steps
-    count on average.
+    count on average. Copies of the parameters, such as the starting point of `madgrad`, keep their
+    dtype.
+
+    float16 ends at 65504, and so does a slot: Adam's v stays below it for gradients up to 250, and
+    above it is too small by the square of their ratio. Below 6e-8 it becomes 0, which it does for
+    gradients below 1e-3: prefer bfloat16, or leave second moments out by `which`.
 
     Args:
       inner: a transform whose rules look no further than a row.
@@ -146,6 +152,6 @@ class state_dtype(StorageWrapper):
     def stored(self, x: Any, slot: StateSlot) -> Any:
         """Return the array in the other dtype."""
         if not self.stochastic:
-            return jnp.asarray(x).astype(self.dtype)
+            return cast_slot(jnp.asarray(x), jnp.dtype(self.dtype))
         where = zlib.crc32("/".join((slot.name, *slot.path)).encode())
         return Rounded.of(x, jax.random.fold_in(live_key(self.key), where))

@@ -43,6 +43,7 @@ class StorageWrapper(StatelessWrapper):
     reaches: ClassVar[tuple[str, ...]] = ("entry", "row")  # of the rules whose slots qualify
     where: ClassVar[str] = "in another form"
     chooser: ClassVar[str] = "which"  # the field that chooses slots
+    rounds: ClassVar[bool] = True  # whether an array is another one in its new form
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -128,12 +129,23 @@ class StorageWrapper(StatelessWrapper):
         out = []
         for path, x in named:
             slot = slot_at(path)
-            if wanted(slot) and self.qualifies(x, slot):
+            if wanted(slot) and self.qualifies(x, slot) and not self._is_copy(owner, slot):
                 self._check_owner(owner, slot)
                 new = self.stored(fetched(x), slot)
                 x = on_host(new) if is_away(x) else new
             out.append(x)
         return jax.tree.unflatten(treedef, out)
+
+    def _is_copy(self, owner: Any, slot: StateSlot) -> bool:
+        """Whether a slot is a copy of the parameters, which would move if it was rounded."""
+        if not self.rounds or slot.name not in getattr(owner, "follows", ()):
+            return False
+        if slot.name in (self.names() or ()):
+            raise ValueError(
+                f"{name_of(self)}: {self.chooser} names {slot.name!r}, a copy of the parameters in "
+                f"{name_of(owner)}; rounded, it would move them. Leave it out."
+            )
+        return True
 
     def qualifies(self, x: Any, slot: StateSlot) -> bool:
         """Whether an array of a state may be kept in another form."""
