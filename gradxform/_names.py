@@ -228,7 +228,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.storage.memory": "MEMORIES fetched in_memory is_away is_on_host is_type_on_host on_host returned",
         "gradxform.storage.parameters": "Chance Compensated Master NarrowForm Remainder",
         "gradxform.storage.rounded": "Rounded",
-        "gradxform.storage.stored": "Mean StoredArray is_stored",
+        "gradxform.storage.stored": "Mean StoredArray is_stored with_parts",
     },
     "gradxform.testing": {
         "gradxform.testing.case": "Case example_params random_gradients",

@@ -14,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from gradxform._compat import is_tracer, opaque, transparent
 from gradxform.errors import shown
+from gradxform.flax_bytes import announce, tell_flax
 from gradxform.numerics import abs_sq, at_least_float32, cast, looked_up, promote
 from gradxform.types import Array
 
@@ -94,6 +95,7 @@ class RowSparse(metaclass=_Named):
         object.__setattr__(self, "num_rows", num_rows)
         object.__setattr__(self, "coalesced", coalesced)
         object.__setattr__(self, "raw", raw)
+        tell_flax()
 
     def __setattr__(self, name: str, value: Any):
         raise AttributeError(f"a RowSparse is immutable: {name} cannot be set")
@@ -384,3 +386,14 @@ def _unflatten(aux: tuple[Any, ...], children: Any) -> RowSparse:
 
 
 jax.tree_util.register_pytree_with_keys(RowSparse, _flatten_with_keys, _unflatten, _flatten)
+
+
+def _as_dict(x: RowSparse) -> dict[str, Any]:
+    return {"indices": x.indices, "values": x.values}
+
+
+def _of_dict(like: RowSparse, arrays: Any) -> RowSparse:
+    return _restored(arrays["indices"], arrays["values"], like.num_rows, like.coalesced, like.raw)
+
+
+announce(RowSparse, _as_dict, _of_dict)

@@ -28,6 +28,7 @@ from gradxform.content import (
     take_live as take_live,
 )
 from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.flax_bytes import tell_flax
 from gradxform.types import PyTree
 
 T = TypeVar("T")
@@ -121,6 +122,7 @@ def as_node(x: Any) -> Any:
     """
     if not _cannot_sort(x):
         return x
+    tell_flax()
     return OrderedDict((k, x[k]) for k in sorted(x, key=lambda k: (type(k).__qualname__, repr(k))))
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         Mean as Mean,
         StoredArray as StoredArray,
         is_stored as is_stored,
+        with_parts as with_parts,
     )
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -3,12 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from gradxform.numerics import cast, quotient
 from gradxform.storage.codes import Code
-from gradxform.storage.stored import StoredArray
+from gradxform.storage.stored import StoredArray, stored_array
 from gradxform.types import Array
 
 
@@ -21,7 +20,7 @@ class BlockForm(NamedTuple):
     dtype: Any  # in which a rule sees the array
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@stored_array
 class Blocks(StoredArray):
     """An array whose entries are codes, times the scale of their block.
 
@@ -29,14 +28,9 @@ class Blocks(StoredArray):
     are sharded as it is. The scale of a block is the largest magnitude in it.
     """
 
-    __slots__ = ("codes", "form", "scales")
-
     codes: Array  # (..., n) uint8 or float8; of 4 bits (..., blocks, block / 2), two to a byte
     scales: Array  # (..., blocks) float32
     form: BlockForm
-
-    def __init__(self, codes: Any, scales: Any, form: BlockForm) -> None:
-        self.codes, self.scales, self.form = codes, scales, form
 
     @classmethod
     def of(cls, x: Array, code: Code, block: int, dtype: Any = None) -> "Blocks":
@@ -95,21 +89,6 @@ class Blocks(StoredArray):
     def placed(self, place: Any, replicated: Any) -> "Blocks":
         """Return the shardings of codes and scales: that of the array."""
         return Blocks(place, place, self.form)
-
-    def tree_flatten_with_keys(self) -> tuple[Any, BlockForm]:
-        """Return the codes and scales by name, and the form."""
-        key = jax.tree_util.GetAttrKey
-        return ((key("codes"), self.codes), (key("scales"), self.scales)), self.form
-
-    def tree_flatten(self) -> tuple[Any, BlockForm]:
-        """Return the codes and scales, and the form."""
-        return (self.codes, self.scales), self.form
-
-    @classmethod
-    def tree_unflatten(cls, form: BlockForm, arrays: Any) -> "Blocks":
-        """Return the array of codes and scales."""
-        codes, scales = arrays
-        return cls(codes, scales, form)
 
 
 def block_length(form: BlockForm, length: int) -> int:

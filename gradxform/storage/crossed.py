@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from gradxform.numerics import cast, quotient
@@ -19,11 +18,11 @@ from gradxform.storage.blocks import (
     unpacked,
 )
 from gradxform.storage.codes import Code
-from gradxform.storage.stored import StoredArray
+from gradxform.storage.stored import StoredArray, stored_array
 from gradxform.types import Array
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@stored_array
 class Crossed(StoredArray):
     """An array whose entries are codes of 4 bits, times the smaller of two scales.
 
@@ -35,15 +34,10 @@ class Crossed(StoredArray):
     whole matrix for a square.
     """
 
-    __slots__ = ("codes", "columns", "form", "rows")
-
     codes: Array  # (..., m, squares, block / 2) uint8, two to a byte
     rows: Array  # (..., m, squares) float32, of the rows of each square
     columns: Array  # (..., squares, n) float32, of its columns
     form: BlockForm
-
-    def __init__(self, codes: Any, rows: Any, columns: Any, form: BlockForm) -> None:
-        self.codes, self.rows, self.columns, self.form = codes, rows, columns, form
 
     @classmethod
     def of(cls, x: Array, code: Code, block: int) -> StoredArray:
@@ -106,21 +100,6 @@ class Crossed(StoredArray):
     def placed(self, place: Any, replicated: Any) -> "Crossed":
         """Return the shardings of codes and scales: that of the array."""
         return Crossed(place, place, place, self.form)
-
-    def tree_flatten_with_keys(self) -> tuple[Any, BlockForm]:
-        """Return the codes and scales by name, and the form."""
-        names = "codes", "rows", "columns"
-        return tuple((jax.tree_util.GetAttrKey(k), getattr(self, k)) for k in names), self.form
-
-    def tree_flatten(self) -> tuple[Any, BlockForm]:
-        """Return the codes and scales, and the form."""
-        return (self.codes, self.rows, self.columns), self.form
-
-    @classmethod
-    def tree_unflatten(cls, form: BlockForm, arrays: Any) -> "Crossed":
-        """Return the array of codes and scales."""
-        codes, rows, columns = arrays
-        return cls(codes, rows, columns, form)
 
 
 def _by_square(x: Array, form: BlockForm) -> Array:

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from gradxform.numerics import cast
-from gradxform.storage.stored import Mean, StoredArray
+from gradxform.storage.stored import Mean, StoredArray, stored_array
 from gradxform.types import Array
 
 
@@ -53,7 +52,7 @@ class _OfMeans(StoredArray):
         return "row and column means"
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@stored_array
 class Factored(_OfMeans):
     """A matrix, or a stack of them, as the means of each row and of each column.
 
@@ -64,16 +63,11 @@ class Factored(_OfMeans):
     2018, section 3, Lemma 1.
     """
 
-    __slots__ = ("col", "form", "row")
-
     needs_means = True
 
     row: Array  # the shape without `form.columns`; float32, the mean of each row
     col: Array  # the shape without `form.rows`; float32, the mean of each column
     form: FactoredForm
-
-    def __init__(self, row: Any, col: Any, form: FactoredForm) -> None:
-        self.row, self.col, self.form = row, col, form
 
     @classmethod
     def of(cls, x: Array, axes: tuple[int, int], mean: Mean | None = None) -> "Factored":
@@ -144,23 +138,8 @@ class Factored(_OfMeans):
         rows, columns, _ = self.form
         return Factored(_without(place, columns), _without(place, rows), self.form)
 
-    def tree_flatten_with_keys(self) -> tuple[Any, FactoredForm]:
-        """Return the means by name, and the form."""
-        key = jax.tree_util.GetAttrKey
-        return ((key("row"), self.row), (key("col"), self.col)), self.form
 
-    def tree_flatten(self) -> tuple[Any, FactoredForm]:
-        """Return the means, and the form."""
-        return (self.row, self.col), self.form
-
-    @classmethod
-    def tree_unflatten(cls, form: FactoredForm, arrays: Any) -> "Factored":
-        """Return the array of its means."""
-        row, col = arrays
-        return cls(row, col, form)
-
-
-@jax.tree_util.register_pytree_node_class
+@stored_array
 class OpenMeans(_OfMeans):
     """The means of a matrix, or of a stack of them, in the middle of a loop over its rows.
 
@@ -168,17 +147,11 @@ class OpenMeans(_OfMeans):
     and those of the new array add up beside them, each part of the rows for itself.
     """
 
-    __slots__ = ("across", "along", "form", "length", "total")
-
     along: Array  # with the first axis: shares of the old means, and behind the loop new means
     across: Array  # without it: the old means
     total: Array  # (ways, *across.shape) of the new means what the tiles so far make of them
     form: FactoredForm
     length: int  # of the first axis of the whole array
-
-    def __init__(self, along: Any, across: Any, total: Any, form: FactoredForm, length: int):
-        self.along, self.across, self.total = along, across, total
-        self.form, self.length = form, length
 
     @property
     def _axis(self) -> int:
@@ -222,15 +195,6 @@ class OpenMeans(_OfMeans):
     def placed(self, place: Any, replicated: Any) -> Any:
         """Refuse: no state keeps it."""
         raise TypeError("means in the middle of a loop do not have a place in a state")
-
-    def tree_flatten(self) -> tuple[Any, Any]:
-        """Return the arrays, and what is known of them."""
-        return (self.along, self.across, self.total), (self.form, self.length)
-
-    @classmethod
-    def tree_unflatten(cls, known: Any, arrays: Any) -> "OpenMeans":
-        """Return the means of their parts."""
-        return cls(*arrays, *known)
 
 
 def _non_negative(x: Array) -> Array:

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.numerics import cast
-from gradxform.storage.stored import StoredArray
+from gradxform.storage.stored import StoredArray, stored_array
 from gradxform.types import Array
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@stored_array
 class Rounded(StoredArray):
     """An array in bfloat16, to which a new value is rounded at random.
 
@@ -20,14 +20,9 @@ class Rounded(StoredArray):
     place between them, so that its mean is the number. The key moves on with every store.
     """
 
-    __slots__ = ("_dtype", "array", "key")
-
     array: Array  # (...) bfloat16
     key: Array  # (2,) uint32; a seed, and the number of stores so far
     _dtype: Any
-
-    def __init__(self, array: Any, key: Any, dtype: Any) -> None:
-        self.array, self.key, self._dtype = array, key, dtype
 
     @classmethod
     def of(cls, x: Array, key: Array, dtype: Any = None) -> "Rounded":
@@ -72,21 +67,6 @@ class Rounded(StoredArray):
     def placed(self, place: Any, replicated: Any) -> "Rounded":
         """Return the shardings of the array and of the key, which is the same everywhere."""
         return Rounded(place, replicated, self._dtype)
-
-    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
-        """Return the array and the key by name, and the dtype."""
-        key = jax.tree_util.GetAttrKey
-        return ((key("array"), self.array), (key("key"), self.key)), self._dtype
-
-    def tree_flatten(self) -> tuple[Any, Any]:
-        """Return the array and the key, and the dtype."""
-        return (self.array, self.key), self._dtype
-
-    @classmethod
-    def tree_unflatten(cls, dtype: Any, arrays: Any) -> "Rounded":
-        """Return the array of its parts."""
-        array, key = arrays
-        return cls(array, key, dtype)
 
 
 def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:

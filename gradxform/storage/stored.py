@@ -1,12 +1,16 @@
 """What a state may keep in place of an array: fewer bytes, from which the array is made anew."""
 
 import abc
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 
+from gradxform.flax_bytes import announce, tell_flax
 from gradxform.types import Array
+
+T = TypeVar("T", bound=type)
 
 # Returns the means of an array along an axis, which stays, with length 1.
 Mean = Callable[[Array, int], Array]
@@ -21,6 +25,12 @@ class StoredArray(abc.ABC):
 
     __slots__ = ()
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an array, which Flax can write."""
+        tell_flax()
+        return super().__new__(cls)
+
+    part_names: ClassVar[frozenset[str]]  # of the arrays that it is made of
     is_by_rows: bool | property = True  # whether a row is stored apart from most others
     needs_means = False  # whether it is made of means over the array
 
@@ -86,6 +96,38 @@ class StoredArray(abc.ABC):
     def __repr__(self) -> str:
         arrays, form = jax.tree.flatten(self)
         return f"{type(self).__name__}({', '.join(map(repr, arrays))}, {form})"
+
+
+def stored_array(cls: T) -> T:
+    """Make a class a dataclass and a pytree; the fields annotated `Array` are its children."""
+    made: Any = dataclasses.dataclass(eq=False, repr=False, slots=True)(cls)
+    fields = dataclasses.fields(made)
+    arrays = [f.name for f in fields if f.type is Array]
+    jax.tree_util.register_dataclass(
+        made, data_fields=arrays, meta_fields=[f.name for f in fields if f.name not in arrays]
+    )
+    announce(made, parts_of_stored, with_parts)
+    made.part_names = frozenset(arrays)
+    return made
+
+
+def parts_of_stored(x: StoredArray) -> dict[str, Any]:
+    """Return the arrays of which a stored array is made, by name."""
+    flat, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda part: part is not x)
+    return {path[0].name: part for path, part in flat}
+
+
+def with_parts(like: StoredArray, parts: Mapping[str, Any]) -> StoredArray:
+    """Return a stored array of the form of another, made of other arrays."""
+    names = list(parts_of_stored(like))
+    given = parts if isinstance(parts, Mapping) else {}
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ValueError(
+            f"{type(like).__name__}: the saved state has no {missing[0]!r} here, only "
+            f"{', '.join(map(str, given)) or 'an array'}. Was it stored in another way?"
+        )
+    return jax.tree.unflatten(jax.tree.structure(like), [parts[name] for name in names])
 
 
 def is_stored(x: Any) -> bool:

@@ -20,6 +20,7 @@ from gradxform.base import (
 )
 from gradxform.engine import run_rules
 from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.flax_bytes import tell_flax
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.numerics import cast, promote
 from gradxform.row_sparse import is_row_sparse
@@ -269,6 +270,7 @@ class named_chain(_Chain):
 
     def join_states(self, states: Sequence[Any], like: Any) -> Mapping[str, Any]:
         """Return the states by name, in an OrderedDict, or in the kind of dict that `like` is."""
+        tell_flax()
         kind = OrderedDict if like is None else type(like)
         return kind((name, s) for (name, _), s in zip(self.transforms, states, strict=True))
 

@@ -1,7 +1,8 @@
 """Base of the wrappers that choose how a state keeps its slots."""
 
 import abc
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -16,16 +17,37 @@ from gradxform.leaves import (
     dtype_of,
     flatten_with_names,
     is_hole,
+    like_params,
     path_str,
     shape_of,
     with_paths,
 )
 from gradxform.methods import changing_states
 from gradxform.states import non_negative_fields, slot_fields
-from gradxform.storage import fetched, is_away, is_stored, on_host
+from gradxform.storage import (
+    Blocks,
+    Crossed,
+    Factored,
+    Rounded,
+    fetched,
+    is_away,
+    is_stored,
+    on_host,
+    with_parts,
+)
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import FrozenTree
 from gradxform.wrappers.parts import OF_FUNCTIONS, StatelessWrapper, all_parts
+
+_PARTS = {kind.part_names for kind in (Blocks, Crossed, Factored, Rounded)}
+
+
+def _is_parts(x: Any) -> bool:
+    return isinstance(x, Mapping) and frozenset(x) in _PARTS
+
+
+def _is_node(x: Any) -> bool:
+    return is_stored(x) or _is_parts(x)
 
 
 class StateSlot(NamedTuple):
@@ -175,4 +197,20 @@ class StorageWrapper(StatelessWrapper):
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """Run the inner transform, which loads the slots that it needs and stores them again."""
+        if "flax.nnx" in sys.modules:
+            state = self._whole(state, like_params(updates) if params is None else params)
         return call_update(self.inner, updates, state, params, extra)
+
+    def _whole(self, state: OptState, params: Params) -> OptState:
+        """Return a state with stored arrays where `nnx.Optimizer` has left mappings of their parts.
+
+        It writes every step's state back array by array, and keeps no other node than its own.
+        """
+        named, treedef = flatten_with_names(state, _is_node)
+        if not any(_is_parts(x) for _, x in named):
+            return state
+        forms = dict(with_paths(jax.eval_shape(self.init, params), is_stored))
+        return treedef.unflatten(
+            with_parts(forms[path], x) if _is_parts(x) and is_stored(forms.get(path)) else x
+            for path, x in named
+        )
