@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from gradxform.numerics import cast, quotient
@@ -157,4 +158,4 @@ def packed(codes: Array) -> Array:
 
 def unpacked(packed: Array) -> Array:
     """Undo `packed`."""
-    return jnp.concatenate([packed & 15, packed >> 4], axis=-1)
+    return jax.lax.concatenate([packed & 15, packed >> 4], packed.ndim - 1)
