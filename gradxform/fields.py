@@ -9,7 +9,6 @@ its name.
 import collections.abc
 import contextlib
 import dataclasses
-import functools
 import inspect
 import math
 import types as pytypes
@@ -82,7 +81,7 @@ def made_value(cls: Any, name: str | None) -> Any:
     def __post_init__(self: Any) -> None:
         for key, annotation in _annotations(type(self)).items():
             given = getattr(self, key)
-            object.__setattr__(self, key, _normalized(self, key, given, annotation))
+            object.__setattr__(self, key, normalized(self, key, given, annotation))
             require_range(self, key, _range_of(annotation))
         if check is not None:
             check(self)
@@ -214,32 +213,8 @@ def annotation_kinds(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-@functools.cache
-def _arguments_of(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
-    hints = typing.get_type_hints(function, include_extras=True)
-    return inspect.signature(function), hints
-
-
-def check_call(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Check the arguments of a call by their annotations, as fields are checked.
-
-    Raises:
-      TypeError: if one has another type than its annotation.
-      ValueError: for a NaN.
-    """
-    signature, hints = _arguments_of(function)
-    try:
-        given = signature.bind(*args, **kwargs).arguments
-    except TypeError:  # Python's own message names the function
-        return
-    for name, x in given.items():
-        parameter = signature.parameters[name]
-        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        if is_one and name in hints and x is not parameter.default:
-            _normalized(function.__name__, name, x, hints[name])
-
-
-def _normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
+def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
+    """Return what a field, or an argument, holds for `x`, by its annotation."""
     kinds = annotation_kinds(annotation)
     if is_tracer(x) or isinstance(x, Hole) or (keeps_arrays() and is_live(x)):
         if types.Size in kinds:

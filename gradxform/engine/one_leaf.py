@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from gradxform.engine.tiles import apply_stored
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
-from gradxform.numerics import at_least_float32, cast, cast_slot, promote, real_dtype
+from gradxform.numerics import at_least_float32, cast, promote, real_dtype
+from gradxform.overflow import cast_slot
 from gradxform.row_sparse import RowSparse
 from gradxform.storage import is_on_host, is_stored
 from gradxform.types import Array

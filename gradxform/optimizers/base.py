@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from gradxform.arguments import check_call
 from gradxform.base import Transform
 from gradxform.docstrings import complete
-from gradxform.fields import check_call
 from gradxform.interop import identity
 from gradxform.registry import register
 from gradxform.transforms.momentum import trace

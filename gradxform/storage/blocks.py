@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.numerics import cast, quotient
+from gradxform.numerics import cast
+from gradxform.overflow import quotient
 from gradxform.storage.codes import Code
 from gradxform.storage.stored import StoredArray, stored_array
 from gradxform.types import Array

@@ -5,7 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.numerics import cast, quotient
+from gradxform.numerics import cast
+from gradxform.overflow import quotient
 from gradxform.storage.blocks import (
     BlockForm,
     Blocks,

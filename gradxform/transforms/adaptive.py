@@ -7,16 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import (
-    abs_sq,
-    as_flag,
-    bounded_square,
-    count_and_debias,
-    is_zero,
-    not_zero,
-    over_root,
-    plus,
-)
+from gradxform.numerics import abs_sq, as_flag, count_and_debias, is_zero, not_zero, over_root, plus
+from gradxform.overflow import bounded_square
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.types import (
     Array,

@@ -7,13 +7,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import (
-    count_and_debias,
-    over_root,
-    safe_increment,
-    saturated,
-    value_at,
-)
+from gradxform.numerics import count_and_debias, over_root, safe_increment, value_at
+from gradxform.overflow import saturated
 from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments

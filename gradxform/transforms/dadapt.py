@@ -12,7 +12,6 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, shown
 from gradxform.numerics import (
     bias_correction,
-    bounded_square,
     is_zero,
     over_root,
     safe_increment,
@@ -20,6 +19,7 @@ from gradxform.numerics import (
     scalar_dtype,
     value_at,
 )
+from gradxform.overflow import bounded_square
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, tree_sums
 from gradxform.types import (

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gradxform.base import transform
 from gradxform.errors import name_of, require_at_least, require_one_of, shown
 from gradxform.leaves import shape_of
-from gradxform.numerics import cast_slot
+from gradxform.overflow import cast_slot
 from gradxform.storage import CODES, Blocks, Crossed, Rounded, StoredArray, code_named
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import Choice, DType, Key, NonNegativeInt, Size, StaticTree

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.numerics import cast_slot
+from gradxform.overflow import cast_slot
 from gradxform.sparse import RowSparse
 from gradxform.storage import DynamicCode
 from gradxform.storage.rounded import rounded_by_chance
