@@ -33,8 +33,8 @@ def optimizer(function: F) -> F:
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Transform:
-        check_call(function, args, kwargs)
         tx = function(*args, **kwargs)
+        check_call(function, args, kwargs)  # what no part has checked
         object.__setattr__(tx, "written_as", function.__name__)
         return tx
 

@@ -52,11 +52,6 @@ REFUSED = [
         ("moving_average: step must be an integer, got 0.5.",),
     ),
     (
-        lambda: gx.moving_average(gx.sgd(0.1)).init({"w": jnp.ones(2, jnp.int32)}),
-        TypeError,
-        ("moving_average", "['w']", "int32"),
-    ),
-    (
         lambda: gx.stochastic_weight_average(gx.adam(0.1), -1),
         ValueError,
         ("start", "at least 0", "-1"),

@@ -286,11 +286,6 @@ REFUSED = [
         )
     ),
     (
-        lambda: gd.tower(gx.adam(0.1), "r", compress=gd.int8()).init({"n": jnp.ones(300, "int32")}),
-        TypeError,
-        ("['n']", "int32", "only floating parameters"),
-    ),
-    (
         lambda: gd.diloco(gd.zero1(gx.adam(0.1), ("ici", "dcn")), "dcn"),
         ValueError,
         ("outer", "zero1 inside of it", "'dcn', the axis of replicas"),

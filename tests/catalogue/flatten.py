@@ -28,11 +28,6 @@ REFUSED = [
         ("flatten: the gradient of ['w'] is None, so it needs the parameters",),
     ),
     (
-        lambda: gx.flatten(gx.sgd(0.1)).init({"w": jnp.ones(2, jnp.int32)}),
-        TypeError,
-        ("flatten: parameter ['w'] has dtype int32; only floating parameters",),
-    ),
-    (
         lambda: one_step(gx.flatten(gx.adam(0.1)), grads={"w": jnp.ones(3)}),
         ValueError,
         ("flatten: gradient of ['w'] has shape (3,), the parameter has (2, 3).",),

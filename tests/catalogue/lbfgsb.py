@@ -111,11 +111,6 @@ REFUSED = [
         ("step_by_lbfgsb: ['w'] is complex", "split_real_and_imaginary"),
     ),
     (
-        lambda: begun({"n": np.ones(3, np.int32)}),
-        TypeError,
-        ("step_by_lbfgsb: parameter ['n'] has dtype int32; only floating",),
-    ),
-    (
         lambda: one_step(gx.lbfgsb()),
         TypeError,
         ("step_by_lbfgsb: needs the extra argument 'value'",),

@@ -94,7 +94,7 @@ REFUSED = [
     (
         lambda: gx.scale_by_muon(weight_dimension_numbers=NUMBERS),
         TypeError,
-        ("weight_dimension_numbers must be MuonDimensionNumbers, matrix_split, a tree of them or",),
+        ("entries of weight_dimension_numbers must be", "got the class MuonDimensionNumbers"),
     ),
     (
         lambda: gx.muon(0.1, muon_weight_dimension_numbers={"w": NUMBERS()}).init(WEIGHTS),

@@ -1,6 +1,5 @@
 """Rows for `gradxform/wrappers/narrow_params.py`. Its numbers in 16 bits: tests/wrappers/."""
 
-import jax
 import jax.numpy as jnp
 import optax
 
@@ -70,11 +69,6 @@ REFUSED = [
         lambda: gx.chain(gx.kahan(SGD), gx.scale(2.0)),
         ValueError,
         ("kahan", "scale"),
-    ),
-    (
-        lambda: gx.stochastic_rounding(SGD, jax.random.key(0)).init({"w": 3}),
-        TypeError,
-        ("stochastic_rounding",),
     ),
     (
         lambda: crossed(gx.adam(0.1), gx.master_weights(gx.adam(0.1))),

@@ -89,9 +89,9 @@ REFUSED = [
         ("quantize_state: scale_by_factored_rms " + WHOLE, "Leave it out: name the slots to"),
     ),
     (
-        lambda: gx.quantize_state(gx.lookahead(RULE, 3, 0.5)).init(MATRIX),
+        lambda: gx.quantize_state(gx.MultiSteps(RULE, 3)).init(MATRIX),
         TypeError,
-        ("quantize_state: lookahead computes with the slot", "of ['w'] itself, so it cannot be"),
+        ("quantize_state: MultiSteps computes with the slot", "of ['w'] itself, so it cannot be"),
     ),
     (
         lambda: gx.quantize_state(gx.stateless(lambda u, p: u)),

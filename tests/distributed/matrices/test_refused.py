@@ -78,11 +78,6 @@ REFUSED = {
         TypeError,
         ("['w']", "divides arrays over devices"),
     ),
-    "integers": (
-        lambda: shard(0).init({"w": jnp.ones((8, 8), jnp.int32)}),
-        TypeError,
-        ("['w']", "int32", "partition"),
-    ),
     "not bound": (
         lambda: gd.shard_matrices(gx.muon(0.1), "x", 0).init(PARAMS),
         NameError,
