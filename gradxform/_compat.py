@@ -25,10 +25,15 @@ def is_tracing() -> bool:
     return is_tracer(jnp.zeros(()))
 
 
-def whole(x: jax.Array) -> jax.Array:
-    """Return `x` replicated on every device, if its type is split over explicit axes."""
-    spec = jax.typeof(x).sharding.spec
-    return x if all(axes is None for axes in spec) else jax.sharding.reshard(x, jax.P())
+def whole(x: jax.Array, *dims: int) -> jax.Array:
+    """Return `x` with these dimensions, by default all, not divided over explicit axes."""
+    sharding = jax.typeof(x).sharding
+    spec = list(sharding.spec)
+    for dim in dims or range(x.ndim):
+        spec[dim] = None
+    if spec == list(sharding.spec):
+        return x
+    return jax.sharding.reshard(x, jax.NamedSharding(sharding.mesh, jax.P(*spec)))
 
 
 # ------------------------------------------------------------------- integers without arithmetic

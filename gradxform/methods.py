@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+from gradxform.explicit_axes import explicit_mesh, update_freed
 from gradxform.extra_args import check_arguments_of_loss, check_names
 from gradxform.leaves import widest_dtype
 from gradxform.no_gradient import init_without, update_without
@@ -108,6 +109,10 @@ class BoundMethod:
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function without `check`, which the outermost transform has done."""
+        if self.name == "update" and not self.owner.made_of_functions:
+            mesh = explicit_mesh(args[0] if args else kwargs.get("updates"))
+            if mesh is not None:
+                return update_freed(mesh, self.call, args, kwargs)
         if not has_64_bits():
             return self._function(self.owner, *args, **kwargs)
         # The first argument is the parameters in `init`, the updates in `update`. Without

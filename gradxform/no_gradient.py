@@ -26,7 +26,7 @@ from gradxform.leaves import (
 from gradxform.types import MaskedNode, OptState, Params, PyTree, Updates
 
 # The extra arguments that are functions of the parameters; the last returns gradients.
-_OF_PARAMS = ("value_fn", "obj_fn", "grad_fn")
+OF_PARAMS = ("value_fn", "obj_fn", "grad_fn")
 
 
 @functools.cache
@@ -119,7 +119,7 @@ def update_without(
 
     A `float0` comes back as it was.
     """
-    given = dict(zip(("updates", "state", "params"), args, strict=False)) | kwargs
+    given = given_by_name(args, kwargs)
     updates, params = given.get("updates"), given.get("params")
     own = float0_as_holes(updates)
     holed = _as_holes_of(own, params)
@@ -132,6 +132,11 @@ def update_without(
         given["params"] = holed
     new, state = update(**given)
     return (new if own is updates else _filled(new, updates)), state
+
+
+def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an `update` by their names."""
+    return dict(zip(("updates", "state", "params"), args, strict=False)) | kwargs
 
 
 def _filled(tree: PyTree, whole: PyTree) -> PyTree:
@@ -155,7 +160,7 @@ def seen_whole(
     """
 
     def at(name: str, f: Any) -> Any:
-        if name not in _OF_PARAMS or not callable(f):
+        if name not in OF_PARAMS or not callable(f):
             return f
 
         @functools.wraps(f)

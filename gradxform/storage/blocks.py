@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform._compat import whole
 from gradxform.numerics import cast
 from gradxform.overflow import quotient
 from gradxform.storage.codes import Code
@@ -122,7 +123,7 @@ def blocked(x: Array, form: BlockForm) -> Array:
     block = block_length(form, x.shape[-1])
     missing = -x.shape[-1] % block
     if missing:
-        x = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+        x = jnp.pad(whole(x, -1), [(0, 0)] * (x.ndim - 1) + [(0, missing)])
     return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
 
 
@@ -153,7 +154,7 @@ def divisors(scales: Array) -> Array:
 
 def packed(codes: Array) -> Array:
     """Return the two halves of each block in one byte each: the first in the low bits."""
-    half = codes.shape[-1] // 2
+    half, codes = codes.shape[-1] // 2, whole(codes, -1)
     return codes[..., :half] | (codes[..., half:] << 4)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gradxform._compat import whole
 from gradxform.numerics import cast
 from gradxform.overflow import quotient
 from gradxform.storage.blocks import (
@@ -106,7 +107,7 @@ class Crossed(StoredArray):
 def _by_square(x: Array, form: BlockForm) -> Array:
     """Return the array as (..., squares, block, n), filled up with zeros."""
     missing = -x.shape[-2] % form.block
-    x = jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
+    x = jnp.pad(whole(x, -2), [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
     return x.reshape(*x.shape[:-2], -1, form.block, x.shape[-1])
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gradxform.testing.promises_places import (
         owns_its_buffers as owns_its_buffers,
         runs_inside_optax_and_optax_inside as runs_inside_optax_and_optax_inside,
+        runs_on_explicit_meshes as runs_on_explicit_meshes,
         sharded_equals_unsharded as sharded_equals_unsharded,
     )
     from gradxform.testing.promises_rows import touches_rows_or_refuses as touches_rows_or_refuses

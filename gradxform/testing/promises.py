@@ -22,6 +22,7 @@ from gradxform.testing.promises_numbers import (
 from gradxform.testing.promises_places import (
     owns_its_buffers,
     runs_inside_optax_and_optax_inside,
+    runs_on_explicit_meshes,
     sharded_equals_unsharded,
 )
 from gradxform.testing.promises_rows import touches_rows_or_refuses
@@ -44,6 +45,7 @@ PROMISES: dict[str, Promise] = {
         looks_no_further_than_it_says,
         touches_rows_or_refuses,
         sharded_equals_unsharded,
+        runs_on_explicit_meshes,
         runs_inside_optax_and_optax_inside,
         is_a_value,
         goes_to_json_and_back,

@@ -1,12 +1,13 @@
 """Promises about surroundings: Optax's transforms, donated buffers, several devices."""
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gradxform.apply import apply_updates
 from gradxform.testing.case import Case
@@ -162,6 +163,97 @@ def sharded_equals_unsharded(case: Case) -> None:
     expected, slack = steps(tree, grads), functools.partial(sway, steps, tree, grads)
     params = _params_after(case.bound, *jax.tree.map(place, (tree, grads)), update=update)
     check_close("params", params, expected, 1e-5, what=" on one device", sway=slack)
+
+
+@promise(
+    "Derive from gradxform.Transform, whose update leaves explicit axes to the compiler, and make "
+    "each slot in init by gradxform.slots, so that it lies like its parameter."
+)
+def runs_on_explicit_meshes(case: Case) -> None:
+    """Steps on a mesh with explicit axes, without jit and with it, equal those on one device.
+
+    Updates lie like the parameters, and so do slots of their shapes, from `init` on.
+    """
+    tree = case.params()
+    mesh = _explicit_mesh(tree)
+    grads = case.gradients(tree, 2)
+    steps = functools.partial(_params_after, case.bound, update=case.compiled)
+    expected, slack = steps(tree, grads), functools.partial(sway, steps, tree, grads)
+    first, given = jax.tree.map(functools.partial(_put, mesh), (tree, grads))
+    params = first
+    with jax.set_mesh(mesh):
+        state = case.bound.init(params)
+        _check_slots(state, first)
+        updates, state = case.bound.update(given[0], state, params)
+        params = _moved(params, updates, first, state)
+        updates, state = case.compiled(given[1], state, params)
+        params = _moved(params, updates, first, state)
+    check_close("params", params, expected, 1e-5, what=" on one device", sway=slack)
+
+
+def _moved(params: Params, updates: Updates, first: Params, state: OptState) -> Params:
+    """Return the parameters after a step whose results lie like the first ones."""
+    old = leaves_of("updates", first)
+    for path, x in leaves_of("updates", updates).items():
+        _check_place(path, x, old[path])
+    _check_slots(state, first)
+    return apply_updates(params, updates)
+
+
+def _check_slots(state: OptState, params: Params) -> None:
+    """Require every slot of the shape of its parameter to lie like it."""
+    divided = {path: p for path, p in leaves_of("", params).items() if path and any(_spec(p))}
+    for slot, x in leaves_of("state", state).items():
+        for path, p in divided.items():
+            if slot.endswith(path) and jnp.shape(x) == p.shape:
+                _check_place(slot, x, p)
+
+
+def _check_place(path: str, x: Any, p: Array) -> None:
+    mesh, spec = getattr(x.sharding, "mesh", None), _spec(x)
+    if (mesh, spec) != (p.sharding.mesh, _spec(p)):
+        raise Broken(
+            f"a place of {spec} on {mesh}", expected=f"{_spec(p)} on {p.sharding.mesh}", leaf=path
+        )
+
+
+def _spec(x: Array) -> tuple[Any, ...]:
+    """Return which mesh axis divides each dimension of an array."""
+    spec = tuple(getattr(x.sharding, "spec", ()))
+    return spec + (None,) * (x.ndim - len(spec))
+
+
+def _explicit_mesh(tree: Params) -> Mesh:
+    """Return a mesh of two explicit axes that divides most dimensions of arrays of `tree`."""
+    most = min(jax.device_count(), DEVICES)
+    divided = {
+        (n, m): sum(sum(map(bool, _axes(x, {"x": n, "y": m}))) for x in jax.tree.leaves(tree))
+        for n in range(2, most + 1)
+        for m in range(1, n + 1)
+        if n * m <= most
+    }
+    if not any(divided.values()):
+        raise Skipped(
+            f"two axes of {most} devices divide no dimension of a parameter; "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight devices"
+        )
+    sizes = max(divided, key=lambda sizes: (divided[sizes], sizes))
+    devices = jax.devices()[: sizes[0] * sizes[1]]
+    return jax.make_mesh(sizes, ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=devices)
+
+
+def _axes(x: Array, sizes: Mapping[str, int]) -> list[str | None]:
+    """Return for each dimension of `x` a mesh axis that divides it; each divides one of them."""
+    left, axes = {name: n for name, n in sizes.items() if n > 1}, []
+    for size in x.shape:
+        axes.append(next((name for name, n in left.items() if size and size % n == 0), None))
+        left.pop(axes[-1], None)
+    return axes
+
+
+def _put(mesh: Mesh, x: Array) -> Array:
+    """Return an array with as many of its dimensions divided as the axes of a mesh allow."""
+    return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*_axes(x, mesh.shape))))
 
 
 def _devices_for(tree: Params) -> int:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform._compat import whole
 from gradxform.base import call_update, tell_moved, transform
 from gradxform.errors import name_of
 from gradxform.leaves import (
@@ -81,7 +82,7 @@ class flatten(StatelessWrapper):
             size = sum(math.prod(x.shape) for x in leaves)
             return jax.ShapeDtypeStruct((size,), dtype)
         arrays = [cast(jnp.asarray(x), dtype) for x in leaves]
-        return jnp.concatenate([lax.reshape(x, (x.size,)) for x in arrays])
+        return jnp.concatenate([lax.reshape(x, (x.size,)) for x in map(whole, arrays)])
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the inner state after something else has moved the parameters."""

@@ -71,6 +71,12 @@ class state_changes_dtype(Momentum):
         return updates, State({**state.mu, "b": state.mu["b"].astype(jnp.float16)})
 
 
+@gx.transform(name="tests:slots_on_one_device")
+class slots_on_one_device(Momentum):
+    def init(self, params):
+        return State(jax.tree.map(lambda p: jnp.zeros(p.shape), params))
+
+
 @gx.transform(name="tests:weak_type")
 class weak_type(Momentum):
     def init(self, params):
@@ -360,4 +366,5 @@ BROKEN = [
     (silent_without_params(), ASKS, "updates['a']", "with parameters", "8 of 8"),
     (sums_what_cancels(1e-3), JIT, "state.total", "without jit", "."),
     (looks_at_its_shard(), "sharded_equals_unsharded", "params['a']", "on one device", "8 of 8"),
+    (slots_on_one_device(), "runs_on_explicit_meshes", "state.mu['a']", "('x',)", "(None,)"),
 ]
