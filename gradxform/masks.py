@@ -357,10 +357,15 @@ def hiding(paths: Iterable[Path]) -> Iterator[None]:
         _HIDDEN.reset(token)
 
 
+def hidden_paths() -> tuple[Path, ...]:
+    """Return the paths that are hidden in this context."""
+    return _HIDDEN.get()
+
+
 def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[Path, Any]]) -> None:
     if all(x is None for _, x in named):  # nothing to match in a tree without parameters
         return
-    paths = [path for path, _ in named] + [*_HIDDEN.get()]
+    paths = [path for path, _ in named] + [*hidden_paths()]
     for mask_part in _patterns(mask):
         if mask_part.optional or not paths or any(mask_part.test(path, None) for path in paths):
             continue

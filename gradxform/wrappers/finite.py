@@ -60,6 +60,9 @@ def _size(x: Any) -> Array:
         raise TypeError(f"all_finite: tree must be a tree of numbers, got {shown(x)}.")
     if jnp.iscomplexobj(x):  # the absolute value of a finite number may overflow
         return jnp.maximum(_size(jnp.real(x)), _size(jnp.imag(x)))
-    # A maximum is NaN if one entry is. Unlike `all`, it needs no array of booleans on the CPU.
-    largest = jnp.max(jnp.abs(x), initial=0)
+    size = jnp.abs(x)
+    if jnp.issubdtype(size.dtype, jnp.inexact):  # a maximum over devices may lose NaN
+        size = jnp.where(size == size, size, jnp.full((), jnp.inf, size.dtype))
+    # Unlike `all`, a maximum needs no array of booleans on the CPU.
+    largest = jnp.max(size, initial=0)
     return cast(largest, at_least_float32(largest.dtype))

@@ -180,7 +180,7 @@ class loss_scale(Guard):
             params,
             extra,
             zeros=True,
-            before=lambda updates: _times(factor, updates),
+            before=jax.tree_util.Partial(_times, factor),
             found=found.inside,
         )
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))

@@ -1,7 +1,7 @@
 """Updates by an inner transform on a condition."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,12 @@ from jax import lax
 
 from gradxform._compat import settled, varying_axes, varying_like
 from gradxform.base import call_update
+from gradxform.by_value import by_value
 from gradxform.errors import leaf_path, name_of
 from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
 from gradxform.numerics import cast
 from gradxform.states import laid_like
+from gradxform.transformation import extra_names
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.wrappers.checks import Found, known
 from gradxform.wrappers.parts import exact_part
@@ -49,8 +51,8 @@ def update_when(
     form that `tx` returns.
 
     What `tx` gets is `before(updates)`. That is computed within the branch, where XLA fuses it with
-    what `tx` does. `found` is what is known for the guards with which
-    `tx` begins.
+    what `tx` does. Of a `jax.tree_util.Partial` the arrays are arguments of the program, which
+    other closures are not. `found` is what is known for the guards with which `tx` begins.
     """
     # Neither form needs less memory everywhere. Temporary memory of a donated, compiled step of
     # `MultiSteps` on the CPU, in sizes of the parameters, loop and branch: adam 0.67 and 0.00,
@@ -58,8 +60,40 @@ def update_when(
     # loop stays within 1.1 for all that do not need more by themselves, the branch does not.
     # Under `vmap` the branch needs less. With `zeros` the branch does not need more for any of
     # these, and it accesses 2 sizes less (adam: 12 and 14).
-    sparse = has_rows(updates)
     check_exact(part, tx, updates)
+    form = _Form(part, tx, differentiable, zeros)
+    given = due, updates, state, params, _taken(tx, extra), before, found
+    return by_value(_conditional, form, given)
+
+
+class _Form(NamedTuple):
+    """What the program of an update on a condition depends on, besides its arguments."""
+
+    part: Any
+    tx: Any
+    differentiable: bool
+    zeros: bool
+
+
+def _taken(tx: Any, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return extra arguments without the functions that `tx` does not take."""
+    names = extra_names(tx)
+    return {k: x for k, x in extra.items() if names is None or k in names or not callable(x)}
+
+
+def _conditional(
+    form: _Form,
+    due: Array,
+    updates: Updates,
+    state: OptState,
+    params: Params | None,
+    extra: dict[str, Any],
+    before: Callable[[Updates], Updates] | None,
+    found: Found | None,
+) -> tuple[Updates, OptState]:
+    """Return what `update_when` does."""
+    part, tx, differentiable, zeros = form
+    sparse = has_rows(updates)
 
     def called(given: Updates, its_state: OptState) -> tuple[Updates, OptState]:
         given = given if before is None else before(given)
