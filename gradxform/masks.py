@@ -85,8 +85,7 @@ class path_matches(Mask):
     Args:
       pattern: searched (`re.search`) in paths such as `encoder/layer_0/kernel`; `"kernel$"` selects
         the leaves with that name, `"^encoder/"` those of one module.
-      optional: whether the pattern may match nothing, as when several models share a configuration.
-        Keyword-only.
+      optional: whether it may match nothing, as when models share a configuration. Keyword-only.
 
     Raises:
       ValueError: on the first parameters, if the pattern does not match any of their paths.
@@ -220,8 +219,7 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
 
     Args:
       part: the transform with the mask, for messages.
-      mask: a Mask, a bool, a function of the parameters, or a FrozenTree, which may be a prefix of
-        `tree`.
+      mask: a Mask, a bool, a function of the parameters, or a FrozenTree, of all or of branches.
       tree: the parameters.
       kind: bool for masks, object for labels.
 
@@ -245,10 +243,8 @@ def by_path(
     A branch is a subtree for which a mask tree has a single entry. See `resolve`.
 
     Args:
-      part: the transform with the mask, for messages.
-      mask: as in `resolve`.
+      part, mask, kind: as in `resolve`.
       tree: the parameters, or the updates if there are no parameters.
-      kind: as in `resolve`.
       is_entry: tells what is one entry of a tree of labels.
       whole: whether every pattern must match. Updates may have one hole for a whole branch.
     """
