@@ -243,8 +243,10 @@ def by_path(
     A branch is a subtree for which a mask tree has a single entry. See `resolve`.
 
     Args:
-      part, mask, kind: as in `resolve`.
-      tree: the parameters, or the updates if there are no parameters.
+      part: the transform with the mask, for messages.
+      mask: as in `resolve`.
+      kind: as in `resolve`.
+      tree: the parameters, or the updates without them.
       is_entry: tells what is one entry of a tree of labels.
       whole: whether every pattern must match. Updates may have one hole for a whole branch.
     """
@@ -321,8 +323,7 @@ def _is_vacant(path: Path, tree: PyTree) -> bool:
 
 
 def _is_empty(x: Any) -> bool:
-    structure = jax.tree.structure(x)
-    return structure.num_nodes == 1 and structure.num_leaves == 0
+    return jax.tree.structure(x).num_nodes == 1 and not jax.tree.leaves(x)
 
 
 def _patterns(x: Any) -> Iterator[path_matches]:
@@ -365,9 +366,8 @@ def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[Path, Any]]) -> 
     for mask_part in _patterns(mask):
         if mask_part.optional or not paths or any(mask_part.test(path, None) for path in paths):
             continue
-        pattern = mask_part.pattern
-        listed = ", ".join(repr("/".join(path)) for path in paths[:8])
-        listed += ", ..." if len(paths) > 8 else ""
+        pattern, some = mask_part.pattern, [repr("/".join(path)) for path in paths[:8]]
+        listed = ", ".join(some + ["..."] * (len(paths) > 8))
         raise ValueError(
             f"{name_of(part)}: path_matches({pattern!r}) matches none of the parameters "
             f"{listed}.{_nearest(pattern, paths)} Where it may match none, say optional=True."

@@ -222,6 +222,8 @@ def _total(products: list[tuple[Array, ...]], memory_size: int) -> tuple[Array, 
     return total, squared
 
 
+# Its loops have new functions at each call: outside of a trace they are compiled once as a whole.
+@functools.partial(jax.jit, inline=True)
 def two_loops(
     s_y: Array, y_y: Array, weights: Array, gamma: Scalar, order: Array
 ) -> tuple[Array, Array]:
