@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 
-pytestmark = pytest.mark.usefixtures("eight_devices")
+pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 SPECS = {"both": P("x", "y"), "rows": P(("x", "y"), None), "columns": P(None, "x")}
 
 
