@@ -289,8 +289,9 @@ class scale_by_backtracking_linesearch(Transform):
 
     def _error(self, line: Line, t: Array, value: Array) -> Array:
         """Return what is missing of the decrease, at least 0; infinite for a NaN."""
-        allowed = (1 + self.rtol) * line.value + self.slope_rtol * t * line.slope
-        error = value - allowed
+        # Beside a large value, a sum with it would round the demand away; a difference does not.
+        rise = value - line.value
+        error = rise - (self.rtol * line.value + self.slope_rtol * t * line.slope)
         return jnp.where(jnp.isnan(error), jnp.inf, jnp.maximum(error, 0))
 
 

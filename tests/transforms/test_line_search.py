@@ -1,5 +1,6 @@
 """L-BFGS and line searches: Optax's numbers, step for step, and what is better here."""
 
+import functools
 import re
 
 import jax
@@ -12,6 +13,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 import gradxform as gx
 
 pytestmark = pytest.mark.numeric
+
+SEARCHES = [
+    gx.scale_by_backtracking_linesearch,
+    functools.partial(gx.scale_by_zoom_linesearch, approx_dec_rtol=None),
+]
 
 START = {"a": np.linspace(-1.2, 1.0, 6), "b": {"c": np.full((2, 2), 0.3)}}
 
@@ -142,6 +148,20 @@ def test_a_loss_that_is_not_finite_gives_no_step_and_the_next_search_starts_agai
     assert updates["w"] == 0 and state.learning_rate == 0
     updates, state = tx.update({"w": jnp.full(1, -0.5)}, state, params, **extra)
     assert updates["w"] == -0.5 and state.learning_rate == 1
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_demand_below_the_roundings_of_a_large_value_is_a_demand(search):
+    def loss(params):  # a decrease of 1 is half of what float32 can tell here
+        return 1e7 + jnp.sum(params["w"])
+
+    params, down = {"w": jnp.zeros(1)}, {"w": jnp.full(1, -0.1)}
+    extra = {"value": loss(params), "grad": {"w": jnp.ones(1)}, "value_fn": loss}
+    _, state = search(5).update(down, search(5).init(params), params, **extra)
+    assert state.info.num_linesearch_steps > 1 and state.info.decrease_error > 0
+    tolerant = search(5, **{"atol" if search is SEARCHES[0] else "tol": 1.0})
+    _, state = tolerant.update(down, tolerant.init(params), params, **extra)
+    assert state.info.num_linesearch_steps == 1
 
 
 def test_other_extra_arguments_reach_the_loss_alone():
