@@ -21,7 +21,7 @@ def explicit_mesh(tree: PyTree) -> Any:
     """Return the mesh over whose explicit axes an array of `tree` is divided, or None."""
     for x in jax.tree.leaves(tree):
         if isinstance(x, jax.Array):
-            sharding: Any = jax.typeof(x).sharding if is_tracer(x) else x.sharding
+            sharding: Any = getattr(jax.typeof(x) if is_tracer(x) else x, "sharding", None)
             if isinstance(sharding, jax.NamedSharding) and sharding.mesh.explicit_axes:
                 if any(axes is not None for axes in sharding.spec):
                     return sharding.mesh

@@ -136,7 +136,7 @@ def update_without(
 
 def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of an `update` by their names."""
-    return dict(zip(("updates", "state", "params"), args, strict=False)) | kwargs
+    return {**dict(zip(("updates", "state", "params"), args, strict=False)), **kwargs}
 
 
 def _filled(tree: PyTree, whole: PyTree) -> PyTree:

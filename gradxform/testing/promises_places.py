@@ -209,7 +209,7 @@ def _check_slots(state: OptState, params: Params) -> None:
                 _check_place(slot, x, p)
 
 
-def _check_place(path: str, x: Any, p: Array) -> None:
+def _check_place(path: str, x: Any, p: Any) -> None:
     mesh, spec = getattr(x.sharding, "mesh", None), _spec(x)
     if (mesh, spec) != (p.sharding.mesh, _spec(p)):
         raise Broken(

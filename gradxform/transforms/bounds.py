@@ -41,11 +41,12 @@ def as_numbers(part: Any, name: str, bound: Any) -> Any:
 def resolved(part: Any, params: Params, lower: Any, upper: Any) -> tuple[PyTree, PyTree]:
     """Return both bounds as trees of arrays, in the dtypes of slots.
 
-    They are rounded to the dtypes of the parameters, so that these can reach them.
+    They are rounded inward to the dtypes of the parameters, so that these can reach them and no
+    number beyond them.
 
     Raises:
       ValueError: if a bound has other leaves or shapes than the parameters, is NaN, crosses the
-        other one, or leaves a parameter outside.
+        other one, leaves a parameter outside, or no number of its dtype between the two.
     """
     lows = _leaves(part, "lower", lower, params, -np.inf)
     highs = _leaves(part, "upper", upper, params, np.inf)
@@ -93,7 +94,7 @@ def _leaves(part: Any, name: str, bound: Any, params: Params, none: float) -> li
 
 
 def _as_array(part: Any, name: str, path: Path, p: Any, x: Any) -> Any:
-    """Return the bound of one leaf, rounded to its dtype, in float32 or wider."""
+    """Return the bound of one leaf, rounded inward to its dtype, in float32 or wider."""
     dtype = dtype_of(p)
     try:
         x = x if isinstance(x, jax.Array) else np.asarray(x, np.float64)
@@ -110,12 +111,21 @@ def _as_array(part: Any, name: str, path: Path, p: Any, x: Any) -> Any:
             f"{name_of(part)}: {name} of {path_str(path)} has shape {x.shape}, the parameter has "
             f"{jnp.shape(p)}."
         )
+    return _inward(x, dtype, 1 if name == "lower" else -1)
+
+
+def _inward(x: Any, dtype: Any, sign: int) -> Any:
+    """Return a bound as the next number of `dtype` that it allows; `sign` points to the inside."""
+    xp = jnp if isinstance(x, jax.Array) else np
     # A number beyond the dtype becomes infinite, which bounds nothing.
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = x.astype(dtype).astype(at_least_float32(dtype))
-        wide = x.astype(rounded.dtype)
+        wide = x.astype(at_least_float32(dtype))
+        near = wide.astype(dtype)
+        next_in = xp.nextafter(near, xp.full_like(near, sign * float(jnp.finfo(dtype).max)))
+    rounded = near.astype(wide.dtype) if xp is np else _rounded(wide, dtype)
+    is_outside = (sign * rounded < sign * wide) & xp.isfinite(rounded)
+    rounded = xp.where(is_outside, next_in.astype(wide.dtype), rounded)
     # Some dtypes of 8 bits have NaN in the place of an infinity.
-    xp = jnp if isinstance(x, jax.Array) else np
     return xp.where(xp.isnan(rounded), wide, rounded)
 
 
@@ -128,7 +138,8 @@ def _check(part: Any, path: Path, p: Any, low: Any, high: Any) -> None:
     if low is not None and high is not None and np.any(low > high):
         a, b = _first(low > high, low, high)
         raise ValueError(
-            f"{name_of(part)}: lower must be at most upper, got {a} and {b} for {path_str(path)}."
+            f"{name_of(part)}: lower must be at most upper, and a number of {dtype_of(p)} between "
+            f"them; rounded to such numbers they are {a} and {b} for {path_str(path)}."
         )
     if is_tracer(p) or is_abstract(p):
         return

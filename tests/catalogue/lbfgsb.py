@@ -68,7 +68,10 @@ REFUSED = [
     (
         lambda: begun(lower=3.0, upper={"w": 5.0, "k": 2.0}),
         ValueError,
-        ("step_by_lbfgsb: lower must be at most upper, got 3.0 and 2.0 for ['k'].",),
+        (
+            "step_by_lbfgsb: lower must be at most upper,",
+            "they are 3.0 and 2.0 for ['k'].",
+        ),
     ),
     (
         lambda: begun(lower=2.0),

@@ -226,6 +226,26 @@ def test_entries_with_equal_bounds_do_not_move():
     np.testing.assert_allclose(end, [0.3, 0.09], rtol=1e-5)
 
 
+@pytest.mark.parametrize("wrap", [np.asarray, jnp.asarray])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn])
+def test_bounds_that_a_dtype_lacks_are_rounded_inward(dtype, wrap):
+    wanted = np.asarray([0.1, 0.3, 1 / 3, -0.7, 5.003], np.float32)
+    tx = gx.lbfgsb(lower=lambda p: wrap(-wanted), upper=lambda p: wrap(wanted))
+    params = jnp.zeros(5, dtype)
+    with pytest.raises(ValueError, match="they are .* and .* for"):
+        tx.init(params)
+    wanted = np.abs(wanted)
+    for init in (tx.init, jax.jit(tx.init)):
+        state = init(params)
+        np.testing.assert_array_equal(state.lower, -state.upper)
+        upper = np.asarray(state.upper)
+        assert np.all(upper <= wanted) and np.all(upper > 0.85 * wanted)
+        np.testing.assert_array_equal(upper, np.asarray(state.upper.astype(dtype), np.float32))
+    # The solver ends at the bound, and asks for no point beyond it.
+    points, *_ = run(lambda x: -jnp.sum(x.astype(jnp.float32)), params, tx, 5)
+    assert np.all(np.asarray(points[-1], np.float32) == upper)
+
+
 def test_a_traced_start_outside_of_the_bounds_begins_at_the_nearest_point():
     tx = gx.lbfgsb(lower=0.0, upper=1.0)
     params = jnp.asarray([-3.0, 0.5, 7.0])
