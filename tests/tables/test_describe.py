@@ -151,7 +151,6 @@ def test_only_a_transform_can_be_described():
         gx.describe(gx.scale)
 
 
-
 def test_a_transform_without_the_decorator_can_be_described():
     class undecorated(gx.Transform):
         def init(self, params):

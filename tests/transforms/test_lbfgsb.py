@@ -232,7 +232,7 @@ def test_bounds_that_a_dtype_lacks_are_rounded_inward(dtype, wrap):
     wanted = np.asarray([0.1, 0.3, 1 / 3, -0.7, 5.003], np.float32)
     tx = gx.lbfgsb(lower=lambda p: wrap(-wanted), upper=lambda p: wrap(wanted))
     params = jnp.zeros(5, dtype)
-    with pytest.raises(ValueError, match="they are .* and .* for"):
+    with pytest.raises(ValueError, match=r"they are .* and .* for"):
         tx.init(params)
     wanted = np.abs(wanted)
     for init in (tx.init, jax.jit(tx.init)):

@@ -171,7 +171,7 @@ def test_other_extra_arguments_reach_the_loss_alone():
     tx = gx.chain(gx.sgd(1.0), gx.scale_by_backtracking_linesearch(10))
     params, batch = {"w": jnp.ones(2)}, jnp.asarray([0.0, 3.0])
     value, grad = jax.value_and_grad(loss)(params, batch)
-    extra = {"value": value, "grad": grad, "value_fn": loss, "batch": batch, "epoch": 3}
+    extra = {"value": value, "grad": grad, "value_fn": loss, "batch": batch}
     updates, _ = tx.update(grad, tx.init(params), params, **extra)
     assert loss(gx.apply_updates(params, updates), batch) < value
 
