@@ -37,8 +37,8 @@ def by_value(function: Callable[..., Any], form: Any, args: tuple[Any, ...]) -> 
       function: a function of a module.
       form: a hashable value. What cannot be hashed, such as a transform with a live number, has no
         program to share.
-      args: trees of arrays, and of values: transforms, booleans and texts. With a leaf of another
-        kind, such as a function, there is no program to share either.
+      args: trees of arrays, and of values: transforms, booleans and texts. A leaf of another kind,
+        such as a function, cannot be part of the key either.
     """
     leaves, treedef = jax.tree.flatten(args)
     if any(map(is_tracer, leaves)) or not all(map(_is_known, leaves)) or is_tracing():

@@ -58,11 +58,15 @@ def non_negative_fields(cls: type) -> tuple[str, ...]:
     return marked_fields(cls, NonNegativeSlot)
 
 
-def named_tuples_in(tree: PyTree) -> set[type]:
-    """Return the classes of the NamedTuples in a tree, except for those of holes."""
+def _named_tuples(tree: PyTree) -> list[Any]:
     nodes: list[Any] = []
     jax.tree.flatten(tree, is_leaf=lambda node: bool(nodes.append(node)))
-    return {type(x) for x in nodes if hasattr(type(x), "_fields") and not is_hole(x)}
+    return [x for x in nodes if hasattr(type(x), "_fields") and not is_hole(x)]
+
+
+def named_tuples_in(tree: PyTree) -> set[type]:
+    """Return the classes of the NamedTuples in a tree, except for those of holes."""
+    return {type(x) for x in _named_tuples(tree)}
 
 
 def kinds_of_params(tree: PyTree) -> frozenset[type]:
@@ -70,10 +74,7 @@ def kinds_of_params(tree: PyTree) -> frozenset[type]:
 
     A slot is like the parameters, which may be a NamedTuple or have some.
     """
-    nodes: list[Any] = []
-    jax.tree.flatten(tree, is_leaf=lambda node: bool(nodes.append(node)))
-    states = [x for x in nodes if hasattr(type(x), "_fields")]
-    slots = [getattr(x, k) for x in states for k in slot_fields(type(x))]
+    slots = [getattr(x, k) for x in _named_tuples(tree) for k in slot_fields(type(x))]
     return frozenset(kind for slot in slots for kind in named_tuples_in(slot))
 
 

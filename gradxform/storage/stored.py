@@ -30,7 +30,7 @@ class StoredArray(abc.ABC):
         tell_flax()
         return super().__new__(cls)
 
-    part_names: ClassVar[frozenset[str]]  # of the arrays that it is made of
+    part_names: ClassVar[tuple[str, ...]]  # of the arrays that it is made of
     is_by_rows: bool | property = True  # whether a row is stored apart from most others
     needs_means = False  # whether it is made of means over the array
 
@@ -107,27 +107,26 @@ def stored_array(cls: T) -> T:
         made, data_fields=arrays, meta_fields=[f.name for f in fields if f.name not in arrays]
     )
     announce(made, parts_of_stored, with_parts)
-    made.part_names = frozenset(arrays)
+    made.part_names = tuple(arrays)
     return made
 
 
 def parts_of_stored(x: StoredArray) -> dict[str, Any]:
     """Return the arrays of which a stored array is made, by name."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda part: part is not x)
-    return {path[0].name: part for path, part in flat}
+    return {name: getattr(x, name) for name in x.part_names}
 
 
 def with_parts(like: StoredArray, parts: Mapping[str, Any]) -> StoredArray:
     """Return a stored array of the form of another, made of other arrays."""
-    names = list(parts_of_stored(like))
     given = parts if isinstance(parts, Mapping) else {}
-    missing = [name for name in names if name not in given]
+    missing = [name for name in like.part_names if name not in given]
     if missing:
         raise ValueError(
             f"{type(like).__name__}: the saved state has no {missing[0]!r} here, only "
             f"{', '.join(map(str, given)) or 'an array'}. Was it stored in another way?"
         )
-    return jax.tree.unflatten(jax.tree.structure(like), [parts[name] for name in names])
+    made: Any = like
+    return dataclasses.replace(made, **{name: given[name] for name in like.part_names})
 
 
 def is_stored(x: Any) -> bool:

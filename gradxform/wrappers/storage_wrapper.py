@@ -39,7 +39,7 @@ from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import FrozenTree
 from gradxform.wrappers.parts import OF_FUNCTIONS, StatelessWrapper, all_parts
 
-_PARTS = {kind.part_names for kind in (Blocks, Crossed, Factored, Rounded)}
+_PARTS = {frozenset(kind.part_names) for kind in (Blocks, Crossed, Factored, Rounded)}
 
 
 def _is_parts(x: Any) -> bool:
