@@ -13,7 +13,8 @@ from typing import Any
 import jax
 
 from gradxform._compat import is_tracer, is_tracing
-from gradxform.no_gradient import OF_PARAMS, given_by_name
+from gradxform.extra_args import OF_PARAMS
+from gradxform.no_gradient import given_by_name
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 
 

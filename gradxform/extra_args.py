@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 from gradxform.errors import did_you_mean, name_of
 from gradxform.values import Value
 
+# The extra arguments that are functions of the parameters; the last returns gradients.
+OF_PARAMS = ("value_fn", "obj_fn", "grad_fn")
+# What a loop that steps any transform gives to each of them.
+OF_LOSS = frozenset({"value", "grad", *OF_PARAMS})
+
 
 class Accepted(NamedTuple):
     """The extra arguments that a function takes."""
@@ -63,6 +68,8 @@ def routed(part: Any, accepts: Accepted, extra: dict[str, Any]) -> dict[str, Any
 def check_arguments_of_loss(part: Any, known: frozenset[str], extra: dict[str, Any]) -> None:
     """Refuse an extra argument that neither a part takes nor `value_fn`, which line searches call.
 
+    What other transforms ask of the loss may be given to all: its value, gradients and functions.
+
     Args:
       part: the outermost transform, for messages.
       known: the names that its parts take.
@@ -78,7 +85,7 @@ def check_arguments_of_loss(part: Any, known: frozenset[str], extra: dict[str, A
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     named = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
-    for name in extra.keys() - known - named:
+    for name in extra.keys() - known - named - OF_LOSS:
         hint = did_you_mean(name, named - extra.keys(), cutoff=0.75)
         hint = hint or f" No part of {name_of(part)} takes it either; leave it out."
         raise TypeError(f"{name_of(part)}: value_fn has no argument {name!r}.{hint}")

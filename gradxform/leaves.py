@@ -87,11 +87,15 @@ _KEYS: dict[str, tuple[type, ...]] = {
 
 
 def is_variable(x: Any) -> bool:
-    """Whether `x` is a Variable of `flax.nnx`: a node around one array, which has its path.
+    """Whether `x` is a Variable of `flax.nnx` or a box of Linen: a node around one array.
 
-    `flax.nnx.Optimizer` passes `kernel.value` to `init` and `kernel` to `update`: the same leaf.
+    The array has the path of the node. `flax.nnx.Optimizer` passes `kernel.value` to `init` and
+    `kernel` to `update`: the same leaf. So do trainers of Linen that unbox what has metadata.
     """
-    return isinstance(x, getattr(sys.modules.get("flax.nnx"), "Variable", ()))
+    return any(isinstance(x, getattr(sys.modules.get(m), name, ())) for m, name in _AROUND_ARRAYS)
+
+
+_AROUND_ARRAYS = (("flax.nnx", "Variable"), ("flax.core.meta", "AxisMetadata"))
 
 
 def flatten_with_names(
@@ -115,7 +119,7 @@ def flatten_with_names(
             bool(branches) and names_of(path) in branches
         )
 
-    if "flax.nnx" in sys.modules or branches:
+    if "flax.core.meta" in sys.modules or branches:
         flat, treedef = jax.tree_util.tree_flatten_with_path(tree, ends, is_leaf_takes_path=True)
     else:
         flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import name_of, shown
+from gradxform.extra_args import OF_PARAMS
 from gradxform.leaves import (
     Path,
     is_abstract,
@@ -24,9 +25,6 @@ from gradxform.leaves import (
     with_paths,
 )
 from gradxform.types import MaskedNode, OptState, Params, PyTree, Updates
-
-# The extra arguments that are functions of the parameters; the last returns gradients.
-OF_PARAMS = ("value_fn", "obj_fn", "grad_fn")
 
 
 @functools.cache
@@ -132,6 +130,25 @@ def update_without(
         given["params"] = holed
     new, state = update(**given)
     return (new if own is updates else _filled(new, updates)), state
+
+
+def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., tuple[Params, Any]]:
+    """Return a method `step(grads, state, params)` to which leaves without a gradient are holes.
+
+    They come back as they were among the new parameters.
+    """
+
+    @functools.wraps(step)
+    def call(owner: Any, grads: Updates, state: Any, params: Params, **extra: Any) -> Any:
+        own = float0_as_holes(grads)
+        holed = _as_holes_of(own, params)
+        if holed is params:
+            return step(owner, own, state, params, **extra)
+        extra = seen_whole(extra, lambda part: _filled(part, params), as_holes)
+        new, state = step(owner, own, state, holed, **extra)
+        return _filled(new, params), state
+
+    return call
 
 
 def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from gradxform.distributed.sources import added, in_place_of, remembering_shards
 from gradxform.distributed.traps import require_alike
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes, require_params, structure_of
+from gradxform.no_gradient import step_of_gradients
 from gradxform.numerics import as_flag, at_least_float32, cast, promote, safe_increment
 from gradxform.states import check_state
 from gradxform.types import Array, OptState, Params, PyTree, Updates
@@ -224,6 +225,7 @@ class Exchanging(Transform, abc.ABC):
 
         return self._exchange_if_due(of_updates, u, state, (sync, land), contribute, extra)
 
+    @step_of_gradients
     def step(
         self,
         grads: Updates,

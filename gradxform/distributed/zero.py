@@ -52,7 +52,7 @@ from gradxform.leaves import (
     require_params,
     with_paths,
 )
-from gradxform.no_gradient import as_holes
+from gradxform.no_gradient import as_holes, step_of_gradients
 from gradxform.numerics import at_least_float32, cast, promote, scalar_dtype
 from gradxform.states import check_state
 from gradxform.types import Array, DType, OptState, Params, Slot, Updates
@@ -263,6 +263,7 @@ class zero1(Transform):
         us, state = self._gathered(leaves, shards, state, params, memory)
         return treedef.unflatten(map(cast, us, dtypes)), state
 
+    @step_of_gradients
     def step(
         self, grads: Updates, state: OptState, params: Params, **extra: Any
     ) -> tuple[Params, Zero1State]:

@@ -1,4 +1,4 @@
-"""Paths of leaves: a field named `value` is a part of one, the value of an nnx Variable is not."""
+"""Paths of leaves: a field named `value` is a part of one, the value of a Variable is not."""
 
 import dataclasses
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
+from flax import linen as nn, nnx
 
 import gradxform as gx
 from gradxform.leaves import with_paths
@@ -108,3 +108,11 @@ def test_a_variable_has_the_path_of_its_value():
 def test_a_variable_inside_a_field_named_value(tree):
     inside = like(tree, nnx.Param(jnp.ones(2)), {"value": nnx.Param(jnp.ones(3))})
     assert [path for path, _ in with_paths(inside)] == [("value",), ("scale", "value")]
+
+
+def test_a_box_of_linen_has_the_path_of_its_value():
+    w, b = nn.Partitioned(jnp.ones(2), ("x",)), jnp.ones(3)
+    assert [path for path, _ in with_paths({"w": w, "b": b})] == [("b",), ("w",)]
+    frozen = step(gx.freeze(gx.path_matches("w$")), {"w": w, "b": b})
+    np.testing.assert_array_equal(frozen["w"].value, 0)
+    np.testing.assert_array_equal(frozen["b"], 1)

@@ -116,7 +116,6 @@ def test_wrong_calls_of_zero1_are_refused():
     bad(lambda: tx.init(params), NameError, "zero1: the axis 'x' is not bound", "shard_map")
     bad(lambda: tx.update(params, state, None), ValueError, "zero1: needs the parameters")
     bad(lambda: in_vmap(tx.update, params, (), params), TypeError, "Zero1State, got tuple")
-    bad(lambda: tx.state_specs({"a": jnp.ones(3, jnp.int32)}, mesh), TypeError, "['a']", "int32")
     bad(
         lambda: gd.zero1(gx.adam(0.1), "xx").state_specs(params, mesh),
         ValueError,
