@@ -177,13 +177,26 @@ def _is_entry(x: Any) -> bool:
     return x is None or (not isinstance(x, dict) and jax.tree.structure(x).num_nodes == 1)
 
 
-def update_towards(
-    g: Any, p: Any, x: Array, aim: Array, low: Array, high: Array, t: Array
+def walls(x: Array, low: Array, high: Array, per_unit: Array) -> tuple[Array, Array]:
+    """Return the bounds as steps from x, times `per_unit`."""
+    per_unit = cast(per_unit, x.dtype)
+    return (low - x) * per_unit, (high - x) * per_unit
+
+
+def update_along(
+    g: Any, p: Any, x: Array, d: Array, low: Array, high: Array, t: Array, unit: Array
 ) -> Array:
-    """Return the update that leads to x + t (aim - x), in the dtype of the gradient."""
+    """Return the update that leads to x + t unit d, in the dtype of the gradient.
+
+    A step as long as the one to a bound leads to the bound itself, without a rounding.
+    """
     g, p = jnp.asarray(g), jnp.asarray(p)
-    t = cast(t, x.dtype)
-    place = jnp.where(t == 1, aim, jnp.clip(x + t * (aim - x), low, high))
+    t, unit = cast(t, x.dtype), cast(unit, x.dtype)
+    step = jnp.where(t != 0, t * d, 0)
+    below, above = walls(x, low, high, 1 / unit)
+    place = jnp.clip(x + step * unit, low, high)
+    place = jnp.where((step != 0) & (step <= below), low, place)
+    place = jnp.where((step != 0) & (step >= above), high, place)
     wide = promote(x.dtype, at_least_float32(g.dtype))
     start, low, high = (cast(v, wide) for v in (p, low, high))
 

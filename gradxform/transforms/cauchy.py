@@ -53,8 +53,9 @@ def cauchy_point(box: Box, memory: Memory) -> CauchyPoint:
     time, direction = (
         jnp.concatenate([cast(x, dtype).reshape(-1) for x in xs]) for xs in (times, directions)
     )
-    # Squares of the gradient may overflow or vanish. The path is the same with -g / size for -g.
-    size = jnp.max(jnp.abs(direction), initial=0)
+    # Squares of the gradient may overflow or vanish. The path is the same with -g / size for -g. A
+    # power of 2 rounds no time: where the path ends at a break, that entry is at its bound.
+    size = lax.reduce_precision(jnp.max(jnp.abs(direction), initial=0), jnp.finfo(dtype).nexp, 0)
     size = jnp.where(size > 0, size, 1)
     path = _Path(time * size, direction / size, size, middle, memory)
     end, c = _first_minimum(path, memory.both(of_y, of_s) / size)
@@ -67,7 +68,7 @@ def cauchy_point(box: Box, memory: Memory) -> CauchyPoint:
 
 
 class _Path(NamedTuple):
-    """The path x + t d, with the largest |d| scaled to 1."""
+    """The path x + t d, with d scaled so that its largest entry is in [1, 2)."""
 
     time: Array  # (n,); when each entry reaches its bound
     d: Array  # (n,)

@@ -33,7 +33,7 @@ class Memory(NamedTuple):
 
     def forgotten(self) -> "Memory":
         """Return the memory without any pair."""
-        return self._replace(scales=jnp.zeros_like(self.scales), theta=jnp.ones_like(self.theta))
+        return self._replace(scales=jnp.zeros_like(self.scales))
 
     def both(self, of_y: Array, of_s: Array) -> Array:
         """Return W^T v from the products of v with every y and every s, as they are stored."""

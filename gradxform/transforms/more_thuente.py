@@ -269,10 +269,16 @@ def _cubic(start: Trial, end: Trial, must_fall: Scalar = False) -> Array:
     x = end.t - start.t
     theta = 3 * _over(start.value - end.value, x) + start.slope + end.slope
     size = jnp.maximum(jnp.maximum(jnp.abs(theta), jnp.abs(start.slope)), jnp.abs(end.slope))
-    squared = _over(theta, size) ** 2 - _over(start.slope, size) * _over(end.slope, size)
-    root = size * jnp.sqrt(jnp.maximum(squared, 0))
-    signed = jnp.where(x < 0, -root, root)
-    share = _over((signed - start.slope) + theta, ((signed - start.slope) + signed) + end.slope)
+    # With the share r of the way from start to end, and all slopes divided by their size, the
+    # slope of the cubic is a + 2 b r + c r^2.
+    sign = jnp.where(x < 0, -1, 1)
+    a, b, z = (_over(sign * v, size) for v in (start.slope, -(start.slope + theta), end.slope))
+    c = z - a - 2 * b
+    squared = _over(theta, size) ** 2 - a * z
+    root = jnp.sqrt(jnp.maximum(squared, 0))
+    # Of the two forms of the root with a slope that rises, the one that does not cancel. A minimum
+    # that is many decades nearer than the end would else be at the start.
+    share = jnp.where(b > 0, _over(-a, b + root), _over(root - b, c))
     return jnp.where(must_fall & (root == 0), jnp.nan, start.t + share * x)
 
 

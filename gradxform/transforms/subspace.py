@@ -116,16 +116,24 @@ def _go_back(
     return end, jnp.sum((end - x) * g)
 
 
-def lengths(box: Box, aim: list[Array], is_begin: Array, has_pair: Array) -> tuple[Array, Array]:
+def lengths(
+    box: Box, aim: list[Array], within: Array, is_known: Array, is_begin: Array
+) -> tuple[Array, Array]:
     """Return the first step length of a search, and the largest one, as SciPy's L-BFGS-B has them.
 
-    Until a first search has ended, the gradient's scale is not known: its length bounds the step.
+    Args:
+      box: the box.
+      aim: the target.
+      within: how long the first step may be while the curvature is not known.
+      is_known: whether it is.
+      is_begin: whether the search must not go beyond the target.
     """
     leaves = engine.map_rows(_limit, [box.x, box.low, box.high, aim])
     squared, bounded, boxed = summed([leaf[:3] for leaf in leaves])
     size = sum(x.size for x in box.x)
     room = functools.reduce(jnp.minimum, (cast(leaf[3], squared.dtype) for leaf in leaves))
-    first = jnp.where(has_pair | (boxed == size), 1, jnp.minimum(1, lax.rsqrt(squared)))
+    first = jnp.minimum(1, within * lax.rsqrt(squared))
+    first = jnp.where(is_known | (boxed == size), 1, first)
     largest = jnp.where(is_begin, 1, jnp.clip(room, 1, more_thuente.LARGEST))
     return first, jnp.where(bounded > 0, largest, more_thuente.LARGEST)
 

@@ -228,7 +228,7 @@ def test_a_failed_search_forgets_the_memory_and_tries_the_gradient():
         is_lost = (i >= 10) & (i < 32)  # more trials than a search may take
         updates, new = tx.update(grad, state, x, value=jnp.where(is_lost, jnp.nan, value))
         forgot = (state.pairs > 0) & (new.pairs == 0)
-        is_gradient = jnp.all(new.direction == -new.updates)
+        is_gradient = jnp.allclose(new.direction * new.theta, -new.updates, rtol=1e-5)
         return (x + updates, new), (forgot, is_gradient)
 
     scan = jax.jit(lambda carry: jax.lax.scan(step, carry, jnp.arange(110)))
