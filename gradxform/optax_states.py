@@ -182,6 +182,8 @@ def _fitted(
     actual = _by_name(state)
     if actual is None:
         raise TypeError(f"interop: {leaf_path(path)} is {shown(state)}, expected {_kind(like)}.")
+    if hasattr(type(like), "completed"):  # it knows older forms of itself
+        actual = type(like).completed(actual)
     _check_names(like, {name: child for name, (_, child) in expected.items()}, actual, path)
     children = []
     for name, (key, child) in expected.items():
