@@ -42,10 +42,10 @@ PATIENCE = 10
 
 ACCEPTED_INSTEAD = "eval_params(state, params) is the accepted point."
 
-# What the first step promises is at least what roundings cannot hide, and at most so many times the
-# value: in other units of the loss or the parameters, min(|g|, 1) may be too short or too long by
-# many decades.
-MOST_PROMISED = 2.0**20
+# The first step promises a decrease of at least so many times the roundings of the value, so that
+# they cannot hide it, and at most so many times the value: in other units of the loss or of the
+# parameters, min(|g|, 1) may be too short or too long by many decades.
+LEAST_PROMISED, MOST_PROMISED = 8, 2.0**20
 
 # Sizes of gradients and lengths beyond these are divided. They and the shifts are those of float32,
 # in which parameters may be while scalars are wider. A gradient shrinks from where it begins.
@@ -408,7 +408,8 @@ def _first_step(
     plain = size * (scale / unit)
     natural = jnp.abs(value) / jnp.where(size > 0, size, 1)
     says = (natural > 0) & jnp.isfinite(natural) & (size > 0)
-    least = more_thuente.ROUNDINGS * jnp.finfo(natural.dtype).eps * natural
+    roundings = more_thuente.ROUNDINGS * jnp.finfo(natural.dtype).eps
+    least = LEAST_PROMISED * roundings * natural
     is_raised, is_cut = says & (plain < least), says & (plain > MOST_PROMISED * natural)
     theta = jnp.where(is_raised, size / least, unit / scale)
     theta = jnp.where(is_cut, size / (MOST_PROMISED * natural), theta)

@@ -147,8 +147,11 @@ def advanced(state: MoreThuenteState, value: Array, slope: Array) -> MoreThuente
     is_stuck = state.has_interval & (
         (t <= state.low) | (t >= state.high) | (state.high - state.low <= PRECISION * state.high)
     )
-    is_stuck = is_stuck | ((t >= state.largest) & decreases & (slope <= promised)) | (t <= 0)
-    accepted = is_finite & ((decreases & is_flat) | (is_stuck & (rise < 0) & ~is_noise))
+    # As far as it may go, by slopes if values do not tell.
+    is_farthest = (t >= state.largest) & decreases & (slope <= promised)
+    is_lower = is_stuck & (rise < 0) & ~is_noise
+    accepted = is_finite & ((decreases & is_flat) | is_farthest | is_lower)
+    is_stuck = is_stuck | is_farthest | (t <= 0)
     count = state.count + 1
     after = _narrowed(state, new, promised, is_first_stage, decreases)
     after = after._replace(is_first_stage=is_first_stage)
