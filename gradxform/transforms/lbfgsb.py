@@ -93,6 +93,7 @@ class StepByLBFGSBState(NamedTuple):
         direction = jax.tree.map(lambda e, x: jnp.asarray(e) - x, aim, fields["params"])
         squared = [jnp.sum(jnp.square(jnp.asarray(g))) for g in jax.tree.leaves(fields["updates"])]
         squared = sum(squared, jnp.zeros_like(fields["theta"]))
+        squared = jnp.where(jnp.asarray(fields["started"]), squared, jnp.inf)
         fields |= {"direction": direction, "squared": squared}
         return completed(fields, jnp.asarray(fields["theta"]))
 

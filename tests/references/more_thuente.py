@@ -30,7 +30,10 @@ def more_thuente(start, fall, t, largest=1e10, decrease=1e-3, flatness=0.9, prec
             width, last_width = abs(other[0] - best[0]), width
             low, high = sorted((best[0], other[0]))
         else:
-            low, high = t + 1.1 * (t - best[0]), t + 4.0 ** max(1, min(10, trial - 3)) * (t - best[0])
+            low, high = (
+                t + 1.1 * (t - best[0]),
+                t + 4.0 ** max(1, min(10, trial - 3)) * (t - best[0]),
+            )
         t = min(max(t, 0.0), largest)
         if known and (t <= low or t >= high or high - low <= precision * high):
             t = best[0]

@@ -120,6 +120,41 @@ def test_values_that_are_not_finite_shorten_the_step():
     assert len(seen) < 6
 
 
+class Square:
+    """A parabola, or a higher power, with its minimum at `far`."""
+
+    def __init__(self, far, power=2):
+        self.far, self.power = far, power
+
+    def __call__(self, t):
+        return (t / self.far - 1) ** self.power
+
+    def slope(self, t):
+        return self.power * (t / self.far - 1) ** (self.power - 1) / self.far
+
+
+@pytest.mark.parametrize("power", [2, 4])
+@pytest.mark.parametrize("far", [1e-9, 1e-6, 1e6, 1e9])
+def test_a_minimum_many_decades_away_is_found(far, power):
+    line = Square(far, power)
+    seen, state = searched(line, 1.0, jnp.float32)
+    assert state.accepted and line(seen[-1]) < 0.9 and len(seen) <= TRIALS
+    if power == 2 and far < 1:
+        assert len(seen) <= 3
+
+
+def test_a_step_as_far_as_it_may_go_is_accepted_by_its_slopes():
+    class Down:
+        def __call__(self, t):
+            return 1e9 - t
+
+        def slope(self, t):
+            return -1.0
+
+    seen, state = searched(Down(), 1.0, jnp.float32, largest=1.0)
+    assert state.accepted and seen == [1.0]
+
+
 def test_a_wall_right_at_the_start_fails():
     class Hole:
         def __call__(self, t):
