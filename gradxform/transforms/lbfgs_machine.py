@@ -25,11 +25,12 @@ from gradxform.leaves import (
     is_abstract,
     require_params,
 )
-from gradxform.numerics import abs_sq, cast, safe_increment, scalar, scalar_dtype
+from gradxform.numerics import cast, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count, zeros_like
 from gradxform.states import check_state, laid_like
 from gradxform.transforms import more_thuente
 from gradxform.transforms.lbfgs import check_memory, empty_memory
+from gradxform.transforms.lbfgs_units import divided, first_step, power_of
 from gradxform.transforms.line_search import where
 from gradxform.transforms.tree_rules import as_loss, copied
 from gradxform.types import Array, OptState, Params, PyTree, Updates
@@ -42,16 +43,6 @@ PATIENCE = 10
 
 ACCEPTED_INSTEAD = "eval_params(state, params) is the accepted point."
 
-# The first step promises a decrease of at least so many times the roundings of the value, so that
-# they cannot hide it, and at most so many times the value: in other units of the loss or of the
-# parameters, min(|g|, 1) may be too short or too long by many decades.
-LEAST_PROMISED, MOST_PROMISED = 8, 2.0**20
-
-# Sizes of gradients and lengths beyond these are divided. They and the shifts are those of float32,
-# in which parameters may be while scalars are wider. A gradient shrinks from where it begins.
-SMALL, LARGE = 2.0**-20, 2.0**42
-SHIFT = 2.0**64
-
 
 class Sums(NamedTuple):
     """What is known of a point: sums over all entries."""
@@ -60,8 +51,8 @@ class Sums(NamedTuple):
     s_s: Array  # |s|^2, for the step s from the accepted point
     s_y: Array  # <s, y>, for the change y of the gradient
     y_y: Array  # |y|^2
-    free: tuple[Array, Array, Array]  # of the entries of g that no bound holds: see `squares`
-    projected: tuple[Array, Array, Array]  # of the gradient that is to vanish
+    free: tuple[Array, ...]  # of the entries of g that no bound holds: see `lbfgs_units`
+    projected: tuple[Array, ...]  # of the gradient that is to vanish
     absolute: Array  # the sum of its magnitudes
     size: Array  # the sum of |g|
     moving: Array  # the number of entries that no bound holds and whose gradient is not 0
@@ -107,6 +98,7 @@ class Way(NamedTuple):
 class SearchingTransform(Transform):
     """A transform that leads its parameters from trial to trial of a search, in its `way`."""
 
+    State: Any
     way: Way
     memory_size: int
     tol: Any
@@ -209,10 +201,10 @@ def _advanced(
     started = jnp.isfinite(state.last_squared)
 
     # The first point gives the units. What was measured there was not divided by them.
-    scale = jnp.where(started, state.scale, _power_of(sums.size))
-    unit = jnp.where(started, state.unit, _power_of(jnp.abs(value) / sums.size))
+    scale = jnp.where(started, state.scale, power_of(sums.size))
+    unit = jnp.where(started, state.unit, power_of(jnp.abs(value) / sums.size))
     factor = jnp.where(started, 1, 1 / scale)
-    squared, free = (_divided(x, factor) for x in (sums.projected, sums.free))
+    squared, free = (divided(x, factor) for x in (sums.projected, sums.free))
     trial = value / unit / scale
     # A gradient whose square is 0 in this dtype may be longer than `tol`.
     length = jnp.where(squared > 0, scale * jnp.sqrt(squared), sums.absolute * state.scale)
@@ -243,7 +235,8 @@ def _advanced(
     free = jnp.where(accepted, free, state.squared)
     units = {"scale": scale, "unit": unit}
     units = {k: jnp.where(started | accepted, x, 1) for k, x in units.items()}
-    first_theta, reach, is_raised = _first_step(here, free, **units)
+    last = jnp.where(accepted & started, jnp.sqrt(sums.s_s), 0)
+    first_theta, reach, is_raised = first_step(here, free, last, **units)
     step = Step(
         accepted=accepted,
         stored=stored,
@@ -362,59 +355,7 @@ def _progressed(
     }
 
 
-# ----------------------------------------------------------------------------------------- units
-
-
-def _power_of(size: Array) -> Array:
-    """Return the power of 2 by which a size is divided: 1 unless squares would leave the range."""
-    power = lax.reduce_precision(jnp.clip(size, 2.0**-120, 2.0**120), jnp.finfo(size.dtype).nexp, 0)
-    is_far = (size > LARGE) | ((size > 0) & (size < SMALL))
-    return jnp.where(is_far & jnp.isfinite(size), power, 1)
-
-
-def squares(g: Array) -> tuple[Array, Array, Array]:
-    """Return |g|^2, also for a gradient that is divided by `SHIFT`, and for one multiplied by it.
-
-    One of them is in the range of the dtype, whatever the scale is that the first point gives.
-    """
-    return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(g / SHIFT)), jnp.sum(abs_sq(g * SHIFT))
-
-
-def _divided(squares: tuple[Array, Array, Array], factor: Array) -> Array:
-    """Return |factor g|^2 from the `squares`."""
-    squared, far, near = squares
-    # Lengths are multiplied, not their squares: a compiler may form the squares of the factors.
-    far = jnp.square(jnp.sqrt(far) * (SHIFT * factor))
-    near = jnp.square(jnp.sqrt(near) * (factor / SHIFT))
-    return jnp.where(factor < 1, far, jnp.where(factor > 1, near, squared))
-
-
-def _first_step(
-    value: Array, squared: Array, scale: Array, unit: Array
-) -> tuple[Array, Array, Array]:
-    """Return a first curvature, how long a first step may be, and whether it had to be raised.
-
-    The step to try is -g, before anything is divided, as in SciPy's L-BFGS-B. It is as long as the
-    units of the loss and of the parameters make it. |value| / |g| is a length in the units of the
-    parameters, over which the value would vanish: it bounds the step from both sides.
-
-    Args:
-      value: the value.
-      squared: |g|^2, of the entries that may move.
-      scale: what g was divided by.
-      unit: what lengths are divided by.
-    """
-    size = jnp.sqrt(squared)
-    plain = size * (scale / unit)
-    natural = jnp.abs(value) / jnp.where(size > 0, size, 1)
-    says = (natural > 0) & jnp.isfinite(natural) & (size > 0)
-    roundings = more_thuente.ROUNDINGS * jnp.finfo(natural.dtype).eps
-    least = LEAST_PROMISED * roundings * natural
-    is_raised, is_cut = says & (plain < least), says & (plain > MOST_PROMISED * natural)
-    theta = jnp.where(is_raised, size / least, unit / scale)
-    theta = jnp.where(is_cut, size / (MOST_PROMISED * natural), theta)
-    theta = jnp.where((theta > 0) & jnp.isfinite(theta), theta, 1)
-    return theta, jnp.maximum(1 / unit, jnp.where(says, least, 0)), is_raised
+# ---------------------------------------------------------------------------------- older states
 
 
 def completed(fields: dict[str, Any], theta: Any) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from gradxform.transforms.lbfgs_machine import (
     completed,
     is_older,
     own_buffers,
-    squares,
 )
+from gradxform.transforms.lbfgs_units import squares
 from gradxform.transforms.more_thuente import LARGEST, MoreThuenteState
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import Array, NonNegative, Params, PyTree, Size, Slot
@@ -52,9 +52,8 @@ class StepByLBFGSState(NamedTuple):
     last_value: Array  # scalar, at least float32; the value at the last point with progress
     last_squared: Array  # scalar, at least float32; |g|^2 there
     search: MoreThuenteState  # the search along d; its `value` is that at x
-    unit: Any = (
-        None  # scalar, at least float32; a power of 2 by which lengths and values are divided
-    )
+    # scalar, at least float32; a power of 2 by which lengths and values are divided
+    unit: Any = None
     theta: Any = None  # scalar, at least float32; <y, y> / <s, y> of the last pair, 0 before it
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:

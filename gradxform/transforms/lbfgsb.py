@@ -23,8 +23,8 @@ from gradxform.transforms.lbfgs_machine import (
     completed,
     is_older,
     own_buffers,
-    squares,
 )
+from gradxform.transforms.lbfgs_units import squares
 from gradxform.transforms.line_search import where
 from gradxform.transforms.more_thuente import MoreThuenteState
 from gradxform.transforms.subspace import lengths, target
@@ -69,9 +69,8 @@ class StepByLBFGSBState(NamedTuple):
     last_value: Array  # scalar, at least float32; the value at the last point with progress
     last_squared: Array  # scalar, at least float32; the projected gradient's square there
     search: MoreThuenteState  # the search towards the target; its `value` is that at x
-    unit: Any = (
-        None  # scalar, at least float32; a power of 2 by which lengths and values are divided
-    )
+    # scalar, at least float32; a power of 2 by which lengths and values are divided
+    unit: Any = None
     squared: Any = None  # scalar, at least float32; |g|^2 at x, of the entries that no bound holds
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:
@@ -115,8 +114,20 @@ _SLOTS = (
 def _measure(gs: list[Any], ps: list[Any], state: StepByLBFGSBState) -> Sums:
     columns = [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])]
     leaves = engine.map_rows(_look, columns, 1 / state.scale, 1 / state.unit)
-    numbers = summed(leaves)
-    return Sums(*numbers[:4], numbers[4:7], numbers[7:10], *numbers[10:])
+    slope, s_s, s_y, y_y, *rest = summed(leaves)
+    absolute, size, moving, outside = rest[6:]
+    return Sums(
+        slope=slope,
+        s_s=s_s,
+        s_y=s_y,
+        y_y=y_y,
+        free=tuple(rest[:3]),
+        projected=tuple(rest[3:6]),
+        absolute=absolute,
+        size=size,
+        moving=moving,
+        outside=outside,
+    )
 
 
 def _look(

@@ -28,12 +28,17 @@ def exponential(x):
     return jnp.sum(jnp.exp(x) - 2 * x)
 
 
+def himmelblau(x):
+    return (x[0] ** 2 + x[1] - 11) ** 2 + (x[0] + x[1] ** 2 - 7) ** 2
+
+
 # The loss, its start, and its value at the minimum.
 LOSSES = {
     "one parameter": (parabola, [7.0], 0.0),
     "a parabola": (parabola, [0.0, 5.0, 1.0], 0.0),
     "Rosenbrock": (rosenbrock, [-1.2, 1.0], 0.0),
     "a quartic": (quartic, [3.0, -5.0, 2.0], 3 * 0.289273423),
+    "concave at the start": (himmelblau, [0.0, 0.0], 0.0),
     "an exponential": (exponential, [2.0, -3.0], 4 - 4 * np.log(2)),
 }
 DECADES = (-20, -13, -6, 0, 6, 13, 20)
