@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.errors import name_of, shown
-from gradxform.leaves import dtype_of, is_hole, path_str, with_paths
+from gradxform.leaves import dtype_of, is_hole, is_update_leaf, path_str, with_paths
 from gradxform.numerics import at_least_float32, cast
 from gradxform.states import hints_of, holds_states, slot_fields
+from gradxform.storage import fetched, is_stored
 from gradxform.transformation import rules_with_state
 from gradxform.types import Array, OptState, Params, PyTree
 
@@ -192,7 +193,7 @@ def _is_tree(hint: Any) -> bool:
 
 def _of_slot(name: str, slot: PyTree, reading: _Reading) -> Iterator[tuple[str, Any]]:
     """Yield the norm of a slot, and the distance of the parameters to it, as far as asked for."""
-    leaves = {path: x for path, x in with_paths(slot) if not is_hole(x)}
+    leaves = {path: x for path, x in with_paths(slot, _is_leaf) if not is_hole(x)}
     if not all(map(_is_floating, leaves.values())):
         return
     if reading.slots and leaves:
@@ -201,6 +202,10 @@ def _of_slot(name: str, slot: PyTree, reading: _Reading) -> Iterator[tuple[str, 
         ps = dict(with_paths(reading.params))
         pairs = [(_like(name, path, ps.get(path), x), x) for path, x in leaves.items()]
         yield f"distance_to_{name}", _DISTANCE[reading.replicas](pairs)
+
+
+def _is_leaf(x: Any) -> bool:
+    return is_update_leaf(x) or is_stored(x)
 
 
 def _is_floating(x: Any) -> bool:
@@ -217,6 +222,11 @@ def _like(name: str, path: tuple[str, ...], p: Any, slot: Any) -> Any:
     return p
 
 
+def _norm(slot: list[Any]) -> Array:
+    """Return the norm of a slot: of the arrays that stored ones stand for."""
+    return engine.global_norm([fetched(x).load() if is_stored(x) else x for x in slot])
+
+
 def _distance(pairs: list[tuple[Any, Any]]) -> Array:
     def difference(p: Any, slot: Any) -> Array:
         wide = at_least_float32(dtype_of(slot))
@@ -226,7 +236,7 @@ def _distance(pairs: list[tuple[Any, Any]]) -> Array:
 
 
 # By whether there is an axis of replicas. One program each: a loop asks for them at every step.
-_NORM = {False: jax.jit(engine.global_norm), True: jax.jit(jax.vmap(engine.global_norm))}
+_NORM = {False: jax.jit(_norm), True: jax.jit(jax.vmap(_norm))}
 _DISTANCE = {False: jax.jit(_distance), True: jax.jit(jax.vmap(_distance))}
 
 

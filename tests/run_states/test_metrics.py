@@ -149,6 +149,34 @@ def test_no_slot_is_read_unless_asked_for():
     assert theirs == {"step": 0, "mu_norm": 0.0, "nu_norm": 0.0}
 
 
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda tx: gx.quantize_state(tx, min_size=8),
+        lambda tx: gx.factor_state(tx, min_dim_size_to_factor=8),
+        lambda tx: gx.state_dtype(tx, jnp.bfloat16),
+        lambda tx: gx.offload_state(gx.quantize_state(tx, min_size=8)),
+    ],
+)
+def test_the_norm_of_a_stored_slot_is_of_what_it_stands_for(wrap):
+    rng = np.random.default_rng(0)
+    matrix = np.outer(rng.normal(size=64), rng.normal(size=32))  # rows and columns tell all of it
+    params = {"w": jnp.asarray(matrix, jnp.float32), "b": jnp.ones(3)}
+    tx = gx.scale_by_adam()
+    grads = [jax.tree.map(lambda p, k=k: p * k, params) for k in (1.0, 2.0, -3.0)]
+    plain = after(tx, 3, params, grads)
+    numbers = shown(after(wrap(tx), 3, params, grads), slots=True)
+    for slot in ("mu", "nu"):
+        expected = gx.global_norm(getattr(plain, slot))
+        np.testing.assert_allclose(numbers[f"{slot}_norm"], expected, rtol=0.05)
+    r = gd.Replicas("replica", n=2, mode="vmap")
+    step = r.wrap(lambda p, g: wrap(tx).update(g, wrap(tx).init(p), p)[1])
+    both = step(r.replicate(params), r.replicate(params))
+    several = gx.metrics(both, slots=True, replicas=True)
+    one = gx.metrics(wrap(tx).update(params, wrap(tx).init(params), params)[1], slots=True)
+    np.testing.assert_allclose(several["mu_norm"], [one["mu_norm"]] * 2, rtol=1e-3)
+
+
 def test_the_numbers_outlive_a_donated_state():
     tx = gx.adam(0.1)
     state = tx.init(PARAMS)
