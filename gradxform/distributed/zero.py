@@ -32,7 +32,15 @@ from gradxform.distributed.division import Division, divide
 from gradxform.distributed.matrix_state import Cuts, on_pieces
 from gradxform.distributed.reach import check_entrywise, check_reach, sums_products
 from gradxform.distributed.state_specs import divided_specs
-from gradxform.distributed.zero_gather import Leaf, Shard, dtype_to_gather, gathered, of_step, taken
+from gradxform.distributed.zero_gather import (
+    Leaf,
+    Shard,
+    copy_of,
+    dtype_to_gather,
+    gathered,
+    of_step,
+    taken,
+)
 from gradxform.distributed.zero_wire import (
     as_feedback,
     check_forms,
@@ -41,14 +49,12 @@ from gradxform.distributed.zero_wire import (
     memory_of,
     step_codec,
 )
-from gradxform.errors import name_of
 from gradxform.leaves import (
     align,
     align_params,
     align_slot,
     dtype_of,
     is_hole,
-    path_at,
     require_params,
     with_paths,
 )
@@ -331,7 +337,7 @@ class zero1(Transform):
         masters = align(self, params, all_def, state.master, "the state's master has")
         shards = [d.cut(jnp.asarray(p)) for d, p in zip(divisions, all_ps, strict=True)]
         inner_ps = [
-            self._inner_param(params, i, shard, master)
+            shard if self._copy_dtype(shard) is None else copy_of(self, params, i, shard, master)
             for i, (shard, master) in enumerate(zip(shards, masters.leaves, strict=True))
         ]
         where = ps.where or range(len(gs))
@@ -385,15 +391,3 @@ class zero1(Transform):
         )
         moved = state._replace(inner=inner, master=masters.rebuilt(copies))
         return self._varying_like(moved, state)
-
-    def _inner_param(self, params: Params, i: int, shard: Array, master: Any) -> Array:
-        """Return the shard that the inner transform moves: the wider copy, if there is one."""
-        if self._copy_dtype(shard) is None:
-            return shard
-        if jnp.shape(master) != shard.shape:
-            raise ValueError(
-                f"{name_of(self)}: the state's master of {path_at(params, i)} has shape "
-                f"{jnp.shape(master)}, this device's shard needs {shard.shape}. Was this state "
-                "made for other parameters, other devices or another master_dtype?"
-            )
-        return master

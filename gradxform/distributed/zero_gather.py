@@ -13,8 +13,10 @@ from gradxform.distributed.axis import widen
 from gradxform.distributed.division import Division
 from gradxform.distributed.wire import Codec, still_to_send
 from gradxform.distributed.zero_wire import Parcel, to_all
+from gradxform.errors import name_of
+from gradxform.leaves import path_at
 from gradxform.numerics import cast, promote
-from gradxform.types import Array, OptState
+from gradxform.types import Array, OptState, Params
 
 
 class Leaf(NamedTuple):
@@ -58,6 +60,26 @@ def dtype_to_gather(part: Any, dtype: Any) -> Any:
         return dtype
     narrow = jnp.dtype(part.gather_dtype)
     return narrow if promote(dtype, narrow) == dtype else dtype
+
+
+def copy_of(part: Any, params: Params, index: int, shard: Array, master: Any) -> Array:
+    """Return the wider copy of a shard, or the shard where something else has moved it.
+
+    A sum of a parameter and an update is within a unit in the last place of the copy. Where steps
+    travel in another form, parameters stay behind their copies by more, and nothing is known.
+    """
+    if jnp.shape(master) != shard.shape:
+        raise ValueError(
+            f"{name_of(part)}: the state's master of {path_at(params, index)} has shape "
+            f"{jnp.shape(master)}, this device's shard needs {shard.shape}. Was this state "
+            "made for other parameters, other devices or another master_dtype?"
+        )
+    if part.compress is not None or dtype_to_gather(part, shard.dtype) != shard.dtype:
+        return master
+    kind, own = jnp.finfo(shard.dtype), cast(shard, master.dtype)
+    size = jnp.maximum(jnp.maximum(jnp.abs(own), jnp.abs(master)), float(kind.tiny))
+    is_there = jnp.abs(own - master) <= 2 * float(kind.eps) * size
+    return jnp.where(is_there | jnp.isnan(own - master), master, own)
 
 
 class Shard(NamedTuple):

@@ -121,6 +121,10 @@ class Compensated(NarrowForm):
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the nearest parameter, and what its step lacks."""
-        wanted = u + cast(slot, wide.dtype)
+        lost, kind = cast(slot, wide.dtype), jnp.finfo(dtype)
+        # Rounding takes half of the last place at most: more is from before somebody set the
+        # parameter to another number, such as 0.
+        most = jnp.maximum(jnp.abs(wide), float(kind.tiny)) * (float(kind.eps) / 2)
+        wanted = u + jnp.where(jnp.abs(lost) <= most, lost, 0)
         new = cast(wide + wanted, dtype)
         return new, cast(wanted - (as_rounded(new, wide.dtype) - wide), dtype)

@@ -165,7 +165,8 @@ class kahan(NarrowParams):
 
     Small steps add up in c until they move p. It takes as much memory as the parameters, half of
     what `master_weights` takes in 16 bits, and a step that is added is exact up to 1/512 of it in
-    bfloat16.
+    bfloat16. A c that is larger than a rounding of p counts as 0: something else has moved p since,
+    as pruning does.
 
     The inner transform gets parameters and gradients in float32. Parameters in float32 or wider,
     complex and integer ones pass as they are. The updates are in float32; what changes them

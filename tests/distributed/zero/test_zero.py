@@ -176,6 +176,19 @@ def test_narrow_parameters_are_the_rounding_of_wide_copies(how):
             np.testing.assert_array_equal(np.asarray(p), np.asarray(copy.astype(jnp.bfloat16)))
 
 
+@pytest.mark.parametrize("form", ["step", "update"])
+def test_a_parameter_that_is_set_to_zero_stays_there(form):
+    tx, r = gd.zero1(gx.sgd(0.1), "replica"), replicas("vmap", N)
+    params = r.replicate(start(jnp.bfloat16))
+    step, state = r.wrap(step_of(tx, form)), r.wrap(tx.init)(params)
+    grads = r.replicate(start(jnp.bfloat16))
+    params, state = step(params, state, grads)
+    pruned = {**params, "w": params["w"].at[:, 3:7].set(0)}
+    none = jax.tree.map(jnp.zeros_like, grads)
+    moved, _ = step(pruned, state, none)
+    jax.tree.map(np.testing.assert_array_equal, moved, pruned)
+
+
 def test_without_copies_narrow_parameters_move_by_themselves():
     params, grads = start(jnp.bfloat16), local_grads(jnp.bfloat16)
     ours, state = divided(gd.zero1(CLIPPED, "x", master_dtype=None), "8", params, grads)
