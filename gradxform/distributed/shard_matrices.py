@@ -289,10 +289,19 @@ class shard_matrices(StatelessWrapper):
 
         def mapped(in_specs: Any, out_specs: Any) -> Callable[..., Any]:
             # What is the same on all devices is so by gathering, which JAX need not check.
-            smap = functools.partial(jax.shard_map, mesh=self.mesh, check_vma=False)
+            smap = functools.partial(jax.shard_map, mesh=self._mesh_here(), check_vma=False)
             return smap(on_each, in_specs=in_specs, out_specs=out_specs)
 
         return mapped
+
+    def _mesh_here(self) -> Any:
+        """Return the mesh, with the types that its axes have inside of an update."""
+        here, mesh = jax.sharding.get_abstract_mesh(), self.mesh.abstract_mesh
+        is_other = here.axis_types != mesh.axis_types
+        is_same = (here.axis_names, here.axis_sizes) == (mesh.axis_names, mesh.axis_sizes)
+        if not (is_same and is_other):
+            return self.mesh
+        return Mesh(self.mesh.devices, here.axis_names, axis_types=here.axis_types)
 
 
 def _is_spec(x: Any) -> bool:

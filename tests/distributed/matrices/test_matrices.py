@@ -307,6 +307,9 @@ def test_meshes_of_either_kind(kind):
     with jax.set_mesh(mesh):
         got, _ = run(tx, params, grads)
     assert_close(jax.device_get(got), expected)
+    updates, _ = tx.update(grads, tx.init(params), params)  # outside of a program
+    alike, _ = jax.jit(tx.update)(grads, tx.init(params), params)
+    assert_close(jax.device_get(updates), jax.device_get(alike))
 
 
 # --------------------------------------------------------------------------- the other rules
