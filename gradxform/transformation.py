@@ -159,6 +159,17 @@ class GradientTransformation(Value, _OptaxClass):
         """
         return state
 
+    def kept_from(self, old: Any, slot: str, x: Any, param: Any) -> Any:
+        """Return what a slot keeps for a parameter, where a state of the same rule goes on.
+
+        Args:
+          old: the transform of that state; it may keep something else that says the same.
+          slot: the field.
+          x: what that state keeps in the field.
+          param: the parameter.
+        """
+        return x
+
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters.
 

@@ -11,7 +11,7 @@ import numpy as np
 from gradxform._compat import is_tracer
 from gradxform.base import GradientTransformation, check_transform
 from gradxform.errors import name_of, shown
-from gradxform.leaves import Path, dtype_of, entry_name
+from gradxform.leaves import Path, dtype_of, entry_name, with_paths
 from gradxform.migration.layout import Layout, Part, dotted, init_with_owners, layout_of
 from gradxform.migration.match import AtStep, Begun, Source, Taken
 from gradxform.migration.report import BEGUN, COMPUTED, DROPPED, STEP, TAKEN, MigrationReport, Rows
@@ -83,7 +83,7 @@ def migrate_state(
     olds, news = layout_of(tx, params), layout_of(new_tx, params)
     values = _leaves(_state_of(tx, state, params))
     sources = find_sources(olds, news, values, match)
-    new = _New(olds, news, values, sources, _checked_step(step))
+    new = _New(olds, news, values, sources, _checked_step(step), dict(with_paths(params)))
     fresh, owners = init_with_owners(new_tx, params) if new.begins else (None, {})
     leaves = new.leaves(fresh)
     migrated = jax.tree.unflatten(news.treedef, leaves)
@@ -132,9 +132,11 @@ class _New:
         values: Sequence[Any],
         sources: Sequence[Source],
         step: Any,
+        params: Mapping[Path, Any],
     ) -> None:
         self.olds, self.news, self.values = olds, news, values
-        self.step = step
+        self.step, self.params = step, params
+        self.old_parts, self.new_parts = olds.owners(), news.owners()
         self.indices: list[int | None] = [self._index(i, s) for i, s in enumerate(sources)]
         self.sources = sources
 
@@ -193,6 +195,7 @@ class _New:
             if jax.tree.structure(x) == jax.tree.structure(like):
                 return x
             x = fetched(x).load()
+        x = self._kept(i, index, x)
         dtype = dtype_of(x)
         if is_stored(like):
             x = fetched(x)
@@ -206,10 +209,20 @@ class _New:
             )
         return x.astype(like.dtype)
 
+    def _kept(self, i: int, index: int, x: Any) -> Any:
+        """Return an array of the old state as the rule of the new one keeps it."""
+        (new, (slot, *place)), (old, was) = self.new_parts[i], self.old_parts[index]
+        param = self.params.get(tuple(place))
+        if None in (new.owner, old.owner) or param is None or was[:1] != (slot,):
+            return x
+        if type(new.owner) is not type(old.owner):
+            return x
+        return new.owner.kept_from(old.owner, slot, x, param)
+
     def report(self, computed: set[int]) -> MigrationReport:
         """Return what became of every slot; `computed` are the arrays that a rule computed."""
-        rows, origins = Rows(), self.olds.owners()
-        for i, (part, path) in enumerate(self.news.owners()):
+        rows, origins = Rows(), self.old_parts
+        for i, (part, path) in enumerate(self.new_parts):
             index, like = self.indices[i], self.news.arrays[i]
             slot, below = (*part.path, *path[:1]), path[1:]
             if index is None:

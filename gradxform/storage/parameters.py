@@ -26,6 +26,10 @@ class NarrowForm(abc.ABC):
         """Return the float32 number that a parameter stands for."""
         return cast(p, jnp.float32)
 
+    def kept(self, wide: Array, p: Array) -> Any:
+        """Return the slot of a parameter that stands for a number of float32."""
+        return None
+
     @abc.abstractmethod
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the parameter after a step, and its slot.
@@ -53,6 +57,10 @@ class Master(NarrowForm):
     def wide(self, p: Array, slot: Array) -> Array:
         """Return the copy, or the parameter where somebody else has moved it."""
         return jnp.where(same_bits(cast(slot, p.dtype), p), slot, cast(p, jnp.float32))
+
+    def kept(self, wide: Array, p: Array) -> Array:
+        """Return the copy."""
+        return wide
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the nearest parameter, and the copy."""
@@ -82,6 +90,13 @@ class Remainder(NarrowForm):
         low = jnp.where(is_zero & (slot >= _HALF), 0, slot.astype(jnp.uint32))
         bits = ((upper - (low >= _HALF).astype(jnp.uint32)) << 16) | low
         return jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+    def kept(self, wide: Array, p: Array) -> Array:
+        """Return the lower half, or of a tie that was rounded downwards the one before it."""
+        upper, low = parted_at_16_bits(wide)
+        is_down = (low == _HALF) & (jnp.abs(upper) > jnp.abs(p))
+        fits = same_bits(upper, p) | is_down
+        return jnp.where(fits, low - is_down.astype(low.dtype), 0)
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the two halves of the sum."""

@@ -70,6 +70,12 @@ class NarrowParams(Transform):
     def _check(self, path: Path, p: Any) -> None:
         """Require a parameter to be of a dtype that the form takes."""
 
+    def kept_from(self, old: Any, slot: str, x: Any, param: Any) -> Any:
+        """Return the slot of a parameter in the own form, from that of another one."""
+        if slot != self.slot or old.form == self.form or not is_narrow(param):
+            return x
+        return self.form.kept(old.form.wide(jnp.asarray(param), x), jnp.asarray(param))
+
     def _slots(self, params: Params) -> PyTree:
         """Return the slots; of a parameter that needs none, an empty array."""
         for path, p in with_paths(params):

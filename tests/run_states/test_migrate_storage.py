@@ -71,6 +71,46 @@ def test_a_state_goes_on_in_any_other_form(old, new):
         np.testing.assert_allclose(y, want, rtol=by_chance)
 
 
+NARROW = {
+    "plain": lambda tx: tx,
+    "masters": gx.master_weights,
+    "remainders": lambda tx: gx.master_weights(tx, remainders=True),
+    "kahan": gx.kahan,
+    "chance": lambda tx: gx.stochastic_rounding(tx, 0),
+}
+
+
+@pytest.mark.parametrize("old, new", list(itertools.product(NARROW, NARROW)))
+def test_narrow_parameters_go_on_with_the_numbers_that_they_stand_for(old, new):
+    tx, new_tx = NARROW[old](gx.adam(1e-2)), NARROW[new](gx.adam(1e-2))
+    params = jax.tree.map(lambda x: x.astype(jnp.bfloat16), {"w": PARAMS["b"], "n": PARAMS["n"]})
+    grads, state = {"w": GRADS["b"], "n": GRADS["n"]}, tx.init(params)
+    with jax.numpy_dtype_promotion("standard"):
+        for _ in range(3):
+            updates, state = tx.update(grads, state, params)
+            params = gx.apply_updates(params, updates)
+    migrated, report = gx.migrate_state(state, tx, new_tx, params)
+    like = jax.eval_shape(new_tx.init, params)
+    assert jax.tree.structure(migrated) == jax.tree.structure(like)
+    assert kinds_of(migrated) == kinds_of(like)
+    adam = [x.inner_state if hasattr(x, "inner_state") else x for x in (state, migrated)]
+    assert_same(*adam)
+    masters = {"masters", "remainders"}
+    if {old, new} == masters:
+        copies = tx.form.wide(params["w"], state.master["w"])
+        kept = new_tx.form.wide(params["w"], migrated.master["w"])
+        np.testing.assert_allclose(kept, copies, rtol=2**-23)
+        assert "master.w" in str(report) or "master" in str(report)
+    elif old != new and new in masters:
+        np.testing.assert_array_equal(new_tx.form.wide(params["w"], migrated.master["w"]),
+                                      params["w"].astype(jnp.float32))  # fmt: skip
+        assert any("master" in x.slot for x in report.begun)
+
+
+def kinds_of(state):
+    return [(x.shape, x.dtype) for x in jax.tree.leaves(state)]
+
+
 def test_to_float32_and_back_is_the_same_state():
     for form in ("8 bits", "4 bits", "rank1", "bfloat16"):
         tx, state = run_of(form)
