@@ -29,7 +29,7 @@ class MasterWeightsState(NamedTuple):
     """State of `master_weights`."""
 
     inner_state: Any  # the inner state, of float32 parameters
-    # The copies in float32, or the lower halves in uint16. Of shape (0,) where none is needed.
+    # The copies in float32, or the lower halves in uint16. One 0 where none is needed.
     master: Slot
 
 
@@ -151,7 +151,7 @@ class KahanState(NamedTuple):
     """State of `kahan`."""
 
     inner_state: Any  # the inner state, of float32 parameters
-    lost: Slot  # in the dtype of the parameter; what roundings took. Of shape (0,) where not needed
+    lost: Slot  # in the dtype of the parameter; what roundings took; one 0 if not needed
 
 
 @transform

@@ -28,6 +28,8 @@ STORED = {
     "factor_state": gx.factor_state,
     "state_dtype": gx.state_dtype,
     "state_dtype, stochastic": lambda tx: gx.state_dtype(tx, stochastic=True, key=0),
+    "master_weights": gx.master_weights,
+    "kahan": gx.kahan,
     "in a chain": lambda tx: gx.chain(gx.clip(1.0), gx.quantize_state(tx, min_size=0)),
     "in masked": lambda tx: gx.masked(gx.quantize_state(tx, min_size=0), {"w": True, "b": False}),
 }
