@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.numerics import cast, over
+from gradxform.roots import root
 from gradxform.types import Array
 
 # By default accelerators multiply float32 matrices in fewer bits. The smallest eigenvalues, which
@@ -93,7 +94,7 @@ def frobenius_norm(a: Array, columns: Columns | None = None) -> Array:
     """Return the Frobenius norm, real, `(..., 1, 1)`, without overflow or underflow of squares."""
     magnitudes, largest = jnp.abs(a), largest_entry(a, columns)
     total = jnp.sum(jnp.square(over(magnitudes, largest)), axis=(-2, -1), keepdims=True)
-    return largest * jnp.sqrt(total if columns is None else columns.total(total))
+    return largest * root(total if columns is None else columns.total(total))
 
 
 def largest_entry(a: Array, columns: Columns | None = None) -> Array:

@@ -157,11 +157,6 @@ def abs_sq(x: Array) -> Array:
     return x * x
 
 
-def norm(x: Array, axes: int | tuple[int, ...] | None = None) -> Array:
-    """Return the Euclidean norm of an array, or norms along `axes`, which stay with length 1."""
-    return jnp.sqrt(jnp.sum(abs_sq(x), axis=axes, keepdims=axes is not None))
-
-
 @functools.cache
 def promote(*dtypes: Any) -> Any:
     """Return the dtype that holds all of `dtypes`, also under strict dtype promotion.
@@ -282,18 +277,6 @@ def over(top: Array, below: Array, *eps: Scalar) -> Array:
         return top / below
     undefined = below == 0
     return jnp.where(undefined, 0, top) / jnp.where(undefined, 1, below)
-
-
-def over_root(top: Array, square: Array, eps: Scalar, eps_root: Scalar = 0.0) -> Array:
-    """Return `top / (sqrt(square + eps_root) + eps)`; 0 where the root is 0 if both epsilons are.
-
-    A live epsilon of 0 counts as the least root of a normal number, so that a `top` of 0 stays 0.
-    """
-    if isinstance(eps, float) and isinstance(eps_root, float) and (eps or eps_root):
-        return top / (jnp.sqrt(square + eps_root if eps_root else square) + eps)
-    eps = not_zero(eps, square.dtype, 0.5)
-    eps_root = not_zero(eps_root, square.dtype)
-    return over(top, plus(jnp.sqrt(plus(square, eps_root)), eps), eps, eps_root)
 
 
 def not_zero(eps: Scalar, dtype: Any, power: float = 1) -> Scalar:

@@ -139,6 +139,7 @@ def _by_gram(x: Array, coefficients: Array, gram: Array | None, columns: Columns
 
 def _frobenius(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
     eps = not_zero(eps, x.dtype)
+    x = x * cast(taming(largest_entry(x, columns)), x.dtype)  # so that the norm is in the range
     return over(x, cast(plus(frobenius_norm(x, columns), eps), x.dtype), eps), None
 
 

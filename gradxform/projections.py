@@ -15,6 +15,7 @@ from gradxform.errors import shown
 from gradxform.leaves import check_params, dtype_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, within
 from gradxform.registry import register
+from gradxform.roots import root
 from gradxform.tree import vdot
 from gradxform.types import Array, PyTree, Scalar
 
@@ -343,7 +344,7 @@ def _one_over_largest(leaves: list[Array]) -> Array:
 
 
 def _norm(leaves: list[Array]) -> Array:
-    return jnp.sqrt(sum(jnp.sum(jnp.square(x)) for x in leaves))
+    return root(sum(jnp.sum(jnp.square(x)) for x in leaves))
 
 
 def _scalar(x: Any, like: list[Array]) -> Array:

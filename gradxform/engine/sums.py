@@ -12,6 +12,7 @@ from gradxform.engine.chunks import chunked, devices, is_traced, signature
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of
 from gradxform.numerics import abs_sq, add, at_least_float32, cast
+from gradxform.roots import root
 from gradxform.row_sparse import RowSparse
 from gradxform.types import Array, PyTree
 
@@ -58,4 +59,4 @@ def global_norm(updates: PyTree) -> Array:
     The squares are formed and summed in float32 or wider, so that neither bfloat16 nor float16
     leaves saturate: 600 bfloat16 leaves of norm 1 have a norm of 24.49. An empty tree has norm 0.
     """
-    return jnp.sqrt(sum_of_squares(updates))
+    return root(sum_of_squares(updates))

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +70,10 @@ class Case:
       names: for tables of cases, the public names that this one covers besides its own.
       rtol: the tolerance to its reference in float32, relative to the movement.
       pickles: whether it consists only of values, so that it prints, pickles and goes to JSON.
-      huge_ok: whether updates must be finite for gradients whose square overflows float32.
+      huge_ok: whether updates must be finite for gradients up to the largest number of their
+        dtype; or a number, up to that share of it.
+      derivatives: which derivatives through an update are finite; "forward" if it has loops that
+        JAX cannot differentiate backward, None if it has no derivatives.
       rows: whether it must accept row-sparse gradients (True) or refuse them (False). By default
         it must accept them if its locality is at most a row.
       extra: the extra arguments of every update: a dict, or `extra(updates, params)` that returns
@@ -86,7 +89,8 @@ class Case:
     names: tuple[str, ...] = ()
     rtol: float = 2e-5
     pickles: bool = True
-    huge_ok: bool = True
+    huge_ok: bool | float = True
+    derivatives: Literal["both", "forward"] | None = "both"
     rows: bool | None = None
     extra: Any = None
     examples: int | None = None

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -134,7 +134,8 @@ def check(
     gradients: Callable[[Any, int], list[Any]] | None = None,
     extra: dict[str, Any] | Callable[[Updates, Params], dict[str, Any]] | None = None,
     rtol: float = Case.rtol,
-    huge_ok: bool = True,
+    huge_ok: bool | float = True,
+    derivatives: Literal["both", "forward"] | None = None,
     rows: bool | None = None,
     examples: int | None = None,
     only: Iterable[str] | str = (),
@@ -153,7 +154,10 @@ def check(
       extra: the extra arguments of every update by name, or a function of updates and parameters
         that returns them.
       rtol: the tolerance to the reference in float32, relative to the movement.
-      huge_ok: whether updates must be finite for gradients whose square overflows.
+      huge_ok: whether updates must be finite for gradients up to the largest number of their
+        dtype; or a number, up to that share of it.
+      derivatives: which derivatives through an update must be finite where parameters, gradients
+        or both are 0, and where entries are equal. By default none is asked for.
       rows: whether it must accept row-sparse gradients or refuse them. By default its locality
         decides.
       examples: how many gradients, along axis 0, an update takes. By default just one, without
@@ -177,6 +181,7 @@ def check(
         rtol=rtol,
         pickles=isinstance(tx, GradientTransformation) and _has_only_values(tx),
         huge_ok=huge_ok,
+        derivatives=derivatives,
         rows=rows,
         extra=extra,
         examples=examples,

@@ -8,14 +8,8 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of
-from gradxform.numerics import (
-    abs_sq,
-    bias_correction,
-    over_root,
-    safe_increment,
-    scalar,
-    scalar_dtype,
-)
+from gradxform.numerics import abs_sq, bias_correction, safe_increment, scalar, scalar_dtype
+from gradxform.roots import over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
@@ -108,10 +102,11 @@ class scale_by_adam(ArrayRule):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        top = of_m * m
-        if self.nesterov:
-            top = top + of_g * g
-        return over_root(top, of_v * v, self.eps, self.eps_root), m, v
+        if not self.nesterov:
+            return of_m * over_root(m, of_v * v, self.eps, self.eps_root), m, v
+        # Halves, because the sum for the largest gradients is beyond the range.
+        half = (of_m / 2) * m + (of_g / 2) * g
+        return 2 * over_root(half, of_v * v, self.eps, self.eps_root), m, v
 
 
 class ScaleByNadamState(NamedTuple):
@@ -209,7 +204,8 @@ class scale_by_nadam(ArrayRule):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        return over_root(of_m * m + of_g * g, of_v * v, self.eps), m, v
+        half = (of_m / 2) * m + (of_g / 2) * g  # whose sum may be beyond the range
+        return 2 * over_root(half, of_v * v, self.eps), m, v
 
 
 class ScaleByAmsgradState(NamedTuple):
@@ -299,4 +295,4 @@ class scale_by_amsgrad(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
         h = jnp.maximum(h, of_v * v)
-        return over_root(of_m * m, h, self.eps, self.eps_root), m, v, h
+        return of_m * over_root(m, h, self.eps, self.eps_root), m, v, h

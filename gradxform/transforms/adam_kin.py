@@ -14,11 +14,11 @@ from gradxform.numerics import (
     count_and_debias,
     not_zero,
     over,
-    over_root,
     plus,
     safe_increment,
     scalar,
 )
+from gradxform.roots import over_root
 from gradxform.slots import full_like, real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
@@ -123,8 +123,9 @@ class scale_by_belief(ArrayRule):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
-        top = _numerator(g, m, self.b1, of_m, of_next_m, self.nesterov)
-        return over_root(top, of_s * s, self.eps), m, s
+        # A half, because the sum for the largest gradients is beyond the range.
+        half = _numerator(g, m, self.b1, of_m / 2, of_next_m / 2, self.nesterov)
+        return 2 * over_root(half, of_s * s, self.eps), m, s
 
 
 @transform
@@ -185,7 +186,7 @@ class scale_by_yogi(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         # Selected, not multiplied by sign(v - |g|^2): that is NaN where both are infinite.
         v = jnp.where(v < square, v + change, jnp.where(v > square, v - change, v))
-        return over_root(of_m * m, of_v * v, self.eps, self.eps_root), m, v
+        return of_m * over_root(m, of_v * v, self.eps, self.eps_root), m, v
 
 
 @transform
@@ -238,9 +239,9 @@ class scale_by_adamax(ArrayRule):
         eps = not_zero(self.eps, v.dtype)
         if self.eps_in_max:
             v = jnp.maximum(self.b2 * v, plus(jnp.abs(g), eps))
-            return over(of_m * m, v, eps), m, v
+            return of_m * over(m, v, eps), m, v
         v = jnp.maximum(self.b2 * v, jnp.abs(g))
-        return over(of_m * m, plus(v, eps), eps), m, v
+        return of_m * over(m, plus(v, eps), eps), m, v
 
 
 @transform

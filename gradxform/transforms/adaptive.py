@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import abs_sq, as_flag, count_and_debias, is_zero, not_zero, over_root, plus
+from gradxform.numerics import abs_sq, as_flag, count_and_debias, is_zero, not_zero, over, plus
 from gradxform.overflow import bounded_square
+from gradxform.roots import one_over_root, over_root, root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.types import (
     Array,
@@ -253,9 +254,9 @@ class scale_by_rss(ArrayRule):
         larger = s + abs_sq(g)
         s = larger if update_slots is None else jnp.where(update_slots, larger, s)
         if self.eps_in_sqrt:
-            factor = jnp.where(s > 0, lax.rsqrt(plus(s, self.eps)), 0)
+            factor = jnp.where(s > 0, one_over_root(plus(s, self.eps)), 0)
         else:
-            factor = jnp.where(s > 0, 1 / plus(jnp.sqrt(s), self.eps), 0)
+            factor = jnp.where(s > 0, over(jnp.ones_like(s), plus(root(s), self.eps), self.eps), 0)
         return g * factor, s
 
 

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_decay
-from gradxform.numerics import abs_sq, bias_correction, over_root, safe_increment, value_at
+from gradxform.numerics import abs_sq, bias_correction, safe_increment, value_at
+from gradxform.roots import over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.transforms.tree_rules import decay_at
 from gradxform.types import (
@@ -116,7 +117,8 @@ class scale_by_ademamix(ArrayRule):
         m1 = self.b1 * m1 + (1 - self.b1) * g
         m2 = b3 * m2 + one_minus_b3 * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        u = over_root(of_m1 * m1 + alpha * m2, of_v * v, self.eps, self.eps_root)
+        square = of_v * v
+        u = of_m1 * over_root(m1 + (alpha / of_m1) * m2, square, self.eps, self.eps_root)
         return u, m1, m2, v
 
 

@@ -17,6 +17,7 @@ from gradxform.numerics import (
     value_at,
 )
 from gradxform.registry import register
+from gradxform.roots import root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
 from gradxform.transforms.adam_kin import ScaleByBeliefState
@@ -85,7 +86,7 @@ class scale_by_acprop(ArrayRule):
         self, g: Array, m: Array, s: Array, p: Array | None, of_s: Scalar, first: Scalar
     ) -> tuple[Array, Array, Array]:
         """Return the update and the averages."""
-        d = jnp.sqrt(of_s * s + first)
+        d = root(of_s * s + first)
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
         m = self.b1 * m + (1 - self.b1) * g
         eps = not_zero(self.eps, d.dtype, 0.5)
@@ -166,7 +167,7 @@ class scale_by_adopt(ArrayRule):
     ) -> tuple[Array, Array, Array]:
         """Return the update and the moments."""
         eps = not_zero(self.eps, v.dtype, 0.5)
-        c = jnp.clip(over(g, jnp.maximum(jnp.sqrt(v), eps), eps), -bound, bound)
+        c = jnp.clip(over(g, jnp.maximum(root(v), eps), eps), -bound, bound)
         m = self.b1 * m + (1 - self.b1) * c
         v = b2 * v + one_minus_b2 * abs_sq(g)
         u = m

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import count_and_debias, over_root, safe_increment, value_at
+from gradxform.numerics import count_and_debias, safe_increment, value_at
 from gradxform.overflow import saturated
+from gradxform.roots import over_root
 from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
@@ -300,5 +301,5 @@ class scale_by_grams(ArrayRule):
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * g**2
-        size = over_root(of_m * jnp.abs(m), of_v * v, self.eps, self.eps_root)
+        size = of_m * over_root(jnp.abs(m), of_v * v, self.eps, self.eps_root)
         return jnp.sign(g) * size, m, v

@@ -8,15 +8,8 @@ from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
-from gradxform.numerics import (
-    at_least_float32,
-    cast,
-    norm,
-    real_dtype,
-    scalar,
-    shrinking,
-    within,
-)
+from gradxform.numerics import at_least_float32, cast, real_dtype, scalar, shrinking, within
+from gradxform.roots import norm
 from gradxform.transforms.piece_norms import array_norm, array_norms, array_rms
 from gradxform.types import Array, Bound, Limit, NonNegative, Params, Scalar, Updates
 

@@ -13,13 +13,13 @@ from gradxform.errors import name_of, shown
 from gradxform.numerics import (
     bias_correction,
     is_zero,
-    over_root,
     safe_increment,
     scalar,
     scalar_dtype,
     value_at,
 )
 from gradxform.overflow import bounded_square
+from gradxform.roots import over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, tree_sums
 from gradxform.types import (

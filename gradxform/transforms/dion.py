@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from gradxform import linalg
 from gradxform.base import transform
 from gradxform.errors import name_of, shown
-from gradxform.numerics import cast, norm, over
+from gradxform.numerics import cast, over
+from gradxform.roots import norm
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key

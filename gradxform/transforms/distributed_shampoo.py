@@ -14,7 +14,8 @@ from gradxform.errors import (
     require_non_negative,
     require_one_of,
 )
-from gradxform.numerics import over, over_root, safe_increment, scalar, squarable
+from gradxform.numerics import over, safe_increment, scalar, squarable
+from gradxform.roots import over_root
 from gradxform.slots import zero_count
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype

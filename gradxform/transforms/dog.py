@@ -8,6 +8,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.engine import global_norm
 from gradxform.errors import did_you_mean, name_of, require_non_negative, require_positive, shown
 from gradxform.numerics import plus, scalar, scalar_dtype
+from gradxform.roots import root
 from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Slot, Updates
 
@@ -92,9 +93,9 @@ class scale_by_dog(ArrayRule):
         """Return the new distance and sum, and the step size."""
         leaves = columns(self, updates, state, params)
         squared_dist, squared_g = tree_sums(_squares, updates, leaves)
-        r = jnp.maximum(state.max_dist, jnp.sqrt(squared_dist))
+        r = jnp.maximum(state.max_dist, root(squared_dist))
         s = state.sum_sq_norm_grads + squared_g
-        rate = ratio_or_zero(r, jnp.sqrt(plus(s, self.eps)))
+        rate = ratio_or_zero(r, root(plus(s, self.eps)))
         kind, number = self.init_step
         if kind == "learning_rate":
             rate = jnp.where(state.is_init_step, number, rate)
@@ -190,7 +191,7 @@ class scale_by_dowg(ArrayRule):
         r2 = jnp.maximum(state.estim_sq_dist, squared_dist)
         s = state.weighted_sq_norm_grads + r2 * squared_g
         state = state._replace(weighted_sq_norm_grads=s, estim_sq_dist=r2)
-        return state, ratio_or_zero(r2, plus(jnp.sqrt(s), self.eps))
+        return state, ratio_or_zero(r2, plus(root(s), self.eps))
 
     def rule(self, g: Array, p0: Array, p: Array, rate: Scalar) -> tuple[Array, Array]:
         """Return the scaled update and p0."""

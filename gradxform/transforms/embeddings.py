@@ -9,14 +9,8 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of
 from gradxform.leaves import dtype_of
-from gradxform.numerics import (
-    abs_sq,
-    bias_correction,
-    cast,
-    over_root,
-    real_dtype,
-    safe_increment,
-)
+from gradxform.numerics import abs_sq, bias_correction, cast, over, real_dtype, safe_increment
+from gradxform.roots import over_root, root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_along, zeros_like
 from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
@@ -151,7 +145,7 @@ class scale_by_adam_catching_up(ArrayRule):
         c, m, v = self._coast(m, v, n, k)
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        u = over_root(of_m * m, of_v * v, self.eps, self.eps_root)
+        u = of_m * over_root(m, of_v * v, self.eps, self.eps_root)
         # This is t, but computed from n: otherwise XLA may write before it reads, and copies the
         # whole slot.
         return c + u, m, v, jnp.maximum(n, t)
@@ -168,8 +162,8 @@ class scale_by_adam_catching_up(ArrayRule):
         j = jnp.clip(j, 1, (steps + 1) / 2)  # changes no more than rounding errors
         of_m, of_v = -1 / jnp.expm1((n + j) * log_b1), -1 / jnp.expm1((n + j) * log_b2)
         growth = jnp.exp(jnp.minimum(-j * log_b2, 80) / 2)  # 1 / b2^(j/2), finite in float32
-        h = jnp.sqrt(of_v * v + self.eps_root * growth * growth) + self.eps * growth
-        c = m * jnp.where(h > 0, S * of_m / h, 0)
+        h = root(of_v * v + self.eps_root * growth * growth) + self.eps * growth
+        c = m * over(S * of_m, h)
         return c, m * jnp.exp(k * log_b1), v * jnp.exp(k * log_b2)
 
 
@@ -219,5 +213,5 @@ class scale_by_rowwise_rss(ArrayRule):
         """Return the update and the sums."""
         d = max(math.prod(g.shape[1:]), 1)  # the rows of an empty array may have no entry
         s = s + jnp.sum(abs_sq(g), axis=tuple(range(1, g.ndim))) / d
-        divisor = jnp.sqrt(s) + self.eps
-        return g * _broadcastable(jnp.where(divisor > 0, 1 / divisor, 0), g), s
+        divisor = root(s) + self.eps
+        return g * _broadcastable(over(jnp.ones_like(divisor), divisor), g), s

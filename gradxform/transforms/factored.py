@@ -15,6 +15,7 @@ from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.leaves import dtype_of, like_params, shape_of
 from gradxform.numerics import abs_sq, at_least_float32, plus, real_dtype, safe_increment, scalar
 from gradxform.registry import register
+from gradxform.roots import one_over_root, root
 from gradxform.slots import zero_count, zeros_along, zeros_like
 from gradxform.storage import matrix_axes
 from gradxform.types import (
@@ -73,11 +74,6 @@ def _joined(parts: list[Array]) -> Array:
 
 def _placeholder(p: Any) -> Array:
     return jnp.zeros((1,), real_dtype(at_least_float32(dtype_of(p))))
-
-
-def _over_root(x: Array) -> Array:
-    """Return 1 / sqrt(x), but 0 where x is 0; it is 0 where x is infinite, too."""
-    return jnp.where(x == 0, 0, lax.rsqrt(x))
 
 
 def _mixed(b: Scalar, old: Array, new: Array) -> Array:
@@ -202,7 +198,7 @@ class scale_by_factored_rms(ArrayRule):
         axes = self.factored_axes(whole)
         if axes is None:
             v = _mixed(b, v, square)
-            return g * _over_root(v), r, c, v
+            return g * one_over_root(v), r, c, v
         second, first = axes
         r, c = jnp.expand_dims(r, first), jnp.expand_dims(c, second)
         row_sums = engine.array_sums((square, first), keepdims=True)
@@ -211,8 +207,8 @@ class scale_by_factored_rms(ArrayRule):
         c = _mixed(b, c, column_sums / whole[second])
         mean = total / whole[second]
         # Two roots, not the root of r / mean: that quotient underflows in a dead row.
-        row = jnp.where(jnp.isinf(mean), 0, _over_root(r) * jnp.sqrt(mean))
-        u = g * row * _over_root(c)
+        row = jnp.where(jnp.isinf(mean), 0, one_over_root(r) * root(mean))
+        u = g * row * one_over_root(c)
         return u, jnp.squeeze(r, first), jnp.squeeze(c, second), v
 
 
@@ -268,7 +264,7 @@ class scale_by_sm3(ArrayRule):
     def rule(self, g: Array, c: Array, m: Array, p: Array | None) -> tuple[Array, Array, Array]:
         """Return the update, which is the average, and the maxima and the average."""
         s = self.b2 * _least(c, g.shape) + self._weight_of_square() * g * g
-        scaled = g * jnp.where(s == 0, 0, lax.rsqrt(plus(s, self.eps)))
+        scaled = g * jnp.where(s == 0, 0, one_over_root(plus(s, self.eps)))
         m = self.b1 * m + (1 - self.b1) * scaled
         return m, _largest(s), m
 

@@ -20,6 +20,7 @@ from gradxform.numerics import (
     scalar_dtype,
     taming,
 )
+from gradxform.roots import root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.types import (
     Array,
@@ -146,14 +147,15 @@ class scale_by_ggt(ArrayRule):
         values, u = linalg.eigen(a)
         l = jnp.maximum(values, 0)
         s = l + self.svd_eps
-        smallest = jnp.sqrt(jnp.min(s))
-        rest = jnp.where(smallest > self.eps, self.svd_eps / (s * smallest), 0)
+        smallest = root(jnp.min(s))
+        is_full = smallest > self.eps
+        rest = jnp.where(is_full, self.svd_eps / jnp.where(is_full, s * smallest, 1), 0)
         q = lax.dynamic_index_in_dim(u, column, keepdims=False)
-        root = jnp.sqrt(s) + self.sigma_eps
+        divisor = root(s) + self.sigma_eps
         # Ratios of at most 1, because the cube of the root may overflow. XLA makes one division of
         # several in a row.
-        share = jnp.sqrt(s) / root
-        return linalg.matmul(u, q * ((l / s) * share * share / root + rest))
+        share = root(s) / divisor
+        return linalg.matmul(u, q * ((l / s) * share * share / divisor + rest))
 
     def rule(
         self, g: Array, m: Array, past: Array, p: Array | None, weights: Array

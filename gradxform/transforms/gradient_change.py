@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_at_least, require_finite
-from gradxform.numerics import abs_sq, bias_correction, over_root, safe_increment, within
+from gradxform.numerics import abs_sq, bias_correction, safe_increment, within
+from gradxform.roots import over_root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.types import (
     Array,
@@ -121,8 +122,8 @@ class scale_by_adan(ArrayRule):
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * d
         n = self.b3 * n + (1 - self.b3) * abs_sq(g + w * d)
-        top = of_m * m + (w * of_v) * v
-        return over_root(top, of_n * n, self.eps, self.eps_root), m, v, n, g
+        half = (of_m / 2) * m + (w * of_v / 2) * v  # the whole may be beyond the range
+        return 2 * over_root(half, of_n * n, self.eps, self.eps_root), m, v, n, g
 
 
 class ScaleByOptimisticGradientState(NamedTuple):

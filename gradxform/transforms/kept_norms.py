@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import path_at
-from gradxform.numerics import norm, over
+from gradxform.numerics import over
+from gradxform.roots import norm
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.piece_norms import Whole, whole_norms, wholes
 from gradxform.types import Array, Choice, Params, StaticTree, Updates

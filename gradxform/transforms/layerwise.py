@@ -13,13 +13,13 @@ from gradxform.numerics import (
     abs_sq,
     at_least_float32,
     is_zero,
-    over_root,
     plus,
     real_dtype,
     safe_increment,
     scalar,
     value_at,
 )
+from gradxform.roots import over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.piece_norms import array_norm, array_norms, array_rms
 from gradxform.transforms.scaling import WeightDecaySchedule, counted, start

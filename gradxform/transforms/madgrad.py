@@ -6,6 +6,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import safe_increment, scalar, value_at
+from gradxform.roots import cube_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import (
@@ -95,6 +96,6 @@ class scale_by_madgrad(ArrayRule):
         """Return the step, the sums and x0."""
         s = s + k * g
         v = v + k * jnp.square(g)
-        divisor = jnp.cbrt(v) + self.eps
+        divisor = cube_root(v) + self.eps
         z = x0 - s / jnp.where(divisor > 0, divisor, 1)
         return (1 - self.momentum) * (z - p), v, s, x0

@@ -12,12 +12,12 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import (
     bias_correction,
     is_zero,
-    over_root,
     safe_increment,
     scalar,
     scalar_dtype,
     value_at,
 )
+from gradxform.roots import over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import as_loss, columns, decay_at, tree_sums
 from gradxform.types import (

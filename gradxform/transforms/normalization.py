@@ -1,10 +1,13 @@
 """Rules that center updates, or divide them by their norm."""
 
+import math
+
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.numerics import not_zero, over, plus, scalar
+from gradxform.roots import root
 from gradxform.transforms.piece_norms import array_norm
 from gradxform.transforms.tree_rules import columns, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
@@ -35,7 +38,12 @@ class centralize(ArrayRule):
         """Return the centralized update."""
         if g.ndim < 2 or not g.size:
             return g
-        return g - jnp.mean(g, axis=tuple(range(1, g.ndim)), keepdims=True)
+        count = g.size // g.shape[0]
+        share = 2.0 ** -math.ceil(
+            math.log2(count)
+        )  # so that a sum of large numbers is in the range
+        total = jnp.sum(share * g, axis=tuple(range(1, g.ndim)), keepdims=True)
+        return g - total / (share * count)
 
 
 @transform
@@ -100,7 +108,7 @@ class normalize_adaptively(ArrayRule):
         (square,) = tree_sums(
             _stretched_square, updates, columns(self, updates, state, params), self.eta
         )
-        return state, over(scalar(1.0), jnp.sqrt(square), 0)
+        return state, over(scalar(1.0), root(square), 0)
 
     def rule(self, g: Array, p: Array, factor: Scalar) -> Array:
         """Return the stretched update."""

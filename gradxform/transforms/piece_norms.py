@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.errors import name_of
 from gradxform.leaves import is_hole, path_str, shape_of, with_paths
-from gradxform.numerics import abs_sq, norm, over
+from gradxform.numerics import abs_sq, over
+from gradxform.roots import norm, root
 from gradxform.transforms.matrix_rule import axes_of_all
 from gradxform.types import Array, Updates
 
@@ -72,7 +73,7 @@ def whole_norms(xs: Sequence[Array], axes: tuple[int, ...], names: tuple[str, ..
     bounds = engine.over_pieces(*((x, names) for x in own))
     shares = [over(x, bound, 0) ** 2 for x, bound in zip(own, bounds, strict=True)]
     squares = engine.over_pieces(*((x, names) for x in shares))
-    return [bound * jnp.sqrt(x) for bound, x in zip(bounds, squares, strict=True)]
+    return [bound * root(x) for bound, x in zip(bounds, squares, strict=True)]
 
 
 def _norm_here(x: Array, axes: tuple[int, ...]) -> Array:
@@ -86,7 +87,7 @@ def array_norms(*xs: Array, axes: tuple[int, ...] | int | None = None) -> list[A
     Norms along `axes` stay with length 1.
     """
     sums = engine.array_sums(*((abs_sq(x), axes) for x in xs), keepdims=axes is not None)
-    return [jnp.sqrt(x) for x in (sums if len(xs) > 1 else (sums,))]
+    return [root(x) for x in (sums if len(xs) > 1 else (sums,))]
 
 
 def array_norm(x: Array) -> Array:
@@ -96,7 +97,7 @@ def array_norm(x: Array) -> Array:
 
 def array_rms(x: Array) -> Array:
     """Return the root mean square of an array, of all its pieces; 0 of an empty one."""
-    return jnp.sqrt(engine.array_sums(abs_sq(x)) / array_size(x))
+    return root(engine.array_sums(abs_sq(x)) / array_size(x))
 
 
 def array_size(x: Array) -> int:

@@ -12,6 +12,7 @@ from gradxform.errors import name_of, require_finite
 from gradxform.fields import set_fields
 from gradxform.leaves import align, dtype_of, path_at
 from gradxform.numerics import abs_sq, at_least_float32, cast, is_zero, scalar, shrinking
+from gradxform.roots import root
 from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.transforms.tree_rules import key_or_seed, live_key
@@ -220,7 +221,7 @@ def _examples(part: str, name: str, grads: Updates, bound: Any) -> tuple[list[An
 
 def _norms_per_example(gs: list[Any]) -> Array:
     """Return the norm of each example over several arrays."""
-    return jnp.sqrt(sum(map(scalar, engine.map_rows(_sum_sq_per_example, [gs]))))
+    return root(sum(map(scalar, engine.map_rows(_sum_sq_per_example, [gs]))))
 
 
 def _count_clipped(factors: Array) -> Array:

@@ -15,6 +15,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_finite, require_positive
 from gradxform.numerics import is_zero, safe_increment, scalar, value_at
 from gradxform.overflow import bounded_square, saturated
+from gradxform.roots import root
 from gradxform.slots import full_like, zero_count, zeros_like
 from gradxform.types import (
     Array,
@@ -157,7 +158,7 @@ class step_by_proximal_adagrad(_Assigning):
     def rule(self, g: Array, s: Array, p: Array, rate: Scalar) -> tuple[Array, Array]:
         """Return the step and the sum."""
         s = s + jnp.square(g)
-        e = rate / jnp.sqrt(s)
+        e = rate / root(s)
         w = p - e * g
         return _proximal(w, e, self.l1, self.l2) - p, s
 
@@ -234,7 +235,7 @@ class step_by_dual_averaging(_Assigning):
         """Return the step and the sums."""
         G, Q = G + g, Q + jnp.square(g)
         shrunk = G if is_zero(self.l1) else _shrink(G, l1_t)
-        return -rate * shrunk / (l2_t_rate + jnp.sqrt(Q)) - p, G, Q
+        return -rate * shrunk / (l2_t_rate + root(Q)) - p, G, Q
 
 
 class FtrlState(NamedTuple):
@@ -312,7 +313,7 @@ class step_by_ftrl(_Assigning):
         """Return n^q."""
         power = self.learning_rate_power
         if isinstance(power, float) and power == -0.5:
-            return jnp.sqrt(n)
+            return root(n)
         return n**-power
 
     def rule(

@@ -9,14 +9,8 @@ from jax import lax
 from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import require_at_least, require_non_negative
-from gradxform.numerics import (
-    bias_correction,
-    over,
-    over_root,
-    safe_increment,
-    scalar,
-    squarable,
-)
+from gradxform.numerics import bias_correction, over, safe_increment, scalar, squarable
+from gradxform.roots import over_root
 from gradxform.slots import zero_count
 from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
@@ -190,7 +184,7 @@ class scale_by_soap(MatrixRule):
         h = self._sandwich(_transposed(q_left), g, q_right)
         m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
         v = jnp.where(is_first, v, self.b2 * v + (1 - self.b2) * h * h)
-        u = over_root(of_m * m, of_v * v, self.eps)
+        u = of_m * over_root(m, of_v * v, self.eps)
         u = jnp.where(is_first, 0, self._sandwich(q_left, u, _transposed(q_right)))
         if self.normalize_grads:
             size = (u.shape[-2] * u.shape[-1]) ** 0.5

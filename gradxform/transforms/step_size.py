@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from gradxform import engine
 from gradxform.base import ArrayRule, transform
@@ -22,6 +21,7 @@ from gradxform.numerics import (
     scalar,
     within,
 )
+from gradxform.roots import one_over_root, root
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.types import (
     Array,
@@ -99,7 +99,7 @@ class scale_by_distance_over_gradients(ArrayRule):
         squares = engine.over_all_shards(squares)
 
         def first_distance(path: Path, p: Array) -> Array:
-            distance = jnp.asarray(self.reps_rel * (1 + jnp.sqrt(squares[path])))
+            distance = jnp.asarray(self.reps_rel * (1 + root(squares[path])))
             return cast(distance, real_dtype(at_least_float32(dtype_of(p))))
 
         def first_sum(p: Array) -> Array:
@@ -123,9 +123,9 @@ class scale_by_distance_over_gradients(ArrayRule):
     ) -> tuple[Array, Array, Array, Array]:
         """Return the update, the distance, the sum and p_0."""
         distance, square = engine.array_sums(abs_sq(p - p_0), abs_sq(g))
-        d = jnp.maximum(d, jnp.sqrt(distance))
+        d = jnp.maximum(d, root(distance))
         s = s + square
-        rate = d * jnp.where(s > 0, lax.rsqrt(plus(s, self.eps)), 0)
+        rate = d * jnp.where(s > 0, one_over_root(plus(s, self.eps)), 0)
         return (self.global_scale * rate) * g, d, s, p_0
 
 

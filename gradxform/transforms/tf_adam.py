@@ -5,7 +5,8 @@ from dataclasses import field
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import abs_sq, bias_correction, over_root, safe_increment
+from gradxform.numerics import abs_sq, bias_correction, safe_increment
+from gradxform.roots import over_root
 from gradxform.row_sparse import RowSparse
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
 from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar
@@ -73,7 +74,7 @@ class scale_by_tf_adam(ArrayRule):
         ahead = m
         if self.nesterov:
             ahead = self.b1 * m + (1 - self.b1) * g
-        return over_root(of_m * ahead, v, self.eps), m, v
+        return of_m * over_root(ahead, v, self.eps), m, v
 
     def slice_rule(
         self, g: RowSparse, m: Array, v: Array, p: Array | None, of_m: Scalar

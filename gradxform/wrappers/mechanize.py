@@ -12,6 +12,7 @@ from gradxform.base import Transform, call_update, check_transform, tell_moved, 
 from gradxform.errors import require_at_least
 from gradxform.leaves import align_params, align_slot, require_params
 from gradxform.numerics import cast, promote, safe_increment, scalar, scalar_dtype
+from gradxform.roots import root
 from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.transforms.tree_rules import copied, tree_sums
@@ -169,7 +170,7 @@ class mechanize(Transform):
         old_s = cast(state.s, scalar_dtype())
         total = jnp.sum(old_s)
         along_g, along_p, g_square, p_square = tree_sums(_products, updates, leaves)
-        decay = scalar(self.weight_decay) * total * jnp.sqrt(g_square) / (jnp.sqrt(p_square) + eps)
+        decay = scalar(self.weight_decay) * total * root(g_square) / (root(p_square) + eps)
         h = (along_g + decay * along_p) / (total + eps)
         powers = [0.1**i for i in range(1, self.num_betas + 1)]
         betas = scalar(np.asarray([1 - power for power in powers]))
@@ -178,7 +179,7 @@ class mechanize(Transform):
         v = jnp.square(betas) * cast(state.v, h.dtype) + jnp.square(h)
         r = betas * cast(state.r, h.dtype) + jnp.clip(h, -old_m, old_m) * old_s
         wealth = scalar(self.s_init) / self.num_betas * m + jnp.maximum(r, 0)
-        s = wealth / (jnp.sqrt(v) + eps)
+        s = wealth / (root(v) + eps)
         return (
             cast(r, state.r.dtype),
             cast(m, state.m.dtype),

@@ -77,7 +77,7 @@ class NarrowParams(Transform):
         return self.form.kept(old.form.wide(jnp.asarray(param), x), jnp.asarray(param))
 
     def _slots(self, params: Params) -> PyTree:
-        """Return the slots; of a parameter that needs none, one number: savers refuse no numbers."""
+        """Return the slots; of a parameter that needs none, one number, as savers refuse none."""
         for path, p in with_paths(params):
             if not is_hole(p):
                 self._check(path, p)

@@ -11,6 +11,7 @@ from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.errors import name_of, require_one_of, shown
 from gradxform.leaves import Path, is_hole, path_str, require_params, widest_dtype, with_paths
 from gradxform.numerics import abs_sq, add, at_least_float32, cast, over, same_bits
+from gradxform.roots import root
 from gradxform.row_sparse import RowSparse
 from gradxform.states import check_state
 from gradxform.types import Array, Choice, OptState, Params, PyTree, Updates
@@ -161,7 +162,7 @@ class with_metrics(Transform):
     def _norms(self, old: Any, leaves: dict[Path, Any]) -> Any:
         """Return the norms of leaves in the form and the dtypes of the old ones."""
         sums = self._sums(old, _squares(leaves))
-        return jax.tree.map(lambda x, old: cast(jnp.sqrt(x), old.dtype), sums, old)
+        return jax.tree.map(lambda x, old: cast(root(x), old.dtype), sums, old)
 
     def _sums(self, old: Any, of_leaves: dict[Path, Array]) -> Any:
         """Return the sums of the numbers of leaves, in the form of `old`."""
