@@ -209,7 +209,8 @@ def _mean(x: Array, axis: int) -> Array:
 def _shares(means: Array, axis: int, mean_of: Mean) -> Array:
     """Return means over their mean along an axis; 0 where that is 0, infinite where it is huge."""
     mean = mean_of(means, axis)
-    shares = jnp.where(mean == 0, 0.0, means / mean)
+    is_zero = mean == 0
+    shares = jnp.where(is_zero, 0.0, means / jnp.where(is_zero, 1, mean))
     return jnp.where(mean > _HUGE, jnp.inf, shares)
 
 

@@ -22,6 +22,7 @@ from gradxform.numerics import (
     scalar,
     scalar_dtype,
 )
+from gradxform.roots import one_over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.types import Array, Params, Scalar, Size, Slot, Updates
 
@@ -127,7 +128,9 @@ class scale_by_lbfgs(ArrayRule):
         gamma = jnp.ones((), products.dtype)
         if self.scale_init_precond:
             gamma = jnp.where(y_squared > 0, s_dot_y / jnp.where(y_squared > 0, y_squared, 1), 1)
-            gamma = jnp.where(has_pair, gamma, jnp.minimum(1, lax.rsqrt(g_squared)))
+            gamma = jnp.where(
+                has_pair, gamma, jnp.where(g_squared > 1, one_over_root(g_squared), 1)
+            )
         order = jnp.mod(
             state.count + jnp.arange(self.memory_size, dtype=jnp.int32), self.memory_size
         )

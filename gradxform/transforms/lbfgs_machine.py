@@ -25,7 +25,8 @@ from gradxform.leaves import (
     is_abstract,
     require_params,
 )
-from gradxform.numerics import cast, safe_increment, scalar, scalar_dtype
+from gradxform.numerics import cast, over, safe_increment, scalar, scalar_dtype
+from gradxform.roots import root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.states import check_state, laid_like
 from gradxform.transforms import more_thuente
@@ -202,12 +203,12 @@ def _advanced(
 
     # The first point gives the units. What was measured there was not divided by them.
     scale = jnp.where(started, state.scale, power_of(sums.size))
-    unit = jnp.where(started, state.unit, power_of(jnp.abs(value) / sums.size))
+    unit = jnp.where(started, state.unit, power_of(over(jnp.abs(value), sums.size, 0)))
     factor = jnp.where(started, 1, 1 / scale)
     squared, free = (divided(x, factor) for x in (sums.projected, sums.free))
     trial = value / unit / scale
     # A gradient whose square is 0 in this dtype may be longer than `tol`.
-    length = jnp.where(squared > 0, scale * jnp.sqrt(squared), sums.absolute * state.scale)
+    length = jnp.where(squared > 0, scale * root(squared), sums.absolute * state.scale)
 
     is_finite = jnp.isfinite(trial + sums.slope + squared + free)
     search = more_thuente.advanced(state.search, trial, jnp.where(is_finite, sums.slope, jnp.nan))
@@ -235,7 +236,7 @@ def _advanced(
     free = jnp.where(accepted, free, state.squared)
     units = {"scale": scale, "unit": unit}
     units = {k: jnp.where(started | accepted, x, 1) for k, x in units.items()}
-    last = jnp.where(accepted & started, jnp.sqrt(sums.s_s), 0)
+    last = jnp.where(accepted & started, root(sums.s_s), 0)
     first_theta, reach, is_raised = first_step(here, free, last, **units)
     step = Step(
         accepted=accepted,
@@ -279,7 +280,7 @@ def _is_curved(sums: Sums, squared: Array) -> Array:
       squared: |g|^2 for the gradient g before the step.
     """
     s_s, s_y, y_y = sums.s_s, sums.s_y, sums.y_y
-    bound = jnp.finfo(s_y.dtype).eps * jnp.sqrt(s_s) * (jnp.sqrt(y_y) + jnp.sqrt(squared))
+    bound = jnp.finfo(s_y.dtype).eps * root(s_s) * (root(y_y) + root(squared))
     return (s_y > bound) & jnp.isfinite(s_y + y_y + bound)
 
 

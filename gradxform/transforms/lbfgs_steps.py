@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.base import transform
 from gradxform.numerics import cast, real_dtype, scalar_dtype
+from gradxform.roots import root
 from gradxform.transforms.compact import combined, summed
 from gradxform.transforms.lbfgs import inner, two_loops
 from gradxform.transforms.lbfgs_machine import (
@@ -150,7 +151,8 @@ def _aim(
     of_s, of_y = (jnp.where(keeps, w, 0) for w in (of_s, of_y))
     columns = [state.updates, state.direction, state.diff_params_memory, state.diff_updates_memory]
     directions = engine.map_rows(_direct, columns, step.starts, gamma, of_s, of_y)
-    first = jnp.minimum(1, step.reach / jnp.sqrt(step.squared) * step.theta)
+    size = root(step.squared)
+    first = jnp.minimum(1, step.reach / jnp.where(size > 0, size, 1) * step.theta)
     first = jnp.where(step.is_known, 1, first)
     pairs = jnp.where(keeps | ~step.starts, step.pairs, 0)
     return state._replace(direction=directions), slope, pairs, first, jnp.asarray(LARGEST)

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform.numerics import abs_sq
+from gradxform.numerics import abs_sq, over
+from gradxform.roots import root
 from gradxform.transforms import more_thuente
 from gradxform.types import Array
 
@@ -32,15 +33,16 @@ def squares(g: Array) -> tuple[Array, Array, Array]:
 
     One of them is in the range of the dtype, whatever the scale is that the first point gives.
     """
-    return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(g / SHIFT)), jnp.sum(abs_sq(g * SHIFT))
+    small = jnp.where(jnp.abs(g) <= SMALL, g, 0)  # all of a gradient that is multiplied
+    return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(g / SHIFT)), jnp.sum(abs_sq(small * SHIFT))
 
 
 def divided(squares: tuple[Array, ...], factor: Array) -> Array:
     """Return |factor g|^2 from the `squares`."""
     squared, far, near = squares
     # Lengths are multiplied, not their squares: a compiler may form the squares of the factors.
-    far = jnp.square(jnp.sqrt(far) * (SHIFT * factor))
-    near = jnp.square(jnp.sqrt(near) * (factor / SHIFT))
+    far = jnp.square(root(far) * (SHIFT * factor))
+    near = jnp.square(root(near) * (factor / SHIFT))
     return jnp.where(factor < 1, far, jnp.where(factor > 1, near, squared))
 
 
@@ -61,17 +63,17 @@ def first_step(
       scale: what g was divided by.
       unit: what lengths are divided by.
     """
-    size = jnp.sqrt(squared)
+    size = root(squared)
     plain = size * (scale / unit)
     natural = jnp.abs(value) / jnp.where(size > 0, size, 1)
     says = (natural > 0) & jnp.isfinite(natural) & (size > 0)
     roundings = more_thuente.ROUNDINGS * jnp.finfo(natural.dtype).eps
     least = LEAST_PROMISED * roundings * natural
     is_raised, is_cut = says & (plain < least), says & (plain > MOST_PROMISED * natural)
-    theta = jnp.where(is_raised, size / least, unit / scale)
-    theta = jnp.where(is_cut, size / (MOST_PROMISED * natural), theta)
+    theta = jnp.where(is_raised, over(size, least, 0), unit / scale)
+    theta = jnp.where(is_cut, over(size, MOST_PROMISED * natural, 0), theta)
     is_longer = (last > 0) & (size < theta * last)
-    theta = jnp.where(is_longer, size / last, theta)
+    theta = jnp.where(is_longer, over(size, last, 0), theta)
     theta = jnp.where((theta > 0) & jnp.isfinite(theta), theta, 1)
     reach = jnp.maximum(1 / unit, jnp.where(says, least, 0))
     return theta, jnp.maximum(reach, jnp.where(is_longer, last, 0)), is_raised | is_longer

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.numerics import cast, promote, scalar
+from gradxform.roots import root
 from gradxform.transforms.line_search import where
 from gradxform.types import Array, Scalar
 
@@ -285,11 +286,11 @@ def _cubic(start: Trial, end: Trial, must_fall: Scalar = False) -> Array:
     a, b, z = (_over(sign * v, size) for v in (start.slope, -(start.slope + theta), end.slope))
     c = z - a - 2 * b
     squared = _over(theta, size) ** 2 - a * z
-    root = jnp.sqrt(jnp.maximum(squared, 0))
+    spread = root(jnp.maximum(squared, 0))
     # Of the two forms of the root with a slope that rises, the one that does not cancel. A minimum
     # that is many decades nearer than the end would else be at the start.
-    share = jnp.where(b > 0, _over(-a, b + root), _over(root - b, c))
-    return jnp.where(must_fall & (root == 0), jnp.nan, start.t + share * x)
+    share = jnp.where(b > 0, _over(-a, b + spread), _over(spread - b, c))
+    return jnp.where(must_fall & (spread == 0), jnp.nan, start.t + share * x)
 
 
 def _over(a: Array, b: Array) -> Array:

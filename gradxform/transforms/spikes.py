@@ -18,6 +18,7 @@ from gradxform.numerics import (
     shrinking,
     within,
 )
+from gradxform.roots import root
 from gradxform.slots import zero_count
 from gradxform.transforms.piece_norms import array_norm
 from gradxform.types import (
@@ -136,7 +137,7 @@ class zclip(ArrayRule):
     ) -> tuple[ZClipState, Array]:
         """Return the state with this norm in its statistics, and the factor for all leaves."""
         mean, size = state.mean, scalar(global_norm(updates))
-        deviation, threshold = jnp.sqrt(state.var), scalar(self.z_threshold)
+        deviation, threshold = root(state.var), scalar(self.z_threshold)
         z = over(size - mean, deviation + self.eps, self.eps)
         is_spike = (state.count >= self.warmup_steps) & (z > threshold)
         target = mean + threshold * (threshold / jnp.where(is_spike, z, 1)) * deviation

@@ -8,10 +8,10 @@ L-BFGS-B", 2011, for the projection of its step.
 import functools
 
 import jax.numpy as jnp
-from jax import lax
 
 from gradxform import engine
 from gradxform.numerics import cast
+from gradxform.roots import root
 from gradxform.transforms import more_thuente
 from gradxform.transforms.cauchy import Box, cauchy_point
 from gradxform.transforms.compact import Memory, Products, combined, inner, products, summed
@@ -132,7 +132,8 @@ def lengths(
     squared, bounded, boxed = summed([leaf[:3] for leaf in leaves])
     size = sum(x.size for x in box.x)
     room = functools.reduce(jnp.minimum, (cast(leaf[3], squared.dtype) for leaf in leaves))
-    first = jnp.minimum(1, within * lax.rsqrt(squared))
+    length = root(squared)
+    first = jnp.minimum(1, within / jnp.where(length > 0, length, 1))
     first = jnp.where(is_known | (boxed == size), 1, first)
     largest = jnp.where(is_begin, 1, jnp.clip(room, 1, more_thuente.LARGEST))
     return first, jnp.where(bounded > 0, largest, more_thuente.LARGEST)

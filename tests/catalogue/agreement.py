@@ -54,8 +54,16 @@ TRANSFORMS: dict[str, Case] = {
 
 
 OPTIMIZERS: dict[str, Case] = {
-    "add_sign": Case(gx.add_sign(0.1), with_lr(0.1, add_sign(1.0))),
-    "power_sign": Case(gx.power_sign(0.1), with_lr(0.1, power_sign(np.e))),
+    "add_sign": Case(
+        gx.add_sign(0.1),
+        with_lr(0.1, add_sign(1.0)),
+        huge_ok=1 / 8,  # it doubles gradients before the rate
+    ),
+    "power_sign": Case(
+        gx.power_sign(0.1),
+        with_lr(0.1, power_sign(np.e)),
+        huge_ok=1 / 8,  # it stretches gradients before the rate
+    ),
     "neural_optimizer1": Case(gx.neural_optimizer1(0.1), with_lr(0.1, NEURAL)),
     "grams": Case(
         gx.grams(0.1, weight_decay=0.2), with_lr(0.1, ref.grams(0.9, 0.999, 1e-8), ref.decay(0.2))

@@ -18,10 +18,12 @@ WRAPPERS: dict[str, Case] = {
             gx.sgd(0.1, 0.9), FALLING, gx.ndim_at_least(2), learning_rate=0.5
         ),
         ref.decoupled_weight_decay(MOMENTUM, falling, 0.5, matrix),
+        huge_ok=1 / 8,  # momentum is up to ten times the gradient
     ),
     "decoupled_weight_decay/cautious": Case(
         gx.decoupled_weight_decay(gx.sgd(0.1, 0.9), 0.2, cautious=True),
         ref.cautious_weight_decay(MOMENTUM, 0.2),
+        huge_ok=1 / 8,  # momentum is up to ten times the gradient
     ),
     "decoupled_weight_decay/first": Case(
         gx.decoupled_weight_decay(L2, 0.2, decay_first=True), ref.decay_first(OF_L2, 0.2)

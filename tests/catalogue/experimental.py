@@ -37,5 +37,6 @@ WRAPPERS: dict[str, Case] = {
         ),
         examples=4,
         rows=False,
+        huge_ok=1 / 8,  # it multiplies gradients
     ),
 }

@@ -31,6 +31,7 @@ WRAPPERS: dict[str, Case] = {
             [(ADAM_STEP, 0.5, 0.25), (MOMENTUM, falling, 0), None, (ADAM_STEP, 1, 1)], 0.1, 0.2
         ),
         tree=params(),
+        huge_ok=1 / 8,  # momentum is up to ten times the gradient
     ),
     "param_groups/numbers": Case(
         gx.param_groups(

@@ -63,7 +63,13 @@ def slopes(params, steps):
     return [at(t) for t in range(steps)]
 
 
-BOWL = {"extra": bowl_extra, "draw": steps_down, "huge_ok": False, "rows": False}
+BOWL = {
+    "extra": bowl_extra,
+    "draw": steps_down,
+    "huge_ok": False,
+    "rows": False,
+    "derivatives": "forward",  # it has a loop
+}
 
 
 def backtracking(*args, **kwargs):

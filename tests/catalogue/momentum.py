@@ -15,7 +15,11 @@ TRANSFORMS: dict[str, Case] = {
 
 OPTIMIZERS: dict[str, Case] = {
     "sgd": Case(gx.sgd(0.1), SGD),
-    "sgd/momentum": Case(gx.sgd(0.1, 0.9, nesterov=True), with_lr(0.1, ref.trace(0.9, True))),
+    "sgd/momentum": Case(
+        gx.sgd(0.1, 0.9, nesterov=True),
+        with_lr(0.1, ref.trace(0.9, True)),
+        huge_ok=1 / 8,  # momentum is up to ten times the gradient
+    ),
     "sgd/inside": Case(
         gx.sgd(FALLING, 0.9, nesterov=True, learning_rate_inside=True),
         ref.sequence(FALLING_LR, ref.trace(0.9, True)),
@@ -23,10 +27,12 @@ OPTIMIZERS: dict[str, Case] = {
     "sgdw": Case(
         gx.sgdw(0.1, 0.9, 0.2, gx.ndim_at_least(2)),
         with_lr(0.1, ref.trace(0.9), ref.decay(0.2, matrix)),
+        huge_ok=1 / 8,  # momentum is up to ten times the gradient
     ),
     "sgdw/not by the rate": Case(
         gx.sgdw(0.1, 0.9, 0.2, nesterov=True, decay_by_learning_rate=False),
         ref.sequence(with_lr(0.1, ref.trace(0.9, True)), ref.decay_down(0.2)),
+        huge_ok=1 / 8,  # momentum is up to ten times the gradient
     ),
 }
 

@@ -63,6 +63,7 @@ OPTIMIZERS: dict[str, Case] = {
         rows=False,
         extra={"max_logits": LOGITS},
         tree=params(),
+        huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
     ),
 }
 

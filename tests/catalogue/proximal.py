@@ -35,7 +35,11 @@ OPTIMIZERS: dict[str, Case] = {
     "proximal_adagrad": Case(
         gx.proximal_adagrad(0.1, l1=0.5), ref.proximal_adagrad(0.1, 0.1, 0.5, 0.0)
     ),
-    "adagrad_da": Case(gx.adagrad_da(0.1, l1=0.1), ref.adagrad_da(0.1, 0.1, 0.1, 0.0)),
+    "adagrad_da": Case(
+        gx.adagrad_da(0.1, l1=0.1),
+        ref.adagrad_da(0.1, 0.1, 0.1, 0.0),
+        huge_ok=1 / 8,  # it sums gradients
+    ),
     "ftrl": Case(gx.ftrl(0.1, l1=0.1), ref.ftrl(0.1, l1=0.1)),
 }
 

@@ -43,6 +43,7 @@ OPTIMIZERS: dict[str, Case] = {
             constrained=True,
         ),
         rows=False,
+        huge_ok=1 / 8,  # momentum is up to ten times the gradient
     ),
 }
 
