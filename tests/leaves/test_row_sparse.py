@@ -125,6 +125,19 @@ def test_traced_indices_out_of_range_are_dropped():
     np.testing.assert_array_equal(table, [[0, 0], [1, 1], [0, 0]])
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_traced_indices_of_64_bits_do_not_wrap_into_the_table(dtype):
+    """The lower 32 bits of 2^32 + 1 are those of row 1."""
+
+    def add(table, indices):
+        return table + RowSparse(indices, jnp.ones((5, 2)), 3)
+
+    with jax.enable_x64(True):
+        far = [2**32 + 1, 2**33, 2**63 - 1, 2**32 + 2, 1]
+        table = jax.jit(add)(jnp.zeros((3, 2)), jnp.asarray(np.asarray(far, dtype)))
+    np.testing.assert_array_equal(table, [[0, 0], [1, 1], [0, 0]])
+
+
 VALUES = jnp.ones((2, D))
 
 

@@ -117,6 +117,16 @@ def test_small_changes_count_on_average_when_rounded_by_chance():
     for _ in range(100):
         x = x.store(x.load() - 1e-4)
     assert abs(float(jnp.mean(x.load())) - 0.99) < 1e-3
+    # Each step moves an entry with a chance of 1/39, whatever the others have done.
+    assert float(jnp.mean(x.load() == 1)) < 0.12
+
+
+def test_slots_that_are_alike_are_rounded_apart():
+    tx = gx.state_dtype(gx.trace(0.9), stochastic=True, key=0)
+    params = {k: jnp.zeros(4000) for k in "ab"}
+    _, state = tx.update(jax.tree.map(lambda p: p + 1 + 1 / 512, params), tx.init(params), params)
+    a, b = (np.asarray(state.trace[k].load()) for k in "ab")
+    assert 0.3 < np.mean(a != b) < 0.45
 
 
 # --------------------------------------------------------------------------- the rules and tiles

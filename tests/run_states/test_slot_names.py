@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import gradxform as gx
 from gradxform.compat import keras, returnn, tf1, tf_contrib
@@ -176,6 +177,18 @@ def test_slots_keep_the_dtypes_of_the_state():
     new = gx.set_slots(ADAM, state, slots | {"iterations": np.int64(7)}, names="keras")
     for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(state), strict=True):
         assert x.dtype == y.dtype and not x.weak_type
+
+
+def test_slots_stay_on_the_devices_of_the_state(eight_devices):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=eight_devices[:2])
+    place = NamedSharding(mesh, PartitionSpec(None, "x"))
+    params = {"w": jax.device_put(jnp.ones((3, 2)), place)}
+    state = jax.tree.map(lambda x: jax.device_put(x, place) if x.ndim else x, ADAM.init(params))
+    for made in (np.asarray, jnp.asarray):  # on no device, and on the first
+        slots = {k: {"w": made(np.full((3, 2), 0.5, np.float32))} for k in ("m", "v")}
+        new = gx.set_slots(ADAM, state, slots, names="keras")
+        for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(state), strict=True):
+            assert x.sharding == y.sharding
 
 
 @pytest.mark.parametrize("count", [0, 1, 15, 800, 5_000, 60_000])

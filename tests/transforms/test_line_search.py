@@ -164,6 +164,22 @@ def test_a_demand_below_the_roundings_of_a_large_value_is_a_demand(search):
     assert state.info.num_linesearch_steps == 1
 
 
+@pytest.mark.parametrize("below", [0.0, 1e4, -1e4])
+def test_what_a_loss_is_counted_from_does_not_matter(below):
+    """Where values differ by roundings only a step is good if its slope is, below 0 as well."""
+
+    def loss(params):
+        return jnp.sum(params["w"] ** 2) - below
+
+    tx, params = gx.scale_by_zoom_linesearch(20), {"w": jnp.asarray([1e-3, -2e-3])}
+    value, grad = jax.value_and_grad(loss)(params)
+    extra = {"value": value, "grad": grad, "value_fn": loss}
+    down = jax.tree.map(jnp.negative, params)
+    _, state = tx.update(down, tx.init(params), params, **extra)
+    assert state.info.decrease_error == state.info.curvature_error == 0
+    assert state.info.num_linesearch_steps == 1
+
+
 def test_other_extra_arguments_reach_the_loss_alone():
     def loss(params, batch):
         return jnp.sum((params["w"] - batch) ** 2)

@@ -217,6 +217,24 @@ def test_who_moves_the_parameters_may_stand_inside_or_around(of):
         check(fast, wide(kept))
 
 
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("period", [2, 3])
+def test_an_average_stays_where_parameters_move_between_its_steps(start, period):
+    """It is the mean of the places at its steps, wherever something else moves them meanwhile."""
+    tree, tx = params(), gx.stochastic_weight_average(gx.sgd(0.1), start, period)
+    p, state, seen = tree, tx.init(tree), [wide(tree)]
+    for t, g in enumerate(gradients(tree, 7), 1):
+        updates, state = tx.update(g, state, p)
+        p = gx.apply_updates(p, updates)
+        elsewhere = jax.tree.map(lambda x, t=t: x + t, p)
+        p, state = elsewhere, tx.moved(state, p, elsewhere)
+        if t <= start:
+            seen = [wide(p)]
+        elif (t - start) % period == 0:
+            seen.append(wide(p))
+        check(gx.eval_params(state, p), [np.mean(x, 0) for x in zip(*seen, strict=True)])
+
+
 @pytest.mark.parametrize(
     "around",
     [
