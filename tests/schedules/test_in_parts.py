@@ -23,9 +23,10 @@ def may_be_schedules(factory):
 
 
 def scheduled(tx):
-    """The numbers of a transform that may be schedules; those that are None are left out."""
-    numbers = fields_of(tx)
-    return {k: numbers[k] for k in may_be_schedules(type(tx)) if numbers.get(k) is not None}
+    """The numbers of a transform that may be schedules, without counts of steps and None."""
+    fields = fields_of(tx)
+    may = [k for k in may_be_schedules(type(tx)) if not k.endswith("_interval")]
+    return {k: fields[k] for k in may if fields.get(k) is not None}
 
 
 def falling(numbers):
@@ -41,12 +42,13 @@ def follows(case, make, schedules):
     tx, kept = make(schedules), []
     for later in (0, 1):
         p = case.params()
-        state = tx.init(p)
+        state, state_of_numbers = tx.init(p), None
         try:
             for t, g in enumerate(case.gradients(p, 3)):
                 extra = case.extra_of(g, p)
-                now = {k: gx.constant_schedule(float(s(t + later))) for k, s in schedules.items()}
-                expected, _ = make(now).update(g, state, p, **extra)
+                now = make({k: float(s(t + later)) for k, s in schedules.items()})
+                state_of_numbers = now.init(p) if t == 0 else state_of_numbers
+                expected, state_of_numbers = now.update(g, state_of_numbers, p, **extra)
                 updates, state = tx.update(g, state, p, **extra)
                 check_close("updates", updates, expected, 2e-6, what=f" with numbers at {t}")
                 p = gx.apply_updates(p, updates)
