@@ -11,9 +11,10 @@ import pytest
 import gradxform as gx
 from gradxform.base import call_update
 from gradxform.leaves import is_hole, with_paths
-from gradxform.testing.promise import check_close, run, settings
+from gradxform.testing.promise import Broken, check_close, run, settings
 from gradxform.values import fields_of
-from tests.catalogue import WRAPPERS
+from gradxform.wrappers.parts import check_movable, keeps_copies
+from tests.catalogue import CASES, WRAPPERS
 
 pytestmark = pytest.mark.numeric
 
@@ -136,3 +137,74 @@ def test_averages_and_copies_in_a_wrapper_go_where_the_parameters_go(name):
                     expected = first[path] + share * (ends[path] - start)
                     np.testing.assert_allclose(x, expected, rtol=1e-5, atol=1e-5)
     check_close("params", p, end, 1e-5, what=" without what records them")
+
+
+# ------------------------------------------------------------- moves between the steps of a part
+
+
+def is_told(name):
+    """Whether something in a row reacts to moves, none of which undoes them."""
+    case = CASES[name]
+    if name == "overwriting_average/every":  # takes the steps to an average, of which a move is one
+        return False
+    if case.foreign or not isinstance(case.tx, gx.Transform) or not keeps_copies(case.tx):
+        return False
+    try:
+        check_movable("moved", case.tx)
+    except ValueError:
+        return False
+    return True
+
+
+TOLD = [name for name in CASES if is_told(name)]
+
+
+def shifted(tree):
+    return jax.tree.map(lambda p: p + 0.25 * jnp.sign(p) + 0.5, tree)
+
+
+def updates_of(case, p, move):
+    """The updates of six steps; before every second one something moves the parameters."""
+    state, made = case.bound.init(p), []
+    for t, g in enumerate(case.gradients(p, 6)):
+        updates, state = case.compiled(g, state, p)
+        made.append(updates)
+        p = gx.apply_updates(p, updates)
+        if move and not t % 2:
+            old, p = p, jax.tree.map(lambda x: x + 0.375, p)
+            state = case.tx.moved(state, old, p)
+    return made
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_step_goes_on_from_where_something_else_has_moved_the_parameters(name):
+    case = CASES[name]
+    with settings(case):
+        p = case.params()
+        made = updates_of(case, p, False)
+        try:
+            check_close("updates", updates_of(case, shifted(p), False), made, 1e-3)
+        except Broken:
+            pytest.skip("its steps depend on where the parameters are")
+        check_close("updates", updates_of(case, p, True), made, 1e-3, what=" without the moves")
+
+
+def test_many_parts_are_told_of_moves():
+    assert len(TOLD) > 15, TOLD
+
+
+def test_what_moves_the_parameters_between_climbs_tells_sam():
+    tree = {"w": jnp.asarray([1.0, -2.0])}
+    climbs = gx.sam(gx.sgd(0.1), gx.sgd(0.5))
+    pulled = gx.lookahead(climbs, 1, 0.5)
+    p, state, own = tree, pulled.init(tree), climbs.init(tree)
+    q, slow = tree, tree
+    for t in range(4):
+        g = {"w": jnp.asarray([1.0, 0.5]) * (t + 1)}
+        updates, state = pulled.update(g, state, p)
+        p = gx.apply_updates(p, updates)
+        updates, own = climbs.update(g, own, q)
+        fast = gx.apply_updates(q, updates)
+        q = slow = jax.tree.map(lambda x, y: (x + y) / 2, slow, fast)
+        own = climbs.moved(own, fast, q)
+        np.testing.assert_allclose(p["w"], q["w"], rtol=1e-6)
