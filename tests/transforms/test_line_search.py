@@ -192,6 +192,47 @@ def test_other_extra_arguments_reach_the_loss_alone():
     assert loss(gx.apply_updates(params, updates), batch) < value
 
 
+@pytest.mark.parametrize(
+    "hides",
+    [
+        lambda tx: gx.masked(tx, {"w": True, "b": False}),
+        lambda tx: gx.partition({"a": tx, "b": gx.set_to_zero()}, {"w": "a", "b": "b"}),
+        lambda tx: gx.chain(gx.masked(gx.chain(tx), gx.path_matches("w"))),
+    ],
+)
+def test_the_loss_of_a_search_under_a_mask_sees_all_parameters(hides):
+    def loss(params):
+        return jnp.sum((params["w"] - params["b"]) ** 2)
+
+    params = {"w": jnp.ones(2), "b": jnp.asarray([0.0, 3.0])}
+    value, grad = jax.value_and_grad(loss)(params)
+    extra = {"value": value, "grad": grad, "value_fn": loss}
+    tx = hides(gx.chain(gx.sgd(1.0), gx.scale_by_backtracking_linesearch(10)))
+    updates, _ = tx.update(grad, tx.init(params), params, **extra)
+    after = gx.apply_updates(params, updates | {"b": jnp.zeros(2)})
+    assert loss(after) < value / 2 and np.any(after["w"] != params["w"])
+
+
+@pytest.mark.parametrize("most", [0.5, 4.0])
+def test_after_a_step_of_zero_a_search_begins_at_1_or_its_bound(most):
+    tx = gx.scale_by_backtracking_linesearch(3, max_learning_rate=most)
+    params = {"w": jnp.ones(1)}
+    state = tx.init(params)._replace(learning_rate=jnp.zeros(()))
+    extra = {"value": 1.0, "grad": params, "value_fn": lambda p: jnp.sum(p["w"]) - 1e3}
+    _, state = tx.update({"w": -params["w"]}, state, params, **extra)
+    assert state.learning_rate == min(most, 1.0)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_search_goes_back_as_often_as_it_may(steps):
+    params = {"w": jnp.ones(1)}
+    tx = gx.scale_by_backtracking_linesearch(steps)
+    extra = {"value": 1.0, "grad": params, "value_fn": lambda p: jnp.sum(p["w"]) + 1e3}
+    _, state = tx.update({"w": -params["w"]}, tx.init(params), params, **extra)
+    assert state.info.num_linesearch_steps == steps + 1
+    np.testing.assert_allclose(state.learning_rate, 0.8**steps, rtol=1e-6)
+
+
 def test_a_failed_search_prints_a_line_if_asked(capfd):
     def up(params):
         return jnp.sum(params["w"])
