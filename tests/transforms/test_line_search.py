@@ -32,6 +32,10 @@ def valley(params):
     return sum(jnp.sum((i + 1.0) * (x - 1) ** 4 + x**2) for i, x in enumerate(leaves))
 
 
+def sunk(params):
+    return valley(params) - 100.0
+
+
 def path(lib, tx, loss, params, steps):
     """The parameters after every step, and the last state."""
     stored = any("grad" in str(p) for p, _ in jax.tree_util.tree_leaves_with_path(tx.init(params)))
@@ -68,6 +72,12 @@ CALLS = {
     "zoom, few steps": lambda lib: lib.chain(
         lib.sgd(1.0), lib.scale_by_zoom_linesearch(4, curv_rtol=0.01, stepsize_precision=1e-2)
     ),
+    "zoom, tolerant": lambda lib: lib.chain(
+        lib.sgd(1.0),
+        lib.scale_by_zoom_linesearch(
+            3, tol=1.0, slope_rtol=0.3, curv_rtol=0.01, approx_dec_rtol=None
+        ),
+    ),
     "backtracking": lambda lib: lib.chain(
         lib.sgd(1.0), lib.scale_by_backtracking_linesearch(30, store_grad=True)
     ),
@@ -80,7 +90,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("loss", [rosenbrock, valley])
+@pytest.mark.parametrize("loss", [rosenbrock, valley, sunk])
 @pytest.mark.parametrize("name", CALLS)
 def test_thirty_steps_are_optaxs(name, loss):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
@@ -221,6 +231,15 @@ def test_after_a_step_of_zero_a_search_begins_at_1_or_its_bound(most):
     extra = {"value": 1.0, "grad": params, "value_fn": lambda p: jnp.sum(p["w"]) - 1e3}
     _, state = tx.update({"w": -params["w"]}, state, params, **extra)
     assert state.learning_rate == min(most, 1.0)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_where_the_loss_is_never_finite_the_step_is_zero(search):
+    params = {"w": jnp.ones(2)}
+    extra = {"value": 1.0, "grad": params, "value_fn": lambda p: jnp.sum(p["w"]) * jnp.nan}
+    tx = search(4)
+    updates, state = tx.update({"w": -params["w"]}, tx.init(params), params, **extra)
+    assert not np.any(updates["w"]) and state.learning_rate == 0
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
