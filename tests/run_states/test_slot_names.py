@@ -204,6 +204,15 @@ def test_a_count_follows_from_powers_of_float32(count):
     assert abs(found - count) <= (0 if count < 1000 else 1e-3 * count)
 
 
+def test_powers_that_have_vanished_are_of_a_count_on_which_nothing_depends():
+    tx = tf1.Adam(0.1)
+    state = gx.set_slots(tx, tx.init(PARAMS), {"beta1_power": 0.0, "beta2_power": 0.0}, "tf1")
+    assert int(gx.tree.get(state, "count")) == 2**24
+    updates, _ = tx.update(PARAMS, state, PARAMS)
+    moments = 0.1 * PARAMS["w"], np.sqrt(0.001) * np.abs(PARAMS["w"])
+    np.testing.assert_allclose(updates["w"], -0.1 * moments[0] / moments[1], rtol=1e-4)
+
+
 # --------------------------------------------------------------------------------- Keras's weights
 
 
@@ -274,6 +283,14 @@ def tx_rate(tx):
     inner = [getattr(getattr(part, "inner", None), "transforms", ()) for part in tx.transforms]
     rates += [getattr(part, "learning_rate", None) for parts in inner for part in parts]
     return next(rate for rate in rates if rate is not None)
+
+
+def test_the_weights_of_a_loss_scale_go_there_and_back():
+    tx = keras.LossScaleOptimizer(keras.Adam(0.1), 2.0**24, 2)
+    params, state = trained(tx)
+    assert state.loss_scale == 2.0**25 and state.finite_steps == 1  # after three steps
+    weights = keras.get_weights(tx, state, params, version=3)
+    equal(keras.set_weights(tx, params, weights, version=3), state)
 
 
 def test_lists_of_keras_1_load():
