@@ -75,7 +75,7 @@ CALLS = {
     "zoom, tolerant": lambda lib: lib.chain(
         lib.sgd(1.0),
         lib.scale_by_zoom_linesearch(
-            3, tol=1.0, slope_rtol=0.3, curv_rtol=0.01, approx_dec_rtol=None
+            14, tol=10.0, slope_rtol=1.0, curv_rtol=1e-4, approx_dec_rtol=None
         ),
     ),
     "backtracking": lambda lib: lib.chain(
