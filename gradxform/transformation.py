@@ -122,7 +122,7 @@ class GradientTransformation(Value, _OptaxClass):
     # that one's state.
     holds: ClassVar[tuple[tuple[str, str], ...]] = ()
     # Slots that are copies of the parameters, and move with them whoever moves them.
-    follows: ClassVar[tuple[str, ...]] = ()
+    follows: Any = ()
     # Whether its steps lead to a place that does not depend on where the parameters are.
     undoes_moves: ClassVar[bool] = False
     # Whether it records where the parameters go: a chain tells it what becomes of its updates.

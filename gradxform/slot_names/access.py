@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gradxform._compat import is_tracer
 from gradxform.base import check_transform
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import Path, dtype_of, is_hole, path_str
@@ -235,15 +236,22 @@ def _array(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
 
 
 def _in_dtypes(new: Any, old: Any) -> Any:
-    """Return the arrays of a field in the dtypes, and on the devices, of the old ones."""
+    """Return the arrays of a field in the dtypes of the old ones.
+
+    Where these lie on several devices, so do the new ones, unless they lie on several themselves.
+    """
 
     def cast_like(x: Any, like: Any) -> Any:
         dtype = dtype_of(like)
-        if isinstance(x, jax.Array) and x.dtype == dtype and not getattr(x, "weak_type", False):
-            return x
-        sharding = getattr(like, "sharding", None)
-        made = jnp.asarray(x, dtype)
-        spread = isinstance(like, jax.Array) and len(getattr(sharding, "device_set", ())) > 1
-        return jax.device_put(made, sharding) if spread else made
+        is_new = (
+            isinstance(x, jax.Array) and x.dtype == dtype and not getattr(x, "weak_type", False)
+        )
+        made = x if is_new else jnp.asarray(x, dtype)
+        spread = not is_tracer(made) and len(_devices(made)) < 2 <= len(_devices(like))
+        return jax.device_put(made, like.sharding) if spread else made
 
     return jax.tree.map(cast_like, new, old)
+
+
+def _devices(x: Any) -> Any:
+    return getattr(getattr(x, "sharding", None), "device_set", ())

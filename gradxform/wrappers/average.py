@@ -41,7 +41,7 @@ from gradxform.types import (
     Slot,
     Updates,
 )
-from gradxform.wrappers.parts import all_parts
+from gradxform.wrappers.parts import all_parts, starts_elsewhere
 
 __all__ = [
     "moving_average",
@@ -151,6 +151,8 @@ class Averager(Transform):
         """Return the state as if the last step had led to where something else has moved them."""
         inner_state = tell_moved(self.inner, state.inner_state, old, new)
         state = state._replace(inner_state=inner_state)
+        if starts_elsewhere():
+            return state
         news, treedef = jax.tree.flatten(new)
         olds = align(self, new, treedef, old, "the parameters had").leaves
         trees, rates = self.trees(state), self.rates(state)

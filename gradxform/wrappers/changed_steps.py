@@ -9,7 +9,13 @@ from gradxform.base import ArrayRule, GradientTransformation, tell_moved, unwrap
 from gradxform.errors import name_of
 from gradxform.leaves import leaves_of
 from gradxform.types import OptState, Params, Updates
-from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts, inner_parts, keeps_copies
+from gradxform.wrappers.parts import (
+    OF_FUNCTIONS,
+    all_parts,
+    inner_parts,
+    keeps_copies,
+    starting_elsewhere,
+)
 
 
 def told(
@@ -25,6 +31,17 @@ def told(
     if all(is_same):
         return state
     return tell_moved(tx, state, apply_updates(params, own), apply_updates(params, changed))
+
+
+def told_start(tx: Any, state: OptState, params: Params | None, start: Params) -> OptState:
+    """Return the state of `tx`, told that its next step begins at `start` in place of `params`.
+
+    Copies of the parameters go there. Averages do not: that step leads on before they are taken.
+    """
+    if params is None or not keeps_copies(tx):
+        return state
+    with starting_elsewhere():
+        return tell_moved(tx, state, params, start)
 
 
 def check_changeable(changer: Any, tx: Any) -> None:

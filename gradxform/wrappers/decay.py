@@ -30,7 +30,7 @@ from gradxform.types import (
     StaticTree,
     Updates,
 )
-from gradxform.wrappers.changed_steps import check_changeable, told
+from gradxform.wrappers.changed_steps import check_changeable, told, told_start
 from gradxform.wrappers.parts import check_movable, exact_part
 
 __all__ = [
@@ -235,19 +235,20 @@ class decoupled_weight_decay(Transform):
             is_in = align(self, updates, treedef, mask, "the mask has").leaves
             where = [k for k in where if is_in[k]]
         ours: list[Any] = [[column[k] for k in where] for column in (gs, ps)]
-        seen, changes = params, []
+        seen, changes, inner_state = params, [], state.inner_state
         if self.decay_first:
             changes = engine.map_rows(_decay_of, ours, decay)
             moved_ps = list(ps)
             for k, p in zip(where, engine.map_rows(_moved_by, [ours[1], changes]), strict=True):
                 moved_ps[k] = p
             seen = aligned.rebuilt(moved_ps)
+            inner_state = told_start(self.inner, inner_state, params, seen)
         given = updates
         if self.cautious:
             # Rounded to 8 bits, a small step would be 0 and its sign unknown.
             wide = iter(engine.map_rows(_wide_enough, ours[:1]))
             given = treedef.unflatten([next(wide) if k in where else g for k, g in enumerate(gs)])
-        own, inner_state = call_update(self.inner, given, state.inner_state, seen, extra)
+        own, inner_state = call_update(self.inner, given, inner_state, seen, extra)
         us = treedef.flatten_up_to(own)
         mine = [us[k] for k in where]
         if self.decay_first:
@@ -260,5 +261,6 @@ class decoupled_weight_decay(Transform):
         for k, u in zip(where, new, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
-        inner_state = told(self.inner, inner_state, params, own, changed)
+        if not self.decay_first:
+            inner_state = told(self.inner, inner_state, params, own, changed)
         return changed, state._replace(inner_state=inner_state, decay=schedules)

@@ -1,5 +1,7 @@
 """The parts inside a transform, and which of them keep copies of the parameters."""
 
+import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -116,6 +118,24 @@ def _keeps_copy(part: Any) -> bool:
     if not isinstance(part, GradientTransformation):
         return False
     return bool(part.follows) or (type(part).moved is not Transform.moved and not inner_parts(part))
+
+
+_STARTING: contextvars.ContextVar[bool] = contextvars.ContextVar("starting", default=False)
+
+
+@contextlib.contextmanager
+def starting_elsewhere() -> Iterator[None]:
+    """Tell of moves at the start of a step: where the last one led stays as it is."""
+    token = _STARTING.set(True)
+    try:
+        yield
+    finally:
+        _STARTING.reset(token)
+
+
+def starts_elsewhere() -> bool:
+    """Whether a part is told of a move at the start of a step."""
+    return _STARTING.get()
 
 
 def records_params(tx: Any) -> bool:

@@ -11,7 +11,6 @@ from gradxform.apply import apply_updates
 from gradxform.base import (
     Transform,
     call_update,
-    carried,
     check_transform,
     farthest,
     transform,
@@ -129,6 +128,11 @@ class sam(Transform):
         is_one = isinstance(self.sync_period, int) and self.sync_period == 1
         return not (self.opaque_mode or is_one)
 
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """Where the outer step starts, if the state holds it."""
+        return () if self.opaque_mode else ("cache",)
+
     def init(self, params: Params) -> SAMState:
         """Return the states of both optimizers and, unless opaque, a copy of the parameters."""
         return SAMState(
@@ -137,16 +141,6 @@ class sam(Transform):
             adv_state=self.adv_optimizer.init(params),
             cache=None if self.opaque_mode else copied(params),
         )
-
-    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
-        """Return the state after something else has moved the parameters."""
-        if state.cache is not None:
-            news, treedef = jax.tree.flatten(new)
-            olds = align(self, new, treedef, old, "the parameters had").leaves
-            cache = align_slot(self, new, treedef, state, "cache")
-            moved = engine.map_rows(carried, [cache.leaves, olds, news])
-            state = state._replace(cache=cache.rebuilt(moved))
-        return super().moved(state, old, new)
 
     def update(
         self,

@@ -15,6 +15,14 @@ from tests.references import as_tree, row_sparse as tables
 
 pytestmark = pytest.mark.numeric
 
+
+def test_a_cautious_decay_takes_entries_that_do_not_step():
+    p, g = {"w": jnp.asarray([1.0, -2.0, 3.0])}, {"w": jnp.asarray([0.0, 1.0, 1.0])}
+    tx = gx.decoupled_weight_decay(gx.sgd(0.1), 0.5, cautious=True)
+    updates, _ = tx.update(g, tx.init(p), p)
+    np.testing.assert_allclose(updates["w"], [-0.5, -0.1, -1.6], rtol=1e-6)
+
+
 STEPS = 6
 HAT = ref.adam_hat(0.8, 0.9, 0.1)
 # For each base: the door, NumPy's parts of the base, and what a table's gradient means to it.

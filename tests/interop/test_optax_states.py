@@ -161,3 +161,13 @@ def test_every_transformation_of_both_libraries_is_compared(module):
     found = [k for k in transformations(module) if hasattr(gx, k) and k not in forwards.NAMES]
     assert found
     assert [name for name in found if name not in names] == []
+
+
+@pytest.mark.parametrize("field", ["count", "mu"])
+def test_numbers_of_another_kind_are_refused_and_not_cut(field):
+    tree = {"w": jnp.ones(2)}
+    tx = gx.scale_by_adam()
+    wrong = {"count": jnp.asarray(1.5), "mu": {"w": jnp.ones(2, jnp.complex64)}}
+    state = tx.init(tree)._replace(**{field: wrong[field]})
+    with pytest.raises(TypeError, match=rf"interop: .*{field}.* has dtype .*, expected"):
+        gx.from_optax_state(tx, state, tree)

@@ -331,3 +331,23 @@ def test_sophia_takes_any_estimator():
     tx, params = gx.scale_by_sophia(hessian_diagonal_fn=mine, b2=0.5), normal(0)
     _, state = tx.update(normal(1), tx.init(params), params, curvature=4.0)
     jax.tree.map(lambda h: np.testing.assert_allclose(h, 2.0), state.nu)
+
+
+def test_climbs_of_a_period_go_on_from_each_other_and_begin_anew_after_it():
+    """Step by step they are those of a whole period, with a momentum of the climbs."""
+
+    def grad_fn(params, i=0):
+        return jax.tree.map(lambda p: jnp.tanh(p) - 0.2, params)
+
+    tree = {"w": jnp.asarray([1.5, -0.5, 0.3])}
+    parts = gx.sgd(0.1), gx.sgd(0.2, momentum=0.9)
+    single, whole = (gx.sam(*parts, sync_period=4, opaque_mode=x) for x in (False, True))
+    p, state = tree, single.init(tree)
+    q, other = tree, whole.init(tree)
+    for _ in range(3):
+        for _ in range(4):
+            updates, state = single.update(grad_fn(p), state, p)
+            p = gx.apply_updates(p, updates)
+        updates, other = whole.update(grad_fn(q), other, q, grad_fn=grad_fn)
+        q = gx.apply_updates(q, updates)
+        np.testing.assert_allclose(p["w"], q["w"], rtol=1e-5)

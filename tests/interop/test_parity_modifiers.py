@@ -427,6 +427,14 @@ def test_mechanic_begins_at_parameters_restored_after_init():
 # -------------------------------------------------------------------------------- cautious steps
 
 
+def test_a_cautious_step_leaves_out_where_the_gradient_or_the_update_is_zero():
+    tx, zeros = gx.cautious(gx.sgd(1.0, momentum=0.5)), jnp.zeros(4)
+    _, state = tx.update(jnp.asarray([1.0, 1.0, 2.0, 0.0]), tx.init(zeros), zeros)
+    u, _ = tx.update(jnp.asarray([1.0, 0.0, -1.0, 1.0]), state, zeros)
+    # Of the steps -1.5, -0.5, 0 and -1 two remain, times 4 / (2 + 1).
+    np.testing.assert_allclose(u, [-2.0, 0.0, 0.0, -4 / 3], rtol=1e-6)
+
+
 def test_a_cautious_step_leaves_out_what_goes_uphill():
     params = {"w": jnp.zeros(4)}
     tx = gx.cautious(gx.sgd(0.1, momentum=0.9))

@@ -273,3 +273,9 @@ def test_a_branch_left_out_by_one_label_is_one_node():
         updates, new = tx.update(grads, state, params)
         assert jax.tree.structure(new) == jax.tree.structure(state)
         assert jax.tree.structure(updates) == jax.tree.structure(grads)
+
+
+def test_none_of_several_masks_leaves_out_what_any_of_them_selects():
+    tree = {"w": jnp.ones((2, 3)), "bias": jnp.ones(3), "s": jnp.ones(())}
+    neither = gx.masks.none_of(gx.ndim_at_least(2), gx.path_matches("bias"))
+    assert neither(tree) == {"w": False, "bias": False, "s": True}

@@ -125,6 +125,26 @@ def test_traced_indices_out_of_range_are_dropped():
     np.testing.assert_array_equal(table, [[0, 0], [1, 1], [0, 0]])
 
 
+def test_the_squares_of_rows_that_stay_apart_are_summed_apart():
+    rows = made([3, 1, 3, N])
+    apart = np.sum(np.asarray(rows.values, np.float64)[:3] ** 2)
+    np.testing.assert_allclose(rows.with_raw(True).sum_of_squares(), apart, rtol=1e-6)
+    assert abs(float(rows.sum_of_squares()) - apart) > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_traced_indices_of_64_bits_do_not_wrap_into_the_table(dtype):
+    """The lower 32 bits of 2^32 + 1 are those of row 1."""
+
+    def add(table, indices):
+        return table + RowSparse(indices, jnp.ones((5, 2)), 3)
+
+    with jax.enable_x64(True):
+        far = [2**32 + 1, 2**33, 2**63 - 1, 2**32 + 2, 1]
+        table = jax.jit(add)(jnp.zeros((3, 2)), jnp.asarray(np.asarray(far, dtype)))
+    np.testing.assert_array_equal(table, [[0, 0], [1, 1], [0, 0]])
+
+
 VALUES = jnp.ones((2, D))
 
 

@@ -13,6 +13,7 @@ import gradxform.distributed as gd
 from gradxform.engine import tiles
 from gradxform.states import non_negative_fields, slot_fields
 from gradxform.storage import CODES, Blocks, LinearCode, Rounded, code_named, fetched, is_stored
+from gradxform.storage.codes import Float8Code
 from gradxform.storage.rounded import rounded_by_chance
 from tests.catalogue import TRANSFORMS
 from tests.public import names_of
@@ -57,6 +58,8 @@ def test_a_code_has_the_error_that_it_says(code):
     assert y[-1] == (code.least if isinstance(code, LinearCode) else 0) and y[-2] == 1
     if not code.signed:
         assert np.all(y[:-1] > 0)  # only 0 becomes 0
+    elif not isinstance(code, Float8Code):  # which has numbers below its least
+        assert not np.any(y[x < 0.49 * code.least]) and np.all(y[x > 0.51 * code.least] > 0)
     assert np.all(np.diff(y[:-1]) >= 0)
 
 
@@ -117,6 +120,16 @@ def test_small_changes_count_on_average_when_rounded_by_chance():
     for _ in range(100):
         x = x.store(x.load() - 1e-4)
     assert abs(float(jnp.mean(x.load())) - 0.99) < 1e-3
+    # Each step moves an entry with a chance of 1/39, whatever the others have done.
+    assert float(jnp.mean(x.load() == 1)) < 0.12
+
+
+def test_slots_that_are_alike_are_rounded_apart():
+    tx = gx.state_dtype(gx.trace(0.9), stochastic=True, key=0)
+    params = {k: jnp.zeros(4000) for k in "ab"}
+    _, state = tx.update(jax.tree.map(lambda p: p + 1 + 1 / 512, params), tx.init(params), params)
+    a, b = (np.asarray(state.trace[k].load()) for k in "ab")
+    assert 0.3 < np.mean(a != b) < 0.45
 
 
 # --------------------------------------------------------------------------- the rules and tiles

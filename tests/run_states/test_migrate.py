@@ -243,6 +243,25 @@ def test_a_part_that_occurs_twice_is_paired_in_order_or_by_name():
     assert fates(report) == {"0.trace": "begun anew", "1.trace": "0.trace"}
 
 
+def test_what_a_match_does_not_find_in_the_old_state_begins_anew():
+    adam, amsgrad = gx.chain(gx.scale_by_adam()), gx.chain(gx.scale_by_amsgrad())
+    new, state, report = migrated(adam, amsgrad, match={"0": "0"})
+    assert_identical(new[0].nu, state[0].nu)
+    assert fates(report)["0.nu_max"] == "begun anew"
+    assert_identical(new[0].nu_max, amsgrad.init(PARAMS)[0].nu_max)
+
+
+def test_two_parts_of_a_group_do_not_both_go_on_from_its_one():
+    labels = {"w": "a", "b": "b"}
+    params = {"w": jnp.ones((2, 3)), "b": jnp.ones(3)}
+    one = gx.partition({"a": gx.trace(0.9), "b": gx.sgd(0.1)}, labels)
+    twice = gx.chain(gx.trace(0.9), gx.scale(0.5), gx.trace(0.8))
+    two = gx.partition({"a": twice, "b": gx.sgd(0.1)}, labels)
+    _, state = one.update(params, one.init(params), params)
+    with pytest.raises(ValueError, match=r"1 state of trace in the old state.*but 2 in the new"):
+        gx.migrate_state(state, one, two, params)
+
+
 def test_parameters_move_between_groups():
     adam = gx.scale_by_adam()
 

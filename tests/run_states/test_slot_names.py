@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import gradxform as gx
 from gradxform.compat import keras, returnn, tf1, tf_contrib
@@ -178,6 +179,18 @@ def test_slots_keep_the_dtypes_of_the_state():
         assert x.dtype == y.dtype and not x.weak_type
 
 
+def test_slots_stay_on_the_devices_of_the_state(eight_devices):
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=eight_devices[:2])
+    place = NamedSharding(mesh, PartitionSpec(None, "x"))
+    params = {"w": jax.device_put(jnp.ones((3, 2)), place)}
+    state = jax.tree.map(lambda x: jax.device_put(x, place) if x.ndim else x, ADAM.init(params))
+    for made in (np.asarray, jnp.asarray):  # on no device, and on the first
+        slots = {k: {"w": made(np.full((3, 2), 0.5, np.float32))} for k in ("m", "v")}
+        new = gx.set_slots(ADAM, state, slots, names="keras")
+        for x, y in zip(jax.tree.leaves(new), jax.tree.leaves(state), strict=True):
+            assert x.sharding == y.sharding
+
+
 @pytest.mark.parametrize("count", [0, 1, 15, 800, 5_000, 60_000])
 def test_a_count_follows_from_powers_of_float32(count):
     """As TensorFlow makes them: running products, until they vanish."""
@@ -189,6 +202,15 @@ def test_a_count_follows_from_powers_of_float32(count):
         powers[name] = np.multiply.accumulate(steps, dtype=np.float32)[-1]
     found = int(gx.tree.get(gx.set_slots(tx, state, powers, "tf1"), "count"))
     assert abs(found - count) <= (0 if count < 1000 else 1e-3 * count)
+
+
+def test_powers_that_have_vanished_are_of_a_count_on_which_nothing_depends():
+    tx = tf1.Adam(0.1)
+    state = gx.set_slots(tx, tx.init(PARAMS), {"beta1_power": 0.0, "beta2_power": 0.0}, "tf1")
+    assert int(gx.tree.get(state, "count")) == 2**24
+    updates, _ = tx.update(PARAMS, state, PARAMS)
+    moments = 0.1 * PARAMS["w"], np.sqrt(0.001) * np.abs(PARAMS["w"])
+    np.testing.assert_allclose(updates["w"], -0.1 * moments[0] / moments[1], rtol=1e-4)
 
 
 # --------------------------------------------------------------------------------- Keras's weights
@@ -261,6 +283,14 @@ def tx_rate(tx):
     inner = [getattr(getattr(part, "inner", None), "transforms", ()) for part in tx.transforms]
     rates += [getattr(part, "learning_rate", None) for parts in inner for part in parts]
     return next(rate for rate in rates if rate is not None)
+
+
+def test_the_weights_of_a_loss_scale_go_there_and_back():
+    tx = keras.LossScaleOptimizer(keras.Adam(0.1), 2.0**24, 2)
+    params, state = trained(tx)
+    assert state.loss_scale == 2.0**25 and state.finite_steps == 1  # after three steps
+    weights = keras.get_weights(tx, state, params, version=3)
+    equal(keras.set_weights(tx, params, weights, version=3), state)
 
 
 def test_lists_of_keras_1_load():

@@ -691,3 +691,9 @@ def test_every_schedule_is_tested():
     named = {n for n in names_of(gx) if re.search(r"_(schedules?|decay|decay_restarts)$", n)}
     others = {"as_schedule", "scale_by_schedule", "decoupled_weight_decay", "layerwise_decay"}
     assert named - others <= tested
+
+
+def test_a_share_of_the_steps_that_rounds_up_is_the_step_itself():
+    """0.55 times 100 is 55.00000000000001."""
+    decay = gx.cosine_sign_decay(100, 1.0, 0.55)
+    assert [bool(decay(n)) for n in (54, 55, 56)] == [True, False, False]

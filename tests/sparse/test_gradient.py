@@ -197,6 +197,16 @@ def test_ids_of_64_bits_are_accepted():
         assert beside(loss, p)["u"].indices.dtype == jnp.int32
 
 
+def test_a_gradient_goes_back_through_each_dtype_of_its_table():
+    ids, weights = jnp.array([4, 0, 2]), jax.random.normal(jax.random.key(1), (3, 3))
+
+    def loss(p):
+        return jnp.sum(p["t"].astype(jnp.bfloat16).astype(jnp.float32)[ids] * weights)
+
+    values = beside(loss, params())["t"].values
+    assert np.any(np.asarray(values) != np.asarray(weights))  # they are rounded on their way
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_tables_of_one_or_two_rows_are_accepted(rows):
     p = {"t": jnp.ones((rows, 1)), "v": jnp.ones(rows)}

@@ -362,6 +362,26 @@ def test_a_function_without_arguments_is_called_at_each_update(door):
     assert len(calls) == len(RATES)
 
 
+def test_each_of_several_functions_without_arguments_is_called_once_for_its_own_parts():
+    calls = []
+
+    def rate():
+        calls.append("rate")
+        return 0.1
+
+    doors = {
+        "enc": gx.compat.keras.SGD(rate),
+        "out": gx.compat.keras.SGD(lambda: calls.append("other") or 0.5),
+    }
+    groups = gx.partition(doors, {"enc": "enc", "out": "out"})
+    tx = gx.chain(groups, gx.sum_of(gx.identity(), gx.compat.keras.SGD(rate)))
+    step = gx.make_step(tx, lambda p: sum(jnp.sum(x) for x in jax.tree.leaves(p)))
+    p = params()
+    new, *_ = step(jax.tree.map(jnp.array, p), tx.init(p))
+    close(new, {"enc": jax.tree.map(lambda x: x - 0.09, p["enc"]), "out": p["out"] - 0.45})
+    assert sorted(calls) == ["other", "rate"]
+
+
 @pytest.mark.parametrize("door", [gx.compat.keras.Nadam, gx.compat.tf_contrib.Shampoo])
 def test_a_function_without_arguments_stands_for_its_number(door):
     grads = jax.tree.map(jnp.ones_like, params())

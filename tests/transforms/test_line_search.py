@@ -32,6 +32,10 @@ def valley(params):
     return sum(jnp.sum((i + 1.0) * (x - 1) ** 4 + x**2) for i, x in enumerate(leaves))
 
 
+def sunk(params):
+    return valley(params) - 100.0
+
+
 def path(lib, tx, loss, params, steps):
     """The parameters after every step, and the last state."""
     stored = any("grad" in str(p) for p, _ in jax.tree_util.tree_leaves_with_path(tx.init(params)))
@@ -68,6 +72,12 @@ CALLS = {
     "zoom, few steps": lambda lib: lib.chain(
         lib.sgd(1.0), lib.scale_by_zoom_linesearch(4, curv_rtol=0.01, stepsize_precision=1e-2)
     ),
+    "zoom, tolerant": lambda lib: lib.chain(
+        lib.sgd(1.0),
+        lib.scale_by_zoom_linesearch(
+            14, tol=10.0, slope_rtol=1.0, curv_rtol=1e-4, approx_dec_rtol=None
+        ),
+    ),
     "backtracking": lambda lib: lib.chain(
         lib.sgd(1.0), lib.scale_by_backtracking_linesearch(30, store_grad=True)
     ),
@@ -80,7 +90,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("loss", [rosenbrock, valley])
+@pytest.mark.parametrize("loss", [rosenbrock, valley, sunk])
 @pytest.mark.parametrize("name", CALLS)
 def test_thirty_steps_are_optaxs(name, loss):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
@@ -164,6 +174,22 @@ def test_a_demand_below_the_roundings_of_a_large_value_is_a_demand(search):
     assert state.info.num_linesearch_steps == 1
 
 
+@pytest.mark.parametrize("below", [0.0, 1e4, -1e4])
+def test_what_a_loss_is_counted_from_does_not_matter(below):
+    """Where values differ by roundings only a step is good if its slope is, below 0 as well."""
+
+    def loss(params):
+        return jnp.sum(params["w"] ** 2) - below
+
+    tx, params = gx.scale_by_zoom_linesearch(20), {"w": jnp.asarray([1e-3, -2e-3])}
+    value, grad = jax.value_and_grad(loss)(params)
+    extra = {"value": value, "grad": grad, "value_fn": loss}
+    down = jax.tree.map(jnp.negative, params)
+    _, state = tx.update(down, tx.init(params), params, **extra)
+    assert state.info.decrease_error == state.info.curvature_error == 0
+    assert state.info.num_linesearch_steps == 1
+
+
 def test_other_extra_arguments_reach_the_loss_alone():
     def loss(params, batch):
         return jnp.sum((params["w"] - batch) ** 2)
@@ -174,6 +200,56 @@ def test_other_extra_arguments_reach_the_loss_alone():
     extra = {"value": value, "grad": grad, "value_fn": loss, "batch": batch}
     updates, _ = tx.update(grad, tx.init(params), params, **extra)
     assert loss(gx.apply_updates(params, updates), batch) < value
+
+
+@pytest.mark.parametrize(
+    "hides",
+    [
+        lambda tx: gx.masked(tx, {"w": True, "b": False}),
+        lambda tx: gx.partition({"a": tx, "b": gx.set_to_zero()}, {"w": "a", "b": "b"}),
+        lambda tx: gx.chain(gx.masked(gx.chain(tx), gx.path_matches("w"))),
+    ],
+)
+def test_the_loss_of_a_search_under_a_mask_sees_all_parameters(hides):
+    def loss(params):
+        return jnp.sum((params["w"] - params["b"]) ** 2)
+
+    params = {"w": jnp.ones(2), "b": jnp.asarray([0.0, 3.0])}
+    value, grad = jax.value_and_grad(loss)(params)
+    extra = {"value": value, "grad": grad, "value_fn": loss}
+    tx = hides(gx.chain(gx.sgd(1.0), gx.scale_by_backtracking_linesearch(10)))
+    updates, _ = tx.update(grad, tx.init(params), params, **extra)
+    after = gx.apply_updates(params, updates | {"b": jnp.zeros(2)})
+    assert loss(after) < value / 2 and np.any(after["w"] != params["w"])
+
+
+@pytest.mark.parametrize("most", [0.5, 4.0])
+def test_after_a_step_of_zero_a_search_begins_at_1_or_its_bound(most):
+    tx = gx.scale_by_backtracking_linesearch(3, max_learning_rate=most)
+    params = {"w": jnp.ones(1)}
+    state = tx.init(params)._replace(learning_rate=jnp.zeros(()))
+    extra = {"value": 1.0, "grad": params, "value_fn": lambda p: jnp.sum(p["w"]) - 1e3}
+    _, state = tx.update({"w": -params["w"]}, state, params, **extra)
+    assert state.learning_rate == min(most, 1.0)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_where_the_loss_is_never_finite_the_step_is_zero(search):
+    params = {"w": jnp.ones(2)}
+    extra = {"value": 1.0, "grad": params, "value_fn": lambda p: jnp.sum(p["w"]) * jnp.nan}
+    tx = search(4)
+    updates, state = tx.update({"w": -params["w"]}, tx.init(params), params, **extra)
+    assert not np.any(updates["w"]) and state.learning_rate == 0
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_a_search_goes_back_as_often_as_it_may(steps):
+    params = {"w": jnp.ones(1)}
+    tx = gx.scale_by_backtracking_linesearch(steps)
+    extra = {"value": 1.0, "grad": params, "value_fn": lambda p: jnp.sum(p["w"]) + 1e3}
+    _, state = tx.update({"w": -params["w"]}, tx.init(params), params, **extra)
+    assert state.info.num_linesearch_steps == steps + 1
+    np.testing.assert_allclose(state.learning_rate, 0.8**steps, rtol=1e-6)
 
 
 def test_a_failed_search_prints_a_line_if_asked(capfd):

@@ -217,6 +217,24 @@ def test_who_moves_the_parameters_may_stand_inside_or_around(of):
         check(fast, wide(kept))
 
 
+@pytest.mark.parametrize("start", [0, 2])
+@pytest.mark.parametrize("period", [2, 3])
+def test_an_average_stays_where_parameters_move_between_its_steps(start, period):
+    """It is the mean of the places at its steps, wherever something else moves them meanwhile."""
+    tree, tx = params(), gx.stochastic_weight_average(gx.sgd(0.1), start, period)
+    p, state, seen = tree, tx.init(tree), [wide(tree)]
+    for t, g in enumerate(gradients(tree, 7), 1):
+        updates, state = tx.update(g, state, p)
+        p = gx.apply_updates(p, updates)
+        elsewhere = jax.tree.map(lambda x, t=t: x + t, p)
+        p, state = elsewhere, tx.moved(state, p, elsewhere)
+        if t <= start:
+            seen = [wide(p)]
+        elif (t - start) % period == 0:
+            seen.append(wide(p))
+        check(gx.eval_params(state, p), [np.mean(x, 0) for x in zip(*seen, strict=True)])
+
+
 @pytest.mark.parametrize(
     "around",
     [
@@ -359,6 +377,33 @@ def test_a_live_decay_is_that_of_the_state():
     _, state = tx.update(g, state, tree)
     expected = jax.tree.map(lambda p, g: p - 0.025 * g, tree, g)
     check(gx.eval_params(state, tree), wide(expected))
+
+
+def test_a_live_decay_is_that_of_a_move():
+    tree = params()
+    tx = gx.inject_hyperparams(gx.moving_average, static_args=("inner",))(gx.sgd(0.1), decay=0.5)
+    (p, state), *_ = walk(tx, tree, gradients(tree, 1))
+    before = wide(gx.eval_params(state, p))
+    state = gx.tree.set(state, decay=0.75)
+    moved = tx.moved(state, p, jax.tree.map(lambda x: x + 2, p))
+    check(gx.eval_params(moved, p), [x + 0.5 for x in before])
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda inner: gx.moving_average(inner, 0.8),
+        lambda inner: gx.moving_average(inner, 0.4, "count", True),
+        lambda inner: gx.stochastic_weight_average(inner, 2, 2),
+        lambda inner: gx.power_moving_average(inner, (0.1,)),
+        lambda inner: gx.overwriting_average(inner, 0.9, from_first_step=False),
+    ],
+)
+def test_before_the_first_step_an_average_is_where_the_parameters_are(of):
+    tree, tx = params(), of(gx.sgd(0.1))
+    elsewhere = jax.tree.map(lambda x: x + 2, tree)
+    state = tx.moved(tx.init(tree), tree, elsewhere)
+    check(gx.eval_params(state, elsewhere), wide(elsewhere))
 
 
 def test_a_live_number_of_updates_is_that_of_the_state():

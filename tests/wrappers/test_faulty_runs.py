@@ -86,6 +86,17 @@ def mean(grads, mode):
     return grads if mode is None else grads.mean(1)
 
 
+def test_errors_are_forgiven_as_often_as_the_guard_says_and_anew_after_a_good_step():
+    tx, params = gx.apply_if_finite(gx.sgd(1.0), 2), {"w": jnp.zeros(2)}
+    state, seen = tx.init(params), []
+    for g in (np.nan, np.inf, 1.0, np.nan, np.nan, np.nan, 1.0, np.nan):
+        updates, state = tx.update({"w": jnp.full(2, g)}, state, params)
+        seen.append((float(updates["w"][0]), int(state.notfinite_count)))
+    nan = seen[5][0]
+    assert np.isnan(nan) and [n for _, n in seen] == [1, 2, 0, 1, 2, 3, 0, 1]
+    assert [u for u, _ in seen[:5] + seen[6:]] == [0, 0, -1, 0, 0, -1, 0]
+
+
 def test_guards_skip_exactly_the_faulty_batches(mode):
     grads, losses = batches(mode is not None)
     params, state = run(with_everything(exchanging(mode)), grads, mode, value=losses)
@@ -150,6 +161,17 @@ def test_steps_stay_where_they_are_without_their_faulty_micro_batches(mode, ever
             steps.append(mean((w * grads[used]).sum(0, keepdims=True) / w.sum(0), mode)[0])
     close(params, expected_of(np.stack(steps)))
     assert (state.gradient_step == len(steps)).all() and (state.total_skipped == 3).all()
+
+
+def test_a_step_that_one_replica_cannot_take_leaves_the_others_no_weight():
+    """The first replica has no weight in the first step, so that no replica takes it."""
+    tx = gx.accumulate(gd.tower(gx.sgd(1.0), "replica"), 2, "weighted")
+    grads = np.asarray([[1.0, 2], [3, 4], [5, 6], [7, 8]], np.float32)[..., None, None]
+    weights = np.asarray([[0, 5], [0, 5], [1, 1], [1, 3]], np.float32)
+    grads, weights = (np.concatenate([x, x], 1) for x in (grads, weights))
+    params, state = run(tx, grads * np.ones(SHAPE, np.float32), "vmap", weight=weights)
+    close(params, 1 - (6 + 7.5) / 2)
+    assert (state.gradient_step == 1).all()
 
 
 def test_multi_steps_waits_for_another_micro_batch(mode):

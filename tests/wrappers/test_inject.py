@@ -285,3 +285,12 @@ def test_a_number_that_is_set_inside_a_wrapper_keeps_its_dtype(wrap, one, jit):
     assert gx.tree.get(state, "learning_rate").dtype == jnp.float32
     updates, state = update(params, gx.tree.set(state, learning_rate=0.5), params)
     np.testing.assert_allclose(updates["w"], -0.5 * 1.9, rtol=1e-6)
+
+
+def test_the_count_is_that_of_the_updates():
+    tx = inject(gx.adam)(gx.linear_schedule(0.1, 0.0, 4))
+    state = tx.init(PARAMS)
+    for n in range(3):
+        assert int(state.count) == n
+        _, state = tx.update(PARAMS, state, PARAMS)
+    assert int(state.count) == 3

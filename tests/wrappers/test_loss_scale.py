@@ -211,6 +211,32 @@ def test_aux_grad_loss_and_values_are_of_the_loss_itself():
     close(new, jax.tree.map(lambda x: x * (1 - 0.04), P), 1e-4)
 
 
+SEARCHES = {
+    "backtracking": gx.chain(gx.sgd(1.0), gx.scale_by_backtracking_linesearch(20)),
+    "stored": gx.chain(gx.sgd(1.0), gx.scale_by_backtracking_linesearch(20, store_grad=True)),
+    "zoom": gx.chain(gx.sgd(1.0), gx.scale_by_zoom_linesearch(20)),
+    "lbfgs": gx.lbfgs(),
+    "lbfgs_steps": gx.lbfgs_steps(),
+}
+
+
+def bent(params):
+    """A loss along whose gradient a step of 1 is too long."""
+    return sum(jnp.sum((x - 3.0) ** 4 + x**2) for x in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_line_search_inside_sees_the_loss_and_the_gradient_itself(name):
+    ways = []
+    for tx in (SEARCHES[name], gx.loss_scale(SEARCHES[name], 2.0**10)):
+        params, state, step = jax.tree.map(jnp.array, P), tx.init(P), gx.make_step(tx, bent)
+        for _ in range(4):
+            params, state, loss = step(params, state)
+        ways.append((params, loss))
+    close(ways[1], ways[0], 1e-5)
+    assert ways[0][1] < bent(P) / 2
+
+
 REFUSED = {
     "a clip before": (
         lambda tx: gx.chain(gx.clip(1.0), tx),

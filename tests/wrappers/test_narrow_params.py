@@ -186,6 +186,13 @@ def test_chance_has_the_mean_of_the_number(dtype):
     assert np.isnan(float(rounded_by_chance(jnp.asarray(jnp.nan), jnp.zeros(2, jnp.uint32), dtype)))
 
 
+def test_parameters_that_are_alike_are_rounded_apart():
+    params = {k: jnp.ones(4000, jnp.bfloat16) for k in "ab"}
+    g = jax.tree.map(lambda p: jnp.full(p.shape, -1 / 512, jnp.bfloat16), params)
+    moved, _ = steps(gx.stochastic_rounding(gx.sgd(1.0), 0), params, [g])
+    assert 0.3 < np.mean(np.asarray(moved["a"]) != np.asarray(moved["b"])) < 0.45
+
+
 def test_replicas_and_devices_round_alike():
     tx, params = gx.stochastic_rounding(gx.sgd(0.01), 3), drawn(1, (8, 6), jnp.bfloat16)[0]
     grads = drawn(5, (8, 6), jnp.bfloat16, seed=4)

@@ -99,13 +99,14 @@ def test_a_restored_run_goes_on(swapped):
 
 def test_a_run_that_goes_on_with_another_b1_keeps_its_average():
     tree = params()
-    grads = gradients(tree, 2)
-    (p, state), _ = walk(FREE, tree, grads)
+    grads = gradients(tree, 3)
+    *_, (p, state) = walk(FREE, tree, grads)
+    assert np.any(state.z["w"] != p["w"])  # after the first step x, y and z are one
     before = gx.eval_params(state, p)
     other = gx.schedule_free(gx.scale(0.0), 0.0, b1=0.5)  # the base does not move
     _, state_of_other = other.init(p), other.init(p)
     state = state._replace(base_optimizer_state=state_of_other.base_optimizer_state)
-    updates, after = other.update(grads[1], state._replace(weight_sum=jnp.float32(1e9)), p)
+    updates, after = other.update(grads[2], state._replace(weight_sum=jnp.float32(1e9)), p)
     p = gx.apply_updates(p, updates)
     assert float(after.b1) == 0.5
     check(gx.eval_params(after, p), wide(before), 5e-6)

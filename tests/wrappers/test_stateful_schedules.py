@@ -216,3 +216,24 @@ def test_a_stateful_schedule_is_refused_where_its_state_has_no_place():
         gx.sgd(gx.WrappedSchedule(gx.constant_schedule(0.1)))
     with pytest.raises(TypeError, match=r"with a state needs inject_hyperparams"):
         gx.adam(Growing())
+
+
+class TakesAny:
+    """A schedule that looks for the loss among all extra arguments."""
+
+    def init(self):
+        return jnp.asarray(0.5)
+
+    def update(self, state, **extra_args):
+        return 0.1 * jnp.asarray(extra_args["value"], jnp.float32)
+
+    def __call__(self, state, **extra_args):
+        return state
+
+
+def test_a_schedule_that_names_no_extra_argument_gets_all():
+    tx = gx.chain(gx.inject_hyperparams(gx.sgd)(TakesAny()))
+    state = tx.init(PARAMS)
+    for value, rate in ((3.0, 0.5), (2.0, 0.3), (1.0, 0.2)):
+        updates, state = tx.update(PARAMS, state, PARAMS, value=value)
+        close(updates, jax.tree.map(lambda p, r=rate: -r * p, PARAMS))

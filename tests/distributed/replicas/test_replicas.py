@@ -365,6 +365,25 @@ def test_stale_gradients_are_dropped():
         np.testing.assert_allclose(params[0], v, rtol=1e-5, atol=1e-5)
 
 
+def test_a_gradient_of_exactly_the_age_that_is_allowed_counts():
+    tx, params = gd.drop_stale(gx.sgd(1.0), 1), {"w": jnp.zeros(2)}
+    state, moved = tx.init(params), []
+    for begun in (0, 0, 0, 1, 2, 1):
+        updates, state = tx.update({"w": jnp.ones(2)}, state, params, grad_step=begun)
+        moved.append(bool(updates["w"][0]))
+    assert moved == [True, True, False, True, True, False]
+    assert int(state.global_step) == 4 and int(state.stale_counter) == 2
+
+
+def test_replicas_of_agn_count_the_steps_of_their_center():
+    tx = gd.agn(gx.sgd(gx.linear_schedule(0.5, 0.0, 10)), "replica", period=2)
+    counts = [
+        [int(np.ravel(n)[0]) for _, n in gx.tree.get_all_with_path(state, "count")]
+        for _, state in run(tx)
+    ]
+    assert counts[:4] == [[1, 0], [3, 3], [4, 3], [6, 6]]
+
+
 def test_with_backup_replicas_only_the_first_gradients_count():
     arrival = np.random.default_rng(3).random((STEPS, N)).astype(np.float32)
     tx = gd.sync_replicas(SGD, "replica", replicas_to_aggregate=3, count="first_r")
@@ -545,6 +564,19 @@ def test_the_local_view_makes_gradients_local(name, check_vma):
 def test_a_tower_can_be_told_that_gradients_are_reduced():
     new, expected = one_step(gd.tower(SGD, "replica", reduced="sum"), view=False)
     np.testing.assert_allclose(new, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("reduced", "reduction", "factor"),
+    [("mean", "mean", 1), ("mean", "sum", N), ("sum", "mean", 1 / N), ("sum", "sum", 1)],
+)
+def test_a_reduced_gradient_becomes_the_reduction_that_is_asked_for(reduced, reduction, factor):
+    tx = gd.tower(gx.sgd(1.0), "replica", reduction=reduction, reduced=reduced)
+    r = replicas("shard_map", N)
+    params = r.replicate({"w": jnp.zeros(3)})
+    step = r.wrap(lambda p, s: tx.update({"w": jnp.ones(3)}, s, p)[0])
+    updates = np.asarray(step(params, r.wrap(tx.init)(params))["w"])
+    np.testing.assert_allclose(updates, np.full_like(updates, -factor), rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", list(WRAPPERS))

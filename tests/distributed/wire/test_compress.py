@@ -89,18 +89,23 @@ def test_powersgd_takes_the_last_two_dimensions_for_matrices_and_sends_vectors_w
 ALL = {name: row[0] for name, row in CODES.items()} | {"powersgd": gd.powersgd(3)}
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
 @pytest.mark.parametrize("name", ALL)
-def test_nothing_is_lost(name):
+def test_nothing_is_lost(name, part, reduction):
     """What was sent so far and what is still to be sent make the sum of all mean gradients."""
-    tx = gd.tower(gx.identity(), "replica", compress=ALL[name])
+    tx = part(gx.identity(), "replica", reduction=reduction, compress=ALL[name])
     grads = gradients(6)
     *_, (_, state) = run = list(updates_of(tx, grads))
     sent = np.sum([u[0] for u, _ in run], axis=0)
-    rest = np.mean(state.feedback.own["w"], axis=0)
+    n = N if reduction == "sum" else 1
+    rest = n * np.mean(state.feedback.own["w"], axis=0)
     if name != "powersgd":
-        rest = rest + state.feedback.mean["w"].reshape(-1)[: rest.size].reshape(rest.shape)
-    total = np.mean(grads, axis=1).sum(axis=0)
-    np.testing.assert_allclose(sent + rest, total, rtol=1e-3, atol=2e-5)
+        # Of what travels together: sums, but for `sync_replicas`, which always sends means.
+        mean = state.feedback.mean["w"].reshape(-1)[: rest.size].reshape(rest.shape)
+        rest = rest + (n if part is gd.sync_replicas else 1) * mean
+    total = n * np.mean(grads, axis=1).sum(axis=0)
+    np.testing.assert_allclose(sent + rest, total, rtol=1e-3, atol=n * 2e-5)
     assert np.max(np.abs(rest)) > 1e-3  # there is something to remember
 
 
