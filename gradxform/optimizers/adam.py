@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -47,7 +47,7 @@ def adamw(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     nesterov: bool = False,
     decay_by_learning_rate: bool = True,
@@ -112,7 +112,7 @@ def nadamw(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     nesterov: bool = True,
 ) -> chain:

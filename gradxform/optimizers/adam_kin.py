@@ -8,7 +8,7 @@ from gradxform.transforms.adam_kin import (
     scale_by_yogi,
 )
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -71,7 +71,7 @@ def adamaxw(
     b2: float = 0.999,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     eps_in_max: bool = True,
 ) -> chain:

@@ -4,7 +4,7 @@ from typing import Any
 
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, Size, StaticTree
+from gradxform.types import ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.galore import scale_by_galore
 
@@ -21,7 +21,7 @@ def galore(
     scale: float = 1.0,
     base_optimizer: Any = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     weight_dimension_numbers: StaticTree = None,
 ) -> chain:
     """GaLore: Adam, or another rule, on low-rank projections of gradients, for little memory.

@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer, trace_or_identity, with_weight_decay
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
 @optimizer
 def sgd(
     learning_rate: ScalarOrSchedule,
-    momentum: float | None = None,
+    momentum: UnitInterval | None = None,
     nesterov: bool = False,
     accumulator_dtype: DType = None,
     *,
@@ -50,9 +50,9 @@ def sgd(
 @optimizer
 def sgdw(
     learning_rate: ScalarOrSchedule,
-    momentum: float = 0.9,
+    momentum: UnitInterval = 0.9,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     nesterov: bool = False,
     *,
     decay_by_learning_rate: bool = True,

@@ -30,6 +30,8 @@ LARGEST = 2**31 - 1
 class Schedule(Value, abc.ABC):
     """A number for every step, such as a learning rate, as an object that prints and compares."""
 
+    never_mask = True
+
     @abc.abstractmethod
     def __call__(self, count: Any) -> Array:
         """Return the value after `count` steps, in float32.

@@ -55,7 +55,7 @@ class add_noise(ArrayRule):
     rule_locality = "entry"
     set_by = (("rng_key", "key"),)
 
-    def __init__(self, eta: float, gamma: float, key: Key = None, *, seed: int | None = None):
+    def __init__(self, eta: float, gamma: float, key: Key = None, *, seed: Key | None = None):
         set_fields(self, eta=eta, gamma=gamma, key=key_or_seed(self, key, seed))
 
     def init(self, params: Params) -> AddNoiseState:

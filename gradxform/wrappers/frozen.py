@@ -10,7 +10,7 @@ from gradxform.errors import shown
 from gradxform.interop import set_to_zero
 from gradxform.leaves import dtype_of
 from gradxform.registry import register
-from gradxform.types import StaticTree
+from gradxform.types import StaticMask
 from gradxform.values import FrozenTree, is_function
 from gradxform.wrappers.select import masked, partition
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-def freeze(mask: StaticTree) -> masked:
+def freeze(mask: StaticMask) -> masked:
     """Return the part of a chain that sets the updates of some parameters to zero.
 
     Parts before it still have slots for these parameters; `selective_transform` and `param_groups`
@@ -37,7 +37,7 @@ def freeze(mask: StaticTree) -> masked:
     return masked(set_to_zero(), mask)
 
 
-def selective_transform(optimizer: Any, *, freeze_mask: StaticTree) -> partition:
+def selective_transform(optimizer: Any, *, freeze_mask: StaticMask) -> partition:
     """Return an optimizer of the parameters that are not frozen; frozen ones have no slots.
 
     Args:

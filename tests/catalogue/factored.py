@@ -50,7 +50,7 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (lambda: gx.sm3(0.1, 1.0), ValueError, ("scale_by_sm3: b1 must be in [0, 1), got 1.0.",)),
+    (lambda: gx.sm3(0.1, 1.0), ValueError, ("sm3: momentum must be in [0, 1), got 1.0.",)),
     (
         lambda: gx.scale_by_sm3(b2=1.1),
         ValueError,

@@ -101,12 +101,12 @@ REFUSED = [
     (
         lambda: begun(lower={"w": "zero", "k": 0.0}),
         TypeError,
-        ("step_by_lbfgsb: lower of ['w'] must be a number or an array of numbers, got 'zero'.",),
+        ("lbfgsb: lower must be a number, a tree of numbers and None,",),
     ),
     (
         lambda: begun(lower={"w": float("nan"), "k": 0.0}),
         ValueError,
-        ("step_by_lbfgsb: lower of ['w'] is NaN.",),
+        ("lbfgsb: lower must not be NaN, got",),
     ),
     (
         lambda: begun(COMPLEX),

@@ -74,7 +74,7 @@ REFUSED = [
     (
         lambda: gx.quantize_state(RULE, which=3),
         TypeError,
-        ("quantize_state: the mask's entries must be True or False, got 3.",),
+        ("quantize_state: the entries of which must be True or False, got 3.",),
     ),
     (
         lambda: gx.quantize_state(RULE, which=gx.path_matches("v")).init(MATRIX),
