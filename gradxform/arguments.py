@@ -4,11 +4,12 @@ import functools
 import inspect
 import re
 import typing
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from gradxform.called import number_or_called
-from gradxform.errors import require_in
+from gradxform.errors import require_in, shown
 from gradxform.fields import normalized, range_of
 
 P = ParamSpec("P")
@@ -52,11 +53,52 @@ def checked_call(
             # A part that calls the argument otherwise would leave the caller to guess which it is.
             if not isinstance(error, TypeError | ValueError) or not _names(error, argument):
                 raise refusal from None
-            break
+            raise
+        if isinstance(error, TypeError | ValueError):
+            blamed = _blamed(function, args, kwargs, signature, error)
+            if blamed is not None:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"{name}: {blamed}: {error}") from None
         raise
     for _, refusal in _refusals(function, args, kwargs, signature, name):  # what no part checked
         raise refusal
     return result
+
+
+def _blamed(
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    signature: inspect.Signature | None,
+    error: Exception,
+) -> str | None:
+    """Return the argument without which a call succeeds; None if the error names one itself."""
+    signature = inspect.signature(function) if signature is None else signature
+    parameters = signature.parameters
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # Python's own message says it
+        return None
+    set_here = {k: x for k, x in given.items() if x is not parameters[k].default}
+    if any(_names(error, argument) for argument in set_here):
+        return None
+    for argument in set_here:
+        if parameters[argument].default is not inspect.Parameter.empty:
+            rest = OrderedDict((k, x) for k, x in given.items() if k != argument)
+            others = inspect.BoundArguments(signature, rest)
+            others.apply_defaults()
+            try:
+                function(*others.args, **others.kwargs)
+            except (TypeError, ValueError):
+                continue
+            return argument
+    shows = [k for k, x in set_here.items() if _shows(error, x)]
+    return shows[0] if len(shows) == 1 else None
+
+
+def _shows(error: Exception, x: Any) -> bool:
+    texts = {shown(x), repr(float(x)) if isinstance(x, int) and abs(x) < 2**1023 else shown(x)}
+    return any(f"got {text}." in str(error) for text in texts)
 
 
 def _names(error: Exception, argument: str) -> bool:

@@ -7,6 +7,7 @@ not obvious. Hyperparameters are checked when a transform is made. Traced values
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -46,7 +47,7 @@ def shown(x: Any) -> str:
         return f"the function {x.__name__}"
     if isinstance(x, type):
         return f"the class {x.__name__}"
-    text = " ".join(repr(x).split())
+    text = re.sub(" at 0x[0-9a-fA-F]+", "", " ".join(repr(x).split()))
     return text if len(text) <= 200 else text[:200] + " ..."
 
 

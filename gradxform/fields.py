@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 # Where a class keeps the evaluated annotations of its fields.
 _HINTS = "_hints"
+# The alternative of `ZeroIsNone` that bears its mark.
+_ZERO = typing.get_args(types.ZeroIsNone)[-1]
 
 
 @overload
@@ -225,7 +227,8 @@ def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
         return x
     kinds = [int if k == types.Size else k for k in kinds]
     if len(kinds) > 1:  # alone it is left to its own check
-        kinds = [str if k == types.Choice else k for k in kinds]
+        plain = {types.Choice: str, _ZERO: float}
+        kinds = [plain.get(k, k) if k in (types.Choice, _ZERO) else k for k in kinds]
     if types.DType in kinds:
         return None if x is None else dtype_name(part, field, x)
     if types.Key in kinds:

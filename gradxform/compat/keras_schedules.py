@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.compat.arguments import piecewise
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.compat.keras_objects import called, check_keys, described, known, written
@@ -20,6 +21,7 @@ from gradxform.schedules.join import join_schedules
 from gradxform.types import Schedule
 
 
+@checked
 def ExponentialDecay(
     initial_learning_rate: float,
     decay_steps: int,
@@ -31,6 +33,7 @@ def ExponentialDecay(
     return exponential_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
 
 
+@checked
 def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Schedule:
     """Return values[i] up to and including step boundaries[i]: `join_schedules` of constants.
 
@@ -40,6 +43,7 @@ def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Sc
     return piecewise("PiecewiseConstantDecay", boundaries, values)
 
 
+@checked
 def PolynomialDecay(
     initial_learning_rate: float,
     decay_steps: int,
@@ -54,6 +58,7 @@ def PolynomialDecay(
     )
 
 
+@checked
 def InverseTimeDecay(
     initial_learning_rate: float,
     decay_steps: int,
@@ -65,6 +70,7 @@ def InverseTimeDecay(
     return inverse_time_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
 
 
+@checked
 def CosineDecay(
     initial_learning_rate: float,
     decay_steps: int,
@@ -88,6 +94,7 @@ def CosineDecay(
     return join_schedules((climb, decay), (warmup_steps,))
 
 
+@checked
 def CosineDecayRestarts(
     initial_learning_rate: float,
     first_decay_steps: int,
@@ -100,6 +107,7 @@ def CosineDecayRestarts(
     return cosine_decay_restarts(initial_learning_rate, first_decay_steps, t_mul, m_mul, alpha)
 
 
+@checked
 def LinearCosineDecay(
     initial_learning_rate: float,
     decay_steps: int,

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.compat.arguments import by_step, descend, with_semantics
 from gradxform.compat.door_names import remembers_names
 from gradxform.schedules.periodic import cosine_sign_decay, linear_sign_decay, restart_sign_decay
@@ -49,11 +50,13 @@ def PowerSign(
     return with_semantics("slots", rule, descend(learning_rate))
 
 
+@checked
 def get_linear_decay_fn(decay_steps: int) -> Schedule:
     """Return `linear_sign_decay`: max(0, 1 - n / decay_steps)."""
     return linear_sign_decay(decay_steps)
 
 
+@checked
 def get_cosine_decay_fn(
     decay_steps: int, num_periods: float = 0.5, zero_after: float | None = None
 ) -> Schedule:
@@ -61,6 +64,7 @@ def get_cosine_decay_fn(
     return cosine_sign_decay(decay_steps, num_periods, zero_after)
 
 
+@checked
 def get_restart_decay_fn(
     decay_steps: int, num_periods: float = 1, zero_after: float | None = None
 ) -> Schedule:

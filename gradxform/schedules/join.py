@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.errors import name_of, require_non_negative, require_positive
+from gradxform.errors import name_of, require_non_negative, require_positive, shown
 from gradxform.fields import value
 from gradxform.numerics import scalar
 from gradxform.registry import register
@@ -240,9 +240,15 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, Any]]) -> join_schedules:
     Reference: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017.
     """
     cycles: list[warmup_cosine_decay_schedule] = []
+    if not isinstance(cosine_kwargs, Iterable):
+        raise TypeError(
+            f"sgdr_schedule: cosine_kwargs must be a list of dicts, got {shown(cosine_kwargs)}."
+        )
     for i, kwargs in enumerate(cosine_kwargs):
         if not isinstance(kwargs, dict):
-            raise TypeError(f"sgdr_schedule: cosine_kwargs[{i}] must be a dict, got {kwargs!r}.")
+            raise TypeError(
+                f"sgdr_schedule: cosine_kwargs[{i}] must be a dict, got {shown(kwargs)}."
+            )
         try:
             cycles.append(warmup_cosine_decay_schedule(**kwargs))
         except (TypeError, ValueError) as error:

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import masks
+from gradxform.arguments import checked
+from gradxform.base import check_transform
 from gradxform.errors import shown
 from gradxform.interop import set_to_zero
 from gradxform.leaves import dtype_of
@@ -20,6 +22,7 @@ __all__ = [
 ]
 
 
+@checked
 def freeze(mask: StaticMask) -> masked:
     """Return the part of a chain that sets the updates of some parameters to zero.
 
@@ -37,6 +40,7 @@ def freeze(mask: StaticMask) -> masked:
     return masked(set_to_zero(), mask)
 
 
+@checked
 def selective_transform(optimizer: Any, *, freeze_mask: StaticMask) -> partition:
     """Return an optimizer of the parameters that are not frozen; frozen ones have no slots.
 
@@ -50,6 +54,7 @@ def selective_transform(optimizer: Any, *, freeze_mask: StaticMask) -> partition
     Raises:
       TypeError: if `freeze_mask` is not a mask.
     """
+    check_transform("selective_transform", optimizer, "optimizer")
     transforms = {"train": optimizer, "freeze": set_to_zero()}
     if isinstance(freeze_mask, masks.Mask):
         labels: Any = masks.label_by(("freeze", freeze_mask), ("train", True))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform.arguments import checked
 from gradxform.base import (
     Transform,
     call_update,
@@ -170,6 +171,7 @@ class inject_hyperparams(Value):
         return f"inject_hyperparams({printed(self.inner_factory)}{options})"
 
 
+@checked
 def inject_stateful_hyperparams(
     inner_factory: Callable[..., Any],
     static_args: tuple[str, ...] | str = (),
