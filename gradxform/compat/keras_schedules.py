@@ -24,7 +24,7 @@ from gradxform.types import Schedule
 @checked
 def ExponentialDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     decay_rate: float,
     staircase: bool = False,
     name: Any = None,
@@ -46,7 +46,7 @@ def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Sc
 @checked
 def PolynomialDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     end_learning_rate: float = 0.0001,
     power: float = 1.0,
     cycle: bool = False,
@@ -61,7 +61,7 @@ def PolynomialDecay(
 @checked
 def InverseTimeDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     decay_rate: float,
     staircase: bool = False,
     name: Any = None,
@@ -73,11 +73,11 @@ def InverseTimeDecay(
 @checked
 def CosineDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     alpha: float = 0.0,
     name: Any = None,
     warmup_target: float | None = None,
-    warmup_steps: int = 0,
+    warmup_steps: int | float = 0,
 ) -> Schedule:
     """Return `cosine_decay_schedule`, down to alpha initial_learning_rate.
 
@@ -97,7 +97,7 @@ def CosineDecay(
 @checked
 def CosineDecayRestarts(
     initial_learning_rate: float,
-    first_decay_steps: int,
+    first_decay_steps: int | float,
     t_mul: float = 2.0,
     m_mul: float = 1.0,
     alpha: float = 0.0,
@@ -110,7 +110,7 @@ def CosineDecayRestarts(
 @checked
 def LinearCosineDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     num_periods: float = 0.5,
     alpha: float = 0.0,
     beta: float = 0.001,

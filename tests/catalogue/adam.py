@@ -1,6 +1,7 @@
 """Rows for `gradxform/transforms/adam.py` and its recipes."""
 
 import gradxform as gx
+from gradxform.compat import keras
 from tests import references as ref
 from tests.catalogue.case import ADAM, FALLING, FALLING_LR, NADAM, Case, matrix, with_lr
 
@@ -60,5 +61,15 @@ REFUSED = [
         lambda: gx.nadam(0.1, eps_root=0.1, schedule_decay=0.1),
         ValueError,
         ("nadam: eps_root cannot be set together with schedule_decay.",),
+    ),
+    (
+        lambda: gx.adamw(0.1, decay_by_learning_rate="x"),
+        TypeError,
+        ("adamw: decay_by_learning_rate must be True or False, got 'x'.",),
+    ),
+    (
+        lambda: keras.get({"class_name": "Adam", "config": {"amsgrad": "no"}}),
+        TypeError,
+        ("config.config: Adam: amsgrad must be True or False, got 'no'.",),
     ),
 ]

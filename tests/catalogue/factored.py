@@ -82,4 +82,9 @@ REFUSED = [
         TypeError,
         ("scale_by_factored_rms: min_dim_size_to_factor decides shapes", "static_args."),
     ),
+    (
+        lambda: gx.adafactor(weight_decay_mask="x"),
+        TypeError,
+        ("adafactor: the entries of weight_decay_mask must be True or False, got 'x'.",),
+    ),
 ]
