@@ -63,6 +63,26 @@ def trace_or_identity(
     return identity()
 
 
+def decayed(
+    name: str,
+    direction: Transform,
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule | None,
+    mask: StaticMask | None,
+    mask_name: str = "mask",
+) -> chain:
+    """Return a descent along `direction`, with decoupled weight decay unless that is None.
+
+    Raises:
+      ValueError: without a weight decay, if there is a mask.
+    """
+    if weight_decay is not None:
+        return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    if mask is not None:
+        raise ValueError(f"{name}: {mask_name} has no effect without a weight_decay.")
+    return chain(direction, scale_by_learning_rate(learning_rate))
+
+
 def with_weight_decay(
     direction: Transform,
     learning_rate: ScalarOrSchedule,

@@ -41,6 +41,10 @@ OPTIMIZERS: dict[str, Case] = {
         with_lr(0.1, NADAM, ref.decay(0.2)),
     ),
     "amsgrad": Case(gx.amsgrad(0.1), with_lr(0.1, ref.amsgrad(0.9, 0.999, 1e-8))),
+    "amsgrad/decay": Case(
+        gx.amsgrad(0.1, weight_decay=0.2, mask=gx.ndim_at_least(2)),
+        with_lr(0.1, ref.amsgrad(0.9, 0.999, 1e-8), ref.decay(0.2, matrix)),
+    ),
     "adamw/not by the rate": Case(
         gx.adamw(0.1, eps=1e-3, weight_decay=0.2, decay_by_learning_rate=False),
         ref.sequence(with_lr(0.1, ref.adam(0.9, 0.999, 1e-3)), ref.decay_down(0.2)),

@@ -20,6 +20,7 @@ OPTIMIZERS: dict[str, Case] = {
         with_lr(0.1, ref.galore(2, 200, 1.0, ADAM), ref.decay(0.2)),
         rows=False,
     ),
+    "galore/narrow": Case(gx.galore(0.1, 2, mu_dtype="bfloat16"), None, rows=False),
 }
 
 
@@ -35,5 +36,10 @@ REFUSED = [
         lambda: one_step(gx.galore(0.1, 2, base_optimizer=gx.lamb(0.1)), WEIGHTS),
         ValueError,
         ("needs the parameters",),
+    ),
+    (
+        lambda: gx.galore(0.1, base_optimizer=gx.scale_by_adam(), mu_dtype="bfloat16"),
+        ValueError,
+        ("galore: mu_dtype has no effect with a base_optimizer; give it to that one.",),
     ),
 ]
