@@ -2,9 +2,11 @@
 
 import gradxform as gx
 from tests.catalogue.case import Case
+from tests.catalogue.complex_parts import MIXED
 
 TRANSFORMS: dict[str, Case] = {
     "add_noise": Case(gx.add_noise(0.1, 0.55, 0), None),
+    "add_noise/complex": Case(gx.add_noise(0.1, 0.55, 0), None, tree=MIXED),
 }
 
 
