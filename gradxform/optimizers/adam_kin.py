@@ -27,10 +27,10 @@ def adabelief(
     b2: float = 0.999,
     eps: float = 1e-16,
     eps_root: float = 1e-16,
-    weight_decay: ScalarOrSchedule | None = None,
-    weight_decay_mask: StaticMask | None = None,
     *,
     nesterov: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AdaBelief: Adam, divided by how far gradients are from their average, not from 0.
 

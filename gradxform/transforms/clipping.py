@@ -12,7 +12,6 @@ from gradxform.errors import name_of
 from gradxform.numerics import (
     at_least_float32,
     cast,
-    is_zero,
     norm,
     real_dtype,
     scalar,
@@ -114,14 +113,15 @@ class clip_by_global_norm(ArrayRule):
 
     Args:
       max_norm: the largest norm, greater than 0; infinite for no clipping.
-      eps: added to the norm, at least 0; 1e-6 is PyTorch's `clip_grad_norm_`. Keyword-only.
+      eps: added to the norm, at least 0; 1e-6 is PyTorch's `clip_grad_norm_`. Defaults to nothing.
+        Keyword-only.
 
     Reference: Pascanu et al., On the Difficulty of Training Recurrent Neural Networks, 2013,
     Algorithm 1.
     """
 
     max_norm: Bound
-    eps: NonNegative = field(default=0.0, kw_only=True)
+    eps: NonNegative | None = field(default=None, kw_only=True)
 
     locality = "tree"
     rule_locality = "entry"
@@ -133,7 +133,7 @@ class clip_by_global_norm(ArrayRule):
     ) -> tuple[EmptyState, Array]:
         """Return the factor for all leaves."""
         norm = scalar(global_norm(updates))
-        norm = norm if is_zero(self.eps) else norm + scalar(self.eps)
+        norm = norm if self.eps is None else norm + scalar(self.eps)
         return state, shrinking(norm, self.max_norm)
 
     def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
