@@ -132,9 +132,9 @@ class clip_by_global_norm(ArrayRule):
         self, updates: Updates, state: EmptyState, params: Params | None
     ) -> tuple[EmptyState, Array]:
         """Return the factor for all leaves."""
-        norm = scalar(global_norm(updates))
-        norm = norm if self.eps is None else norm + scalar(self.eps)
-        return state, shrinking(norm, self.max_norm)
+        size = scalar(global_norm(updates))
+        size = size if self.eps is None else size + scalar(self.eps)
+        return state, shrinking(size, self.max_norm)
 
     def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
         """Return the scaled update."""

@@ -398,3 +398,11 @@ def test_complex_noise_has_the_variance_of_real_noise():
         assert u.dtype == jnp.complex64
         np.testing.assert_allclose(np.mean(np.abs(u) ** 2), variance, rtol=0.05)
         np.testing.assert_allclose(np.mean(u.real**2), np.mean(u.imag**2), rtol=0.1)
+
+
+def test_galore_keeps_adams_first_moment_in_a_dtype():
+    params = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
+    moments = gx.galore(0.1, 2, mu_dtype="bfloat16").init(params)[0].base_optimizer_state
+    assert {x.dtype for x in jax.tree.leaves(moments.mu)} == {jnp.dtype(jnp.bfloat16)}
+    assert {x.dtype for x in jax.tree.leaves(moments.nu)} == {jnp.dtype(jnp.float32)}
+    assert gx.galore(0.1, 2) == gx.galore(0.1, 2, mu_dtype=None)
