@@ -7,6 +7,7 @@ not obvious. Hyperparameters are checked when a transform is made. Traced values
 import difflib
 import inspect
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -46,7 +47,7 @@ def shown(x: Any) -> str:
         return f"the function {x.__name__}"
     if isinstance(x, type):
         return f"the class {x.__name__}"
-    text = " ".join(repr(x).split())
+    text = re.sub(" at 0x[0-9a-fA-F]+", "", " ".join(repr(x).split()))
     return text if len(text) <= 200 else text[:200] + " ..."
 
 
@@ -56,10 +57,15 @@ def _is_number(value: Any) -> bool:
 
 def _require(part: Any, names: Iterable[str], holds: Callable[[float], bool], rule: str) -> None:
     for name in names:
-        value = getattr(part, name)
-        if _is_number(value) and not holds(value):
-            hint = _TO_MAXIMIZE if name == "learning_rate" and value < 0 else ""
-            raise ValueError(f"{name_of(part)}: {name} must be {rule}, got {value!r}.{hint}")
+        _require_one(part, name, getattr(part, name), holds, rule)
+
+
+def _require_one(
+    part: Any, name: str, value: Any, holds: Callable[[float], bool], rule: str
+) -> None:
+    if _is_number(value) and not holds(value):
+        hint = _TO_MAXIMIZE if name == "learning_rate" and value < 0 else ""
+        raise ValueError(f"{name_of(part)}: {name} must be {rule}, got {shown(value)}.{hint}")
 
 
 _TO_MAXIMIZE = " To maximize, negate the gradients first: chain(scale(-1), ...)."
@@ -68,9 +74,15 @@ _TO_MAXIMIZE = " To maximize, negate the gradients first: chain(scale(-1), ...).
 def require_range(part: Any, name: str, rule: Range | None) -> None:
     """Require the named field to be in a range; anything but a number passes."""
     if rule is not None:
-        _require(part, [name], rule.holds, rule.words)
+        require_in(part, name, getattr(part, name), rule)
+
+
+def require_in(part: Any, name: str, value: Any, rule: Range | None) -> None:
+    """Require the value of a field or an argument to be in a range; all but numbers pass."""
+    if rule is not None:
+        _require_one(part, name, value, rule.holds, rule.words)
         if rule.finite:
-            _require(part, [name], math.isfinite, "finite")
+            _require_one(part, name, value, math.isfinite, "finite")
 
 
 def require_decay(part: Any, *names: str) -> None:

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gradxform import types
 from gradxform._compat import is_tracer
 from gradxform.content import flaw_of
 from gradxform.errors import name_of, require_range, shown
+from gradxform.field_kinds import check_mask, dtype_name, static_key
 from gradxform.registry import check_name, register
 from gradxform.signatures import ClassSignature
 from gradxform.values import (
@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 # Where a class keeps the evaluated annotations of its fields.
 _HINTS = "_hints"
+# The alternative of `ZeroIsNone` that bears its mark.
+_ZERO = typing.get_args(types.ZeroIsNone)[-1]
 
 
 @overload
@@ -82,7 +84,7 @@ def made_value(cls: Any, name: str | None) -> Any:
         for key, annotation in _annotations(type(self)).items():
             given = getattr(self, key)
             object.__setattr__(self, key, normalized(self, key, given, annotation))
-            require_range(self, key, _range_of(annotation))
+            require_range(self, key, range_of(annotation))
         if check is not None:
             check(self)
         for key, annotation in _annotations(type(self)).items():
@@ -187,12 +189,12 @@ def _annotations(cls: type) -> dict[str, Any]:
     return found
 
 
-def _range_of(annotation: Any) -> types.Range | None:
+def range_of(annotation: Any) -> types.Range | None:
     """Return the range that an annotation, or one of its alternatives, says."""
     args = typing.get_args(annotation)
     found = [x for x in getattr(annotation, "__metadata__", ()) if isinstance(x, types.Range)]
     if not found and typing.get_origin(annotation) in (typing.Union, pytypes.UnionType):
-        found = [x for x in map(_range_of, args) if x is not None]
+        found = [x for x in map(range_of, args) if x is not None]
     return found[0] if found else None
 
 
@@ -200,7 +202,7 @@ def range_words(cls: Any, field: str) -> str:
     """Return what a field of a class may hold, in words; "" where its annotation names no range."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return ""
-    found = _range_of(_annotations(cls).get(field))
+    found = range_of(_annotations(cls).get(field))
     return "" if found is None else found.words
 
 
@@ -208,7 +210,7 @@ def annotation_kinds(annotation: Any) -> list[Any]:
     """Return the alternatives of an annotation: `float | None` is float and NoneType."""
     if typing.get_origin(annotation) in (typing.Union, pytypes.UnionType):
         return [k for arg in typing.get_args(annotation) for k in annotation_kinds(arg)]
-    if _range_of(annotation) is not None:
+    if range_of(annotation) is not None:
         return annotation_kinds(typing.get_args(annotation)[0])
     return [annotation]
 
@@ -224,14 +226,22 @@ def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
             )
         return x
     kinds = [int if k == types.Size else k for k in kinds]
+    if len(kinds) > 1:  # alone it is left to its own check
+        plain = {types.Choice: str, _ZERO: float}
+        kinds = [plain.get(k, k) if k in (types.Choice, _ZERO) else k for k in kinds]
     if types.DType in kinds:
-        return None if x is None else _dtype_name(part, field, x)
+        return None if x is None else dtype_name(part, field, x)
     if types.Key in kinds:
         is_none = x is None and type(None) in kinds
         return None if is_none else static_key(part, field, x)
-    if types.StaticTree in kinds and not isinstance(x, Value) and not is_function(x):
-        _refuse_arrays(part, field, x, "a tree of Python values")
-        return x if isinstance(x, FrozenTree | bool) or x is None else FrozenTree(x)
+    if types.StaticMask in kinds:
+        is_none = x is None and type(None) in kinds
+        x = None if is_none else _static(part, field, normal(x))
+        if not is_none:
+            check_mask(part, x, field)
+        return x
+    if types.StaticTree in kinds:
+        return _static(part, field, x)
     if any(k is Any or typing.get_origin(k) is typing.Annotated for k in kinds):
         return _refuse_arrays(part, field, normal(x), "a value without arrays")
     x = _refuse_arrays(part, field, normal(x), _rule(kinds))
@@ -241,7 +251,7 @@ def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
         ok = type(None) in kinds
     elif isinstance(x, int):
         ok = int in kinds or float in kinds
-        x = _as_float(part, field, x) if ok and int not in kinds else x
+        x = _number(part, field, x, kinds) if ok else x
     elif isinstance(x, float):
         ok = float in kinds
         if ok and math.isnan(x):
@@ -253,6 +263,14 @@ def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
     if not ok:
         raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.")
     return x
+
+
+def _static(part: Any, field: str, x: Any) -> Any:
+    """Return a tree as a FrozenTree; a value or a function as it is."""
+    if isinstance(x, Value) or is_function(x):
+        return _refuse_arrays(part, field, normal(x), "a value without arrays")
+    _refuse_arrays(part, field, x, "a tree of Python values")
+    return x if isinstance(x, FrozenTree | bool) or x is None else FrozenTree(x)
 
 
 def _other(part: Any, field: str, x: Any, kinds: list[Any]) -> Any:
@@ -268,6 +286,9 @@ def _other(part: Any, field: str, x: Any, kinds: list[Any]) -> Any:
         elif origin is tuple and isinstance(x, tuple | list):
             made = normal(tuple(x)) if isinstance(x, list) else x
             element = (typing.get_args(k) or (Any,))[0]
+            for v in made if element in (int, float) else ():
+                if type(v) in (int, element):
+                    normalized(part, f"an entry of {field}", v, element)
             if element not in (int, str) or all(type(v) is element for v in made):
                 return made
         elif isinstance(origin, type) and origin is not jax.Array:
@@ -319,49 +340,22 @@ def _refuse_arrays(part: Value, field: str, x: Any, rule: str) -> Any:
     return x
 
 
-def static_key(part: Any, field: str, key: Any) -> Any:
-    """Return a PRNG key as something that hashes and prints: a seed, or the words of the key."""
-    key = normal(tuple(key) if isinstance(key, list) else key)
-    if isinstance(key, int) and not isinstance(key, bool):
-        return key
-    if isinstance(key, tuple) and key:
-        words = key[1:] if isinstance(key[0], str) else key
-        if words and all(type(w) is int for w in words):
-            return key
-    if isinstance(key, np.ndarray | jax.Array):
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
-            words = tuple(int(w) for w in np.asarray(jax.random.key_data(key)).ravel())
-            return (str(jax.random.key_impl(key)), *words)
-        if key.dtype == np.uint32 and key.ndim == 1:
-            return tuple(int(w) for w in np.asarray(key))
-    raise TypeError(
-        f"{name_of(part)}: {field} must be an integer or one PRNG key, got {shown(key)}."
-    )
-
-
-def _as_float(part: Value, field: str, x: int) -> float:
+def _number(part: Any, field: str, x: int, kinds: list[Any]) -> float:
+    """Return an integer as the field holds it."""
+    fits = -(2**31) <= x < 2**31  # what counts steps or entries is an int32
+    if int in kinds and fits:
+        return x
+    if float not in kinds:
+        raise ValueError(
+            f"{name_of(part)}: {field} must be an integer of 32 bits, at most 2**31 - 1, got "
+            f"{shown(x)}."
+        )
     try:
         return float(x)
     except OverflowError:
         raise ValueError(
             f"{name_of(part)}: {field} must be in the range of a float, got {shown(x)}."
         ) from None
-
-
-def _dtype_name(part: Value, field: str, x: Any) -> str:
-    try:
-        if isinstance(x, np.ndarray | jax.Array):
-            raise TypeError
-        dtype = jnp.dtype(x)
-    except (TypeError, ValueError, SyntaxError):  # NumPy reads "f4,i4" as one would code
-        raise TypeError(
-            f"{name_of(part)}: {field} must be a dtype or None, got {shown(x)}."
-        ) from None
-    if not jnp.issubdtype(dtype, jnp.inexact):
-        raise ValueError(
-            f"{name_of(part)}: {field} must be a floating dtype, got {shown(str(dtype))}."
-        )
-    return dtype.name
 
 
 def _rule(kinds: list[Any]) -> str:

@@ -190,6 +190,7 @@ class label_by(Value):
         def __init__(self, *pairs: Any) -> None: ...
 
     never_schedule = True
+    never_mask = True
 
     def __post_init__(self) -> None:
         for i, pair in enumerate(self.pairs):
@@ -383,18 +384,3 @@ def _nearest(pattern: str, paths: Sequence[Path]) -> str:
         if hint:
             return hint
     return ""
-
-
-def check_mask(part: Any, mask: Any, field: str = "mask") -> None:
-    """Require a mask, a tree of booleans or a function of the parameters in a field."""
-    valid = isinstance(mask, bool | FrozenTree | Mask) or is_function(mask)
-    if not valid or isinstance(mask, label_by):
-        raise TypeError(
-            f"{name_of(part)}: {field} must be a mask such as ndim_at_least(2), a tree of booleans "
-            f"or a function of the parameters, got {shown(mask)}."
-        )
-    for leaf in mask.leaves if isinstance(mask, FrozenTree) else ():
-        if not isinstance(leaf, bool) and leaf is not None:
-            raise TypeError(
-                f"{name_of(part)}: the mask's entries must be True or False, got {shown(leaf)}."
-            )

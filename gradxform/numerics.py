@@ -5,6 +5,7 @@ import contextvars
 import functools
 import inspect
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -355,6 +356,11 @@ def as_number(part: Any, name: str, x: Any) -> Array:
 
 
 def _scalar(part: Any, name: str, x: Any, kinds: tuple[Any, ...], rule: str) -> Array:
+    if isinstance(x, int) and not -(2**31) <= x < 2**31:
+        if jnp.floating not in kinds or abs(x) > sys.float_info.max:
+            most = "a float" if jnp.floating in kinds else "32 bits, at most 2**31 - 1"
+            raise ValueError(f"{name_of(part)}: {name} must be {rule} of {most}, got {shown(x)}.")
+        x = float(x)
     is_scalar = (isinstance(x, bool | int | float) or hasattr(x, "dtype")) and np.shape(x) == ()
     if not is_scalar or not any(jnp.issubdtype(jnp.result_type(x), kind) for kind in kinds):
         raise TypeError(f"{name_of(part)}: {name} must be {rule}, got {shown(x)}.")

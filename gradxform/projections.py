@@ -344,7 +344,8 @@ def _one_over_largest(leaves: list[Array]) -> Array:
 
 
 def _norm(leaves: list[Array]) -> Array:
-    return root(sum(jnp.sum(jnp.square(x)) for x in leaves))
+    total: Any = sum(jnp.sum(jnp.square(x)) for x in leaves)
+    return root(total)
 
 
 def _scalar(x: Any, like: list[Array]) -> Array:

@@ -102,6 +102,10 @@ class _TreeMark:
     """Marks the fields of a transform that may hold a static tree (kept as a FrozenTree)."""
 
 
+class _MaskMark:
+    """Marks the fields of a transform that hold a mask."""
+
+
 class _SizeMark:
     """Marks the fields of a transform that hold an integer which decides shapes."""
 
@@ -148,6 +152,10 @@ Key = Annotated[Any, _KeyMark]
 
 # In a transform: a static tree such as a dict of labels or of booleans.
 StaticTree = Annotated[Any, _TreeMark]
+
+# In a transform: a mask, that is one of `masks`, a boolean, a tree of booleans (kept as a
+# FrozenTree), or a function of the parameters that returns one.
+StaticMask = Annotated[Any, _MaskMark]
 
 # In a transform: an integer which decides shapes, so that it is known before any run.
 Size = Annotated[int, _SizeMark]

@@ -177,6 +177,8 @@ class Value(Made):
     variadic: ClassVar[str | None] = None
     # Whether it is called with something else than a count, so that it cannot be a schedule.
     never_schedule: ClassVar[bool] = False
+    # Whether it returns something else than booleans of parameters, so that it cannot be a mask.
+    never_mask: ClassVar[bool] = False
 
     def _parts(self) -> tuple[Any, ...]:
         return tuple(fields_of(self).values())

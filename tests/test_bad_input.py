@@ -71,8 +71,10 @@ HYPERPARAMETERS = [
     bad(lambda: gx.adamw(1e-3, b1=1.0), ValueError, "scale_by_adam: b1 must be in [0, 1), got 1.0"),
     bad(lambda: gx.adamw(1e-3, weight_decay=-1), ValueError, "add_decayed_weights: weight_decay"),
     bad(lambda: gx.lamb(1e-3, weight_decay=NAN), ValueError, "weight_decay", "got nan."),
-    bad(lambda: gx.lars(1e-3, momentum=2.0), ValueError, "trace: decay must be in [0, 1], got 2.0"),
-    bad(lambda: gx.signum(1e-3, beta=-0.5), ValueError, "ema: decay must be in [0, 1), got -0.5"),
+    bad(
+        lambda: gx.lars(1e-3, momentum=2.0), ValueError, "lars: momentum must be in [0, 1], got 2.0"
+    ),
+    bad(lambda: gx.signum(1e-3, beta=-0.5), ValueError, "signum: beta must be in [0, 1), got -0.5"),
     field(gx.scale, "step_size", INF, ValueError, "finite", "inf."),
     field(gx.scale, "step_size", lambda n: 0.1, TypeError, "a number", "the function <lambda>."),
     field(gx.scale, "step_size", jax.random.key(0), TypeError, "a number", "a PRNG key."),
@@ -179,7 +181,7 @@ COMPOSITION = [
     bad(
         lambda: gx.partition({"head": SGD}, {"dense": "haed"}),
         ValueError,
-        "partition: the label 'haed' has no transform; there are 'head'. Did you mean 'head'?",
+        "partition: the label 'haed' of param_labels has no transform; there are 'head'.",
     ),
     bad(
         lambda: gx.partition({"a": SGD}, lambda p: jax.tree.map(lambda _: "b", p)).init(PARAMS),

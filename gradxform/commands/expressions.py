@@ -52,7 +52,7 @@ def read(text: str) -> Any:
     except SyntaxError as error:
         column = error.offset or 1
         raise ExpressionError(
-            f"{source!r} is not an expression: {error.msg} at column {column}"
+            f"{_cut(source)!r} is not an expression: {error.msg} at column {column}"
             f"{_word(source[column - 1 : column + 19])}."
         ) from None
     except (ValueError, MemoryError, RecursionError) as error:
@@ -62,7 +62,11 @@ def read(text: str) -> Any:
 
 def _word(text: str) -> str:
     words = text.split()
-    return f", {words[0]!r}" if words else ""
+    return f", {_cut(words[0])!r}" if words else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class _Reader:
@@ -74,7 +78,7 @@ class _Reader:
     def fail(self, node: Any, message: str) -> NoReturn:
         """Raise an error that points to a node."""
         word = ast.get_source_segment(self.source, node) or ""
-        word = word if len(word) <= 60 else word[:57] + "..."
+        word = _cut(word)
         before = self.source.encode()[: node.col_offset].decode()
         raise ExpressionError(f"at column {len(before) + 1}, {word!r}: {message}")
 

@@ -100,7 +100,11 @@ def named(factory: str, argument: str, names: Iterable[str] | None) -> masks.Mas
     """Return a mask of the parameters of those names; None if `names` is None."""
     if names is None:
         return None
-    if isinstance(names, str) or not all(isinstance(n, str) for n in names):
+    if (
+        not isinstance(names, Iterable)
+        or isinstance(names, str)
+        or not all(isinstance(n, str) for n in names)
+    ):
         raise TypeError(
             f"{factory}: {argument} must be a list of the names of parameters, got {shown(names)}."
         )

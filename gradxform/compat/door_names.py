@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+from gradxform.arguments import checked_call
 from gradxform.compat.tf1_names import usual_name
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.variable_names import check_variable_name, variable_names
@@ -30,7 +31,7 @@ def remembers_names(class_name: str | None = None) -> Callable[[Factory[P]], Fac
 
         @functools.wraps(factory)
         def named(*args: P.args, **kwargs: P.kwargs) -> chain:
-            tx = factory(*args, **kwargs)
+            tx = checked_call(factory, args, kwargs)
             bound = signature.bind(*args, **kwargs)
             given = {
                 k: bound.arguments.get(k)

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from gradxform.arguments import checked_call
 from gradxform.called import number_or_called
 from gradxform.compat.arguments import not_below_zero
 from gradxform.compat.keras_common import is_present, presented
@@ -66,8 +67,7 @@ def keras3_optimizer(function: Factory) -> Factory:
     signature = own.replace(parameters=[*own_parameters, *shared])
     title = function.__name__
 
-    @functools.wraps(function)
-    def factory(*args: Any, **kwargs: Any) -> chain:
+    def made(*args: Any, **kwargs: Any) -> chain:
         for k in kwargs:
             if k not in signature.parameters:
                 known = ", ".join(signature.parameters)
@@ -83,6 +83,10 @@ def keras3_optimizer(function: Factory) -> Factory:
         if k and callable(rule["learning_rate"]):
             rule["learning_rate"] = last_of_every(rule["learning_rate"], k)
         return _around(function(**rule), rule["learning_rate"], options, _decays(own, options))
+
+    @functools.wraps(function)
+    def factory(*args: Any, **kwargs: Any) -> chain:
+        return checked_call(made, args, kwargs, signature, title)
 
     return presented(factory, signature, function.__doc__, _DOC)
 

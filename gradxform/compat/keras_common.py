@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import jax.numpy as jnp
 
+from gradxform.arguments import checked_call
 from gradxform.called import number_or_called
 from gradxform.compat.arguments import not_below_zero, with_semantics
 from gradxform.compat.keras_pairs import aggregate_pairs, of_pairs
@@ -69,8 +70,7 @@ def keras_optimizer(function: Factory) -> Factory:
     own_parameters = [p for p in own.parameters.values() if p.name not in _KEYWORDS]
     signature = own.replace(parameters=[*own_parameters, *keywords])
 
-    @functools.wraps(function)
-    def factory(*args: Any, **kwargs: Any) -> chain:
+    def made(*args: Any, **kwargs: Any) -> chain:
         shared = dict(_KEYWORDS)
         for k in list(kwargs):
             if k in shared:
@@ -94,6 +94,10 @@ def keras_optimizer(function: Factory) -> Factory:
             )
         first, last = _functions(function.__name__, shared)
         return chain(*first, *clips, *last, *function(*bound.args, **bound.kwargs).transforms)
+
+    @functools.wraps(function)
+    def factory(*args: Any, **kwargs: Any) -> chain:
+        return checked_call(made, args, kwargs, signature, function.__name__)
 
     return presented(factory, signature, function.__doc__, _DOC)
 

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.arguments import checked
 from gradxform.errors import shown
 from gradxform.types import PositiveInt
 from gradxform.wrappers.loss_scale import LARGEST, LEAST, LossScaleState, loss_scale
@@ -15,6 +16,7 @@ from gradxform.wrappers.loss_scale import LARGEST, LEAST, LossScaleState, loss_s
 _NAMES = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
 
+@checked
 def LossScaleOptimizer(
     inner_optimizer: Any,
     initial_scale: float = 2.0**15,

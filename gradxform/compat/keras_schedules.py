@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.compat.arguments import piecewise
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.compat.keras_objects import called, check_keys, described, known, written
@@ -20,9 +21,10 @@ from gradxform.schedules.join import join_schedules
 from gradxform.types import Schedule
 
 
+@checked
 def ExponentialDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     decay_rate: float,
     staircase: bool = False,
     name: Any = None,
@@ -31,6 +33,7 @@ def ExponentialDecay(
     return exponential_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
 
 
+@checked
 def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Schedule:
     """Return values[i] up to and including step boundaries[i]: `join_schedules` of constants.
 
@@ -40,9 +43,10 @@ def PiecewiseConstantDecay(boundaries: Any, values: Any, name: Any = None) -> Sc
     return piecewise("PiecewiseConstantDecay", boundaries, values)
 
 
+@checked
 def PolynomialDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     end_learning_rate: float = 0.0001,
     power: float = 1.0,
     cycle: bool = False,
@@ -54,9 +58,10 @@ def PolynomialDecay(
     )
 
 
+@checked
 def InverseTimeDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     decay_rate: float,
     staircase: bool = False,
     name: Any = None,
@@ -65,13 +70,14 @@ def InverseTimeDecay(
     return inverse_time_decay(initial_learning_rate, decay_steps, decay_rate, staircase=staircase)
 
 
+@checked
 def CosineDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     alpha: float = 0.0,
     name: Any = None,
     warmup_target: float | None = None,
-    warmup_steps: int = 0,
+    warmup_steps: int | float = 0,
 ) -> Schedule:
     """Return `cosine_decay_schedule`, down to alpha initial_learning_rate.
 
@@ -88,9 +94,10 @@ def CosineDecay(
     return join_schedules((climb, decay), (warmup_steps,))
 
 
+@checked
 def CosineDecayRestarts(
     initial_learning_rate: float,
-    first_decay_steps: int,
+    first_decay_steps: int | float,
     t_mul: float = 2.0,
     m_mul: float = 1.0,
     alpha: float = 0.0,
@@ -100,9 +107,10 @@ def CosineDecayRestarts(
     return cosine_decay_restarts(initial_learning_rate, first_decay_steps, t_mul, m_mul, alpha)
 
 
+@checked
 def LinearCosineDecay(
     initial_learning_rate: float,
-    decay_steps: int,
+    decay_steps: int | float,
     num_periods: float = 0.5,
     alpha: float = 0.0,
     beta: float = 0.001,

@@ -8,6 +8,8 @@ and ignored, and so are the numbers of workers.
 import inspect
 from typing import Any
 
+from gradxform.arguments import checked
+from gradxform.base import check_transform
 from gradxform.distributed.elastic import agn, elastic_average
 from gradxform.distributed.model_average import model_average
 from gradxform.distributed.stale import drop_stale
@@ -28,6 +30,7 @@ _REDUCTIONS = (
 )
 
 
+@checked
 def SyncReplicas(
     opt: Any,
     replicas_to_aggregate: Size,
@@ -76,6 +79,7 @@ def SyncReplicas(
     return sync_replicas(opt, axis, replicas_to_aggregate=replicas_to_aggregate)
 
 
+@checked
 def ModelAverage(
     opt: Any,
     num_worker: Fixed = None,
@@ -94,6 +98,7 @@ def ModelAverage(
     return model_average(opt, axis, period=interval_steps)
 
 
+@checked
 def ElasticAverage(
     opt: Any,
     num_worker: Fixed = None,
@@ -117,6 +122,7 @@ def ElasticAverage(
 
     Reference: `tf.contrib.opt.ElasticAverageOptimizer`.
     """
+    check_transform("ElasticAverage", opt, "opt")
     learning_rate = None if rho is not None else _learning_rate("ElasticAverage", opt)
     return elastic_average(
         opt,
@@ -129,6 +135,7 @@ def ElasticAverage(
     )
 
 
+@checked
 def AGN(
     optimizer: Any = None,
     num_worker: Fixed = None,
@@ -146,11 +153,14 @@ def AGN(
 
     Reference: `tf.contrib.opt.AGNOptimizer`.
     """
+    if optimizer is None and opt is None:
+        raise TypeError("AGN: optimizer is required.")
     return agn(
         optimizer if opt is None else opt, axis, period=communication_period, order="sequential"
     )
 
 
+@checked
 def DropStaleGradient(
     opt: Any, staleness: int, use_locking: Any = False, name: Any = "DropStaleGradient"
 ) -> drop_stale:
@@ -163,6 +173,7 @@ def DropStaleGradient(
     return drop_stale(opt, staleness)
 
 
+@checked
 def Tower(
     opt: Any,
     loss_reduction: Choice = "weighted_sum_by_nonzero_weights",

@@ -8,6 +8,7 @@ those of the classes.
 
 from typing import Any, NoReturn
 
+from gradxform.arguments import checked
 from gradxform.compat.arguments import descend, with_semantics
 from gradxform.compat.door_names import remembers_names
 from gradxform.compat.tf_contrib import Nadam as Nadam
@@ -22,6 +23,7 @@ from gradxform.wrappers.compose import chain
 from gradxform.wrappers.sparse import sparse_semantics
 
 
+@checked
 def AMSGrad(
     learning_rate: ScalarOrSchedule = 0.001,
     decay: bool = False,

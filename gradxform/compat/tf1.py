@@ -8,6 +8,7 @@ otherwise.
 
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.called import number_or_called
 from gradxform.compat.arguments import (
     REQUIRED,
@@ -311,6 +312,7 @@ inverse_time_decay = _by_decay_rate(
 )
 
 
+@checked
 def polynomial_decay(
     learning_rate: float,
     global_step: Fixed = None,
@@ -325,6 +327,7 @@ def polynomial_decay(
     return polynomial_schedule(learning_rate, end_learning_rate, power, decay_steps, cycle=cycle)
 
 
+@checked
 def piecewise_constant(
     x: Any = None, boundaries: Any = REQUIRED, values: Any = REQUIRED, name: Any = None
 ) -> Schedule:
@@ -340,6 +343,7 @@ def piecewise_constant(
 piecewise_constant_decay = piecewise_constant  # TensorFlow has both names
 
 
+@checked
 def cosine_decay(
     learning_rate: float,
     global_step: Fixed = None,
@@ -352,6 +356,7 @@ def cosine_decay(
     return cosine_decay_schedule(learning_rate, decay_steps, alpha)
 
 
+@checked
 def cosine_decay_restarts(
     learning_rate: float,
     global_step: Fixed = None,
@@ -366,6 +371,7 @@ def cosine_decay_restarts(
     return _cosine_decay_restarts(learning_rate, first_decay_steps, t_mul, m_mul, alpha)
 
 
+@checked
 def linear_cosine_decay(
     learning_rate: float,
     global_step: Fixed = None,

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.compat import tf1
 from gradxform.compat.arguments import named
 from gradxform.errors import name_of, shown
@@ -92,6 +93,7 @@ ExtendWD_Momentum = extend_with_decoupled_weight_decay(tf1.Momentum)
 ExtendWD_RMSProp = extend_with_decoupled_weight_decay(tf1.RMSProp)
 
 
+@checked
 def VariableClipping(
     opt: Any,
     vars_to_clip_dims: Mapping[str, Sequence[int]],

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.compat.arguments import by_step, descend, with_semantics
 from gradxform.compat.door_names import remembers_names
 from gradxform.schedules.periodic import cosine_sign_decay, linear_sign_decay, restart_sign_decay
@@ -49,20 +50,23 @@ def PowerSign(
     return with_semantics("slots", rule, descend(learning_rate))
 
 
-def get_linear_decay_fn(decay_steps: int) -> Schedule:
+@checked
+def get_linear_decay_fn(decay_steps: int | float) -> Schedule:
     """Return `linear_sign_decay`: max(0, 1 - n / decay_steps)."""
     return linear_sign_decay(decay_steps)
 
 
+@checked
 def get_cosine_decay_fn(
-    decay_steps: int, num_periods: float = 0.5, zero_after: float | None = None
+    decay_steps: int | float, num_periods: float = 0.5, zero_after: float | None = None
 ) -> Schedule:
     """Return `cosine_sign_decay`: (1 + cos(2 pi num_periods n / decay_steps)) / 2."""
     return cosine_sign_decay(decay_steps, num_periods, zero_after)
 
 
+@checked
 def get_restart_decay_fn(
-    decay_steps: int, num_periods: float = 1, zero_after: float | None = None
+    decay_steps: int | float, num_periods: float = 1, zero_after: float | None = None
 ) -> Schedule:
     """Return `restart_sign_decay`: num_periods half cosines, each from 1 to 0."""
     return restart_sign_decay(decay_steps, num_periods, zero_after)

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.types import Fixed
 from gradxform.wrappers.average import moving_average
 
 
+@checked
 def MovingAverage(
     opt: Any,
     average_decay: float = 0.9999,

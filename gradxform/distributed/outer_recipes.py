@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.distributed.axis import Axes
 from gradxform.distributed.outer import outer
 from gradxform.transforms.momentum import trace
@@ -17,6 +18,7 @@ __all__ = [
 ]
 
 
+@checked
 def diloco(
     inner: Any,
     axis: Axes,
@@ -68,6 +70,7 @@ def diloco(
     )
 
 
+@checked
 def slowmo(
     inner: Any,
     axis: Axes,
@@ -112,6 +115,7 @@ def slowmo(
     )
 
 
+@checked
 def bmuf(
     inner: Any,
     axis: Axes,
@@ -157,6 +161,7 @@ def bmuf(
     )
 
 
+@checked
 def post_local_sgd(
     inner: Any,
     axis: Axes,

@@ -145,8 +145,8 @@ class shard_matrices(StatelessWrapper):
         where = jax.tree_util.keystr(path) or "the parameters"
         if not isinstance(spec, PartitionSpec):
             raise TypeError(
-                f"{name_of(self)}: the spec of {where} must be a PartitionSpec, the index of a "
-                f"dimension or None, got {shown(spec)}."
+                f"{name_of(self)}: specs must hold a PartitionSpec, the index of a dimension "
+                f"or None for {where}, got {shown(spec)}."
             )
         used = [(d, name) for d, entry in enumerate(spec) for name in _names(entry)]
         if len(used) > 1:

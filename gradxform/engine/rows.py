@@ -87,7 +87,7 @@ def check_stored(rule: Any, g: RowSparse, slot: Any, where: str) -> None:
     if not is_stored(slot):
         return
     if not slot.is_by_rows:
-        why = "is stored as means, each of which several rows share"
+        why = f"is stored {slot.shared_by_rows}"
     elif len(slot.shape) < 2:
         why = "is stored in blocks of several entries of a vector, each of which is a row"
     elif g.raw:

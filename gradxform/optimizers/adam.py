@@ -1,9 +1,9 @@
 """Adam and its closest kin."""
 
-from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.base import decayed, optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -47,7 +47,7 @@ def adamw(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     nesterov: bool = False,
     decay_by_learning_rate: bool = True,
@@ -112,7 +112,7 @@ def nadamw(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     nesterov: bool = True,
 ) -> chain:
@@ -140,23 +140,28 @@ def amsgrad(
     bias_correction_nu: bool = True,
     *,
     correct_after: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """AMSGrad: Adam, divided by the root of the largest second moment so far.
 
-    See `scale_by_amsgrad` and `scale_by_learning_rate` for the arguments.
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_amsgrad` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Reddi et al., On the Convergence of Adam and Beyond, 2018, Algorithm 2.
     """
-    return chain(
-        scale_by_amsgrad(
-            b1,
-            b2,
-            eps,
-            eps_root,
-            mu_dtype,
-            bias_correction_mu,
-            bias_correction_nu,
-            correct_after=correct_after,
-        ),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_amsgrad(
+        b1,
+        b2,
+        eps,
+        eps_root,
+        mu_dtype,
+        bias_correction_mu,
+        bias_correction_nu,
+        correct_after=correct_after,
     )
+    return decayed("amsgrad", direction, learning_rate, weight_decay, mask)

@@ -1,6 +1,6 @@
 """Adam's kin: another second moment, or a rectified one."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.base import decayed, optimizer
 from gradxform.transforms.adam_kin import (
     scale_by_adamax,
     scale_by_belief,
@@ -8,7 +8,7 @@ from gradxform.transforms.adam_kin import (
     scale_by_yogi,
 )
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -29,17 +29,24 @@ def adabelief(
     eps_root: float = 1e-16,
     *,
     nesterov: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """AdaBelief: Adam, divided by how far gradients are from their average, not from 0.
 
-    See `scale_by_belief` and `scale_by_learning_rate` for the arguments.
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_belief` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Zhuang et al., AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
     Gradients, 2020, Algorithm 2.
     """
-    return chain(
-        scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov),
-        scale_by_learning_rate(learning_rate),
+    direction = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
+    return decayed(
+        "adabelief", direction, learning_rate, weight_decay, weight_decay_mask, "weight_decay_mask"
     )
 
 
@@ -71,7 +78,7 @@ def adamaxw(
     b2: float = 0.999,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     eps_in_max: bool = True,
 ) -> chain:
@@ -102,18 +109,23 @@ def radam(
     threshold: float = 5.0,
     *,
     nesterov: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """RAdam: Adam that is divided only once its second moment has seen enough gradients.
 
-    See `scale_by_radam` and `scale_by_learning_rate` for the arguments.
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_radam` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2020,
     Algorithm 2.
     """
-    return chain(
-        scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov)
+    return decayed("radam", direction, learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -122,11 +134,20 @@ def yogi(
     b1: float = 0.9,
     b2: float = 0.999,
     eps: float = 1e-3,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """Yogi: Adam with a second moment that changes additively and never forgets quickly.
 
-    See `scale_by_yogi` and `scale_by_learning_rate` for the arguments.
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_yogi` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Zaheer et al., Adaptive Methods for Nonconvex Optimization, 2018, Algorithm 2.
     """
-    return chain(scale_by_yogi(b1, b2, eps), scale_by_learning_rate(learning_rate))
+    direction = scale_by_yogi(b1, b2, eps)
+    return decayed("yogi", direction, learning_rate, weight_decay, mask)

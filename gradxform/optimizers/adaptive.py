@@ -9,7 +9,7 @@ from gradxform.transforms.adaptive import (
     scale_by_stddev,
 )
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.types import ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -29,7 +29,7 @@ def rmsprop(
     initial_scale: float = 0.0,
     eps_in_sqrt: bool = True,
     centered: bool = False,
-    momentum: float | None = None,
+    momentum: UnitInterval | None = None,
     nesterov: bool = False,
     bias_correction: bool = False,
 ) -> chain:
@@ -127,7 +127,7 @@ def adadelta(
     rho: float = 0.9,
     eps: float = 1e-6,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: StaticTree = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Adadelta: steps of the size of earlier steps, whatever the gradient's unit.
 

@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.ademamix import scale_by_ademamix, scale_by_simplified_ademamix
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -23,7 +23,7 @@ def ademamix(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """AdEMAMix: AdamW whose momentum is a fast average of the gradient plus a very slow one.
 
@@ -50,7 +50,7 @@ def simplified_ademamix(
     eps: float = 1e-8,
     eps_root: float = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """Simplified AdEMAMix: one slow momentum, and more weight for the newest gradient.
 

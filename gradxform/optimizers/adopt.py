@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.adopt import fourth_root, scale_by_acprop, scale_by_adopt
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -20,7 +20,7 @@ def acprop(
     eps: float = 1e-16,
     eps_root: float = 1e-16,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """ACProp: AdaBelief one step behind, the gradient over the deviations of earlier ones.
 

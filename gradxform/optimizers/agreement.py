@@ -9,7 +9,7 @@ from gradxform.transforms.agreement import (
     scale_by_sign_agreement,
 )
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -105,7 +105,7 @@ def grams(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """Grams: Adam's steps in the direction of the gradient, with decoupled weight decay.
 

@@ -4,14 +4,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from gradxform.arguments import check_call
+from gradxform.arguments import checked_call
 from gradxform.base import Transform
 from gradxform.docstrings import complete
 from gradxform.interop import identity
 from gradxform.registry import register
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -33,8 +33,7 @@ def optimizer(function: F) -> F:
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Transform:
-        tx = function(*args, **kwargs)
-        check_call(function, args, kwargs)  # what no part has checked
+        tx = checked_call(function, args, kwargs)
         object.__setattr__(tx, "written_as", function.__name__)
         return tx
 
@@ -64,11 +63,31 @@ def trace_or_identity(
     return identity()
 
 
+def decayed(
+    name: str,
+    direction: Transform,
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule | None,
+    mask: StaticMask | None,
+    mask_name: str = "mask",
+) -> chain:
+    """Return a descent along `direction`, with decoupled weight decay unless that is None.
+
+    Raises:
+      ValueError: without a weight decay, if there is a mask.
+    """
+    if weight_decay is not None:
+        return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    if mask is not None:
+        raise ValueError(f"{name}: {mask_name} has no effect without a weight_decay.")
+    return chain(direction, scale_by_learning_rate(learning_rate))
+
+
 def with_weight_decay(
     direction: Transform,
     learning_rate: ScalarOrSchedule,
     weight_decay: ScalarOrSchedule,
-    mask: StaticTree,
+    mask: StaticMask | None,
     by_learning_rate: bool = True,
 ) -> chain:
     """Return a descent along `direction` with decoupled weight decay.

@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.sign import scale_by_lion
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.cautious import cautious
 from gradxform.wrappers.compose import chain
 
@@ -21,7 +21,7 @@ def cautious_adamw(
     eps: float = 1e-8,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     xi: float = 1.0,
 ) -> chain:
     """AdamW whose direction is masked where it disagrees with the gradient: C-AdamW.
@@ -45,7 +45,7 @@ def cautious_lion(
     b2: float = 0.99,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-3,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     xi: float = 1.0,
 ) -> chain:
     """Lion whose direction is masked where it disagrees with the gradient: C-Lion.

@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.cocob import scale_by_cocob
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -17,7 +17,7 @@ def cocob(
     alpha: float = 100.0,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """COCOB: coin betting. No learning rate; every entry steps in proportion to what it has won.
 

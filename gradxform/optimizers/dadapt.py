@@ -2,7 +2,7 @@
 
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.dadapt import step_by_dadapt_adamw, step_by_prodigy
-from gradxform.types import ScalarOrSchedule
+from gradxform.types import ScalarOrSchedule, StaticMask
 
 __all__ = [
     "dadapt_adamw",
@@ -42,6 +42,7 @@ def prodigy(
     estim_lr_coef: float = 1.0,
     weight_decay: float = 0.0,
     safeguard_warmup: bool = False,
+    weight_decay_mask: StaticMask | None = None,
 ) -> step_by_prodigy:
     """Prodigy: AdamW that estimates its learning rate, which rises faster than D-Adaptation's.
 
@@ -63,4 +64,5 @@ def prodigy(
         estim_lr_coef,
         weight_decay,
         safeguard_warmup,
+        weight_decay_mask,
     )

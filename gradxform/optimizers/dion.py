@@ -8,7 +8,7 @@ from gradxform.transforms.dion import scale_by_dion
 from gradxform.transforms.dion2 import scale_by_dion2
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.orthogonal import scale_by_fans
-from gradxform.types import DType, Fixed, Key, ScalarOrSchedule, Size, StaticTree
+from gradxform.types import Decay, DType, Fixed, Key, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
@@ -26,8 +26,8 @@ def dion(
     weight_decay: ScalarOrSchedule = 0.01,
     key: Key = 0,
     *,
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.95,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.95,
     adam_eps: float = 1e-8,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
@@ -79,8 +79,8 @@ def dion2(
     eps: float = 1e-8,
     preconditioning: str = "frobenius",
     compute_dtype: DType = None,
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.95,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.95,
     adam_eps: float = 1e-8,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,

@@ -6,7 +6,7 @@ from gradxform.optimizers.matrices import with_adamw
 from gradxform.transforms.distributed_shampoo import scale_by_distributed_shampoo
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
+from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticTree, UnitInterval
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
@@ -19,7 +19,7 @@ __all__ = [
 def distributed_shampoo(
     learning_rate: ScalarOrSchedule,
     block_size: Size = 1024,
-    beta1: float = 0.9,
+    beta1: UnitInterval = 0.9,
     beta2: float = 0.999,
     diagonal_epsilon: float = 1e-10,
     matrix_epsilon: float = 1e-6,
@@ -34,8 +34,8 @@ def distributed_shampoo(
     inverse_root: str = "eigh",
     inverse_failure_threshold: float = 0.1,
     moving_average_for_momentum: bool = False,
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.999,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.999,
     adam_eps: float = 1e-8,
     adam_weight_decay: ScalarOrSchedule = 0.0,
     adam_learning_rate: ScalarOrSchedule | None = None,

@@ -5,7 +5,7 @@ from typing import Any
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.dog import scale_by_dog, scale_by_dowg
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -20,7 +20,7 @@ def dog(
     init_step: tuple[Any, ...] = ("heuristic", 1e-6),
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """DoG: SGD whose step size is the distance moved over the root of the sum of |g|^2.
 
@@ -48,7 +48,7 @@ def dowg(
     init_estim_sq_dist: float | None = None,
     eps: float = 1e-4,
     weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """DoWG: `dog` with each gradient weighted by the distance at which it was computed.
 

@@ -8,7 +8,7 @@ from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.embeddings import scale_by_adam_catching_up, scale_by_rowwise_rss
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -68,7 +68,7 @@ def lazy_adamw(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     catch_up: bool = False,
 ) -> chain:

@@ -8,7 +8,7 @@ from gradxform.transforms.factored import scale_by_factored_rms, scale_by_sm3
 from gradxform.transforms.layerwise import scale_by_param_block_rms
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
+from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -25,12 +25,12 @@ def adafactor(
     decay_offset: int = 0,
     multiply_by_parameter_scale: bool = True,
     clipping_threshold: float | None = 1.0,
-    momentum: float | None = None,
+    momentum: Decay | None = None,
     dtype_momentum: DType = None,
     weight_decay_rate: ScalarOrSchedule | None = None,
     eps: float = 1e-30,
     factored: bool = True,
-    weight_decay_mask: StaticTree = None,
+    weight_decay_mask: StaticMask | None = None,
 ) -> chain:
     """Adafactor: the gradient over a factored root mean square, clipped, relative to parameters.
 
@@ -77,7 +77,7 @@ def adafactor(
 
 
 @optimizer
-def sm3(learning_rate: ScalarOrSchedule, momentum: float = 0.9) -> chain:
+def sm3(learning_rate: ScalarOrSchedule, momentum: Decay = 0.9) -> chain:
     """SM3: Adagrad with one number per row and per column, then an average of the steps.
 
     Args:

@@ -3,8 +3,9 @@
 from typing import Any
 
 from gradxform.optimizers.base import optimizer
+from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, Size, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.galore import scale_by_galore
 
@@ -21,8 +22,10 @@ def galore(
     scale: float = 1.0,
     base_optimizer: Any = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     weight_dimension_numbers: StaticTree = None,
+    *,
+    mu_dtype: DType = None,
 ) -> chain:
     """GaLore: Adam, or another rule, on low-rank projections of gradients, for little memory.
 
@@ -31,6 +34,8 @@ def galore(
       scale: multiplies the updates of matrices, finite.
       base_optimizer: a transform that does not need parameters. Defaults to `scale_by_adam()`. One
         with a learning rate of its own needs a `learning_rate` of 1 here.
+      mu_dtype: the dtype of Adam's first moment; not with a base_optimizer, which has its own.
+        Defaults to the parameter's, at least float32.
       weight_decay: decoupled, on the whole parameters; at least 0, or a schedule.
 
     See `scale_by_galore`, `add_decayed_weights` and `scale_by_learning_rate` for the other
@@ -39,6 +44,12 @@ def galore(
     Reference: Zhao et al., GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection,
     2024, Algorithm 1.
     """
+    if mu_dtype is not None:
+        if base_optimizer is not None:
+            raise ValueError(
+                "galore: mu_dtype has no effect with a base_optimizer; give it to that one."
+            )
+        base_optimizer = scale_by_adam(mu_dtype=mu_dtype)
     return chain(
         scale_by_galore(rank, update_proj_gap, scale, base_optimizer, weight_dimension_numbers),
         add_decayed_weights(weight_decay, mask),

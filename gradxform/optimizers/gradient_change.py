@@ -12,7 +12,7 @@ from gradxform.transforms.gradient_change import (
     scale_by_rprop,
 )
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -155,7 +155,7 @@ def adan(
     eps: float = 1e-8,
     eps_root: float = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     *,
     change_weight: float | None = None,
 ) -> chain:

@@ -2,7 +2,7 @@
 
 from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.transforms.laprop import scale_by_laprop
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -18,7 +18,7 @@ def laprop(
     eps: float = 1e-15,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """LaProp: momentum of gradients that have already been divided, with decoupled weight decay.
 

@@ -8,7 +8,7 @@ from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.layerwise import scale_by_novograd, scale_by_trust_ratio, undo_norm_growth
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticTree
+from gradxform.types import ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.values import frozen, key_of
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import masked
@@ -29,7 +29,7 @@ def lamb(
     eps: float = 1e-6,
     eps_root: float = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """LAMB: Adam whose update of each array is scaled to the array's norm, for large batches.
 
@@ -50,11 +50,11 @@ def lamb(
 def lars(
     learning_rate: ScalarOrSchedule,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: StaticTree = True,
+    weight_decay_mask: StaticMask = True,
     trust_coefficient: float = 0.001,
     eps: float = 0.0,
-    trust_ratio_mask: StaticTree = True,
-    momentum: float = 0.9,
+    trust_ratio_mask: StaticMask = True,
+    momentum: UnitInterval = 0.9,
     nesterov: bool = False,
     *,
     sum_norms: bool = False,
@@ -97,7 +97,7 @@ def lars(
 
 
 def _paper_ratio(
-    weight_decay: Any, mask: StaticTree, trust_coefficient: float, eps: float
+    weight_decay: Any, mask: StaticMask, trust_coefficient: float, eps: float
 ) -> scale_by_trust_ratio | masked:
     """Return the trust ratio with the norms of gradient and decay added."""
     if callable(weight_decay):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gradxform.base import check_transform
 from gradxform.interop import identity
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.lbfgs import scale_by_lbfgs
@@ -43,6 +44,8 @@ def lbfgs(
     Reference: Nocedal and Wright, Numerical Optimization, 1999, Algorithms 7.4 and 7.5; Liu and
     Nocedal, On the limited memory BFGS method for large scale optimization, 1989.
     """
+    if linesearch is not None:
+        check_transform("lbfgs", linesearch, "linesearch")
     return chain(
         scale_by_lbfgs(memory_size, scale_init_precond),
         scale(-1.0) if learning_rate is None else scale_by_learning_rate(learning_rate),

@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.mars import scale_by_mars
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -19,7 +19,7 @@ def mars_adamw(
     eps: float = 1e-8,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-2,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     gamma: float = 0.025,
     max_norm: float = 1.0,
 ) -> chain:

@@ -1,9 +1,9 @@
 """Gradient descent, with momentum."""
 
-from gradxform.optimizers.base import optimizer, trace_or_identity, with_weight_decay
+from gradxform.optimizers.base import decayed, optimizer, trace_or_identity, with_weight_decay
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -15,11 +15,13 @@ __all__ = [
 @optimizer
 def sgd(
     learning_rate: ScalarOrSchedule,
-    momentum: float | None = None,
+    momentum: UnitInterval | None = None,
     nesterov: bool = False,
     accumulator_dtype: DType = None,
     *,
     learning_rate_inside: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """SGD: stochastic gradient descent, with optional heavy-ball or Nesterov momentum.
 
@@ -31,7 +33,11 @@ def sgd(
 
     Args:
       momentum: the decay of the momentum, in [0, 1]. Defaults to no momentum.
-      learning_rate_inside: whether m holds steps instead of gradients.
+      learning_rate_inside: whether m holds steps instead of gradients; not with a weight_decay.
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it, and it is not in m,
+        as in `sgdw`. PyTorch's goes through m: `chain(add_decayed_weights(d), sgd(...))`. Defaults
+        to no decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `trace` and `scale_by_learning_rate` for the other arguments.
 
@@ -39,20 +45,24 @@ def sgd(
     2013, equations (1-4).
     """
     direction = trace_or_identity("sgd", momentum, nesterov, accumulator_dtype)
-    rate = scale_by_learning_rate(learning_rate)
     if not learning_rate_inside:
-        return chain(direction, rate)
+        return decayed("sgd", direction, learning_rate, weight_decay, mask)
     if momentum is None:
         raise ValueError("sgd: learning_rate_inside=True has no effect without a momentum.")
-    return chain(rate, direction)
+    if weight_decay is not None or mask is not None:
+        raise ValueError(
+            "sgd: learning_rate_inside=True has no weight_decay or mask; use "
+            "decoupled_weight_decay(sgd(...), ...)."
+        )
+    return chain(scale_by_learning_rate(learning_rate), direction)
 
 
 @optimizer
 def sgdw(
     learning_rate: ScalarOrSchedule,
-    momentum: float = 0.9,
+    momentum: UnitInterval = 0.9,
     weight_decay: ScalarOrSchedule = 1e-4,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
     nesterov: bool = False,
     *,
     decay_by_learning_rate: bool = True,

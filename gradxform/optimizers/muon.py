@@ -9,7 +9,7 @@ from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.optimizers.matrices import with_adamw
 from gradxform.transforms.muon import NS_COEFFS, NS_ROWS, scale_by_muon, scale_by_shape
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import Decay, DType, ScalarOrSchedule, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition
 
@@ -80,14 +80,14 @@ def muon(
     beta: float = 0.95,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: StaticTree = None,
+    weight_decay_mask: StaticMask | None = None,
     mu_dtype: DType = None,
     *,
     nesterov: bool = True,
     adaptive: bool = False,
     preconditioning: str = "frobenius",
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.999,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.999,
     adam_eps_root: float = 0.0,
     adam_weight_decay: ScalarOrSchedule = 0.0,
     adam_learning_rate: ScalarOrSchedule | None = None,

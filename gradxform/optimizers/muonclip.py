@@ -5,7 +5,7 @@ from typing import Any
 from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.muon import muon
 from gradxform.transforms.muon import NS_COEFFS
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import Decay, DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.muonclip import qk_clip
 
 __all__ = [
@@ -28,8 +28,8 @@ def muonclip(
     ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
     ns_steps: int = 5,
     eps: float = 1e-8,
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.95,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.95,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
     compute_dtype: DType = None,

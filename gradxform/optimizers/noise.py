@@ -18,7 +18,7 @@ def noisy_sgd(
     gamma: float = 0.55,
     key: Key = None,
     *,
-    seed: int | None = None,
+    seed: Key | None = None,
 ) -> chain:
     """Noisy SGD: gradient descent plus Gaussian noise whose variance falls with time.
 

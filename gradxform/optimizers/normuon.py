@@ -6,7 +6,7 @@ from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.muon import beside_adamw, coefficients
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.normuon import scale_by_adamuon, scale_by_normuon
-from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
+from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition
 
 __all__ = [
@@ -30,8 +30,8 @@ def normuon(
     eps: float = 1e-8,
     preconditioning: str = "frobenius",
     compute_dtype: DType = None,
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.95,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.95,
     adam_eps: float = 1e-8,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
@@ -89,8 +89,8 @@ def adamuon(
     eps: float = 1e-8,
     preconditioning: str = "frobenius",
     compute_dtype: DType = None,
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.95,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.95,
     adam_eps: float = 1e-8,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,

@@ -3,7 +3,7 @@
 from gradxform.optimizers.base import optimizer, trace_or_identity
 from gradxform.transforms.privacy import differentially_private_aggregate
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import Key, ScalarOrSchedule
+from gradxform.types import Key, ScalarOrSchedule, UnitInterval
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -17,7 +17,7 @@ def dpsgd(
     l2_norm_clip: float,
     noise_multiplier: float,
     seed: Key,
-    momentum: float | None = None,
+    momentum: UnitInterval | None = None,
     nesterov: bool = False,
 ) -> chain:
     """DP-SGD: SGD on clipped gradients of single examples plus noise, differentially private.

@@ -6,7 +6,7 @@ from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.optimizers.matrices import with_adamw
 from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
-from gradxform.types import DType, Key, ScalarOrSchedule, Size, StaticTree
+from gradxform.types import Decay, DType, Key, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
 
 __all__ = [
@@ -19,7 +19,7 @@ def psgd_kron(
     learning_rate: ScalarOrSchedule = 1e-3,
     b1: float = 0.9,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: StaticTree = None,
+    weight_decay_mask: StaticMask | None = None,
     preconditioner_update_probability: ScalarOrSchedule = UPDATE_PROBABILITY,
     max_size_triangular: Size = 8192,
     max_skew_triangular: float = math.inf,
@@ -30,8 +30,8 @@ def psgd_kron(
     *,
     deterministic: bool = False,
     key: Key = 0,
-    adam_b1: float = 0.9,
-    adam_b2: float = 0.999,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.999,
     adam_eps: float = 1e-8,
     adam_weight_decay: ScalarOrSchedule = 0.0,
     adam_learning_rate: ScalarOrSchedule | None = None,

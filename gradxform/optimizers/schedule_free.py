@@ -8,7 +8,7 @@ from gradxform.optimizers.momentum import sgd
 from gradxform.schedules.join import warmup_constant_schedule
 from gradxform.transforms.adaptive import scale_by_rms
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule
+from gradxform.types import Decay, DType, ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.schedule_free import schedule_free
 
@@ -73,7 +73,7 @@ def schedule_free_adamw(
     learning_rate: ScalarOrSchedule = 0.0025,
     warmup_steps: int | None = None,
     b1: float = 0.9,
-    b2: float = 0.999,
+    b2: Decay = 0.999,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 0.0,
     weight_lr_power: float = 2.0,

@@ -102,19 +102,29 @@ def scion(
     }
     if norms is None:
         norms = label_by(("spectral", ndim_at_least(2) & ~ndim_at_least(3)), ("rms", True))
-    return partition(rules, norms)
+    try:
+        return partition(rules, norms)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"scion: norms: {str(error).removeprefix('partition: ')}") from None
 
 
 def _radii(given: Any) -> dict[str, float]:
     """Return the radius for every norm."""
-    given = given or {}
+    given = {} if given is None else given
+    if not isinstance(given, dict):
+        raise TypeError(
+            "scion: radii must be a dict from norms to radii, such as {'spectral': 50.0}, got "
+            f"{shown(given)}."
+        )
     for norm, radius in given.items():
         if norm not in RADII:
             raise ValueError(
                 f"scion: radii must be for norms, {', '.join(RADII)}, got one for {norm!r}."
                 f"{did_you_mean(norm, RADII)}"
             )
-        if not (isinstance(radius, int | float) and 0 < radius < float("inf")):
+        is_number = isinstance(radius, int | float) and not isinstance(radius, bool)
+        if not (is_number and 0 < radius < float("inf")):
             raise ValueError(
                 f"scion: the radius for {norm!r} must be a number greater than 0, got "
                 f"{shown(radius)}."

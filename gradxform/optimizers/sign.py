@@ -4,7 +4,7 @@ from gradxform.optimizers.base import optimizer
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_lion, scale_by_sign
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import Decay, DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -30,7 +30,7 @@ def sign_sgd(learning_rate: ScalarOrSchedule) -> chain:
 @optimizer
 def signum(
     learning_rate: ScalarOrSchedule,
-    beta: float = 0.9,
+    beta: Decay = 0.9,
     accumulator_dtype: DType = None,
 ) -> chain:
     """Signum: steps against the sign of a moving average of the gradient.
@@ -57,7 +57,7 @@ def lion(
     b2: float = 0.99,
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 1e-3,
-    mask: StaticTree = None,
+    mask: StaticMask | None = None,
 ) -> chain:
     """Lion: the sign of an interpolated momentum, with decoupled weight decay.
 

@@ -4,7 +4,7 @@ from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.optimizers.matrices import with_adamw
 from gradxform.transforms.soap import scale_by_soap
-from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
+from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
 
 __all__ = [
@@ -20,15 +20,15 @@ def soap(
     shampoo_beta: float | None = None,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 0.01,
-    weight_decay_mask: StaticTree = None,
+    weight_decay_mask: StaticMask | None = None,
     precondition_frequency: Size = 10,
     max_precond_dim: Size = 10000,
     *,
     correct_bias: bool = True,
     normalize_grads: bool = False,
     one_sided: bool = False,
-    adam_b1: float = 0.95,
-    adam_b2: float = 0.95,
+    adam_b1: Decay = 0.95,
+    adam_b2: Decay = 0.95,
     adam_weight_decay: ScalarOrSchedule = 0.01,
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,

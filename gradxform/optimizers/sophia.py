@@ -5,7 +5,7 @@ from typing import Any
 from gradxform.optimizers.base import optimizer
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sophia import hutchinson_estimator_diag_hessian, scale_by_sophia
-from gradxform.types import DType, ScalarOrSchedule, StaticTree
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -20,7 +20,7 @@ def sophia(
     b2: float = 0.99,
     eps: float = 1e-8,
     weight_decay: ScalarOrSchedule = 1e-4,
-    weight_decay_mask: StaticTree = None,
+    weight_decay_mask: StaticMask | None = None,
     gamma: float = 0.01,
     clip_threshold: float | None = 1.0,
     update_interval: int = 10,

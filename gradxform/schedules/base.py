@@ -30,6 +30,8 @@ LARGEST = 2**31 - 1
 class Schedule(Value, abc.ABC):
     """A number for every step, such as a learning rate, as an object that prints and compares."""
 
+    never_mask = True
+
     @abc.abstractmethod
     def __call__(self, count: Any) -> Array:
         """Return the value after `count` steps, in float32.
@@ -161,3 +163,11 @@ def segment(count: Array, starts: Any) -> Array:
 def half_cosine(remaining: Array) -> Array:
     """Return (1 + cos(pi (1 - remaining))) / 2 as a squared sine, accurate for small values too."""
     return jnp.square(jnp.sin((0.5 * math.pi) * remaining))
+
+
+def between(low: Any, high: Any, share: Array, y: Array) -> Array:
+    """Return `y`, but exactly `high` where its share is 1 and `low` where it is 0.
+
+    What a formula adds up to there may be off by a rounding.
+    """
+    return jnp.where(share == 1, scalar(high), jnp.where(share == 0, scalar(low), y))

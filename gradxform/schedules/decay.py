@@ -15,6 +15,7 @@ from gradxform.schedules.base import (
     LARGEST,
     Schedule,
     as_count,
+    between,
     check_steps,
     fractions,
     half_cosine,
@@ -228,8 +229,9 @@ class cosine_decay_schedule(Schedule):
         cosine = half_cosine(remaining)
         if not (is_known(self.exponent) and self.exponent == 1):
             cosine = jnp.power(cosine, scalar(self.exponent))
-        alpha = number(self.alpha)
-        return number(self.init_value) * ((1.0 - alpha) * cosine + alpha)
+        init, alpha = number(self.init_value), number(self.alpha)
+        y = init * ((1.0 - alpha) * cosine + alpha)
+        return between(init * alpha, init, cosine, y)
 
 
 @value
@@ -265,9 +267,15 @@ class linear_cosine_decay(Schedule):
         """Return the decayed value."""
         count = as_count(count)
         remaining, _ = fractions(count, self.decay_steps)
-        line = number(self.alpha) + remaining
+        init, alpha, beta = (number(x) for x in (self.init_value, self.alpha, self.beta))
         cosine = wave(count, self.decay_steps, self.num_periods)
-        return number(self.init_value) * (line * cosine + number(self.beta))
+        y = init * ((alpha + remaining) * cosine + beta)
+        first = init * (1.0 + alpha + beta)
+        halves = 2 * self.num_periods
+        if not is_known(halves) or halves != int(halves):
+            return between(y, first, remaining, y)
+        last = init * (beta if halves % 2 else alpha + beta)
+        return between(last, first, remaining, y)
 
 
 @value
@@ -316,8 +324,9 @@ class cosine_decay_restarts(Schedule):
                 )
         cycle, remaining = _cycle(as_count(count), self.first_decay_steps, self.t_mul)
         height = jnp.power(scalar(self.m_mul), cycle)
-        alpha = number(self.alpha)
-        return number(self.init_value) * ((1.0 - alpha) * height * half_cosine(remaining) + alpha)
+        init, alpha = number(self.init_value), number(self.alpha)
+        y = init * ((1.0 - alpha) * height * half_cosine(remaining) + alpha)
+        return jnp.where(as_count(count) <= 0, scalar(init), y)
 
 
 def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:

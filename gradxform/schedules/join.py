@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.errors import name_of, require_non_negative, require_positive
+from gradxform.errors import name_of, require_non_negative, require_positive, shown
 from gradxform.fields import value
 from gradxform.numerics import scalar
 from gradxform.registry import register
@@ -14,7 +14,10 @@ from gradxform.schedules.base import (
     Composite,
     Schedule,
     as_count,
+    between,
     check_steps,
+    fractions,
+    half_cosine,
     is_known,
     is_open,
     number,
@@ -22,7 +25,7 @@ from gradxform.schedules.base import (
     since,
 )
 from gradxform.schedules.basic import constant_schedule, linear_schedule, schedule_of
-from gradxform.schedules.decay import cosine_decay_schedule, exponential_decay
+from gradxform.schedules.decay import exponential_decay
 from gradxform.types import Array, Finite, NonNegative, Positive
 
 __all__ = [
@@ -126,7 +129,7 @@ class warmup_constant_schedule(Composite):
 
 
 @value
-class warmup_cosine_decay_schedule(Composite):
+class warmup_cosine_decay_schedule(Schedule):
     """Climb to a peak in a straight line, and decay along half a cosine.
 
     Value, with W = warmup_steps, D = decay_steps and t = min((n - W) / (D - W), 1):
@@ -139,7 +142,7 @@ class warmup_cosine_decay_schedule(Composite):
       peak_value: the value after the warm-up.
       warmup_steps: the length of the climb, in steps, at least 0.
       decay_steps: the length of climb and decay together, greater than `warmup_steps`.
-      end_value: the value at the end, and after it; 0 if `peak_value` is.
+      end_value: the value at the end, and after it.
       exponent: the power of the cosine, at least 0.
 
     Reference: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017,
@@ -162,23 +165,20 @@ class warmup_cosine_decay_schedule(Composite):
                 f"{name_of(self)}: decay_steps must be greater than warmup_steps, which it "
                 f"includes, got {steps!r} and {warmup!r}."
             )
-        if is_known(self.peak_value) and self.peak_value == 0:
-            if is_known(self.end_value) and self.end_value != 0:
-                raise ValueError(
-                    f"{name_of(self)}: end_value must be 0 where peak_value is, "
-                    f"got {self.end_value!r}."
-                )
 
-    def expand(self) -> join_schedules:
-        """Return the line joined to the cosine."""
-        peak, end = number(self.peak_value), number(self.end_value)
-        alpha: Any
-        if is_known(peak):
-            alpha = 0.0 if peak == 0 else end / peak
-        else:
-            alpha = jnp.where(peak == 0.0, 0.0, end / jnp.where(peak == 0.0, 1.0, peak))
+    def __call__(self, count: Any) -> Array:
+        """Return the value on the climb or on the cosine."""
+        count = as_count(count)
+        climb = linear_schedule(self.init_value, self.peak_value, self.warmup_steps)(count)
         steps = _add_steps(self.decay_steps, self.warmup_steps, sign=-1)
-        return _warmed_up(self, cosine_decay_schedule(peak, steps, alpha, self.exponent))
+        remaining, _ = fractions(since(count, self.warmup_steps), steps)
+        cosine = half_cosine(remaining)
+        if not (is_known(self.exponent) and self.exponent == 1):
+            cosine = jnp.power(cosine, scalar(self.exponent))
+        peak, end = number(self.peak_value), number(self.end_value)
+        decay = between(end, peak, cosine, end + (peak - end) * cosine)
+        now, first = same_dtype(count, self.warmup_steps)
+        return jnp.where(now < first, climb, decay)
 
 
 @value
@@ -240,9 +240,15 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, Any]]) -> join_schedules:
     Reference: Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2017.
     """
     cycles: list[warmup_cosine_decay_schedule] = []
+    if not isinstance(cosine_kwargs, Iterable):
+        raise TypeError(
+            f"sgdr_schedule: cosine_kwargs must be a list of dicts, got {shown(cosine_kwargs)}."
+        )
     for i, kwargs in enumerate(cosine_kwargs):
         if not isinstance(kwargs, dict):
-            raise TypeError(f"sgdr_schedule: cosine_kwargs[{i}] must be a dict, got {kwargs!r}.")
+            raise TypeError(
+                f"sgdr_schedule: cosine_kwargs[{i}] must be a dict, got {shown(kwargs)}."
+            )
         try:
             cycles.append(warmup_cosine_decay_schedule(**kwargs))
         except (TypeError, ValueError) as error:

@@ -5,13 +5,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.errors import require_positive
+from gradxform.errors import name_of, require_one_of, require_positive
 from gradxform.fields import value
 from gradxform.numerics import scalar
 from gradxform.schedules.base import (
     LARGEST,
     Schedule,
     as_count,
+    between,
     check_steps,
     first_count,
     fractions,
@@ -20,9 +21,10 @@ from gradxform.schedules.base import (
     number,
     same_dtype,
 )
-from gradxform.types import Array, NonNegative, Positive
+from gradxform.types import Array, Choice, Finite, NonNegative, Positive
 
 __all__ = [
+    "cyclic_schedule",
     "cosine_sign_decay",
     "linear_sign_decay",
     "restart_sign_decay",
@@ -161,3 +163,68 @@ class restart_sign_decay(Schedule):
         count = as_count(count)
         remaining = _sawtooth(count, self.decay_steps, self.num_periods)
         return _zeroed(half_cosine(remaining), self, count)
+
+
+_MODES = ("triangular", "triangular2", "exp_range")
+
+
+@value
+class cyclic_schedule(Schedule):
+    """Go up to a peak and back again in straight lines, again and again.
+
+    Value, with S = transition_steps, in cycle i = 0, 1, ... of 2 S steps, k steps into it:
+
+        y(n) = init_value + (peak_value - init_value) h min(k, 2 S - k) / S
+
+    with the height h of the mode: 1 for "triangular"; 2^-i for "triangular2", which halves the
+    peaks; gamma^n for "exp_range".
+
+    Args:
+      init_value: the value at the ends of the cycles.
+      peak_value: the value in the middle of the first cycle, as far as h is 1 there.
+      transition_steps: the length of a climb, which is half a cycle, in steps, greater than 0.
+      mode: "triangular", "triangular2" or "exp_range".
+      gamma: the factor of every step, greater than 0; only with "exp_range".
+
+    Raises:
+      ValueError: if `gamma` is not 1 in another mode.
+
+    Reference: Smith, Cyclical Learning Rates for Training Neural Networks, 2017, section 3.
+    """
+
+    init_value: Finite
+    peak_value: Finite
+    transition_steps: int | float
+    mode: Choice = "triangular"
+    gamma: Positive = 1.0
+
+    def __post_init__(self):
+        require_positive(self, "transition_steps")
+        check_steps(self, "transition_steps")
+        require_one_of(self, "mode", _MODES)
+        if self.mode != "exp_range" and is_known(self.gamma) and self.gamma != 1:
+            raise ValueError(
+                f"{name_of(self)}: gamma must be 1 with mode={self.mode!r}, got {self.gamma!r}; it "
+                "is for mode='exp_range'."
+            )
+
+    def __call__(self, count: Any) -> Array:
+        """Return the value in the current cycle."""
+        count = as_count(count)
+        n, steps = same_dtype(count, self.transition_steps)
+        # Twice the steps may be beyond int32, two climbs are not.
+        climbs, past = n // steps, n % steps
+        remaining, elapsed = fractions(past, self.transition_steps)
+        falls = climbs % 2 == 1
+        share = jnp.where(falls, remaining, elapsed)
+        init, peak = number(self.init_value), number(self.peak_value)
+        if self.mode == "triangular":
+            return between(init, peak, share, init + (peak - init) * share)
+        if self.mode == "triangular2":
+            height = jnp.exp2(-scalar(climbs // 2))
+        else:
+            gamma = self.gamma
+            log = math.log(gamma) if is_known(gamma) else jnp.log(scalar(gamma))
+            height = jnp.exp(scalar(count) * log)
+        share = share * height
+        return between(init, peak, share, init + (peak - init) * share)

@@ -12,7 +12,7 @@ from gradxform.base import check_transform
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import Path, dtype_of, is_hole, path_str
 from gradxform.numerics import number_rank
-from gradxform.slot_names.entries import Entry, entries_of
+from gradxform.slot_names.entries import Entry, as_whole, entries_of
 from gradxform.slot_names.owners import children_of, with_child
 from gradxform.slot_names.words import STYLES
 from gradxform.types import OptState, SupportsTransform
@@ -228,6 +228,8 @@ def _array(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
     rank, dtype = number_rank(dtype_of(old)), dtype_of(new)
     if dtype != dtype_of(old) and not 0 < number_rank(dtype) <= rank:
         raise TypeError(f"{where} has dtype {dtype}, the state's has {dtype_of(old)}.")
+    if not at and jnp.shape(old) == () and dtype_of(old) == jnp.int32:  # it counts something
+        return as_whole(name, new)
     # No two places share a buffer, or a jitted step could not donate the state.
     if id(new) in used:
         new = jnp.array(new, copy=True)

@@ -41,6 +41,8 @@ class Crossed(StoredArray):
     columns: Array  # (..., squares, n) float32, of its columns
     form: BlockForm
 
+    shared_by_rows = "by rank1, with scales that several rows share"
+
     @classmethod
     def of(cls, x: Array, code: Code, block: int) -> StoredArray:
         """Return an array in squares of `block` rows and columns; a vector in blocks."""

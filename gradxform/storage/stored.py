@@ -32,6 +32,8 @@ class StoredArray(abc.ABC):
 
     part_names: ClassVar[tuple[str, ...]]  # of the arrays that it is made of
     is_by_rows: bool | property = True  # whether a row is stored apart from most others
+    # What several rows share where they are not stored apart from each other.
+    shared_by_rows: ClassVar[str] = "as means, each of which several rows share"
     needs_means = False  # whether it is made of means over the array
 
     @property

@@ -1,5 +1,7 @@
 """Bounds of parameters: numbers, or trees of them, as arrays like the parameters."""
 
+import math
+import sys
 from typing import Any
 
 import jax
@@ -35,7 +37,28 @@ def as_numbers(part: Any, name: str, bound: Any) -> Any:
 
     if is_function(bound) or isinstance(bound, FrozenTree):
         return bound
+    check(part, name, bound)
     return jax.tree.map(listed, bound, is_leaf=lambda x: x is None)
+
+
+def check(part: Any, name: str, bound: Any) -> None:
+    """Require a bound as far as it is known without parameters."""
+    bound = FrozenTree(bound) if isinstance(bound, bool) else bound
+    if is_function(bound):
+        return
+    for x in jax.tree.leaves(thawed(bound)):
+        is_array = isinstance(x, np.ndarray | np.generic | jax.Array)
+        if not is_array and (isinstance(x, bool) or not isinstance(x, int | float)):
+            raise TypeError(
+                f"{name_of(part)}: {name} must be a number, a tree of numbers and None, or a "
+                f"function of the parameters, got {shown(x)}."
+            )
+        if isinstance(x, float) and math.isnan(x):
+            raise ValueError(f"{name_of(part)}: {name} must not be NaN, got {shown(bound)}.")
+        if isinstance(x, int) and abs(x) > sys.float_info.max:
+            raise ValueError(
+                f"{name_of(part)}: {name} must be in the range of a float, got {shown(x)}."
+            )
 
 
 def resolved(part: Any, params: Params, lower: Any, upper: Any) -> tuple[PyTree, PyTree]:
@@ -79,6 +102,12 @@ def _leaves(part: Any, name: str, bound: Any, params: Params, none: float) -> li
         if is_hole(p):
             out.append(None)
             continue
+        if not places and any(other[: len(path)] == path for other in given):
+            free = "-inf" if name == "lower" else "inf"
+            raise ValueError(
+                f"{name_of(part)}: {name} of {path_str(path)} must be a number or the numbers of "
+                f"the array, not several bounds with None among them; write {free} for None."
+            )
         if not places and bound is not None:
             raise ValueError(
                 f"{name_of(part)}: {name} has no entry for {path_str(path)}; give a number, or "

@@ -1,5 +1,6 @@
 """Bounding the size of the updates: per entry, per unit, per array, over the whole tree."""
 
+from dataclasses import field
 from typing import Any
 
 import jax.numpy as jnp
@@ -99,18 +100,21 @@ class clip_by_global_norm(ArrayRule):
 
     Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider:
 
-        u = g max_norm / max(|g|, max_norm)
+        u = g max_norm / max(|g| + eps, max_norm)
 
     A tree with a NaN becomes NaN everywhere: an infinite or undefined norm is not hidden.
 
     Args:
       max_norm: the largest norm, greater than 0; infinite for no clipping.
+      eps: added to the norm, at least 0; 1e-6 is PyTorch's `clip_grad_norm_`. Defaults to nothing.
+        Keyword-only.
 
     Reference: Pascanu et al., On the Difficulty of Training Recurrent Neural Networks, 2013,
     Algorithm 1.
     """
 
     max_norm: Bound
+    eps: NonNegative | None = field(default=None, kw_only=True)
 
     locality = "tree"
     rule_locality = "entry"
@@ -121,7 +125,9 @@ class clip_by_global_norm(ArrayRule):
         self, updates: Updates, state: EmptyState, params: Params | None
     ) -> tuple[EmptyState, Array]:
         """Return the factor for all leaves."""
-        return state, shrinking(scalar(global_norm(updates)), self.max_norm)
+        size = scalar(global_norm(updates))
+        size = size if self.eps is None else size + scalar(self.eps)
+        return state, shrinking(size, self.max_norm)
 
     def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
         """Return the scaled update."""

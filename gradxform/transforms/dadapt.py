@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from gradxform import engine, masks
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, shown
+from gradxform.leaves import is_hole, with_paths
 from gradxform.numerics import (
     bias_correction,
     is_zero,
@@ -32,6 +34,7 @@ from gradxform.types import (
     Positive,
     Scalar,
     Slot,
+    StaticMask,
     Updates,
 )
 
@@ -216,6 +219,8 @@ class step_by_prodigy(ArrayRule):
       estim_lr_coef: the factor of the estimates, greater than 0, usually 0.5 to 2.
       weight_decay: at least 0.
       safeguard_warmup: whether to keep the learning rate out of s, for long warmups.
+      weight_decay_mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of
+        booleans that may be a prefix of the parameters, or a function of them. Defaults to all.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -232,6 +237,7 @@ class step_by_prodigy(ArrayRule):
     estim_lr_coef: Positive = 1.0
     weight_decay: NonNegative = 0.0
     safeguard_warmup: bool = False
+    weight_decay_mask: StaticMask | None = None
 
     State = ProdigyState
     locality = "tree"
@@ -243,7 +249,15 @@ class step_by_prodigy(ArrayRule):
 
     def init(self, params: Params) -> ProdigyState:
         """Return averages of zeros, a copy of the parameters, and the first estimate."""
+        masks.check_patterns(self, self.weight_decay_mask, params)
         return ProdigyState(params0=copied(params), **_zero_sums(self, params))
+
+    def statics(self, updates: Updates) -> list[Any]:
+        """Return for every leaf whether it decays."""
+        whole = engine.whole_shapes(updates)
+        mask = True if self.weight_decay_mask is None else self.weight_decay_mask
+        chosen = dict(with_paths(masks.resolve(self, mask, whole)))
+        return [bool(chosen[path]) for path, x in with_paths(whole) if not is_hole(x)]
 
     def _beta3(self) -> Scalar:
         return self.betas[1] ** 0.5 if self.beta3 is None else self.beta3
@@ -275,6 +289,7 @@ class step_by_prodigy(ArrayRule):
         k: Scalar,
         weight: Scalar,
         d_eps: Scalar,
+        decays: bool,
     ) -> tuple[Array, Array, Array, Array, Array]:
         """Return the step, the moments, the sum and p0."""
         b1, b2 = self.betas
@@ -284,4 +299,5 @@ class step_by_prodigy(ArrayRule):
         v = b2 * v + (1 - b2) * jnp.square(d * g)
         # An eps that is known to be 0 must stay known, to guard the division.
         u = -k * over_root(m, v, self.eps if is_zero(self.eps) else d_eps)
-        return u - (self.weight_decay * k) * p, m, v, s, p0
+        u = u - (self.weight_decay * k) * p if decays else u
+        return u, m, v, s, p0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import name_of, require_at_least, require_finite
+from gradxform.errors import name_of, require_at_least, require_finite, require_in
 from gradxform.numerics import abs_sq, bias_correction, safe_increment, within
 from gradxform.roots import over_root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
@@ -20,6 +20,7 @@ from gradxform.types import (
     NonNegativeSlot,
     Params,
     Positive,
+    Range,
     Scalar,
     Slot,
 )
@@ -228,7 +229,13 @@ class scale_by_rprop(ArrayRule):
         if isinstance(self.eta_minus, float) and self.eta_minus > 1:
             raise ValueError(f"{name_of(self)}: eta_minus must be in (0, 1], got {self.eta_minus}.")
         if isinstance(self.min_step_size, float):
-            require_at_least(self, self.min_step_size, "max_step_size")
+            least = f"at least min_step_size, here {self.min_step_size}"
+            require_in(
+                self,
+                "max_step_size",
+                self.max_step_size,
+                Range(least, lambda x: x >= self.min_step_size, finite=False),
+            )
 
     def init(self, params: Params) -> ScaleByRpropState:
         """Return the first step sizes, and steps of 0."""

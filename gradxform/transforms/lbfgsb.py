@@ -263,6 +263,11 @@ class step_by_lbfgsb(SearchingTransform):
     State = StepByLBFGSBState
     way = Way(_SLOTS, 5, _measure, _aim, _move)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("lower", "upper"):
+            bounds.check(self, name, getattr(self, name))
+
     def init(self, params: Params) -> StepByLBFGSBState:
         """Return the bounds and an empty memory, with the parameters as the accepted point."""
         self.check_numbers(params)

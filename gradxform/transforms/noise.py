@@ -35,6 +35,8 @@ class add_noise(ArrayRule):
 
         u = g + sqrt(eta / t^gamma) z
 
+    For complex entries z is complex, and the mean of |z|^2 is 1.
+
     Args:
       eta: the variance of the first step, at least 0.
       gamma: how fast the variance falls, at least 0; the paper uses 0.55.
@@ -53,9 +55,10 @@ class add_noise(ArrayRule):
     State = AddNoiseState
     locality = "tree"
     rule_locality = "entry"
+    handles_complex = True
     set_by = (("rng_key", "key"),)
 
-    def __init__(self, eta: float, gamma: float, key: Key = None, *, seed: int | None = None):
+    def __init__(self, eta: float, gamma: float, key: Key = None, *, seed: Key | None = None):
         set_fields(self, eta=eta, gamma=gamma, key=key_or_seed(self, key, seed))
 
     def init(self, params: Params) -> AddNoiseState:

@@ -47,7 +47,7 @@ class reduce_on_plateau(ArrayRule):
 
     Before it, at every `accumulation_size`-th step, with a the mean of the last values:
 
-        better if a < (1 - rtol) best - atol; then best <- a
+        better if a < best - rtol |best| - atol; then best <- a
         s <- max(factor s, min_scale) after `patience` means in a row that are not better
 
     and the next `cooldown` means are not counted. Give the loss to every update, as
@@ -56,10 +56,9 @@ class reduce_on_plateau(ArrayRule):
     `chain(adam(1e-3), reduce_on_plateau())`. Give the same value, such as the mean loss, to all
     replicas: the factor follows it.
 
-    For losses that may be below 0 give `atol`, with rtol=0: there a part of the best value is
-    subtracted the wrong way.
-
-    A NaN counts as a mean that is not better. The heuristic is that of PyTorch's ReduceLROnPlateau.
+    A NaN counts as a mean that is not better. The heuristic is that of PyTorch's ReduceLROnPlateau,
+    but for a best value below 0: there PyTorch and Optax multiply it by 1 - rtol all the same, so
+    that a worse mean counts as a better one.
 
     Args:
       factor: what s is multiplied by, in (0, 1).
@@ -129,7 +128,8 @@ class reduce_on_plateau(ArrayRule):
         """Return the state after a whole mean."""
         best = state.best_value
         # The first mean is better than none: (1 - rtol) times infinity may be NaN.
-        bound = jnp.where(jnp.isinf(best), best, scalar(1 - self.rtol) * best - scalar(self.atol))
+        part = jnp.where(best < 0, scalar(1 + self.rtol), scalar(1 - self.rtol))
+        bound = jnp.where(jnp.isinf(best), best, part * best - scalar(self.atol))
         better = mean < bound
         waits = state.cooldown_count > 0
         in_a_row = jnp.where(better | waits, 0, safe_increment(state.plateau_count))

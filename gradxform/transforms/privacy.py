@@ -221,7 +221,8 @@ def _examples(part: str, name: str, grads: Updates, bound: Any) -> tuple[list[An
 
 def _norms_per_example(gs: list[Any]) -> Array:
     """Return the norm of each example over several arrays."""
-    return root(sum(map(scalar, engine.map_rows(_sum_sq_per_example, [gs]))))
+    total: Any = sum(map(scalar, engine.map_rows(_sum_sq_per_example, [gs])))
+    return root(total)
 
 
 def _count_clipped(factors: Array) -> Array:

@@ -17,7 +17,7 @@ from gradxform.types import (
     PyTree,
     Scalar,
     Schedule,
-    StaticTree,
+    StaticMask,
     Updates,
 )
 
@@ -173,16 +173,12 @@ class add_decayed_weights(ArrayRule):
     """
 
     weight_decay: NonNegativeOrSchedule = 0.0
-    mask: StaticTree = None
+    mask: StaticMask | None = None
     flip_sign: bool = field(default=False, kw_only=True)
 
     locality = "entry"
     handles_complex = True
     needs_params = True
-
-    def __post_init__(self):
-        if self.mask is not None:
-            masks.check_mask(self, self.mask)
 
     @property
     def State(self) -> Any:

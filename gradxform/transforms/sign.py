@@ -28,6 +28,7 @@ class scale_by_sign(ArrayRule):
     """
 
     locality = "entry"
+    handles_complex = True
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the sign."""
@@ -52,7 +53,8 @@ class scale_by_lion(ArrayRule):
         m <- b2 m + (1 - b2) g
 
     Every entry of u is -1, 0 or 1: choose a learning rate about ten times smaller than Adam's, and
-    a weight decay about ten times larger.
+    a weight decay about ten times larger. Of a complex number the sign is c / |c|, and "smooth" is
+    tanh(smooth_beta |c|) c / |c|.
 
     Args:
       b1: the weight of the old momentum in c, in [0, 1).
@@ -73,6 +75,7 @@ class scale_by_lion(ArrayRule):
 
     State = ScaleByLionState
     locality = "entry"
+    handles_complex = True
     averages_of = (("mu", "g"),)
 
     def __post_init__(self) -> None:
@@ -95,7 +98,9 @@ class scale_by_lion(ArrayRule):
         if self.mode == "hard":
             u = jnp.sign(c)
         elif self.mode == "smooth":
-            u = jnp.tanh(self.smooth_beta * c)
+            size = jnp.abs(c) if jnp.iscomplexobj(c) else c
+            u = jnp.tanh(self.smooth_beta * size)
+            u = jnp.sign(c) * u if jnp.iscomplexobj(c) else u
         else:
             u = jnp.where(jnp.abs(c) < 1, c, jnp.sign(c))
         return u, self.b2 * m + (1 - self.b2) * g

@@ -87,9 +87,16 @@ def period_at(part: Any, name: str, step: Array) -> Array:
     k: Any = getattr(part, name)
     k = k(step) if callable(k) else k
     valid = isinstance(k, int | float) or getattr(k, "shape", None) == ()
+    # True is 1 to Python, but whoever returns it means something else.
+    valid = valid and not isinstance(k, bool) and getattr(k, "dtype", None) != np.bool_
     if valid and not is_tracer(k):
         number = np.asarray(k)  # a comparison of JAX's is traced under jit, also of known arrays
         valid = bool(1 <= number < np.inf) and bool(number == np.floor(number))
+        if valid and number >= 2**31:
+            raise ValueError(
+                f"{name_of(part)}: {name} must return an integer of 32 bits, at most 2**31 - 1, "
+                f"got {shown(k)}."
+            )
     if not valid:
         raise ValueError(
             f"{name_of(part)}: {name} must return an integer of at least 1, got {shown(k)}."

@@ -8,7 +8,7 @@ from jax import lax
 
 from gradxform import engine, masks
 from gradxform.base import Transform, check_transform, locality_of, transform
-from gradxform.errors import name_of, require_at_least, shown
+from gradxform.errors import name_of, require_at_least, require_in, shown
 from gradxform.leaves import (
     Aligned,
     Path,
@@ -34,11 +34,13 @@ from gradxform.types import (
     OptState,
     Params,
     PyTree,
+    Range,
     Size,
     Slot,
     StaticTree,
     Updates,
 )
+from gradxform.values import FrozenTree
 from gradxform.wrappers.accumulate import running_mean, running_sum
 from gradxform.wrappers.agree import agreed
 from gradxform.wrappers.update_when import update_when
@@ -69,6 +71,9 @@ class AccumulateRowsState(NamedTuple):
 
 def _emptied(acc: Array, due: Array) -> Array:
     return jnp.where(due, jnp.zeros_like(acc), acc)
+
+
+_COUNT = Range("less than 2**31", lambda n: n < 2**31)
 
 
 @transform
@@ -114,6 +119,13 @@ class accumulate_rows(Transform):
         if not isinstance(k, int) or isinstance(k, bool):
             raise TypeError(f"{name_of(self)}: every_k_schedule must be an int, got {shown(k)}.")
         require_at_least(self, 1, "every_k_schedule")
+        rows = FrozenTree(self.rows) if isinstance(self.rows, bool) else self.rows
+        for n in rows.leaves if isinstance(rows, FrozenTree) else ():
+            if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 0):
+                raise ValueError(
+                    f"{name_of(self)}: rows must be ints of at least 0, got {shown(n)}."
+                )
+            require_in(self, "rows", n, _COUNT)
 
     @property
     def locality(self) -> str:

@@ -27,7 +27,7 @@ from gradxform.types import (
     NonNegativeOrSchedule,
     OptState,
     Params,
-    StaticTree,
+    StaticMask,
     Updates,
 )
 from gradxform.wrappers.changed_steps import check_changeable, told, told_start
@@ -168,7 +168,7 @@ class decoupled_weight_decay(Transform):
 
     inner: Any
     weight_decay: NonNegativeOrSchedule
-    mask: StaticTree = None
+    mask: StaticMask | None = None
     learning_rate: NonNegativeOrSchedule | None = field(default=None, kw_only=True)
     cautious: bool = field(default=False, kw_only=True)
     decay_first: bool = field(default=False, kw_only=True)
@@ -177,8 +177,6 @@ class decoupled_weight_decay(Transform):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        if self.mask is not None:
-            masks.check_mask(self, self.mask)
         if self.cautious and self.decay_first:
             raise ValueError(
                 f"{name_of(self)}: cautious decay looks at the step, which decay_first does not "

@@ -10,7 +10,7 @@ import jax
 from gradxform import masks
 from gradxform.base import GradientTransformation
 from gradxform.fields import annotation_kinds
-from gradxform.types import AliasOf, DType, Fixed, Key, Size, StaticTree, ZeroIsNone
+from gradxform.types import AliasOf, DType, Fixed, Key, Size, StaticMask, StaticTree, ZeroIsNone
 from gradxform.values import key_of
 from gradxform.wrappers.schedule_states import is_stateful
 
@@ -66,7 +66,7 @@ def _is_static(annotation: Any, x: Any) -> bool:
     kinds = annotation_kinds(annotation)
     if isinstance(x, int | float) and not x and _ZERO in kinds:
         return True
-    return any(kind in (Size, Key, DType, StaticTree, Fixed) for kind in kinds)
+    return any(kind in (Size, Key, DType, StaticTree, StaticMask, Fixed) for kind in kinds)
 
 
 def without_aliases(annotations: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:

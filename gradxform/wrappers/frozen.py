@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import masks
+from gradxform.arguments import checked
+from gradxform.base import check_transform
 from gradxform.errors import shown
 from gradxform.interop import set_to_zero
 from gradxform.leaves import dtype_of
 from gradxform.registry import register
-from gradxform.types import StaticTree
+from gradxform.types import StaticMask
 from gradxform.values import FrozenTree, is_function
 from gradxform.wrappers.select import masked, partition
 
@@ -20,7 +22,8 @@ __all__ = [
 ]
 
 
-def freeze(mask: StaticTree) -> masked:
+@checked
+def freeze(mask: StaticMask) -> masked:
     """Return the part of a chain that sets the updates of some parameters to zero.
 
     Parts before it still have slots for these parameters; `selective_transform` and `param_groups`
@@ -37,7 +40,8 @@ def freeze(mask: StaticTree) -> masked:
     return masked(set_to_zero(), mask)
 
 
-def selective_transform(optimizer: Any, *, freeze_mask: StaticTree) -> partition:
+@checked
+def selective_transform(optimizer: Any, *, freeze_mask: StaticMask) -> partition:
     """Return an optimizer of the parameters that are not frozen; frozen ones have no slots.
 
     Args:
@@ -50,6 +54,7 @@ def selective_transform(optimizer: Any, *, freeze_mask: StaticTree) -> partition
     Raises:
       TypeError: if `freeze_mask` is not a mask.
     """
+    check_transform("selective_transform", optimizer, "optimizer")
     transforms = {"train": optimizer, "freeze": set_to_zero()}
     if isinstance(freeze_mask, masks.Mask):
         labels: Any = masks.label_by(("freeze", freeze_mask), ("train", True))

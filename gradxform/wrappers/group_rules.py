@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gradxform.arguments import checked
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import Path, is_hole, path_str, shape_of, with_paths
 from gradxform.masks import Mask, check_patterns
@@ -89,6 +90,7 @@ INPUTS = (
 )
 
 
+@checked
 def layerwise_decay(
     params: Params,
     decay: float,
@@ -225,6 +227,7 @@ def _require(argument: str, pattern: str, hits: Any, names: dict[Path, str]) -> 
         )
 
 
+@checked
 def mup(
     base_params: Params,
     params: Params,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from gradxform.arguments import checked
 from gradxform.base import (
     Transform,
     call_update,
@@ -18,7 +19,8 @@ from gradxform.base import (
 )
 from gradxform.content import flaw_of
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.fields import annotation_kinds, check_schedule, static_key, value
+from gradxform.field_kinds import static_key
+from gradxform.fields import annotation_kinds, check_schedule, normalized, value
 from gradxform.leaves import widest_dtype
 from gradxform.numerics import (
     at_least_float32,
@@ -107,12 +109,12 @@ class inject_hyperparams(Value):
         known = list(inspect.signature(self.inner_factory).parameters)
         for name in names:
             if name not in known:
-                raise ValueError(self._unknown(name, known))
+                raise ValueError(self._unknown(name, known, "static_args: "))
         object.__setattr__(self, "static_args", tuple(sorted(names)))
 
-    def _unknown(self, name: str, known: list[str]) -> str:
+    def _unknown(self, name: str, known: list[str], where: str = "") -> str:
         return (
-            f"inject_hyperparams: {name_of(self.inner_factory)} has no argument {name!r}, "
+            f"inject_hyperparams: {where}{name_of(self.inner_factory)} has no argument {name!r}, "
             f"only {', '.join(known)}.{did_you_mean(name, known)}"
         )
 
@@ -148,7 +150,7 @@ class inject_hyperparams(Value):
             return static_key(self.inner_factory, name, x)
         argument = frozen(x)
         if isinstance(x, int) and not isinstance(x, bool) and float in kinds and int not in kinds:
-            argument = float(x)
+            argument = normalized(self.inner_factory, name, x, float)
         flaw = flaw_of(argument)
         if flaw is not None:
             raise TypeError(
@@ -169,6 +171,7 @@ class inject_hyperparams(Value):
         return f"inject_hyperparams({printed(self.inner_factory)}{options})"
 
 
+@checked
 def inject_stateful_hyperparams(
     inner_factory: Callable[..., Any],
     static_args: tuple[str, ...] | str = (),

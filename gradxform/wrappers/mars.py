@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gradxform.arguments import checked
 from gradxform.transforms.mars import scale_by_mars
 from gradxform.wrappers.compose import chain
 
@@ -10,6 +11,7 @@ __all__ = [
 ]
 
 
+@checked
 def mars(inner: Any, b1: float = 0.95, gamma: float = 0.025, max_norm: float = 1.0) -> chain:
     """Run an optimizer on gradients that MARS has corrected by their change.
 

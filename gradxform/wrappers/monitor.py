@@ -1,6 +1,6 @@
 """Measurements of the updates at some place of a chain, kept in the state."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -142,6 +142,10 @@ class monitor(Transform):
 
     def __init__(self, measures: Any):
         pairs = measures.items() if isinstance(measures, Mapping) else measures
+        if not isinstance(pairs, Iterable):
+            raise TypeError(
+                f"monitor: measures must be a dict or pairs (name, measure), got {shown(measures)}."
+            )
         set_fields(self, measures=tuple(pairs))
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 from gradxform import masks
 from gradxform.base import check_transform
 from gradxform.errors import name_of
+from gradxform.field_kinds import check_mask
 from gradxform.fields import value
 from gradxform.types import NonNegativeOrSchedule, StaticTree
 from gradxform.values import FrozenTree, Value, printed
@@ -58,7 +59,7 @@ class param_group(Value):
         if isinstance(pattern, str):
             which = masks.path_matches(pattern, optional=self.optional)
             object.__setattr__(self, "which", which)
-        masks.check_mask(self, which, "which")
+        check_mask(self, which, "which")
         decays_otherwise = not is_one(self.weight_decay)
         if self.inner is not None:
             check_transform(self, self.inner, "inner")

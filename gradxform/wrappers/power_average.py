@@ -41,10 +41,10 @@ def exponent_of(length: float) -> float:
 def _check_length(part: Any, length: Any) -> None:
     is_number = isinstance(length, int | float) and not isinstance(length, bool)
     if not is_number:
-        raise TypeError(f"{name_of(part)}: a length must be a number, got {shown(length)}.")
+        raise TypeError(f"{name_of(part)}: lengths must be numbers, got {shown(length)}.")
     if not 0 < length <= LONGEST:
         raise ValueError(
-            f"{name_of(part)}: a length must be greater than 0 and at most {LONGEST:.4f}, which is "
+            f"{name_of(part)}: lengths must be greater than 0 and at most {LONGEST:.4f}, which is "
             f"the equal average of all steps, got {length!r}."
         )
 

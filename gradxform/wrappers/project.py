@@ -12,7 +12,7 @@ from gradxform.base import call_update, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_params, flatten_updates, require_params
 from gradxform.numerics import add, at_least_float32, cast, promote
-from gradxform.types import MaskedNode, OptState, Params, StaticTree, Updates
+from gradxform.types import MaskedNode, OptState, Params, StaticMask, StaticTree, Updates
 from gradxform.values import thawed
 from gradxform.wrappers.changed_steps import told
 from gradxform.wrappers.parts import StatelessWrapper, check_movable
@@ -57,7 +57,7 @@ class project(StatelessWrapper):
 
     inner: Any
     projection: Any
-    mask: StaticTree = None
+    mask: StaticMask | None = None
     arguments: StaticTree = field(default=None, kw_only=True)
     each: bool = field(default=False, kw_only=True)
 
@@ -73,8 +73,6 @@ class project(StatelessWrapper):
                 f"{name_of(self)}: projection must be a function of a tree, such as "
                 f"projections.projection_l2_ball, got {shown(self.projection)}."
             )
-        if self.mask is not None:
-            masks.check_mask(self, self.mask)
         named = self._named()
         if not isinstance(named, dict) or not all(isinstance(k, str) for k in named):
             raise TypeError(

@@ -13,6 +13,7 @@ from gradxform.base import (
 )
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
+from gradxform.field_kinds import check_mask
 from gradxform.leaves import align, flatten_updates, require_params
 from gradxform.numerics import as_step, safe_increment, scalar
 from gradxform.row_sparse import RowSparse
@@ -73,7 +74,7 @@ class raw_gradient_norms(Transform):
                     f"{name_of(self)}: tags must be pairs of a tag and a mask, such as "
                     f"(('encoder', path_matches('^encoder')),), but pair {i} is not."
                 )
-            masks.check_mask(self, pair[1])
+            check_mask(self, pair[1])
 
     def init(self, params: Params) -> RawGradientNormsState:
         """Return a count of 0 and the inner state."""

@@ -8,6 +8,7 @@ from jax import lax
 
 from gradxform import _compat, engine
 from gradxform.apply import apply_updates
+from gradxform.arguments import checked
 from gradxform.base import (
     Transform,
     call_update,
@@ -278,6 +279,7 @@ def _chosen(outer: Array, climb: Array, g: Array, p: Array, start: Array, is_las
     return cast(jnp.where(is_last, back, -cast(climb, wide)), g.dtype)
 
 
+@checked
 def asam(
     optimizer: Any,
     rho: float = 0.5,

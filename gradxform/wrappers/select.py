@@ -30,7 +30,7 @@ from gradxform.leaves import (
 from gradxform.masks import MaskedState
 from gradxform.no_gradient import seen_whole
 from gradxform.states import check_state
-from gradxform.types import MaskedNode, OptState, Params, PyTree, StaticTree, Updates
+from gradxform.types import MaskedNode, OptState, Params, PyTree, StaticMask, StaticTree, Updates
 from gradxform.values import FrozenTree, as_node, is_function
 
 __all__ = [
@@ -160,14 +160,13 @@ class masked(Transform):
     """
 
     inner: Any
-    mask: StaticTree
+    mask: StaticMask
     mask_compatible_extra_args: bool = field(default=False, kw_only=True)
 
     handles_rows = True
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        masks.check_mask(self, self.mask)
 
     @property
     def locality(self) -> str:
@@ -249,7 +248,7 @@ class partition(Transform):
             )
         for label in self._static_labels():
             if _key(label) not in self._keys():
-                self._refuse(label, f"the label {shown(label)}")
+                self._refuse(label, f"the label {shown(label)} of param_labels")
 
     def _static_labels(self) -> list[Any]:
         """Return the labels that are known without parameters."""

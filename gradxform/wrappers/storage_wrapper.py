@@ -12,6 +12,7 @@ from gradxform import masks
 from gradxform.base import ArrayRule, GradientTransformation, call_update
 from gradxform.engine import reach_of
 from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.field_kinds import check_mask
 from gradxform.leaves import (
     Path,
     dtype_of,
@@ -77,7 +78,7 @@ class StorageWrapper(StatelessWrapper):
                     f"{name_of(self)}."
                 )
         if self._choice is not None and self.names() is None:
-            masks.check_mask(self, self._choice, self.chooser)
+            check_mask(self, self._choice, self.chooser)
 
     @property
     def _choice(self) -> Any:

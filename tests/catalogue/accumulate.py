@@ -150,4 +150,24 @@ REFUSED = [
         ValueError,
         ("accumulate: gradient of ['w'] has shape (3, 2), the parameter has (2, 3).",),
     ),
+    (
+        lambda: gx.accumulate(SGD, 2**40),
+        ValueError,
+        ("accumulate: every must be an integer of 32 bits, at most 2**31 - 1, got 1099511627776.",),
+    ),
+    (
+        lambda: one_step(gx.accumulate(SGD, lambda n: True)),
+        ValueError,
+        ("accumulate: every must return an integer of at least 1, got True.",),
+    ),
+    (
+        lambda: one_step(gx.accumulate(SGD, lambda n: 2**40)),
+        ValueError,
+        ("accumulate: every must return an integer of 32 bits, at most 2**31 - 1, got 1099511",),
+    ),
+    (
+        lambda: one_step(gx.MultiSteps(SGD, lambda n: True)),
+        ValueError,
+        ("MultiSteps: every_k_schedule must return an integer of at least 1, got True.",),
+    ),
 ]

@@ -1,6 +1,7 @@
 """Rows for `gradxform/transforms/adam.py` and its recipes."""
 
 import gradxform as gx
+from gradxform.compat import keras
 from tests import references as ref
 from tests.catalogue.case import ADAM, FALLING, FALLING_LR, NADAM, Case, matrix, with_lr
 
@@ -40,6 +41,10 @@ OPTIMIZERS: dict[str, Case] = {
         with_lr(0.1, NADAM, ref.decay(0.2)),
     ),
     "amsgrad": Case(gx.amsgrad(0.1), with_lr(0.1, ref.amsgrad(0.9, 0.999, 1e-8))),
+    "amsgrad/decay": Case(
+        gx.amsgrad(0.1, weight_decay=0.2, mask=gx.ndim_at_least(2)),
+        with_lr(0.1, ref.amsgrad(0.9, 0.999, 1e-8), ref.decay(0.2, matrix)),
+    ),
     "adamw/not by the rate": Case(
         gx.adamw(0.1, eps=1e-3, weight_decay=0.2, decay_by_learning_rate=False),
         ref.sequence(with_lr(0.1, ref.adam(0.9, 0.999, 1e-3)), ref.decay_down(0.2)),
@@ -60,5 +65,15 @@ REFUSED = [
         lambda: gx.nadam(0.1, eps_root=0.1, schedule_decay=0.1),
         ValueError,
         ("nadam: eps_root cannot be set together with schedule_decay.",),
+    ),
+    (
+        lambda: gx.adamw(0.1, decay_by_learning_rate="x"),
+        TypeError,
+        ("adamw: decay_by_learning_rate must be True or False, got 'x'.",),
+    ),
+    (
+        lambda: keras.get({"class_name": "Adam", "config": {"amsgrad": "no"}}),
+        TypeError,
+        ("config.config: Adam: amsgrad must be True or False, got 'no'.",),
     ),
 ]

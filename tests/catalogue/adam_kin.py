@@ -2,7 +2,15 @@
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import NEGATIVE_RATE, Case, with_lr
+from tests.catalogue.case import (
+    FALLING,
+    FALLING_LR,
+    NEGATIVE_RATE,
+    Case,
+    falling,
+    matrix,
+    with_lr,
+)
 
 TRANSFORMS: dict[str, Case] = {
     "scale_by_adamax": Case(gx.scale_by_adamax(), ref.adamax(0.9, 0.999, 1e-8)),
@@ -38,6 +46,18 @@ OPTIMIZERS: dict[str, Case] = {
         gx.adamaxw(0.1, weight_decay=0.2),
         with_lr(0.1, ref.adamax(0.9, 0.999, 1e-8), ref.decay(0.2)),
     ),
+    "adabelief/decay": Case(
+        gx.adabelief(FALLING, weight_decay=0.2, weight_decay_mask=gx.ndim_at_least(2)),
+        ref.sequence(ref.belief(0.9, 0.999, 1e-16, 1e-16), ref.decay(0.2, matrix), FALLING_LR),
+    ),
+    "radam/decay": Case(
+        gx.radam(0.1, weight_decay=FALLING, mask=gx.ndim_at_least(2)),
+        with_lr(0.1, ref.radam(0.9, 0.999, 1e-8), ref.decay(falling, matrix)),
+        huge_ok=1 / 8,
+    ),
+    "yogi/decay": Case(
+        gx.yogi(0.1, weight_decay=0.2), with_lr(0.1, ref.yogi(0.9, 0.999, 1e-3), ref.decay(0.2))
+    ),
     "radam": Case(
         gx.radam(0.1),
         with_lr(0.1, ref.radam(0.9, 0.999, 1e-8)),
@@ -53,4 +73,14 @@ REFUSED = [
     (lambda: gx.scale_by_yogi(eps=-1), ValueError, ("scale_by_yogi: eps must be at least 0",)),
     (lambda: gx.adamax(0.1, eps_in_max=1), TypeError, ("scale_by_adamax: eps_in_max must be Tr",)),
     (lambda: gx.radam(0.1, threshold=3), ValueError, ("scale_by_radam: threshold must be at le",)),
+    (
+        lambda: gx.adabelief(0.1, weight_decay_mask=True),
+        ValueError,
+        ("adabelief: weight_decay_mask has no effect without a weight_decay.",),
+    ),
+    (
+        lambda: gx.yogi(0.1, mask=gx.ndim_at_least(2)),
+        ValueError,
+        ("yogi: mask has no effect without a weight_decay.",),
+    ),
 ]

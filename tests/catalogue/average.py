@@ -67,4 +67,14 @@ REFUSED = [
         ValueError,
         ("MovingAverage: sequential_update must be True, got False",),
     ),
+    (
+        lambda: gx.moving_average(gx.sgd(0.1), num_updates=object()),
+        TypeError,
+        ("moving_average: num_updates must be an integer or a string or None, got <object",),
+    ),
+    (
+        lambda: one_step(gx.moving_average(gx.sgd(0.1), num_updates="step"), step=2**40),
+        ValueError,
+        ("moving_average: step must be an integer of 32 bits, at most 2**31 - 1, got 1099511",),
+    ),
 ]

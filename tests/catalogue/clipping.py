@@ -19,6 +19,9 @@ TRANSFORMS: dict[str, Case] = {
     "clip": Case(gx.clip(0.5), ref.clip(0.5)),
     "clip_by_block_rms": Case(gx.clip_by_block_rms(0.5), ref.clip_by_block_rms(0.5), rows=False),
     "clip_by_global_norm": Case(gx.clip_by_global_norm(1.0), ref.clip_by_global_norm(1.0)),
+    "clip_by_global_norm/eps": Case(
+        gx.clip_by_global_norm(1.0, eps=0.5), ref.clip_by_global_norm(1.0, 0.5)
+    ),
     "clip_by_global_norm/inside": Case(
         gx.clip_by_global_norm(100.0), ref.clip_by_global_norm(100.0)
     ),
@@ -32,3 +35,12 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "clip_by_block_norm": Case(gx.clip_by_block_norm(0.5), ref.clip_by_block_norm(0.5), rows=False),
 }
+
+
+REFUSED = [
+    (
+        lambda: gx.clip_by_global_norm(1.0, eps=-1e-6),
+        ValueError,
+        ("clip_by_global_norm: eps must be at least 0, got -1e-06.",),
+    ),
+]

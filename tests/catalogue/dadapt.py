@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import FALLING, Case, falling
+from tests.catalogue.case import FALLING, Case, falling, matrix
 
 
 def steady(tree, steps):
@@ -51,6 +51,11 @@ OPTIMIZERS: dict[str, Case] = {
     "dadapt_adamw": Case(
         gx.dadapt_adamw(estim_lr0=0.1),
         ref.dadapt_adamw(1.0, 0.9, 0.999, 1e-8, 0.1, 0.0),
+        rows=False,
+    ),
+    "prodigy/mask": Case(
+        gx.prodigy(estim_lr0=0.1, weight_decay=0.2, weight_decay_mask=gx.ndim_at_least(2)),
+        ref.prodigy(1.0, 0.9, 0.999, 0.999**0.5, 1e-8, 0.1, 1.0, 0.2, selected=matrix),
         rows=False,
     ),
     "prodigy": Case(

@@ -50,7 +50,7 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (lambda: gx.sm3(0.1, 1.0), ValueError, ("scale_by_sm3: b1 must be in [0, 1), got 1.0.",)),
+    (lambda: gx.sm3(0.1, 1.0), ValueError, ("sm3: momentum must be in [0, 1), got 1.0.",)),
     (
         lambda: gx.scale_by_sm3(b2=1.1),
         ValueError,
@@ -81,5 +81,10 @@ REFUSED = [
         lambda: jax.jit(lambda n: gx.scale_by_factored_rms(min_dim_size_to_factor=n))(4),
         TypeError,
         ("scale_by_factored_rms: min_dim_size_to_factor decides shapes", "static_args."),
+    ),
+    (
+        lambda: gx.adafactor(weight_decay_mask="x"),
+        TypeError,
+        ("adafactor: the entries of weight_decay_mask must be True or False, got 'x'.",),
     ),
 ]

@@ -23,6 +23,7 @@ OPTIMIZERS: dict[str, Case] = {
         rows=False,
         huge_ok=1 / 8,  # its scale is above 1
     ),
+    "galore/narrow": Case(gx.galore(0.1, 2, mu_dtype="bfloat16"), None, rows=False),
 }
 
 
@@ -38,5 +39,10 @@ REFUSED = [
         lambda: one_step(gx.galore(0.1, 2, base_optimizer=gx.lamb(0.1)), WEIGHTS),
         ValueError,
         ("needs the parameters",),
+    ),
+    (
+        lambda: gx.galore(0.1, base_optimizer=gx.scale_by_adam(), mu_dtype="bfloat16"),
+        ValueError,
+        ("galore: mu_dtype has no effect with a base_optimizer; give it to that one.",),
     ),
 ]

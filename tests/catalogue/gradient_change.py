@@ -71,7 +71,7 @@ REFUSED = [
     (
         lambda: gx.rprop(0.1, min_step_size=1.0, max_step_size=0.5),
         ValueError,
-        ("scale_by_rprop: max_step_size must be at least 1.0, got 0.5.",),
+        ("scale_by_rprop: max_step_size must be at least min_step_size, here 1.0, got 0.5.",),
     ),
     (
         lambda: gx.rprop(gx.constant_schedule(0.1)),

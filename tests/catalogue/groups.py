@@ -150,5 +150,5 @@ REFUSED = [
         ("param_group: a group with an optimizer of its own needs a label",),
     ),
     (lambda: gx.param_group("b", inner=0.1), TypeError, ("param_group: inner",)),
-    (lambda: gx.param_group(3), TypeError, ("param_group: the mask's entries",)),
+    (lambda: gx.param_group(3), TypeError, ("param_group: the entries of which",)),
 ]

@@ -78,7 +78,7 @@ REFUSED = [
         ValueError,
         ("scale_by_learning_rate: learning_rate must be at least 0, got -1.0.",),
     ),
-    (lambda: gx.lbfgs(linesearch=3.0), TypeError, ("chain", "init and update")),
+    (lambda: gx.lbfgs(linesearch=3.0), TypeError, ("lbfgs: linesearch", "init and update")),
     (
         lambda: gx.scale_by_lbfgs().update(WEIGHTS, gx.scale_by_lbfgs().init(WEIGHTS)),
         ValueError,

@@ -102,12 +102,12 @@ REFUSED = [
     (
         lambda: begun(lower={"w": "zero", "k": 0.0}),
         TypeError,
-        ("step_by_lbfgsb: lower of ['w'] must be a number or an array of numbers, got 'zero'.",),
+        ("lbfgsb: lower must be a number, a tree of numbers and None,",),
     ),
     (
         lambda: begun(lower={"w": float("nan"), "k": 0.0}),
         ValueError,
-        ("step_by_lbfgsb: lower of ['w'] is NaN.",),
+        ("lbfgsb: lower must not be NaN, got",),
     ),
     (
         lambda: begun(COMPLEX),
@@ -133,5 +133,20 @@ REFUSED = [
         of_another_size,
         ValueError,
         ("step_by_lbfgsb: the state holds 5 pairs, memory_size is 10.", "memory_size=5"),
+    ),
+    (
+        lambda: gx.lbfgsb(lower="0"),
+        TypeError,
+        ("lbfgsb: lower must be a number, a tree of numbers and None, or a function", "got '0'."),
+    ),
+    (
+        lambda: gx.step_by_lbfgsb(upper=True),
+        TypeError,
+        ("step_by_lbfgsb: upper must be a number, a tree of numbers and None,", "got True."),
+    ),
+    (
+        lambda: gx.lbfgsb(lower={"w": [0.0, None, 0.5]}).init({"w": jnp.ones(3)}),
+        ValueError,
+        ("step_by_lbfgsb: lower of ['w'] must be a number or the numbers", "write -inf for None."),
     ),
 ]

@@ -24,6 +24,10 @@ OPTIMIZERS: dict[str, Case] = {
         gx.sgd(FALLING, 0.9, nesterov=True, learning_rate_inside=True),
         ref.sequence(FALLING_LR, ref.trace(0.9, True)),
     ),
+    "sgd/decay": Case(
+        gx.sgd(0.1, 0.9, weight_decay=0.2, mask=gx.ndim_at_least(2)),
+        with_lr(0.1, ref.trace(0.9), ref.decay(0.2, matrix)),
+    ),
     "sgdw": Case(
         gx.sgdw(0.1, 0.9, 0.2, gx.ndim_at_least(2)),
         with_lr(0.1, ref.trace(0.9), ref.decay(0.2, matrix)),
@@ -42,5 +46,10 @@ REFUSED = [
         lambda: gx.sgd(0.1, learning_rate_inside=True),
         ValueError,
         ("sgd: learning_rate_inside=True has no effect without a momentum.",),
+    ),
+    (
+        lambda: gx.sgd(0.1, 0.9, learning_rate_inside=True, weight_decay=0.1),
+        ValueError,
+        ("sgd: learning_rate_inside=True has no weight_decay or mask; use decoupled_weight_decay",),
     ),
 ]

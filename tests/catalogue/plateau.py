@@ -15,7 +15,6 @@ TRANSFORMS: dict[str, Case] = {
         ref.plateau(0.5, 2, atol=0.5, cooldown=1, min_scale=0.3, value=-3.0),
         extra=VALUE,
     ),
-    # A relative tolerance lets a loss below 0 seem better than itself.
     "reduce_on_plateau/means": Case(
         gx.reduce_on_plateau(0.2, 1, 0.5, 1.0, accumulation_size=2),
         ref.plateau(0.2, 1, 0.5, 1.0, size=2, value=-3.0),

@@ -74,4 +74,14 @@ REFUSED = [
         ValueError,
         ("has no transform; there are 'inputs', 'outputs', 'rms', 'sign', 'spectral'",),
     ),
+    (
+        lambda: gx.scion(0.1, radii=0.5),
+        TypeError,
+        ("scion: radii must be a dict from norms to radii, such as {'spectral': 50.0}, got 0.5.",),
+    ),
+    (
+        lambda: gx.scion(0.1, norms="x"),
+        ValueError,
+        ("scion: norms: the label 'x' of param_labels has no transform; there are",),
+    ),
 ]

@@ -265,4 +265,9 @@ REFUSED = [
             "name=",
         ),
     ),
+    (
+        lambda: _set({"count": -1}, "gradxform", gx.adam(0.1)),
+        ValueError,
+        ("set_slots: count must be a whole number of at least 0, got -1.",),
+    ),
 ]

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import gradxform as gx
+from gradxform.sparse import RowSparse
 from tests import references as ref
-from tests.catalogue.case import ADAM, Case
+from tests.catalogue.case import ADAM, Case, one_step
 
 RULE = gx.scale_by_adam()
 WHOLE = "looks at whole arrays, so the slot v_row of ['w'] cannot be stored"
@@ -74,7 +75,7 @@ REFUSED = [
     (
         lambda: gx.quantize_state(RULE, which=3),
         TypeError,
-        ("quantize_state: the mask's entries must be True or False, got 3.",),
+        ("quantize_state: the entries of which must be True or False, got 3.",),
     ),
     (
         lambda: gx.quantize_state(RULE, which=gx.path_matches("v")).init(MATRIX),
@@ -132,5 +133,14 @@ REFUSED = [
         lambda: gx.state_dtype(RULE, stochastic=True, key="x"),
         TypeError,
         ("state_dtype: key must be an integer or one PRNG key, got 'x'.",),
+    ),
+    (
+        lambda: one_step(
+            gx.quantize_state(RULE, 4, code="rank1", min_size=0, which="mu"),
+            MATRIX,
+            {"w": RowSparse(jnp.asarray([0]), jnp.ones((1, 256)), 256)},
+        ),
+        TypeError,
+        ("scale_by_adam: its slot for ['w'] is stored by rank1, with scales that several rows",),
     ),
 ]

@@ -55,6 +55,8 @@ def test_what_a_transform_prints_can_be_read(tx):
         ("adamw(", "'(' was never closed at column 6"),
         ("adamw(0.1, 0.1 0.2)", "is not an expression"),
         ("a = 3", "is not an expression"),
+        ("adam(" * 3000, "'adam(adam(adam(adam"),
+        (f"adam({'x' * 9000} 1", "is not an expression"),
         ("adamw(linear_schedul(1, 0, 3))", "at column 7, 'linear_schedul': nothing is registered"),
         ("adamw(linear_schedul(1, 0, 3))", "Did you mean 'linear_schedule'"),
         ("adamw(0.1, b11=2)", "at column 12, 'b11=2': adamw takes learning_rate, b1"),

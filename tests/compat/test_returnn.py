@@ -221,7 +221,9 @@ REFUSED = [
         dynamic_learning_rate={"interval": 0, "decay": 0.5},
     ),
     refused(TypeError, "config: dynamic_learning_rate must be a dict", dynamic_learning_rate=3),
-    refused(ValueError, "config: optimizer 'momentum': trace: decay must be", momentum=1.5),
+    refused(
+        ValueError, "config: optimizer 'momentum': Momentum: momentum: trace: decay", momentum=1.5
+    ),
 ]
 
 

@@ -38,6 +38,7 @@ SCHEDULES = {
     "polynomial_schedule": gx.polynomial_schedule(1.0, 0.1, 2, 50),
     "product_schedule": gx.product_schedule(0.5, gx.linear_schedule(1.0, 0.0, 80)),
     "restart_sign_decay": gx.restart_sign_decay(80),
+    "cyclic_schedule": gx.cyclic_schedule(0.1, 1.0, 20, "triangular2"),
     "warmup_constant_schedule": gx.warmup_constant_schedule(0.0, 1.0, 20),
     "warmup_cosine_decay_schedule": gx.warmup_cosine_decay_schedule(0.0, 1e-3, 10, 100),
     "warmup_exponential_decay_schedule": gx.warmup_exponential_decay_schedule(

@@ -29,7 +29,7 @@ FLOORS = [
     {"errors", "jaxprs", "signatures"},
     {"content"},
     {"values", "registry", "forwards"},
-    {"assignment", "called", "losses", "perturbations", "second_order"},
+    {"assignment", "called", "field_kinds", "losses", "perturbations", "second_order"},
     {"fields"},
     {"arguments", "numerics", "docstrings", "text_table"},
     {"matrix_products", "overflow"},

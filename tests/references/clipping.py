@@ -20,11 +20,11 @@ def clip_by_block_rms(threshold):
     return stateless(f)
 
 
-def clip_by_global_norm(limit):
-    """Pascanu et al., Algorithm 1: if |g| >= limit, g <- limit / |g| g."""
+def clip_by_global_norm(limit, eps=0.0):
+    """Pascanu et al., Algorithm 1: if |g| >= limit, g <- limit / |g| g; PyTorch adds eps to |g|."""
 
     def step(gs, state, ps, t):
-        size = norm(gs)
+        size = norm(gs) + eps
         return [g * limit / size for g in gs] if size >= limit else gs, state
 
     return TreeReference(lambda ps: None, step)

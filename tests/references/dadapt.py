@@ -23,7 +23,9 @@ def dadapt_adamw(rate, b1, b2, eps, d0, decay):
     return TreeReference(lambda ps: (*blank(ps, 3), d0, 0.0), step)
 
 
-def prodigy(rate, b1, b2, b3, eps, d0, coefficient, decay, safeguard=False):
+def prodigy(
+    rate, b1, b2, b3, eps, d0, coefficient, decay, safeguard=False, selected=lambda p: True
+):
     """Mishchenko and Defazio, Algorithm 4, with Adam's bias correction; eps meets the new d."""
 
     def step(gs, state, ps, t):
@@ -37,7 +39,7 @@ def prodigy(rate, b1, b2, b3, eps, d0, coefficient, decay, safeguard=False):
         vs = [b2 * v + (1 - b2) * (d * g) ** 2 for v, g in zip(vs, gs, strict=True)]
         d = max(d, coefficient * r / sum(np.sum(np.abs(s)) for s in ss))
         us = [
-            -k * m / (np.sqrt(v) + d * eps) - decay * k * p
+            -k * m / (np.sqrt(v) + d * eps) - decay * k * p * selected(p)
             for m, v, p in zip(ms, vs, ps, strict=True)
         ]
         return us, (p0, ms, vs, ss, d, r)

@@ -15,7 +15,7 @@ def plateau(factor, patience, rtol=1e-4, atol=0.0, cooldown=0, size=1, min_scale
         now = dict(state, seen=[*state["seen"], value(t) if callable(value) else value])
         if len(now["seen"]) == size:
             mean, now["seen"] = sum(now["seen"]) / size, []
-            better = now["best"] == np.inf or mean < (1 - rtol) * now["best"] - atol
+            better = now["best"] == np.inf or mean < now["best"] - rtol * abs(now["best"]) - atol
             if better:
                 now["best"] = mean
             if now["wait"]:

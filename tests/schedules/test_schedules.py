@@ -95,6 +95,13 @@ ADDED = [
     spelled("restart_sign_decay", 20),
     spelled("restart_sign_decay", 100, 3.0, 2.0),
     spelled("restart_sign_decay", 100, 1.5, None),
+    spelled("cyclic_schedule", 0.1, 1.0, 10),
+    spelled("cyclic_schedule", 1.0, 0.2, 7.5),
+    spelled("cyclic_schedule", 0.1, 1.0, 12, "triangular2"),
+    spelled("cyclic_schedule", 0.1, 1.0, 12, "exp_range", 0.98),
+    spelled("cyclic_schedule", 0.1, 1.0, 30, "exp_range", 1.01),
+    spelled("warmup_cosine_decay_schedule", 0.1, 0.0, 10, 100, -0.3),
+    spelled("warmup_cosine_decay_schedule", 0.1, 0.0, 10, 100, 0.3, 2.0),
 ]
 
 EVERY = [
@@ -195,7 +202,24 @@ def restart_sign(n, steps, periods=1.0, zero_after=None):
     return (1 + math.cos(math.pi * ((periods * n) % steps) / steps)) / 2
 
 
+def cyclic(n, init, peak, steps, mode="triangular", gamma=1.0):
+    """Smith, 2017, section 3: cycle = floor(1 + n / 2 S), x = |n / S - 2 cycle + 1|."""
+    cycle = math.floor(1 + n / (2 * steps))
+    x = abs(n / steps - 2 * cycle + 1)
+    height = {"triangular": 1.0, "triangular2": 0.5 ** (cycle - 1), "exp_range": gamma**n}[mode]
+    return init + (peak - init) * max(0.0, 1 - x) * height
+
+
+def warmed_up(n, init, peak, warmup, steps, end=0.0, exponent=1.0):
+    if n < warmup:
+        return init + (peak - init) * n / warmup
+    t = min((n - warmup) / (steps - warmup), 1)
+    return end + (peak - end) * ((1 + math.cos(math.pi * t)) / 2) ** exponent
+
+
 REFERENCES = {
+    "cyclic_schedule": cyclic,
+    "warmup_cosine_decay_schedule": warmed_up,
     "polynomial_schedule": cycled,
     "natural_exp_decay": lambda n, init, steps, rate, begin=0, stairs=False: (
         init * math.exp(-rate * elapsed(n, steps, begin, stairs))
@@ -222,6 +246,60 @@ def test_a_schedule_follows_its_float64_reference(name, args, kwargs, jit):
     want = np.array([REFERENCES[name](int(n), *args, **kwargs) for n in STEPS])
     found = (jax.jit(schedule) if jit else schedule)(STEPS)
     np.testing.assert_allclose(found, want, rtol=2e-6, atol=2e-7 * want.max())
+
+
+def ends(rng):
+    """Of every schedule with an end: some of it, where it begins, and where it ends."""
+    init, end, peak, alpha = (float(x) for x in rng.uniform(0.0, 1.0, 4))
+    steps, warmup, exponent = int(rng.integers(30, 2000)), int(rng.integers(1, 29)), 0.5 + alpha
+    final = peak / 25.0 / 1e4
+    scales = {warmup: alpha, steps: exponent}
+    yield gx.constant_schedule(init), 0, init, steps, init
+    yield gx.linear_schedule(init, end, steps), 0, init, steps, end
+    yield gx.polynomial_schedule(init, end, exponent, steps), 0, init, steps, end
+    yield gx.cosine_decay_schedule(init, steps, alpha), 0, init, steps, init * alpha
+    yield gx.cosine_decay_schedule(init, steps, alpha, exponent), 0, init, steps, init * alpha
+    yield gx.warmup_constant_schedule(init, peak, warmup), 0, init, warmup, peak
+    for power in (1.0, exponent):
+        warm = gx.warmup_cosine_decay_schedule(init, peak, warmup, steps, end, power)
+        yield warm, 0, init, steps, end
+        yield warm, warmup, peak, steps + 1, end
+    decay = gx.warmup_exponential_decay_schedule(init, peak, warmup, steps, 0.5)
+    yield decay, 0, init, warmup, peak
+    decay = gx.exponential_decay(init, warmup, 0.1, end_value=init * 0.5)
+    yield decay, 0, init, steps, init * 0.5
+    for periods, last in ((0.5, end), (1.0, alpha + end), (1.5, end)):
+        cosine = gx.linear_cosine_decay(init, steps, periods, alpha, end)
+        yield cosine, 0, init * (1 + alpha + end), steps, init * last
+    yield gx.cosine_decay_restarts(init, steps, 2.0, 1.0, alpha), 0, init, 0, init
+    for schedule in (gx.cosine_onecycle_schedule, gx.linear_onecycle_schedule):
+        yield schedule(steps, peak), 0, peak / 25.0, steps, final
+    yield gx.piecewise_constant_schedule(init, scales), 0, init, steps, init * alpha * exponent
+    for kind in ("linear", "cosine"):
+        schedule = gx.piecewise_interpolate_schedule(kind, init, scales)
+        yield schedule, 0, init, steps, init * alpha * exponent
+    for schedule in (gx.linear_sign_decay, gx.cosine_sign_decay):
+        yield schedule(steps), 0, 1.0, steps, 0.0
+    for mode in ("triangular", "triangular2"):
+        schedule = gx.cyclic_schedule(init, peak, steps, mode)
+        yield schedule, 0, init, 2 * steps, init
+        yield schedule, steps, peak, 4 * steps, init
+    yield gx.cyclic_schedule(init, peak, steps, "exp_range", 0.99), 0, init, 2 * steps, init
+    # These never end.
+    for schedule in (gx.natural_exp_decay, gx.inverse_time_decay):
+        yield schedule(init, steps, alpha), 0, init, 0, init
+    yield gx.inverse_sqrt_decay(init, steps), 0, init, 0, init
+
+
+def test_schedules_meet_both_ends_bit_for_bit():
+    rng, off = np.random.default_rng(0), []
+    for _ in range(25):
+        for schedule, begin, first, end, last in ends(rng):
+            for n, want in ((begin, first), (end, last)):
+                found = np.float32(schedule(n))
+                if found != np.float32(want):
+                    off.append(f"{schedule} at {n}: {found!r} and not {np.float32(want)!r}")
+    assert not off, off[:5]
 
 
 LARGE = [0, 1, 999, 2**24, 2**24 + 1, 2**24 + 3, 29_999_999, 30_000_000, 2**31 - 1]
@@ -450,8 +528,9 @@ def test_a_schedule_prints_the_call_that_made_it():
         "warmup_cosine_decay_schedule(init_value=0.0, peak_value=1.0, warmup_steps=10, "
         "decay_steps=100, end_value=0.0, exponent=1.0)"
     )
-    assert warm.expand() == gx.join_schedules(
-        (gx.linear_schedule(0.0, 1.0, 10), gx.cosine_decay_schedule(1.0, 90)), (10,)
+    constant = gx.warmup_constant_schedule(0.0, 1.0, 10)
+    assert constant.expand() == gx.join_schedules(
+        (gx.linear_schedule(0.0, 1.0, 10), gx.constant_schedule(1.0)), (10,)
     )
     assert "cycle" not in repr(gx.polynomial_schedule(1.0, 0.0, 1.0, 10))
     assert "cycle=True" in repr(gx.polynomial_schedule(1.0, 0.0, 1.0, 10, cycle=True))
@@ -621,7 +700,10 @@ WRONG = [
         ValueError,
         "decay_steps must be greater than warmup_steps, which it includes, got 10 and 10.",
     ),
-    ("warmup_cosine_decay_schedule", (0, 0, 1, 9, 0.1), ValueError, "end_value must be 0 where"),
+    ("cyclic_schedule", (0, 1, 0), ValueError, "transition_steps must be greater than 0"),
+    ("cyclic_schedule", (0, 1, 9, "up"), ValueError, "mode must be one of 'triangular', 'triang"),
+    ("cyclic_schedule", (0, 1, 9, "triangular", 0.5), ValueError, "gamma must be 1 with mode='tri"),
+    ("cyclic_schedule", (0, 1, 9, "exp_range", 0), ValueError, "gamma must be greater than 0"),
     (
         "warmup_exponential_decay_schedule",
         (0, 1, 5, 0, 0.5),

@@ -283,8 +283,8 @@ def test_complex_parameters_are_clipped_and_updated():
     assert state[1][0].nu["z"].dtype == jnp.float32
     updates, state = tx.update(g, state, tree)
     np.testing.assert_allclose(updates["z"], -0.1 * np.asarray(g["z"]) / np.abs(g["z"]), rtol=1e-5)
-    with pytest.raises(TypeError, match=r"scale_by_sign.*complex64"):
-        gx.scale_by_sign().update(g, gx.EmptyState())
+    with pytest.raises(TypeError, match=r"scale_by_rprop.*complex64"):
+        gx.scale_by_rprop(0.1).update(g, gx.scale_by_rprop(0.1).init(tree))
 
 
 def test_float64_leaves_keep_float64_updates_and_slots():
@@ -386,3 +386,23 @@ def test_state_classes_and_fields_equal_optaxs():
         theirs = getattr(optax, name)(0.1, **kwargs).init(tree)[0]
         assert type(ours).__name__ == type(theirs).__name__
         assert type(ours)._fields == type(theirs)._fields
+
+
+def test_complex_noise_has_the_variance_of_real_noise():
+    """The mean of |z|^2 is eta / t^gamma, the same in both directions."""
+    zeros = {"w": jnp.zeros(20_000, jnp.complex64)}
+    tx = gx.add_noise(0.25, 0.5, 3)
+    noise, state = tx.update(zeros, tx.init(zeros))
+    second, _ = tx.update(zeros, state)
+    for u, variance in ((noise["w"], 0.25), (second["w"], 0.25 / 2**0.5)):
+        assert u.dtype == jnp.complex64
+        np.testing.assert_allclose(np.mean(np.abs(u) ** 2), variance, rtol=0.05)
+        np.testing.assert_allclose(np.mean(u.real**2), np.mean(u.imag**2), rtol=0.1)
+
+
+def test_galore_keeps_adams_first_moment_in_a_dtype():
+    params = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
+    moments = gx.galore(0.1, 2, mu_dtype="bfloat16").init(params)[0].base_optimizer_state
+    assert {x.dtype for x in jax.tree.leaves(moments.mu)} == {jnp.dtype(jnp.bfloat16)}
+    assert {x.dtype for x in jax.tree.leaves(moments.nu)} == {jnp.dtype(jnp.float32)}
+    assert gx.galore(0.1, 2) == gx.galore(0.1, 2, mu_dtype=None)

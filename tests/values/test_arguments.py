@@ -148,7 +148,7 @@ def test_names_stand_for_annotations():
         "(learning_rate: NonNegativeOrSchedule, *, flip_sign: bool = True)"
     )
     text = str(inspect.signature(gx.sgd))
-    assert "learning_rate: ScalarOrSchedule, momentum: float | None = None" in text
+    assert "learning_rate: ScalarOrSchedule, momentum: UnitInterval | None = None" in text
     assert "accumulator_dtype: DType = None" in text and text.endswith("-> chain")
     assert str(inspect.signature(gx.global_norm)).endswith("-> Array")
     assert str(inspect.signature(gx.ArrayRule)) == "()"

@@ -678,8 +678,9 @@ def test_writing_refuses_an_endless_or_huge_value_with_its_place():
             check_message(caught, f"schedule or mask, got a {kind.__name__}.")
     for write in (gx.to_config, gx.to_json):
         with pytest.raises(ValueError) as caught:
-            write(gx.chain(gx.MultiSteps(ADAMW, HUGE)))
-        check_message(caught, f"chain.transforms[0].every_k_schedule: {BEYOND}")
+            write(gx.chain(gx.partition({HUGE: gx.sgd(0.1)}, gx.label_by((HUGE, True)))))
+        place = "chain.transforms[0].param_labels.pairs[0][0]"
+        check_message(caught, f"{place}: {BEYOND}")
 
 
 def test_a_number_beyond_floats_is_refused_by_name():
