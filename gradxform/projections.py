@@ -15,8 +15,7 @@ from gradxform.errors import shown
 from gradxform.leaves import check_params, dtype_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, within
 from gradxform.registry import register
-from gradxform.roots import root
-from gradxform.tree import vdot
+from gradxform.tree import norm, vdot
 from gradxform.types import Array, PyTree, Scalar
 
 
@@ -146,7 +145,7 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     scaled = [jnp.where(is_zero, jnp.ones_like(x), x) for x in wide]
     unit = _one_over_largest(scaled)
     scaled = [x * unit for x in scaled]
-    factor = _scalar(scale, wide) / _norm(scaled)
+    factor = _scalar(scale, wide) / norm(scaled)
     return _narrowed([x * factor for x in scaled], leaves, treedef)
 
 
@@ -170,10 +169,10 @@ def projection_l2_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     unit = _one_over_largest(wide)
     scaled, radius = [x * unit for x in wide], _scalar(scale, wide) * unit
     # The derivative of a norm is not defined at 0, and is not asked for inside the ball.
-    fits = jax.lax.stop_gradient(_norm(scaled)) <= radius
-    norm = _norm([jnp.where(fits, jnp.ones_like(x), x) for x in scaled])
+    fits = jax.lax.stop_gradient(norm(scaled)) <= radius
+    size = norm([jnp.where(fits, jnp.ones_like(x), x) for x in scaled])
     # The radius over the norm of the tree itself may be too small for a normal number.
-    shrunk = jnp.where(fits, jnp.ones_like(norm), _scalar(scale, wide)) / norm
+    shrunk = jnp.where(fits, jnp.ones_like(size), _scalar(scale, wide)) / size
     return _narrowed(
         [jnp.where(fits, x, y * shrunk) for x, y in zip(wide, scaled, strict=True)],
         leaves,
@@ -341,11 +340,6 @@ def _one_over_largest(leaves: list[Array]) -> Array:
     largest = jax.lax.stop_gradient(jnp.max(jnp.abs(_joined(leaves))))
     kinds = jnp.finfo(largest.dtype)
     return 1 / jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
-
-
-def _norm(leaves: list[Array]) -> Array:
-    total: Any = sum(jnp.sum(jnp.square(x)) for x in leaves)
-    return root(total)
 
 
 def _scalar(x: Any, like: list[Array]) -> Array:

@@ -236,7 +236,8 @@ def _advanced(
     free = jnp.where(accepted, free, state.squared)
     units = {"scale": scale, "unit": unit}
     units = {k: jnp.where(started | accepted, x, 1) for k, x in units.items()}
-    last = jnp.where(accepted & started, root(sums.s_s), 0)
+    is_far = accepted & started & (old.search.t >= more_thuente.LARGEST)
+    last = jnp.where(is_far, root(sums.s_s), 0)
     first_theta, reach, is_raised = first_step(here, free, last, **units)
     step = Step(
         accepted=accepted,

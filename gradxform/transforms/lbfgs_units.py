@@ -58,8 +58,8 @@ def first_step(
     Args:
       value: the value.
       squared: |g|^2, of the entries that may move.
-      last: the length of the last step, 0 at the first point. Where the loss is concave, steps tell
-        no curvature, and the next one is as long.
+      last: the length of the last step if it was as long as a search goes, else 0. Where the loss
+        is concave, steps tell no curvature, and the next one is as long.
       scale: what g was divided by.
       unit: what lengths are divided by.
     """
