@@ -13,6 +13,7 @@ from gradxform.base import call_update, check_transform, locality_of, transform
 from gradxform.errors import name_of, require_at_least, require_one_of, shown
 from gradxform.leaves import align_params, align_slot, check_shapes
 from gradxform.numerics import (
+    as_flag,
     as_number,
     cast,
     promote,
@@ -145,6 +146,9 @@ class accumulate(Guard):
     gradient, also NaN, and is not counted as left out. Only entries are checked: a sum of finite
     gradients that overflows needs `apply_if_finite` inside.
 
+    The extra argument `flush` of an update takes the step early, after this micro-batch, from those
+    that there are: at the end of an epoch, say. It is True or False, the same on all replicas.
+
     The accumulator is at least float32, and so is what the optimizer gets. It is updated in place
     in a donated step. With `every=1` the state does not have one.
 
@@ -168,7 +172,7 @@ class accumulate(Guard):
 
     Raises:
       TypeError: at update, if `reduction` is "weighted" and `weight` is missing or is not one real
-        number.
+        number, or if `flush` is not True or False.
       ValueError: at update, if `weight` is known to be negative.
     """
 
@@ -222,7 +226,7 @@ class accumulate(Guard):
 
         With weights also whether the micro-batch is valid, which depends on its weight.
         """
-        last, before = self._is_last(state), scalar(state.total_weight)
+        last, before = self._is_last(state, extra.get("flush")), scalar(state.total_weight)
         if self.reduction != "weighted":
             return (last, last & (before > 0)) if self.skip_not_finite else (last,)
         w = self._weight(extra["weight"])
@@ -233,9 +237,10 @@ class accumulate(Guard):
         valid = (sizes.finite() | (w == 0)) & jnp.isfinite(w) & (w >= 0)
         return due, last & (before > 0), valid
 
-    def _is_last(self, state: AccumulateState) -> Array:
+    def _is_last(self, state: AccumulateState, flush: Any) -> Array:
         """Return whether a micro-batch is the last of its step."""
-        return state.mini_step >= period_at(self, "every", state.gradient_step) - 1
+        last = state.mini_step >= period_at(self, "every", state.gradient_step) - 1
+        return last if flush is None else last | as_flag(self, "flush", flush)
 
     def init(self, params: Params) -> AccumulateState:
         """Return an empty accumulator and the optimizer's state."""
@@ -255,15 +260,18 @@ class accumulate(Guard):
         params: Params | None = None,
         *,
         weight: Any = None,
+        flush: Any = None,
         **extra: Any,
     ) -> tuple[Updates, AccumulateState]:
-        """Accumulate, and take a step if it is due."""
+        """Accumulate, and take a step if it is due, or with `flush`."""
         check_state(self, state, AccumulateState)
         check_exact(self, self.inner, updates)
         w = self._weight(weight)
         if self.reduction != "weighted" and weight is not None:  # it is for another part
             extra = extra | {"weight": weight}
-        last = self._is_last(state)
+        if flush is not None:
+            extra = extra | {"flush": flush}  # for accumulators inside, too
+        last = self._is_last(state, flush)
         count = self._count(w, updates, state, params, extra)
         if self.reduction == "weighted":
             extra = extra | {"weight": count.total}

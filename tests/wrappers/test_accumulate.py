@@ -121,6 +121,45 @@ def test_a_weight_for_another_part_passes_through():
     check_close("params", params, P, 0)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "weighted"])
+@pytest.mark.parametrize("skip_not_finite", [True, False])
+def test_a_step_is_taken_early_where_it_is_flushed(reduction, skip_not_finite):
+    tx = gx.accumulate(gx.trace(0.5), 4, reduction, skip_not_finite=skip_not_finite)
+    rng = np.random.default_rng(0)
+    grads = rng.normal(size=(7, 3)).astype(np.float32)
+    weights = {"weight": rng.uniform(1, 2, size=7)} if reduction == "weighted" else {}
+    params = jnp.zeros(3)
+    step = jax.jit(lambda g, s, flush, more: tx.update(g, s, params, flush=flush, **more))
+    state, outs = tx.init(params), []
+    for t, g in enumerate(grads):
+        more = {k: w[t] for k, w in weights.items()}
+        u, state = step(g, state, t == 2, more)
+        outs.append(u)
+    rows = weights.get("weight", np.ones(7))[:, None]
+    wanted = [
+        part.sum(0) if reduction == "sum" else (part * w).sum(0) / w.sum()
+        for part, w in ((grads[:3], rows[:3]), (grads[3:], rows[3:]))
+    ]
+    np.testing.assert_allclose(outs[2], wanted[0], rtol=1e-5)
+    np.testing.assert_allclose(outs[6], wanted[1] + 0.5 * wanted[0], rtol=1e-5)
+    assert not any(np.any(u) for t, u in enumerate(outs) if t not in (2, 6))
+    assert state.mini_step == 0 and state.gradient_step == 2 and state.total_weight == 0
+
+
+def test_a_flush_reaches_an_accumulator_inside():
+    tx, params = gx.accumulate(gx.accumulate(gx.identity(), 2), 2), jnp.zeros(2)
+    u, state = tx.update(jnp.ones(2), tx.init(params), params, flush=True)
+    np.testing.assert_array_equal(u, 1)
+    assert state.gradient_step == state.inner_state.gradient_step == 1
+
+
+def test_a_flush_is_true_or_false():
+    tx, params = gx.accumulate(gx.sgd(0.1), 2), jnp.zeros(2)
+    with pytest.raises(TypeError, match="accumulate: flush must be True or False, got 1"):
+        tx.update(params, tx.init(params), params, flush=1)
+
+
+
 def test_the_period_grows_with_the_inner_steps():
     tx = gx.accumulate(gx.scale(1.0), lambda n: n + 1, "sum")
     state, taken = tx.init(P), []
