@@ -1,6 +1,7 @@
 """Averages of the parameters over the steps, kept beside an optimizer."""
 
 import abc
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +26,15 @@ from gradxform.leaves import (
     flatten_updates,
     require_params,
 )
-from gradxform.numerics import as_step, at_least_float32, cast, promote, safe_increment, scalar
+from gradxform.numerics import (
+    as_step,
+    at_least_float32,
+    cast,
+    is_zero,
+    promote,
+    safe_increment,
+    scalar,
+)
 from gradxform.slots import zero_count
 from gradxform.states import check_state
 from gradxform.transforms.tree_rules import copied, decay_at
@@ -200,6 +209,9 @@ class moving_average(Averager):
     average at all: a is the average of the parameters after each update, with the weights d^(t-i)
     normalized to a sum of 1 (`ema` of the updates, in contrast, averages gradients).
 
+    Until step `start`, a is p itself. After it, a moves at every `every`-th step, by d as it
+    stands, and k counts these moves.
+
     Whoever moves the parameters after this step (`lookahead`, `distributed.model_average`, ...) may
     stand around it, and in a `chain` of this library parts that change its updates may stand after
     it: the average then contains where the parameters have gone. In `optax.chain` it must be the
@@ -214,7 +226,9 @@ class moving_average(Averager):
       num_updates: None for a constant decay; "count" for a warm-up over the updates so far; "step"
         for one that follows the extra argument `step` of `update` (the number of earlier updates,
         TensorFlow's global step), and counts without it; or an integer of at least 0, a constant k.
-      debias: whether to leave the parameters at `init` out of the average.
+      debias: whether to leave the parameters at `init`, or at `start`, out of the average.
+      start: the step at which the average begins, at least 0. Keyword-only.
+      every: steps from one move of the average to the next, at least 1. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -228,6 +242,8 @@ class moving_average(Averager):
     decay: Decay = 0.9999
     num_updates: NonNegativeInt | Choice | None = None
     debias: bool = False
+    start: NonNegativeInt = field(default=0, kw_only=True)
+    every: PositiveInt = field(default=1, kw_only=True)
 
     state_kind = MovingAverageState
 
@@ -269,22 +285,35 @@ class moving_average(Averager):
         state = state._replace(num_updates=safe_increment(count))
         if not self.debias:
             return state
-        weight = state.weight + cast(self._share(state), state.weight.dtype) * (1 - state.weight)
+        share, old = cast(self._share(state), state.weight.dtype), state.weight
+        weight = old + jnp.where(self._is_due(state), share, 0) * (1 - old)
         return state._replace(weight=weight)
+
+    def _since(self, state: MovingAverageState) -> Array:
+        """Return the number of steps since the average began; at most 0 before."""
+        return state.num_updates - self.start
+
+    def _is_due(self, state: MovingAverageState) -> Array:
+        since = self._since(state)
+        return (since > 0) & (since % self.every == 0)
 
     def _share(self, state: MovingAverageState) -> Array:
         """Return 1 - d."""
+        moves = jnp.maximum(self._since(state), 0) // self.every
         _, share = decay_at(self.decay, state.num_updates)
         if self.num_updates is None:
             return share
-        k = scalar(state.num_updates if isinstance(self.num_updates, str) else self.num_updates)
+        k = scalar(moves if isinstance(self.num_updates, str) else self.num_updates)
         return jnp.maximum(share, 9 / (10 + k))
 
     def rates(self, state: MovingAverageState) -> dict[str, Rate]:
         """Return 1 - d, and with debias its part of the weights so far."""
-        weight = jnp.where(state.num_updates > 0, state.weight, 1)
-        share = jnp.where(state.num_updates > 0, self._share(state), 1)
-        return {"average": (share / weight if self.debias else share, None)}
+        is_before = self._since(state) <= 0
+        weight = jnp.where(is_before | (state.weight == 0), 1, state.weight)
+        share = jnp.where(is_before, 1, self._share(state))
+        always = is_zero(self.start) and isinstance(self.every, int) and self.every == 1
+        due = None if always else is_before | self._is_due(state)
+        return {"average": (share / weight if self.debias else share, due)}
 
 
 class StochasticWeightAverageState(NamedTuple):

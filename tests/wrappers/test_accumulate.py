@@ -159,7 +159,6 @@ def test_a_flush_is_true_or_false():
         tx.update(params, tx.init(params), params, flush=1)
 
 
-
 def test_the_period_grows_with_the_inner_steps():
     tx = gx.accumulate(gx.scale(1.0), lambda n: n + 1, "sum")
     state, taken = tx.init(P), []

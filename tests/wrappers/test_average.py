@@ -105,6 +105,35 @@ def test_an_average_follows_its_reference(name):
         check(gx.eval_params(state, p), map(of, averages))
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("debias", [False, True])
+@pytest.mark.parametrize("num_updates", [None, "count"])
+@pytest.mark.parametrize("start, every", [(0, 1), (3, 1), (0, 2), (2, 3)])
+def test_a_moving_average_begins_later_and_moves_at_some_steps(
+    start, every, num_updates, debias, elsewhere
+):
+    """Also where something else moves the parameters after each step."""
+    tx = gx.moving_average(gx.sgd(0.1), 0.6, num_updates, debias, start=start, every=every)
+    tree, step = {"w": params()["w"]}, jax.jit(tx.update)
+    p, state, total, weight = tree, tx.init(tree), 0.0, 0.0
+    average = np.asarray(tree["w"], np.float64)
+    for t, g in enumerate(gradients(tree, 9), 1):
+        updates, state = step(g, state, p)
+        p = gx.apply_updates(p, updates)
+        if elsewhere:
+            there = jax.tree.map(lambda x, t=t: x + t, p)
+            p, state = there, tx.moved(state, p, there)
+        now = np.asarray(p["w"], np.float64)
+        if t <= start:
+            average = now
+        elif (t - start) % every == 0:
+            k = (t - start) // every
+            d = 0.6 if num_updates is None else min(0.6, (1 + k) / (10 + k))
+            total, weight = d * total + (1 - d) * now, d * weight + (1 - d)
+            average = total / weight if debias else average - (1 - d) * (average - now)
+        check(gx.eval_params(state, p), [average])
+
+
 def test_without_a_step_the_warm_up_counts():
     tree, by_step = params(), gx.moving_average(ADAM_TX, 0.4, "step")
     grads = gradients(tree, 3)
