@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
+from gradxform._compat import is_tracer
 from gradxform.base import check_transform, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of, flatten_updates
@@ -55,6 +56,8 @@ class LossScaleState(NamedTuple):
     finite_steps: Array  # int32 scalar; finite steps in a row since the scale last changed
     total_skipped: Array  # int32 scalar; steps skipped since init
     inner_state: Any  # the inner state; only finite steps change it
+    spared: Any = None  # int32 scalar with hysteresis; bad steps before the scale falls
+    stuck_steps: Any = None  # int32 scalar with max_stuck; skipped in a row at the least scale
 
 
 @transform
@@ -74,8 +77,11 @@ class loss_scale(Guard):
     in it has its usual meaning; its updates are cast back to the dtype of `g`. Put everything that
     looks at gradients inside. `make_step` and its kin scale the loss themselves.
 
+    With hysteresis h the scale falls only after h steps that are not finite, in a row or not, since
+    it last grew; then each one more makes it fall, until it grows.
+
     `metrics` shows `loss_scale` and `total_skipped`. If the gradients of many steps in a row are
-    not finite with the least scale, the run has failed.
+    not finite with the least scale, the run has failed: `max_stuck` makes it an error.
 
     Around a part that communicates between replicas, such as `distributed.tower`, all replicas skip
     if one of them must, and so keep the same scale.
@@ -91,8 +97,13 @@ class loss_scale(Guard):
       max_scale: the largest scale, at most 2**126.
       axis_name: a mesh axis over whose replicas they agree to skip, though the inner transform does
         not communicate along it: for parameters that are divided over replicas. Keyword-only.
+      hysteresis: h, at least 1. Keyword-only.
+      max_stuck: how many steps in a row may be skipped with the least scale, at least 1; one more
+        is an error. None for any number. Keyword-only.
 
     Raises:
+      FloatingPointError: at update, if more than `max_stuck` steps in a row were skipped with the
+        least scale; from a compiled step, JAX raises its own error with this one's text.
       ValueError: if the three scales are not in order, or if `inner` has a loss scale itself.
 
     Reference: Micikevicius et al., Mixed Precision Training, 2018, section 3.2. The growth is that
@@ -107,6 +118,8 @@ class loss_scale(Guard):
     min_scale: Scale = 1.0
     max_scale: Scale = 2.0**24
     axis_name: str | None = field(default=None, kw_only=True)
+    hysteresis: PositiveInt = field(default=1, kw_only=True)
+    max_stuck: PositiveInt | None = field(default=None, kw_only=True)
 
     State = LossScaleState
     locality = "tree"  # one bad entry anywhere skips the whole update
@@ -147,7 +160,14 @@ class loss_scale(Guard):
             finite_steps=zero_count(),
             total_skipped=zero_count(),
             inner_state=self.inner.init(params),
+            spared=self._first_spared(),
+            stuck_steps=None if self.max_stuck is None else zero_count(),
         )
+
+    def _first_spared(self) -> Array | None:
+        if isinstance(self.hysteresis, int) and self.hysteresis == 1:
+            return None
+        return jnp.asarray(self.hysteresis - 1, jnp.int32)
 
     def gradient_factor(self, state: LossScaleState) -> Array:
         """Return the inverse of the scale."""
@@ -184,25 +204,54 @@ class loss_scale(Guard):
             found=found.inside,
         )
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
-        scale, finite_steps = self._next(state, finite)
-        return _cast_like(new, updates), state._replace(
-            loss_scale=scale,
-            finite_steps=finite_steps,
-            total_skipped=skipped,
-            inner_state=inner_state,
+        state = state._replace(
+            **self._next(state, finite), total_skipped=skipped, inner_state=inner_state
         )
+        self._raise_if_stuck(state)
+        return _cast_like(new, updates), state
 
-    def _next(self, state: LossScaleState, finite: Array) -> tuple[Array, Array]:
-        """Return the scale and the number of finite steps in a row after this one."""
+    def _next(self, state: LossScaleState, finite: Array) -> dict[str, Any]:
+        """Return the fields of the state that follow the scale, after this step."""
         scale, steps = scalar(state.loss_scale), safe_increment(state.finite_steps)
-        steps = jnp.where(finite, steps, jnp.zeros_like(steps))
+        steps, spared = jnp.where(finite, steps, jnp.zeros_like(steps)), state.spared
+        stuck = state.stuck_steps
+        if stuck is not None:
+            is_stuck = ~finite & (scale <= scalar(self.min_scale))
+            stuck = jnp.where(is_stuck, safe_increment(stuck), jnp.zeros_like(stuck))
+        fields = {"spared": spared, "stuck_steps": stuck}
         if self.growth_interval is None:
-            return state.loss_scale, steps
-        grows = steps >= self.growth_interval
+            return fields | {"loss_scale": state.loss_scale, "finite_steps": steps}
+        grows, falls = steps >= self.growth_interval, ~finite
+        if spared is not None:
+            falls = falls & (spared == 0)
+            left = jnp.where(finite, spared, jnp.maximum(spared - 1, 0))
+            fields["spared"] = jnp.where(grows, self._first_spared(), left)
         more = jnp.minimum(scale * scalar(self.growth_factor), scalar(self.max_scale))
         less = jnp.maximum(scale * scalar(self.backoff_factor), scalar(self.min_scale))
-        scale = jnp.where(finite, jnp.where(grows, more, scale), less)
-        return scale.astype(state.loss_scale.dtype), jnp.where(grows, jnp.zeros_like(steps), steps)
+        scale = jnp.where(grows, more, jnp.where(falls, less, scale))
+        return fields | {
+            "loss_scale": scale.astype(state.loss_scale.dtype),
+            "finite_steps": jnp.where(grows, jnp.zeros_like(steps), steps),
+        }
+
+    def _raise_if_stuck(self, state: LossScaleState) -> None:
+        """Raise, now or when a compiled step runs, if too many steps in a row were skipped."""
+        if self.max_stuck is None:
+            return
+        part, most = name_of(self), self.max_stuck
+
+        def check_now(stuck: Any) -> None:
+            if int(stuck) > most:
+                raise FloatingPointError(
+                    f"{part}: the gradients of {int(stuck)} steps in a row were not finite with "
+                    f"the least scale, and max_stuck is {most}. Look for what is not finite in the "
+                    "loss itself; a smaller min_scale helps only where gradients overflow."
+                )
+
+        if is_tracer(state.stuck_steps):
+            jax.debug.callback(check_now, state.stuck_steps)
+        else:
+            check_now(state.stuck_steps)
 
 
 def unscaled(updates: Updates, scale: Array) -> Updates:

@@ -103,6 +103,32 @@ def test_the_scale_stays_within_its_bounds():
     assert shown["loss_scale"] == 4 and shown["total_skipped"] == 4
 
 
+def test_with_hysteresis_the_scale_falls_after_several_bad_steps():
+    tx = gx.loss_scale(gx.sgd(0.1), 16.0, 3, hysteresis=2)
+    state, step = tx.init(jnp.ones(2)), jax.jit(tx.update)
+    # A bad step is spared, the next ones are not, until the scale grows.
+    steps = [(0, 16), (1, 16), (0, 8), (0, 4), (1, 4), (1, 4), (1, 8), (0, 8), (1, 8), (0, 4)]
+    for is_finite, scale in steps:
+        g = jnp.ones(2) if is_finite else jnp.full(2, jnp.nan)
+        _, state = step(g, state)
+        assert state.loss_scale == scale
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_too_many_steps_that_are_stuck_are_an_error(jit):
+    tx = gx.loss_scale(gx.sgd(0.1), 2.0, max_stuck=2)
+    state, step = tx.init(jnp.ones(2)), jax.jit(tx.update) if jit else tx.update
+    bad = jnp.full(2, jnp.inf)
+    # The first lowers the scale; then two, a good one, and two are fine.
+    for g in (bad, bad, bad, jnp.ones(2), bad, bad):
+        _, state = step(g, state)
+    assert state.stuck_steps == 2 and state.loss_scale == 1
+    with pytest.raises(Exception, match="loss_scale: the gradients of 3 steps in a row") as raised:
+        jax.block_until_ready(step(bad, state))
+        jax.effects_barrier()
+    assert jit or raised.type is FloatingPointError
+
+
 def test_a_scan_a_vmap_and_donation_carry_the_state():
     tx = gx.loss_scale(gx.adam(0.1), 8.0, 2)
     grads = jnp.asarray([1.0, 2.0, NAN, 3.0, 1.0, 1.0])[:, None] * jnp.ones((6, 3))
