@@ -25,6 +25,7 @@ from gradxform.values import FrozenTree, Value, fields_of, key_of, thawed
 from gradxform.wrappers.groups import param_groups
 from gradxform.wrappers.inject import injected
 from gradxform.wrappers.param_group import param_group
+from gradxform.wrappers.parts import inner_parts
 from gradxform.wrappers.schedule_states import is_stateful
 
 
@@ -42,6 +43,7 @@ class Description:
       device_bytes: the bytes of the state that each device holds, by the kind of memory; None where
         the shardings are not known. Like the next one.
       param_device_bytes: the bytes of the parameters that each device holds.
+      notes: what parts cannot do with these parameters, a sentence each.
     """
 
     rows: tuple[Row, ...]
@@ -51,18 +53,20 @@ class Description:
     groups: tuple[tuple[GroupRow, ...], ...] = ()
     device_bytes: dict[str, int] | None = None
     param_device_bytes: int | None = None
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return str(self)
 
     def __str__(self) -> str:
         tables = "\n\n".join(table.as_text() for table in self.tables())
-        return f"{tables}\n{self.total()}" if self.total() else tables
+        return "\n".join(x for x in (tables, self.total(), *self.notes) if x)
 
     def _repr_html_(self) -> str:
         """Return the tables for a notebook."""
         tables = "".join(table.as_html() for table in self.tables())
-        return f"<div>{tables}<p>{html.escape(self.total())}</p></div>"
+        below = "".join(f"<p>{html.escape(x)}</p>" for x in (self.total(), *self.notes))
+        return f"<div>{tables}{below}</div>"
 
     def tables(self) -> list[Table]:
         """Return a table for every `param_groups`, and that of the parts."""
@@ -123,7 +127,24 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     leaves = jax.tree.leaves(params)
     rows = tuple(_parts(tx, 0, "", recorder))
     held = (None, None) if placed is None else (placed.by_memory(), sum(placed.params))
-    return Description(rows, len(leaves), _bytes(leaves), total, tuple(recorder.groups), *held)
+    notes = tuple(_notes(tx, leaves))
+    groups = tuple(recorder.groups)
+    return Description(rows, len(leaves), _bytes(leaves), total, groups, *held, notes=notes)
+
+
+def _notes(tx: Any, params: list[Any]) -> Iterator[str]:
+    """Yield what parts cannot do with parameters of such dtypes."""
+    narrow = [dtype for x in params if (dtype := jax.typeof(x).dtype).itemsize < 4]
+    if not narrow or getattr(tx, "exact_updates", False):  # what is inside sees wide parameters
+        return
+    if getattr(tx, "begins_small", False):
+        yield (
+            f"{name_of(tx)} does not move parameters in {narrow[0]}: they round its first steps "
+            "away, and it learns from moves how large a step may be. Wrap the optimizer in "
+            "master_weights(...)."
+        )
+    for part in inner_parts(tx):
+        yield from _notes(part, params)
 
 
 def _bytes(leaves: list[Any]) -> int:

@@ -132,6 +132,9 @@ class GradientTransformation(Value, _OptaxClass):
     sets_params: Any = False
     # Whether its updates are float32 for parameters of fewer bits, and must stay so.
     exact_updates: ClassVar[bool] = False
+    # Whether its first steps are so small that parameters of 16 bits round them away, and the later
+    # ones grow by how far the parameters have moved: without masters, they never do.
+    begins_small: ClassVar[bool] = False
     # Whether its updates are those that it gets, as a part that only looks at them has.
     keeps_updates: ClassVar[bool] = False
     # Whether the parameters between some of its updates are not those of the run; a string is what

@@ -46,6 +46,9 @@ def prodigy(
 ) -> step_by_prodigy:
     """Prodigy: AdamW that estimates its learning rate, which rises faster than D-Adaptation's.
 
+    Parameters in bfloat16 or float16 never move without `master_weights`: they round the first
+    steps away.
+
     Args:
       learning_rate: 1, or a schedule whose largest value is about 1.
       estim_lr0: the first estimate of the learning rate, greater than 0.

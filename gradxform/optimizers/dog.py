@@ -24,7 +24,8 @@ def dog(
 ) -> chain:
     """DoG: SGD whose step size is the distance moved over the root of the sum of |g|^2.
 
-    The authors evaluate an average of the parameters.
+    The authors evaluate an average of the parameters. Parameters in bfloat16 or float16 never move
+    without `master_weights`: they round the first steps away.
 
     Args:
       learning_rate: 1, or a schedule whose largest value is about 1.
@@ -51,6 +52,9 @@ def dowg(
     mask: StaticMask | None = None,
 ) -> chain:
     """DoWG: `dog` with each gradient weighted by the distance at which it was computed.
+
+    Parameters in bfloat16 or float16 never move without `master_weights`: they round the first
+    steps away.
 
     Args:
       init_estim_sq_dist: the first squared distance, greater than 0. Defaults to eps.

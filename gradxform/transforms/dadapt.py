@@ -210,6 +210,9 @@ class step_by_prodigy(ArrayRule):
     needed. As long as all gradients are 0, d does not change (in Optax it becomes NaN, and stays
     so). As in Optax, eps is multiplied by the new estimate, and the step is debiased as Adam's is.
 
+    Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer
+    in `master_weights(...)`.
+
     Args:
       learning_rate: at least 0, or a schedule.
       betas: the decays (b1, b2) of the moments, each in [0, 1).
@@ -239,6 +242,7 @@ class step_by_prodigy(ArrayRule):
     safeguard_warmup: bool = False
     weight_decay_mask: StaticMask | None = None
 
+    begins_small = True
     State = ProdigyState
     locality = "tree"
     sees_pieces = True

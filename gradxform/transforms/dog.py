@@ -48,6 +48,9 @@ class scale_by_dog(ArrayRule):
 
     There is no learning rate to tune: use 1. The authors evaluate an average of the parameters.
 
+    Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer
+    in `master_weights(...)`.
+
     Args:
       init_step: the first step, a pair: `("distance", r)` sets the first r; `("heuristic", a)` sets
         it to a (1 + |p0|), where a is about 1e-6, or 1e-4 for networks with batch normalization;
@@ -65,6 +68,7 @@ class scale_by_dog(ArrayRule):
     init_step: tuple[Any, ...]
     eps: NonNegative = 1e-8
 
+    begins_small = True
     State = DoGState
     locality = "tree"
     sees_pieces = True
@@ -147,6 +151,9 @@ class scale_by_dowg(ArrayRule):
     There is no learning rate to tune: use 1. Later gradients, which are taken farther away, weigh
     more than in `scale_by_dog`.
 
+    Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer
+    in `master_weights(...)`.
+
     Args:
       init_estim_sq_dist: the first r2, greater than 0. Defaults to eps.
       eps: added to the root, at least 0; greater than 0 if it is also the first r2.
@@ -161,6 +168,7 @@ class scale_by_dowg(ArrayRule):
     init_estim_sq_dist: Positive | None = None
     eps: Finite = 1e-4
 
+    begins_small = True
     State = DoWGState
     locality = "tree"
     sees_pieces = True

@@ -68,6 +68,9 @@ class scale_by_distance_over_gradients(ArrayRule):
     There is no learning rate to choose: set global_scale to -1 and apply u. Evaluate an average of
     the parameters, as the authors do.
 
+    Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer
+    in `master_weights(...)`.
+
     Args:
       reps_rel: the size of the first step relative to 1 + |p_0|, greater than 0: 1e-6, or 1e-4 with
         batch normalization.
@@ -87,6 +90,7 @@ class scale_by_distance_over_gradients(ArrayRule):
     param_dtype: DType = None
     global_scale: Finite = 1.0
 
+    begins_small = True
     State = ScaleByDistanceOverGradientsState
     locality = "array"
     sees_pieces = True

@@ -77,6 +77,9 @@ class mechanize(Transform):
     The numbers are Optax's. Unlike the paper, both compute delta from x0 instead of keeping it, and
     clip h.
 
+    Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the whole in
+    `master_weights(...)`.
+
     Args:
       base_optimizer: the optimizer.
       weight_decay: the decay lambda inside h, at least 0.
@@ -99,6 +102,7 @@ class mechanize(Transform):
     num_betas: Size = 6
 
     locality = "tree"
+    begins_small = True
     asks_for_sums = True
     why_no_rows = "moves all rows at every step"
     holds = (("base_optimizer", "base_optimizer_state"),)

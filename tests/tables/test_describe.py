@@ -64,6 +64,31 @@ def test_a_chain_prints_as_a_table():
         state 400 kB / parameters 400 kB in 2 leaves = 1.00""")  # noqa: E501
 
 
+BEGIN_SMALL = {
+    "prodigy": gx.prodigy,
+    "dog": gx.dog,
+    "dowg": gx.dowg,
+    "mechanize": lambda: gx.mechanize(gx.adam(0.1)),
+    "distance": lambda: gx.chain(gx.scale_by_distance_over_gradients(), gx.scale(-1.0)),
+}
+MOVING = {"adam": lambda: gx.adam(0.1), "dadapt_adamw": gx.dadapt_adamw, "cocob": gx.cocob}
+
+
+@pytest.mark.parametrize("name", BEGIN_SMALL | MOVING)
+def test_it_is_said_who_does_not_move_narrow_parameters(name):
+    tx = (BEGIN_SMALL | MOVING)[name]()
+    params = {"w": jnp.linspace(0.5, 2.0, 16).astype(jnp.bfloat16)}
+    says = "master_weights(...)" in str(gx.describe(tx, params))
+    for wide, form in (({"w": jnp.ones(3)}, tx), (params, gx.master_weights(tx))):
+        assert not gx.describe(form, wide).notes
+    p, state, step = params, tx.init(params), jax.jit(tx.update)
+    for _ in range(100):
+        updates, state = step(jax.tree.map(lambda x: 2 * x, p), state, p)
+        p = gx.apply_updates(p, updates)
+    moves = bool(jnp.any(p["w"] != params["w"]))
+    assert says == (name in BEGIN_SMALL) == (not moves)
+
+
 def test_without_parameters_there_are_no_sizes():
     found = gx.describe(gx.adamw(1e-3))
     assert "bytes" not in str(found) and found.total_bytes is None
