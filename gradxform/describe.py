@@ -126,10 +126,19 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     jax.eval_shape(init, params)
     leaves = jax.tree.leaves(params)
     rows = tuple(_parts(tx, 0, "", recorder))
-    held = (None, None) if placed is None else (placed.by_memory(), sum(placed.params))
+    device_bytes = None if placed is None else placed.by_memory()
+    param_device_bytes = None if placed is None else sum(placed.params)
     notes = tuple(_notes(tx, leaves))
-    groups = tuple(recorder.groups)
-    return Description(rows, len(leaves), _bytes(leaves), total, groups, *held, notes=notes)
+    return Description(
+        rows,
+        len(leaves),
+        _bytes(leaves),
+        total,
+        tuple(recorder.groups),
+        device_bytes,
+        param_device_bytes,
+        notes,
+    )
 
 
 def _notes(tx: Any, params: list[Any]) -> Iterator[str]:

@@ -92,9 +92,15 @@ def identity_like(a: Array) -> Array:
 
 def frobenius_norm(a: Array, columns: Columns | None = None) -> Array:
     """Return the Frobenius norm, real, `(..., 1, 1)`, without overflow or underflow of squares."""
+    largest, share = norm_in_parts(a, columns)
+    return largest * share
+
+
+def norm_in_parts(a: Array, columns: Columns | None = None) -> tuple[Array, Array]:
+    """Return the largest absolute value, and the Frobenius norm over it: two numbers in range."""
     magnitudes, largest = jnp.abs(a), largest_entry(a, columns)
     total = jnp.sum(jnp.square(over(magnitudes, largest)), axis=(-2, -1), keepdims=True)
-    return largest * root(total if columns is None else columns.total(total))
+    return largest, root(total if columns is None else columns.total(total))
 
 
 def largest_entry(a: Array, columns: Columns | None = None) -> Array:

@@ -16,6 +16,7 @@ from gradxform.matrix_products import (
     identity_like,
     largest_entry,
     matmul_in,
+    norm_in_parts,
 )
 from gradxform.numerics import cast, not_zero, over, plus, taming
 from gradxform.types import Array, Scalar
@@ -139,8 +140,10 @@ def _by_gram(x: Array, coefficients: Array, gram: Array | None, columns: Columns
 
 def _frobenius(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
     eps = not_zero(eps, x.dtype)
-    x = x * cast(taming(largest_entry(x, columns)), x.dtype)  # so that the norm is in the range
-    return over(x, cast(plus(frobenius_norm(x, columns), eps), x.dtype), eps), None
+    largest, share = norm_in_parts(x, columns)
+    factor = taming(largest)  # so that the norm is in the range
+    size = cast(plus(largest * factor * share, eps), x.dtype)
+    return over(x * cast(factor, x.dtype), size, eps), None
 
 
 def _spectral(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:

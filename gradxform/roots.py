@@ -46,7 +46,10 @@ def over_root(top: Array, square: Array, eps: Scalar, eps_root: Scalar = 0.0) ->
     A live epsilon of 0 counts as the least root of a normal number, so that a `top` of 0 stays 0.
     """
     if isinstance(eps, float) and isinstance(eps_root, float) and (eps or eps_root):
-        return top / (root(square + eps_root if eps_root else square) + eps)
+        # The least normal number keeps the derivative at 0 finite without a comparison. Beside the
+        # epsilon its root is nothing.
+        least = float(jnp.finfo(square.dtype).tiny)
+        return top / (lax.sqrt(square + (eps_root or least)) + eps)
     eps = not_zero(eps, square.dtype, 0.5)
     eps_root = not_zero(eps_root, square.dtype)
     return over(top, plus(root(plus(square, eps_root)), eps), eps, eps_root)

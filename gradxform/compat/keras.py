@@ -170,7 +170,7 @@ def Adamax(
 
 @keras_optimizer
 def Nadam(
-    learning_rate: float = 0.001,
+    learning_rate: ScalarOrSchedule = 0.001,
     beta_1: float = 0.9,
     beta_2: float = 0.999,
     epsilon: float | None = 1e-7,

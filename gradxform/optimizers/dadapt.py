@@ -42,6 +42,7 @@ def prodigy(
     estim_lr_coef: float = 1.0,
     weight_decay: float = 0.0,
     safeguard_warmup: bool = False,
+    *,
     weight_decay_mask: StaticMask | None = None,
 ) -> step_by_prodigy:
     """Prodigy: AdamW that estimates its learning rate, which rises faster than D-Adaptation's.

@@ -50,7 +50,7 @@ def lamb(
 def lars(
     learning_rate: ScalarOrSchedule,
     weight_decay: ScalarOrSchedule = 0.0,
-    weight_decay_mask: StaticMask = True,
+    weight_decay_mask: StaticMask | None = True,
     trust_coefficient: float = 0.001,
     eps: float = 0.0,
     trust_ratio_mask: StaticMask = True,

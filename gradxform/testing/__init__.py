@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     )
     from gradxform.testing.promise import Broken as Broken, Promise as Promise, Skipped as Skipped
     from gradxform.testing.promises import PROMISES as PROMISES
+    from gradxform.testing.promises_derivatives import (
+        derivatives_are_finite as derivatives_are_finite,
+    )
     from gradxform.testing.promises_form import (
         asks_for_params_by_name as asks_for_params_by_name,
         goes_to_json_and_back as goes_to_json_and_back,

@@ -36,7 +36,7 @@ def derivatives_are_finite(case: Case) -> None:
     for name, (p_entries, g_entries) in POINTS.items():
         p, g = _filled(tree, p_entries), _filled(given, g_entries)
         numbers, outputs = _of_numbers(case, (g, case.bound.init(p), p))
-        directions = [jnp.full_like(x, 0.5) for x in numbers]
+        directions = {path: jnp.full_like(x, 0.5) for path, x in numbers.items()}
         _, forward = jax.jvp(outputs, (numbers,), (directions,))
         _check(name, "forward", forward)
         if case.derivatives == "both":
@@ -50,28 +50,30 @@ def _filled(tree: PyTree, entries: float | None) -> PyTree:
     return jax.tree.map(lambda x: jnp.full_like(x, entries), tree)
 
 
-def _of_numbers(case: Case, args: PyTree) -> tuple[list[Array], Callable[..., dict[str, Array]]]:
-    """Return the floating arrays in `args`, and the update as a function of them."""
+def _of_numbers(
+    case: Case, args: tuple[PyTree, PyTree, PyTree]
+) -> tuple[dict[str, Array], Callable[..., dict[str, Array]]]:
+    """Return the floating arrays in the arguments, and the update as a function of them."""
     leaves, treedef = jax.tree.flatten(args)
-    at = [i for i, x in enumerate(leaves) if _is_number(x)]
+    names = ("gradients", "state", "params")
+    paths = [path for name, x in zip(names, args, strict=True) for path in leaves_of(name, x)]
+    inputs = dict(zip(paths, leaves, strict=True))
 
-    def outputs(numbers: list[Array]) -> dict[str, Array]:
-        full = list(leaves)
-        for i, x in zip(at, numbers, strict=True):
-            full[i] = x
-        updates, state = case.bound.update(*treedef.unflatten(full))
+    def outputs(numbers: dict[str, Array]) -> dict[str, Array]:
+        given = treedef.unflatten((inputs | numbers).values())
+        updates, state = case.bound.update(*given)
         named = leaves_of("updates", updates) | leaves_of("state", state)
         return {path: x for path, x in named.items() if _is_number(x)}
 
-    return [leaves[i] for i in at], outputs
+    return {path: x for path, x in inputs.items() if _is_number(x)}, outputs
 
 
 def _is_number(x: Any) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _check(point: str, mode: str, derivatives: Any) -> None:
-    for path, x in leaves_of("", derivatives).items():
+def _check(point: str, mode: str, derivatives: dict[str, Array]) -> None:
+    for path, x in derivatives.items():
         if not np.all(np.isfinite(as_numpy(x))):
             raise Broken(
                 "NaN" if np.any(np.isnan(as_numpy(x))) else "an infinity",

@@ -134,7 +134,7 @@ def check(
     gradients: Callable[[Any, int], list[Any]] | None = None,
     extra: dict[str, Any] | Callable[[Updates, Params], dict[str, Any]] | None = None,
     rtol: float = Case.rtol,
-    huge_ok: bool | float = True,
+    huge_ok: bool | float = 1 / 8,
     derivatives: Literal["both", "forward"] | None = None,
     rows: bool | None = None,
     examples: int | None = None,
@@ -155,7 +155,8 @@ def check(
         that returns them.
       rtol: the tolerance to the reference in float32, relative to the movement.
       huge_ok: whether updates must be finite for gradients up to the largest number of their
-        dtype; or a number, up to that share of it.
+        dtype; or a number, up to that share of it. Defaults to an eighth of it, which leaves room
+        for sums.
       derivatives: which derivatives through an update must be finite where parameters, gradients
         or both are 0, and where entries are equal. By default none is asked for.
       rows: whether it must accept row-sparse gradients or refuse them. By default its locality

@@ -225,7 +225,7 @@ class loss_scale(Guard):
         if spared is not None:
             falls = falls & (spared == 0)
             left = jnp.where(finite, spared, jnp.maximum(spared - 1, 0))
-            fields["spared"] = jnp.where(grows, self._first_spared(), left)
+            fields["spared"] = jnp.where(grows, jnp.asarray(self.hysteresis - 1, jnp.int32), left)
         more = jnp.minimum(scale * scalar(self.growth_factor), scalar(self.max_scale))
         less = jnp.maximum(scale * scalar(self.backoff_factor), scalar(self.min_scale))
         scale = jnp.where(grows, more, jnp.where(falls, less, scale))

@@ -152,7 +152,12 @@ CHANGED = {
     "sophia": {"hessian_diagonal_fn"},
 }
 # Arguments that only these have: keyword-only, and None or a value that changes nothing.
-OURS = {"muon": {"compute_dtype", "iteration"}, "scale_by_muon": {"compute_dtype", "iteration"}}
+OURS = {
+    "muon": {"compute_dtype", "iteration"},
+    "scale_by_muon": {"compute_dtype", "iteration"},
+    "galore": {"mu_dtype"},
+    "prodigy": {"weight_decay_mask"},
+}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -104,6 +104,12 @@ class nan_on_zeros(gx.ArrayRule):
         return g / jnp.sqrt(jnp.sum(g * g)) if g.ndim == 2 else g
 
 
+@gx.transform(name="tests:root_of_zero")
+class root_of_zero(gx.ArrayRule):
+    def rule(self, g, p):
+        return g / (jnp.sqrt(g * g) + 1e-8) if g.ndim == 2 else g
+
+
 @gx.transform(name="tests:shares_with_params")
 class shares_with_params(Momentum):
     def init(self, params):
@@ -323,6 +329,7 @@ BROKEN = [
     (updates_change_dtype(), CARRY, "updates['a']", "bfloat16[8]", "float32[8]"),
     (nan_on_zeros(), "extremes_stay_finite", "updates['b']", "finite numbers of zero", "NaN"),
     (infinite_when_huge(), "extremes_stay_finite", "updates['b']", "of huge", "an infinity"),
+    (root_of_zero(), "derivatives_are_finite", "updates['b']", "gradients of 0", "NaN"),
     (shares_with_params(), "owns_its_buffers", "state.mu['b']", "its own", "that of params['b']"),
     (
         shares_between_slots(),

@@ -40,7 +40,8 @@ def test_a_broken_promise_is_found_at_its_leaf(row, request):
     if promise in ("sharded_equals_unsharded", "runs_on_explicit_meshes"):
         request.getfixturevalue("eight_devices")
     reference = REFERENCE if promise == "follows_its_reference" else None
-    (finding,) = testing.check(tx, reference, params=PARAMS, only=promise).findings
+    report = testing.check(tx, reference, params=PARAMS, only=promise, derivatives="both")
+    (finding,) = report.findings
     assert finding.status == "broken"
     assert re.fullmatch(re.escape(leaf) + r"(\[\d[\d, ]*\])?", finding.leaf)  # or an entry of it
     assert expected in finding.expected and got in finding.got
@@ -53,7 +54,7 @@ def test_every_promise_can_be_broken():
 
 
 def test_a_correct_transform_keeps_every_promise(eight_devices):
-    report = testing.check(right(), REFERENCE, params=PARAMS).raise_if_broken()
+    report = testing.check(right(), REFERENCE, params=PARAMS, derivatives="both").raise_if_broken()
     assert [f.promise for f in report.kept] == list(testing.PROMISES)
     assert not report.broken and not report.skipped
 

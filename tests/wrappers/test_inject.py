@@ -216,7 +216,10 @@ class Twice:
         (inject(gx.scale_by_adam), "scale_by_adam: b1"),
         (lambda f: gx.join_schedules([0.1, f], [3]), "join_schedules: schedules[1]"),
         (lambda f: gx.product_schedule(0.1, f), "product_schedule: factor 1"),
-        (lambda f: gd.diloco(gx.sgd(0.1), "r", outer_learning_rate=f), "scale_by_learning_rate: "),
+        (
+            lambda f: gd.diloco(gx.sgd(0.1), "r", outer_learning_rate=f),
+            "diloco: outer_learning_rate",
+        ),
     ],
 )
 def test_a_schedule_of_other_arguments_is_refused_when_made(make, field, schedule):

@@ -11,6 +11,8 @@ import gradxform as gx
 from gradxform.storage.parameters import Remainder, parted_at_16_bits
 from gradxform.storage.rounded import rounded_by_chance
 
+pytestmark = pytest.mark.numeric
+
 KEPT = {
     "masters": lambda tx: gx.master_weights(tx),
     "remainders": lambda tx: gx.master_weights(tx, remainders=True),

@@ -48,7 +48,7 @@ REFUSED = {
         "scale_by_backtracking_linesearch",
         "scale_by_backtracking_linesearch/numbers",
     ),
-    "add_noise": ("add_noise", "noisy_sgd/seed"),
+    "add_noise": ("add_noise", "add_noise/complex", "noisy_sgd/seed"),
     "differentially_private_aggregate": (
         "differentially_private_aggregate",
         "differentially_private_aggregate/quiet",
