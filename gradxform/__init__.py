@@ -132,6 +132,7 @@ if TYPE_CHECKING:
     )
     from gradxform.tree_utils import tree_map_params as tree_map_params
     from gradxform.types import (
+        ArrayTree as ArrayTree,
         ConditionFn as ConditionFn,
         MaskedNode as MaskedNode,
         MaskOrFn as MaskOrFn,

@@ -42,7 +42,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms": "*",
         "gradxform.tree.arithmetic": "bias_correction update_infinity_moment update_moment update_moment_per_elem_norm",
         "gradxform.tree_utils": "tree_map_params",
-        "gradxform.types": "ConditionFn MaskOrFn MaskedNode MatrixSlot NonNegativeSlot OptState Params ScalarOrSchedule ShouldSkipUpdateFunction Slot SupportsTransform TransformInitFn TransformUpdateExtraArgsFn TransformUpdateFn Updates",
+        "gradxform.types": "ArrayTree ConditionFn MaskOrFn MaskedNode MatrixSlot NonNegativeSlot OptState Params ScalarOrSchedule ShouldSkipUpdateFunction Slot SupportsTransform TransformInitFn TransformUpdateExtraArgsFn TransformUpdateFn Updates",
         "gradxform.values": "Value replace",
         "gradxform.wrappers": "*",
     },
