@@ -195,7 +195,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.plot.surfaces": "SURFACES Surface",
     },
     "gradxform.port": {
-        "gradxform.port.files": "Judged PortError Ported port python_files",
+        "gradxform.port.files": "Judged Ported port python_files",
+        "gradxform.port.syntax": "PortError",
     },
     "gradxform.schedules": {
         "gradxform.schedules.base": "Schedule",
