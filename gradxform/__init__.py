@@ -105,6 +105,7 @@ if TYPE_CHECKING:
         safe_increment as safe_increment,
         safe_int32_increment as safe_int32_increment,
     )
+    from gradxform.optax_closures import as_optax_closures as as_optax_closures
     from gradxform.optax_states import (
         as_optax as as_optax,
         from_optax_state as from_optax_state,

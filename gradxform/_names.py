@@ -29,6 +29,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.migration.report": "MigratedSlot MigrationReport",
         "gradxform.norms": "safe_norm safe_root_mean_squares",
         "gradxform.numerics": "safe_increment safe_int32_increment",
+        "gradxform.optax_closures": "as_optax_closures",
         "gradxform.optax_states": "as_optax from_optax_state to_optax_state",
         "gradxform.optimizers": "*",
         "gradxform.registry": "register",
