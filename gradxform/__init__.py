@@ -105,6 +105,7 @@ if TYPE_CHECKING:
         safe_increment as safe_increment,
         safe_int32_increment as safe_int32_increment,
     )
+    from gradxform.optax_closures import as_optax_closures as as_optax_closures
     from gradxform.optax_states import (
         as_optax as as_optax,
         from_optax_state as from_optax_state,
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     )
     from gradxform.tree_utils import tree_map_params as tree_map_params
     from gradxform.types import (
+        ArrayTree as ArrayTree,
         ConditionFn as ConditionFn,
         MaskedNode as MaskedNode,
         MaskOrFn as MaskOrFn,

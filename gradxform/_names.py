@@ -29,6 +29,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.migration.report": "MigratedSlot MigrationReport",
         "gradxform.norms": "safe_norm safe_root_mean_squares",
         "gradxform.numerics": "safe_increment safe_int32_increment",
+        "gradxform.optax_closures": "as_optax_closures",
         "gradxform.optax_states": "as_optax from_optax_state to_optax_state",
         "gradxform.optimizers": "*",
         "gradxform.registry": "register",
@@ -42,7 +43,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms": "*",
         "gradxform.tree.arithmetic": "bias_correction update_infinity_moment update_moment update_moment_per_elem_norm",
         "gradxform.tree_utils": "tree_map_params",
-        "gradxform.types": "ConditionFn MaskOrFn MaskedNode MatrixSlot NonNegativeSlot OptState Params ScalarOrSchedule ShouldSkipUpdateFunction Slot SupportsTransform TransformInitFn TransformUpdateExtraArgsFn TransformUpdateFn Updates",
+        "gradxform.types": "ArrayTree ConditionFn MaskOrFn MaskedNode MatrixSlot NonNegativeSlot OptState Params ScalarOrSchedule ShouldSkipUpdateFunction Slot SupportsTransform TransformInitFn TransformUpdateExtraArgsFn TransformUpdateFn Updates",
         "gradxform.values": "Value replace",
         "gradxform.wrappers": "*",
     },
@@ -195,7 +196,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.plot.surfaces": "SURFACES Surface",
     },
     "gradxform.port": {
-        "gradxform.port.files": "Judged PortError Ported port python_files",
+        "gradxform.port.files": "Judged Ported port python_files",
+        "gradxform.port.syntax": "PortError",
     },
     "gradxform.schedules": {
         "gradxform.schedules.base": "Schedule",

@@ -93,7 +93,8 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     """Return the parts of a transform in order, with hyperparameters and the size of their state.
 
     `print(describe(tx, params))` shows a table. The state is only traced, without computing or
-    allocating anything, and the parameters may be `jax.ShapeDtypeStruct`s.
+    allocating anything, and the parameters may be `jax.ShapeDtypeStruct`s. Where a library asks for
+    an instance of Optax's class, give it `as_optax(tx)`.
 
     Args:
       tx: a transform. An object of another library is one row, with the name of the function that

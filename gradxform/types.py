@@ -12,6 +12,10 @@ Params = PyTree
 Updates = PyTree
 OptState = PyTree
 
+# Optax's name for a tree of arrays. A recursive union would refuse modules and dataclasses, which
+# are trees to JAX alone.
+ArrayTree = PyTree
+
 # A scalar of a step: a Python number outside a trace, a 0-d array (or tracer) inside.
 Scalar = float | jax.Array
 

@@ -11,9 +11,13 @@ from gradxform.commands.screen import console, show
 from gradxform.describe import Description, describe
 from gradxform.values import printed
 
+EPILOG = """A transform is a value, and no instance of Optax's class: where a library asks for that
+class, give it gx.as_optax(tx)."""
+
 
 def add(parser: Parser) -> None:
     """Add the arguments of the command."""
+    parser.epilog = EPILOG
     parser.add_argument("expression", metavar="EXPR", help='such as "adamw(1e-3)"')
     parser.add_argument(
         "--params", type=parsers.params, metavar="SHAPES", help=f"such as {parsers.SHAPES}"

@@ -1,4 +1,4 @@
-"""`port`: what becomes of the uses of Optax in Python files."""
+"""`port`: what becomes of the uses of Optax in Python files and notebooks."""
 
 import argparse
 import json
@@ -18,7 +18,9 @@ import hides names, or a file cannot be read, and 2 if a PATH is wrong; else 0."
 def add(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.epilog = EPILOG
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="Python files, or folders of them")
+    parser.add_argument(
+        "paths", nargs="*", metavar="PATH", help="Python files, notebooks, or folders"
+    )
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--diff", action="store_true", help="print the changed imports as a diff")
     formats.add_argument("--json", action="store_true", help="as JSON")
@@ -36,7 +38,7 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
         print(differences.page(), end="")
         return 0
     if not args.paths:
-        parser.error("needs a PATH: Python files, or folders of them.")
+        parser.error("needs a PATH: Python files, notebooks, or folders.")
     try:
         paths = port.python_files(args.paths)
     except port.PortError as error:

@@ -4,6 +4,8 @@ They differ from those of TensorFlow 2.8 in `gradxform.compat.keras`: `RMSprop` 
 epsilon under the root, `Nadam` warms up faster, and weight decay, averages of the parameters and
 accumulation are arguments of all. A learning rate may be a schedule of
 `gradxform.compat.keras.schedules` or any function of the count of updates. `name` is ignored.
+
+Any transform trains a model of Keras 3 by `model.compile(optimizer=as_keras(tx))`.
 """
 
 from collections.abc import Sequence
@@ -12,7 +14,12 @@ from typing import Any
 from gradxform.compat.keras3_options import keras3_optimizer
 from gradxform.compat.keras_common import adam_parts, counting, is_present
 from gradxform.compat.keras_loss_scale import LossScaleOptimizer as LossScaleOptimizer
+from gradxform.compat.keras_optimizer import (
+    as_keras as as_keras,
+    register_optimizer as register_optimizer,
+)
 from gradxform.compat.keras_rates import at_most_inverse_sqrt
+from gradxform.compat.keras_transform import from_keras as from_keras
 from gradxform.masks import label_by, ndim_at_least, path_matches
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.adam import scale_by_nadam

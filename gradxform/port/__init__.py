@@ -1,7 +1,7 @@
-"""A look before the leap: which names of Optax some Python files use, and what becomes of them.
+"""A look before the leap: which names of Optax some files use, and what becomes of them.
 
-The files are parsed, never run. Optax is not imported and need not be installed: what gradxform has
-is looked up in its public modules, and what differs in the table of differences.
+Python files and notebooks are parsed, never run. Optax is not imported and need not be installed:
+what gradxform has is looked up in its public modules, and what differs in the table of differences.
 """
 
 from typing import TYPE_CHECKING
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from gradxform.port.files import (
         Judged as Judged,
         Ported as Ported,
-        PortError as PortError,
         port as port,
         python_files as python_files,
     )
+    from gradxform.port.syntax import PortError as PortError
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -2,7 +2,7 @@
 
 import ast
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gradxform.port.names import MISSING, find
@@ -21,7 +21,19 @@ class Edit(NamedTuple):
 
 
 def changed(source: str, tree: ast.Module, uses: list[Use]) -> str:
-    """Return the source with its imports of Optax changed.
+    """Return the source with its imports of Optax changed."""
+    return applied(source, edits_of(source, tree, uses))
+
+
+def applied(source: str, edits: Iterable[Edit]) -> str:
+    """Return the source with edits made."""
+    for edit in sorted(set(edits), reverse=True):
+        source = source[: edit.start] + edit.text + source[edit.end :]
+    return source
+
+
+def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
+    """Return the edits that change the imports of Optax.
 
     A name that gradxform does not have keeps its import of Optax. If it is used as an attribute,
     as `optax.name`, Optax is imported as `original_optax` beside gradxform.
@@ -56,9 +68,7 @@ def changed(source: str, tree: ast.Module, uses: list[Use]) -> str:
                 start = place(use.root.lineno, use.root.col_offset)
                 if source[start : start + len(word)] == word:  # not in the text of an annotation
                     edits.append(Edit(start, start + len(word), name))
-    for edit in sorted(set(edits), reverse=True):
-        source = source[: edit.start] + edit.text + source[edit.end :]
-    return source
+    return edits
 
 
 def diff(path: str, source: str, new: str) -> str:

@@ -58,7 +58,7 @@ def _block(title: str, uses: list[Judged], width: int) -> str:
         groups.setdefault((use.name, use.differences), []).append(use)
     lines = [f"{title} ({len(uses)})"]
     for (name, rows), members in groups.items():
-        places = ", ".join(dict.fromkeys(f"{use.path}:{use.line}" for use in members))
+        places = ", ".join(dict.fromkeys(use.place for use in members))
         lines += wrap(f"{name}  {places}", width, "  ", " " * 6)
         if members[0].remedy:
             end = "" if members[0].remedy.endswith("?") else "."

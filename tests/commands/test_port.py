@@ -366,9 +366,9 @@ def test_a_wrong_path_is_refused(project, capsys):
     (project / "notes.txt").write_text("import optax")
     (project / "empty").mkdir()
     for path, words in {
-        "notes.txt": "not a Python file; its name must end in .py.",
+        "notes.txt": "not a Python file; its name must end in .py or .ipynb.",
         "absent.py": "no such file or folder.",
-        "empty": "no Python files in this folder.",
+        "empty": "no Python files or notebooks in this folder.",
     }.items():
         assert words in refused(capsys, "port", str(project / path))
     assert "needs a PATH" in refused(capsys, "port")

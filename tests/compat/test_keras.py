@@ -1,6 +1,7 @@
 """Real Keras 3: its optimizers, files and `fit` beside ours."""
 
 import json
+import re
 
 import h5py
 import jax
@@ -11,6 +12,7 @@ import pytest
 
 import gradxform as gx
 from gradxform import compat
+from tests.environment import ROOT
 
 pytestmark = [
     pytest.mark.numeric,
@@ -372,6 +374,21 @@ def test_files_of_keras_2_11_load(with_rate, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------- as_keras
+
+
+def test_a_bare_transform_is_refused_by_keras_and_as_keras_is_in_both_doors():
+    # Keras looks at nothing but the class, and prints the transform: the guide quotes its words.
+    model, tx = keras.Sequential([keras.layers.Dense(1)]), gx.sgd(0.1)
+    words = "Could not interpret optimizer identifier"
+    with pytest.raises(ValueError, match=f"^{words}: {re.escape(repr(tx))}$"):
+        model.compile(optimizer=tx, loss="mse")
+    guide = (ROOT / "docs" / "guides" / "keras_model.md").read_text()
+    first = guide.split("\n\n")[1]
+    assert "model.compile(optimizer=gx.compat.keras3.as_keras(tx), ...)" in first and words in first
+    model.compile(optimizer=compat.keras3.as_keras(tx), loss="mse")
+    assert model.optimizer.transform == tx
+    for name in ("as_keras", "from_keras", "register_optimizer"):
+        assert getattr(compat.keras3, name) is getattr(compat.keras, name)
 
 
 class HalfTheRate(keras.callbacks.Callback):

@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import gradxform as gx
+from gradxform.commands import main
 from gradxform.interop import GradientTransformation, GradientTransformationExtraArgs
+from gradxform.port import differences
 from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
@@ -524,3 +526,18 @@ def test_lookahead_still_takes_a_pair_of_weights(pair):
     updates, state = tx.update(Layer(*GRADS.values()), tx.init(params), params)
     assert type(updates) is pair
     assert type(state) is gx.LookaheadState
+
+
+def test_a_transform_is_no_tree_and_no_instance_of_optax_class_but_is_led_to_it(capsys):
+    # Optax's class is a named tuple without an ABC: an instance is a tree of two functions.
+    tx = gx.adam(0.1)
+    assert type(optax.GradientTransformation) is type
+    assert len(jax.tree.leaves(gx.as_optax(tx))) == 2 and jax.tree.leaves(tx) == [tx]
+    assert not isinstance(tx, optax.GradientTransformation) and not isinstance(tx, tuple)
+    assert isinstance(gx.as_optax(tx), optax.GradientTransformation)
+    with pytest.raises(SystemExit):
+        main(["describe", "--help"])
+    assert "give it gx.as_optax(tx)" in " ".join(capsys.readouterr().out.split())
+    assert "`as_optax(tx)`" in str(gx.describe.__doc__)
+    [row] = [r for r in differences.differences() if r.where.startswith("`isinstance(tx, Grad")]
+    assert "only `as_optax(tx)`" in row.here

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import types
 import warnings
+from typing import get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
+from gradxform.port.names import SAME, find
 from tests.environment import limit
 
 optax = pytest.importorskip("optax")
@@ -93,6 +95,18 @@ def test_top_level_names_are_those_of_the_submodules():
     assert gx.init_empty_state(TREE) == gx.EmptyState()
     for name in ("MaskOrFn", "TransformInitFn", "TransformUpdateFn", "TransformUpdateExtraArgsFn"):
         assert hasattr(gx, name)
+
+
+def test_array_tree_annotates_any_tree():
+    # A name of Optax's main branch. Annotations are evaluated, and may be optional.
+    def norm(tree: gx.ArrayTree, other: gx.ArrayTree | None = None) -> jax.Array:
+        return gx.tree.norm(tree)
+
+    assert norm(TREE) == 13.0
+    assert gx.ArrayTree is gx.Params is gx.types.ArrayTree
+    assert "ArrayTree" in gx.__all__
+    assert get_type_hints(norm)["tree"] is gx.ArrayTree
+    assert find("ArrayTree")[:2] == (SAME, "gradxform.ArrayTree")
 
 
 def test_a_transform_written_with_our_functions_reads_as_in_optax():

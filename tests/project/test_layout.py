@@ -60,7 +60,7 @@ FLOORS = [
         "tree_utils",
     },
     {"config", "group_table", "optax_states", "part_table", "placed_bytes"},
-    {"migration"},
+    {"migration", "optax_closures"},
     {"training"},
     {"testing", "describe"},
     {"catalog", "plot", "port"},
