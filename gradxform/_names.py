@@ -307,7 +307,8 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.tree": {
         "gradxform.tree.arithmetic": "add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm ones_like random_like real scale size split_key_like sub sum unwrap_random_key_data update_infinity_moment update_moment update_moment_per_elem_norm vdot where zeros_like",
-        "gradxform.tree.state": "NamedTupleKey get get_all_with_path map_params set",
+        "gradxform.tree.params_in_state": "map_params",
+        "gradxform.tree.state": "NamedTupleKey get get_all_with_path set",
     },
     "gradxform.wrappers": {
         "gradxform.wrappers.accumulate": "AccumulateState accumulate",

@@ -105,6 +105,25 @@ def test_thirty_steps_are_optaxs(name, loss):
     assert [x.shape for _, x in leaves[0]] == [x.shape for _, x in leaves[1]]
 
 
+def himmelblau(x):
+    return (x[0] ** 2 + x[1] - 11.0) ** 2 + (x[0] + x[1] ** 2 - 7.0) ** 2
+
+
+@pytest.mark.parametrize("scales", [True, False])
+def test_lbfgs_without_a_search_is_optaxs_where_roundings_grow(scales):
+    """In float32 the two differ by 1e-4 after 15 steps that start without a scale."""
+    ends = []
+    for lib in (gx, optax):
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
+            tx, x = lib.lbfgs(1e-3, 5, scales, None), jnp.ones(2)
+            state = tx.init(x)
+            for _ in range(15):
+                updates, state = tx.update(jax.grad(himmelblau)(x), state, x)
+                x = x + updates
+            ends.append(np.asarray(x))
+    np.testing.assert_allclose(*ends, atol=1e-9)
+
+
 def test_lbfgs_reaches_the_minimum_in_float32():
     params = {"a": jnp.asarray([-1.2, 1.0]), "b": {"c": jnp.zeros((0, 0))}}
     seen, _ = path(gx, gx.lbfgs(), rosenbrock, params, 50)
