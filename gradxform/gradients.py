@@ -1,6 +1,6 @@
 """Gradients before any transform sees them: scaled on their way back, or taken from a state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -51,7 +51,9 @@ def _scaled_tangent(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
-) -> Callable[..., tuple[Array, Updates]]:
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+) -> Callable[..., tuple[Any, Updates]]:
     """Return a function like `jax.value_and_grad(value_fn)` that looks into a state first.
 
     A line search has computed value and gradient at the parameters that it chose. The returned
@@ -61,6 +63,11 @@ def value_and_grad_from_state(
 
     Args:
       value_fn: `value_fn(params, *args, **kwargs)`, which returns a real scalar.
+      argnums: the arguments that the optimizer moves, as in `jax.value_and_grad`: of several, the
+        parameters of the optimizer are a tuple.
+      has_aux: whether `value_fn` returns a pair `(value, aux)`; the returned function then returns
+        `((value, aux), grad)`. The state holds no aux: `value_fn` is evaluated for it, without a
+        gradient.
 
     Raises:
       ValueError: from the returned function, if the state holds no pair of `value` and `grad`, as
@@ -70,16 +77,24 @@ def value_and_grad_from_state(
 
     def value_and_grad(
         params: Params, *args: Any, state: OptState, **kwargs: Any
-    ) -> tuple[Array, Updates]:
+    ) -> tuple[Any, Updates]:
         value, grad = _stored(state)
 
-        def compute() -> tuple[Array, Updates]:
-            new_value, new_grad = jax.value_and_grad(value_fn)(params, *args, **kwargs)
-            # Both branches of a condition have the same dtypes.
-            like = (dtype_of(value), jax.tree.map(dtype_of, grad))
-            return jax.tree.map(cast, (jnp.asarray(new_value), new_grad), like)
+        def look_up() -> tuple[tuple[Array, PyTree], Updates]:
+            aux = value_fn(params, *args, **kwargs)[1] if has_aux else None
+            return (value, jax.tree.map(jnp.asarray, aux)), grad
 
-        return lax.cond(jnp.isfinite(value), lambda: (value, grad), compute)
+        def compute() -> tuple[tuple[Array, PyTree], Updates]:
+            function = jax.value_and_grad(value_fn, argnums, has_aux)
+            new, new_grad = function(params, *args, **kwargs)
+            new_value, aux = new if has_aux else (new, None)
+            # Both branches of a condition have the same dtypes.
+            new_grad = jax.tree.map(lambda g, old: cast(g, dtype_of(old)), new_grad, grad)
+            new_value = cast(jnp.asarray(new_value), dtype_of(value))
+            return (new_value, jax.tree.map(jnp.asarray, aux)), new_grad
+
+        (value, aux), grad = lax.cond(jnp.isfinite(value), look_up, compute)
+        return ((value, aux) if has_aux else value), grad
 
     return value_and_grad
 
