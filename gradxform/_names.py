@@ -9,7 +9,7 @@ another package, and a package in its own place for its public modules.
 # The public names.
 NAMES: dict[str, dict[str, str]] = {
     "gradxform": {
-        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree tree_utils types",
+        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot polytopes projections schedules slots sparse testing transforms tree tree_utils types",
         "gradxform.apply": "apply_updates incremental_update periodic_update",
         "gradxform.base": "ArrayRule EmptyState Transform transform",
         "gradxform.config": "from_config from_json to_config to_json",
@@ -422,6 +422,7 @@ CONFIG_NAMES: dict[str, str] = {
     "gradxform.optimizers.soap": "soap",
     "gradxform.optimizers.sophia": "sophia",
     "gradxform.optimizers.step_size": "polyak_sgd",
+    "gradxform.polytopes": "projection_affine_set projection_birkhoff projection_box_section projection_polyhedron projection_sparse_simplex projection_transport",
     "gradxform.projections": "projection_box projection_hypercube projection_l1_ball projection_l1_sphere projection_l2_ball projection_l2_sphere projection_linf_ball projection_non_negative projection_simplex",
     "gradxform.schedules.basic": "constant_schedule linear_schedule polynomial_schedule",
     "gradxform.schedules.decay": "cosine_decay_restarts cosine_decay_schedule exponential_decay inverse_sqrt_decay inverse_time_decay linear_cosine_decay natural_exp_decay",
