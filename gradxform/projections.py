@@ -54,7 +54,7 @@ def projection_hypercube(tree: PyTree, scale: Any = 1) -> PyTree:
     return _box("projection_hypercube", tree, 0, scale)
 
 
-def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_simplex(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto a simplex: the trees with p >= 0 and sum(p) = scale.
 
     With a scale of 0 the result is 0, where Optax's is NaN.
@@ -62,14 +62,18 @@ def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the sum of the result, at least 0.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
 
     Reference: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions,
       2008, Figure 1.
     """
     _check_scale("projection_simplex", scale)
+    if axis is not None:
+        return _each_slice(projection_simplex, tree, scale, axis)
     leaves, treedef = _flat("projection_simplex", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
@@ -77,7 +81,7 @@ def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
     return _narrowed(onto_simplex(wide, _scalar(scale, wide)), leaves, treedef)
 
 
-def projection_l1_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l1_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto an l1 sphere: the trees with sum(|p|) = scale.
 
     An entry of 0 counts as positive, so that the result of a tree of zeros is on the sphere, too;
@@ -86,11 +90,15 @@ def projection_l1_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the radius, at least 0.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l1_sphere", scale)
+    if axis is not None:
+        return _each_slice(projection_l1_sphere, tree, scale, axis)
     leaves, treedef = _flat("projection_l1_sphere", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
@@ -100,17 +108,21 @@ def projection_l1_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     return _narrowed(new, leaves, treedef)
 
 
-def projection_l1_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l1_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto an l1 ball: the trees with sum(|p|) <= scale.
 
     Args:
       tree: the tree x.
       scale: the radius, at least 0; infinity for no bound.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l1_ball", scale)
+    if axis is not None:
+        return _each_slice(projection_l1_ball, tree, scale, axis)
     leaves, treedef = _flat("projection_l1_ball", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
@@ -124,7 +136,7 @@ def projection_l1_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     return _narrowed(new, leaves, treedef)
 
 
-def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto a sphere: the trees of norm scale.
 
     All points of the sphere are equally near to a tree of zeros. Its result has equal entries;
@@ -133,11 +145,15 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the radius, at least 0.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l2_sphere", scale)
+    if axis is not None:
+        return _each_slice(projection_l2_sphere, tree, scale, axis)
     leaves, treedef = _flat("projection_l2_sphere", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
@@ -150,7 +166,7 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     return _narrowed([x * factor for x in scaled], leaves, treedef)
 
 
-def projection_l2_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l2_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto a ball: the trees of a norm of at most scale.
 
     With a scale of 0 the result is 0, also of a tree of zeros, where Optax's is NaN.
@@ -158,11 +174,15 @@ def projection_l2_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the radius, at least 0; infinity for no bound.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l2_ball", scale)
+    if axis is not None:
+        return _each_slice(projection_l2_ball, tree, scale, axis)
     leaves, treedef = _flat("projection_l2_ball", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
@@ -278,6 +298,25 @@ def _flat(name: str, tree: PyTree) -> tuple[list[Array], Any]:
 
 def _arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tree)
+
+
+def _each_slice(project: Callable[..., PyTree], tree: PyTree, scale: Scalar, axis: int) -> PyTree:
+    """Return the tree with every slice along an axis of its arrays projected by itself."""
+    leaves, treedef = _flat(project.__name__, tree)
+
+    def one(x: Array) -> Array:
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(
+                f"{project.__name__}: axis must be one of every array, got {axis} for shape "
+                f"{x.shape}."
+            )
+        last = jnp.moveaxis(x, axis, -1)
+        if not x.size:
+            return x
+        rows = jax.vmap(lambda row: project(row, scale))(last.reshape(-1, last.shape[-1]))
+        return jnp.moveaxis(rows.reshape(last.shape), -1, axis)
+
+    return jax.tree.unflatten(treedef, list(map(one, leaves)))
 
 
 def _widened(leaves: list[Array]) -> list[Array]:
