@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         microbatching as microbatching,
         numerics as numerics,
         plot as plot,
+        polytopes as polytopes,
         projections as projections,
         schedules as schedules,
         slots as slots,

@@ -9,7 +9,7 @@ another package, and a package in its own place for its public modules.
 # The public names.
 NAMES: dict[str, dict[str, str]] = {
     "gradxform": {
-        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree tree_utils types",
+        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot polytopes projections schedules slots sparse testing transforms tree tree_utils types",
         "gradxform.apply": "apply_updates incremental_update periodic_update",
         "gradxform.base": "ArrayRule EmptyState Transform transform",
         "gradxform.config": "from_config from_json to_config to_json",
@@ -310,7 +310,8 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.tree": {
         "gradxform.tree.arithmetic": "add add_scale allclose batch_shape bias_correction cast cast_like clip conj div dtype full_like max min mul norm ones_like random_like real scale size split_key_like sub sum unwrap_random_key_data update_infinity_moment update_moment update_moment_per_elem_norm vdot where zeros_like",
-        "gradxform.tree.state": "NamedTupleKey get get_all_with_path map_params set",
+        "gradxform.tree.params_in_state": "map_params",
+        "gradxform.tree.state": "NamedTupleKey get get_all_with_path set",
     },
     "gradxform.wrappers": {
         "gradxform.wrappers.accumulate": "AccumulateState accumulate",
@@ -424,6 +425,7 @@ CONFIG_NAMES: dict[str, str] = {
     "gradxform.optimizers.soap": "soap",
     "gradxform.optimizers.sophia": "sophia",
     "gradxform.optimizers.step_size": "polyak_sgd",
+    "gradxform.polytopes": "projection_affine_set projection_birkhoff projection_box_section projection_polyhedron projection_sparse_simplex projection_transport",
     "gradxform.projections": "projection_box projection_hypercube projection_l1_ball projection_l1_sphere projection_l2_ball projection_l2_sphere projection_linf_ball projection_non_negative projection_simplex",
     "gradxform.schedules.basic": "constant_schedule linear_schedule polynomial_schedule",
     "gradxform.schedules.decay": "cosine_decay_restarts cosine_decay_schedule exponential_decay inverse_sqrt_decay inverse_time_decay linear_cosine_decay natural_exp_decay",

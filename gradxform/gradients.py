@@ -1,6 +1,6 @@
 """Gradients before any transform sees them: scaled on their way back, or taken from a state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -51,33 +51,50 @@ def _scaled_tangent(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 def value_and_grad_from_state(
     value_fn: Callable[..., Any],
-) -> Callable[..., tuple[Array, Updates]]:
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+) -> Callable[..., tuple[Any, Updates]]:
     """Return a function like `jax.value_and_grad(value_fn)` that looks into a state first.
 
     A line search has computed value and gradient at the parameters that it chose. The returned
     function is called `value_and_grad(params, *args, state=state, **kwargs)` and takes both from
-    there, unless the value in the state is not finite, as before the first step.
+    there, unless the value in the state is not finite, as before the first step. A state with both
+    fields, `value` and `grad`, counts before fields of these names in different states.
 
     Args:
       value_fn: `value_fn(params, *args, **kwargs)`, which returns a real scalar.
+      argnums: the arguments that the optimizer moves, as in `jax.value_and_grad`: of several, the
+        parameters of the optimizer are a tuple.
+      has_aux: whether `value_fn` returns a pair `(value, aux)`; the returned function then returns
+        `((value, aux), grad)`. The state holds no aux: `value_fn` is evaluated for it, without a
+        gradient.
 
     Raises:
-      ValueError: from the returned function, if the state does not hold exactly one pair of `value`
-        and `grad`, as that of a line search with `store_grad=True` does.
+      ValueError: from the returned function, if the state holds no pair of `value` and `grad`, as
+        that of a line search with `store_grad=True` does.
+      KeyError: from the returned function, if the state holds several.
     """
 
     def value_and_grad(
         params: Params, *args: Any, state: OptState, **kwargs: Any
-    ) -> tuple[Array, Updates]:
+    ) -> tuple[Any, Updates]:
         value, grad = _stored(state)
 
-        def compute() -> tuple[Array, Updates]:
-            new_value, new_grad = jax.value_and_grad(value_fn)(params, *args, **kwargs)
-            # Both branches of a condition have the same dtypes.
-            like = (dtype_of(value), jax.tree.map(dtype_of, grad))
-            return jax.tree.map(cast, (jnp.asarray(new_value), new_grad), like)
+        def look_up() -> tuple[tuple[Array, PyTree], Updates]:
+            aux = value_fn(params, *args, **kwargs)[1] if has_aux else None
+            return (value, jax.tree.map(jnp.asarray, aux)), grad
 
-        return lax.cond(jnp.isfinite(value), lambda: (value, grad), compute)
+        def compute() -> tuple[tuple[Array, PyTree], Updates]:
+            function = jax.value_and_grad(value_fn, argnums, has_aux)
+            new, new_grad = function(params, *args, **kwargs)
+            new_value, aux = new if has_aux else (new, None)
+            # Both branches of a condition have the same dtypes.
+            new_grad = jax.tree.map(lambda g, old: cast(g, dtype_of(old)), new_grad, grad)
+            new_value = cast(jnp.asarray(new_value), dtype_of(value))
+            return (new_value, jax.tree.map(jnp.asarray, aux)), new_grad
+
+        (value, aux), grad = lax.cond(jnp.isfinite(value), look_up, compute)
+        return ((value, aux) if has_aux else value), grad
 
     return value_and_grad
 
@@ -85,18 +102,29 @@ def value_and_grad_from_state(
 def stored_pair(state: OptState) -> tuple[Array, Updates] | None:
     """Return the value and the gradient in a state; None if it does not hold just one of each."""
     values, grads = _stored_fields(state)
-    if len(values) != 1 or len(grads) != 1 or grads[0] is None:
+    if len(values) != 1 or len(grads) != 1:
         return None
     return jnp.asarray(values[0]), grads[0]
 
 
 def _stored_fields(state: OptState) -> tuple[list[Any], list[Any]]:
+    """Return the values and the gradients in a state, those of one part of it first."""
     # A parameter may be called "value" too; only fields of states count.
     values, grads = (
-        tree.get_all_with_path(state, name, lambda path, _: _is_field(path[-1]))
+        {
+            path: x
+            for path, x in tree.get_all_with_path(state, name, lambda path, _: _is_field(path[-1]))
+            if x is not None
+        }
         for name in ("value", "grad")
     )
-    return [value for _, value in values], [grad for _, grad in grads]
+    owners = {path[:-1] for path in values} & {path[:-1] for path in grads}
+    if owners:  # a line search; other states may have a field of either name
+        values, grads = (
+            {path: x for path, x in found.items() if path[:-1] in owners}
+            for found in (values, grads)
+        )
+    return list(values.values()), list(grads.values())
 
 
 def _stored(state: OptState) -> tuple[Array, Updates]:
@@ -104,11 +132,10 @@ def _stored(state: OptState) -> tuple[Array, Updates]:
     pair = stored_pair(state)
     if pair is None:
         values, grads = _stored_fields(state)
-        raise ValueError(
+        raise (KeyError if values and grads else ValueError)(
             "value_and_grad_from_state: state must hold one value and one gradient, got "
-            f"{len(values)} fields named 'value' and "
-            f"{sum(grad is not None for grad in grads)} named 'grad'. Use a line search with "
-            "store_grad=True, or jax.value_and_grad."
+            f"{len(values)} fields named 'value' and {len(grads)} named 'grad'. Use one line "
+            "search with store_grad=True, or jax.value_and_grad."
         )
     return pair
 

@@ -154,7 +154,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     Args:
       A: a matrix `(M, N)`.
       b: a vector `(M,)`, or a matrix `(M, K)` of K of them.
-      iters: how many turns, at least 1.
+      iters: how many turns, at least 0; without any, the result is 0, where they start.
       unroll: as in `jax.lax.scan`.
       L: an upper bound on the largest eigenvalue of A^T A, greater than 0. Defaults to the smaller
         of two norms of it.
@@ -163,7 +163,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
       A vector `(N,)`, or a matrix `(N, K)`.
 
     Raises:
-      ValueError: if the shapes do not fit, or `iters` is below 1.
+      ValueError: if the shapes do not fit, or `iters` is negative.
 
     Reference: Polyak, Projected gradient method for non-negative least square, 2015; Beck and
     Teboulle, A Fast Iterative Shrinkage-Thresholding Algorithm, 2009, equations (4.1) to (4.3).
@@ -174,8 +174,8 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
             "nnls: A must have shape (M, N), and b (M,) or (M, K) with the same M; got "
             f"{A.shape} and {b.shape}."
         )
-    if not isinstance(iters, int) or isinstance(iters, bool) or iters < 1:
-        raise ValueError(f"nnls: iters must be an integer of at least 1, got {shown(iters)}.")
+    if not isinstance(iters, int) or isinstance(iters, bool) or iters < 0:
+        raise ValueError(f"nnls: iters must be an integer of at least 0, got {shown(iters)}.")
     dtype = jnp.promote_types(A.dtype, b.dtype)
     wide = at_least_float32(dtype)
     a, b = cast(A, wide), cast(b, wide)

@@ -15,6 +15,7 @@ from gradxform.errors import shown
 from gradxform.leaves import check_params, dtype_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, within
 from gradxform.registry import register
+from gradxform.simplex import joined, onto_simplex
 from gradxform.tree import norm, vdot
 from gradxform.types import Array, PyTree, Scalar
 
@@ -53,7 +54,7 @@ def projection_hypercube(tree: PyTree, scale: Any = 1) -> PyTree:
     return _box("projection_hypercube", tree, 0, scale)
 
 
-def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_simplex(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto a simplex: the trees with p >= 0 and sum(p) = scale.
 
     With a scale of 0 the result is 0, where Optax's is NaN.
@@ -61,22 +62,26 @@ def projection_simplex(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the sum of the result, at least 0.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
 
     Reference: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions,
       2008, Figure 1.
     """
     _check_scale("projection_simplex", scale)
+    if axis is not None:
+        return _each_slice(projection_simplex, tree, scale, axis)
     leaves, treedef = _flat("projection_simplex", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
         return tree
-    return _narrowed(_onto_simplex(wide, _scalar(scale, wide)), leaves, treedef)
+    return _narrowed(onto_simplex(wide, _scalar(scale, wide)), leaves, treedef)
 
 
-def projection_l1_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l1_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto an l1 sphere: the trees with sum(|p|) = scale.
 
     An entry of 0 counts as positive, so that the result of a tree of zeros is on the sphere, too;
@@ -85,31 +90,39 @@ def projection_l1_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the radius, at least 0.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l1_sphere", scale)
+    if axis is not None:
+        return _each_slice(projection_l1_sphere, tree, scale, axis)
     leaves, treedef = _flat("projection_l1_sphere", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
         return tree
-    sizes = _onto_simplex([x * _sign(x) for x in wide], _scalar(scale, wide))
+    sizes = onto_simplex([x * _sign(x) for x in wide], _scalar(scale, wide))
     new = [_sign(x) * size for x, size in zip(wide, sizes, strict=True)]
     return _narrowed(new, leaves, treedef)
 
 
-def projection_l1_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l1_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto an l1 ball: the trees with sum(|p|) <= scale.
 
     Args:
       tree: the tree x.
       scale: the radius, at least 0; infinity for no bound.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l1_ball", scale)
+    if axis is not None:
+        return _each_slice(projection_l1_ball, tree, scale, axis)
     leaves, treedef = _flat("projection_l1_ball", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
@@ -118,12 +131,12 @@ def projection_l1_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     radius = _scalar(scale, wide)
     fits = sum(map(jnp.sum, sizes)) <= radius
     # A radius of infinity must not reach the derivative of what is not selected.
-    sizes = _onto_simplex(sizes, jnp.where(fits, jnp.ones_like(radius), radius))
+    sizes = onto_simplex(sizes, jnp.where(fits, jnp.ones_like(radius), radius))
     new = [jnp.where(fits, x, _sign(x) * size) for x, size in zip(wide, sizes, strict=True)]
     return _narrowed(new, leaves, treedef)
 
 
-def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto a sphere: the trees of norm scale.
 
     All points of the sphere are equally near to a tree of zeros. Its result has equal entries;
@@ -132,16 +145,20 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the radius, at least 0.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l2_sphere", scale)
+    if axis is not None:
+        return _each_slice(projection_l2_sphere, tree, scale, axis)
     leaves, treedef = _flat("projection_l2_sphere", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
         return tree
-    is_zero = jnp.max(jnp.abs(_joined(wide))) == 0
+    is_zero = jnp.max(jnp.abs(joined(wide))) == 0
     scaled = [jnp.where(is_zero, jnp.ones_like(x), x) for x in wide]
     unit = _one_over_largest(scaled)
     scaled = [x * unit for x in scaled]
@@ -149,7 +166,7 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1) -> PyTree:
     return _narrowed([x * factor for x in scaled], leaves, treedef)
 
 
-def projection_l2_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
+def projection_l2_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
     """Project onto a ball: the trees of a norm of at most scale.
 
     With a scale of 0 the result is 0, also of a tree of zeros, where Optax's is NaN.
@@ -157,11 +174,15 @@ def projection_l2_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
     Args:
       tree: the tree x.
       scale: the radius, at least 0; infinity for no bound.
+      axis: along which every slice of every array is projected by itself. Defaults to none: the
+        tree is one vector.
 
     Raises:
-      ValueError: if `scale` is negative.
+      ValueError: if `scale` is negative, or an array does not have the axis.
     """
     _check_scale("projection_l2_ball", scale)
+    if axis is not None:
+        return _each_slice(projection_l2_ball, tree, scale, axis)
     leaves, treedef = _flat("projection_l2_ball", tree)
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
@@ -261,41 +282,6 @@ for _function in (
 # ------------------------------------------------------------------------------------- helpers
 
 
-@jax.custom_jvp
-def _threshold(values: Array, scale: Array) -> Array:
-    """Return t such that the sum of max(values - t, 0) is `scale`."""
-    falling = -jnp.sort(-values)
-    excess = (jnp.cumsum(falling) - scale) / jnp.arange(1, values.size + 1, dtype=values.dtype)
-    supported = jnp.count_nonzero(falling > excess)
-    return excess[jnp.maximum(supported, 1) - 1]
-
-
-@_threshold.defjvp
-def _threshold_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
-    values, scale = primals
-    values_dot, scale_dot = tangents
-    threshold = _threshold(values, scale)
-    supported = values > threshold
-    size = jnp.maximum(jnp.sum(supported, dtype=values.dtype), 1)
-    change = jnp.sum(jnp.where(supported, values_dot, jnp.zeros_like(values_dot))) - scale_dot
-    return threshold, change / size
-
-
-def _onto_simplex(leaves: list[Array], scale: Array) -> list[Array]:
-    """Return the nearest arrays that are at least 0 and have the sum `scale`."""
-    # Equal shifts of all entries do not change the result. Without one, large entries would round
-    # the threshold.
-    largest = jax.lax.stop_gradient(jnp.max(_joined(leaves)))
-    shifted = [x - largest for x in leaves]
-    threshold = _threshold(_joined(shifted), scale)
-    return [_shrunk(x, threshold) for x in shifted]
-
-
-def _shrunk(x: Array, threshold: Array) -> Array:
-    """Return max(x - threshold, 0); NaN stays."""
-    return jnp.where(x <= threshold, jnp.zeros_like(x), x - threshold)
-
-
 def _sign(x: Array) -> Array:
     """Return -1 for negative entries, and 1 for all others."""
     return jnp.where(x < 0, -jnp.ones_like(x), jnp.ones_like(x))
@@ -314,6 +300,25 @@ def _arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tree)
 
 
+def _each_slice(project: Callable[..., PyTree], tree: PyTree, scale: Scalar, axis: int) -> PyTree:
+    """Return the tree with every slice along an axis of its arrays projected by itself."""
+    leaves, treedef = _flat(project.__name__, tree)
+
+    def one(x: Array) -> Array:
+        if not -x.ndim <= axis < x.ndim:
+            raise ValueError(
+                f"{project.__name__}: axis must be one of every array, got {axis} for shape "
+                f"{x.shape}."
+            )
+        last = jnp.moveaxis(x, axis, -1)
+        if not x.size:
+            return x
+        rows = jax.vmap(lambda row: project(row, scale))(last.reshape(-1, last.shape[-1]))
+        return jnp.moveaxis(rows.reshape(last.shape), -1, axis)
+
+    return jax.tree.unflatten(treedef, list(map(one, leaves)))
+
+
 def _widened(leaves: list[Array]) -> list[Array]:
     """Return the leaves in the dtype that holds all of them, float32 or wider."""
     if not leaves:
@@ -328,16 +333,12 @@ def _narrowed(new: list[Array], leaves: list[Array], treedef: Any) -> PyTree:
     return jax.tree.unflatten(treedef, [cast(x, old.dtype) for x, old in pairs])
 
 
-def _joined(leaves: list[Array]) -> Array:
-    return jnp.concatenate([x.reshape(-1) for x in leaves])
-
-
 def _one_over_largest(leaves: list[Array]) -> Array:
     """Return a constant by which squares of the entries neither overflow nor vanish.
 
     It is a normal number: processors take others for 0.
     """
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(_joined(leaves))))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(joined(leaves))))
     kinds = jnp.finfo(largest.dtype)
     return 1 / jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
 

@@ -16,7 +16,7 @@ import pytest
 import gradxform as gx
 from gradxform.base import GradientTransformation
 from gradxform.registry import REGISTRY
-from gradxform.testing.promise import settings
+from gradxform.testing.promise import as_numpy, settings
 from gradxform.values import Value, fields_of, rebuild
 from tests.catalogue import CASES, OPTIMIZERS
 
@@ -94,7 +94,7 @@ def steps(case, tree):
                 updates,
                 [getattr(state, k) for k in AVERAGES if k in getattr(state, "_fields", ())],
             )
-            history += [np.asarray(u, np.float64) for u in jax.tree.leaves(seen)]
+            history += [as_numpy(u) for u in jax.tree.leaves(seen)]
     return history
 
 

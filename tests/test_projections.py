@@ -165,6 +165,23 @@ def test_bounds_may_be_numbers_and_infinite():
         projections.projection_simplex({"a": jnp.ones(2, jnp.complex64)})
 
 
+@pytest.mark.parametrize("name", ["simplex", "l1_sphere", "l1_ball", "l2_sphere", "l2_ball"])
+@pytest.mark.parametrize("axis", [0, -2])
+def test_slices_along_an_axis_are_projected_each_by_itself(name, axis):
+    x = {"a": jnp.arange(-5.0, 7.0).reshape(2, 3, 2), "b": jnp.asarray([[2.0, -1.0], [0.5, 0.1]])}
+    new = jax.jit(partial(ours(name), axis=axis))(x, 1.5)
+    for k in x:
+        old, moved = (np.moveaxis(np.asarray(y[k]), axis, -1) for y in (x, new))
+        for at in np.ndindex(old.shape[:-1]):
+            alone = ours(name)(jnp.asarray(old[at]), 1.5)
+            np.testing.assert_allclose(moved[at], alone, rtol=1e-5, atol=1e-6)
+    slope = jax.grad(lambda x: jnp.sum(ours(name)(x, 1.5, axis)["a"] ** 3))(x)
+    assert np.all(np.isfinite(slope["a"]))
+    assert ours(name)({"e": jnp.zeros((0, 3))}, axis=0)["e"].shape == (0, 3)
+    with pytest.raises(ValueError, match=rf"projection_{name}: axis must be one of every array"):
+        ours(name)({"s": jnp.ones(())}, axis=0)
+
+
 def test_empty_trees_stay_empty():
     for name in SCALED:
         assert ours(name)({}) == {}

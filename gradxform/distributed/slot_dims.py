@@ -11,7 +11,7 @@ from gradxform.distributed.param_places import Parameter
 from gradxform.distributed.shared_leaves import is_per_device
 from gradxform.leaves import Path, flatten_with_names
 from gradxform.storage import StoredArray, is_stored
-from gradxform.tree.state import map_params
+from gradxform.tree.params_in_state import map_params
 from gradxform.types import Params, PyTree
 from gradxform.wrappers.parts import all_parts
 

@@ -5,7 +5,9 @@ from typing import Any
 from gradxform.errors import shown
 from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.momentum import sgd
+from gradxform.schedules.basic import linear_schedule
 from gradxform.schedules.join import warmup_constant_schedule
+from gradxform.schedules.product import product_schedule
 from gradxform.transforms.adaptive import scale_by_rms
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import Decay, DType, ScalarOrSchedule
@@ -30,10 +32,7 @@ def _warmed_up(
             f"{name}: warmup_steps must be an integer of at least 1, got {shown(warmup_steps)}."
         )
     if callable(learning_rate):
-        raise TypeError(
-            f"{name}: learning_rate must be a number beside warmup_steps, got "
-            f"{shown(learning_rate)}; let the schedule itself warm up."
-        )
+        return product_schedule(learning_rate, linear_schedule(0.0, 1.0, warmup_steps))
     peak: Any = learning_rate  # a live number will do, too
     return warmup_constant_schedule(0.0, peak, warmup_steps)
 
@@ -53,8 +52,8 @@ def schedule_free_sgd(
 
     Args:
       learning_rate: at least 0, or a schedule that only climbs.
-      warmup_steps: steps of a linear warm-up, at least 1. Defaults to none. With a schedule, leave
-        it out.
+      warmup_steps: steps of a linear warm-up, at least 1, which multiplies a schedule by n /
+        warmup_steps. Defaults to none.
       weight_decay: added to the gradients, at least 0, or a schedule. Defaults to none.
 
     See `schedule_free` for the other arguments.
@@ -85,8 +84,8 @@ def schedule_free_adamw(
 
     Args:
       learning_rate: at least 0, or a schedule that only climbs.
-      warmup_steps: steps of a linear warm-up, at least 1. Defaults to none. With a schedule, leave
-        it out.
+      warmup_steps: steps of a linear warm-up, at least 1, which multiplies a schedule by n /
+        warmup_steps. Defaults to none.
       b2: the decay of the average of the squared gradients, in [0, 1).
       eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
 

@@ -16,7 +16,7 @@ from gradxform.leaves import check_params
 from gradxform.numerics import cast
 from gradxform.training.loss_scales import refuse_scale
 from gradxform.transformation import call_update, check_transform, extra_names
-from gradxform.transforms.line_search import where
+from gradxform.transforms.line_search import where, without_aux
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.types import Array, OptState, Params, PyTree
 
@@ -36,6 +36,7 @@ class MinimizeResult(NamedTuple):
     evaluations: Array  # int32 scalar; how often the function was evaluated
     iterations: Array  # int32 scalar; the optimizer's own count of iterations, or else its updates
     reason: Array  # int32 scalar; the number of what `why` returns
+    aux: PyTree = None  # with has_aux, what the function returns beside the value at `params`
 
     def why(self) -> Any:
         """Return why the run ended; of several runs under `vmap`, an array of reasons.
@@ -61,6 +62,7 @@ def minimize(
     tx: Any,
     tol: float = 1e-5,
     max_evaluations: int = 1000,
+    has_aux: bool = False,
 ) -> MinimizeResult:
     """Minimize a function with any optimizer, in one loop that may be under `jit` or `vmap`.
 
@@ -80,6 +82,8 @@ def minimize(
         least 0.
       max_evaluations: the run ends after so many evaluations, at least 1. An update with a line
         search of its own is not cut short.
+      has_aux: whether `fun` returns a pair `(value, aux)`. At the end it is evaluated once more,
+        which does not count, and `result.aux` is what it returns beside the lowest value.
 
     Returns:
       The best parameters that were evaluated and their value, the state, counts, and the reason of
@@ -98,7 +102,8 @@ def minimize(
     refuse_scale("minimize", state, "call it with the optimizer inside.")
 
     def loss(params: Params, **_: Any) -> Array:
-        return as_loss("minimize", fun(params))
+        value = fun(params)
+        return as_loss("minimize", without_aux("minimize", "fun", value) if has_aux else value)
 
     dtype = jax.eval_shape(loss, params).dtype
     zero = jnp.zeros((), jnp.int32)
@@ -157,6 +162,7 @@ def minimize(
         evaluations=run.evaluations,
         iterations=iterations[0] if len(iterations) == 1 else run.updates,
         reason=run.reason,
+        aux=fun(run.best)[1] if has_aux else None,
     )
 
 

@@ -59,7 +59,10 @@ class Line(NamedTuple):
 
     def loss(self, params: Params) -> Array:
         """Return the loss as a scalar of the step."""
-        return as_loss(self.part, self.value_fn(params))
+        value = self.value_fn(params)
+        if self.part.has_aux:
+            value = without_aux(self.part, "value_fn", value)
+        return as_loss(self.part, value)
 
     def like(self, grad: Updates, slot: Any) -> Any:
         """Return a slot with this gradient, but with its old leaves where there is no update."""
@@ -100,6 +103,16 @@ def line_through(
     at_params = _bound(part, value_fn, extra)
     slope = _slope(part, updates, grad)
     return Line(part, at_params, params, updates, as_loss(part, value), slope)
+
+
+def without_aux(part: Any, function: str, result: Any) -> Any:
+    """Return the value of a pair `(value, aux)`, or raise if a function returns no pair."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(
+            f"{name_of(part)}: {function} must return a pair (value, aux), got {shown(result)}; or "
+            "leave out has_aux."
+        )
+    return result[0]
 
 
 def _bound(part: Any, value_fn: Any, extra: dict[str, Any]) -> Callable[[Params], Any]:
@@ -200,6 +213,7 @@ class scale_by_backtracking_linesearch(Transform):
       store_grad: whether to compute and keep the gradient at p + u, for
         `value_and_grad_from_state`.
       verbose: whether to print a line when a search fails.
+      has_aux: whether `value_fn` returns a pair `(value, aux)`. The search looks at the value.
 
     Raises:
       TypeError: at update, without one of the three extra arguments, or if one is of a wrong kind.
@@ -218,6 +232,7 @@ class scale_by_backtracking_linesearch(Transform):
     rtol: NonNegative = 0.0
     store_grad: bool = False
     verbose: bool = False
+    has_aux: bool = False
 
     locality = "tree"
 

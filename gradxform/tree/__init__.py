@@ -1,4 +1,4 @@
-"""Tree utilities: arithmetic on whole trees (`arithmetic.py`) and parts of states (`state.py`).
+"""Tree utilities: arithmetic on whole trees, and parts of states by name or like the parameters.
 
 The names and arguments are those of `optax.tree`.
 """
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
         where as where,
         zeros_like as zeros_like,
     )
+    from gradxform.tree.params_in_state import map_params as map_params
     from gradxform.tree.state import (
         NamedTupleKey as NamedTupleKey,
         get as get,
         get_all_with_path as get_all_with_path,
-        map_params as map_params,
         set as set,
     )
 else:

@@ -7,11 +7,11 @@ import jax
 
 from gradxform.errors import name_of
 from gradxform.extra_args import accepted_after
-from gradxform.numerics import ScheduleError, value_at
+from gradxform.numerics import ScheduleError, at_least_float32, value_at
 from gradxform.schedules.stateful import WrappedSchedule, WrappedScheduleState
 from gradxform.states import check_state
 from gradxform.types import Array, PyTree, StatefulSchedule
-from gradxform.wrappers.update_when import IntegerForFloat, like_before, strong
+from gradxform.wrappers.update_when import IntegerForFloat, became_float, like_before, strong
 
 
 def is_stateful(x: Any) -> bool:
@@ -95,19 +95,24 @@ def next_state(
 ) -> PyTree:
     """Return the state of a schedule for the next update, in the dtypes of this one.
 
+    An integer where the schedule returns a float is a float from then on: what an extra argument
+    brings in is not known before.
+
     Raises:
       ValueError: if the schedule changes the structure or a shape of its state.
-      TypeError: if it puts a float where its init had an integer.
     """
     name = f"{where}: {name_of(schedule)}"
     new = _called(name, schedule.update, state, extra, "update")
+    old = jax.tree.map(strong, state)
     try:
-        return like_before(where, schedule, new, jax.tree.map(strong, state))
-    except IntegerForFloat:
-        raise TypeError(
-            f"{name} puts a float into its state where its init had an integer; let init return "
-            "a float."
-        ) from None
+        return like_before(where, schedule, new, old)
+    except IntegerForFloat as error:
+        dtypes = error.dtypes
+
+    def widened(x: Array, new: jax.ShapeDtypeStruct) -> Array:
+        return x.astype(at_least_float32(new.dtype)) if became_float(x, new) else x
+
+    return like_before(where, schedule, new, jax.tree.map(widened, old, dtypes))
 
 
 def checked_states(

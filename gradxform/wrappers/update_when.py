@@ -210,12 +210,12 @@ def like_before(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
             )
         return cast(jnp.asarray(x), old_x.dtype)
 
-    if any(map(_became_float, jax.tree.leaves(old), jax.tree.leaves(new))):
+    if any(map(became_float, jax.tree.leaves(old), jax.tree.leaves(new))):
         raise IntegerForFloat(jax.tree.map(lambda x: jax.ShapeDtypeStruct((), dtype_of(x)), new))
     return jax.tree_util.tree_map_with_path(cast_leaf, new, old)
 
 
-def _became_float(old: Any, new: Any) -> bool:
+def became_float(old: Any, new: Any) -> bool:
     """Whether `old` is an integer or boolean and `new` a float."""
     before, after = dtype_of(old), dtype_of(new)
     whole = jnp.issubdtype(before, jnp.integer) or jnp.issubdtype(before, jnp.bool_)

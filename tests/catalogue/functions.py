@@ -32,7 +32,7 @@ REFUSED = [
         ValueError,
         ("nnls: A must have shape (M, N)", "(2, 3)", "(3,)"),
     ),
-    (lambda: gx.nnls(jnp.ones((2, 3)), jnp.ones(2), 0), ValueError, ("nnls: iters", "got 0")),
+    (lambda: gx.nnls(jnp.ones((2, 3)), jnp.ones(2), -1), ValueError, ("nnls: iters", "got -1")),
     (
         lambda: gx.multi_normal(jnp.ones(2), jnp.ones(3)),
         ValueError,

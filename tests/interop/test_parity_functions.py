@@ -1,6 +1,7 @@
 """Functions of Optax that are not transforms: equal numbers, and better ones where Optax's fail."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -176,6 +177,7 @@ def test_nnls_is_optaxs_and_the_minimum(columns):
     assert np.all(x >= 0) and np.any(x == 0) and np.any(x > 0)
     assert np.all(slope > -1e-3) and np.max(np.abs(slope * x)) < 1e-3  # Karush, Kuhn and Tucker
     np.testing.assert_array_equal(gx.nnls(jnp.zeros((2, 2)), jnp.ones(2), 3), np.zeros(2))
+    np.testing.assert_array_equal(gx.nnls(A, b, 0), optax.nnls(A, b, 0))
 
 
 # ---------------------------------------------------------------------------------- distributions
@@ -257,6 +259,38 @@ def test_value_and_gradient_come_from_the_state_of_a_line_search():
     assert not calls
     np.testing.assert_allclose(value, jnp.sum(params["value"] ** 2), rtol=1e-6)
     np.testing.assert_allclose(grad["value"], 2 * params["value"], rtol=1e-6)
+
+
+class Seen(NamedTuple):
+    value: jax.Array
+    count: jax.Array
+
+
+def counted():
+    """A transform whose state has a value too."""
+
+    def update(updates, state, params=None):
+        return updates, Seen(state.value + 1.0, state.count + 1)
+
+    return gx.GradientTransformation(
+        lambda params: Seen(jnp.zeros(()), jnp.zeros((), jnp.int32)), update
+    )
+
+
+def test_the_pair_of_a_line_search_counts_before_a_value_of_another_state():
+    search = gx.scale_by_backtracking_linesearch(15, store_grad=True)
+    tx = gx.chain(counted(), gx.scale_by_backtracking_linesearch(15), gx.sgd(0.1), search)
+    params = jnp.asarray([1.0, 2.0])
+    state = tx.init(params)
+    state = (*state[:-1], state[-1]._replace(value=jnp.asarray(7.0), grad=3 * params))
+    value_and_grad = jax.jit(gx.value_and_grad_from_state(jnp.sum))
+    value, grad = value_and_grad(params, state=state)
+    assert value == 7.0
+    np.testing.assert_array_equal(grad, 3 * params)
+    with pytest.raises(KeyError, match="2 fields named 'value' and 2 named 'grad'"):
+        value_and_grad(params, state=gx.chain(search, search).init(params))
+    with pytest.raises(ValueError, match="1 fields named 'value' and 0 named 'grad'"):
+        value_and_grad(params, state=counted().init(params))
 
 
 # ---------------------------------------------------------------------- clipping, unit by unit

@@ -47,6 +47,20 @@ def test_every_evaluation_of_a_search_is_counted():
     assert result.evaluations == again.evaluations == len(calls) >= 25
 
 
+@pytest.mark.parametrize("tx", [gx.lbfgs(), gx.sgd(0.01)], ids=["lbfgs", "sgd"])
+def test_a_function_with_aux_is_minimized_and_gives_it_at_the_best_point(tx):
+    def both(x):
+        return rosenbrock(x), {"at": 2 * x}
+
+    result = jax.jit(lambda x: gx.minimize(both, x, tx, 0.0, 20, has_aux=True))(START)
+    plain = jax.jit(lambda x: gx.minimize(rosenbrock, x, tx, 0.0, 20))(START)
+    assert result.evaluations == plain.evaluations and plain.aux is None
+    np.testing.assert_array_equal(result.aux["at"], 2 * result.params)
+    np.testing.assert_allclose(result.params, plain.params, rtol=1e-5)
+    with pytest.raises(TypeError, match=r"minimize: fun must return a pair .*leave out has_aux"):
+        gx.minimize(rosenbrock, START, tx, has_aux=True)
+
+
 @pytest.mark.parametrize(
     "tx", [gx.adam(0.1), gx.sophia(0.1), gx.sgd(0.1), optax.adam(0.1), gx.momo(0.3)]
 )

@@ -23,7 +23,7 @@ from gradxform.transforms.constraints import zero_nans
 from gradxform.transforms.momentum import TraceState, trace
 from gradxform.transforms.noise import add_noise
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.tree import state
+from gradxform.tree import params_in_state
 from gradxform.types import MaskedNode, Slot
 from gradxform.wrappers.compose import chain, named_chain
 from gradxform.wrappers.guard import apply_if_finite, skip_not_finite
@@ -321,9 +321,21 @@ def test_get_all_with_path_follows_optax(key):
         )
         state = tx.init(PARAMS)
     ours, theirs = (m.get_all_with_path(state, key) for m in (tree, optax.tree))
-    spelled = [sorted(jax.tree_util.keystr(path) for path, _ in found) for found in (ours, theirs)]
+    spelled = [[jax.tree_util.keystr(path) for path, _ in found] for found in (ours, theirs)]
     assert spelled[0] == spelled[1]
     assert len(ours) > 0 or key == "absent"
+
+
+def test_nested_names_are_found_and_set_in_optaxs_order():
+    nested = [{"a": {"b": 1.0, "rate": 2.0}, "rate": {"c": 3.0, "rate": 4}}, {"rate": 5.0}]
+    ours, theirs = (m.get_all_with_path(nested, "rate") for m in (tree, optax.tree))
+    assert ours == theirs and ours[1][1] == 5.0
+    for wanted in (float, int, dict):
+        new, expected = (
+            m.set(nested, lambda _, x, wanted=wanted: isinstance(x, wanted), rate=7.0)
+            for m in (tree, optax.tree)
+        )
+        assert new == expected != nested
 
 
 def test_set_replaces_everywhere():
@@ -619,5 +631,5 @@ def test_map_params_refuses_wrong_arguments():
 
 
 def test_map_params_works_without_optax(monkeypatch):
-    monkeypatch.delitem(state.sys.modules, "optax")
+    monkeypatch.delitem(params_in_state.sys.modules, "optax")
     assert specs(masked(trace(0.9), MASK)) == ((IN,),)

@@ -33,6 +33,19 @@ ROWS = {
 }
 
 
+@pytest.mark.parametrize("make", [gx.schedule_free_sgd, gx.schedule_free_adamw])
+def test_a_warm_up_multiplies_a_schedule(make):
+    tree, grads = normal(0), normal(1, lead=(12,))
+    rates = 0.2, gx.constant_schedule(0.2), gx.linear_schedule(0.0, 0.2, 5)
+    numbers, constant, warm = (
+        walk_beside_optax(make(rate, warmup), tree, grads)[0]
+        for rate, warmup in zip(rates, (5, 5, None), strict=True)
+    )
+    for k in TREE:
+        for path in (constant, warm):
+            np.testing.assert_allclose(path[k], numbers[k], atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_steps_and_averages_are_those_of_optax(name):
     ours, theirs = ROWS[name](gx.contrib), ROWS[name](optax.contrib)

@@ -161,17 +161,6 @@ def test_the_deprecated_name_warns_and_works():
     assert gx.InjectHyperparamsState._fields == optax.InjectHyperparamsState._fields
 
 
-class Floating(Growing):
-    def init(self):
-        return jnp.zeros((), jnp.int32)
-
-    def update(self, state, **extra_args):
-        return jnp.asarray(0.5)
-
-    def __call__(self, state, **extra_args):
-        return 0.1
-
-
 class Reshaping(Growing):
     def update(self, state, **extra_args):
         return jnp.ones(3)
@@ -193,7 +182,6 @@ WHERE = "inject_hyperparams: sgd: learning_rate: "
 @pytest.mark.parametrize(
     "schedule, message",
     [
-        (Floating(), WHERE + "Floating puts a float into its state where its init had an integer"),
         (Reshaping(), WHERE + "Reshaping changed the shape of"),
         (Asking(), WHERE + "Asking needs the extra argument 'value'; give it a default"),
         (Vector(), WHERE + "Vector: a schedule's value must be one real number"),
@@ -216,6 +204,30 @@ def test_a_stateful_schedule_is_refused_where_its_state_has_no_place():
         gx.sgd(gx.WrappedSchedule(gx.constant_schedule(0.1)))
     with pytest.raises(TypeError, match=r"with a state needs inject_hyperparams"):
         gx.adam(Growing())
+
+
+class Adding:
+    """A schedule whose first state is an integer, and which adds what the update brings."""
+
+    def init(self):
+        return {"total": jnp.zeros((), jnp.int32), "steps": jnp.zeros((), jnp.int32)}
+
+    def update(self, state, *, more, **extra_args):
+        return {"total": more + state["total"].astype(more.dtype), "steps": state["steps"] + 1}
+
+    def __call__(self, state, **extra_args):
+        return state["total"]
+
+
+def test_an_integer_of_a_schedules_state_becomes_the_float_that_an_update_brings():
+    tx = gx.inject_hyperparams(gx.scale)(Adding())
+    state, more = tx.init(PARAMS), jnp.asarray(0.25, jnp.float16)
+    for _ in range(3):
+        updates, state = jax.jit(tx.update)(PARAMS, state, PARAMS, more=more)
+    close(updates, jax.tree.map(lambda x: 0.5 * x, PARAMS))
+    kept = state.hyperparams_states["step_size"]
+    assert kept["total"] == 0.75 and kept["total"].dtype == jnp.float32
+    assert kept["steps"] == 3 and kept["steps"].dtype == jnp.int32
 
 
 class TakesAny:
