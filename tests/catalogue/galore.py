@@ -23,7 +23,12 @@ OPTIMIZERS: dict[str, Case] = {
         rows=False,
         huge_ok=1 / 8,  # its scale is above 1
     ),
-    "galore/narrow": Case(gx.galore(0.1, 2, mu_dtype="bfloat16"), None, rows=False),
+    "galore/narrow": Case(
+        gx.galore(0.1, 2, mu_dtype="bfloat16"),
+        None,
+        rows=False,
+        huge_ok=1 / 8,  # its scale is above 1
+    ),
 }
 
 

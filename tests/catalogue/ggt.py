@@ -9,6 +9,7 @@ TRANSFORMS: dict[str, Case] = {
         gx.scale_by_ggt(0.5, 3, 0.1, 1e-3, 0.1),
         ref.ggt(0.5, 3, 0.1, 1e-3, 0.1),
         rows=False,
+        derivatives=None,  # eigenvectors of equal eigenvalues have no derivative
     ),
 }
 
