@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -214,6 +215,7 @@ class scale_by_backtracking_linesearch(Transform):
         `value_and_grad_from_state`.
       verbose: whether to print a line when a search fails.
       has_aux: whether `value_fn` returns a pair `(value, aux)`. The search looks at the value.
+        Keyword-only.
 
     Raises:
       TypeError: at update, without one of the three extra arguments, or if one is of a wrong kind.
@@ -232,7 +234,7 @@ class scale_by_backtracking_linesearch(Transform):
     rtol: NonNegative = 0.0
     store_grad: bool = False
     verbose: bool = False
-    has_aux: bool = False
+    has_aux: bool = field(default=False, kw_only=True)
 
     locality = "tree"
 

@@ -1,5 +1,6 @@
 """The line search of Nocedal and Wright: step lengths that satisfy the strong Wolfe conditions."""
 
+from dataclasses import field
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -121,6 +122,7 @@ class scale_by_zoom_linesearch(Transform):
         "one" to try 1, as for L-BFGS and other methods that know the curvature.
       verbose: whether to print a line when a search fails.
       has_aux: whether `value_fn` returns a pair `(value, aux)`. The search looks at the value.
+        Keyword-only.
 
     Raises:
       TypeError: at update, without one of the three extra arguments, or if one is of a wrong kind.
@@ -140,7 +142,7 @@ class scale_by_zoom_linesearch(Transform):
     stepsize_precision: NonNegative = 1e-5
     initial_guess_strategy: Choice = "keep"
     verbose: bool = False
-    has_aux: bool = False
+    has_aux: bool = field(default=False, kw_only=True)
 
     locality = "tree"
 

@@ -30,7 +30,6 @@ from gradxform.numerics import (
     as_step,
     at_least_float32,
     cast,
-    is_zero,
     promote,
     safe_increment,
     scalar,
@@ -227,8 +226,8 @@ class moving_average(Averager):
         for one that follows the extra argument `step` of `update` (the number of earlier updates,
         TensorFlow's global step), and counts without it; or an integer of at least 0, a constant k.
       debias: whether to leave the parameters at `init`, or at `start`, out of the average.
-      start: the step at which the average begins, at least 0. Keyword-only.
-      every: steps from one move of the average to the next, at least 1. Keyword-only.
+      start: the step at which the average begins, at least 0; None for 0. Keyword-only.
+      every: steps from one move of the average to the next, at least 1; None for 1. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -242,8 +241,8 @@ class moving_average(Averager):
     decay: Decay = 0.9999
     num_updates: NonNegativeInt | Choice | None = None
     debias: bool = False
-    start: NonNegativeInt = field(default=0, kw_only=True)
-    every: PositiveInt = field(default=1, kw_only=True)
+    start: NonNegativeInt | None = field(default=None, kw_only=True)
+    every: PositiveInt | None = field(default=None, kw_only=True)
 
     state_kind = MovingAverageState
 
@@ -291,15 +290,15 @@ class moving_average(Averager):
 
     def _since(self, state: MovingAverageState) -> Array:
         """Return the number of steps since the average began; at most 0 before."""
-        return state.num_updates - self.start
+        return state.num_updates if self.start is None else state.num_updates - self.start
 
     def _is_due(self, state: MovingAverageState) -> Array:
         since = self._since(state)
-        return (since > 0) & (since % self.every == 0)
+        return (since > 0) & (since % (1 if self.every is None else self.every) == 0)
 
     def _share(self, state: MovingAverageState) -> Array:
         """Return 1 - d."""
-        moves = jnp.maximum(self._since(state), 0) // self.every
+        moves = jnp.maximum(self._since(state), 0) // (1 if self.every is None else self.every)
         _, share = decay_at(self.decay, state.num_updates)
         if self.num_updates is None:
             return share
@@ -311,7 +310,7 @@ class moving_average(Averager):
         is_before = self._since(state) <= 0
         weight = jnp.where(is_before | (state.weight == 0), 1, state.weight)
         share = jnp.where(is_before, 1, self._share(state))
-        always = is_zero(self.start) and isinstance(self.every, int) and self.every == 1
+        always = self.start is None and self.every is None
         due = None if always else is_before | self._is_due(state)
         return {"average": (share / weight if self.debias else share, due)}
 

@@ -97,7 +97,7 @@ class loss_scale(Guard):
       max_scale: the largest scale, at most 2**126.
       axis_name: a mesh axis over whose replicas they agree to skip, though the inner transform does
         not communicate along it: for parameters that are divided over replicas. Keyword-only.
-      hysteresis: h, at least 1. Keyword-only.
+      hysteresis: h, at least 1; None for 1. Keyword-only.
       max_stuck: how many steps in a row may be skipped with the least scale, at least 1; one more
         is an error. None for any number. Keyword-only.
 
@@ -118,7 +118,7 @@ class loss_scale(Guard):
     min_scale: Scale = 1.0
     max_scale: Scale = 2.0**24
     axis_name: str | None = field(default=None, kw_only=True)
-    hysteresis: PositiveInt = field(default=1, kw_only=True)
+    hysteresis: PositiveInt | None = field(default=None, kw_only=True)
     max_stuck: PositiveInt | None = field(default=None, kw_only=True)
 
     State = LossScaleState
@@ -165,9 +165,7 @@ class loss_scale(Guard):
         )
 
     def _first_spared(self) -> Array | None:
-        if isinstance(self.hysteresis, int) and self.hysteresis == 1:
-            return None
-        return jnp.asarray(self.hysteresis - 1, jnp.int32)
+        return None if self.hysteresis is None else jnp.asarray(self.hysteresis - 1, jnp.int32)
 
     def gradient_factor(self, state: LossScaleState) -> Array:
         """Return the inverse of the scale."""
@@ -225,7 +223,8 @@ class loss_scale(Guard):
         if spared is not None:
             falls = falls & (spared == 0)
             left = jnp.where(finite, spared, jnp.maximum(spared - 1, 0))
-            fields["spared"] = jnp.where(grows, jnp.asarray(self.hysteresis - 1, jnp.int32), left)
+            first = self._first_spared()
+            fields["spared"] = left if first is None else jnp.where(grows, first, left)
         more = jnp.minimum(scale * scalar(self.growth_factor), scalar(self.max_scale))
         less = jnp.maximum(scale * scalar(self.backoff_factor), scalar(self.min_scale))
         scale = jnp.where(grows, more, jnp.where(falls, less, scale))

@@ -105,7 +105,7 @@ def test_thirty_steps_are_optaxs(name, loss):
     assert [x.shape for _, x in leaves[0]] == [x.shape for _, x in leaves[1]]
 
 
-SEARCHES = {
+BY_NAME = {
     "backtracking": lambda **options: gx.scale_by_backtracking_linesearch(
         20, store_grad=True, **options
     ),
@@ -113,7 +113,7 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_a_loss_with_aux_makes_the_same_steps(name):
     def both(x, y):
         return himmelblau(x) + jnp.sum(y**2), {"sum": x + y, "count": jnp.asarray(3)}
@@ -144,11 +144,11 @@ def test_a_loss_with_aux_makes_the_same_steps(name):
         return np.concatenate(params)
 
     new, old = (
-        run(gx.chain(gx.sgd(0.1), SEARCHES[name](**options)), loss, bool(options))
+        run(gx.chain(gx.sgd(0.1), BY_NAME[name](**options)), loss, bool(options))
         for options, loss in (({"has_aux": True}, both), ({}, lambda *xs: both(*xs)[0]))
     )
     np.testing.assert_allclose(new, old, rtol=1e-5)
-    tx = SEARCHES[name](has_aux=True)
+    tx = BY_NAME[name](has_aux=True)
     with pytest.raises(TypeError, match=r"value_fn must return a pair .*leave out has_aux"):
         one = jnp.ones(2)
         tx.update(-one, tx.init(one), one, value=1.0, grad=one, value_fn=himmelblau)
@@ -161,7 +161,7 @@ def test_value_and_grad_from_state_evaluates_stored_steps_for_aux_alone():
         )
     )
     x = jnp.ones(2)
-    state = SEARCHES["zoom"]().init(x)
+    state = BY_NAME["zoom"]().init(x)
     state = state._replace(value=jnp.asarray(7.0), grad=3 * x)
     (value, aux), grad = gx.value_and_grad_from_state(lambda y: (jnp.sum(y), y), 0, True)(
         2 * x, state=state
