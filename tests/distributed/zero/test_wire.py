@@ -120,8 +120,8 @@ def test_one_array_at_a_time_is_sent_on_cpus(kind):
     sending = r"(all-to-all|reduce-scatter|collective-permute)\("
     assert in_order(compiled.as_text(), sending) == (9 if kind == "8" else 18)
     array = 256 * 256 * 2
-    # An eighth of all in float32, and of one array what is sent and what comes.
-    assert compiled.memory_analysis().temp_size_in_bytes <= copy / 8 * 2 + 3 * array
+    # An eighth of all in float32, of one array what is sent and what comes, and some numbers.
+    assert compiled.memory_analysis().temp_size_in_bytes <= copy / 8 * 2 + 3 * array + 4096
 
 
 def in_order(text, kind):
