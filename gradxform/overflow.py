@@ -35,7 +35,8 @@ def quotient(x: Array, divisor: Array) -> Array:
     XLA multiplies by `1 / divisor`, which is subnormal above 2**126 in float32, and processors make
     it 0. A quarter of the divisor has a normal inverse.
     """
-    lift = cast(jnp.where(jnp.abs(divisor) > 2.0**100, 0.25, 1.0), divisor.dtype)
+    quarter, one = divisor.dtype.type(0.25), divisor.dtype.type(1)
+    lift = jnp.where(jnp.abs(divisor) > 2.0**100, quarter, one)
     return (x * cast(lift, x.dtype)) / cast(divisor * lift, x.dtype)
 
 
