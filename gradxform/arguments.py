@@ -48,7 +48,7 @@ def checked_call(
     name = function.__name__ if name is None else name
     try:
         result = function(*args, **kwargs)
-    except Exception as error:
+    except Exception as error:  # wrong arguments may raise anything; others are raised again
         for argument, refusal in _refusals(function, args, kwargs, signature, name):
             # A part that calls the argument otherwise would leave the caller to guess which it is.
             if not isinstance(error, TypeError | ValueError) or not _names(error, argument):

@@ -90,7 +90,7 @@ def projection_polyhedron(
       A: a matrix `(m, n)`, with m = 0 for no equation.
       b: a vector `(m,)`.
       G: a matrix `(k, n)`, with k = 0 for no inequality.
-      h: a vector `(k,)`; infinite where there is no bound.
+      h: a vector `(k,)`; infinite for a row without a bound.
       tol: the change of the multipliers, relative to the largest, at which the iteration ends;
         greater than 0. Defaults to 8 roundings.
       maxiter: the most turns.
@@ -103,7 +103,7 @@ def projection_polyhedron(
     Schemes, 2015, Section 3.2.
     """
     x, (v, A, b, G, h) = _vectors("projection_polyhedron", x, A=A, b=b, G=G, h=h)
-    # An infinite bound is no row; the row must not reach a product with 0.
+    # A row with an infinite bound does not count; it must not reach a product with 0.
     bounded = h < jnp.inf
     G, h = jnp.where(bounded[:, None], G, 0), jnp.where(bounded, h, 0)
     problem = lax.stop_gradient((v, A, b, G, h))

@@ -211,13 +211,12 @@ class _New:
 
     def _kept(self, i: int, index: int, x: Any) -> Any:
         """Return an array of the old state as the rule of the new one keeps it."""
-        (new, (slot, *place)), (old, was) = self.new_parts[i], self.old_parts[index]
-        param = self.params.get(tuple(place))
-        if None in (new.owner, old.owner) or param is None or was[:1] != (slot,):
+        (new, path), (old, was) = self.new_parts[i], self.old_parts[index]
+        param, tx = self.params.get(path[1:]), new.owner
+        is_same = isinstance(tx, GradientTransformation) and type(tx) is type(old.owner)
+        if not is_same or param is None or not path or was[:1] != path[:1]:
             return x
-        if type(new.owner) is not type(old.owner):
-            return x
-        return new.owner.kept_from(old.owner, slot, x, param)
+        return tx.kept_from(old.owner, path[0], x, param)
 
     def report(self, computed: set[int]) -> MigrationReport:
         """Return what became of every slot; `computed` are the arrays that a rule computed."""

@@ -79,7 +79,7 @@ def beside(slot, params):
     return ours, {path: theirs[path] for path in ours}
 
 
-# What is no optimizer's wrapper, or does not give what is in it the parameters or their gradients.
+# What does not wrap an optimizer, or does not give it the parameters or their gradients.
 OTHERS = {
     "scale_by_galore": "projections take the place of the gradients",
     "offload_state": "averages cannot lie in another memory",
