@@ -62,8 +62,10 @@ def test_zero1_on_a_slice_sends_less_than_two_copies(tree):
     compiled, copy = f.lower(*args).compile(), hlo.copy_bytes(params)
     assert hlo.wire_bytes(hlo.count_jaxpr(f, *args)).per_step == 1.875 * copy
     assert hlo.wire_bytes(compiled).per_step <= 1.9 * copy
-    # All but the gradients: two moments and a copy, each of twice the bytes and 1/16 of it.
-    assert compiled.memory_analysis().argument_size_in_bytes - copy <= 1.4 * copy
+    # The parameters, two moments and a copy, each of these three of twice the bytes and 1/16 of it.
+    # The gradients come on top: a device's one row of a vector's takes two in tiles of 16 bits.
+    grads = 2 * copy if tree == "one vector" else copy
+    assert compiled.memory_analysis().argument_size_in_bytes - grads <= 1.4 * copy
 
 
 def test_averaging_over_two_slices_sends_slices_of_the_parameters():
