@@ -1,7 +1,10 @@
 """All promises, in the order in which `check` tries them: the most informative come first."""
 
 from gradxform.testing.promise import Promise
-from gradxform.testing.promises_derivatives import derivatives_are_finite
+from gradxform.testing.promises_derivatives import (
+    derivatives_are_finite,
+    derivatives_equal_differences,
+)
 from gradxform.testing.promises_form import (
     asks_for_params_by_name,
     goes_to_json_and_back,
@@ -37,6 +40,7 @@ PROMISES: dict[str, Promise] = {
         vmaps_over_gradients,
         extremes_stay_finite,
         derivatives_are_finite,
+        derivatives_equal_differences,
         narrow_parameters_have_wide_slots,
         scalars_are_as_wide_as_the_leaves,
         holes_pass,

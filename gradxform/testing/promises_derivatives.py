@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.apply import apply_updates
 from gradxform.testing.case import Case
-from gradxform.testing.promise import Broken, Skipped, as_numpy, leaves_of, promise
+from gradxform.testing.promise import Broken, Skipped, as_numpy, check_close, leaves_of, promise
 from gradxform.types import Array, PyTree
 
 # Points at which roots, quotients and sorted values often have no derivative: what all entries of
@@ -44,10 +45,59 @@ def derivatives_are_finite(case: Case) -> None:
             _check(name, "backward", pull({k: jnp.ones_like(x) for k, x in made.items()})[0])
 
 
+# Central differences in float64 are right to some 1e-9 of the result with this step, and to some
+# 1e-6 of the derivative where the rule is smooth.
+STEP = 1e-6
+
+
+@promise(
+    "The derivative of an update is that of its rule. What is cut from it by stop_gradient, or "
+    "given to it by a custom derivative, must be constant; jnp.where must choose between results."
+)
+def derivatives_equal_differences(case: Case) -> None:
+    """Derivatives along a direction are the limits of differences of updates, beside 0 and ties."""
+    if case.foreign:
+        raise Skipped("other libraries do not promise this")
+    if case.derivatives is None:
+        raise Skipped("derivatives are not asked for")
+    if case.narrow:
+        raise Skipped("what is rounded has no limit")
+    with jax.enable_x64(True):
+        tree = jax.tree.map(_in_64_bits, case.params())
+        first, second = jax.tree.map(_in_64_bits, case.gradients(tree, 2))
+        updates, state = case.bound.update(first, case.bound.init(tree), tree)
+        tree = apply_updates(tree, updates)
+        numbers, outputs = _of_numbers(case, (second, state, tree))
+        # A share of each number, since second moments may be smaller than any step for all. The
+        # point is as far from where one step leads, since that makes numbers equal.
+        rng = np.random.default_rng(2)
+        along = {
+            path: jnp.where(jnp.isfinite(x), x, 0) * rng.uniform(0.5, 1, np.shape(x))
+            for path, x in numbers.items()
+        }
+        numbers = {path: x + along[path] / 64 for path, x in numbers.items()}
+
+        def at(t: float) -> dict[str, Any]:
+            moved = {path: x + t * along[path] for path, x in numbers.items()}
+            return {path: as_numpy(x) for path, x in outputs(moved).items()}
+
+        _, derivative = jax.jvp(outputs, (numbers,), (along,))
+        ahead, behind = at(STEP), at(-STEP)
+        for path, x in derivative.items():
+            difference = (ahead[path] - behind[path]) / (2 * STEP)
+            check_close(path, as_numpy(x), difference, 1e-4, what=", the limit of differences")
+
+
 def _filled(tree: PyTree, entries: float | None) -> PyTree:
     if entries is None:
         return tree
     return jax.tree.map(lambda x: jnp.full_like(x, entries), tree)
+
+
+def _in_64_bits(x: Array) -> Array:
+    if not _is_number(x):
+        return x
+    return x.astype(jnp.complex128 if jnp.iscomplexobj(x) else jnp.float64)
 
 
 def _of_numbers(

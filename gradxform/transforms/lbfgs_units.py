@@ -18,31 +18,32 @@ LEAST_PROMISED, MOST_PROMISED = 8, 2.0**20
 # Sizes of gradients and lengths beyond these are divided. They and the shifts are those of float32,
 # in which parameters may be while scalars are wider. A gradient shrinks from where it begins.
 SMALL, LARGE = 2.0**-20, 2.0**42
-SHIFT = 2.0**64
+FAR, NEAR = 2.0**64, 2.0**63  # the square of 2.0**64, in derivatives, would be infinite
 
 
 def power_of(size: Array) -> Array:
     """Return the power of 2 by which a size is divided: 1 unless squares would leave the range."""
+    size = lax.stop_gradient(size)  # the power steps from one number to the next
     power = lax.reduce_precision(jnp.clip(size, 2.0**-120, 2.0**120), jnp.finfo(size.dtype).nexp, 0)
     is_far = (size > LARGE) | ((size > 0) & (size < SMALL))
     return jnp.where(is_far & jnp.isfinite(size), power, 1)
 
 
 def squares(g: Array) -> tuple[Array, Array, Array]:
-    """Return |g|^2, also for a gradient that is divided by `SHIFT`, and for one multiplied by it.
+    """Return |g|^2, also for a gradient that is divided by `FAR`, and for one multiplied by `NEAR`.
 
     One of them is in the range of the dtype, whatever the scale is that the first point gives.
     """
     small = jnp.where(jnp.abs(g) <= SMALL, g, 0)  # all of a gradient that is multiplied
-    return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(g / SHIFT)), jnp.sum(abs_sq(small * SHIFT))
+    return jnp.sum(abs_sq(g)), jnp.sum(abs_sq(g / FAR)), jnp.sum(abs_sq(small * NEAR))
 
 
 def divided(squares: tuple[Array, ...], factor: Array) -> Array:
     """Return |factor g|^2 from the `squares`."""
     squared, far, near = squares
     # Lengths are multiplied, not their squares: a compiler may form the squares of the factors.
-    far = jnp.square(root(far) * (SHIFT * factor))
-    near = jnp.square(root(near) * (factor / SHIFT))
+    far = jnp.square(root(far) * (FAR * factor))
+    near = jnp.square(root(near) * (factor / NEAR))
     return jnp.where(factor < 1, far, jnp.where(factor > 1, near, squared))
 
 

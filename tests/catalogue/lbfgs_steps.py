@@ -52,7 +52,6 @@ TRANSFORMS: dict[str, Case] = {
         ref.lbfgs_steps(squares_reference),
         rtol=2e-3,
         **FORM,
-        derivatives="forward",  # backward, it divides by the gradient of a point of convergence
     ),
     "step_by_lbfgs/two pairs": Case(
         gx.step_by_lbfgs(2), ref.lbfgs_steps(squares_reference, 2), rtol=2e-3, **WHOLE
