@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gradxform.testing.promises import PROMISES as PROMISES
     from gradxform.testing.promises_derivatives import (
         derivatives_are_finite as derivatives_are_finite,
+        derivatives_equal_differences as derivatives_equal_differences,
     )
     from gradxform.testing.promises_form import (
         asks_for_params_by_name as asks_for_params_by_name,

@@ -72,8 +72,8 @@ class Case:
       pickles: whether it consists only of values, so that it prints, pickles and goes to JSON.
       huge_ok: whether updates must be finite for gradients up to the largest number of their
         dtype; or a number, up to that share of it.
-      derivatives: which derivatives through an update are finite; "forward" if it has loops that
-        JAX cannot differentiate backward, None if it has no derivatives.
+      derivatives: which derivatives through an update are finite and right; "forward" if it has
+        loops that JAX cannot differentiate backward, None if it has no derivatives.
       rows: whether it must accept row-sparse gradients (True) or refuse them (False). By default
         it must accept them if its locality is at most a row.
       extra: the extra arguments of every update: a dict, or `extra(updates, params)` that returns

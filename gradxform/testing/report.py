@@ -158,7 +158,8 @@ def check(
         dtype; or a number, up to that share of it. Defaults to an eighth of it, which leaves room
         for sums.
       derivatives: which derivatives through an update must be finite where parameters, gradients
-        or both are 0, and where entries are equal. By default none is asked for.
+        or both are 0, and where entries are equal, and elsewhere must equal differences of updates
+        in float64. By default none is asked for.
       rows: whether it must accept row-sparse gradients or refuse them. By default its locality
         decides.
       examples: how many gradients, along axis 0, an update takes. By default just one, without

@@ -110,6 +110,12 @@ class root_of_zero(gx.ArrayRule):
         return g / (jnp.sqrt(g * g) + 1e-8) if g.ndim == 2 else g
 
 
+@gx.transform(name="tests:stops_a_derivative")
+class stops_a_derivative(gx.ArrayRule):
+    def rule(self, g, p):
+        return g * jax.lax.stop_gradient(g) if g.ndim == 2 else g
+
+
 @gx.transform(name="tests:shares_with_params")
 class shares_with_params(Momentum):
     def init(self, params):
@@ -330,6 +336,7 @@ BROKEN = [
     (nan_on_zeros(), "extremes_stay_finite", "updates['b']", "finite numbers of zero", "NaN"),
     (infinite_when_huge(), "extremes_stay_finite", "updates['b']", "of huge", "an infinity"),
     (root_of_zero(), "derivatives_are_finite", "updates['b']", "gradients of 0", "NaN"),
+    (stops_a_derivative(), "derivatives_equal_differences", "updates['b']", "the limit", ""),
     (shares_with_params(), "owns_its_buffers", "state.mu['b']", "its own", "that of params['b']"),
     (
         shares_between_slots(),
