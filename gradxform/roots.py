@@ -1,4 +1,4 @@
-"""Square roots and norms with a derivative everywhere, also where they are 0.
+"""Square roots, norms and signs with a derivative everywhere, also where they are 0.
 
 The derivative of a root at 0 is infinite, and times the 0 beside it not a number. Whoever
 differentiates through a step, as meta-learning does, meets 0 at once: in biases, slots and frozen
@@ -33,6 +33,14 @@ def cube_root(x: Array) -> Array:
     """Return the cube root of `x`, with a derivative of 0 where `x` is 0."""
     is_zero = lax.eq(x, lax.full_like(x, 0))
     return lax.select(is_zero, x, lax.cbrt(lax.select(is_zero, lax.full_like(x, 1), x)))
+
+
+def sign(x: Array) -> Array:
+    """Return the sign of `x`; of a complex number x / |x|, whose derivative JAX takes for 0."""
+    if not jnp.iscomplexobj(x):
+        return jnp.sign(x)
+    is_zero = lax.eq(x, lax.full_like(x, 0))
+    return lax.select(is_zero, x, x / jnp.abs(lax.select(is_zero, lax.full_like(x, 1), x)))
 
 
 def norm(x: Array, axes: int | tuple[int, ...] | None = None) -> Array:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_one_of
 from gradxform.numerics import safe_increment
+from gradxform.roots import sign
 from gradxform.slots import zero_count, zeros_like
 from gradxform.types import Array, Choice, Decay, DType, Params, Positive, Slot
 
@@ -32,7 +33,7 @@ class scale_by_sign(ArrayRule):
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the sign."""
-        return jnp.sign(g)
+        return sign(g)
 
 
 class ScaleByLionState(NamedTuple):
@@ -96,11 +97,11 @@ class scale_by_lion(ArrayRule):
         """Return the direction and the momentum."""
         c = self.b1 * m + (1 - self.b1) * g
         if self.mode == "hard":
-            u = jnp.sign(c)
+            u = sign(c)
         elif self.mode == "smooth":
             size = jnp.abs(c) if jnp.iscomplexobj(c) else c
             u = jnp.tanh(self.smooth_beta * size)
-            u = jnp.sign(c) * u if jnp.iscomplexobj(c) else u
+            u = sign(c) * u if jnp.iscomplexobj(c) else u
         else:
-            u = jnp.where(jnp.abs(c) < 1, c, jnp.sign(c))
+            u = jnp.where(jnp.abs(c) < 1, c, sign(c))
         return u, self.b2 * m + (1 - self.b2) * g

@@ -59,7 +59,7 @@ TRANSFORMS: dict[str, Case] = {
         ),
         rtol=1e-4,
         rows=False,
-        derivatives=None,  # its roots are those of symmetric matrices, and directions are not
+        derivatives=None,
     ),
 }
 

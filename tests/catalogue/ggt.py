@@ -15,7 +15,7 @@ TRANSFORMS: dict[str, Case] = {
 
 
 OPTIMIZERS: dict[str, Case] = {
-    "ggt": Case(gx.ggt(0.1), with_lr(0.1, ref.ggt()), rows=False),
+    "ggt": Case(gx.ggt(0.1), with_lr(0.1, ref.ggt()), rows=False, derivatives=None),
 }
 
 

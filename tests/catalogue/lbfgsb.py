@@ -45,6 +45,7 @@ OPTIMIZERS: dict[str, Case] = {
         ref.lbfgsb(squares_reference, 3, upper=4.0),
         rtol=2e-3,
         **IN_BOX,
+        derivatives=None,
     ),
 }
 
