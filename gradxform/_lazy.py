@@ -72,6 +72,11 @@ def public_names(
     return public, __getattr__, __dir__
 
 
+def offered(name: str) -> Any:
+    """Return a public name of `gradxform`: how a module gets at what stands above it."""
+    return getattr(importlib.import_module(homes_of(_ROOT)[name]), name)
+
+
 def forwarded(
     module: str, names: Iterable[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -85,7 +90,7 @@ def forwarded(
 
     def __getattr__(name: str) -> Any:
         if name in homes:
-            return getattr(importlib.import_module(homes[name]), name)
+            return offered(name)
         return _module(module, name, [*homes, *vars(sys.modules[module])])
 
     def __dir__() -> list[str]:

@@ -7,11 +7,8 @@ from typing import Any
 
 from gradxform._compat import is_tracing
 from gradxform.content import parts_of, with_parts
+from gradxform.errors import TracedCallError
 from gradxform.values import printed
-
-
-class TracedCallError(TypeError):
-    """A function without arguments would be called once, while a program is traced."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -14,12 +14,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, cast
 
 from gradxform._version import __version__
-from gradxform.base import GradientTransformation
 from gradxform.errors import TOO_DEEP, at, check_nesting, cut, did_you_mean, name_of, shown
 from gradxform.registry import REGISTRY
 from gradxform.types import SupportsTransform
 from gradxform.values import FrozenTree, Value, as_dicts, fields_of, is_live, rebuild, thawed
-from gradxform.wrappers.inject import injected
 
 Config = dict[str, Any]
 
@@ -47,7 +45,7 @@ def to_config(tx: Any) -> Config:
     if type(tx) in (tuple, list, dict):
         kind = f"a {type(tx).__name__}"
         raise TypeError(f"to_config: needs a transform, schedule or mask, got {kind}.")
-    path = cut("inject_hyperparams" if isinstance(tx, injected) else name_of(tx))
+    path = cut((isinstance(tx, Value) and tx.written()[0]) or name_of(tx))
     check_nesting(tx, path, _parts_of_value)
     body = _write(tx, path)
     if not isinstance(body, dict) or "name" not in body:
@@ -166,8 +164,6 @@ def _write(x: Any, path: str) -> Any:
         return {"number": str(x)}
     if x is None or isinstance(x, bool | int | float | str):
         return x
-    if isinstance(x, injected):
-        return _write_injected(x, path)
     if isinstance(x, Value):
         return _write_value(x, path)
     if isinstance(x, FrozenTree):
@@ -192,30 +188,18 @@ def _write(x: Any, path: str) -> Any:
 
 
 def _write_value(x: Value, path: str) -> Config:
-    name = type(x).registered_name
+    name, fields = x.written()
     if name is None:
         raise TypeError(
             f"{path}: the class {cut(type(x).__name__)} is not registered; decorate it with "
-            f"{'@transform' if isinstance(x, GradientTransformation) else '@value'}"
+            f"{'@transform' if isinstance(x, SupportsTransform) else '@value'}"
             f"(name='package:{cut(type(x).__name__)}')."
         )
-    fields = {}
-    for field, v in fields_of(x).items():
-        if field == x.variadic:
-            fields[field] = _write_all(v, at(path, f".{field}"))
-        else:
-            fields[field] = _write(v, at(path, f".{field}"))
-    return {"name": name, **fields}
-
-
-def _write_injected(x: injected, path: str) -> Config:
-    return {
-        "name": "inject_hyperparams",
-        "inner_factory": _write(x.factory.inner_factory, at(path, ".inner_factory")),
-        "static_args": list(x.factory.static_args),
-        "hyperparam_dtype": x.factory.hyperparam_dtype,
-        "arguments": _escaped({k: _write(v, at(path, f".arguments.{k}")) for k, v in x.arguments}),
-    }
+    written: Config = {"name": name}
+    for field, v in fields.items():
+        here = at(path, f".{field}")
+        written[field] = _write_all(v, here) if field == x.variadic else _write(v, here)
+    return written
 
 
 def _write_tree(x: Any, path: str) -> Any:
@@ -323,8 +307,8 @@ def _read_value(x: Config, path: str) -> Any:
             f"field takes a function, write it as {{'function': {x['name']!r}}}."
         )
     data = {k: v for k, v in x.items() if k != "name"}
-    if x["name"] == "inject_hyperparams" and "arguments" in data:
-        return _read_injected(data, path)
+    if (call := getattr(registered, "called_with", None)) in data:
+        return _read_call(x, call, path)
     variadic = getattr(registered, "variadic", None)
     parameters = inspect.signature(registered).parameters
     known = list(parameters) if variadic is None else _field_names(registered)
@@ -374,12 +358,14 @@ def _with_path(error: Exception, path: str) -> Exception:
     return kind(f"{path}: {' '.join(str(error).split())}")
 
 
-def _read_injected(data: Config, path: str) -> Any:
-    arguments = _read(data.pop("arguments"), at(path, ".arguments"))
-    factory = _read_value({"name": "inject_hyperparams", **data}, path)
+def _read_call(x: Config, call: str, path: str) -> Any:
+    """Return what a value makes of the arguments that a config has beside its fields."""
+    here = at(path, f".{call}")
+    arguments = _read(x[call], here)
+    factory = _read_value({k: v for k, v in x.items() if k != call}, path)
     if not isinstance(arguments, dict):
-        raise TypeError(f"{path}.arguments: must be a dict, got {shown(arguments)}.")
+        raise TypeError(f"{here}: must be a dict, got {shown(arguments)}.")
     try:
         return factory(**arguments)
     except (TypeError, ValueError, OverflowError) as error:
-        raise _with_path(error, at(path, ".arguments")) from None
+        raise _with_path(error, here) from None

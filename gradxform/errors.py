@@ -21,6 +21,10 @@ DEPTH = 200
 TOO_DEEP = f"nested more than {DEPTH} deep"
 
 
+class TracedCallError(TypeError):
+    """A function without arguments would be called once, while a program is traced."""
+
+
 def name_of(part: Any) -> str:
     """Return the name of `part` in messages: of its class, of a function, or the string itself."""
     if isinstance(part, str):

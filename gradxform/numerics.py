@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform.called import TracedCallError
-from gradxform.errors import name_of, shown
+from gradxform.errors import TracedCallError, name_of, shown
 from gradxform.types import Array, Scalar
 
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import jax
 
 from gradxform import engine
+from gradxform._lazy import offered
 from gradxform.content import parts_of
 from gradxform.errors import name_of, shown
 from gradxform.extra_args import accepted, accepted_by, routed
@@ -68,9 +69,7 @@ class GradientTransformation(Value, _OptaxClass):
 
     def _repr_html_(self) -> str:
         """Return the table of its parts, for a notebook."""
-        import gradxform  # `describe` stands above this
-
-        return gradxform.describe(self)._repr_html_()
+        return offered("describe")(self)._repr_html_()
 
     def extra_names(self) -> frozenset[str] | None:
         """Return the names of the extra arguments of `update` that any part takes; None: any name.

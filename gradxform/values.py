@@ -175,10 +175,16 @@ class Value(Made):
     is_static: ClassVar[bool] = False
     # The name of a field that takes the remaining positional arguments, as in `chain(a, b, c)`.
     variadic: ClassVar[str | None] = None
+    # The field of configs that has the arguments with which it is called, if it makes other values.
+    called_with: ClassVar[str | None] = None
     # Whether it is called with something else than a count, so that it cannot be a schedule.
     never_schedule: ClassVar[bool] = False
     # Whether it returns something else than booleans of parameters, so that it cannot be a mask.
     never_mask: ClassVar[bool] = False
+
+    def written(self) -> tuple[str | None, dict[str, Any]]:
+        """Return the name and the fields that configs have for it."""
+        return self.registered_name, fields_of(self)
 
     def _parts(self) -> tuple[Any, ...]:
         return tuple(fields_of(self).values())

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-Groups = tuple[tuple[int, ...], ...]
+from gradxform.distributed.collectives import Groups
 
 # The bytes of an array; for a tuple, a tuple of these.
 Size = int | tuple[Any, ...]

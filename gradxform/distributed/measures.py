@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from gradxform._compat import is_tracer
 from gradxform.base import call_update, unwrapped
-from gradxform.distributed import hlo
+from gradxform.distributed.collectives import Collective, count_jaxpr
 from gradxform.distributed.elastic import agn, elastic_average
 from gradxform.distributed.exchange import Exchanging
 from gradxform.distributed.outer import outer
@@ -255,14 +255,14 @@ def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, An
     )
     every = PartitionSpec()
 
-    def asked(tx: Any, **how: Any) -> list[hlo.Collective]:
+    def asked(tx: Any, **how: Any) -> list[Collective]:
         def step(params: Params, extra: dict[str, Any]) -> Any:
             return call_update(tx, params, tx.init(params), params, extra | how)[0]
 
         mapped = jax.shard_map(
             step, mesh=mesh, in_specs=(every, every), out_specs=every, check_vma=False
         )
-        return hlo.count_jaxpr(mapped, params, extra)
+        return count_jaxpr(mapped, params, extra)
 
     if not isinstance(part, Exchanging):
         inside = [one for one in inner_parts(part) if _has_exchange(one)]
@@ -281,7 +281,7 @@ def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, An
     return [mine[i] for i in range(turns)]
 
 
-def _sent(collectives: list[hlo.Collective]) -> float:
+def _sent(collectives: list[Collective]) -> float:
     return sum(c.sent for c in collectives)
 
 

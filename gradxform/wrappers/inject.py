@@ -99,6 +99,7 @@ class inject_hyperparams(Value):
     """
 
     never_schedule = True
+    called_with = "arguments"
 
     inner_factory: Callable[..., Any]
     static_args: tuple[str, ...] | str = ()
@@ -213,6 +214,12 @@ class injected(Transform):
 
     def __repr__(self) -> str:
         return f"{self.factory!r}({', '.join(f'{k}={printed(v)}' for k, v in self._changed())})"
+
+    def written(self) -> tuple[str | None, dict[str, Any]]:
+        """Return the name and the fields of the factory, and the arguments of its call."""
+        name, fields = self.factory.written()
+        fields["static_args"] = list(self.factory.static_args)
+        return name, fields | {"arguments": dict(self.arguments)}
 
     def _changed(self) -> list[tuple[str, Any]]:
         """Return the arguments that differ from the factory's defaults."""
