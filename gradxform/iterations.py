@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import linalg, tree
+from gradxform import engine, linalg
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of
 from gradxform.linalg import HIGHEST
@@ -76,24 +76,38 @@ def power_iteration(
 
     def goes_on(carry: tuple[Any, ...]) -> Array:
         i, v, av, eigenvalue = carry
-        rest = tree.norm(tree.sub(av, tree.scale(eigenvalue, v)))
+        rest = jax.tree.map(
+            lambda x, y: _wide(x) - cast(eigenvalue, _wide(y).dtype) * _wide(y), av, v
+        )
+        rest = engine.global_norm(rest)
         return (i < num_iters) & ((i == 0) | (rest > error_tolerance * jnp.abs(eigenvalue)))
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         i, _, av, _ = carry
         v = jax.tree.map(cast, _normalized(av), dtypes)
         av = jax.tree.map(cast, product(v), dtypes)
-        return i + 1, v, av, jnp.real(tree.vdot(v, av))
+        return i + 1, v, av, _product(v, av)
 
-    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(jnp.real(tree.vdot(v, av)))
+    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_product(v, av))
     _, _, av, eigenvalue = lax.while_loop(goes_on, turn, first)
     return eigenvalue, _normalized(av)
 
 
 def _normalized(v: PyTree) -> PyTree:
     """Return a tree divided by its norm; zeros stay."""
-    size = tree.norm(v)
-    return tree.scale(over(jnp.ones_like(size), size), v)
+    size = engine.global_norm(v)
+    per_size = over(jnp.ones_like(size), size)
+    return jax.tree.map(lambda x: cast(per_size, _wide(x).dtype) * _wide(x), v)
+
+
+def _product(v: PyTree, w: PyTree) -> Array:
+    """Return the real part of <v, w>, in float32 or wider."""
+    leaves = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.vdot(_wide(x), _wide(y)), v, w))
+    return jnp.real(functools.reduce(jnp.add, leaves))
+
+
+def _wide(x: Any) -> Array:
+    return cast(jnp.asarray(x), at_least_float32(dtype_of(x)))
 
 
 def matrix_inverse_pth_root(
