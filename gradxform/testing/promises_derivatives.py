@@ -70,7 +70,7 @@ def derivatives_equal_differences(case: Case) -> None:
         # numbers equal.
         state = case.bound.init(tree)
         updates, _ = case.bound.update(first, state, tree)
-        moved = jax.tree.map(lambda p, q: p + (q - p) * 65 / 64, tree, apply_updates(tree, updates))
+        moved = jax.tree.map(lambda p, q: q + p / 16, tree, apply_updates(tree, updates))
         numbers, outputs = _of_numbers(case, (first, state, tree), (second, moved))
         # A share of each number, since second moments may be smaller than any step for all.
         rng = np.random.default_rng(2)

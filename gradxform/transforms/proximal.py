@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_finite, require_positive
-from gradxform.numerics import is_zero, safe_increment, scalar, value_at
+from gradxform.numerics import cast, is_zero, safe_increment, scalar, value_at
 from gradxform.overflow import bounded_square, saturated
 from gradxform.roots import root
 from gradxform.slots import full_like, zero_count, zeros_like
@@ -314,7 +314,9 @@ class step_by_ftrl(_Assigning):
         power = self.learning_rate_power
         if isinstance(power, float) and power == -0.5:
             return root(n)
-        return n**-power
+        # The derivative of a root is infinite at 0.
+        is_empty, at_zero = n == 0, jnp.where(power == 0, 1, 0)
+        return jnp.where(is_empty, cast(at_zero, n.dtype), jnp.where(is_empty, 1, n) ** -power)
 
     def rule(
         self, g: Array, n: Array, z: Array, p: Array, inverse_rate: Scalar
