@@ -51,7 +51,7 @@ from gradxform.types import (
     SupportsTransform,
     Updates,
 )
-from gradxform.wrappers.galore_pieces import Placed, leading_vectors, renewed, zeros_of
+from gradxform.wrappers.galore_pieces import Placed, leading_vectors, renewed, zeros_for
 
 __all__ = [
     "scale_by_galore",
@@ -158,8 +158,8 @@ class scale_by_galore(Transform):
         projectors, projected, placed = [], [], self._placed(params)
         for p, one in zip(ps, placed, strict=True):
             dtype = at_least_float32(dtype_of(p))
-            projectors.append(zeros_of(one, True, dtype))
-            projected.append(zeros_like(p) if one.axes is None else zeros_of(one, False, dtype))
+            projectors.append(zeros_for(p, one, True, dtype))
+            projected.append(zeros_for(p, one, False, dtype) if one.axes else zeros_like(p))
         with _as_projections(params, placed):
             base_state = self._base().init(jax.tree.unflatten(treedef, projected))
         return GaLoreState(

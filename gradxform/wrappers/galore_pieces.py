@@ -11,6 +11,7 @@ from gradxform import engine, linalg
 from gradxform._compat import varying_like
 from gradxform.matrix_products import adjoint
 from gradxform.numerics import cast
+from gradxform.slots import zeros_along
 from gradxform.transforms.dimensions import MatrixAxes
 from gradxform.transforms.matrix_leaf import leaf_of
 from gradxform.types import Array
@@ -202,6 +203,14 @@ def zeros_of(placed: Placed, projector: bool, dtype: Any) -> Array:
     if projector:
         return _own(jnp.zeros(placed.projector_shape, dtype), placed.projector_cuts)
     return _own(jnp.zeros(placed.projected_shape, dtype), placed.projected_cuts)
+
+
+def zeros_for(p: Any, placed: Placed, projector: bool, dtype: Any) -> Array:
+    """Return `zeros_of` for a parameter `p`; where that is a whole stack, they lie as its layers."""
+    zeros, axes = zeros_of(placed, projector, dtype), placed.axes
+    if axes is None or not axes.batch or engine.exchange_now() is not None:
+        return zeros
+    return zeros + zeros_along(p, axes.batch, dtype)[..., None, None]
 
 
 def renewed(
