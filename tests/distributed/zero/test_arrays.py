@@ -191,3 +191,14 @@ def test_a_device_holds_its_share_and_arrays_share_exchanges(name):
     kinds = [c.kind for c in hlo.collectives(compiled)]
     counted = {k: kinds.count(k) for k in wanted}
     assert counted == wanted
+
+
+def test_projectors_are_gathered_among_devices_that_have_the_same_layers():
+    """The axis x cuts the layers, and y nothing: no length of a side is a multiple of 4."""
+    numbers = gx.GaLoreDimensionNumbers((1, 2), 3)
+    tx = gd.zero1(gx.galore(0.1, 4, weight_dimension_numbers=numbers), ("x", "y"))
+    params = {"w": jax.ShapeDtypeStruct((2, 6, 2, 5), jnp.float32)}
+    compiled, _ = program(tx, params, "2x4")
+    # The projectors and the steps of projections, along y, and the updates, along x.
+    gathered = [c for c in hlo.collectives(compiled) if c.kind == "all-gather"]
+    assert len(gathered) == 3
