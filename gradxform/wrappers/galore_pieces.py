@@ -206,7 +206,7 @@ def zeros_of(placed: Placed, projector: bool, dtype: Any) -> Array:
 
 
 def zeros_for(p: Any, placed: Placed, projector: bool, dtype: Any) -> Array:
-    """Return `zeros_of` for a parameter `p`; where that is a whole stack, they lie as its layers."""
+    """Return `zeros_of` for a parameter; those of a whole stack lie as its matrices do."""
     zeros, axes = zeros_of(placed, projector, dtype), placed.axes
     if axes is None or not axes.batch or engine.exchange_now() is not None:
         return zeros
