@@ -52,7 +52,8 @@ class MuonDimensionNumbers(_DimensionNumbers):
 class GaLoreDimensionNumbers(_DimensionNumbers):
     """Say which axes of a parameter are the rows of a matrix, and which its columns.
 
-    Every axis must be one or the other.
+    All other axes are batches of matrices, each with a projector of its own: for layers that are
+    stacked along axis 0, `GaLoreDimensionNumbers(1, 2)`.
 
     Args:
       reduction_axis: the axis or axes of the rows; negative ones count from the end.

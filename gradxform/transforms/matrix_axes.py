@@ -20,8 +20,13 @@ class MatrixAxes(NamedTuple):
         size = self.sizes(x.shape)
         return jnp.reshape(jnp.transpose(x, self.batch + self.rows + self.columns), size)
 
+    def to_stacks(self, x: Array) -> Array:
+        """Return `x` as an array (*batch, rows, columns), where the batch keeps its axes."""
+        batch = tuple(x.shape[i] for i in self.batch)
+        return jnp.reshape(self.to_matrices(x), (*batch, *self.sizes(x.shape)[1:]))
+
     def from_matrices(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Undo `to_matrices` for an array of that shape."""
+        """Undo `to_matrices` or `to_stacks` for an array of that shape."""
         order = self.batch + self.rows + self.columns
         back = sorted(range(len(order)), key=lambda i: order[i])
         return jnp.transpose(jnp.reshape(x, tuple(shape[i] for i in order)), back)

@@ -17,16 +17,16 @@ from gradxform.base import (
     locality_of,
     transform,
 )
-from gradxform.errors import name_of, require_at_least
+from gradxform.errors import require_at_least
 from gradxform.leaves import (
     align,
     align_params,
     dtype_of,
     is_hole,
-    path_str,
     shape_of,
     with_paths,
 )
+from gradxform.matrix_products import adjoint
 from gradxform.numerics import at_least_float32, cast, safe_increment
 from gradxform.slots import zero_count, zeros_like
 from gradxform.states import check_state
@@ -51,7 +51,7 @@ from gradxform.types import (
     SupportsTransform,
     Updates,
 )
-from gradxform.wrappers.galore_pieces import Placed, renewed, zeros_of
+from gradxform.wrappers.galore_pieces import Placed, leading_vectors, renewed, zeros_for
 
 __all__ = [
     "scale_by_galore",
@@ -60,11 +60,14 @@ __all__ = [
 
 
 class GaLoreState(NamedTuple):
-    """State of `scale_by_galore`."""
+    """State of `scale_by_galore`.
+
+    Where a parameter is a stack of matrices, its projectors are a stack with the same first axes.
+    """
 
     count: Array  # int32 scalar; the number of updates so far
     base_optimizer_state: Any  # the state of the base transform, for the projected parameters
-    projector: Slot  # (longer side, rank), at least float32; (0, 0) if not projected
+    projector: Slot  # (*batch, longer side, rank), at least float32; (0, 0) if not projected
 
 
 @transform
@@ -82,15 +85,20 @@ class scale_by_galore(Transform):
     as they are. The base transform is given no parameters; weight decay belongs after this, where
     `galore` has it.
 
+    A stack of matrices, such as the layers of a `scan`, has an R and a P for each of them. The base
+    transform sees the R of all as one array, whose first axes are those of the batch. If it acts on
+    each entry, every layer takes the steps that it would take alone.
+
     The signs of singular vectors are arbitrary. They do not matter within a period, but the
     momentum that the base transform carries into the next one meets vectors of other signs. So
     training takes another, equally good course on another machine.
 
     Under `zero1` and `shard_matrices` the projectors and the state of the base transform are
-    divided over the devices. Where these cut the longer side of a matrix, its projection is summed
-    over them, and its step is gathered; where they cut the shorter side, the projector is gathered
-    instead. For new projectors, each device computes the singular vectors of its share of the
-    matrices.
+    divided over the devices. Where these cut a stack between its matrices, each device has those of
+    its own matrices, and exchanges nothing. Where they cut the longer side of a matrix, its
+    projection is summed over them, and its step is gathered; where they cut the shorter side, the
+    projector is gathered instead. For new projectors, each device computes the singular vectors of
+    its share of the matrices.
 
     Args:
       rank: the number of singular vectors, at least 1.
@@ -99,8 +107,8 @@ class scale_by_galore(Transform):
       base_optimizer: a transform that needs no parameters; None for `scale_by_adam()`.
       weight_dimension_numbers: `GaLoreDimensionNumbers` for all parameters of two dimensions or
         more, a tree of them with None for parameters that are not projected (a prefix of the
-        parameters will do), or a function of the parameters that returns one. By default,
-        parameters of two dimensions are matrices.
+        parameters will do), or a function of the parameters that returns one; for stacked layers
+        `GaLoreDimensionNumbers(-2, -1)`. By default, parameters of two dimensions are matrices.
 
     Raises:
       ValueError: at init and update, if dimension numbers do not fit a parameter.
@@ -140,12 +148,6 @@ class scale_by_galore(Transform):
         for path, x, axes in matrices(self, given, GaLoreDimensionNumbers, tree):
             if given is None and (jnp.ndim(x) == 2 if one is None else jnp.ndim(x) >= 2):
                 axes = axes_of(self, path, x, one or GaLoreDimensionNumbers())
-            if axes is not None and axes.batch:
-                raise ValueError(
-                    f"{name_of(self)}: the dimension numbers of {path_str(path)} name only axes "
-                    f"{sorted(axes.rows + axes.columns)} of shape {jnp.shape(x)}; every axis must "
-                    "be one of rows or columns."
-                )
             empty = not math.prod(jnp.shape(x))  # it has nothing to project
             out.append(None if empty else axes)
         return out
@@ -156,8 +158,8 @@ class scale_by_galore(Transform):
         projectors, projected, placed = [], [], self._placed(params)
         for p, one in zip(ps, placed, strict=True):
             dtype = at_least_float32(dtype_of(p))
-            projectors.append(zeros_of(one, True, dtype))
-            projected.append(zeros_like(p) if one.axes is None else zeros_of(one, False, dtype))
+            projectors.append(zeros_for(p, one, True, dtype))
+            projected.append(zeros_for(p, one, False, dtype) if one.axes else zeros_like(p))
         with _as_projections(params, placed):
             base_state = self._base().init(jax.tree.unflatten(treedef, projected))
         return GaLoreState(
@@ -230,19 +232,13 @@ def _project(
     """Return the projection of a gradient, and the projector, anew where it is due."""
     if axes is None:
         return g, projector
-    matrix = axes.to_matrices(g)[0]
-
-    def singular_vectors() -> Array:
-        u, _, vh = jnp.linalg.svd(matrix, full_matrices=False)
-        vectors = u if _is_tall(g, axes) else jnp.conj(vh).T
-        return vectors[:, : projector.shape[1]]
-
-    projector = lax.cond(due, singular_vectors, lambda: projector)
+    rank = projector.shape[-1]
+    projector = lax.cond(due, lambda: leading_vectors(axes.to_stacks(g), rank), lambda: projector)
     return _projection(g, projector, axes), projector
 
 
 def _is_tall(g: Array, axes: MatrixAxes) -> bool:
-    """Whether the matrix has at least as many rows as columns; `g` may be a piece of it."""
+    """Whether a matrix has at least as many rows as columns; `g` may be a piece of the array."""
     _, n, k = axes.sizes(engine.whole_shape(g))
     return n >= k
 
@@ -251,8 +247,8 @@ def _projection(g: Array, projector: Array, axes: MatrixAxes | None) -> Array:
     """Return the projection of a gradient; of a piece, with the rows that belong to it."""
     if axes is None:
         return g
-    tall, matrix = _is_tall(g, axes), axes.to_matrices(g)[0]
-    product = jnp.conj(projector).T @ matrix if tall else matrix @ projector
+    tall, matrices = _is_tall(g, axes), axes.to_stacks(g)
+    product = adjoint(projector) @ matrices if tall else matrices @ projector
     summed = axes.rows if tall else axes.columns
     names = tuple(name for name, dim in engine.cut_here().cuts if dim in summed)
     (product,) = engine.over_pieces((product, names))
@@ -265,7 +261,7 @@ def _project_back(
     """Return an update of the base transform in the shape and dtype of the gradient."""
     if axes is None:
         return cast(u, g.dtype)
-    u = projector @ u if _is_tall(g, axes) else u @ jnp.conj(projector).T
+    u = projector @ u if _is_tall(g, axes) else u @ adjoint(projector)
     return cast(cast(jnp.asarray(scale), u.dtype) * axes.from_matrices(u, g.shape), g.dtype)
 
 

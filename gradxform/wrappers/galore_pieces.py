@@ -9,7 +9,9 @@ from jax import lax
 
 from gradxform import engine, linalg
 from gradxform._compat import varying_like
+from gradxform.matrix_products import adjoint
 from gradxform.numerics import cast
+from gradxform.slots import zeros_along
 from gradxform.transforms.dimensions import MatrixAxes
 from gradxform.transforms.matrix_leaf import leaf_of
 from gradxform.types import Array
@@ -23,10 +25,12 @@ Cuts = tuple[tuple[str, int], ...]
 class Placed(NamedTuple):
     """How one array, of which a device may have a piece, is projected.
 
-    The projector is divided along its longer side, and the projection along the side that it shares
-    with the array, if the devices divide them, or else along the rank. A product needs the rows of
-    the projector, and gives the columns of the projection, that belong to the device's piece: its
-    own ones, where the array is cut along the same side, or else all come together first.
+    Projector and projection have the batch of the array, if it has one, as their first axes. What
+    is cut along the batch stays so: a device has the projectors of its own matrices. Other mesh
+    axes divide the projector along its longer side, and the projection along the side that it
+    shares with the array, or else along the rank. A product needs the rows of the projector, and
+    gives the columns of the projection, that belong to the device's piece: its own ones, where the
+    array is cut along the same side, or else all come together first.
     """
 
     axes: MatrixAxes | None  # None if it is not projected
@@ -35,8 +39,15 @@ class Placed(NamedTuple):
     most: int  # the rank, unless a side is shorter
 
     @property
+    def batch(self) -> tuple[int, ...]:
+        """The lengths of the axes that are a batch of matrices, of the whole array."""
+        assert self.axes is not None
+        whole = self.cut.whole(self.shape)
+        return tuple(whole[d] for d in self.axes.batch)
+
+    @property
     def sides(self) -> tuple[int, int]:
-        """The rows and columns of the whole matrix."""
+        """The rows and columns of a whole matrix."""
         assert self.axes is not None
         return self.axes.sizes(self.cut.whole(self.shape))[1:]
 
@@ -51,35 +62,41 @@ class Placed(NamedTuple):
         return min(self.most, *self.sides)
 
     @property
-    def projector_shape(self) -> tuple[int, int]:
+    def projector_shape(self) -> tuple[int, ...]:
         """The shape of the whole projector."""
-        return (0, 0) if self.axes is None else (max(self.sides), self.rank)
+        return (0, 0) if self.axes is None else (*self.batch, max(self.sides), self.rank)
 
     @property
     def projected_shape(self) -> tuple[int, ...]:
         """The shape of the whole projection."""
         if self.axes is None:
             return self.cut.whole(self.shape)
-        return (self.rank, self.sides[1]) if self.tall else (self.sides[0], self.rank)
+        sides = (self.rank, self.sides[1]) if self.tall else (self.sides[0], self.rank)
+        return (*self.batch, *sides)
 
     @property
     def projector_cuts(self) -> Cuts:
         """How the projector is divided."""
-        return self._divided(self.projector_shape, (0, 1))
+        if self.axes is None:
+            return ()
+        n = len(self.batch)
+        return self._divided(self.projector_shape, (n, n + 1))
 
     @property
     def projected_cuts(self) -> Cuts:
         """How the projection is divided."""
         if self.axes is None:
             return self.cut.cuts
-        by_side = (1, 0) if self.tall else (0, 1)
+        n = len(self.batch)
+        by_side = (n + 1, n) if self.tall else (n, n + 1)
         return self._divided(self.projected_shape, (0,) if engine.cuts_rows_only() else by_side)
 
     def _divided(self, shape: tuple[int, ...], dims: Sequence[int]) -> Cuts:
-        """Let each mesh axis cut the first of some dimensions that it divides."""
-        piece, cuts = list(shape), []
+        """Let each mesh axis cut the batch as in the array, or the first of `dims` it divides."""
+        piece, cuts, of_batch = list(shape), [], dict(self._along((), 0))
         for axis, size in self.cut.sizes:
-            dim = next((d for d in dims if size > 1 and piece[d] and piece[d] % size == 0), None)
+            can = (d for d in dims if size > 1 and piece[d] and piece[d] % size == 0)
+            dim = of_batch[axis] if axis in of_batch else next(can, None)
             if dim is not None:
                 piece[dim] //= size
                 cuts.append((axis, dim))
@@ -91,49 +108,79 @@ class Placed(NamedTuple):
         return self.axes.rows if self.tall == is_long else self.axes.columns
 
     def _along(self, dims: tuple[int, ...], first: int) -> Cuts:
-        """Return the cuts along some dimensions, which begin at `first` in another array."""
-        return tuple((a, first + dims.index(d)) for a, d in self.cut.cuts if d in dims)
+        """Return the cuts along the batch, and along dimensions that begin at `first` elsewhere."""
+        assert self.axes is not None
+        places = {d: i for i, d in enumerate(self.axes.batch)}
+        places |= {d: first + i for i, d in enumerate(dims)}
+        return tuple((a, places[d]) for a, d in self.cut.cuts if d in places)
+
+    def _differing(self, old: Cuts, new: Cuts) -> tuple[Cuts, Cuts]:
+        """Return the cuts to undo and those to make; what cuts the batch in both alike stays."""
+        n = len(self.batch)
+        if [c for c in old if c[1] < n] != [c for c in new if c[1] < n]:
+            return old, new
+        return _after_batch(old, n), _after_batch(new, n)
 
     # What is cut along the first dimension of a side is cut in the same way along the side. Cuts of
     # a later dimension never equal those of a projector or a projection, which are along the side.
 
     def used(self, projector: Array) -> Array:
         """Return the rows of the projector that belong to the piece of the array."""
-        dims = self._of_side(True)
-        cuts = self._along(dims, 0)
+        dims, n = self._of_side(True), len(self.batch)
+        cuts = self._along(dims, n)
         if cuts == self.projector_cuts:
             return projector
         whole = self.cut.whole(self.shape)
-        x = _gathered(projector, self.projector_cuts)
-        x = _own(jnp.reshape(x, (*(whole[d] for d in dims), self.rank)), cuts)
-        return jnp.reshape(x, (-1, self.rank))
+        undone, made = self._differing(self.projector_cuts, cuts)
+        x = _gathered(projector, undone)
+        x = jnp.reshape(x, (*x.shape[:n], *(whole[d] for d in dims), self.rank))
+        x = _own(x, made)
+        return jnp.reshape(x, (*x.shape[:n], -1, self.rank))
 
     def _natural(self) -> tuple[Cuts, tuple[int, ...], bool]:
         """Return how what a product gives is divided, as an array of what shape.
 
         The last result says whether that is how the projection lies.
         """
-        dims, first = self._of_side(False), int(self.tall)
+        dims, first = self._of_side(False), len(self.batch) + self.tall
         cuts, whole = self._along(dims, first), self.cut.whole(self.shape)
         side = tuple(whole[d] for d in dims)
-        shape = (self.rank, *side) if self.tall else (*side, self.rank)
-        return cuts, shape, cuts == self.projected_cuts
+        sides = (self.rank, *side) if self.tall else (*side, self.rank)
+        return cuts, (*self.batch, *sides), cuts == self.projected_cuts
 
     def laid(self, x: Array) -> Array:
         """Return this device's piece of the projection from what the product gives."""
         cuts, shape, is_piece = self._natural()
         if is_piece:
             return x
-        x = _gathered(jnp.reshape(x, _piece(shape, cuts, self.cut)), cuts)
-        return _own(jnp.reshape(x, self.projected_shape), self.projected_cuts)
+        undone, made = self._differing(cuts, self.projected_cuts)
+        x = _gathered(jnp.reshape(x, _piece(shape, cuts, self.cut)), undone)
+        n = len(self.batch)
+        return _own(jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:])), made)
 
     def spread(self, x: Array) -> Array:
         """Undo `laid`."""
         cuts, shape, is_piece = self._natural()
         if is_piece:
             return x
-        x = _own(jnp.reshape(_gathered(x, self.projected_cuts), shape), cuts)
-        return jnp.reshape(x, (self.rank, -1) if self.tall else (-1, self.rank))
+        undone, made = self._differing(self.projected_cuts, cuts)
+        x, n = _gathered(x, undone), len(self.batch)
+        x = _own(jnp.reshape(x, (*x.shape[:n], *shape[n:])), made)
+        sides = (self.rank, -1) if self.tall else (-1, self.rank)
+        return jnp.reshape(x, (*x.shape[:n], *sides))
+
+    def vectors_of(self, x: Array) -> Array:
+        """Return this device's piece of the projector from its piece of what `_Vectors` returns."""
+        assert self.axes is not None
+        batch = self.axes.batch
+        whole = _gathered(x, tuple(c for c in self.cut.cuts if c[1] not in batch))
+        x = self.axes.to_stacks(whole)
+        x = x[..., : self.rank] if self.tall else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
+        return _own(x, _after_batch(self.projector_cuts, len(batch)))
+
+
+def _after_batch(cuts: Cuts, n: int) -> Cuts:
+    return tuple(c for c in cuts if c[1] >= n)
 
 
 def _piece(shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut) -> tuple[int, ...]:
@@ -156,6 +203,14 @@ def zeros_of(placed: Placed, projector: bool, dtype: Any) -> Array:
     if projector:
         return _own(jnp.zeros(placed.projector_shape, dtype), placed.projector_cuts)
     return _own(jnp.zeros(placed.projected_shape, dtype), placed.projected_cuts)
+
+
+def zeros_for(p: Any, placed: Placed, projector: bool, dtype: Any) -> Array:
+    """Return `zeros_of` for a parameter; those of a whole stack lie as its matrices do."""
+    zeros, axes = zeros_of(placed, projector, dtype), placed.axes
+    if axes is None or not axes.batch or engine.exchange_now() is not None:
+        return zeros
+    return zeros + zeros_along(p, axes.batch, dtype)[..., None, None]
 
 
 def renewed(
@@ -187,11 +242,7 @@ def renewed(
         done = engine.map_matrices(_Vectors(placed[mine[0]].most), members, ())
         new = []
         for i, leaf, (u, _), x in zip(mine, leaves, done, old, strict=True):
-            one, whole = placed[i], _gathered(leaf.update([u]), leaf.cut.cuts)
-            assert one.axes is not None
-            matrix = one.axes.to_matrices(whole)[0]
-            vectors = matrix[:, : one.rank] if one.tall else matrix[: one.rank].T
-            new.append(_own(cast(vectors, x.dtype), one.projector_cuts))
+            new.append(cast(placed[i].vectors_of(leaf.update([u])), x.dtype))
         return varying_like(new, old)
 
     for i, x in zip(mine, lax.cond(due, renew, lambda: old), strict=True):
@@ -222,3 +273,11 @@ class _Vectors:
 def _singular_vectors(g: Array) -> tuple[Array, Array]:
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
     return u, vh
+
+
+def leading_vectors(x: Array, rank: int) -> Array:
+    """Return the leading singular vectors of the longer sides of matrices (*batch, n, k)."""
+    *batch, n, k = x.shape
+    u, vh = linalg.one_by_one(_singular_vectors, jnp.reshape(x, (-1, n, k)) if batch else x)
+    vectors = (u if n >= k else adjoint(vh))[..., :rank]
+    return jnp.reshape(vectors, (*batch, *vectors.shape[-2:]))

@@ -94,3 +94,23 @@ def test_a_guard_finds_a_nan_in_one_shard(row, kind):
     updates, state = jax.jit(tx.update)(grads, tx.init(params), params)
     assert int(state.total_notfinite) == 1
     np.testing.assert_array_equal(updates["w"], np.zeros((8, 4)))
+
+
+@pytest.mark.parametrize("compiled", [True, False], ids=["jit", "eager"])
+def test_projectors_of_stacked_layers_lie_as_the_layers(compiled):
+    tx, mesh = (
+        gx.galore(0.1, 2, weight_dimension_numbers=gx.GaLoreDimensionNumbers(1, 2)),
+        mesh_of(),
+    )
+    rng = np.random.default_rng(0)
+    params = {"w": jnp.asarray(rng.normal(size=(8, 6, 4)), jnp.float32)}
+    init, update = (jax.jit(tx.init), jax.jit(tx.update)) if compiled else (tx.init, tx.update)
+    expected, _ = update(params, tx.init(params), params)
+    with jax.set_mesh(mesh):
+        params = jax.device_put(params, NamedSharding(mesh, P("x", None, "y")))
+        state = init(params)
+        got, after = update(params, state, params)
+    np.testing.assert_allclose(got["w"], expected["w"], rtol=1e-4, atol=1e-5)
+    for slots in state[0], after[0]:
+        assert slots.projector["w"].sharding.spec == P("x", None, None)
+        assert slots.base_optimizer_state.mu["w"].sharding.spec == P("x", None, None)

@@ -13,6 +13,14 @@ WRAPPERS: dict[str, Case] = {
         derivatives=None,  # nor have singular vectors of equal singular values
         huge_ok=1 / 8,  # its scale is above 1
     ),
+    # The array of three dimensions is a stack of matrices.
+    "scale_by_galore/stacks": Case(
+        gx.scale_by_galore(1, 3, 0.5, gx.scale(-0.1), gx.GaLoreDimensionNumbers(-2, -1)),
+        ref.galore(1, 3, 0.5, SGD, (-2, -1)),
+        rows=False,
+        derivatives=None,
+        huge_ok=1 / 8,
+    ),
 }
 
 
@@ -21,12 +29,21 @@ OPTIMIZERS: dict[str, Case] = {
         gx.galore(0.1, 2, weight_decay=0.2),
         with_lr(0.1, ref.galore(2, 200, 1.0, ADAM), ref.decay(0.2)),
         rows=False,
+        derivatives=None,
+        huge_ok=1 / 8,  # its scale is above 1
+    ),
+    "galore/stacks": Case(
+        gx.galore(0.1, 1, weight_dimension_numbers=gx.GaLoreDimensionNumbers(0, -1)),
+        with_lr(0.1, ref.galore(1, 200, 1.0, ADAM, (0, -1))),
+        rows=False,
+        derivatives=None,
         huge_ok=1 / 8,  # its scale is above 1
     ),
     "galore/narrow": Case(
         gx.galore(0.1, 2, mu_dtype="bfloat16"),
         None,
         rows=False,
+        derivatives=None,
         huge_ok=1 / 8,  # its scale is above 1
     ),
 }
@@ -36,9 +53,11 @@ REFUSED = [
     (lambda: gx.galore(0.1, 0), ValueError, ("scale_by_galore: rank must be at least 1, got 0.",)),
     (lambda: gx.galore(0.1, base_optimizer=gx.adam), TypeError, ("not a transform; call it",)),
     (
-        lambda: gx.galore(0.1, weight_dimension_numbers=gx.GaLoreDimensionNumbers()).init(WEIGHTS),
+        lambda: gx.galore(0.1, weight_dimension_numbers=gx.GaLoreDimensionNumbers(1, 2)).init(
+            WEIGHTS
+        ),
         ValueError,
-        ("of ['k'] name only axes [0, 1] of shape (2, 3, 2); every axis must be one of rows or",),
+        ("names an axis that parameter ['w'] of shape (3, 4) does not have.",),
     ),
     (
         lambda: one_step(gx.galore(0.1, 2, base_optimizer=gx.lamb(0.1)), WEIGHTS),

@@ -5,27 +5,48 @@ import numpy as np
 from tests.references.base import Reference
 
 
-def galore(rank, gap, scale, base):
-    """Zhao et al., Algorithm 1, for matrices; other arrays go to the base as they are."""
+def galore(rank, gap, scale, base, axes=None):
+    """Zhao et al., Algorithm 1, for matrices; other arrays go to the base as they are.
+
+    Matrices are arrays of two dimensions; or with `axes`, a pair of the rows and the columns, all
+    of two or more, whose other axes are batches.
+    """
+
+    def is_projected(x):
+        return x.ndim == 2 if axes is None else x.ndim >= 2
+
+    def last(x):
+        return x if axes is None else np.moveaxis(x, axes, (-2, -1))
+
+    def is_tall(g):
+        return g.shape[-2] >= g.shape[-1]
+
+    def projection(P, g):
+        return np.swapaxes(P, -1, -2) @ g if is_tall(g) else g @ P
 
     def projector(g):
-        u, _, vt = np.linalg.svd(g, full_matrices=False)
-        return u[:, :rank] if g.shape[0] >= g.shape[1] else vt[:rank].T
+        P = np.empty((*g.shape[:-2], max(g.shape[-2:]), min(rank, *g.shape[-2:])))
+        for i in np.ndindex(g.shape[:-2]):
+            u, _, vt = np.linalg.svd(g[i], full_matrices=False)
+            P[i] = u[:, :rank] if is_tall(g) else vt[:rank].T
+        return P
 
     def start(p):
-        if p.ndim != 2:
+        if not is_projected(p):
             return None, base.start(p)
-        P = np.zeros((max(p.shape), min(rank, *p.shape)))
-        return P, base.start(P.T @ p if p.shape[0] >= p.shape[1] else p @ P)
+        p = last(p)
+        P = np.zeros((*p.shape[:-2], max(p.shape[-2:]), min(rank, *p.shape[-2:])))
+        return P, base.start(projection(P, p))
 
     def step(g, slots, p, t):
         P, held = slots
-        if g.ndim != 2:
+        if not is_projected(g):
             u, held = base.step(g, held, p, t)
             return u, (None, held)
+        g = last(g)
         P = projector(g) if (t - 1) % gap == 0 else P
-        left = g.shape[0] >= g.shape[1]
-        s, held = base.step(P.T @ g if left else g @ P, held, p, t)
-        return scale * (P @ s if left else s @ P.T), (P, held)
+        s, held = base.step(projection(P, g), held, p, t)
+        u = scale * (P @ s if is_tall(g) else s @ np.swapaxes(P, -1, -2))
+        return u if axes is None else np.moveaxis(u, (-2, -1), axes), (P, held)
 
     return Reference(start, step)

@@ -3,11 +3,12 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from tests.distributed.matrices.test_matrices import arrays, assert_close, mesh_of
+from gradxform.distributed import hlo
+from tests.distributed.matrices.test_matrices import arrays, assert_close, mesh_of, program, run
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 
@@ -50,6 +51,47 @@ def test_sides_of_several_axes_are_projected_wherever_they_are_cut(rows, spec):
         got, theirs = jax.jit(on_mesh.update)(grads, theirs, params)
         assert_close(got, want)
     assert_close(theirs, state)
+
+
+# Where a stack lies, and where its projectors and projections then lie; the rank is 4.
+STACKS = [
+    ((8, 12, 16), P("x"), P("x"), P("x")),
+    ((8, 16, 12), P("x"), P("x"), P("x")),
+    ((3, 12, 16), P(None, "x"), P(None, "x"), P(None, "x")),
+    ((3, 12, 16), P(None, None, "x"), P(None, "x"), P(None, "x")),
+    ((3, 16, 12), P(None, "x"), P(None, "x"), P(None, None, "x")),
+    ((3, 16, 12), P(None, None, "x"), P(None, "x"), P(None, None, "x")),
+    ((8, 5, 12), P(None, None, "x"), P(None, "x"), P(None, None, "x")),  # by the rank
+    ((8, 5, 12), P(), P(None, "x"), P(None, None, "x")),
+    ((2, 8, 5, 6), P(None, "x"), P(None, "x"), P(None, "x")),
+]
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("shape, spec, projector, projection", STACKS, ids=str)
+def test_stacks_are_projected_wherever_they_are_cut(shape, spec, projector, projection, kind):
+    numbers = gx.GaLoreDimensionNumbers(-2, -1)
+    tx = gx.scale_by_galore(4, 2, base_optimizer=gx.trace(0.9), weight_dimension_numbers=numbers)
+    shapes, mesh = {"w": shape, "other": (8, 4)}, mesh_of(4, kind)
+    places = {"w": spec, "other": P("x")}
+    params, grads = (arrays(shapes, seed) for seed in (0, 1))
+    on_mesh = gd.shard_matrices(tx, "x", places, mesh)
+    specs = on_mesh.state_specs(params)
+    assert specs.projector["w"] == projector
+    assert specs.base_optimizer_state.trace["w"] == projection
+    want = run(tx, params, grads)
+    cut = {k: NamedSharding(mesh, place) for k, place in places.items()}
+    with jax.set_mesh(mesh):
+        got = run(on_mesh, *jax.device_put((params, grads), (cut, cut)))
+    assert_close(jax.device_get(got), jax.device_get(want))
+
+
+def test_layers_that_lie_on_devices_of_their_own_are_projected_without_exchange():
+    mesh, params = mesh_of(8), {"w": jax.ShapeDtypeStruct((16, 12, 8), jnp.float32)}
+    tx = gx.galore(0.1, 4, weight_dimension_numbers=gx.GaLoreDimensionNumbers(1, 2))
+    on_mesh = gd.shard_matrices(tx, "x", P("x"), mesh)
+    compiled, _ = program(on_mesh, params, {"w": P("x")}, on_mesh.state_specs(params), mesh)
+    assert hlo.collectives(compiled) == []
 
 
 STATEFUL = {

@@ -140,6 +140,9 @@ def test_slots_of_other_shapes_are_sharded_by_what_they_share():
     galore = gx.scale_by_galore(rank=8)
     assert only(galore, "projector")["emb"] == P("x")
     assert only(galore, "mu")["emb"] == P(None, "y")
+    stacks = gx.scale_by_galore(8, weight_dimension_numbers=gx.GaLoreDimensionNumbers(-2, -1))
+    assert only(stacks, "projector")["c"]["k"] == P(None, None, "y")  # (3, 3, longer side, rank)
+    assert only(stacks, "mu")["c"]["k"] == P(None, None, "x")
     assert only(gx.scale_by_sm3(), "mu")["emb"] == P()  # rows and columns in one vector
     assert only(gx.scale_by_sm3(), "nu")["emb"] == P("x", "y")
     assert only(optax.sm3(0.1), "mu")["emb"] == [P("x"), P("y")]

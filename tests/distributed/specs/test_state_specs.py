@@ -394,6 +394,7 @@ def test_named_shardings_and_the_current_mesh_say_the_mesh():
         SHAMPOO,
         IN_MEANS,
         GALORE,
+        gx.galore(0.1, 2, weight_dimension_numbers=gx.GaLoreDimensionNumbers(-2, -1)),
         gx.scale_by_factored_rms(min_dim_size_to_factor=4),
         gx.chain(
             gx.clip_by_global_norm(1.0), gx.MultiSteps(gx.moving_average(gx.adam(0.1), 0.5), 2)
@@ -406,11 +407,11 @@ def test_named_shardings_and_the_current_mesh_say_the_mesh():
     ],
 )
 def test_the_specs_of_zero1_and_shard_matrices_are_the_same_by_both_ways(inner):
-    mesh, params = mesh_of(), start()
+    mesh, params = mesh_of(), start(SHAPES | {"stack": (8, 3, 6)})
     for axes in "ici", BOTH, ("ici", "dcn"):
         tx = gd.zero1(inner, axes)
         assert_same(gd.state_specs(tx, params, mesh=mesh), tx.state_specs(params, mesh))
-    specs = {"w": P("ici"), "b": P(), "odd": P(), "scale": P()}
+    specs = {"w": P("ici"), "b": P(), "odd": P(), "scale": P(), "stack": P("ici")}
     tx = gd.shard_matrices(inner, "ici", specs)
     given = tx.state_specs(params, mesh)
     assert_same(gd.state_specs(tx, params, specs, mesh=mesh), given)

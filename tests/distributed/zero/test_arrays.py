@@ -43,6 +43,9 @@ INNER = {
     "clipping galore": gx.galore(
         0.1, 8, 3, base_optimizer=gx.chain(gx.clip_by_global_norm(1.0), gx.scale_by_adam())
     ),
+    "galore of stacks": gx.galore(
+        0.1, 4, 2, weight_dimension_numbers=gx.GaLoreDimensionNumbers(-2, -1)
+    ),
     "factor_state": gx.factor_state(gx.adam(0.1), min_dim_size_to_factor=4),
     "factored in 8 bits": gx.factor_state(
         gx.quantize_state(gx.chain(gx.clip_by_global_norm(1.0), gx.adam(0.1)), 8, which="mu"),
@@ -84,14 +87,34 @@ def test_zero1_has_the_numbers_and_the_state_of_the_undivided(name, kind, check_
 
 
 def test_rows_of_projections_stay_whole_for_what_looks_at_rows():
-    shapes = {"w": (16, 24), "tall": (24, 16)}
+    shapes = {"w": (16, 24), "tall": (24, 16), "layers": (8, 4, 16), "inner": (16, 8, 4)}
+    numbers = {k: gx.GaLoreDimensionNumbers() for k in ("w", "tall")}
+    numbers |= {"layers": gx.GaLoreDimensionNumbers(1, 2), "inner": gx.GaLoreDimensionNumbers(0, 2)}
     params, grads = start(shapes=shapes), local_grads(shapes=shapes, steps=3)
-    inner = gx.quantize_state(gx.galore(0.1, 8, 3), 8, 8, min_size=2, which=("mu", "nu"))
+    galore = gx.galore(0.1, 8, 3, weight_dimension_numbers=numbers)
+    inner = gx.quantize_state(galore, 8, 8, min_size=2, which=("mu", "nu"))
     ours, state = divided(gd.zero1(inner, "x"), "8", params, grads)
     theirs, whole_state = whole(inner, params, grads)
     close(ours, theirs)
     sizes = [[x.shape for x in jax.tree.leaves(tree)] for tree in (state.inner, whole_state)]
     assert sizes[0] == sizes[1]  # as many scales
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_of_stacks_one_axis_divides_the_layers_and_another_the_matrices(check_vma):
+    shapes = {"layers": (2, 8, 12), "experts": (4, 2, 12, 8), "inner": (12, 8, 3)}
+    numbers = {k: gx.GaLoreDimensionNumbers(-2, -1) for k in shapes}
+    numbers["inner"] = gx.GaLoreDimensionNumbers(0, 2)
+    inner = gx.galore(0.1, 4, 2, weight_dimension_numbers=numbers)
+    params, grads = start(shapes=shapes), local_grads(shapes=shapes, steps=3)
+    tx = gd.zero1(inner, ("x", "y"))
+    specs = tx.state_specs(params, mesh_of("2x4")).inner[0]
+    wanted = {"layers": P("x", "y"), "experts": P("x", None, "y"), "inner": P("y", "x")}
+    assert specs.projector == wanted
+    ours, state = divided(tx, "2x4", params, grads, check_vma)
+    theirs, whole_state = whole(inner, params, grads)
+    close(ours, theirs)
+    close(state.inner, whole_state)
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -168,3 +191,14 @@ def test_a_device_holds_its_share_and_arrays_share_exchanges(name):
     kinds = [c.kind for c in hlo.collectives(compiled)]
     counted = {k: kinds.count(k) for k in wanted}
     assert counted == wanted
+
+
+def test_projectors_are_gathered_among_devices_that_have_the_same_layers():
+    """The axis x cuts the layers, and y nothing: no length of a side is a multiple of 4."""
+    numbers = gx.GaLoreDimensionNumbers((1, 2), 3)
+    tx = gd.zero1(gx.galore(0.1, 4, weight_dimension_numbers=numbers), ("x", "y"))
+    params = {"w": jax.ShapeDtypeStruct((2, 6, 2, 5), jnp.float32)}
+    compiled, _ = program(tx, params, "2x4")
+    # The projectors and the steps of projections, along y, and the updates, along x.
+    gathered = [c for c in hlo.collectives(compiled) if c.kind == "all-gather"]
+    assert len(gathered) == 3
