@@ -26,7 +26,7 @@ from benchmarks import machine, phases
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.staging import static_costs
 from benchmarks.wire import DEVICES, on_devices
-from gradxform.jaxprs import jaxprs_of
+from gradxform._jax.jaxprs import jaxprs_of
 
 LAYERS, WIDTH = 8, 128
 APART = 24  # the layers of one device, which are not stacked

@@ -50,7 +50,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from train_digits import Net, batches, check_finite, make_optimizer, measure
 
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
+from gradxform.testing import hlo
 
 NAME = "distributed_digits.py"
 MEASURED = 64  # how often, at most, the distance between replicas is measured in an epoch

@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import AbstractMesh
 
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
+from gradxform.testing import hlo
 
 AXIS = "replica"
 PERIOD = 10

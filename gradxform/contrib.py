@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.interop import NormalizeState as NormalizeState
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
         DAdaptAdamWState as DAdaptAdamWState,
         ProdigyState as ProdigyState,
     )
-    from gradxform.transforms.dimensions import (
-        GaLoreDimensionNumbers as GaLoreDimensionNumbers,
-        MuonDimensionNumbers as MuonDimensionNumbers,
-    )
     from gradxform.transforms.dog import DoGState as DoGState, DoWGState as DoWGState
     from gradxform.transforms.madgrad import (
         MadgradState as MadgradState,
         scale_by_madgrad as scale_by_madgrad,
+    )
+    from gradxform.transforms.matrices.dimensions import (
+        GaLoreDimensionNumbers as GaLoreDimensionNumbers,
+        MuonDimensionNumbers as MuonDimensionNumbers,
     )
     from gradxform.transforms.momo import MomoAdamState as MomoAdamState, MomoState as MomoState
     from gradxform.transforms.muon import MuonState as MuonState, scale_by_muon as scale_by_muon
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         SplitRealAndImaginaryState as SplitRealAndImaginaryState,
         split_real_and_imaginary as split_real_and_imaginary,
     )
-    from gradxform.wrappers.galore import (
+    from gradxform.wrappers.low_rank.galore import (
         GaLoreState as GaLoreState,
         scale_by_galore as scale_by_galore,
     )

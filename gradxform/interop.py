@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform._lazy import forwarded
+from gradxform._names.lazy import forwarded
 from gradxform.base import (
     ArrayRule,
     EmptyState,
@@ -18,13 +18,13 @@ from gradxform.base import (
     check_transform,
     transform,
 )
-from gradxform.content import flaw_of
 from gradxform.errors import name_of
-from gradxform.extra_args import accepted, routed
-from gradxform.fields import set_fields
 from gradxform.leaves import align_params
-from gradxform.states import check_state
+from gradxform.leaves.states import check_state
 from gradxform.types import Array, Params, SupportsTransform, Updates
+from gradxform.values.content import flaw_of
+from gradxform.values.extra_args import accepted, routed
+from gradxform.values.fields import set_fields
 
 # Optax's names for the state of a part that remembers nothing.
 AdaptiveGradClipState = EmptyState

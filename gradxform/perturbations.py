@@ -3,6 +3,6 @@
 The names are those of `optax.perturbations` in the installed Optax (see `gradxform.forwards`).
 """
 
-from gradxform.forwards import module_from_optax
+from gradxform._names.optax import module_from_optax
 
 __getattr__, __dir__ = module_from_optax(__name__)

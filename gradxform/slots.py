@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform._compat import is_tracer
+from gradxform._jax.versions import is_tracer
 from gradxform.leaves import dtype_of, is_abstract
 from gradxform.numerics import at_least_float32, real_dtype
 from gradxform.types import PyTree

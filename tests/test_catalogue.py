@@ -15,9 +15,9 @@ import pytest
 
 import gradxform as gx
 from gradxform.base import GradientTransformation
-from gradxform.registry import REGISTRY
 from gradxform.testing.promise import as_numpy, settings
 from gradxform.values import Value, fields_of, rebuild
+from gradxform.values.registry import REGISTRY
 from tests.catalogue import CASES, OPTIMIZERS
 
 pytestmark = pytest.mark.numeric

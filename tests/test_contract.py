@@ -10,10 +10,10 @@ import inspect
 import pytest
 
 import gradxform as gx
-from gradxform.registry import REGISTRY
 from gradxform.testing import PROMISES
 from gradxform.testing.promise import check_close, settings
 from gradxform.testing.promises_locality import shows_how_far_it_looks
+from gradxform.values.registry import REGISTRY
 from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS
 from tests.public import names_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from gradxform import polytopes
+from gradxform.projections import polytopes
 
 pytestmark = pytest.mark.numeric
 

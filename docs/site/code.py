@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from gradxform.catalog import Entry
+from gradxform.commands.catalog import Entry
 
 
 def source_of(part: Any) -> str:

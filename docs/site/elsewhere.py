@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from docs.site.code import cell, table
 from gradxform import compat
-from gradxform.docstrings import doc_of
+from gradxform.values.docstrings import doc_of
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
 # The modules of `gradxform.compat`, and the library that each is for.

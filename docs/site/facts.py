@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from docs.site import look, recorded
-from gradxform.catalog import Entry
+from gradxform.commands.catalog import Entry
 
 
 @dataclasses.dataclass(frozen=True)

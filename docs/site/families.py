@@ -7,7 +7,7 @@ import functools
 
 import gradxform as gx
 from docs.site.cache import ROOT
-from gradxform.catalog import entries
+from gradxform.commands.catalog import entries
 
 # Wrappers by what they do; every wrapper is in one family.
 WRAPPERS = {

@@ -6,7 +6,7 @@ import re
 
 from docs.site import pictures
 from docs.site.measure import FILE
-from gradxform.catalog import KINDS, entries
+from gradxform.commands.catalog import KINDS, entries
 
 # What the training loop of the page is with Optax.
 OPTAX = (

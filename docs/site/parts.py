@@ -14,10 +14,10 @@ from docs.site.families import family_of
 from docs.site.rules import rule_and_notes, rule_html
 from docs.site.runs import DIGITS_EVERY, GOOD
 from docs.site.surfaces import SURFACES
-from gradxform.catalog import Entry, entries
-from gradxform.describe import describe
-from gradxform.docstrings import doc_of
-from gradxform.registry import REGISTRY
+from gradxform.commands.catalog import Entry, entries
+from gradxform.tables.describe import describe
+from gradxform.values.docstrings import doc_of
+from gradxform.values.registry import REGISTRY
 
 LOOKS_AT = {
     "entry": "its entry alone",

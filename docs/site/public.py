@@ -9,7 +9,7 @@ import types
 from typing import Any, NamedTuple
 
 import gradxform as gx
-from gradxform.catalog import kind_of
+from gradxform.commands.catalog import kind_of
 
 # Subjects of the names of `gradxform` itself, by the module that a name comes from.
 SUBJECTS = {

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 
 from docs.site import badges, runs, samples
-from gradxform.catalog import Entry, entries, entry
+from gradxform.commands.catalog import Entry, entries, entry
 from tests import quick_compiling
 
 FILE = pathlib.Path(__file__).parent / "data" / "parts.jsonl"

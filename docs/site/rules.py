@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from docs.site.formulas import FUNCTIONS, GREEK, NotAFormula, Token, mathml, tokens_of
-from gradxform.docstrings import Doc
+from gradxform.values.docstrings import Doc
 
 _SYMBOL = re.compile(rf"(?:[A-Za-z]|{'|'.join(GREEK)})\d*'*|[A-Za-z]\w*_\w+'*|lr|infinity")
 _OPERATORS = {*"=<>+-/^()[]|,;*", "<-", ">=", "<=", "||", "..."}

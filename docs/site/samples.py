@@ -5,7 +5,7 @@ from typing import Any
 
 import gradxform as gx
 from examples.command_line import has_learning_rate, make_by_name
-from gradxform.catalog import Entry
+from gradxform.commands.catalog import Entry
 
 Make = Callable[[Any], Any]  # of the learning rate
 

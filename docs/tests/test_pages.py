@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from docs.site import blocks
-from gradxform.catalog import entries
+from gradxform.commands.catalog import entries
 
 PAGES = {str(page.relative_to(blocks.ROOT)): page for page in blocks.pages()}
 BLOCKS = {name: blocks.find(page.read_text()) for name, page in PAGES.items()}

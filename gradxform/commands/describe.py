@@ -8,7 +8,7 @@ from gradxform.commands import parser as parsers
 from gradxform.commands.expressions import ExpressionError, read
 from gradxform.commands.parser import Parser, one_line
 from gradxform.commands.screen import console, show
-from gradxform.describe import Description, describe
+from gradxform.tables.describe import Description, describe
 from gradxform.values import printed
 
 EPILOG = """A transform is a value, and no instance of Optax's class: where a library asks for that

@@ -10,13 +10,13 @@ import inspect
 import math
 from typing import Any, NoReturn
 
-from gradxform.config import is_plain_function
 from gradxform.errors import did_you_mean
-from gradxform.masks import Mask
-from gradxform.registry import REGISTRY
+from gradxform.leaves.masks import Mask
 from gradxform.types import SupportsTransform
 from gradxform.values import Value
-from gradxform.wrappers.inject import inject_hyperparams
+from gradxform.values.config import is_plain_function
+from gradxform.values.registry import REGISTRY
+from gradxform.wrappers.hyperparams.inject import inject_hyperparams
 
 # Longer and deeper expressions are refused.
 LENGTH, DEPTH = 20_000, 60

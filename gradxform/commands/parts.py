@@ -7,11 +7,11 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from gradxform.catalog import KINDS, Entry, entries, entry
+from gradxform.commands.catalog import KINDS, Entry, entries, entry
 from gradxform.commands.parser import Parser
 from gradxform.commands.screen import console, show
 from gradxform.errors import did_you_mean
-from gradxform.text_table import Column, Line, Table, wrap
+from gradxform.tables.text_table import Column, Line, Table, wrap
 
 # Between these lines of a Markdown file, `list --markdown --into FILE` writes its table.
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"

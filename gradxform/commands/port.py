@@ -5,11 +5,11 @@ import json
 import shutil
 import sys
 
-from gradxform import port
+from gradxform.commands import optax_uses as port
+from gradxform.commands.optax_uses import differences, report
+from gradxform.commands.optax_uses.files import STAR
+from gradxform.commands.optax_uses.names import MISSING
 from gradxform.commands.parser import Parser
-from gradxform.port import differences, report
-from gradxform.port.files import STAR
-from gradxform.port.names import MISSING
 
 EPILOG = """The files are parsed and never run. The exit code is 1 if a name is missing, a star
 import hides names, or a file cannot be read, and 2 if a PATH is wrong; else 0."""

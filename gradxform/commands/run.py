@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from gradxform._version import __version__
+from gradxform._names.version import __version__
 from gradxform.commands.parser import Parser
 
 __all__ = ["main"]

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from gradxform.text_table import Table
+from gradxform.tables.text_table import Table
 
 
 def console() -> Any:

@@ -13,16 +13,16 @@ In configs the name of a factory has its module in front: `keras:Adam`, `tf1:Mom
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.compat import (
         flax as flax,
         keras as keras,
-        keras3 as keras3,
         returnn as returnn,
         tf1 as tf1,
         tf_contrib as tf_contrib,
     )
+    from gradxform.compat.keras import keras3 as keras3
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

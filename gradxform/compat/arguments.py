@@ -1,19 +1,18 @@
 """Helpers of the factories: required arguments, the originals' checks, parts that read the step."""
 
-import inspect
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from gradxform import masks
-from gradxform.called import number_or_called
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import shown
+from gradxform.leaves import masks
 from gradxform.schedules.base import Schedule
 from gradxform.schedules.basic import constant_schedule
 from gradxform.schedules.join import join_schedules
 from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.sparse import sparse_semantics
@@ -122,22 +121,3 @@ def piecewise(factory: str, boundaries: Any, values: Any) -> Schedule:
     # The next value starts at the first whole step after a boundary.
     starts = [math.floor(b) + 1 for b in boundaries]
     return join_schedules(tuple(constant_schedule(v) for v in values), tuple(starts))
-
-
-def with_suffix(module: str, factories: Mapping[str, Any], name: str) -> Any:
-    """Return the factory of a class by its full name, such as `AdamOptimizer`.
-
-    Args:
-      module: the name of the module, for messages.
-      factories: what the module holds, by name.
-      name: the name that the module does not hold.
-
-    Raises:
-      AttributeError: if the module does not have such a class.
-    """
-    short = name.removesuffix("Optimizer")
-    if short != name and short[:1].isupper() and inspect.isfunction(factories.get(short)):
-        return factories[short]
-    raise AttributeError(
-        f"module {module!r} has no attribute {name!r}.{did_you_mean(name, factories)}"
-    )

@@ -8,9 +8,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.errors import name_of, shown
+from gradxform.leaves.states import check_state
 from gradxform.numerics import as_number, as_step, scalar
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.types import OptState
 from gradxform.wrappers.loss_scale import LARGEST, LEAST, LossScaleState, loss_scale
 

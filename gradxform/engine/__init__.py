@@ -11,7 +11,7 @@ is compiled; `storage` and `rows` load and store slots, whole or by touched rows
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.engine.chunks import devices as devices

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gradxform.jaxprs import equations
+from gradxform._jax.jaxprs import equations
 
 # Below this many operations per leaf, lowering the body for every call is cheaper than having XLA
 # inline the calls. (Momentum SGD has three, Adam thirteen.)

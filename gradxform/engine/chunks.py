@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gradxform._compat import Tracer
+from gradxform._jax.versions import Tracer
 from gradxform.leaves import dtype_of
-from gradxform.row_sparse import RowSparse
-from gradxform.storage import StoredArray
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.storage import StoredArray
 
 # How many leaves go through one call. Larger chunks make fewer but more expensive calls.
 CHUNK = 8

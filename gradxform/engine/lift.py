@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform._compat import Tracer
-from gradxform.content import key_of
+from gradxform._jax.versions import Tracer
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import chunked, devices, is_traced, signature
 from gradxform.engine.one_leaf import apply_rules
@@ -25,10 +24,11 @@ from gradxform.engine.rows import check_shape, check_slot, check_stored, put_row
 from gradxform.engine.storage import Stored, TouchedRows, Whole
 from gradxform.errors import name_of
 from gradxform.leaves import Aligned, align, dtype_of, path_at
-from gradxform.row_sparse import RowSparse
-from gradxform.storage import is_stored
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.storage import is_stored
 from gradxform.types import PyTree
 from gradxform.values import take_live
+from gradxform.values.content import key_of
 
 
 class PerLeaf(NamedTuple):

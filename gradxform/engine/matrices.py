@@ -21,7 +21,7 @@ from gradxform.engine.pieces import UNCUT, Cut, exchange_now
 from gradxform.engine.renewal import as_share
 from gradxform.errors import name_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
-from gradxform.overflow import cast_slot
+from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
 from gradxform.values import put_live, take_live
 

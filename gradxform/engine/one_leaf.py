@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from gradxform.engine.tiles import apply_stored
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.storage import is_on_host, is_stored
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
-from gradxform.overflow import cast_slot
-from gradxform.row_sparse import RowSparse
-from gradxform.storage import is_on_host, is_stored
+from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
 from gradxform.values import put_live
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform._compat import varying_axes
+from gradxform._jax.versions import varying_axes
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import is_traced
 from gradxform.engine.pieces import UNCUT, Cut, exchange_now

@@ -8,11 +8,11 @@ from typing import Any
 
 import jax
 
-from gradxform._compat import is_tracer
+from gradxform._jax.versions import is_tracer
 from gradxform.errors import name_of
 from gradxform.leaves import flatten_updates, leaves_of, path_at, shape_of
-from gradxform.row_sparse import RowSparse, coalesced, is_row_sparse
-from gradxform.storage import fetched, is_stored, returned
+from gradxform.leaves.row_sparse import RowSparse, coalesced, is_row_sparse
+from gradxform.leaves.storage import fetched, is_stored, returned
 from gradxform.types import Array, PyTree
 
 ROWS_REMEDY = (

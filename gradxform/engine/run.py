@@ -10,10 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.content import flaw_of
 from gradxform.engine import lift, rows
 from gradxform.errors import name_of, shown
-from gradxform.extra_args import accepted_by, routed
 from gradxform.leaves import (
     align,
     flatten_updates,
@@ -24,11 +22,13 @@ from gradxform.leaves import (
     require_params,
     with_paths,
 )
+from gradxform.leaves.row_sparse import RowSparse, coalesced
+from gradxform.leaves.states import check_state, slot_fields, state_kind
 from gradxform.numerics import ScheduleError, cast, has_64_bits, scalar_dtype
-from gradxform.row_sparse import RowSparse, coalesced
-from gradxform.states import check_state, slot_fields, state_kind
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import fields_of, put_live, take_live
+from gradxform.values.content import flaw_of
+from gradxform.values.extra_args import accepted_by, routed
 
 
 def _wrong_slot(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.custom_batching import custom_vmap
 
-from gradxform.storage import is_on_host
+from gradxform.leaves.storage import is_on_host
 from gradxform.types import Array
 
 

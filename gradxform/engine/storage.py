@@ -8,8 +8,8 @@ rules of a leaf load that themselves, tile by tile.
 from typing import Any, NamedTuple, Protocol
 
 from gradxform.engine.rows import put_rows, take_rows
-from gradxform.row_sparse import RowSparse
-from gradxform.storage import StoredArray, fetched
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.storage import StoredArray, fetched
 
 
 class Stored(Protocol):

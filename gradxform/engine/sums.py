@@ -11,9 +11,9 @@ from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import chunked, devices, is_traced, signature
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import abs_sq, add, at_least_float32, cast
-from gradxform.roots import root
-from gradxform.row_sparse import RowSparse
+from gradxform.numerics.roots import root
 from gradxform.types import Array, PyTree
 
 # `lax` rather than `jnp` below: these run once per leaf, and an operator of `jnp` takes several

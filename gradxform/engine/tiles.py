@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType
 
-from gradxform._compat import settled, zeros_of
+from gradxform._jax.versions import settled, zeros_of
 from gradxform.engine.rounds import array_sums, cut_here
 from gradxform.engine.rows import reach_of
 from gradxform.engine.slices import sliced, updated
-from gradxform.storage import Mean, StoredArray, fetched, is_stored, returned
+from gradxform.leaves.storage import Mean, StoredArray, fetched, is_stored, returned
 from gradxform.types import Array
 
 # The entries of a tile: few enough for the caches of a CPU core. Other processors take longer to

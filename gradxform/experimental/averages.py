@@ -15,11 +15,11 @@ from gradxform.experimental.aggregator import (
     set_axes,
 )
 from gradxform.leaves import align_params, align_slot, check_shapes, dtype_of
+from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, safe_increment, scalar
 from gradxform.slots import zero_count, zeros_like
-from gradxform.states import check_state
 from gradxform.types import Array, OptState, Params, PositiveInt, Slot, Updates
-from gradxform.wrappers.accumulate import running_mean
+from gradxform.wrappers.accumulation.accumulate import running_mean
 from gradxform.wrappers.compose import chain
 
 

@@ -17,6 +17,7 @@ from gradxform.experimental.aggregator import (
 from gradxform.experimental.process import process, processed, processed_per_element
 from gradxform.interop import identity
 from gradxform.leaves import align, align_params, align_slot, dtype_of
+from gradxform.leaves.states import check_state
 from gradxform.numerics import (
     at_least_float32,
     bias_correction,
@@ -26,7 +27,6 @@ from gradxform.numerics import (
     scalar,
 )
 from gradxform.slots import zero_count, zeros_like
-from gradxform.states import check_state
 from gradxform.types import (
     Array,
     Decay,

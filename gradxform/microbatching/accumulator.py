@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._compat import zeros_of
+from gradxform._jax.versions import zeros_of
 from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.microbatching.batch import reshaped
 from gradxform.numerics import at_least_float32, cast

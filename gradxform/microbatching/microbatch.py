@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._compat import is_tracer
+from gradxform._jax.versions import is_tracer
 from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.microbatching.accumulator import AccumulationType, Sink, aggregated
 from gradxform.microbatching.batch import axis_of, check_divides, check_size, divided

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.optimizers.adam import *
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from gradxform.optimizers.ademamix import *
     from gradxform.optimizers.adopt import *
     from gradxform.optimizers.agreement import *
-    from gradxform.optimizers.base import *
     from gradxform.optimizers.by_name import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.noise import *
     from gradxform.optimizers.normalization import *
     from gradxform.optimizers.normuon import *
+    from gradxform.optimizers.optimizer import *
     from gradxform.optimizers.privacy import *
     from gradxform.optimizers.proximal import *
     from gradxform.optimizers.psgd import *

@@ -1,6 +1,6 @@
 """Adam and its closest kin."""
 
-from gradxform.optimizers.base import decayed, optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import decayed, optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask

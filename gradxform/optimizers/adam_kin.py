@@ -1,6 +1,6 @@
 """Adam's kin: another second moment, or a rectified one."""
 
-from gradxform.optimizers.base import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer
 from gradxform.transforms.adam_kin import (
     scale_by_adamax,
     scale_by_belief,

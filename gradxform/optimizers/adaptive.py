@@ -1,7 +1,7 @@
 """Adagrad, RMSProp and their kin."""
 
 from gradxform.errors import shown
-from gradxform.optimizers.base import optimizer, trace_or_identity
+from gradxform.optimizers.optimizer import optimizer, trace_or_identity
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
     scale_by_rms,

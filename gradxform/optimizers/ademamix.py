@@ -1,6 +1,6 @@
 """Adam with a second, much slower memory of the gradient."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.ademamix import scale_by_ademamix, scale_by_simplified_ademamix
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask

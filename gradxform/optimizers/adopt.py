@@ -1,6 +1,6 @@
 """Optimizers that divide by a second moment of earlier gradients only."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.adopt import fourth_root, scale_by_acprop, scale_by_adopt
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, Schedule, StaticMask

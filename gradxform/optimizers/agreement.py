@@ -1,6 +1,6 @@
 """Optimizers that compare the signs of a gradient and its average."""
 
-from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.agreement import (
     scale_by_add_sign,
     scale_by_grad_variance,

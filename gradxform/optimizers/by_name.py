@@ -3,9 +3,9 @@
 import importlib
 from collections.abc import Callable
 
-from gradxform._names import NAMES
+from gradxform._names.table import NAMES
 from gradxform.base import Transform
-from gradxform.optimizers.base import LOADED
+from gradxform.optimizers.optimizer import LOADED
 
 __all__ = ["OPTIMIZERS"]
 

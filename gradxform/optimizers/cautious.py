@@ -1,6 +1,6 @@
 """Cautious AdamW and Lion."""
 
-from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.sign import scale_by_lion
 from gradxform.types import DType, ScalarOrSchedule, StaticMask

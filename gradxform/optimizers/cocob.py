@@ -1,6 +1,6 @@
 """Coin betting, without a learning rate."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.cocob import scale_by_cocob
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, StaticMask

@@ -1,6 +1,6 @@
 """Adam that estimates its learning rate: D-Adaptation, Prodigy."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.dadapt import step_by_dadapt_adamw, step_by_prodigy
 from gradxform.types import ScalarOrSchedule, StaticMask
 

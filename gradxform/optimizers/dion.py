@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.muon import beside_adamw, coefficients
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.dion import scale_by_dion
 from gradxform.transforms.dion2 import scale_by_dion2
 from gradxform.transforms.muon import NS_COEFFS

@@ -1,11 +1,11 @@
 """Distributed Shampoo."""
 
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.transforms.distributed_shampoo import scale_by_distributed_shampoo
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
+from gradxform.transforms.shampoo.distributed_shampoo import scale_by_distributed_shampoo
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticTree, UnitInterval
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import partition

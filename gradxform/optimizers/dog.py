@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.dog import scale_by_dog, scale_by_dowg
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, StaticMask

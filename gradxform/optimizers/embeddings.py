@@ -4,7 +4,7 @@ from typing import Any
 
 from gradxform.base import Transform
 from gradxform.errors import shown
-from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.embeddings import scale_by_adam_catching_up, scale_by_rowwise_rss
 from gradxform.transforms.scaling import scale_by_learning_rate

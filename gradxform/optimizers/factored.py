@@ -2,7 +2,7 @@
 
 from gradxform.base import Transform
 from gradxform.errors import shown
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.clipping import clip_by_block_rms
 from gradxform.transforms.factored import scale_by_factored_rms, scale_by_sm3
 from gradxform.transforms.layerwise import scale_by_param_block_rms

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
-from gradxform.wrappers.galore import scale_by_galore
+from gradxform.wrappers.low_rank.galore import scale_by_galore
 
 __all__ = [
     "galore",

@@ -1,6 +1,6 @@
 """GGT."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.ggt import scale_by_ggt
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, Size

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from gradxform.errors import shown
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.gradient_change import (
     scale_by_adan,

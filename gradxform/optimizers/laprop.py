@@ -1,6 +1,6 @@
 """LaProp."""
 
-from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.laprop import scale_by_laprop
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain

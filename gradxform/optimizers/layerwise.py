@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.errors import shown
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.layerwise import scale_by_novograd, scale_by_trust_ratio, undo_norm_growth
 from gradxform.transforms.momentum import trace

@@ -4,10 +4,10 @@ from typing import Any
 
 from gradxform.base import check_transform
 from gradxform.interop import identity
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.lbfgs import scale_by_lbfgs
+from gradxform.transforms.lbfgs.zoom import scale_by_zoom_linesearch
 from gradxform.transforms.scaling import scale, scale_by_learning_rate
-from gradxform.transforms.zoom import scale_by_zoom_linesearch
 from gradxform.types import ScalarOrSchedule, Size
 from gradxform.wrappers.compose import chain
 

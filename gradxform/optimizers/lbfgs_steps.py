@@ -1,7 +1,7 @@
 """L-BFGS with its line search in the state."""
 
-from gradxform.optimizers.base import optimizer
-from gradxform.transforms.lbfgs_steps import step_by_lbfgs
+from gradxform.optimizers.optimizer import optimizer
+from gradxform.transforms.lbfgs.lbfgs_steps import step_by_lbfgs
 from gradxform.types import NonNegative, Size
 
 __all__ = [

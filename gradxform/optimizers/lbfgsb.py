@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gradxform.optimizers.base import optimizer
-from gradxform.transforms.bounds import as_numbers
-from gradxform.transforms.lbfgsb import step_by_lbfgsb
+from gradxform.optimizers.optimizer import optimizer
+from gradxform.transforms.lbfgs.bounds import as_numbers
+from gradxform.transforms.lbfgs.lbfgsb import step_by_lbfgsb
 from gradxform.types import NonNegative, Size
 
 __all__ = [

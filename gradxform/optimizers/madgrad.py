@@ -1,6 +1,6 @@
 """Dual averaging of momentum SGD."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.madgrad import scale_by_madgrad
 from gradxform.transforms.scaling import add_decayed_weights
 from gradxform.types import ScalarOrSchedule

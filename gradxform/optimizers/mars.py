@@ -1,6 +1,6 @@
 """MARS with AdamW."""
 
-from gradxform.optimizers.base import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.mars import scale_by_mars
 from gradxform.types import DType, ScalarOrSchedule, StaticMask

@@ -1,7 +1,7 @@
 """Optimizers of matrices, which leave all other parameters to AdamW."""
 
 from gradxform.base import Transform
-from gradxform.masks import label_by, ndim_at_least
+from gradxform.leaves.masks import label_by, ndim_at_least
 from gradxform.transforms.muon import muon_labels
 from gradxform.types import StaticTree
 from gradxform.wrappers.select import partition

@@ -1,6 +1,6 @@
 """Gradient descent, with momentum."""
 
-from gradxform.optimizers.base import decayed, optimizer, trace_or_identity, with_weight_decay
+from gradxform.optimizers.optimizer import decayed, optimizer, trace_or_identity, with_weight_decay
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask, UnitInterval

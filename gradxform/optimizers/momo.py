@@ -1,6 +1,6 @@
 """Step sizes from a model of the loss: MoMo, for SGD and for Adam."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.momo import step_by_momo, step_by_momo_adam
 from gradxform.types import ScalarOrSchedule
 

@@ -5,8 +5,8 @@ from typing import Any
 from gradxform.base import Transform
 from gradxform.errors import did_you_mean, shown
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.optimizers.matrices import with_adamw
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.muon import NS_COEFFS, NS_ROWS, scale_by_muon, scale_by_shape
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import Decay, DType, ScalarOrSchedule, StaticMask, StaticTree

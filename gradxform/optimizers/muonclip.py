@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.muon import muon
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.types import Decay, DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.muonclip import qk_clip

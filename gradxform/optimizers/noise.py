@@ -1,6 +1,6 @@
 """Gradient descent with noise."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.noise import add_noise
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Key, ScalarOrSchedule

@@ -1,7 +1,7 @@
 """Gradient descent with normalized gradients."""
 
 from gradxform.errors import shown
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.normalization import normalize_by_block_norm, normalize_by_update_norm
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule

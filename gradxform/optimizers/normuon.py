@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.muon import beside_adamw, coefficients
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.normuon import scale_by_adamuon, scale_by_normuon
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticTree

@@ -1,6 +1,6 @@
 """Differentially private gradient descent."""
 
-from gradxform.optimizers.base import optimizer, trace_or_identity
+from gradxform.optimizers.optimizer import optimizer, trace_or_identity
 from gradxform.transforms.privacy import differentially_private_aggregate
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Key, ScalarOrSchedule, UnitInterval

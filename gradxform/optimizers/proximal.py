@@ -3,7 +3,7 @@
 Each step assigns a new value, and l1 gives exact zeros.
 """
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.proximal import (
     step_by_dual_averaging,
     step_by_ftrl,

@@ -3,8 +3,8 @@
 import math
 
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.optimizers.matrices import with_adamw
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
 from gradxform.types import Decay, DType, Key, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition

@@ -3,8 +3,8 @@
 from typing import Any
 
 from gradxform.errors import shown
-from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.momentum import sgd
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.schedules.basic import linear_schedule
 from gradxform.schedules.join import warmup_constant_schedule
 from gradxform.schedules.product import product_schedule

@@ -4,9 +4,9 @@ from typing import Any
 
 from gradxform.base import Transform
 from gradxform.errors import did_you_mean, shown
-from gradxform.masks import label_by, ndim_at_least
-from gradxform.optimizers.base import optimizer
+from gradxform.leaves.masks import label_by, ndim_at_least
 from gradxform.optimizers.muon import coefficients
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.orthogonal import orthogonalize_updates, scale_by_fans

@@ -2,7 +2,7 @@
 
 import jax
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.shampoo import step_by_shampoo
 from gradxform.types import ScalarOrSchedule, Schedule, Size
 from gradxform.wrappers.compose import chain

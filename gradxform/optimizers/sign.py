@@ -1,6 +1,6 @@
 """Optimizers that use only the signs of the gradient or of an average of it."""
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_lion, scale_by_sign

@@ -1,8 +1,8 @@
 """SOAP."""
 
 from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.base import optimizer, with_weight_decay
 from gradxform.optimizers.matrices import with_adamw
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.soap import scale_by_soap
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.optimizers.base import optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sophia import hutchinson_estimator_diag_hessian, scale_by_sophia
 from gradxform.types import DType, ScalarOrSchedule, StaticMask

@@ -1,7 +1,7 @@
 """Optimizers that find the size of the step, or of every array's step, themselves."""
 
-from gradxform.optimizers.base import optimizer
 from gradxform.optimizers.momentum import sgd
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.step_size import scale_by_polyak
 from gradxform.types import ScalarOrSchedule
 from gradxform.wrappers.compose import chain

@@ -7,7 +7,7 @@ Each drawing function returns a matplotlib `Figure`: a notebook shows it, and
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.plot.curves import (

@@ -20,7 +20,7 @@ from gradxform.plot.style import (
 from gradxform.schedules.base import Schedule
 from gradxform.types import SupportsTransform
 from gradxform.values import Value
-from gradxform.wrappers.schedule_states import is_stateful
+from gradxform.wrappers.hyperparams.schedule_states import is_stateful
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

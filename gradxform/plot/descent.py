@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.apply import apply_updates
 from gradxform.base import GradientTransformation, check_transform
-from gradxform.describe import describe
-from gradxform.extra_args import accepted
 from gradxform.plot.style import (
     MARKS,
     Look,
@@ -23,7 +20,10 @@ from gradxform.plot.style import (
     width_of,
 )
 from gradxform.plot.surfaces import Surface, as_surface
+from gradxform.tables.describe import describe
+from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, SupportsTransform
+from gradxform.values.extra_args import accepted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

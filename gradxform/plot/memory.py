@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gradxform.describe import Description, describe
-from gradxform.part_table import Row
 from gradxform.plot.style import axes_for, legend, look_of, short, titled
-from gradxform.text_table import size
+from gradxform.tables.describe import Description, describe
+from gradxform.tables.part_table import Row
+from gradxform.tables.text_table import size
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ This module has all names of `optax.schedules`, `inject_hyperparams` included.
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.schedules.base import *

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import name_of, require_non_negative, shown
-from gradxform.fields import check_schedule, value
 from gradxform.numerics import scalar
 from gradxform.schedules.base import (
     Schedule,
@@ -22,6 +21,7 @@ from gradxform.schedules.base import (
 )
 from gradxform.types import Array, Finite, NonNegative
 from gradxform.values import Value
+from gradxform.values.fields import check_schedule, value
 
 __all__ = [
     "as_schedule",

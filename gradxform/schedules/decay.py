@@ -9,7 +9,6 @@ import numpy as np
 from jax import lax
 
 from gradxform.errors import name_of, require_non_negative, require_positive
-from gradxform.fields import value
 from gradxform.numerics import scalar
 from gradxform.schedules.base import (
     LARGEST,
@@ -27,6 +26,7 @@ from gradxform.schedules.base import (
 )
 from gradxform.schedules.periodic import wave
 from gradxform.types import Array, Finite, NonNegative, Positive
+from gradxform.values.fields import value
 
 __all__ = [
     "cosine_decay_restarts",

@@ -7,9 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.errors import name_of, require_non_negative, require_positive, shown
-from gradxform.fields import value
 from gradxform.numerics import scalar
-from gradxform.registry import register
 from gradxform.schedules.base import (
     Composite,
     Schedule,
@@ -27,6 +25,8 @@ from gradxform.schedules.base import (
 from gradxform.schedules.basic import constant_schedule, linear_schedule, schedule_of
 from gradxform.schedules.decay import exponential_decay
 from gradxform.types import Array, Finite, NonNegative, Positive
+from gradxform.values.fields import value
+from gradxform.values.registry import register
 
 __all__ = [
     "join_schedules",

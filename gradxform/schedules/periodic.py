@@ -6,7 +6,6 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.errors import name_of, require_one_of, require_positive
-from gradxform.fields import value
 from gradxform.numerics import scalar
 from gradxform.schedules.base import (
     LARGEST,
@@ -22,6 +21,7 @@ from gradxform.schedules.base import (
     same_dtype,
 )
 from gradxform.types import Array, Choice, Finite, NonNegative, Positive
+from gradxform.values.fields import value
 
 __all__ = [
     "cyclic_schedule",

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.errors import name_of, require_one_of, require_positive
-from gradxform.fields import value
 from gradxform.numerics import scalar
 from gradxform.schedules.base import (
     LARGEST,
@@ -25,6 +24,7 @@ from gradxform.schedules.base import (
 )
 from gradxform.types import Array, Choice, Finite, Positive, StaticTree
 from gradxform.values import FrozenTree
+from gradxform.values.fields import value
 
 __all__ = [
     "cosine_onecycle_schedule",

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from gradxform.fields import value
 from gradxform.numerics import scalar
 from gradxform.schedules.base import Schedule
 from gradxform.schedules.basic import schedule_of
 from gradxform.types import Array
+from gradxform.values.fields import value
 
 __all__ = [
     "product_schedule",

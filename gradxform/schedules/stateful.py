@@ -2,11 +2,11 @@
 
 from typing import Any, NamedTuple
 
-from gradxform.fields import value
 from gradxform.numerics import safe_increment, value_at
 from gradxform.slots import zero_count
 from gradxform.types import Array, Schedule, StatefulSchedule
 from gradxform.values import Value
+from gradxform.values.fields import value
 
 __all__ = [
     "StatefulSchedule",

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform import masks
 from gradxform.errors import did_you_mean, shown
-from gradxform.leaves import flatten_with_names, map_with_paths, path_str
+from gradxform.leaves import flatten_with_names, map_with_paths, masks, path_str
 from gradxform.sparse.loss import Leaf, Loss
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, is_function

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from gradxform import _compat, jaxprs
+from gradxform._jax import jaxprs, versions as _compat
 from gradxform.numerics import looked_up
 from gradxform.sparse.lookups import Lookup, Source
 from gradxform.types import Array

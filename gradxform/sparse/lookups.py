@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.lax import GatherScatterMode
 
-from gradxform import _compat
+from gradxform._jax import versions as _compat
 from gradxform.types import Array
 
 MAX_INT32 = 2**31 - 1

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform import jaxprs
+from gradxform._jax import jaxprs
 from gradxform.errors import shown
 from gradxform.leaves import Path, path_str
-from gradxform.row_sparse import RowSparse
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.sparse.interpret import DenseUse, Table, attach
 from gradxform.sparse.lookups import Source
 from gradxform.sparse.plans import plan

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform import _compat, jaxprs
+from gradxform._jax import jaxprs, versions as _compat
 from gradxform.sparse import lookups
 from gradxform.sparse.interpret import (
     Alias,

@@ -11,11 +11,11 @@ import numpy as np
 
 from gradxform.base import GradientTransformation, GradientTransformationExtraArgs
 from gradxform.interop import OfFunctions, OfFunctionsExtraArgs
-from gradxform.registry import REGISTRY
-from gradxform.storage import is_stored
+from gradxform.leaves.storage import is_stored
 from gradxform.testing.references import Reference, TreeReference
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.values.registry import REGISTRY
 
 
 def example_params(dtype: Any = jnp.float32) -> Params:

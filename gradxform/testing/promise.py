@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.apply import apply_updates
-from gradxform.jaxprs import jaxprs_of, line_of, opened, variables
+from gradxform._jax.jaxprs import jaxprs_of, line_of, opened, variables
 from gradxform.testing.case import Case
+from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates
 
 Promise = Callable[[Case], None]

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.apply import apply_updates
 from gradxform.testing.case import Case
 from gradxform.testing.promise import Broken, Skipped, as_numpy, check_close, leaves_of, promise
+from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, PyTree
 
 # Points at which roots, quotients and sorted values often have no derivative: what all entries of

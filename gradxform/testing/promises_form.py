@@ -8,11 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.apply import apply_updates
 from gradxform.base import GradientTransformation
-from gradxform.config import from_json, to_json
 from gradxform.errors import name_of
-from gradxform.registry import REGISTRY
 from gradxform.testing.case import Case, inside
 from gradxform.testing.promise import (
     Broken,
@@ -24,8 +21,11 @@ from gradxform.testing.promise import (
     leaves_of,
     promise,
 )
+from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import Value
+from gradxform.values.config import from_json, to_json
+from gradxform.values.registry import REGISTRY
 from gradxform.wrappers.parts import exact_part
 
 # Dtypes of parameters and gradients.

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from gradxform.apply import apply_updates
 from gradxform.testing.case import Case
 from gradxform.testing.promise import (
     Broken,
@@ -22,6 +21,7 @@ from gradxform.testing.promise import (
     type_str,
 )
 from gradxform.testing.rounding import sway
+from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.wrappers.compose import chain
 

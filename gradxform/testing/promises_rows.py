@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.apply import apply_updates
 from gradxform.base import locality_of
-from gradxform.row_sparse import RowSparse
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.testing.case import Case, inside
 from gradxform.testing.promise import Broken, Skipped, check_close, leaves_of, promise, run
 from gradxform.testing.rounding import sway
+from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.wrappers.sparse import only_dense, only_rows, sparse_semantics
 

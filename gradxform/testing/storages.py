@@ -11,8 +11,8 @@ import numpy as np
 from gradxform.base import check_transform
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of, flatten_with_names, path_str
-from gradxform.storage import fetched, is_stored
-from gradxform.text_table import Column, Line, Table
+from gradxform.leaves.storage import fetched, is_stored
+from gradxform.tables.text_table import Column, Line, Table
 from gradxform.types import OptState, Params, SupportsTransform, Updates
 from gradxform.wrappers import quantize_state, state_dtype
 

@@ -5,7 +5,7 @@ All but `Optimizer` are functions of values and states; `Optimizer` keeps one st
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.training.gradients import compute_gradients as compute_gradients

@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._compat import is_tracing
+from gradxform._jax.versions import is_tracing
 from gradxform.base import check_transform
-from gradxform.called import has_called
-from gradxform.compat.tf1_names import first_name
-from gradxform.config import to_config
+from gradxform.compat.tf1.names import first_name
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, with_paths
-from gradxform.metrics import current_step
+from gradxform.run_states.metrics import current_step
 from gradxform.training import numbers
 from gradxform.training.gradients import Differentiation, gradients_of
 from gradxform.training.graph_arguments import GATES, check_graph_arguments, check_name
@@ -34,6 +32,8 @@ from gradxform.training.step import (
 from gradxform.training.var_list import as_static, index_of
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import put_live
+from gradxform.values.called import has_called
+from gradxform.values.config import to_config
 from gradxform.wrappers.variable_names import variable_names
 
 

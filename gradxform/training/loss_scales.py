@@ -3,9 +3,9 @@
 from typing import Any
 
 from gradxform.base import unwrapped
-from gradxform.distributed.exchange import Exchanging
-from gradxform.distributed.synchronous import sync_replicas
-from gradxform.distributed.tower import tower
+from gradxform.distributed.averaging.exchange import Exchanging
+from gradxform.distributed.averaging.synchronous import sync_replicas
+from gradxform.distributed.averaging.tower import tower
 from gradxform.errors import name_of
 from gradxform.types import Array, OptState
 from gradxform.wrappers.average import Averager
@@ -13,12 +13,12 @@ from gradxform.wrappers.compose import chain, named_chain
 from gradxform.wrappers.decay import decoupled_weight_decay
 from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.flatten import flatten
-from gradxform.wrappers.inject import injected
+from gradxform.wrappers.hyperparams.inject import injected
 from gradxform.wrappers.loss_scale import has_scale, loss_scale, scale_in
 from gradxform.wrappers.multi_steps import MultiSteps
-from gradxform.wrappers.narrow_steps import NarrowParams
+from gradxform.wrappers.narrow.assigned_params import NarrowParams
 from gradxform.wrappers.parts import StatelessWrapper
-from gradxform.wrappers.storage import quantize_state, state_dtype
+from gradxform.wrappers.stored.storage import quantize_state, state_dtype
 from gradxform.wrappers.variable_names import variable_names
 
 # Wrappers that hand all gradients on, or linear combinations of them, without looking at them.

@@ -9,15 +9,15 @@ import numpy as np
 from jax import lax
 
 from gradxform import engine, tree
-from gradxform.apply import apply_updates
+from gradxform.base.transformation import call_update, check_transform, extra_names
 from gradxform.errors import shown
-from gradxform.gradients import stored_pair, value_and_grad_from_state
 from gradxform.leaves import check_params
 from gradxform.numerics import cast
+from gradxform.training.derivatives import stored_pair, value_and_grad_from_state
 from gradxform.training.loss_scales import refuse_scale
-from gradxform.transformation import call_update, check_transform, extra_names
-from gradxform.transforms.line_search import where, without_aux
+from gradxform.transforms.lbfgs.line_search import where, without_aux
 from gradxform.transforms.tree_rules import as_loss
+from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, PyTree
 
 # Why a run ended, by its code.

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 
 from gradxform.base import GradientTransformation
-from gradxform.content import parts_of, with_parts
 from gradxform.errors import name_of, shown
 from gradxform.leaves import names_of
 from gradxform.types import OptState
 from gradxform.values import FrozenTree, Hole, fields_of, replace
-from gradxform.wrappers.inject import injected
+from gradxform.values.content import parts_of, with_parts
+from gradxform.wrappers.hyperparams.inject import injected
 
 # Where a number is: indices of parts, as `parts_of` returns them, from the outside in.
 Place = tuple[int, ...]

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.compat import keras_weights, tf1_checkpoints
+from gradxform.compat.keras import weights as keras_weights
+from gradxform.compat.tf1 import checkpoints as tf1_checkpoints
 from gradxform.errors import did_you_mean, leaf_path, name_of, shown
 from gradxform.leaves import is_hole, with_paths
-from gradxform.slot_names import get_slots
-from gradxform.states import holds_states, kinds_of_params
+from gradxform.leaves.states import holds_states, kinds_of_params
+from gradxform.run_states.slot_names import get_slots
 from gradxform.types import OptState, Params, PyTree
 
 # A weight is the name of an array, and the array.

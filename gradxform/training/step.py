@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform._compat import is_tracing
-from gradxform.apply import apply_updates
+from gradxform._jax.versions import is_tracing
 from gradxform.base import (
     GradientTransformation,
     call_update,
@@ -15,7 +14,6 @@ from gradxform.base import (
     extra_names,
     unwrapped,
 )
-from gradxform.called import Called, has_called, replace_called
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
 from gradxform.numerics import value_at
@@ -24,8 +22,10 @@ from gradxform.slots import zero_count
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, listed
+from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import Hole, put_live
+from gradxform.values.called import Called, has_called, replace_called
 from gradxform.wrappers.loss_scale import unscaled
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from gradxform import masks
 from gradxform.errors import did_you_mean, shown
-from gradxform.leaves import Path, is_hole, with_paths
+from gradxform.leaves import Path, is_hole, masks, with_paths
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, is_function
 

@@ -5,7 +5,7 @@ The names of `optax.transforms` can be had from here, those of wrappers too.
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.transforms.accumulation import *
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from gradxform.transforms.counts import *
     from gradxform.transforms.dadapt import *
     from gradxform.transforms.densify import *
-    from gradxform.transforms.dimensions import *
     from gradxform.transforms.dion import *
     from gradxform.transforms.dion2 import *
-    from gradxform.transforms.distributed_shampoo import *
     from gradxform.transforms.dog import *
     from gradxform.transforms.embeddings import *
     from gradxform.transforms.factored import *
@@ -34,12 +32,14 @@ if TYPE_CHECKING:
     from gradxform.transforms.laprop import *
     from gradxform.transforms.layerwise import *
     from gradxform.transforms.lbfgs import *
-    from gradxform.transforms.lbfgs_steps import *
-    from gradxform.transforms.lbfgsb import *
-    from gradxform.transforms.line_search import *
+    from gradxform.transforms.lbfgs.lbfgs_steps import *
+    from gradxform.transforms.lbfgs.lbfgsb import *
+    from gradxform.transforms.lbfgs.line_search import *
+    from gradxform.transforms.lbfgs.zoom import *
     from gradxform.transforms.madgrad import *
     from gradxform.transforms.mars import *
-    from gradxform.transforms.matrix_rule import *
+    from gradxform.transforms.matrices.dimensions import *
+    from gradxform.transforms.matrices.rule import *
     from gradxform.transforms.momentum import *
     from gradxform.transforms.momo import *
     from gradxform.transforms.muon import *
@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
     from gradxform.transforms.shampoo import *
+    from gradxform.transforms.shampoo.distributed_shampoo import *
     from gradxform.transforms.sign import *
     from gradxform.transforms.soap import *
     from gradxform.transforms.sophia import *
     from gradxform.transforms.spikes import *
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tf_adam import *
-    from gradxform.transforms.zoom import *
 
 # Names of higher floors, where Optax has them.
 _FORWARDS = [

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of
 from gradxform.numerics import abs_sq, bias_correction, safe_increment, scalar, scalar_dtype
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 

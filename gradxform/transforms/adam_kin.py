@@ -18,7 +18,7 @@ from gradxform.numerics import (
     safe_increment,
     scalar,
 )
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import full_like, real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot

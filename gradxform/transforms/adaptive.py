@@ -8,8 +8,8 @@ from jax import lax
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, as_flag, count_and_debias, is_zero, not_zero, over, plus
-from gradxform.overflow import bounded_square
-from gradxform.roots import one_over_root, over_root, root
+from gradxform.numerics.overflow import bounded_square
+from gradxform.numerics.roots import one_over_root, over_root, root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.types import (
     Array,

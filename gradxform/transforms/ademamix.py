@@ -5,7 +5,7 @@ from typing import NamedTuple
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_decay
 from gradxform.numerics import abs_sq, bias_correction, safe_increment, value_at
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.transforms.tree_rules import decay_at
 from gradxform.types import (

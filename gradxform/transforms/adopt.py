@@ -16,13 +16,13 @@ from gradxform.numerics import (
     scalar,
     value_at,
 )
-from gradxform.registry import register
-from gradxform.roots import root
+from gradxform.numerics.roots import root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
 from gradxform.transforms.adam_kin import ScaleByBeliefState
 from gradxform.transforms.tree_rules import decay_at
 from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar, Schedule
+from gradxform.values.registry import register
 
 __all__ = [
     "fourth_root",

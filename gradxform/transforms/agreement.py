@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import count_and_debias, safe_increment, value_at
-from gradxform.overflow import saturated
-from gradxform.roots import over_root
-from gradxform.row_sparse import RowSparse
+from gradxform.numerics.overflow import saturated
+from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
 from gradxform.types import (

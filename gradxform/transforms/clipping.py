@@ -10,8 +10,8 @@ from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
 from gradxform.numerics import at_least_float32, cast, real_dtype, scalar, shrinking, within
-from gradxform.roots import norm
-from gradxform.transforms.piece_norms import array_norm, array_norms, array_rms
+from gradxform.numerics.roots import norm
+from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
 from gradxform.types import Array, Bound, Limit, NonNegative, Params, Scalar, Updates
 
 __all__ = [

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform import engine, masks
+from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, shown
-from gradxform.leaves import is_hole, with_paths
+from gradxform.leaves import is_hole, masks, with_paths
 from gradxform.numerics import (
     bias_correction,
     is_zero,
@@ -20,8 +20,8 @@ from gradxform.numerics import (
     scalar_dtype,
     value_at,
 )
-from gradxform.overflow import bounded_square
-from gradxform.roots import over_root
+from gradxform.numerics.overflow import bounded_square
+from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, tree_sums
 from gradxform.types import (

@@ -6,8 +6,8 @@ import jax
 
 from gradxform.base import EmptyState, Transform, transform
 from gradxform.leaves import align_params, flatten_updates
-from gradxform.row_sparse import RowSparse
-from gradxform.states import check_state
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.states import check_state
 from gradxform.types import OptState, Params, Updates
 
 __all__ = [

@@ -12,9 +12,9 @@ from gradxform import linalg
 from gradxform.base import transform
 from gradxform.errors import name_of, shown
 from gradxform.numerics import cast, over
-from gradxform.roots import norm
-from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
+from gradxform.numerics.roots import norm
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,

@@ -8,7 +8,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.engine import global_norm
 from gradxform.errors import did_you_mean, name_of, require_non_negative, require_positive, shown
 from gradxform.numerics import plus, scalar, scalar_dtype
-from gradxform.roots import root
+from gradxform.numerics.roots import root
 from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Slot, Updates
 

@@ -10,7 +10,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of
 from gradxform.leaves import dtype_of
 from gradxform.numerics import abs_sq, bias_correction, cast, over, real_dtype, safe_increment
-from gradxform.roots import over_root, root
+from gradxform.numerics.roots import over_root, root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_along, zeros_like
 from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform._compat import whole
+from gradxform._jax.versions import whole
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.leaves import dtype_of, like_params, shape_of
+from gradxform.leaves.storage import matrix_axes
 from gradxform.numerics import abs_sq, at_least_float32, plus, real_dtype, safe_increment, scalar
-from gradxform.registry import register
-from gradxform.roots import one_over_root, root
+from gradxform.numerics.roots import one_over_root, root
 from gradxform.slots import zero_count, zeros_along, zeros_like
-from gradxform.storage import matrix_axes
 from gradxform.types import (
     Array,
     Decay,
@@ -32,6 +31,7 @@ from gradxform.types import (
     Updates,
 )
 from gradxform.values import is_live
+from gradxform.values.registry import register
 
 __all__ = [
     "power_decay_rate",

@@ -20,7 +20,7 @@ from gradxform.numerics import (
     scalar_dtype,
     taming,
 )
-from gradxform.roots import root
+from gradxform.numerics.roots import root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.types import (
     Array,

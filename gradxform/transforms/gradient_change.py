@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_at_least, require_finite, require_in
 from gradxform.numerics import abs_sq, bias_correction, safe_increment, within
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.types import (
     Array,

@@ -8,9 +8,9 @@ from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import path_at
 from gradxform.numerics import over
-from gradxform.roots import norm
-from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.piece_norms import Whole, whole_norms, wholes
+from gradxform.numerics.roots import norm
+from gradxform.transforms.matrices.array_norms import Whole, whole_norms, wholes
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.types import Array, Choice, Params, StaticTree, Updates
 
 __all__ = [

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, count_and_debias
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 

@@ -19,9 +19,9 @@ from gradxform.numerics import (
     scalar,
     value_at,
 )
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.piece_norms import array_norm, array_norms, array_rms
+from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
 from gradxform.transforms.scaling import WeightDecaySchedule, counted, start
 from gradxform.types import (
     Array,

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import safe_increment, scalar, value_at
-from gradxform.roots import cube_root
+from gradxform.numerics.roots import cube_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import (

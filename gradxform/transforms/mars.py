@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import shrinking
 from gradxform.slots import zeros_like
-from gradxform.transforms.piece_norms import array_norm
+from gradxform.transforms.matrices.array_norms import array_norm
 from gradxform.types import Array, Bound, Decay, NonNegative, Params, Slot
 
 __all__ = [

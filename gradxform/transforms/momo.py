@@ -17,7 +17,7 @@ from gradxform.numerics import (
     scalar_dtype,
     value_at,
 )
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import as_loss, columns, decay_at, tree_sums
 from gradxform.types import (

@@ -14,7 +14,6 @@ from gradxform.errors import (
     require_one_of,
     shown,
 )
-from gradxform.fields import value
 from gradxform.leaves import (
     map_with_paths,
 )
@@ -25,13 +24,9 @@ from gradxform.numerics import (
     scalar_dtype,
 )
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.dimensions import (
-    MuonDimensionNumbers,
-    check_numbers,
-    matrices,
-)
-from gradxform.transforms.matrix_rule import MatrixRule, axes_of_all, check_compute_dtype
-from gradxform.transforms.shape_factor import ShapeFactor
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers, matrices
+from gradxform.transforms.matrices.rule import MatrixRule, axes_of_all, check_compute_dtype
+from gradxform.transforms.matrices.shape_factor import ShapeFactor
 from gradxform.types import (
     Array,
     Choice,
@@ -46,6 +41,7 @@ from gradxform.types import (
     StaticTree,
 )
 from gradxform.values import Value, is_live
+from gradxform.values.fields import value
 
 __all__ = [
     "muon_labels",

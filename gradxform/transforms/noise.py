@@ -7,12 +7,12 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.engine import PerLeaf
-from gradxform.fields import set_fields
 from gradxform.leaves import leaves_of
 from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count
 from gradxform.transforms.tree_rules import key_or_seed, live_key
 from gradxform.types import Array, Key, NonNegative, Params, Scalar, Updates
+from gradxform.values.fields import set_fields
 
 __all__ = [
     "add_noise",

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.numerics import not_zero, over, plus, scalar
-from gradxform.roots import root
-from gradxform.transforms.piece_norms import array_norm
+from gradxform.numerics.roots import root
+from gradxform.transforms.matrices.array_norms import array_norm
 from gradxform.transforms.tree_rules import columns, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import transform
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import zeros_like
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
 from gradxform.types import Array, Decay, DType, MatrixSlot, NonNegative, Params, Slot

@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.base import Transform, transform
 from gradxform.errors import name_of, require_finite
-from gradxform.fields import set_fields
 from gradxform.leaves import align, dtype_of, path_at
+from gradxform.leaves.states import check_state
 from gradxform.numerics import abs_sq, at_least_float32, cast, is_zero, scalar, shrinking
-from gradxform.roots import root
+from gradxform.numerics.roots import root
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.transforms.tree_rules import key_or_seed, live_key
 from gradxform.types import (
     Array,
@@ -27,6 +26,7 @@ from gradxform.types import (
     Scalar,
     Updates,
 )
+from gradxform.values.fields import set_fields
 
 __all__ = [
     "differentially_private_aggregate",

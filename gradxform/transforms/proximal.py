@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_finite, require_positive
 from gradxform.numerics import cast, is_zero, safe_increment, scalar, value_at
-from gradxform.overflow import bounded_square, saturated
-from gradxform.roots import root
+from gradxform.numerics.overflow import bounded_square, saturated
+from gradxform.numerics.roots import root
 from gradxform.slots import full_like, zero_count, zeros_like
 from gradxform.types import (
     Array,

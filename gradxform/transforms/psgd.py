@@ -24,8 +24,8 @@ from gradxform.numerics import (
 )
 from gradxform.schedules import exponential_decay
 from gradxform.slots import zero_count
-from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,

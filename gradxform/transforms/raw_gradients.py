@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import PerLeaf, global_norm
 from gradxform.errors import name_of
-from gradxform.fields import set_fields
 from gradxform.leaves import leaves_of
 from gradxform.numerics import scalar, shrinking
-from gradxform.transforms.piece_norms import array_norm, array_size
+from gradxform.transforms.matrices.array_norms import array_norm, array_size
 from gradxform.transforms.tree_rules import key_or_seed, live_key
 from gradxform.types import Array, Bound, Key, NonNegative, Params, Scalar, Updates
+from gradxform.values.fields import set_fields
 
 __all__ = [
     "add_truncated_noise",

@@ -3,12 +3,12 @@
 from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
-from gradxform import masks
 from gradxform.base import ArrayRule, EmptyState, transform
-from gradxform.masks import MaskedState
+from gradxform.leaves import masks
+from gradxform.leaves.masks import MaskedState
+from gradxform.leaves.states import check_state
 from gradxform.numerics import is_zero, safe_increment, times, value_at
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.types import (
     Array,
     Finite,

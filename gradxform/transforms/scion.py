@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import require_one_of
 from gradxform.numerics import over
-from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.array_norms import Whole, arrays_of, whole_norm, wholes
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.orthogonal import with_norm
-from gradxform.transforms.piece_norms import Whole, arrays_of, whole_norm, wholes
 from gradxform.types import Array, Choice, Params, StaticTree, Updates
 
 __all__ = [

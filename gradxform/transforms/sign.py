@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_one_of
 from gradxform.numerics import safe_increment
-from gradxform.roots import sign
+from gradxform.numerics.roots import sign
 from gradxform.slots import zero_count, zeros_like
 from gradxform.types import Array, Choice, Decay, DType, Params, Positive, Slot
 

@@ -10,10 +10,10 @@ from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import bias_correction, over, safe_increment, scalar, squarable
-from gradxform.roots import over_root
+from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count
-from gradxform.transforms.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrix_rule import MatrixRule, check_compute_dtype
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.types import (
     Array,
     Decay,

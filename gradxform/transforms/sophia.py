@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform._compat import is_tracer
+from gradxform._jax.versions import is_tracer
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
 from gradxform.engine import PerLeaf
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes, dtype_of, require_params
+from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import (
     at_least_float32,
     bias_correction,
@@ -22,7 +23,6 @@ from gradxform.numerics import (
     within,
 )
 from gradxform.slots import zero_count, zeros_like
-from gradxform.states import check_state, laid_like
 from gradxform.transforms.tree_rules import Columns, columns, live_key, tree_sums
 from gradxform.types import (
     Array,

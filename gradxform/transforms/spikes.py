@@ -18,9 +18,9 @@ from gradxform.numerics import (
     shrinking,
     within,
 )
-from gradxform.roots import root
+from gradxform.numerics.roots import root
 from gradxform.slots import zero_count
-from gradxform.transforms.piece_norms import array_norm
+from gradxform.transforms.matrices.array_norms import array_norm
 from gradxform.types import (
     Array,
     Bound,

@@ -21,7 +21,7 @@ from gradxform.numerics import (
     scalar,
     within,
 )
-from gradxform.roots import one_over_root, root
+from gradxform.numerics.roots import one_over_root, root
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.types import (
     Array,

@@ -5,9 +5,9 @@ from dataclasses import field
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import abs_sq, bias_correction, safe_increment
-from gradxform.roots import over_root
-from gradxform.row_sparse import RowSparse
+from gradxform.numerics.roots import over_root
 from gradxform.transforms.adam import ScaleByAdamState, zero_moments
 from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align_params, align_slot, dtype_of, is_abstract, path_at
+from gradxform.leaves.states import slot_fields
 from gradxform.numerics import (
     at_least_float32,
     cast,
@@ -20,7 +21,6 @@ from gradxform.numerics import (
     scalar_dtype,
     value_at,
 )
-from gradxform.states import slot_fields
 from gradxform.types import Array, Params, PyTree, Updates
 
 Columns = list[list[Any]]

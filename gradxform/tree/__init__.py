@@ -5,7 +5,7 @@ The names and arguments are those of `optax.tree`.
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.tree.arithmetic import (

@@ -12,7 +12,7 @@ import jax
 
 from gradxform.errors import name_of
 from gradxform.leaves import is_hole
-from gradxform.states import hints_of, slot_fields
+from gradxform.leaves.states import hints_of, slot_fields
 from gradxform.tree.state import KeyPath, entry_name, is_named_tuple, level_of, path_str
 from gradxform.types import Array, MaskedNode, PyTree
 

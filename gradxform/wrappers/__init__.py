@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
-    from gradxform.wrappers.accumulate import *
-    from gradxform.wrappers.accumulate_rows import *
+    from gradxform.wrappers.accumulation.accumulate import *
+    from gradxform.wrappers.accumulation.rows import *
     from gradxform.wrappers.average import *
     from gradxform.wrappers.cautious import *
     from gradxform.wrappers.complex_parts import *
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from gradxform.wrappers.factor import *
     from gradxform.wrappers.flatten import *
     from gradxform.wrappers.frozen import *
-    from gradxform.wrappers.galore import *
-    from gradxform.wrappers.group_rules import *
-    from gradxform.wrappers.groups import *
     from gradxform.wrappers.guard import *
-    from gradxform.wrappers.inject import *
+    from gradxform.wrappers.hyperparams.inject import *
     from gradxform.wrappers.lookahead import *
     from gradxform.wrappers.loss_scale import *
+    from gradxform.wrappers.low_rank.galore import *
     from gradxform.wrappers.mars import *
     from gradxform.wrappers.mechanize import *
     from gradxform.wrappers.monitor import *
     from gradxform.wrappers.multi_steps import *
     from gradxform.wrappers.muonclip import *
-    from gradxform.wrappers.narrow_params import *
+    from gradxform.wrappers.narrow.narrow_params import *
     from gradxform.wrappers.norm_bounds import *
     from gradxform.wrappers.offload import *
     from gradxform.wrappers.overwrite import *
-    from gradxform.wrappers.param_group import *
+    from gradxform.wrappers.param_groups.groups import *
+    from gradxform.wrappers.param_groups.param_group import *
+    from gradxform.wrappers.param_groups.rules import *
     from gradxform.wrappers.power_average import *
     from gradxform.wrappers.project import *
     from gradxform.wrappers.raw_gradients import *
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from gradxform.wrappers.select import *
     from gradxform.wrappers.sparse import *
     from gradxform.wrappers.spikes import *
-    from gradxform.wrappers.storage import *
+    from gradxform.wrappers.stored.storage import *
     from gradxform.wrappers.variable_names import *
     from gradxform.wrappers.with_metrics import *
 else:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import _compat, jaxprs
+from gradxform._jax import jaxprs, versions as _compat
 from gradxform.base import GradientTransformation, Transform, call_update
 from gradxform.errors import name_of
 from gradxform.types import Array, PyTree

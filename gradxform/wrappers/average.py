@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.apply import apply_updates
 from gradxform.base import (
     GradientTransformation,
     Transform,
@@ -26,6 +25,7 @@ from gradxform.leaves import (
     flatten_updates,
     require_params,
 )
+from gradxform.leaves.states import check_state
 from gradxform.numerics import (
     as_step,
     at_least_float32,
@@ -35,8 +35,8 @@ from gradxform.numerics import (
     scalar,
 )
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.transforms.tree_rules import copied, decay_at
+from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
     Choice,

@@ -4,10 +4,10 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gradxform.apply import apply_updates
 from gradxform.base import ArrayRule, GradientTransformation, tell_moved, unwrapped
 from gradxform.errors import name_of
 from gradxform.leaves import leaves_of
+from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, Updates
 from gradxform.wrappers.parts import (
     OF_FUNCTIONS,

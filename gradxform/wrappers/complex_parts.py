@@ -7,11 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform.base import Transform, call_update, check_transform, tell_moved, transform
+from gradxform.base.transformation import locality_of
 from gradxform.leaves import dtype_of, is_abstract, map_updates
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.states import check_state
 from gradxform.numerics import real_dtype
-from gradxform.row_sparse import RowSparse
-from gradxform.states import check_state
-from gradxform.transformation import locality_of
 from gradxform.types import OptState, Params, PyTree, Updates
 
 __all__ = [

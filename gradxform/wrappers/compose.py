@@ -20,11 +20,11 @@ from gradxform.base import (
 )
 from gradxform.engine import run_rules
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.flax_bytes import tell_flax
 from gradxform.leaves import dtype_of, flatten_updates
+from gradxform.leaves.row_sparse import is_row_sparse
 from gradxform.numerics import cast, promote
-from gradxform.row_sparse import is_row_sparse
 from gradxform.types import OptState, Params, Updates
+from gradxform.values.flax_bytes import tell_flax
 from gradxform.wrappers.changed_steps import check_changeable, check_order, told
 from gradxform.wrappers.parts import records_params
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from gradxform import engine
 from gradxform.base import check_transform, locality_of, transform
 from gradxform.errors import name_of
+from gradxform.leaves.states import check_state
 from gradxform.numerics import as_flag, safe_increment
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.wrappers.changed_steps import told
 from gradxform.wrappers.checks import Guard, check

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform import engine, masks
+from gradxform import engine
 from gradxform.base import (
     EmptyState,
     Transform,
@@ -17,10 +17,10 @@ from gradxform.base import (
     transform,
 )
 from gradxform.errors import name_of
-from gradxform.leaves import align, align_params, dtype_of, flatten_updates, require_params
+from gradxform.leaves import align, align_params, dtype_of, flatten_updates, masks, require_params
+from gradxform.leaves.row_sparse import RowSparse, coalesced
+from gradxform.leaves.states import check_state
 from gradxform.numerics import add, at_least_float32, cast, promote, safe_increment, times, value_at
-from gradxform.row_sparse import RowSparse, coalesced
-from gradxform.states import check_state
 from gradxform.transforms.scaling import WeightDecaySchedule, start
 from gradxform.types import (
     Array,

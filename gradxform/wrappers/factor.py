@@ -6,9 +6,9 @@ from gradxform import engine
 from gradxform.base import transform
 from gradxform.errors import name_of
 from gradxform.leaves import path_str, shape_of
-from gradxform.storage import Factored, matrix_axes
+from gradxform.leaves.storage import Factored, matrix_axes
 from gradxform.types import NonNegativeInt, StaticTree
-from gradxform.wrappers.storage_wrapper import StateSlot, StorageWrapper
+from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
 
 __all__ = [
     "factor_state",

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of, leaves_of
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import at_least_float32, cast, times
-from gradxform.row_sparse import RowSparse
 from gradxform.types import Array, PyTree
 
 

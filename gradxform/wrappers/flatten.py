@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._compat import whole
+from gradxform._jax.versions import whole
 from gradxform.base import call_update, tell_moved, transform
 from gradxform.errors import name_of
 from gradxform.leaves import (
@@ -19,8 +19,8 @@ from gradxform.leaves import (
     path_str,
     with_paths,
 )
+from gradxform.leaves.states import laid_like
 from gradxform.numerics import cast, promote
-from gradxform.states import laid_like
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.wrappers.parts import StatelessWrapper
 

@@ -5,15 +5,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform import masks
-from gradxform.arguments import checked
 from gradxform.base import check_transform
 from gradxform.errors import shown
 from gradxform.interop import set_to_zero
-from gradxform.leaves import dtype_of
-from gradxform.registry import register
+from gradxform.leaves import dtype_of, masks
 from gradxform.types import StaticMask
 from gradxform.values import FrozenTree, is_function
+from gradxform.values.arguments import checked
+from gradxform.values.registry import register
 from gradxform.wrappers.select import masked, partition
 
 __all__ = [

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.base import check_transform, transform
 from gradxform.leaves import flatten_updates, leaves_of
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.states import check_state
 from gradxform.numerics import safe_increment, within
-from gradxform.registry import register
-from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.types import Array, NonNegativeInt, OptState, Params, PyTree, Updates
+from gradxform.values.registry import register
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.finite import entries, sizes_of
 from gradxform.wrappers.update_when import update_when

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.apply import apply_updates
 from gradxform.base import (
     Transform,
     call_update,
@@ -17,10 +16,11 @@ from gradxform.base import (
 )
 from gradxform.errors import name_of
 from gradxform.leaves import align, require_params
+from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import cast, promote
 from gradxform.slots import zero_count
-from gradxform.states import check_state, laid_like
 from gradxform.transforms.tree_rules import copied
+from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
     OptState,

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform._compat import is_tracer
+from gradxform._jax.versions import is_tracer
 from gradxform.base import check_transform, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of, flatten_updates
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.states import check_state
 from gradxform.numerics import (
     as_number,
     at_least_float32,
@@ -21,9 +23,7 @@ from gradxform.numerics import (
     scalar,
     times,
 )
-from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.types import (
     Array,
     Fraction,

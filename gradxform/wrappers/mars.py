@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gradxform.arguments import checked
 from gradxform.transforms.mars import scale_by_mars
+from gradxform.values.arguments import checked
 from gradxform.wrappers.compose import chain
 
 __all__ = [

@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform import engine
-from gradxform.apply import apply_updates
 from gradxform.base import Transform, call_update, check_transform, tell_moved, transform
 from gradxform.errors import require_at_least
 from gradxform.leaves import align_params, align_slot, require_params
+from gradxform.leaves.states import check_state
 from gradxform.numerics import cast, promote, safe_increment, scalar, scalar_dtype
-from gradxform.roots import root
+from gradxform.numerics.roots import root
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.transforms.tree_rules import copied, tree_sums
+from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
     NonNegative,

@@ -15,14 +15,14 @@ from gradxform.base import (
 )
 from gradxform.engine import global_norm
 from gradxform.errors import name_of, shown
-from gradxform.fields import set_fields
 from gradxform.interop import as_function
 from gradxform.leaves import align_params, dtype_of, is_abstract, path_str, structure_of, with_paths
+from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, scalar_dtype
-from gradxform.registry import register
-from gradxform.states import check_state
 from gradxform.transforms.momentum import ema
 from gradxform.types import DType, OptState, Params, PyTree, SupportsTransform, Updates
+from gradxform.values.fields import set_fields
+from gradxform.values.registry import register
 
 __all__ = [
     "measure_with_ema",

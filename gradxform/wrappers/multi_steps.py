@@ -11,11 +11,11 @@ from gradxform import engine
 from gradxform.base import Transform, check_transform, locality_of, transform
 from gradxform.errors import name_of, require_at_least, shown
 from gradxform.leaves import align_params, align_slot, check_shapes, dtype_of
+from gradxform.leaves.states import check_state
 from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count, zeros_like
-from gradxform.states import check_state
 from gradxform.types import Array, DType, OptState, Params, Slot, Updates
-from gradxform.wrappers.accumulate import period_at, running_mean, running_sum, split
+from gradxform.wrappers.accumulation.accumulate import period_at, running_mean, running_sum, split
 from gradxform.wrappers.agree import agreed
 from gradxform.wrappers.update_when import check_exact, update_when
 

@@ -11,7 +11,6 @@ import numpy as np
 from gradxform import engine
 from gradxform.base import LOCALITIES, call_update, locality_of, transform
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.fields import value
 from gradxform.leaves import (
     align_params,
     flatten_updates,
@@ -24,6 +23,7 @@ from gradxform.leaves import (
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, scalar, shrinking
 from gradxform.types import Array, Bound, OptState, Params, UnitInterval, Updates
 from gradxform.values import Value
+from gradxform.values.fields import value
 from gradxform.wrappers.changed_steps import told
 from gradxform.wrappers.parts import StatelessWrapper, check_movable
 

@@ -19,10 +19,10 @@ from gradxform.leaves import (
     shape_of,
     with_paths,
 )
-from gradxform.masks import Mask, by_path, check_patterns
+from gradxform.leaves.masks import Mask, by_path, check_patterns
+from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.numerics import at_least_float32, cast, promote, scalar, shrinking, taming
-from gradxform.row_sparse import RowSparse, coalesced
-from gradxform.transforms.piece_norms import array_norms
+from gradxform.transforms.matrices.array_norms import array_norms
 from gradxform.types import Array, Bound, OptState, Params, Updates
 from gradxform.wrappers.changed_steps import told
 from gradxform.wrappers.parts import StatelessWrapper, check_movable

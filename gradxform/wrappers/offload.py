@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 
-from gradxform._compat import is_tracer
+from gradxform._jax.versions import is_tracer
 from gradxform.base import transform
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import shape_of
-from gradxform.storage import MEMORIES, is_stored, on_host
+from gradxform.leaves.storage import MEMORIES, is_stored, on_host
 from gradxform.types import Choice, NonNegativeInt, OptState, Params, StaticTree
-from gradxform.wrappers.storage_wrapper import StateSlot, StorageWrapper
+from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
 
 __all__ = [
     "offload_state",

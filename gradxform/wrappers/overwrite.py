@@ -10,9 +10,9 @@ from gradxform import engine
 from gradxform.base import transform
 from gradxform.errors import name_of
 from gradxform.leaves import align, has_rows, require_params
+from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, promote, safe_increment
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.transforms.tree_rules import copied, decay_at
 from gradxform.types import Array, Decay, OptState, Params, PositiveInt, PyTree, Slot, Updates
 from gradxform.wrappers.average import Averager, Rate

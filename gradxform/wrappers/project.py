@@ -7,10 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform import masks
 from gradxform.base import call_update, transform
 from gradxform.errors import name_of, shown
-from gradxform.leaves import align, align_params, flatten_updates, require_params
+from gradxform.leaves import align, align_params, flatten_updates, masks, require_params
 from gradxform.numerics import add, at_least_float32, cast, promote
 from gradxform.types import MaskedNode, OptState, Params, StaticMask, StaticTree, Updates
 from gradxform.values import thawed

@@ -3,7 +3,6 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
-from gradxform import masks
 from gradxform.base import (
     Transform,
     call_update,
@@ -13,13 +12,13 @@ from gradxform.base import (
 )
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
-from gradxform.field_kinds import check_mask
-from gradxform.leaves import align, flatten_updates, require_params
+from gradxform.leaves import align, flatten_updates, masks, require_params
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.states import check_state
 from gradxform.numerics import as_step, safe_increment, scalar
-from gradxform.row_sparse import RowSparse
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.types import Array, OptState, Params, Updates
+from gradxform.values.field_kinds import check_mask
 
 __all__ = [
     "raw_gradient_norms",

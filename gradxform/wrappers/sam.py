@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform import _compat, engine
-from gradxform.apply import apply_updates
-from gradxform.arguments import checked
+from gradxform import engine
+from gradxform._jax import versions as _compat
 from gradxform.base import (
     Transform,
     call_update,
@@ -18,14 +17,16 @@ from gradxform.base import (
 )
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_params, align_slot, require_params
+from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import at_least_float32, cast, promote
-from gradxform.registry import register
 from gradxform.slots import zero_count
-from gradxform.states import check_state, laid_like
 from gradxform.transforms.normalization import normalize_adaptively
 from gradxform.transforms.scaling import scale
 from gradxform.transforms.tree_rules import copied
+from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, PositiveInt, Slot, Updates
+from gradxform.values.arguments import checked
+from gradxform.values.registry import register
 from gradxform.wrappers.agree import agreed, check_bound
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.update_when import strong, update_when

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.apply import apply_updates
 from gradxform.base import (
     Transform,
     call_update,
@@ -25,6 +24,7 @@ from gradxform.leaves import (
     dtype_of,
     require_params,
 )
+from gradxform.leaves.states import check_state
 from gradxform.numerics import (
     ScheduleError,
     at_least_float32,
@@ -35,8 +35,8 @@ from gradxform.numerics import (
     value_at,
 )
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.transforms.tree_rules import copied, ratio_or_zero
+from gradxform.tree.apply import apply_updates
 from gradxform.types import (
     Array,
     DType,

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from gradxform import masks
 from gradxform.base import (
     Transform,
     call_update,
@@ -23,13 +22,14 @@ from gradxform.leaves import (
     flatten_with_names,
     is_hole,
     is_update_leaf,
+    masks,
     path_str,
     structure_of,
     with_paths,
 )
-from gradxform.masks import MaskedState
-from gradxform.no_gradient import seen_whole
-from gradxform.states import check_state
+from gradxform.leaves.masks import MaskedState
+from gradxform.leaves.no_gradient import seen_whole
+from gradxform.leaves.states import check_state
 from gradxform.types import MaskedNode, OptState, Params, PyTree, StaticMask, StaticTree, Updates
 from gradxform.values import FrozenTree, as_node, is_function
 

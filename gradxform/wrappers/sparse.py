@@ -8,7 +8,7 @@ from gradxform import engine
 from gradxform.base import call_update, transform
 from gradxform.errors import require_one_of
 from gradxform.leaves import align_params, flatten_updates
-from gradxform.row_sparse import RowSparse, coalesced
+from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.types import Choice, MaskedNode, OptState, Params, Updates
 from gradxform.wrappers.parts import StatelessWrapper
 

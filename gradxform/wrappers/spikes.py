@@ -6,9 +6,9 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import check_transform, locality_of, transform
+from gradxform.leaves.states import check_state
 from gradxform.numerics import as_number, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count
-from gradxform.states import check_state
 from gradxform.transforms.spikes import Sample, next_spread
 from gradxform.types import Array, Bound, Decay, NonNegativeInt, OptState, Params, Updates
 from gradxform.wrappers.checks import Guard, check

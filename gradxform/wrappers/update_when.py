@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform._compat import settled, varying_axes, varying_like
+from gradxform._jax.versions import settled, varying_axes, varying_like
 from gradxform.base import call_update
-from gradxform.by_value import by_value
+from gradxform.base.transformation import extra_names
 from gradxform.errors import leaf_path, name_of
 from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
+from gradxform.leaves.states import laid_like
 from gradxform.numerics import cast
-from gradxform.states import laid_like
-from gradxform.transformation import extra_names
+from gradxform.tree.by_value import by_value
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.wrappers.checks import Found, known
 from gradxform.wrappers.parts import exact_part

@@ -10,10 +10,10 @@ from gradxform import engine
 from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.errors import name_of, require_one_of, shown
 from gradxform.leaves import Path, is_hole, path_str, require_params, widest_dtype, with_paths
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.states import check_state
 from gradxform.numerics import abs_sq, add, at_least_float32, cast, over, same_bits
-from gradxform.roots import root
-from gradxform.row_sparse import RowSparse
-from gradxform.states import check_state
+from gradxform.numerics.roots import root
 from gradxform.types import Array, Choice, OptState, Params, PyTree, Updates
 
 __all__ = [

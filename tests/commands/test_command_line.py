@@ -9,9 +9,9 @@ import sys
 import pytest
 
 import gradxform as gx
-from gradxform import catalog, docstrings
-from gradxform.commands import main
+from gradxform.commands import catalog, main
 from gradxform.commands.parts import BEGIN, END
+from gradxform.values import docstrings
 from tests.environment import ROOT, limit
 from tests.public import names_of
 

@@ -15,12 +15,11 @@ import optax
 import pytest
 
 import gradxform as gx
-from gradxform import port
-from gradxform.commands import main
-from gradxform.port import differences
-from gradxform.port.imports import changed
-from gradxform.port.names import FORWARDED, MISSING, SAME, find
-from gradxform.port.uses import find_uses
+from gradxform.commands import main, optax_uses as port
+from gradxform.commands.optax_uses import differences
+from gradxform.commands.optax_uses.imports import changed
+from gradxform.commands.optax_uses.names import FORWARDED, MISSING, SAME, find
+from gradxform.commands.optax_uses.uses import find_uses
 from tests.commands.test_command_line import refused
 from tests.environment import ROOT, limit
 

@@ -12,7 +12,8 @@ import pytest
 
 import gradxform as gx
 from gradxform import compat
-from gradxform.compat import keras, keras3, returnn, tf1, tf_contrib
+from gradxform.compat import keras, returnn, tf1, tf_contrib
+from gradxform.compat.keras import keras3
 
 RECORDED = json.loads((pathlib.Path(__file__).parents[1] / "golden" / "behaviour.json").read_text())
 KERAS, TF1 = RECORDED["keras"], RECORDED["tf1"]

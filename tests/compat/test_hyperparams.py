@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.compat import keras, keras3, returnn, tf1, tf_contrib
+from gradxform.compat import keras, returnn, tf1, tf_contrib
+from gradxform.compat.keras import keras3
 
 pytestmark = pytest.mark.numeric
 

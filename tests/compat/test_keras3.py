@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.compat import keras, keras3, keras_rates
+from gradxform.compat import keras
+from gradxform.compat.keras import keras3, rates as keras_rates
 from tests.public import names_of
 
 pytestmark = pytest.mark.numeric

@@ -12,7 +12,7 @@ import pytest
 
 import gradxform as gx
 from gradxform import numerics
-from gradxform.row_sparse import RowSparse
+from gradxform.leaves.row_sparse import RowSparse
 
 pytestmark = pytest.mark.numeric
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.transforms import bounds
+from gradxform.transforms.lbfgs import bounds
 from gradxform.wrappers.parts import exact_part
 from tests.catalogue import OPTIMIZERS, TRANSFORMS, WRAPPERS
 

@@ -20,7 +20,7 @@ import train_embeddings
 
 import gradxform as gx
 from gradxform import testing
-from gradxform.registry import REGISTRY
+from gradxform.values.registry import REGISTRY
 from tests.environment import ROOT, environment, limit
 from tests.examples.example_runs import refused
 

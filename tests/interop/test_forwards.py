@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform import forwards
+from gradxform._names import optax as forwards
 from tests.environment import limit
 from tests.interop.test_optax_modules import public
 

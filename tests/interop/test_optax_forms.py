@@ -15,8 +15,8 @@ import pytest
 
 import gradxform as gx
 from gradxform.commands import main
+from gradxform.commands.optax_uses import differences
 from gradxform.interop import GradientTransformation, GradientTransformationExtraArgs
-from gradxform.port import differences
 from tests.public import names_of
 
 pytestmark = pytest.mark.numeric

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.port.names import SAME, find
+from gradxform.commands.optax_uses.names import SAME, find
 from tests.environment import limit
 
 optax = pytest.importorskip("optax")

@@ -11,7 +11,7 @@ import pytest
 from flax import serialization
 
 import gradxform as gx
-from gradxform import forwards
+from gradxform._names import optax as forwards
 from tests.interop.optax_calls import (
     CALLS,
     OPTAX,

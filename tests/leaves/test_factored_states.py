@@ -7,7 +7,7 @@ import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.storage import Factored, is_stored, matrix_axes
+from gradxform.leaves.storage import Factored, is_stored, matrix_axes
 from tests.leaves.test_storage import check_temporaries, check_tiles, normal, on_eight
 
 pytestmark = pytest.mark.numeric

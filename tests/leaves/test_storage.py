@@ -11,10 +11,18 @@ import pytest
 import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.engine import tiles
-from gradxform.states import non_negative_fields, slot_fields
-from gradxform.storage import CODES, Blocks, LinearCode, Rounded, code_named, fetched, is_stored
-from gradxform.storage.codes import Float8Code
-from gradxform.storage.rounded import rounded_by_chance
+from gradxform.leaves.states import non_negative_fields, slot_fields
+from gradxform.leaves.storage import (
+    CODES,
+    Blocks,
+    LinearCode,
+    Rounded,
+    code_named,
+    fetched,
+    is_stored,
+)
+from gradxform.leaves.storage.codes import Float8Code
+from gradxform.leaves.storage.rounded import rounded_by_chance
 from tests.catalogue import TRANSFORMS
 from tests.public import names_of
 

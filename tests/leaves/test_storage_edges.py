@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.overflow import cast_slot
+from gradxform.leaves.storage import DynamicCode
+from gradxform.leaves.storage.rounded import rounded_by_chance
+from gradxform.numerics.overflow import cast_slot
 from gradxform.sparse import RowSparse
-from gradxform.storage import DynamicCode
-from gradxform.storage.rounded import rounded_by_chance
 from tests.catalogue import CASES
 
 pytestmark = pytest.mark.numeric

@@ -14,7 +14,7 @@ import pytest
 
 import gradxform as gx
 from gradxform import plot
-from gradxform.catalog import entries
+from gradxform.commands.catalog import entries
 
 pytest.importorskip("matplotlib")
 

@@ -1,4 +1,4 @@
-"""The table of public names, `gradxform/_names.py`: `python -m tests.project.names` writes it anew.
+"""The table of public names, `_names/table.py`: `python -m tests.project.names` writes it anew.
 
 What is public is read from the sources: what a package imports for type checkers, and the
 `__all__` of files. What configs may name besides is found by importing every module.
@@ -11,10 +11,16 @@ import inspect
 import pathlib
 
 ROOT = pathlib.Path(__file__).parents[2]
-TABLE = ROOT / "gradxform" / "_names.py"
+TABLE = ROOT / "gradxform" / "_names" / "table.py"
 # The doors whose factories configs may name, as `keras:Adam`; of a factory that several offer, the
 # first of these counts.
-DOORS = ("keras", "keras3", "tf1", "tf_contrib", "returnn")
+DOORS = {
+    "keras": "keras.keras",
+    "keras3": "keras.keras3",
+    "tf1": "tf1.tf1",
+    "tf_contrib": "tf_contrib.tf_contrib",
+    "returnn": "returnn.returnn",
+}
 
 HEAD = '''"""Where each name is. Written by `make tables`; do not edit.
 
@@ -75,12 +81,15 @@ def said_by(module: str) -> list[str]:
 
 
 def is_lazy(module: str) -> bool:
-    return "public_names(" in source_of(module).read_text("utf-8") and module != "gradxform._lazy"
+    return (
+        "public_names(" in source_of(module).read_text("utf-8")
+        and module != "gradxform._names.lazy"
+    )
 
 
 def registered() -> dict[str, str]:
     """What configs may name: each module with the names of its parts."""
-    from gradxform.registry import REGISTRY
+    from gradxform.values.registry import REGISTRY
 
     for module in modules():
         importlib.import_module(module)
@@ -91,8 +100,8 @@ def registered() -> dict[str, str]:
         if home.startswith("gradxform."):
             found.setdefault(home, []).append(name)
     factories: set[object] = set()
-    for door in DOORS:
-        module = importlib.import_module(f"gradxform.compat.{door}")
+    for door, file in DOORS.items():
+        module = importlib.import_module(f"gradxform.compat.{file}")
         for name, x in vars(module).items():
             if returns_optimizer(name, x) and x not in factories:
                 factories.add(x)

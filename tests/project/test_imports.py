@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import gradxform as gx
-from gradxform._names import CONFIG_NAMES, NAMES
-from gradxform.registry import REGISTRY
+from gradxform._names.table import CONFIG_NAMES, NAMES
+from gradxform.values.registry import REGISTRY
 from tests.environment import limit
 from tests.project import names
 

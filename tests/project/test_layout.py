@@ -13,7 +13,7 @@ import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.registry import REGISTRY
+from gradxform.values.registry import REGISTRY
 from tests import catalogue
 from tests.environment import limit
 from tests.public import names_of

@@ -11,9 +11,9 @@ import threading
 import types
 
 import pytest
+from gradxform._lazy import homes_of
 
 import gradxform as gx
-from gradxform._lazy import homes_of
 from gradxform._names import NAMES
 from tests.environment import limit
 from tests.project import names

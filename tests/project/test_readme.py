@@ -5,7 +5,7 @@ import re
 import statistics
 
 from docs.site import families
-from gradxform.catalog import entries
+from gradxform.commands.catalog import entries
 from tests.environment import ROOT
 
 TEXT = (ROOT / "README.md").read_text()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.storage import fetched, is_stored
+from gradxform.leaves.storage import fetched, is_stored
 from tests.leaves.test_storage import loaded, normal
 
 pytestmark = pytest.mark.numeric

@@ -6,11 +6,11 @@ import inspect
 import pytest
 
 import gradxform as gx
-from gradxform.fields import annotation_kinds
 from gradxform.testing.promise import Broken, check_close, settings
 from gradxform.types import Schedule
 from gradxform.values import fields_of
-from gradxform.wrappers.factory_arguments import annotations_of
+from gradxform.values.fields import annotation_kinds
+from gradxform.wrappers.hyperparams.arguments import annotations_of
 from tests.catalogue import CASES, OPTIMIZERS, TRANSFORMS, WRAPPERS
 
 pytestmark = pytest.mark.numeric

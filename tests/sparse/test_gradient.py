@@ -16,8 +16,8 @@ from flax import nnx
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec as P
 
-from gradxform.masks import path_matches
-from gradxform.row_sparse import RowSparse
+from gradxform.leaves.masks import path_matches
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.sparse.gradient import grad, value_and_grad
 
 pytestmark = pytest.mark.numeric

@@ -10,7 +10,7 @@ import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform import jaxprs
+from gradxform._jax import jaxprs
 
 pytestmark = pytest.mark.numeric
 

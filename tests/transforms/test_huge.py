@@ -7,7 +7,7 @@ import pytest
 
 import gradxform as gx
 from gradxform import projections
-from gradxform.overflow import quotient, saturated
+from gradxform.numerics.overflow import quotient, saturated
 
 pytestmark = pytest.mark.numeric
 

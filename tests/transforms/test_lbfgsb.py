@@ -9,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 
 import gradxform as gx
-from gradxform.config import from_json, to_json
+from gradxform.values.config import from_json, to_json
 
 pytestmark = pytest.mark.numeric
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gradxform.transforms.more_thuente import TRIALS, advanced, begun
+from gradxform.transforms.lbfgs.more_thuente import TRIALS, advanced, begun
 from tests.references.more_thuente import more_thuente
 
 pytestmark = pytest.mark.numeric

@@ -15,7 +15,7 @@ from flax.training.train_state import TrainState
 
 from gradxform import interop, tree
 from gradxform.base import ArrayRule, EmptyState, transform
-from gradxform.masks import label_by, ndim_at_least
+from gradxform.leaves.masks import label_by, ndim_at_least
 from gradxform.optimizers import adam, adamw, sgd
 from gradxform.slots import zeros_like as slots_like
 from gradxform.transforms.adam import ScaleByAdamState, scale_by_adam
@@ -27,7 +27,7 @@ from gradxform.tree import params_in_state
 from gradxform.types import MaskedNode, Slot
 from gradxform.wrappers.compose import chain, named_chain
 from gradxform.wrappers.guard import apply_if_finite, skip_not_finite
-from gradxform.wrappers.inject import inject_hyperparams
+from gradxform.wrappers.hyperparams.inject import inject_hyperparams
 from gradxform.wrappers.lookahead import LookaheadParams, lookahead
 from gradxform.wrappers.multi_steps import MultiSteps
 from gradxform.wrappers.select import masked, partition

@@ -9,11 +9,12 @@ import typing
 import pytest
 
 import gradxform as gx
-from gradxform import catalog, docstrings
-from gradxform.fields import range_words
-from gradxform.registry import REGISTRY
-from gradxform.signatures import spelled
+from gradxform._names.signatures import spelled
+from gradxform.commands import catalog
 from gradxform.types import Decay, ScalarOrSchedule, Schedule
+from gradxform.values import docstrings
+from gradxform.values.fields import range_words
+from gradxform.values.registry import REGISTRY
 
 ENTRIES = [e for e in catalog.entries() if ":" not in e.name and e.kind != "masks"]
 RECIPES = list(gx.OPTIMIZERS)

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import gradxform as gx
 from gradxform.experimental import averages, moments, process
-from gradxform.registry import REGISTRY
 from gradxform.values import call_name
+from gradxform.values.registry import REGISTRY
 from tests.catalogue import CASES
 from tests.catalogue.distributed import alone, first_cut
 from tests.catalogue.spikes import length_as_loss

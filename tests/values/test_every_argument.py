@@ -18,10 +18,10 @@ import pytest
 import gradxform as gx
 import gradxform.distributed as distributed
 from gradxform import types
-from gradxform.config import is_plain_function
-from gradxform.fields import annotation_kinds
-from gradxform.registry import REGISTRY
 from gradxform.values import fields_of
+from gradxform.values.config import is_plain_function
+from gradxform.values.fields import annotation_kinds
+from gradxform.values.registry import REGISTRY
 from tests.catalogue import CASES
 from tests.project.names import DOORS
 from tests.public import names_of

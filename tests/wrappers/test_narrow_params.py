@@ -8,8 +8,8 @@ import pytest
 from flax import serialization
 
 import gradxform as gx
-from gradxform.storage.parameters import Remainder, parted_at_16_bits
-from gradxform.storage.rounded import rounded_by_chance
+from gradxform.leaves.storage.parameters import Remainder, parted_at_16_bits
+from gradxform.leaves.storage.rounded import rounded_by_chance
 
 pytestmark = pytest.mark.numeric
 

@@ -9,8 +9,8 @@ import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
-from gradxform.storage import is_stored
+from gradxform.leaves.storage import is_stored
+from gradxform.testing import hlo
 from gradxform.wrappers import offload
 from tests.catalogue import OPTIMIZERS, TRANSFORMS
 from tests.distributed.modes import replicas, step_of

@@ -10,7 +10,7 @@ requests to it. `gradxform.distributed.ray` puts centers and workers on the mach
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.distributed.center.center import Center as Center

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._version import __version__
+from gradxform._names.version import __version__
 from gradxform.distributed.center import layout, storage
 from gradxform.distributed.center.methods import Method, check_method
 from gradxform.distributed.center.refusal import (

@@ -11,11 +11,11 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from gradxform.apply import apply_updates
 from gradxform.base import EmptyState, call_update, check_transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, check_shapes
 from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, PyTree, Scalar, Updates
 
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._version import __version__
+from gradxform._names.version import __version__
 from gradxform.distributed.center.layout import flatten, layout_of
 from gradxform.distributed.center.methods import interpolate
 from gradxform.distributed.center.refusal import RefusedError

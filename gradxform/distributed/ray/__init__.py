@@ -16,7 +16,7 @@ the arithmetic.
 
 from typing import TYPE_CHECKING
 
-from gradxform._lazy import public_names as _public_names
+from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.distributed.ray.center import RayCenter as RayCenter

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._version import __version__
+from gradxform._names.version import __version__
 from gradxform.distributed.center.center import Answer
 from gradxform.distributed.center.layout import (
     check_arrays,
@@ -33,7 +33,7 @@ from gradxform.distributed.center.worker import Send
 from gradxform.distributed.ray.calls import ask, check_timeout, join_cluster, library, within
 from gradxform.distributed.ray.names import LOOK_AGAIN, NAMESPACE, actor_name, check_name, find
 from gradxform.distributed.ray.shard import Settings, Shard, shard_path
-from gradxform.distributed.reach import check_leafwise
+from gradxform.distributed.shares.reach import check_leafwise
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of
 from gradxform.types import Params, PyTree

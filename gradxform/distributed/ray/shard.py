@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform._version import __version__
+from gradxform._names.version import __version__
 from gradxform.distributed.center.center import Answer, Center
 from gradxform.distributed.center.methods import Method
 from gradxform.distributed.ray.calls import last_line

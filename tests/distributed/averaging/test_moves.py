@@ -10,8 +10,8 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed.shared_leaves import is_shared
-from gradxform.jaxprs import traced_along
+from gradxform._jax.jaxprs import traced_along
+from gradxform.distributed.shares.shared_leaves import is_shared
 from tests.distributed.modes import step_of
 
 pytestmark = pytest.mark.numeric

@@ -13,9 +13,9 @@ import gradxform as gx
 import gradxform.distributed as gd
 from gradxform import engine, linalg
 from gradxform.base import transform
-from gradxform.distributed import hlo
-from gradxform.matrix_products import Columns, adjoint, gram_of, hermitian_size
-from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.linalg.products import Columns, adjoint, gram_of, hermitian_size
+from gradxform.testing import hlo
+from gradxform.transforms.matrices.rule import MatrixRule
 from gradxform.types import MatrixSlot
 from tests.distributed.matrices.test_matrices import arrays, assert_close, numbers, run
 from tests.distributed.zero.test_matrices import N, assert_undivided, transformer

@@ -15,8 +15,8 @@ import gradxform.distributed as gd
 from benchmarks import matrix
 from gradxform import engine
 from gradxform.base import transform
-from gradxform.distributed import hlo
-from gradxform.transforms.matrix_rule import MatrixRule
+from gradxform.testing import hlo
+from gradxform.transforms.matrices.rule import MatrixRule
 from gradxform.types import MatrixSlot, StaticTree
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]

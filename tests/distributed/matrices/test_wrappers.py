@@ -7,7 +7,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
+from gradxform.testing import hlo
 from tests.distributed.matrices.test_matrices import arrays, assert_close, mesh_of, program, run
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]

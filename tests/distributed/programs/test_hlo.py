@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo, hlo_schedule, hlo_text
+from gradxform.testing import hlo, hlo_schedule, hlo_text
 
 N = 8
 HEAD = "HloModule jit_f, is_scheduled=true, num_partitions=8\n\n"

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo, hlo_schedule
+from gradxform.testing import hlo, hlo_schedule
 from tests.distributed.matrices.test_matrices import program, transformer
 from tests.distributed.programs.test_hlo import zero1_step
 

@@ -11,8 +11,8 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
-from gradxform.jaxprs import jaxprs_of
+from gradxform._jax.jaxprs import jaxprs_of
+from gradxform.testing import hlo
 from tests.distributed.modes import MODES, replicas
 from tests.distributed.replicas.test_guards import SHAPE, N, gradients, run, without
 

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import resize
+from gradxform.distributed.replicas import resize
 
 # Orbax and what it imports warn of their own deprecations.
 pytestmark = [

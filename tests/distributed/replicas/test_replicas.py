@@ -12,8 +12,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform import _compat
-from gradxform.distributed.fragments import Fragments
+from gradxform._jax import versions as _compat
+from gradxform.distributed.shares.fragments import Fragments
 from tests.distributed.modes import MODES, replicas, step_of
 from tests.environment import limit
 from tests.public import names_of

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed.shared_leaves import is_shared
+from gradxform.distributed.shares.shared_leaves import is_shared
 from tests.catalogue import CASES, params as catalogue_params
 from tests.catalogue.distributed import alone
 

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
+from gradxform.testing import hlo
 from tests.distributed.modes import MODES, replicas
 from tests.references import compression as ref
 

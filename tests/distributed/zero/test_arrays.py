@@ -10,7 +10,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
+from gradxform.testing import hlo
 from tests.distributed.matrices.test_matrices import arrays, mesh_of as mesh_of_matrices, run
 from tests.distributed.zero.test_catalogue import program, transformer
 from tests.distributed.zero.test_zero import (

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed.reach import sees_pieces
+from gradxform.distributed.shares.reach import sees_pieces
 from gradxform.testing.promise import settings
 from tests.catalogue import CASES
 from tests.distributed.zero.test_zero import divided, local_grads, mesh_of, start

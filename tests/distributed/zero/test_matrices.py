@@ -9,7 +9,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.distributed import hlo
+from gradxform.testing import hlo
 from tests.distributed.matrices.test_matrices import arrays, assert_close, numbers, run, specs
 from tests.distributed.zero.test_wire import wire_of
 from tests.distributed.zero.test_zero import (

@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.base import ArrayRule, transform
-from gradxform.distributed.reach import check_reach
+from gradxform.distributed.shares.reach import check_reach
 from gradxform.sparse import RowSparse
 from gradxform.types import Finite
 from tests.distributed.zero.test_zero import CLIPPED, MATRICES, in_vmap, mesh_of

@@ -11,8 +11,8 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform import config
-from gradxform.distributed import hlo
+from gradxform.testing import hlo
+from gradxform.values import config
 from tests.distributed.modes import MODES, replicas, step_of
 from tests.distributed.zero.test_zero import MESHES, divided, local_grads, mesh_of, start, whole
 from tests.public import names_of

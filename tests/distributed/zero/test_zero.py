@@ -11,7 +11,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform import config
+from gradxform.values import config
 from tests.distributed.modes import MODES, replicas, step_of
 from tests.public import names_of
 

@@ -1,0 +1,146 @@
+"""Packages that load their public names when somebody asks for them (PEP 562).
+
+`table.py` says in which file each name is. It is written by `make tables`, from what the
+`__init__.py` of each package imports for type checkers, and from the `__all__` of the files.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from gradxform._names.table import NAMES
+
+_ROOT = "gradxform"
+
+
+def homes_of(package: str) -> dict[str, str]:
+    """Return the public names of a package, each with the module that has it.
+
+    A module of the package that is public itself has the package as its home.
+    """
+    homes = {}
+    for module, names in NAMES.get(package, {}).items():
+        if names == "*":  # all names of another package
+            homes |= homes_of(module)
+        else:
+            homes |= dict.fromkeys(names.split(), module)
+    return homes
+
+
+def public_names(
+    package: str, forwards: Iterable[str] = (), suffix: str = ""
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__all__`, the `__getattr__` and the `__dir__` of a package, or of a module.
+
+    A name is an ordinary attribute once it has been asked for. A public name hides a module of the
+    package that is called the same: `gradxform.metrics` is the function, also after a program has
+    imported the module of this name.
+
+    Args:
+      package: its `__name__`.
+      forwards: names of `gradxform` that it has as well, but not in its `__all__`.
+      suffix: what may follow a name of a class, such as "Optimizer".
+    """
+    homes = homes_of(package)
+    names = sorted(homes)
+    states = [name for name in names if name.endswith("State") and name != "OptState"]
+    public = [name for name in names if name not in states] + states
+    above = homes_of(_ROOT) if forwards else {}
+    homes |= {name: above[name] for name in forwards}
+    hides = {name for name, home in homes.items() if home != package}
+    attributes = vars(sys.modules[package])
+    for name in homes:  # when it is reloaded, names are looked up anew
+        attributes.pop(name, None)
+    sys.modules[package].__class__ = _Package
+    attributes["_hides"] = frozenset(hides)
+
+    def __getattr__(name: str) -> Any:
+        short = name.removesuffix(suffix)
+        if short != name and short[:1].isupper() and short in homes:
+            name = short
+        home = homes.get(name)
+        if home is None or home == package:
+            return _module(package, name, public)
+        made = getattr(importlib.import_module(home), name)
+        if package == _ROOT:
+            _sign(made)
+        attributes[name] = made
+        return made
+
+    def __dir__() -> list[str]:
+        hidden = [name for name in attributes if name.startswith("__")]
+        return [*hidden, *public, *forwards]
+
+    return public, __getattr__, __dir__
+
+
+def offered(name: str) -> Any:
+    """Return a public name of `gradxform`: how a module gets at what stands above it."""
+    return getattr(importlib.import_module(homes_of(_ROOT)[name]), name)
+
+
+def forwarded(
+    module: str, names: Iterable[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a module that forwards names of `gradxform`.
+
+    Args:
+      module: its `__name__`.
+      names: the names of `gradxform` that it forwards.
+    """
+    homes = {name: home for name, home in homes_of(_ROOT).items() if name in frozenset(names)}
+
+    def __getattr__(name: str) -> Any:
+        if name in homes:
+            return offered(name)
+        return _module(module, name, [*homes, *vars(sys.modules[module])])
+
+    def __dir__() -> list[str]:
+        return [*homes, *vars(sys.modules[module])]
+
+    return __getattr__, __dir__
+
+
+class _Package(ModuleType):
+    """A module whose public names are not replaced by its submodules when these are imported."""
+
+    _hides: frozenset[str]
+
+    def __setattr__(self, name: str, x: Any) -> None:
+        is_submodule = isinstance(x, ModuleType) and x.__name__ == f"{self.__name__}.{name}"
+        if not (is_submodule and name in self._hides):
+            super().__setattr__(name, x)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a package by its name, as cloudpickle does for modules of Python's own class."""
+        return importlib.import_module, (self.__name__,)
+
+
+def _module(package: str, name: str, public: list[str]) -> Any:
+    """Return a module of a package, which is loaded now, or else a name of Optax.
+
+    Raises:
+      AttributeError: if there is none.
+    """
+    if name.startswith("_"):  # Python and others look for names that a module may have
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    full = f"{package}.{name}"
+    try:
+        return importlib.import_module(full)
+    except ModuleNotFoundError as error:
+        if error.name != full:  # something that the module itself needs
+            raise
+    from gradxform._names.optax import missing  # which needs JAX
+
+    # An import statement asks whether the module has the name, and tells nothing of an
+    # AttributeError. What it raises itself has a suggestion only from Python 3.12 on.
+    is_import = sys._getframe(2).f_code.co_name == "_handle_fromlist"
+    return missing(package, name, public, is_import)
+
+
+def _sign(made: Any) -> None:
+    from gradxform._names.signatures import sign  # which needs JAX
+
+    sign(made)

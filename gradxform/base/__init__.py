@@ -1,0 +1,31 @@
+"""What a transform is: `Transform`, `ArrayRule`, and questions that may be asked of any.
+
+Rules, wrappers and whatever stands above import these names. Below are the engine and the leaves.
+"""
+
+from typing import TYPE_CHECKING
+
+from gradxform._names.lazy import public_names as _public_names
+
+if TYPE_CHECKING:
+    from gradxform.base.rule import (
+        LOCALITIES as LOCALITIES,
+        ArrayRule as ArrayRule,
+        EmptyState as EmptyState,
+        GradientTransformation as GradientTransformation,
+        GradientTransformationExtraArgs as GradientTransformationExtraArgs,
+        T as T,
+        Transform as Transform,
+        call_update as call_update,
+        carried as carried,
+        check_transform as check_transform,
+        extra_names as extra_names,
+        farthest as farthest,
+        locality_of as locality_of,
+        own_locality_of as own_locality_of,
+        tell_moved as tell_moved,
+        transform as transform,
+        unwrapped as unwrapped,
+    )
+else:
+    __all__, __getattr__, __dir__ = _public_names(__name__)

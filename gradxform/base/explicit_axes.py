@@ -1,0 +1,129 @@
+"""Updates of arrays that are divided over explicit mesh axes, which `jax.make_mesh` makes.
+
+The types of arrays say how they lie along explicit axes, and JAX refuses an operation whose result
+could lie in several ways: a product that sums along a divided axis, a reshape that joins two, a
+decomposition. How an optimizer computes is its own affair, so `update` leaves these axes to the
+compiler, as a mesh with automatic axes does, and its results have the types of what they replace.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from gradxform._jax.versions import is_tracer, is_tracing
+from gradxform.leaves.no_gradient import given_by_name
+from gradxform.types import Array, OptState, Params, PyTree, Updates
+from gradxform.values.extra_args import OF_PARAMS
+
+
+def explicit_mesh(tree: PyTree) -> Any:
+    """Return the mesh over whose explicit axes an array of `tree` is divided, or None."""
+    for x in jax.tree.leaves(tree):
+        if isinstance(x, jax.Array):
+            sharding: Any = getattr(jax.typeof(x) if is_tracer(x) else x, "sharding", None)
+            if isinstance(sharding, jax.NamedSharding) and sharding.mesh.explicit_axes:
+                if any(axes is not None for axes in sharding.spec):
+                    return sharding.mesh
+    return None
+
+
+def update_freed(
+    mesh: Any,
+    update: Callable[..., tuple[Updates, OptState]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> tuple[Updates, OptState]:
+    """Return `update(*args, **kwargs)` with the explicit axes of `mesh` left to the compiler.
+
+    The new updates lie like the old ones, and the new state like the old one. Functions of the
+    parameters among the extra arguments see explicit axes.
+    """
+    axes = _FreedAxes(mesh)
+    given = given_by_name(args, kwargs)
+    params = given.get("params")
+    functions = {k: axes.outside(given[k], params) for k in OF_PARAMS if callable(given.get(k))}
+    freed = {k: x if k in functions else axes.free(x) for k, x in given.items()}
+    with axes.within():
+        updates, state = update(**freed | functions)
+    return axes.place(updates, given["updates"], params), axes.place(state, given["state"])
+
+
+class _FreedAxes:
+    """A mesh with explicit axes, and the same mesh with these axes left to the compiler."""
+
+    def __init__(self, mesh: Any) -> None:
+        freed = dict.fromkeys(mesh.explicit_axes, jax.sharding.AxisType.Auto)
+        self._mesh = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
+        self._freed = self._mesh.update_axis_types(freed)
+        self._around = jax.sharding.get_abstract_mesh()
+        # Outside of a trace, arrays have devices, and to put them where they are copies nothing.
+        self._devices = None if self._mesh is mesh else mesh.devices
+
+    def within(self) -> Any:
+        """Return a context in which the axes are left to the compiler."""
+        return jax.sharding.use_abstract_mesh(self._freed)
+
+    def free(self, tree: PyTree) -> PyTree:
+        """Return a tree whose types do not say how its arrays lie; they stay where they are."""
+        with self.within():
+            return self._retyped(tree, self._mesh, self._freed, lambda i, x: _spec(x))
+
+    def place(self, tree: PyTree, *olds: PyTree) -> PyTree:
+        """Return a tree whose arrays lie like those of `olds` in their places; others are whole."""
+        treedef = jax.tree.structure(tree)
+        like = [jax.tree.leaves(old) for old in olds if jax.tree.structure(old) == treedef]
+
+        def spec(i: int, x: Array) -> Any:
+            same = (old[i] for old in like if isinstance(old[i], jax.Array))
+            return next((_spec(old) for old in same if old.shape == x.shape), jax.P())
+
+        return self._retyped(tree, self._freed, self._mesh, spec)
+
+    def outside(self, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
+        """Return a function of the parameters that calls `function` with explicit axes."""
+
+        @functools.wraps(function)
+        def call(freed: Params, *args: Any, **kwargs: Any) -> Any:
+            placed = self.place(freed, params)
+            with jax.sharding.use_abstract_mesh(self._around):
+                made = function(placed, *args, **kwargs)
+            return self.free(made)
+
+        return call
+
+    def _retyped(
+        self, tree: PyTree, old: Any, new: Any, spec: Callable[[int, Array], Any]
+    ) -> PyTree:
+        """Return a tree with the arrays on one of the meshes typed as on the other."""
+        leaves, treedef = jax.tree.flatten(tree)
+        at = [i for i, x in enumerate(leaves) if _mesh(x) == old]
+        if not at:
+            return tree
+        xs, specs = [leaves[i] for i in at], [spec(i, leaves[i]) for i in at]
+        if self._devices is None or is_tracing() or any(map(is_tracer, xs)):
+            if new is self._freed:
+                specs = [jax.P()] * len(at)
+            put: Any = jax.sharding.reshard(xs, [jax.NamedSharding(new, s) for s in specs])
+        else:
+            mesh = jax.sharding.Mesh(self._devices, new.axis_names, new.axis_types)
+            kinds = [x.sharding.memory_kind for x in xs]
+            there = zip(specs, kinds, strict=True)
+            put = jax.device_put(
+                xs, [jax.NamedSharding(mesh, s, memory_kind=kind) for s, kind in there]
+            )
+        for i, x in zip(at, put, strict=True):
+            leaves[i] = x
+        return treedef.unflatten(leaves)
+
+
+def _mesh(x: Any) -> Any:
+    """Return the mesh in the type of a leaf; None if it is not an array."""
+    return jax.typeof(x).sharding.mesh if isinstance(x, jax.Array) else None
+
+
+def _spec(x: Array) -> Any:
+    """Return how an array lies along the axes of its mesh."""
+    sharding: Any = jax.typeof(x).sharding if is_tracer(x) else x.sharding
+    return getattr(sharding, "spec", jax.P())

@@ -1,0 +1,169 @@
+"""The `init` and `update` of a transform as values, which JAX can use as cache keys."""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from gradxform.base.explicit_axes import explicit_mesh, update_freed
+from gradxform.leaves import widest_dtype
+from gradxform.leaves.no_gradient import init_without, update_without
+from gradxform.numerics import has_64_bits, scalars_as
+from gradxform.values.extra_args import check_arguments_of_loss, check_names
+
+# The arguments of every `update`.
+_CALL = ("updates", "state", "params")
+
+# While someone asks: the transforms whose `init` was called, each with the state that it returned.
+_INITS: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("inits", default=None)
+
+
+class _Changes(NamedTuple):
+    """What wrappers change in the states of the transforms in them, the innermost first."""
+
+    each: tuple[Callable[[Any, Any], Any], ...]
+    done: list[Any]  # the states that have changed
+
+
+_CHANGES: ContextVar[_Changes | None] = ContextVar("changes", default=None)
+
+
+@contextlib.contextmanager
+def noting_inits() -> Iterator[list[tuple[Any, Any]]]:
+    """Note every transform whose `init` is called, with its state; parts come before wrappers."""
+    inits: list[tuple[Any, Any]] = []
+    token = _INITS.set(inits)
+    try:
+        yield inits
+    finally:
+        _INITS.reset(token)
+
+
+@contextlib.contextmanager
+def changing_states(change: Callable[[Any, Any], Any]) -> Iterator[None]:
+    """Let every `init` return `change(owner, state)`, once for each state.
+
+    A wrapper without a state of its own returns that of its inner transform, which has changed.
+    """
+    now = _CHANGES.get()
+    token = _CHANGES.set(
+        _Changes((change,), []) if now is None else _Changes((change, *now.each), now.done)
+    )
+    try:
+        yield
+    finally:
+        _CHANGES.reset(token)
+
+
+def noted(init: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an `init` of a class that wrappers can change, and that notes its states."""
+
+    @functools.wraps(init)
+    def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        state = init(owner, *args, **kwargs)
+        changes, inits = _CHANGES.get(), _INITS.get()
+        if changes is not None and not any(state is x for x in changes.done):
+            for change in changes.each:
+                state = change(owner, state)
+            changes.done.append(state)
+        if inits is not None:
+            inits.append((owner, state))
+        return state
+
+    return call
+
+
+class BoundMethod:
+    """`tx.init` or `tx.update` as a value: equal transforms have equal methods.
+
+    JAX keys its caches by functions. An ordinary bound method is a new object at each access. This
+    one is stored in its transform, equals that of an equal transform, and can be pickled.
+    """
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name = owner, name
+        self.__name__ = name
+        self.__qualname__ = f"{type(owner).__name__}.{name}"
+        self.__doc__ = getattr(type(owner), name).__doc__
+        function = getattr(type(owner), name)
+        self._function = noted(function) if name == "init" else function
+        self._checked: set[tuple[str, ...]] = set()  # names of arguments that passed `check`
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        full = inspect.signature(self._function)
+        return full.replace(parameters=list(full.parameters.values())[1:])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs and self.name == "update":
+            self.check(tuple(kwargs) + _CALL[: len(args)])
+            if "value_fn" in kwargs:
+                self.check_arguments_of_loss(kwargs)
+        if self.owner.made_of_functions or not (args or kwargs):
+            return self.call(*args, **kwargs)  # functions see what the caller gives
+        if self.name == "init":
+            return init_without(self.owner, self.call, *args, **kwargs)
+        return update_without(self.call, args, kwargs)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function without `check`, which the outermost transform has done."""
+        if self.name == "update" and not self.owner.made_of_functions:
+            mesh = explicit_mesh(args[0] if args else kwargs.get("updates"))
+            if mesh is not None:
+                return update_freed(mesh, self.call, args, kwargs)
+        if not has_64_bits():
+            return self._function(self.owner, *args, **kwargs)
+        # The first argument is the parameters in `init`, the updates in `update`. Without
+        # parameters the state, which was made for them, has their width.
+        first, state, params = (*args, None, None, None)[:3]
+        params = kwargs.get("params", params)
+        trees = (first, kwargs.get("updates"), state if params is None else params)
+        with scalars_as(widest_dtype(trees)):
+            return self._function(self.owner, *args, **kwargs)
+
+    def check(self, names: tuple[str, ...]) -> None:
+        """Refuse an argument with a name close to one that a part takes."""
+        if names not in self._checked:
+            known = self.owner.extra_names()
+            if known is not None:
+                check_names(self.owner, known.union(_CALL), names)
+            self._checked.add(names)
+
+    def check_arguments_of_loss(self, extra: dict[str, Any]) -> None:
+        """Refuse an argument that neither a part takes nor the loss that a line search calls."""
+        known = self.owner.extra_names()
+        if known is not None and "value_fn" in known:
+            check_arguments_of_loss(self.owner, known.union(_CALL), extra)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BoundMethod) or type(self) is not type(other):
+            return NotImplemented
+        return self.name == other.name and self.owner == other.owner
+
+    def __hash__(self) -> int:
+        try:
+            return hash((self.owner, self.name))
+        except TypeError:  # the transform holds a live number: the method equals only itself
+            return id(self)
+
+    def __repr__(self) -> str:
+        return f"{self.owner!r}.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.owner, self.name)
+
+
+class ValueMethod:
+    """Descriptor that returns one `BoundMethod` per transform."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.name = function, function.__name__
+
+    def __get__(self, owner: Any, cls: type) -> Any:
+        if owner is None:
+            return self.function
+        bound = BoundMethod(owner, self.name)
+        object.__setattr__(owner, self.name, bound)  # later accesses find it before this descriptor
+        return bound

@@ -1,0 +1,219 @@
+"""The bases of transforms: `Transform`, and `ArrayRule` for one given by its rule for an array."""
+
+import abc
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform, overload
+
+from gradxform import engine
+from gradxform.base.methods import ValueMethod
+from gradxform.base.transformation import (
+    LOCALITIES as LOCALITIES,
+    GradientTransformation as GradientTransformation,
+    GradientTransformationExtraArgs as GradientTransformationExtraArgs,
+    call_update as call_update,
+    carried as carried,
+    check_transform as check_transform,
+    extra_names as extra_names,
+    farthest as farthest,
+    locality_of as locality_of,
+    own_locality_of as own_locality_of,
+    tell_moved as tell_moved,
+    unwrapped as unwrapped,
+)
+from gradxform.engine import run_rules
+from gradxform.errors import name_of, shown
+from gradxform.leaves import is_hole, with_paths
+from gradxform.leaves.states import slot_fields
+from gradxform.types import OptState, Params, Updates
+from gradxform.values.extra_args import accepted_by
+from gradxform.values.fields import made_value
+
+T = TypeVar("T")
+
+
+class EmptyState(NamedTuple):
+    """The state of a transform that remembers nothing."""
+
+
+class Transform(GradientTransformationExtraArgs, abc.ABC):
+    """A gradient transformation: hyperparameters as fields, and two pure methods.
+
+    Subclasses are made with `@transform`. `update` must not make `params` positional-only, and its
+    required extra arguments are keyword-only, so that `chain` can see and route them.
+    """
+
+    made_of_functions = False
+
+    def __init__(self):
+        pass
+
+    @abc.abstractmethod
+    def init(self, params: Params) -> OptState:
+        """Return the state before the first update, for these parameters."""
+
+    @abc.abstractmethod
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        """Return the transformed updates and the new state."""
+
+
+class ArrayRule(Transform):
+    """A transform given by its rule for one array.
+
+    A subclass says `init`, `rule`, and, if it has scalars to compute once a step, `prepare`.
+    The fields of its state that are annotated `Slot` are handed to `rule` leaf by leaf, in order.
+    """
+
+    # The class of the state that `init` returns; a property where that depends on the fields. A
+    # rule that does not say so is asked: its `init` is run.
+    State: Any = None
+    needs_params: ClassVar[bool] = False
+    handles_complex: ClassVar[bool] = False
+    handles_rows: ClassVar[bool] = True  # the lift shows the rule the touched rows, if it may
+    locality: Any = "array"
+    # How far `rule` itself looks, if only `prepare` looks as far as `locality`. Defaults to that.
+    rule_locality: ClassVar[str | None] = None
+    # `active(tree)` returns a tree of booleans, the leaves on which the rule acts, or None for all.
+    active: Any = None
+    # Another rule, for slices several of which may belong to one row; see `sparse_semantics`.
+    slice_rule: Any = None
+    # `static(path, leaf)` returns what the rule must know of a leaf before anything is computed,
+    # such as which of its axes make a matrix: any value, which `rule` gets as its last argument.
+    # Leaves for which it differs do not share a compiled call. Where the values follow from the
+    # tree as a whole, `statics(updates)` returns a list of them instead, one for each leaf.
+    static: Any = None
+    statics: Any = None
+
+    def init(self, params: Params) -> OptState:
+        """Return the initial state; by default there is none."""
+        return EmptyState()
+
+    if TYPE_CHECKING:  # A rule has slots of its own, and names the extra arguments that it needs.
+
+        def rule(self, *args: Any, **kwargs: Any) -> Any: ...
+
+        def prepare(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]: ...
+
+    else:
+
+        @abc.abstractmethod
+        def rule(self, g: Any, *slots_p_and_shared: Any) -> Any:
+            """Return the update of one array, then its new slots.
+
+            Called as `rule(g, *slots, p, *shared)`: the gradient, the state's slots, the parameter
+            (None if the caller gave none) and the scalars of `prepare`, all in float32 or wider.
+            """
+
+        def prepare(self, updates: Any, state: Any, params: Any) -> tuple[Any, ...]:
+            """Return the state with its scalars advanced, then the scalars of this step.
+
+            Called once a step. `updates` is the whole tree for a rule whose locality is "tree", and
+            None for others, because those run together with their neighbours. Extra arguments that
+            a rule needs (`value`, ...) are keyword-only parameters of its `prepare`.
+            """
+            return (state,)
+
+    def extra_names(self) -> frozenset[str] | None:
+        """Return the names of the extra arguments that `prepare` takes; None: any name."""
+        if inspect.unwrap(type(self).update) is not ArrayRule.update:
+            return super().extra_names()
+        return self._names_of("prepare")
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        """Apply the rule to every leaf."""
+        updates, states = run_rules([self], updates, [state], params, extra)
+        return updates, states[0]
+
+
+@overload
+@dataclass_transform(frozen_default=True, eq_default=False)
+def transform(cls: type[T], /) -> type[T]: ...
+@overload
+@dataclass_transform(frozen_default=True, eq_default=False)
+def transform(*, name: str | None) -> Callable[[type[T]], type[T]]: ...
+def transform(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
+    """Make a class a transform: a value whose `init` and `update` are values too.
+
+    Args:
+      cls: a subclass of `ArrayRule` or `Transform`.
+      name: the name in configs, `"package:name"`, for classes outside gradxform.
+    """
+
+    def made(cls: Any) -> Any:
+        return _made_transform(cls, name)
+
+    return made if cls is None else made(cls)
+
+
+def _made_transform(cls: Any, name: str | None) -> Any:
+    if not (isinstance(cls, type) and issubclass(cls, GradientTransformation)):
+        called = getattr(cls, "__name__", "transform")
+        raise TypeError(
+            f"{called}: a transform subclasses ArrayRule or Transform, {shown(cls)} does not."
+        )
+    for method in ("init", "update"):  # abstract where a pair is not made of two functions
+        if getattr(cls, method) is getattr(GradientTransformation, method):
+            raise TypeError(f"{cls.__name__}: a transform must define {method}.")
+    locality = cls.__dict__.get("locality", "array")
+    if not (isinstance(locality, property) or locality in LOCALITIES):
+        listed = ", ".join(repr(k) for k in LOCALITIES)
+        raise ValueError(
+            f"{cls.__name__}: locality must be one of {listed}, got {shown(locality)}."
+        )
+    made = made_value(cls, name)
+    if getattr(made, "static", None) is not None:
+        made.statics = _static_of_each_leaf
+    for method in ("init", "update"):
+        function = getattr(made, method)
+        if method == "init" and issubclass(made, ArrayRule):
+            if function is ArrayRule.init:
+                made.State = EmptyState
+            function = _checked_init(function)
+        if method == "update" and not made.handles_rows:
+            function = _without_rows(function)
+        setattr(made, method, ValueMethod(function))
+    for method in ("update", "prepare"):  # read once, and not in a user's first trace
+        if hasattr(made, method):
+            accepted_by(made, method)
+    return made
+
+
+def _static_of_each_leaf(rule: Any, updates: Updates) -> list[Any]:
+    leaves = [(path, leaf) for path, leaf in with_paths(updates) if not is_hole(leaf)]
+    return [rule.static(path, leaf) for path, leaf in leaves]
+
+
+def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: Any, params: Params) -> OptState:
+        state = function(self, params)
+        if not hasattr(state, "_fields"):
+            raise TypeError(
+                f"{name_of(self)}: init must return a NamedTuple, whose fields with one array per "
+                f"parameter are annotated Slot; got {shown(state)}."
+            )
+        object.__setattr__(self, "_state_kind", type(state))
+        slot_fields(type(state))
+        return state
+
+    init.__doc__ = function.__doc__
+    return init
+
+
+def _without_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def update(
+        self: Any, updates: Any, state: Any, params: Any = None, **extra: Any
+    ) -> tuple[Any, Any]:
+        why = self.why_no_rows or f"looks at {_WHOLE.get(self.locality, 'every row')}"
+        engine.refuse_rows(self, updates, why)
+        return function(self, updates, state, params, **extra)
+
+    return update
+
+
+_WHOLE = {"array": "whole arrays", "tree": "the whole tree"}

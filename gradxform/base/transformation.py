@@ -1,0 +1,384 @@
+"""The base of all transforms, and questions that may be asked of any transformation."""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import jax
+
+from gradxform import engine
+from gradxform._names.lazy import offered
+from gradxform.base.methods import BoundMethod
+from gradxform.errors import name_of, shown
+from gradxform.leaves import align, align_slot
+from gradxform.numerics import at_least_float32, cast, promote
+from gradxform.types import OptState, Params, SupportsTransform, Updates
+from gradxform.values import FrozenTree, Value
+from gradxform.values.content import parts_of
+from gradxform.values.extra_args import accepted, accepted_by, routed
+from gradxform.values.registry import REGISTRY
+
+# How far a rule looks from one entry: at itself, its row, its array, or the whole tree.
+LOCALITIES = ("entry", "row", "array", "tree")
+
+
+if TYPE_CHECKING:  # Flax and others annotate what they take with Optax's class
+    from optax import GradientTransformationExtraArgs as _OptaxClass
+else:
+    _OptaxClass = object
+
+
+class GradientTransformation(Value, _OptaxClass):
+    """A pair of pure functions, `init` and `update`: the base of every transform.
+
+    Called, as Optax's class is, `GradientTransformation(init, update)` makes a transform of two
+    functions. To write a transform with hyperparameters, subclass `Transform` or `ArrayRule`.
+
+    Args:
+      init: `init(params) -> state`.
+      update: `update(updates, state, params=None, ...) -> (updates, state)`; `params` may be left
+        out. The extra arguments that it names (or all, if it has `**kwargs`) reach it.
+    """
+
+    # Whether the class, without fields of its own, is called with two functions.
+    made_of_functions: ClassVar[bool] = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an instance; of two functions that of a class with fields for them."""
+        takes_functions = cls.made_of_functions and not dataclasses.is_dataclass(cls)
+        made: Any = _with_functions(cls) if takes_functions else cls
+        return object.__new__(made)
+
+    def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
+        # For signatures only: `__new__` returns an instance of a class with its own `__init__`.
+        raise NotImplementedError(f"{name_of(self)}: its class must be made with @transform.")
+
+    # Optax declares the two as fields.
+    def init(self, params: Params) -> OptState:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return the state before the first update, for these parameters."""
+        raise NotImplementedError(f"{name_of(self)}: its class must define init.")
+
+    def update(  # pyright: ignore[reportIncompatibleVariableOverride]
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        """Return the transformed updates and the new state."""
+        raise NotImplementedError(f"{name_of(self)}: its class must define update.")
+
+    def _repr_html_(self) -> str:
+        """Return the table of its parts, for a notebook."""
+        return offered("describe")(self)._repr_html_()
+
+    def extra_names(self) -> frozenset[str] | None:
+        """Return the names of the extra arguments of `update` that any part takes; None: any name.
+
+        An `update` of this library hands its `**extra` on to the transforms in its fields. The
+        `**extra` of another library's may be anything.
+        """
+        return self._names_of("update")
+
+    def _names_of(self, method: str) -> frozenset[str] | None:
+        """Return the names that a method takes, and those of the parts if it hands the rest on."""
+        anything, named, _ = accepted_by(type(self), method)
+        if not anything:
+            return named
+        if getattr(type(self), method).__module__.split(".")[0] != "gradxform":
+            return None
+        return _union(named, self.inner_transforms())
+
+    def inner_transforms(self) -> list[Any]:
+        """Return the transforms in the fields, in order."""
+        return list(_transforms_in(self))
+
+    def check_extra(self, extra: dict[str, Any]) -> None:
+        """Refuse misspelt extra arguments of a method such as `step`, in place of `update`."""
+        update: Any = self.update
+        update.check(tuple(extra))
+
+    # The optimizer that made it, for messages.
+    written_as: str | None = None
+    # How far the transform looks; wrappers and chains derive it from their parts.
+    locality: Any = "tree"
+    # Whether `update` knows what to do with a `RowSparse`. Others are not called with one.
+    handles_rows: ClassVar[bool] = False
+    # Why `update` refuses a `RowSparse`, where its locality is not the reason.
+    why_no_rows: ClassVar[str | None] = None
+    # Whether all that is asked of the whole tree are sums that are right for shards too, such as
+    # `lift.sum_of_squares` (see `shards.py`).
+    asks_for_sums: ClassVar[bool] = False
+
+    # Whether it looks at whole arrays or matrices by the engine (`array_sums`, ...), which adds or
+    # brings together what devices have pieces of.
+    sees_pieces: ClassVar[bool] = False
+    # The field of the state that is 0 after every update that may not be zeros; None if any may be.
+    zeros_unless: Any = None
+    # The mesh axes between whose devices `update` itself exchanges something. Who runs it under a
+    # condition has the condition agreed on along them first.
+    exchanges: Any = ()
+    # For each transform that it holds the field that has it, and the field of the state that has
+    # that one's state.
+    holds: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # Slots that are copies of the parameters, and move with them whoever moves them.
+    follows: Any = ()
+    # Whether its steps lead to a place that does not depend on where the parameters are.
+    undoes_moves: ClassVar[bool] = False
+    # Whether it records where the parameters go: a chain tells it what becomes of its updates.
+    records_params: ClassVar[bool] = False
+    # Whether its updates lead to a place where the parameters must be, such as a set: what comes
+    # after it must not change them.
+    sets_params: Any = False
+    # Whether its updates are float32 for parameters of fewer bits, and must stay so.
+    exact_updates: ClassVar[bool] = False
+    # Whether its first steps are so small that parameters of 16 bits round them away, and the later
+    # ones grow by how far the parameters have moved: without masters, they never do.
+    begins_small: ClassVar[bool] = False
+    # Whether its updates are those that it gets, as a part that only looks at them has.
+    keeps_updates: ClassVar[bool] = False
+    # Whether the parameters between some of its updates are not those of the run; a string is what
+    # takes the place of their average.
+    leaves_path: Any = False
+
+    # What `migrate_state` must know.
+    # The slots that are decaying averages, each with what is averaged: another rule's average of
+    # the same goes on in it. Sums, maxima and averages with weights of their own are not named.
+    averages_of: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # The fields of the state that count the steps of the run.
+    step_fields: ClassVar[tuple[str, ...]] = ("count",)
+    # Whether these are the steps of the transform inside, which has gone on when a wrapper begins.
+    counts_inner_steps: ClassVar[bool] = False
+    # The fields of the state that begin as the transform says, each with the attribute that says
+    # so (a value, or a dict of them): if another transform says something else, that holds.
+    set_by: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    def resumed(self, state: OptState, begun: frozenset[str]) -> OptState:
+        """Return a state that continues another transform's, with what follows from the rest.
+
+        Args:
+          state: the state, with what could be carried over.
+          begun: the fields that the other state did not have, as `init` returns them.
+        """
+        return state
+
+    def kept_from(self, old: Any, slot: str, x: Any, param: Any) -> Any:
+        """Return what a slot keeps for a parameter, where a state of the same rule goes on.
+
+        Args:
+          old: the transform of that state; it may keep something else that says the same.
+          slot: the field.
+          x: what that state keeps in the field.
+          param: the parameter.
+        """
+        return x
+
+    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+        """Return the state after something else has moved the parameters.
+
+        An average over replicas, for one, calls it, so that the next step does not undo the move.
+        By default the slots named by `follows` move by as much, and the transforms named by `holds`
+        are told.
+
+        Args:
+          state: the state after the last update.
+          old: the parameters after the last update.
+          new: where they are now, as `old` with a hole for what the transform does not see.
+        """
+        for field, its_state in self.holds:
+            told = tell_moved(getattr(self, field), getattr(state, its_state), old, new)
+            state = state._replace(**{its_state: told})
+        if not self.follows:
+            return state
+        news, treedef = jax.tree.flatten(new)
+        what = "the parameters had"
+        olds = align(self, new, treedef, old, what).leaves
+        changed = {}
+        for k in self.follows:
+            slot = align_slot(self, new, treedef, state, k)
+            changed[k] = slot.rebuilt(engine.map_rows(carried, [slot.leaves, olds, news]))
+        return state._replace(**changed)
+
+    # A transform is also the pair of its two functions, as Optax's named tuples are.
+    _fields: ClassVar[tuple[str, ...]] = ("init", "update")  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Unpack as `init, update = tx`."""
+        return iter((self.init, self.update))
+
+    def __len__(self) -> int:
+        """Return 2, the number of the functions."""
+        return 2
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return `init` at 0 and `update` at 1."""
+        return (self.init, self.update)[index]
+
+    def given_functions(self) -> tuple[Any, Any]:
+        """Return the two functions that the transform was made of; by default its own."""
+        return self.init, self.update
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the two functions by name."""
+        return {"init": self.init, "update": self.update}
+
+    def _replace(self, **functions: Any) -> "GradientTransformation":
+        """Return a transform of the two functions, with another `init` or `update`."""
+        return GradientTransformationExtraArgs(**(self._asdict() | functions))
+
+
+@functools.cache
+def _with_functions(cls: Any) -> Any:
+    """Return a subclass of a pair's class whose fields hold the two functions."""
+    holder: Any = REGISTRY["GradientTransformation"]
+    if issubclass(cls, GradientTransformationExtraArgs):
+        holder = REGISTRY["GradientTransformationExtraArgs"]
+    return holder if issubclass(holder, cls) else type(cls.__name__, (cls, holder), {})
+
+
+class GradientTransformationExtraArgs(GradientTransformation):
+    """A transform whose update accepts any extra arguments by name, and uses those that it knows.
+
+    Every transform of this library is one, except for what `GradientTransformation(init, update)`
+    makes.
+
+    Args:
+      init: as in `GradientTransformation`.
+      update: as there.
+    """
+
+
+def call_update(
+    tx: SupportsTransform,
+    updates: Updates,
+    state: OptState,
+    params: Params | None,
+    extra: dict[str, Any],
+) -> tuple[Updates, OptState]:
+    """Call the update of any accepted object with the extra arguments that it takes."""
+    if not isinstance(unwrapped(tx), GradientTransformation):
+        engine.refuse_rows(tx, updates, "is not a transform of this library")
+    update: Any = tx.update
+    extra = routed(tx, accepted(tx, update), extra)
+    call = update.call if isinstance(update, BoundMethod) else update
+    made = call(updates, state, params, **extra)
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise TypeError(f"{name_of(tx)}: update must return (updates, state), got {shown(made)}.")
+    return made[0], made[1]
+
+
+def extra_names(tx: SupportsTransform) -> frozenset[str] | None:
+    """Return the names of the extra arguments that any part of `tx` takes; None: any name."""
+    if isinstance(tx, GradientTransformation):
+        return tx.extra_names()
+    anything, named, _ = accepted(tx, tx.update)
+    return None if anything else named
+
+
+def _union(named: frozenset[str], parts: Sequence[Any]) -> frozenset[str] | None:
+    for part in parts:
+        more = extra_names(part)
+        if more is None:
+            return None
+        named |= more
+    return named
+
+
+def _transforms_in(x: Any) -> Iterator[Any]:
+    """Yield the transforms that `x` is made of, but not those inside them."""
+    within: Any = parts_of(x) or ()
+    if isinstance(x, FrozenTree):  # in which a transform of Optax, a tuple, would be a branch
+        within = jax.tree.leaves(x.unfreeze(), is_leaf=_is_transform)
+    for part in within:
+        if _is_transform(part):
+            yield part
+        else:
+            yield from _transforms_in(part)
+
+
+def _is_transform(x: Any) -> bool:
+    return isinstance(x, SupportsTransform) and not isinstance(x, type)
+
+
+def unwrapped(tx: Any) -> Any:
+    """Return the transform whose own `init` and `update` an object consists of, or else the object.
+
+    Of `as_optax(tx)` and `GradientTransformation(*tx)` that is `tx`.
+    """
+    init, update = _functions_of(tx)
+    if not isinstance(init, BoundMethod) or not isinstance(update, BoundMethod):
+        return tx
+    owner = init.owner
+    if owner is tx or owner != update.owner or (init.name, update.name) != ("init", "update"):
+        return tx
+    return unwrapped(owner)
+
+
+def _functions_of(tx: Any) -> tuple[Any, Any]:
+    if isinstance(tx, GradientTransformation):
+        return tx.given_functions()
+    return getattr(tx, "init", None), getattr(tx, "update", None)
+
+
+def tell_moved(tx: Any, state: OptState, old: Params, new: Params) -> OptState:
+    """Return the state of any accepted object after something else has moved the parameters."""
+    tx = unwrapped(tx)
+    return tx.moved(state, old, new) if isinstance(tx, GradientTransformation) else state
+
+
+def carried(slot: Any, old: Any, new: Any) -> Any:
+    """Return a copy of a parameter, moved by as much as the parameter was.
+
+    The copy is not set to the parameter, so that a copy of more bits keeps its extra precision.
+    """
+    wide = at_least_float32(promote(slot.dtype, new.dtype))
+    return cast(cast(slot, wide) + (cast(new, wide) - cast(old, wide)), slot.dtype)
+
+
+def check_transform(part: Any, tx: Any, what: str) -> None:
+    """Require `tx` to be something with `init` and `update`."""
+    if isinstance(tx, type) or inspect.isroutine(tx):
+        raise TypeError(
+            f"{name_of(part)}: {what} is {shown(tx)}, not a transform; call it: {tx.__name__}(...)."
+        )
+    if not isinstance(tx, SupportsTransform):
+        raise TypeError(
+            f"{name_of(part)}: {what} must have init and update, as a transform does, "
+            f"got {shown(tx)}."
+            + (" Unpack it with a star." if isinstance(tx, tuple | list) else "")
+        )
+
+
+_ALONE: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+def locality_of(tx: Any) -> str:
+    """Return how far `tx` looks; an object that does not say is taken to look at everything."""
+    if _ALONE.get():
+        return "entry"
+    tx = unwrapped(tx)
+    return tx.locality if isinstance(tx, GradientTransformation) else "tree"
+
+
+def own_locality_of(tx: Any) -> str:
+    """Return how far `tx` would look if the transforms in it looked at single entries."""
+    tx = unwrapped(tx)
+    token = _ALONE.set(True)
+    try:
+        return tx.locality if isinstance(tx, GradientTransformation) else "tree"
+    finally:
+        _ALONE.reset(token)
+
+
+def farthest(transforms: Sequence[Any]) -> str:
+    """Return the farthest locality of several transforms; "entry" of none."""
+    return max((locality_of(tx) for tx in transforms), key=LOCALITIES.index, default="entry")
+
+
+def rules_with_state(kind: str) -> list[type[GradientTransformation]]:
+    """Return the registered rules whose state has a class of that name."""
+    return [
+        rule
+        for rule in dict.fromkeys(REGISTRY.parts())
+        if isinstance(rule, type) and issubclass(rule, GradientTransformation)
+        if getattr(getattr(rule, "State", None), "__name__", None) == kind
+    ]

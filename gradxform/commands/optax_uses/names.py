@@ -1,0 +1,85 @@
+"""Where a name of Optax is found here: the public modules are asked, and Optax is not imported."""
+
+import functools
+import importlib
+import importlib.util
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from gradxform._names import optax as forwards
+from gradxform.errors import did_you_mean
+
+# What becomes of a name.
+SAME, FORWARDED, MISSING = "same", "forwarded", "missing"
+ROOT = "gradxform"
+
+
+class Found(NamedTuple):
+    """What becomes of a name of Optax."""
+
+    status: str  # one of the above
+    here: str  # where it is here, such as `gradxform.contrib.muon`; "" if it is missing
+    remedy: str  # what to do about a missing name
+    part: Any  # the object here, if it was looked up
+
+
+@functools.cache
+def find(name: str) -> Found:
+    """Return what becomes of a name.
+
+    Args:
+      name: a dotted name without `optax.`, such as `contrib.muon`; "" is Optax itself.
+    """
+    import gradxform  # all of it, where it is looked up
+
+    if not name:
+        return Found(SAME, "gradxform", "", gradxform)
+    words = name.split(".")
+    if any(word.startswith("_") and not word.startswith("__") for word in words):
+        last = words[-1]
+        public = "" if last.startswith("_") or find(last).status == MISSING else last
+        better = f"use optax.{public}" if public else "keep the import of Optax"
+        return Found(MISSING, "", f"private to Optax: {better}", None)
+    part: Any = gradxform
+    for i, word in enumerate(words):
+        at_top = part is gradxform
+        if at_top and word in forwards.MODULES:
+            return Found(FORWARDED, f"gradxform.{name}", "", None)
+        if at_top and word in forwards.NAMES:
+            return Found(FORWARDED, f"gradxform.{name}", "", None)
+        inside = _attribute(part, word)
+        if inside is None:
+            if i and not isinstance(part, ModuleType):  # an attribute of a class, an instance, ...
+                return Found(SAME, f"gradxform.{name}", "", None)
+            return Found(MISSING, "", _remedy(part, words, i), None)
+        part = inside
+    return Found(SAME, f"gradxform.{name}", "", part)
+
+
+def _attribute(part: Any, word: str) -> Any:
+    """Return a public attribute or submodule; None if there is none."""
+    if not isinstance(part, ModuleType):
+        return getattr(part, word, None)
+    if word in dir(part):
+        return getattr(part, word)
+    module = f"{part.__name__}.{word}"
+    if hasattr(part, "__path__") and importlib.util.find_spec(module) is not None:
+        # Of our own packages only those that Optax has, too.
+        return importlib.import_module(module) if word in _PACKAGES else None
+    return None
+
+
+# Modules of Optax that are not attributes of `gradxform`.
+_PACKAGES = frozenset({"contrib", "experimental", "schedules", "transforms", "tree_utils"})
+
+
+def _remedy(part: ModuleType, words: list[str], i: int) -> str:
+    """Return what to do about a name that a module does not have."""
+    last = words[-1]
+    if i and find(last).status != MISSING:
+        return f"it is gradxform.{last} here"
+    known = [name for name in dir(part) if not name.startswith("_")]
+    if part.__name__ == ROOT:
+        known += [*forwards.NAMES, *forwards.MODULES]
+    hint = did_you_mean(words[i], known).strip()
+    return f"keep it from Optax{'. ' + hint if hint else ''}"

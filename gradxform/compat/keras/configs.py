@@ -1,0 +1,328 @@
+"""Optimizers of Keras as plain data: of TensorFlow 2.8, of Keras 2.11 to 2.15, and of Keras 3."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gradxform.compat.inversion import Unknown, arguments_of
+from gradxform.compat.keras import keras3, schedules as keras_schedules
+from gradxform.compat.keras.keras3_options import CLIPS, OPTIONS
+from gradxform.compat.keras.loss_scale import LossScaleOptimizer
+from gradxform.compat.keras.objects import Described, called, check_keys, described, known, written
+from gradxform.errors import shown
+from gradxform.leaves.masks import path_matches
+from gradxform.schedules.basic import constant_schedule
+from gradxform.transforms.scaling import scale, scale_by_learning_rate
+from gradxform.types import SupportsTransform
+from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.loss_scale import loss_scale
+from gradxform.wrappers.multi_steps import MultiSteps
+from gradxform.wrappers.overwrite import overwriting_average
+from gradxform.wrappers.select import partition
+
+Factory = Callable[..., Any]
+
+# What only configs of Keras 2.11 and later have.
+_NEW_KEYS = {*OPTIONS, "jit_compile", "is_legacy_optimizer"} - {*CLIPS, "name"}
+# What Keras writes and an optimizer here does not have.
+_IGNORED = ("name", "jit_compile", "is_legacy_optimizer")
+_SCALING = "lossscaleoptimizer"
+
+
+class Doors(NamedTuple):
+    """The factories of both generations, by the names of their classes in lower case."""
+
+    v2: dict[str, Factory]
+    v3: dict[str, Factory]
+
+
+def doors_of(v2: tuple[Factory, ...]) -> Doors:
+    """Return the doors, of which the caller knows those of TensorFlow 2.8."""
+    return Doors(*({f.__name__.lower(): f for f in fs} for fs in (v2, keras3.FACTORIES)))
+
+
+# ----------------------------------------------------------------------------------------- reading
+
+
+def get(doors: Doors, identifier: Any, custom_objects: Any) -> Any:
+    """Return the optimizer of a name, of a config, or itself."""
+    if isinstance(identifier, str):
+        thing = described({"class_name": identifier, "config": {}}, "identifier")
+        return _read(doors, thing, custom_objects, "identifier")
+    if isinstance(identifier, dict):
+        return deserialize(doors, identifier, custom_objects)
+    if isinstance(identifier, SupportsTransform) and not isinstance(identifier, type):
+        return identifier
+    raise ValueError(
+        f"get: could not interpret the identifier {shown(identifier)}; it must be the name of an "
+        "optimizer, such as 'adam', its config, or a transform."
+    )
+
+
+def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
+    """Return the optimizer that Keras's plain data describes."""
+    return _read(doors, described(config, "config"), custom_objects, "config")
+
+
+def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
+    name = thing.class_name.lower()
+    own = custom_objects if isinstance(custom_objects, Mapping) else {}
+    if name == _SCALING and thing.is_keras and thing.class_name not in own:
+        return _read_scaling(doors, thing, custom_objects, where)
+    factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
+    is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
+    is_new = name not in doors.v2 or _is_new(thing)
+    config = dict(thing.config)
+    for key in ("learning_rate", "lr"):
+        if isinstance(config.get(key), dict):
+            place = f"{where}.config.{key}"
+            config[key] = keras_schedules.deserialized(config[key], custom_objects, place)
+    if not is_custom:
+        factory = (doors.v3 if is_new else doors.v2)[name]
+        config = _new_arguments(config, where) if is_new else _old_arguments(config)
+        # Of the classes that Keras raises itself.
+        check_keys(factory, config, f"{where}.config", ValueError if is_new else TypeError)
+    tx = called(factory, config, f"{where}.config")
+    if not isinstance(tx, SupportsTransform) or isinstance(tx, type):
+        raise TypeError(f"{where}: {thing.class_name} returns {shown(tx)}, not an optimizer.")
+    return tx
+
+
+def _read_scaling(doors: Doors, thing: Described, custom_objects: Any, where: str) -> loss_scale:
+    """Return a loss scale, and the optimizer in it."""
+    config = {k: v for k, v in thing.config.items() if k not in _IGNORED}
+    # Older configs have what is an argument of the inner optimizer only.
+    unused = {"dynamic": True} | {k: default for k, (default, _) in OPTIONS.items()}
+    for key in config.keys() & unused.keys():
+        if (value := config.pop(key)) != unused[key]:
+            raise ValueError(
+                f"{where}.config: {thing.class_name} has no {key}, got {shown(value)}; pass it to "
+                "the inner_optimizer, for which loss_scale_factor is a constant scale."
+            )
+    if "inner_optimizer" not in config:
+        raise ValueError(
+            f"{where}.config: no inner_optimizer, the config of the optimizer whose loss is scaled."
+        )
+    place = f"{where}.config.inner_optimizer"
+    inner = described(config["inner_optimizer"], place)
+    # A scale of its own, which Keras does not apply here.
+    own = {k: v for k, v in inner.config.items() if k != "loss_scale_factor"}
+    inner = inner._replace(config=own)
+    config["inner_optimizer"] = _read(doors, inner, custom_objects, place)
+    check_keys(LossScaleOptimizer, config, f"{where}.config", ValueError)
+    return called(LossScaleOptimizer, config, f"{where}.config")
+
+
+def _is_new(thing: Described) -> bool:
+    """Whether a config is of Keras 2.11 or later, and not of one of its legacy optimizers."""
+    if thing.config.get("is_legacy_optimizer") or "legacy" in str(thing.module).split("."):
+        return False
+    return thing.module is not None or bool(_NEW_KEYS & thing.config.keys())
+
+
+def _old_arguments(config: dict[str, Any]) -> dict[str, Any]:
+    # The decay of Nadam's config is its schedule_decay, which Keras and our factory do not read.
+    return {k: v for k, v in config.items() if k not in _IGNORED}
+
+
+def _new_arguments(config: dict[str, Any], where: str) -> dict[str, Any]:
+    if config.get("decay"):
+        raise ValueError(
+            f"{where}.config: decay={config['decay']!r} is not of this generation of Keras, which "
+            "ignores it; use a schedule, such as InverseTimeDecay."
+        )
+    # Keras 2.11 to 2.15 begin an average with the parameters, Keras 3 with those of the first step.
+    arguments = {k: v for k, v in config.items() if k not in (*_IGNORED, "decay")}
+    if config.get("use_ema") and "jit_compile" in config:
+        arguments["ema_from_start"] = True
+    return arguments
+
+
+# ----------------------------------------------------------------------------------------- writing
+
+_SAMPLES = {
+    "learning_rate": 0.513719,
+    "learning_rate_power": -0.413719,
+    "muon_a": 3.13719,
+    "muon_b": -4.13719,
+    "muon_c": 2.13719,
+    "ns_steps": 8191,
+}
+_RATE = constant_schedule(0.523719)
+_SWITCHES = ("nesterov", "centered", "amsgrad", "relative_step", "exclude_embeddings")
+# Arguments whose 0 (or None) leaves a part out.
+_MAY_BE_ZERO = ("momentum", "adam_weight_decay", "weight_decay")
+_NOT_READ = ("lr", "gradient_transformers", "gradient_aggregator", "name")
+# The forms that `serialize` knows; 2.15 is that of Keras 2.11 to 2.15.
+_VERSIONS = (2, 3, 2.15)
+# What came after Keras 2.15.
+_ONLY_3 = ("loss_scale_factor", "gradient_accumulation_steps")
+
+
+def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) -> dict[str, Any]:
+    """Return an optimizer as Keras's plain data."""
+    if isinstance(version, bool) or version not in (None, *_VERSIONS):
+        raise ValueError(f"serialize: version must be 2, 2.15, 3 or None, got {shown(version)}.")
+    if name is not None and not (isinstance(name, str) and name):
+        raise ValueError(f"serialize: name must be a word or None, got {shown(name)}.")
+    if not isinstance(tx, SupportsTransform) or isinstance(tx, type):
+        raise TypeError(f"serialize: needs an optimizer, got {shown(tx)}.")
+    if isinstance(tx, loss_scale) and version in (None, 3):
+        same = LossScaleOptimizer(tx.inner, tx.initial_scale, tx.growth_interval or 1)
+        if same == tx:
+            return _written_scaling(tx, serialize(doors, tx.inner, None, 3), name)
+    try:
+        if version in (None, 2):
+            for factory in doors.v2.values():
+                arguments = arguments_of(factory, tx, _choices_of_v2(factory, tx))
+                if arguments is not None:
+                    return _written_v2(factory, arguments, name)
+        found = None if version == 2 else _read_off_v3(doors, tx)
+        if found is not None:
+            for form in (3, 2.15) if version is None else (version,):
+                config = _written_v3(*found, name, form == 2.15)
+                if config is not None:
+                    return config
+    except ValueError as error:
+        raise ValueError(f"serialize: {error}") from None
+    of_version = "" if version is None else f" {version}"
+    raise ValueError(
+        f"serialize: no optimizer of Keras{of_version} has these parts; to_config writes any "
+        "transform of the library."
+    )
+
+
+def _values(x: Any) -> Iterator[Value]:
+    """Yield all values in `x`."""
+    if isinstance(x, Value):
+        yield x
+        for part in fields_of(x).values():
+            yield from _values(part)
+    elif isinstance(x, FrozenTree):
+        yield from _values(x.leaves)
+    elif type(x) is tuple:
+        for part in x:
+            yield from _values(part)
+
+
+def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Return what each argument of a factory may be, as far as the parts of `tx` allow."""
+    choices: dict[str, list[Any]] = {}
+    for i, (name, parameter) in enumerate(inspect.signature(factory).parameters.items()):
+        if name in _NOT_READ or name in leave_out:
+            continue
+        sample = Unknown(_SAMPLES.get(name, 0.6137 + 0.01 * i))
+        if name in _SWITCHES:
+            choices[name] = [parameter.default, not parameter.default]
+        elif name == "learning_rate":
+            choices[name] = [sample, Unknown(_RATE)]
+        elif name in _MAY_BE_ZERO:
+            choices[name] = [0.0 if name == "momentum" else None, sample]
+        elif name == "rms_rate":
+            choices[name] = [sample, None]
+        elif name == "exclude_layers":
+            patterns = [v.pattern for v in _values(tx) if isinstance(v, path_matches)]
+            # Of these the last may be that of exclude_embeddings.
+            choices[name] = [patterns[:-1], patterns] if patterns else [[]]
+        elif name == "beta_2_decay":  # the exponent has the other sign
+            choices[name] = [Unknown(0.413719, lambda x: -x)]
+        else:
+            choices[name] = [sample]
+    values = list(_values(tx))
+    held = set(map(type, values))
+    for name, part in CLIPS.items():
+        if part not in held:
+            choices.pop(name, None)
+    if "adam_lr_ratio" in choices and partition in held:  # the parts hold a product
+        rates = [v.learning_rate for v in values if isinstance(v, scale_by_learning_rate)]
+        known = [r for r in rates if isinstance(r, float) and r]
+        ratios = [r for b in known for a in known for r in (round(a / b, 12), a / b)]
+        choices["learning_rate"] = [*dict.fromkeys(known), Unknown(_RATE)]
+        choices["adam_lr_ratio"] = [*dict.fromkeys(ratios), *choices["adam_lr_ratio"]]
+    return choices
+
+
+def _choices_of_v2(factory: Factory, tx: Any) -> dict[str, list[Any]]:
+    choices = _choices(factory, tx, ())
+    choices["decay"] = [Unknown(0.713719), 0.0]
+    return choices
+
+
+def _written_v2(factory: Factory, arguments: dict[str, Any], name: str | None) -> dict[str, Any]:
+    config = {k: v for k, v in arguments.items() if v is not None and k != "schedule_decay"}
+    if "schedule_decay" in arguments:
+        config["decay"] = arguments["schedule_decay"]
+    if callable(config["learning_rate"]):
+        config["learning_rate"] = keras_schedules.serialize(config["learning_rate"])
+    title = factory.__name__
+    return written(title, {"name": name or title, **config}, None)
+
+
+def _read_off_v3(doors: Doors, tx: Any) -> tuple[Factory, dict[str, Any]] | None:
+    """Return the factory of Keras 3 and the arguments that make `tx`."""
+    outer, core = _peeled(tx)
+    if core is None:
+        return None
+    for factory in doors.v3.values():
+        choices = _choices(factory, tx, tuple(OPTIONS.keys() - {*CLIPS, "weight_decay"}))
+        # The options around the step are known, which leaves few templates.
+        arguments = arguments_of(factory, tx, choices | {k: [v] for k, v in outer.items()})
+        if arguments is not None:
+            return factory, arguments
+    return None
+
+
+def _peeled(tx: Any) -> tuple[dict[str, Any], Any]:
+    """Return the options of Keras 3 that stand around the step, and what is inside them."""
+    outer: dict[str, Any] = {}
+    core = _only(tx)
+    if isinstance(core, overwriting_average):
+        outer |= {"use_ema": True, "ema_momentum": core.decay}
+        outer["ema_overwrite_frequency"] = core.every
+        outer["ema_from_start"] = not core.from_first_step
+        core = core.inner
+    parts = core.transforms if isinstance(core, chain) else ()
+    if len(parts) == 2 and isinstance(parts[0], scale) and isinstance(parts[0].step_size, float):
+        if parts[0].step_size <= 0:
+            return outer, None
+        outer["loss_scale_factor"] = 1.0 / parts[0].step_size
+        core = parts[1]
+    core = _only(core)
+    if isinstance(core, MultiSteps):
+        outer["gradient_accumulation_steps"] = core.every_k_schedule
+    return outer, core
+
+
+def _written_scaling(tx: loss_scale, inner: dict[str, Any], name: str | None) -> dict[str, Any]:
+    config = {
+        "name": name or "loss_scale_optimizer",
+        "inner_optimizer": inner,
+        "initial_scale": tx.initial_scale,
+        "dynamic_growth_steps": tx.growth_interval,
+    }
+    return written("LossScaleOptimizer", config, "keras.optimizers")
+
+
+def _only(x: Any) -> Any:
+    """Return the one part of a chain of one; else `x`."""
+    return x.transforms[0] if isinstance(x, chain) and len(x.transforms) == 1 else x
+
+
+def _written_v3(
+    factory: Factory, arguments: dict[str, Any], name: str | None, is_2_15: bool
+) -> dict[str, Any] | None:
+    """Return a config of Keras 3, or of Keras 2.11 to 2.15; None if that has no such optimizer."""
+    title = factory.__name__
+    config = {k: default for k, (default, _) in OPTIONS.items()} | arguments
+    from_start = config.pop("ema_from_start")
+    if is_2_15:
+        if title == "Muon" or any(config.pop(k) is not None for k in _ONLY_3):
+            return None
+        config |= {"jit_compile": True, "is_legacy_optimizer": False}
+    if config["use_ema"] and from_start != is_2_15:
+        return None
+    config["name"] = name or (title if is_2_15 else title.lower())
+    if callable(config["learning_rate"]):
+        config["learning_rate"] = keras_schedules.serialize(config["learning_rate"], version=3)
+    return written(title, config, "keras.optimizers")

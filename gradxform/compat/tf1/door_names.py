@@ -1,0 +1,50 @@
+"""The names that a factory of TensorFlow 1 is given for its variables."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+from gradxform.compat.tf1.names import usual_name
+from gradxform.values.arguments import checked_call
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.variable_names import check_variable_name, variable_names
+
+P = ParamSpec("P")
+Factory = Callable[P, chain]
+
+
+def remembers_names(class_name: str | None = None) -> Callable[[Factory[P]], Factory[P]]:
+    """Return a decorator of factories, whose optimizers then know the names that they were given.
+
+    The names are kept by `variable_names`; those that a checkpoint would have anyway add no part.
+
+    Args:
+      class_name: the name of the original class, which a `name` of None stands for. By default
+        None stands for the argument's default.
+    """
+
+    def decorator(factory: Factory[P]) -> Factory[P]:
+        signature = inspect.signature(factory)
+        title: Any = getattr(factory, "__name__", "")
+        default = signature.parameters["name"].default or class_name
+
+        @functools.wraps(factory)
+        def named(*args: P.args, **kwargs: P.kwargs) -> chain:
+            tx = checked_call(factory, args, kwargs)
+            bound = signature.bind(*args, **kwargs)
+            given = {
+                k: bound.arguments.get(k)
+                for k in ("name", "accum_name", "linear_name")
+                if k in signature.parameters
+            }
+            for field, name in given.items():
+                check_variable_name(title, field, name)
+            name = given.pop("name") or default
+            given["slot_name"] = None if name == (usual_name(tx) or default) else name
+            new: dict[str, Any] = {k: x for k, x in given.items() if x is not None}
+            return chain(variable_names(tx, **new)) if new else tx
+
+        return named
+
+    return decorator

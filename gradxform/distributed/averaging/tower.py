@@ -1,0 +1,217 @@
+"""Replicas that step together on the mean or sum of their gradients: data parallelism."""
+
+import abc
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform.base import Transform, call_update, check_transform, transform
+from gradxform.distributed.wire import narrow
+from gradxform.distributed.wire.axis import (
+    Axes,
+    as_varying,
+    axis_names,
+    check_axis_name,
+    check_bound,
+    require_local,
+    size_of,
+    varies,
+    widen,
+)
+from gradxform.distributed.wire.feedback import check_sending, first_feedback, summed
+from gradxform.errors import name_of, require_one_of
+from gradxform.leaves import (
+    dtype_of,
+    flatten_updates,
+)
+from gradxform.leaves.row_sparse import RowSparse
+from gradxform.leaves.states import check_state
+from gradxform.numerics import cast
+from gradxform.tree.apply import apply_updates
+from gradxform.types import (
+    Array,
+    Choice,
+    DType,
+    OptState,
+    Params,
+    PyTree,
+    Updates,
+)
+
+__all__ = [
+    "scale_loss",
+    "tower",
+    "TowerState",
+]
+
+REDUCTIONS = ("mean", "sum")
+
+
+def scale_loss(loss: Array, axis: Axes, reduction: str = "mean") -> Array:
+    """Return the loss of one tower scaled as in TensorFlow: divided by the number of towers.
+
+    Use it if you sum the gradients yourself, or with `tower(..., reduction="sum")`.
+
+    Args:
+      loss: this replica's loss.
+      axis: the name of the axis, or several.
+      reduction: "mean" divides, "sum" does not.
+    """
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"scale_loss: reduction must be 'mean' or 'sum', got {reduction!r}.")
+    return loss / size_of(axis) if reduction == "mean" else loss
+
+
+class Synchronous(Transform, abc.ABC):
+    """A wrapper under which all replicas take the same steps."""
+
+    inner: Any
+    axis: Any  # a name, or a tuple of names
+    reduction: str
+    wire_dtype: Any
+    compress: Any
+
+    locality = "tree"
+    handles_rows = True
+    holds = (("inner", "inner"),)
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The axis, as a tuple of names."""
+        return axis_names(self.axis)
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.inner, "inner")
+        check_axis_name(self)
+        require_one_of(self, "reduction", REDUCTIONS)
+        check_sending(self)
+
+    def step(
+        self, grads: Updates, state: OptState, params: Params, **extra: Any
+    ) -> tuple[Params, OptState]:
+        """Return the new parameters and the new state."""
+        updates, state = self.update(grads, state, params, **extra)
+        return apply_updates(params, updates), state
+
+
+class TowerState(NamedTuple):
+    """State of `tower`."""
+
+    inner: Any  # the inner state; the same on all replicas
+    feedback: Any = None  # with `compress`: what is still to be sent, per replica; or None
+
+
+@transform
+class tower(Synchronous):
+    """Step on the mean (or sum) of all replicas' gradients: plain data parallelism.
+
+    Update rule: u = inner((1/N) sum_j g_j), or inner(sum_j g_j).
+
+    All replicas take the same step, so their parameters and states stay equal. Gradients are summed
+    in float32 or wider. Row-sparse gradients are concatenated: only their rows are communicated.
+
+    Args:
+      inner: the optimizer, ours or Optax's.
+      axis: the name of the axis of replicas, or several.
+      reduction: "mean" or "sum". Keyword-only.
+      reduced: how to treat gradients that are already summed over the replicas, as `shard_map` does
+        for replicated parameters. "error" refuses them. "sum" takes them as the sum of the
+        replicas' gradients, which is right if each replica differentiated its own loss. "mean"
+        takes them as the mean, which is right if the loss was a `pmean`. Keyword-only.
+      wire_dtype: the dtype in which gradients travel; they are summed in float32. Defaults to that
+        of each gradient. Keyword-only.
+      compress: a compression such as `int8()`, `sign()`, `top_k(0.01)` or `powersgd(4)`, for what
+        travels. What it rounds away is sent later. Keyword-only.
+
+    Raises:
+      ValueError: if both `wire_dtype` and `compress` are given, or `compress` with `reduced`; at
+        init, if `wire_dtype` is wider than a parameter.
+      AlreadyReducedError: at update, for gradients that are already summed, if reduced="error".
+      NameError: at update, where the axis is not bound.
+
+    Reference: `tf.contrib.estimator.TowerOptimizer`.
+    """
+
+    inner: Any
+    axis: str | tuple[str, ...]
+    reduction: Choice = field(default="mean", kw_only=True)
+    reduced: Choice = field(default="error", kw_only=True)
+    wire_dtype: DType = field(default=None, kw_only=True)
+    compress: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_one_of(self, "reduced", ("error", *REDUCTIONS))
+        if self.compress is not None and self.reduced != "error":
+            raise ValueError(
+                f"{name_of(self)}: compress needs each replica's own gradients, which "
+                f"reduced={self.reduced!r} does not; leave it out, and see local_view."
+            )
+
+    def init(self, params: Params) -> TowerState:
+        """Return the inner state, and nothing that is still to be sent."""
+        return TowerState(self.inner.init(params), first_feedback(self, params, self.axis))
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, TowerState]:
+        """Return the inner updates of the reduced gradient."""
+        check_state(self, state, TowerState)
+        check_bound(self, self.axis)
+        if self.reduced == "error":
+            require_local(self, updates, self.axis)
+        grads, feedback = self._reduced(updates, state)
+        grads = as_varying_like(grads, (state.inner, params), self.axis)
+        updates, inner = call_update(self.inner, grads, state.inner, params, extra)
+        return updates, TowerState(inner, feedback)
+
+    def _reduced(self, updates: Updates, state: TowerState) -> tuple[Updates, Any]:
+        """Return the mean (or sum) of all replicas' gradients, and what is still to be sent."""
+        gs, treedef = flatten_updates(updates)
+        divisor = size_of(self.axis) if self.reduction == "mean" else 1
+        own = [None if isinstance(g, RowSparse) or not varies(g, self.axis) else g for g in gs]
+        dtypes = [dtype_of(g) for g in gs]
+        totals, feedback = summed(self, updates, own, dtypes, state.feedback, divisor=divisor)
+        pairs = zip(gs, totals, strict=True)
+        out = [self._as_reduced(g) if x is None else cast(x, g.dtype) for g, x in pairs]
+        return jax.tree.unflatten(treedef, out), feedback
+
+    def _as_reduced(self, g: Any) -> Any:
+        """Return the mean (or sum) of row-sparse gradients, or of gradients already reduced."""
+        n = size_of(self.axis)
+        divisor = n if self.reduction == "mean" else 1
+        if isinstance(g, RowSparse):
+            return concatenated(g, self.axis, self.wire_dtype) / divisor
+        wide = widen(g)
+        divided_by = n if self.reduced == "mean" else 1
+        return cast(wide * jnp.asarray(divided_by / divisor, wide.dtype), g.dtype)
+
+
+def concatenated(g: RowSparse, axis: Axes, wire_dtype: Any = None) -> RowSparse:
+    """Return the slices of all replicas as one gradient.
+
+    Args:
+      g: this replica's slices.
+      axis: the axis of replicas, or several.
+      wire_dtype: the dtype in which they travel; None for their own.
+    """
+    indices, values = as_varying((g.indices, g.values), axis)
+    is_floating = jnp.issubdtype(values.dtype, jnp.floating)
+    form = narrow(values.dtype if wire_dtype is None or not is_floating else wire_dtype)
+    values = values if form is None else form.encode(values)
+    for name in axis_names(axis):
+        indices = lax.all_gather(indices, name, tiled=True)
+        values = lax.all_gather(values, name, tiled=True)
+    if form is not None:
+        values = cast(form.decode(values, values.shape[-1]), g.values.dtype)
+    return RowSparse(indices, values, g.num_rows)
+
+
+def as_varying_like(tree: PyTree, others: PyTree, axis: Axes) -> PyTree:
+    """Mark `tree` as varying between replicas if any leaf of `others` may vary."""
+    if any(varies(x, axis) for x in jax.tree.leaves(others)):
+        return as_varying(tree, axis)
+    return tree

@@ -1,0 +1,1 @@
+"""What a program sends between devices, and what exchanges have sent so far."""

@@ -1,0 +1,49 @@
+"""The leaves of states that all replicas share, and those that no two devices do."""
+
+from typing import Any
+
+import jax
+
+from gradxform.leaves.states import marked_fields
+from gradxform.types import Everywhere, PerDevice, PyTree
+
+
+def is_shared(tree: PyTree) -> list[bool]:
+    """Return for every leaf whether it is shared: the same on all replicas, without their axis.
+
+    Shared leaves are those in fields of states that are annotated `Everywhere`, anywhere in the
+    tree.
+    """
+    return _in_fields(tree, Everywhere)
+
+
+def is_per_device(tree: PyTree) -> list[bool]:
+    """Return for every leaf whether it is in a field of a state that is annotated `PerDevice`."""
+    return _in_fields(tree, PerDevice)
+
+
+def _in_fields(tree: PyTree, mark: Any) -> list[bool]:
+    """Return for every leaf whether it is in a field of a state with that annotation."""
+    flags: list[bool] = []
+    _visit(tree, mark, False, flags)
+    return flags
+
+
+def _visit(x: Any, mark: Any, inside: bool, flags: list[bool]) -> None:
+    one_level = jax.tree_util.default_registry.flatten_one_level(x)
+    if one_level is None:
+        flags.append(inside)
+        return
+    marked: tuple[str, ...] = ()
+    names = getattr(type(x), "_fields", None)
+    if names is not None and hasattr(type(x), "__annotations__"):
+        marked = _marks(type(x), mark)
+    for i, child in enumerate(one_level[0]):
+        _visit(child, mark, inside or (names is not None and names[i] in marked), flags)
+
+
+def _marks(cls: type, mark: Any) -> tuple[str, ...]:
+    try:
+        return marked_fields(cls, mark)
+    except (NameError, TypeError, AttributeError):  # annotations of another package, as strings
+        return ()

@@ -1,0 +1,1 @@
+"""How the arrays of a state are sharded, from how the parameters are."""

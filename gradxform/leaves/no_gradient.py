@@ -1,0 +1,190 @@
+"""Leaves of the parameters that no gradient can have: integers, keys, functions, strings.
+
+To every transform they are holes, as None is: `init` keeps nothing for them, and `update` passes
+the None or the `float0` that a gradient has in their place. Functions of the parameters among the
+extra arguments, such as `value_fn`, get them all the same.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.errors import name_of, shown
+from gradxform.leaves.trees import (
+    Path,
+    is_abstract,
+    is_hole,
+    is_update_leaf,
+    map_with_paths,
+    path_at,
+    with_paths,
+)
+from gradxform.types import MaskedNode, OptState, Params, PyTree, Updates
+from gradxform.values.extra_args import OF_PARAMS
+
+
+@functools.cache
+def _is_inexact(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.inexact)
+
+
+def _takes_gradient(x: Any) -> bool:
+    """Whether a leaf is a floating or complex array or number."""
+    if callable(x):  # also a class such as jnp.float32, which has a dtype
+        return False
+    dtype = getattr(x, "dtype", None)
+    return isinstance(x, float | complex) if dtype is None else _is_inexact(dtype)
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, int | float | complex) or (hasattr(x, "dtype") and not callable(x))
+
+
+def _is_float0(x: Any) -> bool:
+    return getattr(x, "dtype", None) == jax.dtypes.float0
+
+
+def as_holes(params: Params) -> Params:
+    """Return parameters with a MaskedNode in the place of every leaf that no gradient can have."""
+    leaves, treedef = jax.tree.flatten(params)
+    if all(map(_takes_gradient, leaves)):
+        return params
+    return treedef.unflatten(x if _takes_gradient(x) else MaskedNode() for x in leaves)
+
+
+def float0_as_holes(updates: Updates) -> Updates:
+    """Return updates with a MaskedNode in the place of every `float0`, a gradient of an integer."""
+    leaves, treedef = jax.tree.flatten(updates)
+    if not any(map(_is_float0, leaves)):
+        return updates
+    return treedef.unflatten(MaskedNode() if _is_float0(x) else x for x in leaves)
+
+
+def _as_holes_of(updates: Updates, params: Params) -> Params:
+    """Return `as_holes(params)`, but with the leaves for which there are updates all the same."""
+    if as_holes(params) is params:
+        return params
+    holes = {path for path, leaf in with_paths(updates) if is_hole(leaf)}
+
+    def one(path: Path, x: Any) -> Any:
+        is_hole_there = any(path[:n] in holes for n in range(len(path) + 1))
+        return MaskedNode() if is_hole_there and not _takes_gradient(x) else x
+
+    return map_with_paths(one, params)
+
+
+def init_without(tx: Any, init: Callable[[Params], OptState], params: Params) -> OptState:
+    """Return `init(params)`, where leaves that no gradient can have are holes.
+
+    For the shapes and dtypes of parameters a state that depends on their numbers is one of shapes
+    and dtypes too.
+
+    Raises:
+      TypeError: if a leaf is not an array, and the state would have one for it.
+    """
+    holed = as_holes(params)
+    try:
+        state = init(holed)
+    except TypeError:
+        if not any(map(is_abstract, jax.tree.leaves(params))):
+            raise
+        state = jax.eval_shape(init, holed)  # it computes with the parameters
+    if holed is params or all(map(_is_array, jax.tree.leaves(params))):
+        return state
+    stand_in = jax.ShapeDtypeStruct((1,), np.float32)
+    leaves, treedef = jax.tree.flatten(params)
+    arrays = [x if _takes_gradient(x) or _is_array(x) else stand_in for x in leaves]
+    full = jax.eval_shape(init, as_holes(treedef.unflatten(arrays)))
+    if len(jax.tree.leaves(full)) == len(jax.tree.leaves(state)):
+        return state
+    index = next(i for i, x in enumerate(leaves) if not _is_array(x))
+    raise TypeError(
+        f"{tx.written_as or name_of(tx)}: parameter {path_at(params, index)} is "
+        f"{shown(leaves[index])}, which is not an array, and this transform keeps arrays for each "
+        "parameter. Give it the arrays alone: for an Equinox model, "
+        "init(eqx.filter(model, eqx.is_array))."
+    )
+
+
+def update_without(
+    update: Callable[..., tuple[Updates, OptState]], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Updates, OptState]:
+    """Return `update(*args, **kwargs)`, where leaves without a gradient are holes.
+
+    A `float0` comes back as it was.
+    """
+    given = given_by_name(args, kwargs)
+    updates, params = given.get("updates"), given.get("params")
+    own = float0_as_holes(updates)
+    holed = _as_holes_of(own, params)
+    if own is updates and holed is params:
+        return update(*args, **kwargs)
+    if holed is not params:
+        given = seen_whole(given, lambda part: _filled(part, params), as_holes)
+    given["updates"] = own
+    if holed is not params:
+        given["params"] = holed
+    new, state = update(**given)
+    return (new if own is updates else _filled(new, updates)), state
+
+
+def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., tuple[Params, Any]]:
+    """Return a method `step(grads, state, params)` to which leaves without a gradient are holes.
+
+    They come back as they were among the new parameters.
+    """
+
+    @functools.wraps(step)
+    def call(owner: Any, grads: Updates, state: Any, params: Params, **extra: Any) -> Any:
+        own = float0_as_holes(grads)
+        holed = _as_holes_of(own, params)
+        if holed is params:
+            return step(owner, own, state, params, **extra)
+        extra = seen_whole(extra, lambda part: _filled(part, params), as_holes)
+        new, state = step(owner, own, state, holed, **extra)
+        return _filled(new, params), state
+
+    return call
+
+
+def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an `update` by their names."""
+    return {**dict(zip(("updates", "state", "params"), args, strict=False)), **kwargs}
+
+
+def _filled(tree: PyTree, whole: PyTree) -> PyTree:
+    """Return `tree` with the leaves of `whole` in the places of its holes."""
+    return jax.tree.map(
+        lambda old, new: old if is_hole(new) else new, whole, tree, is_leaf=is_update_leaf
+    )
+
+
+def seen_whole(
+    extra: Mapping[str, Any],
+    whole: Callable[[Params], Params],
+    chosen: Callable[[Updates], Updates],
+) -> dict[str, Any]:
+    """Return extra arguments whose functions of the parameters get all parameters.
+
+    Args:
+      extra: the arguments.
+      whole: returns all parameters from those that a transform sees.
+      chosen: returns from the gradients of all parameters those that the transform sees.
+    """
+
+    def at(name: str, f: Any) -> Any:
+        if name not in OF_PARAMS or not callable(f):
+            return f
+
+        @functools.wraps(f)
+        def function(params: Params, *args: Any, **kwargs: Any) -> Any:
+            made = f(whole(params), *args, **kwargs)
+            return chosen(made) if name == "grad_fn" else made
+
+        return function
+
+    return {name: at(name, x) for name, x in extra.items()}

@@ -1,0 +1,163 @@
+"""Arrays in blocks: a few bits for each entry, and a float32 scale for each block."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform._jax.versions import whole
+from gradxform.leaves.storage.codes import Code
+from gradxform.leaves.storage.stored import StoredArray, stored_array
+from gradxform.numerics import cast
+from gradxform.numerics.overflow import quotient
+from gradxform.types import Array
+
+
+class BlockForm(NamedTuple):
+    """How an array is kept in blocks."""
+
+    code: Code
+    block: int  # the entries of a block, along the last axis; the last block may be shorter
+    length: int | None  # of the last axis, where two codes share a byte and some are filled up
+    dtype: Any  # in which a rule sees the array
+
+
+@stored_array
+class Blocks(StoredArray):
+    """An array whose entries are codes, times the scale of their block.
+
+    Blocks lie along the last axis, so that codes and scales have the other axes of the array, and
+    are sharded as it is. The scale of a block is the largest magnitude in it.
+    """
+
+    codes: Array  # (..., n) uint8 or float8; of 4 bits (..., blocks, block / 2), two to a byte
+    scales: Array  # (..., blocks) float32
+    form: BlockForm
+
+    @classmethod
+    def of(cls, x: Array, code: Code, block: int, dtype: Any = None) -> "Blocks":
+        """Return an array of at least one dimension in blocks of `block` entries."""
+        return cls._of(x, BlockForm(code, block, None, jnp.dtype(dtype or x.dtype)))
+
+    @classmethod
+    def _of(cls, x: Array, form: BlockForm) -> "Blocks":
+        codes, scales = _encode(x, form)
+        return cls(codes, scales, fitted(form, x.shape[-1]))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+        if self.form.code.bits == 8:
+            return self.codes.shape
+        *above, blocks, half = self.codes.shape
+        length = 2 * blocks * half if self.form.length is None else self.form.length
+        return (*above, length)
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype in which a rule sees it."""
+        return self.form.dtype
+
+    @property
+    def kept_as(self) -> str:
+        """The code and its bits."""
+        return f"{self.form.code.bits} bits ({self.form.code.name}, blocks of {self.form.block})"
+
+    def load(self) -> Array:
+        """Return the array."""
+        form, length = self.form, self.shape[-1]
+        scales = self.scales[..., None]
+        if form.code.bits == 4:
+            blocks = form.code.decode(unpacked(self.codes)) * scales
+            x = joined(blocks)[..., :length]
+        else:
+            x = _by_block(form.code.decode(self.codes), form, lambda b: b * scales)
+        return cast(x, form.dtype)
+
+    def store(self, new: Array) -> "Blocks":
+        """Return another array in the same form."""
+        return self._of(new, self.form)
+
+    def by_rows(self) -> tuple[tuple[Array, int], ...]:
+        """Return codes and scales."""
+        block = 1 if self.scales.ndim > 1 else block_length(self.form, self.shape[-1])
+        return (self.codes, block if self.form.code.bits == 4 else 1), (self.scales, block)
+
+    def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> "Blocks":
+        """Return the same form of an array of that shape, made of other codes and scales."""
+        codes, scales = arrays
+        return Blocks(codes, scales, fitted(self.form, shape[-1]))
+
+    def placed(self, place: Any, replicated: Any) -> "Blocks":
+        """Return the shardings of codes and scales: that of the array."""
+        return Blocks(place, place, self.form)
+
+
+def block_length(form: BlockForm, length: int) -> int:
+    """Return the entries of a block of an axis of that length, an even number for 4 bits."""
+    short = length + length % 2 if form.code.bits == 4 else length
+    return max(1, min(form.block, short))
+
+
+def fitted(form: BlockForm, length: int) -> BlockForm:
+    """Return the form of an array whose last axis has that length."""
+    filled = form.code.bits == 4 and (not length or length % block_length(form, length))
+    return form._replace(length=length if filled else None)
+
+
+def _by_block(x: Array, form: BlockForm, f: Callable[[Array], Array]) -> Array:
+    """Return `f` of the array as (..., blocks, block), in the shape of the array again."""
+    y = joined(f(blocked(x, form)))
+    return y if y.shape == x.shape else y[..., : x.shape[-1]]
+
+
+def joined(blocks: Array) -> Array:
+    """Undo `blocked`, but for the zeros."""
+    *above, count, block = blocks.shape
+    return blocks.reshape(*above, count * block)
+
+
+def blocked(x: Array, form: BlockForm) -> Array:
+    """Return the array as (..., blocks, block), filled up with zeros."""
+    block = block_length(form, x.shape[-1])
+    missing = -x.shape[-1] % block
+    if missing:
+        x = jnp.pad(whole(x, -1), [(0, 0)] * (x.ndim - 1) + [(0, missing)])
+    return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
+
+
+def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
+    """Return the codes and the scales of an array."""
+    x = finite(x)
+    blocks = blocked(x, form)
+    scales = jnp.max(jnp.abs(blocks), axis=-1, initial=0.0)
+    below = divisors(scales)[..., None]
+    if form.code.bits == 4:
+        return packed(form.code.encode(quotient(blocks, below))), scales
+    return form.code.encode(_by_block(x, form, lambda b: quotient(b, below))), scales
+
+
+def finite(x: Array) -> Array:
+    """Return an array in float32, where an infinity does not make the others of its block NaN.
+
+    A NaN does.
+    """
+    most = float(jnp.finfo(jnp.float32).max)
+    return jnp.clip(cast(x, jnp.float32), -most, most)
+
+
+def divisors(scales: Array) -> Array:
+    """Return what the entries of blocks are divided by; those of a block of zeros stay 0."""
+    return jnp.where(scales < jnp.finfo(jnp.float32).tiny, jnp.inf, scales)
+
+
+def packed(codes: Array) -> Array:
+    """Return the two halves of each block in one byte each: the first in the low bits."""
+    half, codes = codes.shape[-1] // 2, whole(codes, -1)
+    return codes[..., :half] | (codes[..., half:] << 4)
+
+
+def unpacked(packed: Array) -> Array:
+    """Undo `packed`."""
+    return jax.lax.concatenate([packed & 15, packed >> 4], packed.ndim - 1)

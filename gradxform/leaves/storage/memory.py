@@ -1,0 +1,61 @@
+"""Where an array is kept: in the memory of the device, or in that of its host."""
+
+import math
+from typing import Any
+
+import jax
+
+from gradxform.leaves.storage.stored import is_stored
+
+Space = jax.memory.Space
+HOST = "pinned_host"  # the name of the host's memory
+# The memories in which a state may be kept, by the names of JAX.
+MEMORIES = {HOST: Space.Host}
+
+
+def is_on_host(x: Any) -> bool:
+    """Whether an array is in the memory of the host, where no rule can compute with it."""
+    return isinstance(x, jax.Array) and is_type_on_host(jax.typeof(x))
+
+
+def is_type_on_host(kind: Any) -> bool:
+    """Whether arrays of a type, as `jax.typeof` returns it, are in the memory of the host."""
+    return kind.memory_space == Space.Host
+
+
+def in_memory(place: Any, kind: Any) -> Any:
+    """Return the sharding of an array of a type, in the memory that the type says.
+
+    A `PartitionSpec` or None, which does not say, stays as it is.
+    """
+    is_told = isinstance(place, jax.sharding.Sharding) and is_type_on_host(kind)
+    return place.with_memory_kind(HOST) if is_told else place
+
+
+def is_away(tree: Any) -> bool:
+    """Whether any array of a tree is in the memory of the host."""
+    return any(map(is_on_host, jax.tree.leaves(tree)))
+
+
+def fetched(tree: Any) -> Any:
+    """Return a tree with its arrays in the memory of the device."""
+    return jax.tree.map(lambda x: jax.device_put(x, Space.Device) if is_on_host(x) else x, tree)
+
+
+def returned(tree: Any, like: Any) -> Any:
+    """Return a tree with its arrays in the memories of those of `like`, of the same structure."""
+
+    def back(x: Any, old: Any) -> Any:
+        return jax.device_put(x, Space.Host) if is_on_host(old) else x
+
+    return jax.tree.map(back, tree, like)
+
+
+def on_host(x: Any, memory: Any = Space.Host) -> Any:
+    """Return an array of a state in the memory of the host, in whichever form it is kept.
+
+    Of one in blocks the scales stay: they are too few to be worth a transfer, and TPUs cannot cut
+    all of them.
+    """
+    few = math.prod(x.shape) // 16 if is_stored(x) else -1
+    return jax.tree.map(lambda a: jax.device_put(a, memory) if a.size > few else a, x)

@@ -1,0 +1,136 @@
+"""What a state may keep in place of an array: fewer bytes, from which the array is made anew."""
+
+import abc
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+import jax
+
+from gradxform.types import Array
+from gradxform.values.flax_bytes import announce, tell_flax
+
+T = TypeVar("T", bound=type)
+
+# Returns the means of an array along an axis, which stays, with length 1.
+Mean = Callable[[Array, int], Array]
+
+
+class StoredArray(abc.ABC):
+    """An array that a state keeps in another form.
+
+    A rule sees the array. It is a leaf to this library, and a pytree of arrays to JAX, so that it
+    can be donated, sharded and saved as they are.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make an array, which Flax can write."""
+        tell_flax()
+        return super().__new__(cls)
+
+    part_names: ClassVar[tuple[str, ...]]  # of the arrays that it is made of
+    is_by_rows: bool | property = True  # whether a row is stored apart from most others
+    # What several rows share where they are not stored apart from each other.
+    shared_by_rows: ClassVar[str] = "as means, each of which several rows share"
+    needs_means = False  # whether it is made of means over the array
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the array."""
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """The dtype in which a rule sees it."""
+
+    @property
+    @abc.abstractmethod
+    def kept_as(self) -> str:
+        """The form in words, such as "8 bits"."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of its dimensions."""
+        return len(self.shape)
+
+    @abc.abstractmethod
+    def load(self) -> Array:
+        """Return the array."""
+
+    @abc.abstractmethod
+    def store(self, new: Array) -> Self:
+        """Return the form in which `new`, of the same shape, is kept."""
+
+    def load_with(self, mean: Mean) -> Array:
+        """Return what `load` does; `mean` may cover all pieces of a divided array."""
+        return self.load()
+
+    def store_with(self, new: Array, mean: Mean) -> Self:
+        """Return what `store` does; `mean` may cover all pieces of a divided array."""
+        return self.store(new)
+
+    @abc.abstractmethod
+    def by_rows(self) -> tuple[tuple[Array, int], ...]:
+        """Return what it consists of, and how many rows of the array an entry of each spans.
+
+        A row is an index of the first axis. What has no part for each row is left out.
+        """
+
+    @abc.abstractmethod
+    def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Self:
+        """Return the same form of an array of that shape, made of what `by_rows` returns."""
+
+    def opened(self, ways: int) -> "StoredArray":
+        """Return what a loop over tiles of rows cuts and fills; `ways` as in `engine.tiles`."""
+        return self
+
+    def closed(self) -> "StoredArray":
+        """Return what such a loop leaves, as the state keeps it."""
+        return self
+
+    @abc.abstractmethod
+    def placed(self, place: Any, replicated: Any) -> Self:
+        """Return the shardings of what it consists of, in its place, from that of the array."""
+
+    def __repr__(self) -> str:
+        arrays, form = jax.tree.flatten(self)
+        return f"{type(self).__name__}({', '.join(map(repr, arrays))}, {form})"
+
+
+def stored_array(cls: T) -> T:
+    """Make a class a dataclass and a pytree; the fields annotated `Array` are its children."""
+    made: Any = dataclasses.dataclass(eq=False, repr=False, slots=True)(cls)
+    fields = dataclasses.fields(made)
+    arrays = [f.name for f in fields if f.type is Array]
+    jax.tree_util.register_dataclass(
+        made, data_fields=arrays, meta_fields=[f.name for f in fields if f.name not in arrays]
+    )
+    announce(made, parts_of_stored, with_parts)
+    made.part_names = tuple(arrays)
+    return made
+
+
+def parts_of_stored(x: StoredArray) -> dict[str, Any]:
+    """Return the arrays of which a stored array is made, by name."""
+    return {name: getattr(x, name) for name in x.part_names}
+
+
+def with_parts(like: StoredArray, parts: Mapping[str, Any]) -> StoredArray:
+    """Return a stored array of the form of another, made of other arrays."""
+    given = parts if isinstance(parts, Mapping) else {}
+    missing = [name for name in like.part_names if name not in given]
+    if missing:
+        raise ValueError(
+            f"{type(like).__name__}: the saved state has no {missing[0]!r} here, only "
+            f"{', '.join(map(str, given)) or 'an array'}. Was it stored in another way?"
+        )
+    made: Any = like
+    return dataclasses.replace(made, **{name: given[name] for name in like.part_names})
+
+
+def is_stored(x: Any) -> bool:
+    """Whether a leaf is kept in another form than an array."""
+    return isinstance(x, StoredArray)

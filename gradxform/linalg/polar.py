@@ -1,0 +1,188 @@
+"""The orthogonal factor of matrices, by an iteration of matrix products."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform._jax.versions import settled
+from gradxform.linalg.products import (
+    Columns,
+    adjoint,
+    frobenius_norm,
+    gram_of,
+    identity_like,
+    largest_entry,
+    matmul_in,
+    norm_in_parts,
+)
+from gradxform.numerics import cast, not_zero, over, plus, taming
+from gradxform.types import Array, Scalar
+
+
+def orthogonalize(
+    x: Array,
+    coefficients: Array,
+    preconditioning: str = "frobenius",
+    eps: Scalar = 1e-8,
+    turns: Array | None = None,
+    dtype: Any = None,
+    by_gram: bool = False,
+    columns: Columns | None = None,
+) -> Array:
+    """Return a matrix with the singular vectors of `x` and singular values of about 1.
+
+    The quintic Newton-Schulz iteration: one turn for each row (a, b, c) of coefficients,
+
+        A = X X^H;    X <- a X + (b A + c A A) X
+
+    which applies the odd polynomial a s + b s^3 + c s^5 to every singular value s. At the start
+    they must not exceed 1; `preconditioning` ensures that. With the usual coefficients the values
+    end between 0.7 and 1.2, not at 1; in training that does not matter.
+
+    Products are computed in JAX's default precision (`jax.default_matmul_precision`).
+
+    Args:
+      x: matrices `(..., m, n)`, real or complex, in float32 or wider.
+      coefficients: `(turns, 3)`.
+      preconditioning: the first divisor of `x`: "frobenius", its Frobenius norm; "spectral", its
+        largest singular value, exact and slow; "aol", for every row the root of its row sum of
+        |X X^H|; "schatten", the root of the Frobenius norm of X X^H.
+      eps: added to the norm for "frobenius" and "spectral", at least 0; zeros stay zeros.
+      turns: how often to apply the first row of coefficients, if the number is known only at run
+        time. Defaults to one turn for each row.
+      dtype: a narrower one for matrices between turns and the factors of products, whose sums are
+        in that of `x`. Not for complex matrices.
+      by_gram: whether to iterate on X X^H where one side is at least `GRAM_RATIO` times the other,
+        which takes fewer products and rounds differently. Not with `turns` or a narrower dtype: a
+        polynomial of X X^H, rounded to 16 bits, loses small singular values.
+      columns: how the columns of `x` are divided over devices; None if `x` is whole. The devices
+        together must have at least as many columns as rows. The result is divided alike. Not for
+        "spectral".
+
+    Reference: Jordan et al., Muon: An optimizer for hidden layers in neural networks, 2024;
+    Boissin et al., Turbo-Muon: Accelerating Orthogonality-Based Optimization with
+    Pre-Conditioning, 2025 (aol); Grishina et al., Accelerating Newton-Schulz Iteration for
+    Orthogonalization via Chebyshev-type Polynomials, 2025 (schatten).
+    """
+    tall = columns is None and x.shape[-2] > x.shape[-1]
+    x = jnp.swapaxes(x, -1, -2) if tall else x  # a smaller A, and the same singular values
+    divide = PRECONDITIONINGS[preconditioning]
+    x, gram = divide(x, eps, columns)
+
+    wide = x.dtype
+    dtype = wide if dtype is None or jnp.iscomplexobj(x) else jnp.dtype(dtype)
+    product = functools.partial(matmul_in, dtype=dtype, wide=wide)
+
+    def turn(x: Array, row: Array, gram: Array | None = None) -> Array:
+        a, b, c = (cast(row[k], wide) for k in range(3))
+        if gram is None:
+            gram = product(x, adjoint(x))
+            gram = gram if columns is None else columns.total_hermitian(gram)
+        return cast(a * cast(x, wide) + product(b * gram + c * product(gram, gram), x), dtype)
+
+    m, n = x.shape[-2], x.shape[-1] * (1 if columns is None else columns.devices)
+    if by_gram and _far_from_square(m, n) and turns is None and dtype == wide:
+        x = _by_gram(x, coefficients, gram, columns)
+        return jnp.swapaxes(x, -1, -2) if tall else x
+    x = cast(x, dtype)
+    if turns is not None:
+        x = lax.fori_loop(0, turns, lambda _, x: turn(x, coefficients[0]), x)
+    else:
+        if gram is not None:
+            x, coefficients = turn(x, coefficients[0], gram), coefficients[1:]
+        if coefficients.shape[0]:
+            # A loop has one copy of the products, and takes half of the memory.
+            x = settled(lambda x: turn(x, coefficients[0]), x, coefficients)
+            x = lax.scan(lambda x, row: (turn(x, row), None), x, coefficients)[0]
+    x = cast(x, wide)
+    return jnp.swapaxes(x, -1, -2) if tall else x
+
+
+# How many times longer than wide a matrix is for the iteration on the Gram matrix to pay, and after
+# how many turns that is formed anew. After three, float32 errors are those of the other iteration;
+# after five, they would be a hundred times as large for a condition of 1000.
+GRAM_RATIO = 2.5
+_RENEWAL = 3
+
+
+def _far_from_square(m: int, n: int) -> bool:
+    return n >= GRAM_RATIO * m
+
+
+def grams_needed(turns: int, by_gram: bool, m: int, n: int) -> int:
+    """Return how many products X X^H `orthogonalize` forms for matrices of `m` <= `n` sides."""
+    return -(-turns // _RENEWAL) if by_gram and _far_from_square(m, n) else turns
+
+
+def _by_gram(x: Array, coefficients: Array, gram: Array | None, columns: Columns | None) -> Array:
+    """Return `x` after all turns, with products of square matrices in place of most long ones."""
+    for start in range(0, coefficients.shape[0], _RENEWAL):
+        rows = coefficients[start : start + _RENEWAL]
+        gram = gram_of(x, columns) if gram is None else gram
+        total = None
+        for i in range(rows.shape[0]):
+            a, b, c = (cast(rows[i, k], x.dtype) for k in range(3))
+            factor = a * identity_like(gram) + b * gram + c * gram_of(gram)
+            total = factor if total is None else jnp.matmul(factor, total)
+            if i + 1 < rows.shape[0]:
+                gram = jnp.matmul(jnp.matmul(factor, gram), factor)
+                gram = (gram + adjoint(gram)) / 2
+        assert total is not None
+        x, gram = jnp.matmul(total, x), None
+    return x
+
+
+# The preconditionings. Each returns the divided matrix X and, if it has computed it, X X^H.
+
+
+def _frobenius(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    eps = not_zero(eps, x.dtype)
+    largest, share = norm_in_parts(x, columns)
+    factor = taming(largest)  # so that the norm is in the range
+    size = cast(plus(largest * factor * share, eps), x.dtype)
+    return over(x * cast(factor, x.dtype), size, eps), None
+
+
+def _spectral(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    if columns is not None:
+        raise ValueError(
+            "linalg.orthogonalize: preconditioning 'spectral' needs whole matrices, not columns of "
+            "them; use 'frobenius', 'aol' or 'schatten'."
+        )
+    largest = jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
+    eps = not_zero(eps, x.dtype)
+    return over(x, cast(plus(largest, eps), x.dtype), eps), None
+
+
+# The floor of the next two, whatever eps is, as in Optax.
+_FLOOR = 1e-8
+
+
+def _aol(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    x, gram = _with_gram(x, columns)
+    rows = jnp.maximum(jnp.sum(jnp.abs(gram), axis=-1, keepdims=True), _FLOOR)
+    scale = cast(lax.rsqrt(rows), x.dtype)
+    return x * scale, gram * scale * jnp.swapaxes(scale, -1, -2)
+
+
+def _schatten(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Array | None]:
+    x, gram = _with_gram(x, columns)
+    scale = cast(lax.rsqrt(jnp.maximum(frobenius_norm(gram), _FLOOR)), x.dtype)
+    return x * scale, gram * scale * scale
+
+
+def _with_gram(x: Array, columns: Columns | None) -> tuple[Array, Array]:
+    """Return `x`, scaled down if squares overflow, and X X^H."""
+    x = x * cast(taming(largest_entry(x, columns)), x.dtype)
+    return x, gram_of(x, columns)
+
+
+PRECONDITIONINGS: dict[str, Callable[..., tuple[Array, Array | None]]] = {
+    "frobenius": _frobenius,
+    "spectral": _spectral,
+    "aol": _aol,
+    "schatten": _schatten,
+}

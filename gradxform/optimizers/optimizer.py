@@ -1,0 +1,106 @@
+"""What makes a function an optimizer, and the parts that several of them share."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from gradxform.base import Transform
+from gradxform.interop import identity
+from gradxform.transforms.momentum import trace
+from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
+from gradxform.values.arguments import checked_call
+from gradxform.values.docstrings import complete
+from gradxform.values.registry import register
+from gradxform.wrappers.compose import chain
+
+__all__ = [
+    "optimizer",
+]
+
+F = TypeVar("F", bound=Callable[..., Transform])
+
+# The optimizers that have been loaded, by name; `by_name.py` has all.
+LOADED: dict[str, Callable[..., Transform]] = {}
+
+
+def optimizer(function: F) -> F:
+    """Register a function that returns a transform, check its arguments, complete its docstring.
+
+    The docstring describes only the arguments that differ from those of its parts. For the others,
+    it names the parts: "See `trace` and `scale_by_learning_rate` for the other arguments."
+    """
+
+    @functools.wraps(function)
+    def made(*args: Any, **kwargs: Any) -> Transform:
+        tx = checked_call(function, args, kwargs)
+        object.__setattr__(tx, "written_as", function.__name__)
+        return tx
+
+    made.__doc__ = complete(function)
+    register(function.__name__, made)
+    LOADED[function.__name__] = made
+    return cast(F, made)
+
+
+def trace_or_identity(
+    name: str,
+    momentum: float | None,
+    nesterov: bool,
+    accumulator_dtype: DType = None,
+) -> trace | identity:
+    """Return `trace`, or `identity` without a momentum.
+
+    Raises:
+      ValueError: without a momentum, if an argument is set that only `trace` reads.
+    """
+    if momentum is not None:
+        return trace(momentum, nesterov, accumulator_dtype)
+    trace(0.0, nesterov, accumulator_dtype)  # check the types
+    for argument, value in (("nesterov", nesterov), ("accumulator_dtype", accumulator_dtype)):
+        if value:
+            raise ValueError(f"{name}: {argument}={value!r} has no effect without a momentum.")
+    return identity()
+
+
+def decayed(
+    name: str,
+    direction: Transform,
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule | None,
+    mask: StaticMask | None,
+    mask_name: str = "mask",
+) -> chain:
+    """Return a descent along `direction`, with decoupled weight decay unless that is None.
+
+    Raises:
+      ValueError: without a weight decay, if there is a mask.
+    """
+    if weight_decay is not None:
+        return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    if mask is not None:
+        raise ValueError(f"{name}: {mask_name} has no effect without a weight_decay.")
+    return chain(direction, scale_by_learning_rate(learning_rate))
+
+
+def with_weight_decay(
+    direction: Transform,
+    learning_rate: ScalarOrSchedule,
+    weight_decay: ScalarOrSchedule,
+    mask: StaticMask | None,
+    by_learning_rate: bool = True,
+) -> chain:
+    """Return a descent along `direction` with decoupled weight decay.
+
+    Args:
+      direction: what the learning rate multiplies.
+      learning_rate: as in `scale_by_learning_rate`.
+      weight_decay: as in `add_decayed_weights`.
+      mask: as in `add_decayed_weights`.
+      by_learning_rate: whether the learning rate multiplies the decay too.
+    """
+    rate = scale_by_learning_rate(learning_rate)
+    if by_learning_rate:
+        return chain(direction, add_decayed_weights(weight_decay, mask), rate)
+    decay = add_decayed_weights(weight_decay, mask, flip_sign=True)
+    return chain(direction, rate, decay)

@@ -1,0 +1,316 @@
+"""The learning rate of the next step, read from an optimizer and its state."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, GradientTransformation, unwrapped
+from gradxform.errors import name_of, shown
+from gradxform.leaves.states import check_state, slot_fields
+from gradxform.numerics import ScheduleError, value_at
+from gradxform.transforms.plateau import reduce_on_plateau
+from gradxform.transforms.scaling import scale, scale_by_schedule
+from gradxform.types import Array, OptState
+from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.wrappers.compose import chain, named_chain, sum_of
+from gradxform.wrappers.external_step import external_step
+from gradxform.wrappers.hyperparams.inject import InjectStatefulHyperparamsState, injected
+from gradxform.wrappers.param_groups.groups import param_groups
+from gradxform.wrappers.param_groups.param_group import OTHERS, is_one
+from gradxform.wrappers.parts import StatelessWrapper
+from gradxform.wrappers.select import masked, partition
+
+# The fields of a rule's state that count its updates.
+COUNTS = ("count", "t")
+# The parts that scale gradients before an optimizer, and steps after it.
+_FACTORS = scale | scale_by_schedule | reduce_on_plateau
+# The field with the factor, where it is not called `learning_rate`.
+_FIELDS: dict[type, str] = {scale: "step_size", scale_by_schedule: "step_size_fn"}
+
+
+class _Rate(NamedTuple):
+    """A learning rate, or a product of several."""
+
+    labels: tuple[Any, ...]  # of the groups and branches in which it applies
+    factors: tuple[Any, ...]  # the numbers and schedules
+    value: Array  # their product in the next step
+
+
+def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Array:
+    """Return the learning rate of the next step: what its update is multiplied by, without sign.
+
+    Every field `learning_rate` in the optimizer counts, as a number, as a schedule at the count in
+    the state, or as a hyperparameter in the state. In a chain these are multiplied, and with them
+    every `scale`, `scale_by_schedule` and `reduce_on_plateau` after the last part with slots: those
+    before it scale gradients, not steps. The rate of a wrapper is that of the optimizer in it; a
+    `learning_rate` of the wrapper itself, as for its decay, does not count. Works under `jax.jit`.
+    For an optimizer of Optax, whose schedule is hidden in a function, it is the hyperparameter
+    `learning_rate` of `optax.inject_hyperparams`.
+
+    Args:
+      tx: the optimizer.
+      state: its state.
+      label: which group, if the groups of a `partition` or of `param_groups`, or the terms of a
+        `sum_of` (0, 1, ...), have different rates (`current_learning_rates` has all at once). A
+        group of `param_groups` is called what `describe` calls it: by the label or the pattern of
+        its rule, or "all others". Keyword-only.
+
+    Raises:
+      ValueError: if there is no learning rate, or groups have different ones and no `label` chooses
+        among them; if a `masked` part of a chain changes the rate of some parameters only.
+
+    Example: `current_learning_rate(adamw(schedule), state)`.
+    """
+    rates = _rates(tx, state)
+    if label is not None:
+        labels = {x for rate in rates for x in rate.labels}
+        if label not in labels:
+            listed = ", ".join(sorted(map(repr, labels))) or "none"
+            raise ValueError(
+                f"current_learning_rate: no group with a learning rate is called {shown(label)}; "
+                f"there are {listed}."
+            )
+        rates = [rate for rate in rates if label in rate.labels]
+    _require_any(tx, rates)
+    if any(not _same(rate.factors, rates[0].factors) for rate in rates):
+        listed = ", ".join("/".join(map(repr, rate.labels)) for rate in rates)
+        raise ValueError(
+            f"current_learning_rate: {name_of(tx)} has different learning rates for {listed}. "
+            "Choose one with label=, or take current_learning_rates."
+        )
+    return jnp.abs(rates[0].value)
+
+
+def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
+    """Return the learning rates of the next step of all groups, for a logger.
+
+    `{"learning_rate/embed": 0.001, "learning_rate/all others": 0.01}`: what `current_learning_rate`
+    returns for each group of a `partition` or of `param_groups` and each term of a `sum_of`, by
+    label; the labels of groups in groups are joined by "/". An optimizer without groups has the one
+    key "learning_rate". Groups without a learning rate, such as frozen ones, are left out. Works
+    under `jax.jit`.
+
+    Args:
+      tx: the optimizer.
+      state: its state.
+
+    Raises:
+      ValueError: as `current_learning_rate` without groups; or if two groups have the same labels
+        and different rates.
+    """
+    rates = _rates(tx, state)
+    _require_any(tx, rates)
+    named: dict[str, _Rate] = {}
+    for rate in rates:
+        key = "/".join(("learning_rate", *map(str, rate.labels)))
+        if not _same(named.setdefault(key, rate).factors, rate.factors):
+            labels = "/".join(map(repr, rate.labels))
+            raise ValueError(
+                f"current_learning_rates: {name_of(tx)} has two groups that are called {labels}, "
+                "with different rates; give them different labels."
+            )
+    return {key: jnp.abs(rate.value) for key, rate in named.items()}
+
+
+def _require_any(tx: Any, rates: list[_Rate]) -> None:
+    if not rates:
+        raise ValueError(
+            f"current_learning_rate: {name_of(tx)} has no learning rate that can be read. "
+            "scale_by_learning_rate has one; for an optimizer of Optax use inject_hyperparams."
+        )
+
+
+def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    """Whether two products have the same factors: equal numbers, or the same arrays."""
+    if len(a) != len(b):
+        return False
+    return all(
+        x is y or (not (isinstance(x, jax.Array) or isinstance(y, jax.Array)) and x == y)
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _rates(tx: Any, state: OptState) -> list[_Rate]:
+    """Return the rates of a transform, one for each group; none if it does not have any."""
+    tx = unwrapped(tx)
+    if isinstance(tx, external_step):
+        raise ValueError(
+            "current_learning_rate: external_step leaves the count of steps to the caller. Call "
+            "the schedule with that count."
+        )
+    if not isinstance(tx, GradientTransformation):
+        return _injected_by_optax(state)
+    if isinstance(tx, chain | named_chain):
+        return _of_chain(tx, state)
+    if isinstance(tx, partition):
+        groups = tx.transforms.unfreeze() if isinstance(tx.transforms, FrozenTree) else {}
+        states = _part(tx, state, "inner_states")
+        parts = {k: (x, _part(tx, states, k)) for k, x in groups.items()}
+        return _labelled({k: (x, _part(tx, s, "inner_state")) for k, (x, s) in parts.items()})
+    if isinstance(tx, sum_of):
+        return _labelled(dict(enumerate(zip(tx.transforms, state, strict=True))))
+    if isinstance(tx, injected):
+        check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
+        return _rates(tx.at_next(state), _part(tx, state, "inner_state"))
+    if isinstance(tx, StatelessWrapper):
+        return _rates(tx.inner, state)
+    if isinstance(tx, param_groups):
+        return _of_groups(tx, state)
+    if isinstance(tx, reduce_on_plateau):
+        factor = _part(tx, state, "scale")
+        return [_Rate((), (factor,), factor)]
+    inner = _inner(tx, state)
+    if inner:  # of several the first takes the steps
+        return _rates(*inner[0])
+    return _rate_of_rule(tx, state, _FIELDS.get(type(tx), "learning_rate"))
+
+
+def _of_groups(tx: param_groups, state: OptState) -> list[_Rate]:
+    """Return the rates of the groups that move, times their multipliers."""
+    common, own = (_part(tx, state, name) for name in ("inner_state", "group_states"))
+    rates_of_all = _rates(tx.inner, _part(tx, common, "inner_state"))
+    rates: list[_Rate] = []
+    for rule in tx.rules:
+        if rule.freeze:
+            continue
+        mine = rates_of_all
+        if rule.inner is not None:
+            its_state = _part(tx, _part(tx, own, rule.title), "inner_state")
+            mine = _rates(rule.inner, its_state)
+        if mine and not is_one(rule.learning_rate):
+            multipliers = _part(tx, state, "multipliers")
+            mine = _product(mine, _rate_of_rule(rule, multipliers, "learning_rate"))
+        rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in mine]
+    return rates + [rate._replace(labels=(OTHERS, *rate.labels)) for rate in rates_of_all]
+
+
+def _inner(tx: Any, state: OptState) -> list[tuple[Any, OptState]]:
+    """Return the transforms in a wrapper's fields, each with its state."""
+    if tx.holds:
+        return [(getattr(tx, k), _part(tx, state, its_state)) for k, its_state in tx.holds]
+    held = []
+    for k, part in fields_of(tx).items():
+        for name in (k, f"{k}_state", k.replace("optimizer", "state")):
+            if name in getattr(state, "_fields", ()) and hasattr(part, "update"):
+                held.append((part, getattr(state, name)))
+                break
+    return held
+
+
+def _part(tx: Any, state: Any, name: Any) -> Any:
+    """Return the part of a wrapper's state with a name."""
+    parts = state if isinstance(state, dict) else getattr(state, "_asdict", dict)()
+    if name not in parts:
+        raise TypeError(
+            f"current_learning_rate: the state of {name_of(tx)} must have {name!r}, got "
+            f"{type(state).__name__}. Was this state made by another transform's init?"
+        )
+    return parts[name]
+
+
+def _of_chain(tx: Any, state: OptState) -> list[_Rate]:
+    """Return the product of the rates of a chain's parts, in each group."""
+    parts = list(_flat(tx, state))
+    last = max((i for i, (part, s) in enumerate(parts) if _has_slots(part, s)), default=-1)
+    rated: list[tuple[Any, list[_Rate]]] = []
+    for i, (part, its_state) in enumerate(parts):
+        if i > last or not isinstance(_unmasked_part(part), _FACTORS):
+            its_rates = _rates(part, its_state)
+            rated += [(part, its_rates)] if its_rates else []
+    for part, _ in rated if len(rated) > 1 else ():
+        if isinstance(part, masked) and part.mask is not True:
+            raise ValueError(
+                f"current_learning_rate: {name_of(tx)} changes the rate of some parameters only, "
+                f"with masked({name_of(part.inner)}, ...). Use partition or param_groups, which "
+                "have labels for their groups."
+            )
+    return functools.reduce(_product, (its_rates for _, its_rates in rated), [])
+
+
+def _unmasked_part(part: Any) -> Any:
+    return _unmasked_part(unwrapped(part.inner)) if isinstance(part, masked) else part
+
+
+def _flat(tx: Any, state: OptState) -> list[tuple[Any, OptState]]:
+    """Return the parts of a chain with their states; chains in it are opened."""
+    parts = []
+    for part, its_state in zip(map(unwrapped, tx.inner()), tx.split_state(state), strict=True):
+        opened = isinstance(part, chain | named_chain)
+        parts += _flat(part, its_state) if opened else [(part, its_state)]
+    return parts
+
+
+def _has_slots(part: Any, state: OptState) -> bool:
+    """Whether a part remembers arrays; of one that does not say so, whether its state has any."""
+    if isinstance(part, ArrayRule):
+        return bool(slot_fields(type(state)))
+    return any(jnp.ndim(x) > 0 for x in jax.tree.leaves(state))
+
+
+def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_Rate]:
+    """Return the rate in a field of a rule, as a list, empty if it has none."""
+    rate = fields_of(part).get(name) if isinstance(part, Value) else None
+    if rate is None:
+        return []
+    try:
+        value = value_at(rate, _count(part, name, state) if callable(rate) else jnp.zeros(()))
+    except ScheduleError as error:
+        raise TypeError(f"{name_of(part)}: {name}: {error}") from None
+    return [_Rate((), (rate,), value)]
+
+
+def _count(part: Any, name: str, state: OptState) -> Array:
+    """Return the count at which the next step evaluates the schedules of a rule."""
+    for field in COUNTS:
+        count = getattr(_unmasked(state), field, None)
+        if isinstance(count, int) or hasattr(count, "dtype"):  # also a variable of nnx
+            count = jnp.asarray(count)
+            return count[0] if count.ndim else count  # replicas step together
+    raise ValueError(
+        f"current_learning_rate: {name_of(part)} has a schedule as {name}, and its state of kind "
+        f"{type(state).__name__} has no count. Was this state made by another transform's init?"
+    )
+
+
+def _unmasked(state: OptState) -> OptState:
+    return getattr(state, "inner_state", state)
+
+
+def _labelled(groups: dict[Any, tuple[Any, OptState]]) -> list[_Rate]:
+    """Return the rates of several groups, those that have one."""
+    named = ((label, _rates(tx, state)) for label, (tx, state) in groups.items())
+    return [rate for label, rates in named for rate in _under(label, rates)]
+
+
+def _under(label: Any, rates: list[_Rate]) -> list[_Rate]:
+    """Return rates with one more label."""
+    return [rate._replace(labels=(label, *rate.labels)) for rate in rates]
+
+
+def _product(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
+    """Return the products of rates that apply together: of groups with the same labels."""
+    if not some or not others:
+        return some or others
+    if len(some) > 1 and [x.labels for x in some] == [x.labels for x in others]:
+        pairs = list(zip(some, others, strict=True))
+    else:
+        pairs = [(a, b) for a in some for b in others]
+    return [
+        _Rate(
+            a.labels + tuple(x for x in b.labels if x not in a.labels),
+            a.factors + b.factors,
+            a.value * b.value,
+        )
+        for a, b in pairs
+    ]
+
+
+def _injected_by_optax(state: OptState) -> list[_Rate]:
+    """Return the hyperparameter `learning_rate` in the state of another library's transform."""
+    hyperparams = getattr(state, "hyperparams", None)
+    if not isinstance(hyperparams, dict) or "learning_rate" not in hyperparams:
+        return []
+    rate = jnp.asarray(hyperparams["learning_rate"])
+    return [_Rate((), (rate,), value_at(rate, jnp.zeros(())))]

@@ -1,0 +1,1 @@
+"""Tables for people: the parts of an optimizer, its groups, its bytes."""

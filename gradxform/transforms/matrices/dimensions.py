@@ -1,0 +1,227 @@
+"""Dimension numbers: which axes of a parameter make a matrix."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from gradxform.errors import name_of, shown
+from gradxform.leaves import Path, is_hole, masks, path_str, with_paths
+from gradxform.transforms.matrices.axes import MatrixAxes as MatrixAxes, split_axes
+from gradxform.types import PyTree
+from gradxform.values import FrozenTree, Value, fields_of, is_function, replace
+from gradxform.values.fields import value
+
+__all__ = [
+    "GaLoreDimensionNumbers",
+    "MuonDimensionNumbers",
+    "matrix_split",
+]
+
+
+class _DimensionNumbers(Value):
+    """Values with the two methods that the named tuples of Optax have."""
+
+    def _asdict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return fields_of(self)
+
+    def _replace(self, **fields: Any) -> "_DimensionNumbers":
+        """Return the same with other axes."""
+        return replace(self, **fields)
+
+
+@value
+class MuonDimensionNumbers(_DimensionNumbers):
+    """Say which axes of a parameter are the rows of a matrix, and which its columns.
+
+    With x W = y, the product sums over the rows, and y has the columns. All other axes are batches
+    of matrices.
+
+    Args:
+      reduction_axis: the axis or axes of the rows; negative ones count from the end.
+      output_axis: the axis or axes of the columns.
+    """
+
+    reduction_axis: int | tuple[int, ...] = 0
+    output_axis: int | tuple[int, ...] = 1
+
+
+@value
+class GaLoreDimensionNumbers(_DimensionNumbers):
+    """Say which axes of a parameter are the rows of a matrix, and which its columns.
+
+    All other axes are batches of matrices, each with a projector of its own: for layers that are
+    stacked along axis 0, `GaLoreDimensionNumbers(1, 2)`.
+
+    Args:
+      reduction_axis: the axis or axes of the rows; negative ones count from the end.
+      output_axis: the axis or axes of the columns.
+    """
+
+    reduction_axis: int | tuple[int, ...] = 0
+    output_axis: int | tuple[int, ...] = 1
+
+
+@value
+class matrix_split(Value):
+    """Say that a parameter holds several matrices side by side, as a fused `qkv` does.
+
+    A kernel of shape (d, 3 d) whose columns are queries, keys and values is three matrices with
+    `matrix_split(1, (d, d, d))`, and one matrix for each head with `matrix_split(1, head_size)`.
+    Parts may differ in size, as with fewer keys than queries.
+
+    Args:
+      axis: the axis along which they lie, one of the rows or columns; a negative one counts from
+        the end.
+      sizes: the length of each part, which add up to that of the axis; or one length, of all parts.
+      numbers: which axes are rows and columns, `MuonDimensionNumbers`.
+    """
+
+    axis: int
+    sizes: int | tuple[int, ...]
+    numbers: Any = MuonDimensionNumbers()
+
+    def __post_init__(self) -> None:
+        sizes = self.sizes if isinstance(self.sizes, tuple) else (self.sizes,)
+        if not sizes or not all(type(x) is int and x > 0 for x in sizes):
+            raise ValueError(
+                f"matrix_split: sizes must be a length of at least 1, or a tuple of them, got "
+                f"{shown(self.sizes)}."
+            )
+        if type(self.axis) is not int:
+            raise TypeError(f"matrix_split: axis must be an integer, got {shown(self.axis)}.")
+        object.__setattr__(self, "numbers", _ours(self.numbers, MuonDimensionNumbers))
+        if not isinstance(self.numbers, MuonDimensionNumbers):
+            raise TypeError(
+                f"matrix_split: numbers must be MuonDimensionNumbers, got {shown(self.numbers)}."
+            )
+
+
+# What may stand where dimension numbers of a kind may.
+_ACCEPTED: dict[type, tuple[type, ...]] = {
+    MuonDimensionNumbers: (MuonDimensionNumbers, matrix_split),
+}
+
+
+def _kinds(kind: type) -> tuple[type, ...]:
+    return _ACCEPTED.get(kind, (kind,))
+
+
+def _named(kind: type) -> str:
+    return ", ".join(k.__name__ for k in _kinds(kind))
+
+
+def check_numbers(part: Value, field: str, kind: type) -> None:
+    """Require a field to hold dimension numbers that `matrices` reads; convert those of Optax.
+
+    That is: None, numbers of that kind for all parameters, a tree of them that may be a prefix of
+    the parameters, with None for those that are not matrices, or a function that returns one.
+    """
+    given = getattr(part, field)
+    if isinstance(given, FrozenTree):
+        ours = _ours(given.unfreeze(), kind)
+        leaves = jax.tree.leaves(ours, is_leaf=lambda x: x is None)
+        for leaf in leaves:
+            if leaf is not None and not isinstance(leaf, _kinds(kind)):
+                raise TypeError(
+                    f"{name_of(part)}: the entries of {field} must be {_named(kind)} or None, "
+                    f"got {shown(leaf)}."
+                )
+        object.__setattr__(
+            part, field, ours if isinstance(ours, _kinds(kind)) else FrozenTree(ours)
+        )
+    elif not (given is None or isinstance(given, _kinds(kind)) or is_function(given)):
+        raise TypeError(
+            f"{name_of(part)}: {field} must be {_named(kind)}, a tree of them or a function of "
+            f"the parameters, got {shown(given)}."
+        )
+
+
+def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Path, Any, Any]]:
+    """Return the path, the array and the axes of every leaf of `tree`; None where none are given.
+
+    Args:
+      part: the value that asks, for messages.
+      given: dimension numbers that passed `check_numbers`.
+      kind: the class of the dimension numbers.
+      tree: parameters or updates.
+
+    Raises:
+      ValueError: if the numbers do not fit the array, or none are given for one.
+    """
+    if is_function(given):
+        given = FrozenTree(_ours(given(tree), kind))
+    found = with_paths(masks.resolve(part, given, tree, kind=object))
+    out = []
+    for (path, leaf), (_, numbers) in zip(with_paths(tree), found, strict=True):
+        if is_hole(leaf):
+            continue
+        if numbers is not None and not isinstance(numbers, _kinds(kind)):
+            raise TypeError(
+                f"{name_of(part)}: the dimension numbers of {path_str(path)} must be "
+                f"{_named(kind)} or None, got {shown(numbers)}."
+            )
+        out.append((path, leaf, numbers and axes_of(part, path, leaf, numbers)))
+    return out
+
+
+def axes_of(part: Value, path: Path, x: Any, numbers: Any) -> Any:
+    """Return the axes that dimension numbers mean for one array."""
+    if isinstance(numbers, matrix_split):
+        return _axes_of_split(part, path, x, numbers)
+    n, where = jnp.ndim(x), f"parameter {path_str(path)} of shape {jnp.shape(x)}"
+    groups = []
+    for given in (numbers.reduction_axis, numbers.output_axis):
+        axes = given if isinstance(given, tuple) else (given,)
+        if not all(-n <= axis < n for axis in axes):
+            raise ValueError(
+                f"{name_of(part)}: {numbers!r} names an axis that {where} does not have."
+            )
+        groups.append(tuple(axis % n for axis in axes))
+    rows, columns = groups
+    if len({*rows, *columns}) < len(rows) + len(columns):
+        raise ValueError(
+            f"{name_of(part)}: {numbers!r} names an axis of {where} twice. Name each axis once, as "
+            "one of the rows or of the columns; all others are batches."
+        )
+    return MatrixAxes(tuple(i for i in range(n) if i not in rows + columns), rows, columns)
+
+
+def _axes_of_split(part: Value, path: Path, x: Any, split: matrix_split) -> Any:
+    """Return the axes that a split means for one array."""
+    axes = axes_of(part, path, x, split.numbers)
+    n, shape = jnp.ndim(x), jnp.shape(x)
+    where = f"parameter {path_str(path)} of shape {shape}"
+    if not -n <= split.axis < n:
+        raise ValueError(f"{name_of(part)}: {split!r} splits an axis that {where} does not have.")
+    axis = split.axis % n
+    if axis in axes.batch:
+        raise ValueError(
+            f"{name_of(part)}: {split!r} splits axis {axis} of {where}, which is a batch of "
+            "matrices already. Split one of its rows or columns."
+        )
+    length = shape[axis]
+    sizes = split.sizes
+    if isinstance(sizes, int):
+        sizes = (sizes,) * (length // sizes)
+    if sum(sizes) != length:
+        raise ValueError(
+            f"{name_of(part)}: the parts of {split!r} add up to {sum(sizes)}, but axis {axis} of "
+            f"{where} has length {length}. Give sizes that add up to it, or one that divides it."
+        )
+    return split_axes(axes, axis, sizes)
+
+
+_FIELDS = ("reduction_axis", "output_axis")
+
+
+def _ours(tree: PyTree, kind: type) -> PyTree:
+    """A tree with Optax's dimension numbers, which are tuples there, as values."""
+
+    def convert(x: Any) -> Any:
+        return kind(*x) if getattr(x, "_fields", None) == _FIELDS else x
+
+    return jax.tree.map(
+        convert, tree, is_leaf=lambda x: x is None or getattr(x, "_fields", None) == _FIELDS
+    )

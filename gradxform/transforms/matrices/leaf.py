@@ -1,0 +1,51 @@
+"""How one array, or a device's piece of it, is made of matrices."""
+
+from typing import Any, NamedTuple
+
+from gradxform import engine
+from gradxform.transforms.matrices.axes import MatrixAxes, Part, joined, parts_of
+from gradxform.types import Array
+
+__all__ = []
+
+
+class MatrixLeaf(NamedTuple):
+    """How one leaf is made of matrices."""
+
+    cut: engine.Cut
+    gathered: bool  # whether matrices come together only in the array of all devices
+    parts: list[Part]
+    members: list[Any]  # the view of each part
+
+    def with_slots(self, dims: tuple[int | None, ...]) -> "MatrixLeaf":
+        """Return the leaf, knowing along which axes its slots are divided over the devices."""
+        return self._replace(members=[view._replace(slot_dims=dims) for view in self.members])
+
+    def given(self, xs: tuple[Array, ...]) -> list[tuple[tuple[Array, ...], Any]]:
+        """Return for each part what the rule gets of it, and its view."""
+        if self.gathered:
+            xs = tuple(engine.exchange_now().gather(x, self.cut.cuts) for x in xs)
+        pairs = zip(self.parts, self.members, strict=True)
+        return [(tuple(part.of(x) for x in xs), view) for part, view in pairs]
+
+    def update(self, us: list[Array]) -> Array:
+        """Return the update of the leaf from those of its parts."""
+        u = joined(self.parts, us)
+        return engine.own_piece(u, self.cut) if self.gathered else u
+
+
+def leaf_of(shape: tuple[int, ...], axes: Any, cut: engine.Cut, oriented: bool) -> MatrixLeaf:
+    """Return how a leaf, or this device's piece of it, is made of matrices."""
+    parts = parts_of(axes)
+    across = len(parts) > 1 and any(dim == axes.axis for _, dim in cut.cuts)
+    gathered = across or cut.place(parts[0].axes, parts[0].shape(shape)) == "scattered"
+    now = cut
+    if gathered:
+        shape, now = cut.whole(shape), cut._replace(cuts=())
+    views = [engine.view_of(part.axes, part.shape(shape), oriented, now) for part in parts]
+    return MatrixLeaf(cut, gathered, parts, views)
+
+
+def array_leaf(shape: tuple[int, ...], cut: engine.Cut) -> MatrixLeaf:
+    """Return how a leaf is one array, for a rule that looks at all of it: a column of entries."""
+    return leaf_of(shape, MatrixAxes((), tuple(range(len(shape))), ()), cut, True)

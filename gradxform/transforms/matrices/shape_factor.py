@@ -1,0 +1,77 @@
+"""Factors that follow from the sides of a matrix."""
+
+import abc
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+
+from gradxform import engine
+from gradxform.base import ArrayRule, EmptyState
+from gradxform.leaves import is_hole, shape_of, with_paths
+from gradxform.transforms.matrices.axes import parts_of
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.rule import axes_of_all
+from gradxform.types import Array, Params, StaticTree, Updates
+
+__all__ = []
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ShapeFactor(ArrayRule):
+    """Base of rules that multiply a matrix by a factor of its sides, also on a mesh."""
+
+    weight_dimension_numbers: StaticTree = None
+
+    State = EmptyState
+    locality = "array"
+    sees_pieces = True
+    handles_complex = True
+
+    def __post_init__(self):
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+
+    def init(self, params: Params) -> EmptyState:
+        """Return an empty state."""
+        axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(params))
+        return EmptyState()
+
+    def statics(self, updates: Updates) -> list[Any]:
+        """Return for every leaf the sides of its matrices, by part, and how it is divided."""
+        whole = engine.whole_shapes(updates)
+        axes = axes_of_all(self, self.weight_dimension_numbers, whole)
+        leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
+        return [
+            (_sides(a, shape_of(x)), cut)
+            for a, x, cut in zip(axes, leaves, engine.cuts_of(updates), strict=True)
+        ]
+
+    def rule(self, g: Array, p: Array | None, static: Any) -> Array:
+        """Return the update times the factor of its shape."""
+        (axis, parts), cut = static
+        factors = [self.factor(n, k) for n, k, _ in parts]
+        if len(factors) == 1:
+            return factors[0] * g
+        lengths = [length for *_, length in parts]
+        each = [jnp.full((n,), x, g.dtype) for n, x in zip(lengths, factors, strict=True)]
+        factor = jnp.concatenate(each)
+        mine = tuple((name, 0) for name, dim in cut.cuts if dim == axis)
+        factor = engine.own_piece(factor, engine.Cut(mine, cut.sizes))
+        shape = [1] * g.ndim
+        shape[axis] = -1
+        return jnp.reshape(factor, shape) * g
+
+    @abc.abstractmethod
+    def factor(self, n: int, k: int) -> Any:
+        """Return the factor of a matrix of n rows and k columns."""
+
+
+def _sides(axes: Any, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """Return the axis along which parts lie; and of each part the sides and its length there."""
+    parts = parts_of(axes)
+    shapes = [part.shape(shape) for part in parts]
+    sides = [
+        (*part.axes.sizes(x)[1:], x[part.axis] if x else 1)
+        for part, x in zip(parts, shapes, strict=True)
+    ]
+    return parts[0].axis, tuple(sides)

@@ -1,0 +1,311 @@
+"""Distributed Shampoo: Shampoo by blocks, with the step size of another method."""
+
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import engine, linalg
+from gradxform.base import transform
+from gradxform.errors import (
+    name_of,
+    require_at_least,
+    require_non_negative,
+    require_one_of,
+)
+from gradxform.numerics import over, safe_increment, scalar, squarable
+from gradxform.numerics.roots import over_root
+from gradxform.slots import zero_count
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
+from gradxform.types import (
+    Array,
+    Choice,
+    DType,
+    MatrixSlot,
+    NonNegative,
+    NonNegativeInt,
+    Params,
+    Positive,
+    Scalar,
+    Size,
+    StaticTree,
+    UnitInterval,
+)
+
+__all__ = [
+    "scale_by_distributed_shampoo",
+    "DistributedShampooState",
+]
+
+GRAFTS = ("sgd", "adagrad", "rmsprop", "adam")
+ROOTS = ("eigh", "newton")
+# The largest eigenvalue counts as at least this in the ridge of a root, as in the reference code.
+_LEAST = 1e-6
+
+
+class DistributedShampooState(NamedTuple):
+    """State of `scale_by_distributed_shampoo`; of every parameter B matrices of sides m <= n.
+
+    Every matrix has p q blocks of sides r and c.
+    """
+
+    count: Array  # int32 scalar; the number of updates so far
+    nu: MatrixSlot  # (B, m, n), at least float32; the squares of the grafted method; "sgd": (B, 0)
+    left: MatrixSlot  # (B, p q, r, r); the sum or average of G G^T for each block
+    right: MatrixSlot  # (B, p q, c, c); of G^T G
+    left_root: MatrixSlot  # (B, p q, r, r); the inverse root of left
+    right_root: MatrixSlot  # (B, p q, c, c)
+
+
+@transform
+class scale_by_distributed_shampoo(MatrixRule):
+    """Multiply every block by two inverse roots, at the length of another method's step.
+
+    Update rule for each block G of a matrix, from L = R = matrix_epsilon I and at t = 0, 1, ...,
+    the number of earlier updates, with w = 1 - beta2, or 1 where beta2 is 1:
+
+        L <- beta2 L + w G G^T;    R <- beta2 R + w G^T G
+        P = (L + l I)^(-1/4) G (R + r I)^(-1/4)
+
+    The ridges l and r are matrix_epsilon max(s, 1e-6), with s the largest eigenvalue of L and of R.
+    The blocks P of a matrix together are S. With D the step of the grafted method,
+
+        U = S |D|_F / |S|_F      (t < start_preconditioning_step: U = D)
+
+    where D is, with v <- beta2 v + w G^2 (adagrad: v <- v + G^2):
+
+        sgd: G;    adagrad, rmsprop: G / (sqrt(v) + diagonal_epsilon);
+        adam: G / (sqrt(v / (1 - beta2^(t + 1))) + diagonal_epsilon)
+
+    The roots are of the matrices as they are after this gradient. Of all blocks of equal sides,
+    those that are i-th modulo `preconditioning_compute_steps` are renewed at t = i: a step costs as
+    much as any other. The first step computes all roots. A root that is not finite, or that the
+    iteration by products leaves an error of at least `inverse_failure_threshold`, is not taken: the
+    old one stays.
+
+    Blocks bound the cost: a matrix of sides m and n has ceil(m / block_size) ceil(n / block_size)
+    of them, and time grows as block_size^3 for each. A last block is filled up with zeros, which
+    changes no number of it. Roots by eigenvectors are more accurate where a matrix is nearly
+    singular; roots by products are faster on accelerators. Statistics and roots are computed in
+    full float32, the other products in the precision that JAX is told to use.
+
+    If an entry of a gradient exceeds 2.6e15 (in float32), its matrix is first scaled down to that
+    size, so that no square overflows.
+
+    Differs from the reference code: grafting is per matrix, not per array, and there is one
+    momentum (of `distributed_shampoo`), of the steps that are taken. Its `best_effort_shape` and
+    the mesh axes are not here: `weight_dimension_numbers` says what is a matrix.
+
+    Args:
+      block_size: the longest side of a block, an integer, at least 1.
+      beta2: the decay of L, R and v, in [0, 1]; with 1 they are sums.
+      diagonal_epsilon: added to the root of v, at least 0.
+      matrix_epsilon: the ridge, relative to the largest eigenvalue, greater than 0.
+      start_preconditioning_step: the number of updates by the grafted method alone, at least 0.
+      preconditioning_compute_steps: the number of steps from one renewal of a root to the next, an
+        integer, at least 1.
+      statistics_compute_steps: L and R take a gradient when t is a multiple of it, an integer, at
+        least 1.
+      graft_type: "sgd", "adagrad", "rmsprop" or "adam".
+      exponent_override: p of the roots L^(-1/p); 0 for 4, Shampoo's. An integer, at least 0.
+      inverse_root: "eigh", by eigenvectors, or "newton", by matrix products. Keyword-only.
+      inverse_failure_threshold: the error of a root by products at which the old one stays, at
+        least 0. Keyword-only.
+      weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
+        and updates on a mesh; statistics and roots stay. None: the dtype of the gradient, at least
+        float32. Keyword-only.
+
+    Raises:
+      ValueError: for graft_type "adam" with a beta2 of 1; at init and update, if a parameter is not
+        a matrix, or its numbers do not fit.
+      TypeError: at init and update, for complex and integer leaves.
+
+    Reference: Anil et al., Scalable Second Order Optimization for Deep Learning, 2021; Shi et al.,
+    A Distributed Data-Parallel PyTorch Implementation of the Distributed Shampoo Optimizer for
+    Training Neural Networks At-Scale, 2023.
+    """
+
+    block_size: Size = 1024
+    beta2: UnitInterval = 0.999
+    diagonal_epsilon: NonNegative = 1e-10
+    matrix_epsilon: Positive = 1e-6
+    start_preconditioning_step: NonNegativeInt = 5
+    preconditioning_compute_steps: Size = 1
+    statistics_compute_steps: Size = 1
+    graft_type: Choice = "sgd"
+    exponent_override: Size = 0
+    inverse_root: Choice = field(default="eigh", kw_only=True)
+    inverse_failure_threshold: NonNegative = field(default=0.1, kw_only=True)
+    weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
+    compute_dtype: DType = field(default=None, kw_only=True)
+
+    State = DistributedShampooState
+    locality = "array"
+
+    def __post_init__(self):
+        require_at_least(
+            self, 1, "block_size", "preconditioning_compute_steps", "statistics_compute_steps"
+        )
+        require_non_negative(self, "exponent_override")
+        require_one_of(self, "graft_type", GRAFTS)
+        require_one_of(self, "inverse_root", ROOTS)
+        check_compute_dtype(self)
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
+        if self.graft_type == "adam" and isinstance(self.beta2, float) and self.beta2 == 1:
+            raise ValueError(
+                f"{name_of(self)}: graft_type 'adam' needs a beta2 below 1, got 1.0. For sums use "
+                "'adagrad'."
+            )
+
+    def init(self, params: Params) -> DistributedShampooState:
+        """Return multiples of the identity as matrices, and the identity as their roots."""
+
+        def squares(count: int, m: int, n: int, dtype: Any) -> Array:
+            return jnp.zeros((count, 0) if self.graft_type == "sgd" else (count, m, n), dtype)
+
+        def matrix(of_rows: bool, factor: float) -> Any:
+            def make(count: int, m: int, n: int, dtype: Any) -> Array:
+                (p, r), (q, c) = self._cut(m), self._cut(n)
+                d = r if of_rows else c
+                identity = jnp.asarray(factor, dtype) * jnp.eye(d, dtype=dtype)
+                return jnp.tile(identity[None, None], (count, p * q, 1, 1))
+
+            return make
+
+        return DistributedShampooState(
+            count=zero_count(),
+            nu=self.matrix_slots(params, squares),
+            left=self.matrix_slots(params, matrix(True, self.matrix_epsilon)),
+            right=self.matrix_slots(params, matrix(False, self.matrix_epsilon)),
+            left_root=self.matrix_slots(params, matrix(True, 1.0)),
+            right_root=self.matrix_slots(params, matrix(False, 1.0)),
+        )
+
+    def _cut(self, d: int) -> tuple[int, int]:
+        """Return the number of blocks of a side, and their length."""
+        return max(1, -(-d // self.block_size)), min(d, self.block_size)
+
+    def prepare(self, state: DistributedShampooState, params: Params | None) -> tuple[Any, ...]:
+        """Return the state, the number of earlier updates, and the weights of squares and products.
+
+        These are the weight of a new one, and the factor that debiases those of the graft.
+        """
+        count, beta2 = state.count, scalar(self.beta2)
+        of_new = jnp.where(beta2 == 1, 1, 1 - scalar(self.beta2))
+        correction = scalar(1.0)
+        if self.graft_type == "adam":
+            correction = 1 / (1 - beta2 ** scalar(safe_increment(count)))
+        return state._replace(count=safe_increment(count)), count, of_new, correction
+
+    def rule(
+        self,
+        g: Array,
+        v: Array,
+        left: Array,
+        right: Array,
+        left_root: Array,
+        right_root: Array,
+        count: Array,
+        of_new: Scalar,
+        correction: Scalar,
+    ) -> tuple[Array, ...]:
+        """Return the preconditioned gradient at the length of the grafted step."""
+        if not g.size:  # blocks of no entries cannot be counted
+            return g, v, left, right, left_root, right_root
+        g = squarable(g, (-2, -1))
+        d, v = self._grafted(g, v, of_new, correction)
+        blocks = self._blocks(g)
+        left, right = self._statistics(blocks, left, right, count, of_new)
+        left_root, right_root = self._roots((left, right), (left_root, right_root), count)
+        s = linalg.matmul_in(left_root, blocks, self.compute_dtype)
+        s = self._joined(linalg.matmul_in(s, right_root, self.compute_dtype), g.shape)
+        # Divided by its largest entry, because the square of a small norm is 0.
+        s = over(s, jnp.max(jnp.abs(s), axis=(-2, -1), keepdims=True))
+        s = over(s * linalg.frobenius_norm(d), linalg.frobenius_norm(s))
+        u = jnp.where(count >= self.start_preconditioning_step, s, d)
+        return u, v, left, right, left_root, right_root
+
+    def _grafted(
+        self, g: Array, v: Array, of_new: Scalar, correction: Scalar
+    ) -> tuple[Array, Array]:
+        if self.graft_type == "sgd":
+            return g, v
+        v = v + g * g if self.graft_type == "adagrad" else self.beta2 * v + of_new * g * g
+        return over_root(g, correction * v, self.diagonal_epsilon), v
+
+    def _statistics(
+        self, blocks: Array, left: Array, right: Array, count: Array, of_new: Scalar
+    ) -> tuple[Array, Array]:
+        def grown() -> tuple[Array, Array]:
+            turned = jnp.swapaxes(blocks, -1, -2)
+            return (
+                self.beta2 * left + of_new * linalg.matmul(blocks, turned),
+                self.beta2 * right + of_new * linalg.matmul(turned, blocks),
+            )
+
+        if self.statistics_compute_steps == 1:
+            return grown()
+        is_due = jnp.mod(count, self.statistics_compute_steps) == 0
+        return lax.cond(is_due, grown, lambda: (left, right))
+
+    def _roots(
+        self, matrices: tuple[Array, Array], old: tuple[Array, Array], count: Array
+    ) -> tuple[Array, ...]:
+        """Return the roots of all blocks, of which those that are due are new."""
+        shapes = [x.shape for x in old]
+        given, kept = ([x.reshape(-1, *x.shape[-2:]) for x in side] for side in (matrices, old))
+
+        def all_of_them() -> tuple[Array, ...]:
+            return self._renewed(*given, *kept)
+
+        def those_due() -> tuple[Array, ...]:
+            every = self.preconditioning_compute_steps
+            return engine.renewed(self._renewed, given, kept, count, every)
+
+        if self.preconditioning_compute_steps == 1:
+            made = all_of_them()
+        else:
+            # The first step has no roots yet. It is once in a run, so that a branch does not make
+            # one step of every period longer, as it would later.
+            made = lax.cond(count == 0, all_of_them, those_due)
+        return tuple(x.reshape(shape) for x, shape in zip(made, shapes, strict=True))
+
+    def _renewed(
+        self, left: Array, right: Array, left_root: Array, right_root: Array
+    ) -> tuple[Array, ...]:
+        return self._root(left, left_root), self._root(right, right_root)
+
+    def _root(self, a: Array, old: Array) -> Array:
+        """Return a^(-1/p), or the old root where it fails."""
+        p = self.exponent_override or 4
+        if self.inverse_root == "eigh":
+            values, vectors = linalg.eigen(a)
+            largest = jnp.max(values, axis=-1, keepdims=True)
+            ridge = self.matrix_epsilon * jnp.maximum(largest, _LEAST)
+            powers = (jnp.maximum(values, 0) + ridge) ** (-1 / p)
+            new = linalg.matmul(vectors * powers[..., None, :], jnp.swapaxes(vectors, -1, -2))
+            good = jnp.ones(new.shape[:-2], bool)
+        else:
+            ridge = self.matrix_epsilon * jnp.maximum(linalg.largest_eigenvalue(a), _LEAST)
+            damped = a + ridge[..., None, None] * jnp.eye(a.shape[-1], dtype=a.dtype)[None]
+            new, error = linalg.inverse_root_within(damped, p)
+            good = error < self.inverse_failure_threshold
+        good = good & jnp.all(jnp.isfinite(new), axis=(-2, -1))
+        return jnp.where(good[..., None, None], new, old)
+
+    def _blocks(self, x: Array) -> Array:
+        """Return the blocks of every matrix, (B, p q, r, c), the last ones filled up with zeros."""
+        count, m, n = x.shape
+        (p, r), (q, c) = self._cut(m), self._cut(n)
+        x = jnp.pad(x, ((0, 0), (0, p * r - m), (0, q * c - n)))
+        return jnp.swapaxes(x.reshape(count, p, r, q, c), 2, 3).reshape(count, p * q, r, c)
+
+    def _joined(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """Undo `_blocks`."""
+        count, m, n = shape
+        (p, r), (q, c) = self._cut(m), self._cut(n)
+        x = jnp.swapaxes(x.reshape(count, p, q, r, c), 2, 3)
+        return x.reshape(count, p * r, q * c)[:, :m, :n]

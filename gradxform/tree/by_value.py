@@ -1,0 +1,71 @@
+"""Control flow outside of jit that is compiled once, and not at every call.
+
+JAX keys the programs of `lax.cond` and `lax.while_loop` by their functions. Closures are new
+functions at each call, so that a step outside of jit would compile one program or more.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from gradxform._jax.versions import is_tracer, is_tracing
+from gradxform.leaves.masks import hidden_paths
+from gradxform.numerics import scalar_dtype
+from gradxform.values import Value
+
+
+class _Array:
+    """Stands in a key for an array, which is an argument of the program."""
+
+
+class _Key(NamedTuple):
+    """What a program depends on besides the arrays that it gets."""
+
+    function: Callable[..., Any]  # of the module, which is the same at each call
+    form: Any
+    treedef: Any
+    leaves: tuple[Any, ...]  # `_Array` in the places of arrays
+    context: tuple[Any, ...]  # what the library reads from the context while it traces
+
+
+def by_value(function: Callable[..., Any], form: Any, args: tuple[Any, ...]) -> Any:
+    """Return `function(form, *args)`, outside of a trace by a program that equal calls share.
+
+    Args:
+      function: a function of a module.
+      form: a hashable value. What cannot be hashed, such as a transform with a live number, has no
+        program to share.
+      args: trees of arrays, and of values: transforms, booleans and texts. A leaf of another kind,
+        such as a function, cannot be part of the key either.
+    """
+    leaves, treedef = jax.tree.flatten(args)
+    if any(map(is_tracer, leaves)) or not all(map(_is_known, leaves)) or is_tracing():
+        return function(form, *args)
+    fixed = tuple(_Array if _is_array(x) else x for x in leaves)
+    context = str(scalar_dtype()), hidden_paths()
+    key = _Key(function, form, treedef, fixed, context)
+    try:
+        hash(key)
+    except TypeError:
+        return function(form, *args)
+    return _run(key, [x for x in leaves if _is_array(x)])
+
+
+def _is_array(x: Any) -> bool:
+    number = isinstance(x, int | float | complex) and not isinstance(x, bool)
+    return number or isinstance(x, jax.Array | np.ndarray | np.generic)
+
+
+def _is_known(x: Any) -> bool:
+    return _is_array(x) or isinstance(x, bool | str | Value)
+
+
+def _called(key: _Key, arrays: list[Any]) -> Any:
+    left = iter(arrays)
+    leaves = [next(left) if x is _Array else x for x in key.leaves]
+    return key.function(key.form, *key.treedef.unflatten(leaves))
+
+
+_run = jax.jit(_called, static_argnums=0)

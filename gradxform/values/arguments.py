@@ -1,0 +1,140 @@
+"""Arguments of functions, checked by their annotations as fields are."""
+
+import functools
+import inspect
+import re
+import typing
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+from gradxform.errors import require_in, shown
+from gradxform.values.called import number_or_called
+from gradxform.values.fields import normalized, range_of
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """Check the arguments of every call of a function, also those that it leaves unused.
+
+    What the function refuses itself is said in its own words, as long as these name the argument.
+    """
+
+    @functools.wraps(function)
+    def made(*args: P.args, **kwargs: P.kwargs) -> T:
+        return checked_call(function, args, kwargs)
+
+    return made
+
+
+def checked_call(
+    function: Callable[..., T],
+    args: Any,
+    kwargs: Any,
+    signature: inspect.Signature | None = None,
+    name: str | None = None,
+) -> T:
+    """Return what a call returns, its arguments checked as `checked` does.
+
+    Args:
+      function: the function.
+      args: its arguments by position.
+      kwargs: its arguments by name.
+      signature: the arguments that are checked, with their annotations; by default the function's.
+      name: what messages call the function; by default its name.
+    """
+    name = function.__name__ if name is None else name
+    try:
+        result = function(*args, **kwargs)
+    except Exception as error:  # wrong arguments may raise anything; others are raised again
+        for argument, refusal in _refusals(function, args, kwargs, signature, name):
+            # A part that calls the argument otherwise would leave the caller to guess which it is.
+            if not isinstance(error, TypeError | ValueError) or not _names(error, argument):
+                raise refusal from None
+            raise
+        if isinstance(error, TypeError | ValueError):
+            blamed = _blamed(function, args, kwargs, signature, error)
+            if blamed is not None:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"{name}: {blamed}: {error}") from None
+        raise
+    for _, refusal in _refusals(function, args, kwargs, signature, name):  # what no part checked
+        raise refusal
+    return result
+
+
+def _blamed(
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    signature: inspect.Signature | None,
+    error: Exception,
+) -> str | None:
+    """Return the argument without which a call succeeds; None if the error names one itself."""
+    signature = inspect.signature(function) if signature is None else signature
+    parameters = signature.parameters
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # Python's own message says it
+        return None
+    set_here = {k: x for k, x in given.items() if x is not parameters[k].default}
+    if any(_names(error, argument) for argument in set_here):
+        return None
+    for argument in set_here:
+        if parameters[argument].default is not inspect.Parameter.empty:
+            rest = OrderedDict((k, x) for k, x in given.items() if k != argument)
+            others = inspect.BoundArguments(signature, rest)
+            others.apply_defaults()
+            try:
+                function(*others.args, **others.kwargs)
+            except (TypeError, ValueError):
+                continue
+            return argument
+    shows = [k for k, x in set_here.items() if _shows(error, x)]
+    return shows[0] if len(shows) == 1 else None
+
+
+def _shows(error: Exception, x: Any) -> bool:
+    texts = {shown(x), repr(float(x)) if isinstance(x, int) and abs(x) < 2**1023 else shown(x)}
+    return any(f"got {text}." in str(error) for text in texts)
+
+
+def _names(error: Exception, argument: str) -> bool:
+    return re.search(rf"\b{argument}\b", str(error)) is not None
+
+
+@functools.cache
+def _arguments_of(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+    hints = typing.get_type_hints(function, include_extras=True)
+    return inspect.signature(function), hints
+
+
+def _refusals(
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    signature: inspect.Signature | None,
+    name: str,
+) -> Iterator[tuple[str, Exception]]:
+    """Yield the arguments that their annotations do not allow, each with the error about it."""
+    if signature is None:
+        signature, hints = _arguments_of(function)
+    else:
+        hints = {p.name: p.annotation for p in signature.parameters.values()}
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # Python's own message names the function
+        return
+    for argument, x in given.items():
+        parameter = signature.parameters[argument]
+        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        hint = hints.get(argument, Any)
+        # What may be anything, such as an array of bounds, is the function's own to check.
+        if is_one and hint not in (Any, parameter.empty) and x is not parameter.default:
+            try:
+                x = normalized(name, argument, number_or_called(x), hint)
+                require_in(name, argument, x, range_of(hint))
+            except (TypeError, ValueError) as refusal:
+                yield argument, refusal

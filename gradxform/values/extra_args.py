@@ -1,0 +1,110 @@
+"""Extra arguments of `update`: which ones a transform takes, and which ones are misspelled."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from gradxform.errors import did_you_mean, name_of
+from gradxform.values.value import Value
+
+# The extra arguments that are functions of the parameters; the last returns gradients.
+OF_PARAMS = ("value_fn", "obj_fn", "grad_fn")
+# What a loop that steps any transform gives to each of them.
+OF_LOSS = frozenset({"value", "grad", *OF_PARAMS})
+
+
+class Accepted(NamedTuple):
+    """The extra arguments that a function takes."""
+
+    anything: bool  # whether it takes any name
+    named: frozenset[str]
+    needed: frozenset[str]  # those of `named` without a default
+
+
+def accepted(part: Any, function: Callable[..., Any]) -> Accepted:
+    """Return the extra arguments that `function`, the `update` of `part`, takes."""
+    return (
+        accepted_by(type(part), "update")
+        if isinstance(part, Value)
+        else accepted_after(function, 3)
+    )
+
+
+@functools.cache
+def accepted_by(cls: type, name: str) -> Accepted:
+    """Return the extra arguments that the method `name` of a class of values takes."""
+    return accepted_after(getattr(cls, name), 4)  # one more, for `self`
+
+
+def accepted_after(function: Callable[..., Any], positional: int) -> Accepted:
+    """Return the arguments of a function after the first `positional` ones."""
+    parameters = inspect.signature(function).parameters.values()
+    extra = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD][positional:]
+    extra += [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return Accepted(
+        any(p.kind is p.VAR_KEYWORD for p in parameters),
+        frozenset(p.name for p in extra),
+        frozenset(p.name for p in extra if p.default is p.empty),
+    )
+
+
+def routed(part: Any, accepts: Accepted, extra: dict[str, Any]) -> dict[str, Any]:
+    """Return the extra arguments that a function of `part` accepts.
+
+    Raises:
+      TypeError: if a required one is missing.
+    """
+    anything, named, needed = accepts
+    missing = sorted(needed - extra.keys())
+    if missing:
+        raise TypeError(
+            f"{name_of(part)}: needs the extra argument {missing[0]!r}; "
+            f"call update(updates, state, params, {missing[0]}=...)."
+        )
+    return extra if anything else {k: v for k, v in extra.items() if k in named}
+
+
+def check_arguments_of_loss(part: Any, known: frozenset[str], extra: dict[str, Any]) -> None:
+    """Refuse an extra argument that neither a part takes nor `value_fn`, which line searches call.
+
+    What other transforms ask of the loss may be given to all: its value, gradients and functions.
+
+    Args:
+      part: the outermost transform, for messages.
+      known: the names that its parts take.
+      extra: the extra arguments, among them `value_fn`.
+
+    Raises:
+      TypeError: with the closest name.
+    """
+    try:
+        parameters = inspect.signature(extra["value_fn"]).parameters.values()
+    except (TypeError, ValueError):  # not a function, or one of C
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    named = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
+    for name in extra.keys() - known - named - OF_LOSS:
+        hint = did_you_mean(name, named - extra.keys(), cutoff=0.75)
+        hint = hint or f" No part of {name_of(part)} takes it either; leave it out."
+        raise TypeError(f"{name_of(part)}: value_fn has no argument {name!r}.{hint}")
+
+
+def check_names(part: Any, known: frozenset[str], given: Iterable[str]) -> None:
+    """Refuse an extra argument with a name close to one that a part takes.
+
+    Args:
+      part: the outermost transform, for messages.
+      known: the names that its parts take.
+      given: the names in the call.
+
+    Raises:
+      TypeError: with the closest name. Other names pass, since they may be for other transforms.
+    """
+    given = list(given)
+    for name in given:
+        absent = [k for k in known if k not in given]
+        hint = "" if name in known else did_you_mean(name, absent, cutoff=0.75)
+        if hint:
+            raise TypeError(f"{name_of(part)}: no part takes the extra argument {name!r}.{hint}")

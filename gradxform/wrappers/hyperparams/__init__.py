@@ -1,0 +1,1 @@
+"""Hyperparameters in the state, where they can be read and set."""

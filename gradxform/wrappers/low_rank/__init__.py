@@ -1,0 +1,1 @@
+"""Rules on projections of low rank: GaLore."""

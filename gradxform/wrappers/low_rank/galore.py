@@ -1,0 +1,274 @@
+"""GaLore: any rule of gradients, run on projections of low rank."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import engine
+from gradxform.base import (
+    Transform,
+    call_update,
+    check_transform,
+    locality_of,
+    transform,
+)
+from gradxform.errors import require_at_least
+from gradxform.leaves import (
+    align,
+    align_params,
+    dtype_of,
+    is_hole,
+    shape_of,
+    with_paths,
+)
+from gradxform.leaves.states import check_state
+from gradxform.linalg.products import adjoint
+from gradxform.numerics import at_least_float32, cast, safe_increment
+from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.adam import scale_by_adam
+from gradxform.transforms.matrices.dimensions import (
+    GaLoreDimensionNumbers,
+    MatrixAxes,
+    axes_of,
+    check_numbers,
+    matrices,
+)
+from gradxform.types import (
+    Array,
+    Finite,
+    Params,
+    PositiveInt,
+    PyTree,
+    Scalar,
+    Size,
+    Slot,
+    StaticTree,
+    SupportsTransform,
+    Updates,
+)
+from gradxform.wrappers.low_rank.placement import Placed, leading_vectors, renewed, zeros_for
+
+__all__ = [
+    "scale_by_galore",
+    "GaLoreState",
+]
+
+
+class GaLoreState(NamedTuple):
+    """State of `scale_by_galore`.
+
+    Where a parameter is a stack of matrices, its projectors are a stack with the same first axes.
+    """
+
+    count: Array  # int32 scalar; the number of updates so far
+    base_optimizer_state: Any  # the state of the base transform, for the projected parameters
+    projector: Slot  # (*batch, longer side, rank), at least float32; (0, 0) if not projected
+
+
+@transform
+class scale_by_galore(Transform):
+    """Run a transform on projections of the gradients of matrices, and project back.
+
+    Update rule for a matrix G of n rows and k columns; every `update_proj_gap` steps, from the
+    first, P is computed anew, the leading `rank` singular vectors of the longer side of G:
+
+        R = P^T G        (n >= k; else R = G P)
+        S = base_optimizer(R)
+        u = scale P S    (else u = scale S P^T)
+
+    So the state of the base transform has the size of R. Parameters that are not matrices go to it
+    as they are. The base transform is given no parameters; weight decay belongs after this, where
+    `galore` has it.
+
+    A stack of matrices, such as the layers of a `scan`, has an R and a P for each of them. The base
+    transform sees the R of all as one array, whose first axes are those of the batch. If it acts on
+    each entry, every layer takes the steps that it would take alone.
+
+    The signs of singular vectors are arbitrary. They do not matter within a period, but the
+    momentum that the base transform carries into the next one meets vectors of other signs. So
+    training takes another, equally good course on another machine.
+
+    Under `zero1` and `shard_matrices` the projectors and the state of the base transform are
+    divided over the devices. Where these cut a stack between its matrices, each device has those of
+    its own matrices, and exchanges nothing. Where they cut the longer side of a matrix, its
+    projection is summed over them, and its step is gathered; where they cut the shorter side, the
+    projector is gathered instead. For new projectors, each device computes the singular vectors of
+    its share of the matrices.
+
+    Args:
+      rank: the number of singular vectors, at least 1.
+      update_proj_gap: the number of steps for which P is kept, at least 1.
+      scale: any finite number.
+      base_optimizer: a transform that needs no parameters; None for `scale_by_adam()`.
+      weight_dimension_numbers: `GaLoreDimensionNumbers` for all parameters of two dimensions or
+        more, a tree of them with None for parameters that are not projected (a prefix of the
+        parameters will do), or a function of the parameters that returns one; for stacked layers
+        `GaLoreDimensionNumbers(-2, -1)`. By default, parameters of two dimensions are matrices.
+
+    Raises:
+      ValueError: at init and update, if dimension numbers do not fit a parameter.
+
+    Reference: Zhao et al., GaLore: Memory-Efficient LLM Training by Gradient Low-Rank Projection,
+    2024, Algorithm 1.
+    """
+
+    rank: Size = 128
+    update_proj_gap: PositiveInt = 200
+    scale: Finite = 1.0
+    base_optimizer: Any = None
+    weight_dimension_numbers: StaticTree = None
+
+    sees_pieces = True
+
+    def __post_init__(self):
+        require_at_least(self, 1, "rank")
+        if self.base_optimizer is not None:
+            check_transform(self, self.base_optimizer, "base_optimizer")
+        check_numbers(self, "weight_dimension_numbers", GaLoreDimensionNumbers)
+
+    @property
+    def locality(self) -> str:
+        """That of the base transform, but at least the array."""
+        return "tree" if locality_of(self._base()) == "tree" else "array"
+
+    def _base(self) -> SupportsTransform:
+        return scale_by_adam() if self.base_optimizer is None else self.base_optimizer
+
+    def _matrices(self, tree: PyTree) -> list[MatrixAxes | None]:
+        """Return the axes of every leaf of a tree; None for those that are not projected."""
+        given, one = self.weight_dimension_numbers, None
+        if given is None or isinstance(given, GaLoreDimensionNumbers):
+            given, one = None, given
+        out = []
+        for path, x, axes in matrices(self, given, GaLoreDimensionNumbers, tree):
+            if given is None and (jnp.ndim(x) == 2 if one is None else jnp.ndim(x) >= 2):
+                axes = axes_of(self, path, x, one or GaLoreDimensionNumbers())
+            empty = not math.prod(jnp.shape(x))  # it has nothing to project
+            out.append(None if empty else axes)
+        return out
+
+    def init(self, params: Params) -> GaLoreState:
+        """Return projectors of zeros, and the base state for the projected parameters."""
+        ps, treedef = jax.tree.flatten(params)
+        projectors, projected, placed = [], [], self._placed(params)
+        for p, one in zip(ps, placed, strict=True):
+            dtype = at_least_float32(dtype_of(p))
+            projectors.append(zeros_for(p, one, True, dtype))
+            projected.append(zeros_for(p, one, False, dtype) if one.axes else zeros_like(p))
+        with _as_projections(params, placed):
+            base_state = self._base().init(jax.tree.unflatten(treedef, projected))
+        return GaLoreState(
+            count=zero_count(),
+            base_optimizer_state=base_state,
+            projector=jax.tree.unflatten(treedef, projectors),
+        )
+
+    def _placed(self, tree: PyTree) -> list[Placed]:
+        """Return how each leaf, or this device's piece of it, is projected."""
+        leaves = zip(
+            jax.tree.leaves(tree),
+            self._matrices(engine.whole_shapes(tree)),
+            engine.cuts_of(tree),
+            strict=True,
+        )
+        return [Placed(axes, shape_of(x), cut, self.rank) for x, axes, cut in leaves]
+
+    def update(
+        self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, GaLoreState]:
+        """Return the updates that the base transform gives for the projections, projected back."""
+        check_state(self, state, GaLoreState)
+        gs, treedef = jax.tree.flatten(updates)
+        if params is not None:
+            align_params(self, updates, treedef, params)
+        projector = align(self, updates, treedef, state.projector, "the state has")
+        placed, projectors = self._placed(updates), projector.leaves
+        axes, cuts = [one.axes for one in placed], [one.cut for one in placed]
+
+        due = state.count % self.update_proj_gap == 0
+        wide = [cast(jnp.asarray(g), p.dtype) for g, p in zip(gs, projectors, strict=True)]
+        if engine.exchange_now() is None:
+            projected = engine.map_rows(_project, [wide, projectors], due, statics=axes)
+            projections = [r for r, _ in projected]
+            used = projectors = [p for _, p in projected]
+        else:
+            projectors = renewed(placed, wide, projectors, due)
+            used = [
+                p if one.axes is None else one.used(p)
+                for one, p in zip(placed, projectors, strict=True)
+            ]
+            parts = engine.map_rows(_projection, [wide, used], statics=axes, cuts=cuts)
+            projections = [
+                r if one.axes is None else one.laid(r) for one, r in zip(placed, parts, strict=True)
+            ]
+        with _as_projections(updates, placed):
+            base_updates, base_state = call_update(
+                self._base(),
+                jax.tree.unflatten(treedef, projections),
+                state.base_optimizer_state,
+                None,
+                extra,
+            )
+        steps = [
+            u if one.axes is None else one.spread(u)
+            for one, u in zip(placed, treedef.flatten_up_to(base_updates), strict=True)
+        ]
+        us = engine.map_rows(_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts)
+        return jax.tree.unflatten(treedef, us), state._replace(
+            count=safe_increment(state.count),
+            base_optimizer_state=base_state,
+            projector=projector.rebuilt(projectors),
+        )
+
+
+def _project(
+    g: Array, projector: Array, due: Array, axes: MatrixAxes | None
+) -> tuple[Array, Array]:
+    """Return the projection of a gradient, and the projector, anew where it is due."""
+    if axes is None:
+        return g, projector
+    rank = projector.shape[-1]
+    projector = lax.cond(due, lambda: leading_vectors(axes.to_stacks(g), rank), lambda: projector)
+    return _projection(g, projector, axes), projector
+
+
+def _is_tall(g: Array, axes: MatrixAxes) -> bool:
+    """Whether a matrix has at least as many rows as columns; `g` may be a piece of the array."""
+    _, n, k = axes.sizes(engine.whole_shape(g))
+    return n >= k
+
+
+def _projection(g: Array, projector: Array, axes: MatrixAxes | None) -> Array:
+    """Return the projection of a gradient; of a piece, with the rows that belong to it."""
+    if axes is None:
+        return g
+    tall, matrices = _is_tall(g, axes), axes.to_stacks(g)
+    product = adjoint(projector) @ matrices if tall else matrices @ projector
+    summed = axes.rows if tall else axes.columns
+    names = tuple(name for name, dim in engine.cut_here().cuts if dim in summed)
+    (product,) = engine.over_pieces((product, names))
+    return product
+
+
+def _project_back(
+    u: Array, projector: Array, g: Array, scale: Scalar, axes: MatrixAxes | None
+) -> Array:
+    """Return an update of the base transform in the shape and dtype of the gradient."""
+    if axes is None:
+        return cast(u, g.dtype)
+    u = projector @ u if _is_tall(g, axes) else u @ adjoint(projector)
+    return cast(cast(jnp.asarray(scale), u.dtype) * axes.from_matrices(u, g.shape), g.dtype)
+
+
+@contextlib.contextmanager
+def _as_projections(tree: PyTree, placed: list[Placed]) -> Iterator[None]:
+    """Let the base transform see pieces of projections, where devices have pieces."""
+    paths = [path for path, x in with_paths(tree) if not is_hole(x)]
+    cuts = {path: one.projected_cuts for path, one in zip(paths, placed, strict=True)}
+    with engine.cut_anew(cuts):
+        yield

@@ -1,0 +1,1 @@
+"""Parameters of 16 bits or fewer: wider copies, and what rounding takes."""

@@ -1,0 +1,1 @@
+"""Groups of parameters with options or optimizers of their own."""
