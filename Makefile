@@ -70,11 +70,12 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
 
-tables: $(VENV)/.installed-test ## Write the tables of public names, optimizers, families and differences anew
+tables: $(VENV)/.installed-test ## Write the tables of names, optimizers, families and differences anew, and the picture of the house
 	$(PY) -m tests.project.names
 	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
 	$(PY) -m gradxform port --table > docs/differences.md
 	$(PY) -m docs.site.families
+	$(PY) -m tests.project.layout
 
 clean: ## Remove environments, caches and builds
 	rm -rf .venv .venv-* .venv.lock dist build site .docs_cache .hypothesis .pytest_cache .ruff_cache

@@ -4,7 +4,6 @@ A path of before is another name of the same module, which is loaded when somebo
 """
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Sequence
@@ -201,7 +200,7 @@ MOVED = {
 }
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Finder:
     """Finds a module of `MOVED` under its old path."""
 
     def find_spec(

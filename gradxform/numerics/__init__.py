@@ -1,4 +1,4 @@
-"""Numbers: dtypes, quotients that are defined, roots with derivatives, sums that do not overflow.
+"""Numbers: dtypes, quotients that are defined, roots with a derivative, sums next to the largest.
 
 Everything above may import these names and the modules. Below are errors and types.
 """
