@@ -109,8 +109,7 @@ class _Package(ModuleType):
     _hides: frozenset[str]
 
     def __setattr__(self, name: str, x: Any) -> None:
-        is_submodule = isinstance(x, ModuleType) and x.__name__ == f"{self.__name__}.{name}"
-        if not (is_submodule and name in self._hides):
+        if not (isinstance(x, ModuleType) and name in self._hides):
             super().__setattr__(name, x)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -14,6 +14,8 @@ _ROOT = "gradxform."
 
 # The old path of each, and the new one, below `gradxform`.
 MOVED = {
+    "schedules.base": "schedules.schedule",
+    "engine.pieces": "engine.cuts",
     "_compat": "_jax.versions",
     "_lazy": "_names.lazy",
     "_version": "_names.version",
@@ -36,7 +38,7 @@ MOVED = {
     "compat.keras_pairs": "compat.keras.pairs",
     "compat.keras_rates": "compat.keras.rates",
     "compat.keras_saved": "compat.keras.saved",
-    "compat.keras_schedules": "compat.keras.schedules",
+    "compat.keras_schedules": "compat.keras.decays",
     "compat.keras_transform": "compat.keras.transform",
     "compat.keras_weights": "compat.keras.weights",
     "compat.replicas": "compat.tf1.replicas",
@@ -209,7 +211,8 @@ class _Finder:
         """Return how to load a module that has moved; None for any other."""
         if not fullname.startswith(_ROOT) or fullname.removeprefix(_ROOT) not in MOVED:
             return None
-        return importlib.machinery.ModuleSpec(fullname, self)
+        loader: Any = self
+        return importlib.machinery.ModuleSpec(fullname, loader)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         """Return the module at its new path."""

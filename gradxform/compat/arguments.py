@@ -8,9 +8,9 @@ from typing import Any
 
 from gradxform.errors import shown
 from gradxform.leaves import masks
-from gradxform.schedules.base import Schedule
 from gradxform.schedules.basic import constant_schedule
 from gradxform.schedules.join import join_schedules
+from gradxform.schedules.schedule import Schedule
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain

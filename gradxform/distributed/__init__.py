@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradxform.distributed.averaging.tower import *
     from gradxform.distributed.matrices.shard_matrices import *
     from gradxform.distributed.programs.measures import *
-    from gradxform.distributed.replicas import *
+    from gradxform.distributed.replicas.replicas import *
     from gradxform.distributed.replicas.resize import *
     from gradxform.distributed.specs.state_sharding import *
     from gradxform.distributed.specs.state_specs import *
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gradxform.distributed.wire.compression import *
     from gradxform.distributed.wire.feedback import *
     from gradxform.distributed.wire.powersgd import *
-    from gradxform.distributed.zero import *
     from gradxform.distributed.zero.wire import *
+    from gradxform.distributed.zero.zero import *
     from gradxform.testing import hlo as hlo, hlo_schedule as hlo_schedule
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

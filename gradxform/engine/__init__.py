@@ -15,22 +15,7 @@ from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.engine.chunks import devices as devices
-    from gradxform.engine.lift import (
-        PerLeaf as PerLeaf,
-        check_gradient as check_gradient,
-        map_rows as map_rows,
-    )
-    from gradxform.engine.matrices import (
-        Member as Member,
-        grams_needed as grams_needed,
-        joined as joined,
-        map_matrices as map_matrices,
-        parted as parted,
-        rounded as rounded,
-        view_of as view_of,
-        widened as widened,
-    )
-    from gradxform.engine.pieces import (
+    from gradxform.engine.cuts import (
         Cut as Cut,
         among_zeros as among_zeros,
         array_sum as array_sum,
@@ -49,6 +34,21 @@ if TYPE_CHECKING:
         summing_over as summing_over,
         whole_shapes as whole_shapes,
         whole_slots as whole_slots,
+    )
+    from gradxform.engine.lift import (
+        PerLeaf as PerLeaf,
+        check_gradient as check_gradient,
+        map_rows as map_rows,
+    )
+    from gradxform.engine.matrices import (
+        Member as Member,
+        grams_needed as grams_needed,
+        joined as joined,
+        map_matrices as map_matrices,
+        parted as parted,
+        rounded as rounded,
+        view_of as view_of,
+        widened as widened,
     )
     from gradxform.engine.renewal import (
         as_share as as_share,

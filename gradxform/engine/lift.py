@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from gradxform._jax.versions import Tracer
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import chunked, devices, is_traced, signature
+from gradxform.engine.cuts import Cut, cuts_of, exchange_now
 from gradxform.engine.one_leaf import apply_rules
-from gradxform.engine.pieces import Cut, cuts_of, exchange_now
 from gradxform.engine.rounds import OnPiece, in_rounds
 from gradxform.engine.rows import check_shape, check_slot, check_stored, put_rows, take_rows
 from gradxform.engine.storage import Stored, TouchedRows, Whole

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import devices, is_traced
-from gradxform.engine.pieces import UNCUT, Cut, exchange_now
+from gradxform.engine.cuts import UNCUT, Cut, exchange_now
 from gradxform.engine.renewal import as_share
 from gradxform.errors import name_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from gradxform._jax.versions import varying_axes
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import is_traced
-from gradxform.engine.pieces import UNCUT, Cut, exchange_now
+from gradxform.engine.cuts import UNCUT, Cut, exchange_now
 from gradxform.types import Array
 
 # What is added up: an array, all of its axes; or an array and some of its axes.

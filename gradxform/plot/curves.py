@@ -17,7 +17,7 @@ from gradxform.plot.style import (
     short,
     titled,
 )
-from gradxform.schedules.base import Schedule
+from gradxform.schedules.schedule import Schedule
 from gradxform.types import SupportsTransform
 from gradxform.values import Value
 from gradxform.wrappers.hyperparams.schedule_states import is_stateful

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
-    from gradxform.schedules.base import *
     from gradxform.schedules.basic import *
     from gradxform.schedules.decay import *
     from gradxform.schedules.join import *
     from gradxform.schedules.periodic import *
     from gradxform.schedules.piecewise import *
     from gradxform.schedules.product import *
+    from gradxform.schedules.schedule import *
     from gradxform.schedules.stateful import *
 
 # Names of higher floors, where Optax has them.

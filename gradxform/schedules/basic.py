@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.numerics import scalar
-from gradxform.schedules.base import (
+from gradxform.schedules.schedule import (
     Schedule,
     as_count,
     check_steps,

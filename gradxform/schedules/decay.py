@@ -10,7 +10,8 @@ from jax import lax
 
 from gradxform.errors import name_of, require_non_negative, require_positive
 from gradxform.numerics import scalar
-from gradxform.schedules.base import (
+from gradxform.schedules.periodic import wave
+from gradxform.schedules.schedule import (
     LARGEST,
     Schedule,
     as_count,
@@ -24,7 +25,6 @@ from gradxform.schedules.base import (
     segment,
     since,
 )
-from gradxform.schedules.periodic import wave
 from gradxform.types import Array, Finite, NonNegative, Positive
 from gradxform.values.fields import value
 

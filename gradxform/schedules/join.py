@@ -8,7 +8,9 @@ import jax.numpy as jnp
 
 from gradxform.errors import name_of, require_non_negative, require_positive, shown
 from gradxform.numerics import scalar
-from gradxform.schedules.base import (
+from gradxform.schedules.basic import constant_schedule, linear_schedule, schedule_of
+from gradxform.schedules.decay import exponential_decay
+from gradxform.schedules.schedule import (
     Composite,
     Schedule,
     as_count,
@@ -22,8 +24,6 @@ from gradxform.schedules.base import (
     same_dtype,
     since,
 )
-from gradxform.schedules.basic import constant_schedule, linear_schedule, schedule_of
-from gradxform.schedules.decay import exponential_decay
 from gradxform.types import Array, Finite, NonNegative, Positive
 from gradxform.values.fields import value
 from gradxform.values.registry import register

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from gradxform.errors import name_of, require_one_of, require_positive
 from gradxform.numerics import scalar
-from gradxform.schedules.base import (
+from gradxform.schedules.schedule import (
     LARGEST,
     Schedule,
     as_count,

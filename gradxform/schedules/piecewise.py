@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.errors import name_of, require_one_of, require_positive
 from gradxform.numerics import scalar
-from gradxform.schedules.base import (
+from gradxform.schedules.schedule import (
     LARGEST,
     Composite,
     Schedule,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 
 from gradxform.numerics import scalar
-from gradxform.schedules.base import Schedule
 from gradxform.schedules.basic import schedule_of
+from gradxform.schedules.schedule import Schedule
 from gradxform.types import Array
 from gradxform.values.fields import value
 

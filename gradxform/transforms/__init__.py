@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.kept_norms import *
     from gradxform.transforms.laprop import *
     from gradxform.transforms.layerwise import *
-    from gradxform.transforms.lbfgs import *
+    from gradxform.transforms.lbfgs.lbfgs import *
     from gradxform.transforms.lbfgs.lbfgs_steps import *
     from gradxform.transforms.lbfgs.lbfgsb import *
     from gradxform.transforms.lbfgs.line_search import *
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from gradxform.transforms.raw_gradients import *
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
-    from gradxform.transforms.shampoo import *
     from gradxform.transforms.shampoo.distributed_shampoo import *
+    from gradxform.transforms.shampoo.shampoo import *
     from gradxform.transforms.sign import *
     from gradxform.transforms.soap import *
     from gradxform.transforms.sophia import *

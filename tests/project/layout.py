@@ -1,7 +1,7 @@
 """The house, read from its imports: rooms, floors, and arrows from one room to another.
 
 A room is a folder or a loose file of the package, and an arrow an import from one to another. Those
-inside functions count, and `import_module("...")` of a literal; those for type checkers only do not.
+inside functions count, and `import_module("...")` of a literal, but not those for type checkers.
 `python -m tests.project.layout` draws the floors, and names the longest files.
 """
 

@@ -22,7 +22,7 @@ HEAVY += ("jax._src.scipy", "jax.scipy", "optax", "flax", "matplotlib")
 # The families that `chain`, `adamw`, `clip_by_global_norm` and a schedule are made of.
 USED = {
     "optimizers": {"adam", "optimizer"},
-    "schedules": {"base", "decay", "periodic"},
+    "schedules": {"decay", "periodic", "schedule"},
     "transforms": {
         *("adam", "clipping", "matrices", "momentum", "scaling"),
     },
@@ -182,7 +182,7 @@ for module in modules:
         continue
     try:
         __import__(module)
-        from gradxform.registry import REGISTRY
+        from gradxform.values.registry import REGISTRY
         for name in homes.get(module, "").split():
             assert REGISTRY[name] is not None, name
             assert ":" in name or name in REGISTRY._parts, name
@@ -267,7 +267,7 @@ made = [
     gx.from_config({"name": "scale_by_lion"}),
     gx.from_config({"name": "adamw", "learning_rate": 0.1}),
 ]
-shampoo = "gradxform.transforms.shampoo" in sys.modules
+shampoo = "gradxform.transforms.shampoo.shampoo" in sys.modules
 made += [
     gx.from_config({"name": "keras:Adam"}),
     gx.from_json('{"name": "zero1", "inner": {"name": "sgd", "learning_rate": 0.1}, "axes": "d"}'),
@@ -276,7 +276,7 @@ made += [
 ]
 for tx in made:
     assert gx.from_json(gx.to_json(tx)) == tx
-    from gradxform.registry import REGISTRY
+    from gradxform.values.registry import REGISTRY
     assert eval(repr(tx), {}, REGISTRY) == tx, tx
 messages = []
 for name in ("adamww", "keras:Adm", "their:part"):

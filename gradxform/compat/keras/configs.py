@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gradxform.compat.inversion import Unknown, arguments_of
-from gradxform.compat.keras import keras3, schedules as keras_schedules
+from gradxform.compat.keras import decays, keras3
 from gradxform.compat.keras.keras3_options import CLIPS, OPTIONS
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer
 from gradxform.compat.keras.objects import Described, called, check_keys, described, known, written
@@ -77,7 +77,7 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
     for key in ("learning_rate", "lr"):
         if isinstance(config.get(key), dict):
             place = f"{where}.config.{key}"
-            config[key] = keras_schedules.deserialized(config[key], custom_objects, place)
+            config[key] = decays.deserialized(config[key], custom_objects, place)
     if not is_custom:
         factory = (doors.v3 if is_new else doors.v2)[name]
         config = _new_arguments(config, where) if is_new else _old_arguments(config)
@@ -254,7 +254,7 @@ def _written_v2(factory: Factory, arguments: dict[str, Any], name: str | None) -
     if "schedule_decay" in arguments:
         config["decay"] = arguments["schedule_decay"]
     if callable(config["learning_rate"]):
-        config["learning_rate"] = keras_schedules.serialize(config["learning_rate"])
+        config["learning_rate"] = decays.serialize(config["learning_rate"])
     title = factory.__name__
     return written(title, {"name": name or title, **config}, None)
 
@@ -324,5 +324,5 @@ def _written_v3(
         return None
     config["name"] = name or (title if is_2_15 else title.lower())
     if callable(config["learning_rate"]):
-        config["learning_rate"] = keras_schedules.serialize(config["learning_rate"], version=3)
+        config["learning_rate"] = decays.serialize(config["learning_rate"], version=3)
     return written(title, config, "keras.optimizers")

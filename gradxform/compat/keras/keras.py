@@ -13,8 +13,17 @@ from typing import Any
 from gradxform.compat.arguments import by_step, descend, with_semantics
 from gradxform.compat.keras import (
     configs as _configs,
+    decays,
     files as _files,
-    schedules as schedules,
+)
+from gradxform.compat.keras.decays import (
+    CosineDecay as CosineDecay,
+    CosineDecayRestarts as CosineDecayRestarts,
+    ExponentialDecay as ExponentialDecay,
+    InverseTimeDecay as InverseTimeDecay,
+    LinearCosineDecay as LinearCosineDecay,
+    PiecewiseConstantDecay as PiecewiseConstantDecay,
+    PolynomialDecay as PolynomialDecay,
 )
 from gradxform.compat.keras.keywords import (
     adam_parts,
@@ -27,15 +36,6 @@ from gradxform.compat.keras.loss_scale import LossScaleOptimizer as LossScaleOpt
 from gradxform.compat.keras.optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,
-)
-from gradxform.compat.keras.schedules import (
-    CosineDecay as CosineDecay,
-    CosineDecayRestarts as CosineDecayRestarts,
-    ExponentialDecay as ExponentialDecay,
-    InverseTimeDecay as InverseTimeDecay,
-    LinearCosineDecay as LinearCosineDecay,
-    PiecewiseConstantDecay as PiecewiseConstantDecay,
-    PolynomialDecay as PolynomialDecay,
 )
 from gradxform.compat.keras.transform import from_keras as from_keras
 from gradxform.compat.keras.weights import get_weights as get_weights, set_weights as set_weights
@@ -53,6 +53,8 @@ from gradxform.transforms.proximal import step_by_ftrl
 from gradxform.types import OptState, Params, ScalarOrSchedule, SupportsTransform, ZeroIsNone
 from gradxform.values.called import Called
 from gradxform.wrappers.compose import chain
+
+schedules = decays  # as `tf.keras.optimizers.schedules`
 
 
 def _check_momentum(name: str, momentum: Any) -> None:

@@ -3,7 +3,7 @@
 They differ from those of TensorFlow 2.8 in `gradxform.compat.keras`: `RMSprop` and `Adagrad` add
 epsilon under the root, `Nadam` warms up faster, and weight decay, averages of the parameters and
 accumulation are arguments of all. A learning rate may be a schedule of
-`gradxform.compat.keras.schedules` or any function of the count of updates. `name` is ignored.
+`gradxform.compat.keras.decays` or any function of the count of updates. `name` is ignored.
 
 Any transform trains a model of Keras 3 by `model.compile(optimizer=as_keras(tx))`.
 """

@@ -5,8 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.numerics import scalar
-from gradxform.schedules.base import Schedule, as_count
 from gradxform.schedules.basic import schedule_of
+from gradxform.schedules.schedule import Schedule, as_count
 from gradxform.types import Array, PositiveInt
 from gradxform.values.fields import value
 

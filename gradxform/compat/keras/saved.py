@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.compat.keras import schedules as keras_schedules
+from gradxform.compat.keras import decays
 from gradxform.compat.keras.keras3_options import OPTIONS, around
 from gradxform.compat.keras.optimizer import plain_array, tree_of
 from gradxform.compat.keras.rates import last_of_every
@@ -34,7 +34,7 @@ class SavedTransform:
         rate = own.pop("learning_rate", 1.0)
         if isinstance(rate, dict):
             place = "config.config.learning_rate"
-            rate = keras_schedules.deserialized(rate, custom_objects, place)
+            rate = decays.deserialized(rate, custom_objects, place)
         self._options = {k: own.get(k, default) for k, (default, _) in OPTIONS.items()}
         k = self._options["gradient_accumulation_steps"]
         self._rate = last_of_every(rate, k) if k and callable(rate) else rate

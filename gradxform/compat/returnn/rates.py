@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform.numerics import scalar
-from gradxform.schedules.base import Schedule, as_count, number
+from gradxform.schedules.schedule import Schedule, as_count, number
 from gradxform.types import Array, Finite, Positive, PositiveInt
 from gradxform.values.fields import value
 
