@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         Transform as Transform,
         transform as transform,
     )
+    from gradxform.compat.returnn.raw_gradients import *
     from gradxform.engine import PerLeaf as PerLeaf, global_norm as global_norm
     from gradxform.interop import (
         AdaptiveGradClipState as AdaptiveGradClipState,

@@ -14,6 +14,8 @@ _ROOT = "gradxform."
 
 # The old path of each, and the new one, below `gradxform`.
 MOVED = {
+    "transforms.raw_gradients": "compat.returnn.raw_gradients",
+    "wrappers.raw_gradients": "compat.returnn.raw_gradients",
     "schedules.base": "schedules.schedule",
     "engine.pieces": "engine.cuts",
     "_compat": "_jax.versions",

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from gradxform.transforms.privacy import *
     from gradxform.transforms.proximal import *
     from gradxform.transforms.psgd import *
-    from gradxform.transforms.raw_gradients import *
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
     from gradxform.transforms.shampoo.distributed_shampoo import *
@@ -63,8 +62,14 @@ if TYPE_CHECKING:
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tf_adam import *
 
-# Names of higher floors, where Optax has them.
+# Names of higher floors, where Optax has them, or where they were.
 _FORWARDS = [
+    "AddTruncatedNoiseState",
+    "add_truncated_noise",
+    "clip_by_mean_norm",
+    "clip_by_raw_norm",
+    "zero_above_raw_norm",
+    "zero_non_finite",
     "AddNoiseState",
     "ApplyIfFiniteState",
     "ConditionFn",

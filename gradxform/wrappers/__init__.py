@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from gradxform.wrappers.param_groups.rules import *
     from gradxform.wrappers.power_average import *
     from gradxform.wrappers.project import *
-    from gradxform.wrappers.raw_gradients import *
     from gradxform.wrappers.sam import *
     from gradxform.wrappers.schedule_free import *
     from gradxform.wrappers.select import *
@@ -46,5 +45,10 @@ if TYPE_CHECKING:
     from gradxform.wrappers.stored.storage import *
     from gradxform.wrappers.variable_names import *
     from gradxform.wrappers.with_metrics import *
-else:
-    __all__, __getattr__, __dir__ = _public_names(__name__)
+
+# Names of higher floors, where they were.
+_FORWARDS = ["RawGradientNormsState", "raw_gradient_norms"]
+
+_public, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)
+if not TYPE_CHECKING:  # a checker would take it for the whole list
+    __all__ = _public

@@ -1,4 +1,4 @@
-"""Rows for the files `raw_gradients.py` in `gradxform/transforms/` and `gradxform/wrappers/`."""
+"""Rows for `gradxform/compat/returnn/raw_gradients.py`."""
 
 import jax.numpy as jnp
 

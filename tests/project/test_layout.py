@@ -169,7 +169,7 @@ def test_a_recipe_is_in_the_file_named_as_its_rules():
             assert any(name in source for name in {*rules, *recipes} - {recipe}), recipe
 
 
-HOMES = ("transforms", "wrappers")
+HOMES = ("transforms", "wrappers", "compat")
 
 
 # Packages whose rows and references stand in one file each.

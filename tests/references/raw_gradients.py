@@ -1,4 +1,4 @@
-"""The rules of `raw_gradients.py` in `gradxform/transforms/` and in `gradxform/wrappers/`."""
+"""The rules of `gradxform/compat/returnn/raw_gradients.py`."""
 
 import numpy as np
 

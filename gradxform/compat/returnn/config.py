@@ -8,20 +8,20 @@ from gradxform.compat.arguments import with_semantics
 from gradxform.compat.keras.objects import called
 from gradxform.compat.returnn.names import get_optimizer_class
 from gradxform.compat.returnn.rates import cyclic_exponential_decay, returnn_rate
+from gradxform.compat.returnn.raw_gradients import (
+    add_truncated_noise,
+    clip_by_mean_norm,
+    clip_by_raw_norm,
+    raw_gradient_norms,
+    zero_above_raw_norm,
+    zero_non_finite,
+)
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import masks
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.clipping import clip, clip_by_block_norm
-from gradxform.transforms.raw_gradients import (
-    add_truncated_noise,
-    clip_by_mean_norm,
-    clip_by_raw_norm,
-    zero_above_raw_norm,
-    zero_non_finite,
-)
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.multi_steps import MultiSteps
-from gradxform.wrappers.raw_gradients import raw_gradient_norms
 from gradxform.wrappers.select import partition
 
 _DEFAULTS = ("adam", "nadam", "adadelta", "adagrad", "rmsprop")

@@ -1,0 +1,1 @@
+from gradxform.tables.describe import *

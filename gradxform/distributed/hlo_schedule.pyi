@@ -1,0 +1,1 @@
+from gradxform.testing.hlo_schedule import *

@@ -1,0 +1,1 @@
+from gradxform.leaves.masks import *

@@ -1,0 +1,1 @@
+from gradxform.run_states.metrics import *

@@ -1,0 +1,1 @@
+from gradxform.projections.polytopes import *

@@ -1,0 +1,1 @@
+from gradxform.leaves.storage import *

@@ -1,0 +1,1 @@
+from gradxform.tree.tree_utils import *
