@@ -27,12 +27,16 @@ SUBJECTS = {
     "arithmetic": "Arithmetic",
     "types": "Types",
 }
+# The first with which the path of a module begins counts.
 _BY_MODULE = {
-    **dict.fromkeys(("describe", "metrics", "learning_rate", "slot_names"), "inspection"),
-    **dict.fromkeys(("migration", "optax_states"), "migration"),
-    **dict.fromkeys(("norms", "numerics", "iterations", "tree", "tree_utils"), "arithmetic"),
-    **dict.fromkeys(("distributions", "gradients", "apply"), "arithmetic"),
-    **{name: name for name in ("config", "masks", "schedules", "training", "types")},
+    "run_states.migration": "migration",
+    "run_states.optax": "migration",
+    **dict.fromkeys(("run_states", "tables"), "inspection"),
+    **dict.fromkeys(("training.derivatives", "training.distributions"), "arithmetic"),
+    **dict.fromkeys(("linalg", "numerics", "tree"), "arithmetic"),
+    "leaves.masks": "masks",
+    "values.config": "config",
+    **{name: name for name in ("schedules", "training", "types")},
 }
 # Modules with a page of their own, beside those that `gradxform` names.
 MODULES = ("distributed.center", "distributed.ray", "experimental.aggregating", "plot")
@@ -110,10 +114,11 @@ def subject_of(name: Name) -> str:
     kind = kind_of(name.value)
     if kind is not None:
         return kind
-    parts = getattr(name.value, "__module__", "").split(".")
-    if parts[0] != "gradxform" or len(parts) < 2:
+    root, _, module = getattr(name.value, "__module__", "").partition(".")
+    if root != "gradxform" or not module:
         return "types"
-    return _BY_MODULE.get(parts[1], "core")
+    subjects = (x for path, x in _BY_MODULE.items() if module.startswith(path))
+    return next(subjects, "core")
 
 
 @functools.cache
