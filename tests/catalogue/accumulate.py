@@ -1,4 +1,4 @@
-"""Rows for `gradxform/wrappers/accumulate.py`."""
+"""Rows for `gradxform/wrappers/accumulation/accumulate.py`."""
 
 import jax.numpy as jnp
 import numpy as np

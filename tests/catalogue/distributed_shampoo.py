@@ -1,4 +1,4 @@
-"""Rows for `gradxform/transforms/distributed_shampoo.py` and its recipes."""
+"""Rows for `gradxform/transforms/shampoo/distributed_shampoo.py` and its recipes."""
 
 import math
 

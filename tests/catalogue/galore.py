@@ -1,4 +1,4 @@
-"""Rows for `gradxform/wrappers/galore.py` and its recipes."""
+"""Rows for `gradxform/wrappers/low_rank/galore.py` and its recipes."""
 
 import gradxform as gx
 from tests import references as ref

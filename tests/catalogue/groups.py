@@ -1,4 +1,4 @@
-"""Rows for `gradxform/wrappers/groups.py`."""
+"""Rows for `gradxform/wrappers/param_groups/groups.py`."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Rows for `gradxform/transforms/lbfgs_steps.py` and its recipe."""
+"""Rows for `gradxform/transforms/lbfgs/lbfgs_steps.py` and its recipe."""
 
 import jax
 import jax.numpy as jnp

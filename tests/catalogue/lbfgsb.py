@@ -1,4 +1,4 @@
-"""Rows for `gradxform/transforms/lbfgsb.py` and its recipe."""
+"""Rows for `gradxform/transforms/lbfgs/lbfgsb.py` and its recipe."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rows for `gradxform/transforms/line_search.py`."""
+"""Rows for `gradxform/transforms/lbfgs/line_search.py`."""
 
 import jax
 import jax.numpy as jnp

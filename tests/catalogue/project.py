@@ -1,4 +1,4 @@
-"""Rows for `gradxform/wrappers/project.py`, and refusals of `gradxform/projections.py`."""
+"""Rows for `gradxform/wrappers/project.py`, and refusals of projections."""
 
 import jax.numpy as jnp
 

@@ -1,4 +1,4 @@
-"""Rows for `gradxform/transforms/shampoo.py` and its recipes."""
+"""Rows for `gradxform/transforms/shampoo/shampoo.py` and its recipes."""
 
 import gradxform as gx
 from tests import references as ref

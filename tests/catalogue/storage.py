@@ -1,4 +1,4 @@
-"""Rows for `gradxform/wrappers/storage.py`."""
+"""Rows for `gradxform/wrappers/stored/storage.py`."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Rows for `gradxform/transforms/zoom.py`."""
+"""Rows for `gradxform/transforms/lbfgs/zoom.py`."""
 
 import gradxform as gx
 from tests import references as ref

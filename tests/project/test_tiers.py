@@ -132,14 +132,14 @@ def test_replicas_are_quick_in_one_mode(long):
 @pytest.mark.parametrize(
     ("changed", "item"),
     [
-        ("gradxform/transforms/lbfgsb.py", promise("step_by_lbfgsb", "holes_pass")),
+        ("gradxform/transforms/lbfgs/lbfgsb.py", promise("step_by_lbfgsb", "holes_pass")),
         ("gradxform/optimizers/lbfgsb.py", promise("lbfgsb", "holes_pass")),
         ("tests/catalogue/lbfgsb.py", promise("step_by_lbfgsb", "holes_pass")),
         ("gradxform/wrappers/lookahead.py", promise("lookahead", "vmaps_over_gradients")),
-        ("gradxform/wrappers/inject.py", Item("tests/wrappers/test_inject.py::test_a")),
+        ("gradxform/wrappers/hyperparams/inject.py", Item("tests/wrappers/test_inject.py::test_a")),
         ("tests/wrappers/test_inject.py", Item("tests/wrappers/test_inject.py::test_a")),
         ("tests/distributed/modes.py", Item("tests/distributed/replicas/test_guards.py::test_a")),
-        ("gradxform/masks.py", Item("tests/leaves/test_masks.py::test_a")),
+        ("gradxform/leaves/masks.py", Item("tests/leaves/test_masks.py::test_a")),
         ("examples/finetune.py", Item("tests/examples/test_finetune.py::test_a")),
         ("tests/golden/behaviour.json", Item("tests/compat/test_configs.py::test_a")),
     ],
@@ -153,7 +153,7 @@ def test_what_a_change_touches_is_not_long(changed, item, long):
 
 def test_a_change_touches_few_other_tests(long):
     other = promise("scale_by_adam", "vmaps_over_gradients")
-    assert long(other, {}, ["gradxform/transforms/lbfgsb.py", "README.md", "Makefile"])
+    assert long(other, {}, ["gradxform/transforms/lbfgs/lbfgsb.py", "README.md", "Makefile"])
     name = "tests/leaves/test_masks.py::test_a"
     assert long(Item(name), {name: 100.0}, ["gradxform/transforms/adam.py"])
 

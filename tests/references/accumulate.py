@@ -1,4 +1,4 @@
-"""The rule of `gradxform/wrappers/accumulate.py` in NumPy float64."""
+"""The rule of `gradxform/wrappers/accumulation/accumulate.py` in NumPy float64."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The rules of `gradxform/transforms/distributed_shampoo.py` in NumPy float64."""
+"""The rules of `gradxform/transforms/shampoo/distributed_shampoo.py` in NumPy float64."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The rules of `gradxform/wrappers/groups.py` in NumPy float64."""
+"""The rules of `gradxform/wrappers/param_groups/groups.py` in NumPy float64."""
 
 from tests.references.base import TreeReference, value_at
 

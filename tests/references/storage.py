@@ -1,4 +1,4 @@
-"""The storages of `gradxform/wrappers/storage.py` in NumPy float64."""
+"""The storages of `gradxform/wrappers/stored/storage.py` in NumPy float64."""
 
 import ml_dtypes
 import numpy as np
