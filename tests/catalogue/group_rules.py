@@ -1,4 +1,4 @@
-"""Refusals of `param_groups/rules.py` and `frozen.py` in `wrappers/`, whose parts are compositions."""
+"""Refusals of `param_groups/rules.py` and `frozen.py`, whose parts are compositions."""
 
 import jax
 import jax.numpy as jnp

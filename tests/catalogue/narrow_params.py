@@ -1,4 +1,4 @@
-"""Rows for `gradxform/wrappers/narrow/narrow_params.py`; its numbers in 16 bits are in wrappers/."""
+"""Rows for `gradxform/wrappers/narrow/narrow_params.py`."""
 
 import jax.numpy as jnp
 import optax
