@@ -162,8 +162,9 @@ def test_a_recipe_is_in_the_file_named_as_its_rules():
         if path.stem in ("__init__", "optimizer", "by_name"):
             continue
         recipes = importlib.import_module(f"gradxform.optimizers.{path.stem}").__all__
-        files = [f for home in HOMES for f in (ROOT / home).rglob(f"{path.stem}.py")]
-        rules = [x for f in files for x in importlib.import_module(layout.module_of(f)).__all__]
+        files = [file for home in HOMES for file in (ROOT / home).rglob(f"{path.stem}.py")]
+        modules = [importlib.import_module(layout.module_of(file)) for file in files]
+        rules = [x for module in modules for x in getattr(module, "__all__", [])]
         for recipe in recipes:
             source = inspect.getsource(getattr(gx, recipe))
             assert any(name in source for name in {*rules, *recipes} - {recipe}), recipe

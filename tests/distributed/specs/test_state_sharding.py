@@ -9,8 +9,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P, SingleDevi
 
 import gradxform as gx
 from gradxform import tree
+from gradxform.distributed import state_sharding
 from gradxform.distributed.shares.division import divide
-from gradxform.distributed.specs import state_sharding
 
 pytestmark = [pytest.mark.numeric, pytest.mark.usefixtures("eight_devices")]
 

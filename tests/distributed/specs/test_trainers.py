@@ -18,7 +18,7 @@ from flax.linen import spmd
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
-from gradxform.distributed.specs import state_sharding, state_specs
+from gradxform.distributed import state_sharding, state_specs
 from gradxform.leaves import flatten_with_names
 
 pytestmark = pytest.mark.usefixtures("eight_devices")
