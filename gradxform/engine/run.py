@@ -29,6 +29,7 @@ from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import fields_of, put_live, take_live
 from gradxform.values.content import flaw_of
 from gradxform.values.extra_args import accepted_by, routed
+from gradxform.values.memory import Memory
 
 
 def _wrong_slot(
@@ -179,10 +180,19 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
 def _statics(rule: Any, updates: PyTree) -> list[lift.Static]:
     """Return what a rule must know of each leaf before it runs."""
     values = rule.statics(updates)
+    # A rule that remembers them for a structure returns the same list again.
+    known = _STATICS.get(id(values))
+    if known is not None and known[0] is values:
+        return known[1]
     for i, x in enumerate(values):
         flaw = flaw_of(x)
         if flaw is not None:
             raise TypeError(
                 f"{name_of(rule)}: static of {path_at(updates, i)} must be a value, got {flaw}"
             )
-    return [lift.Static(x) for x in values]
+    statics = [lift.Static(x) for x in values]
+    _STATICS.keep(id(values), (values, statics))
+    return statics
+
+
+_STATICS: Memory[int, tuple[list[Any], list[lift.Static]]] = Memory()

@@ -258,6 +258,20 @@ def by_path(
     return leaves, {path: x for path, x in entries.of_branches.items() if path not in leaves}
 
 
+def tells_by_shape(mask: Any) -> bool:
+    """Whether a mask, or pairs of labels and masks, are known to tell by paths and shapes only.
+
+    A mask of another library and a function of the parameters may look at anything.
+    """
+    if isinstance(mask, bool):
+        return True
+    if isinstance(mask, label_by):
+        return all(tells_by_shape(x) for _, x in mask.pairs)
+    if isinstance(mask, all_of | any_of | none_of):
+        return all(map(tells_by_shape, mask.masks))
+    return type(mask) in (ndim_at_least, path_matches)
+
+
 class _Entries(NamedTuple):
     """The entries of a mask for a tree."""
 

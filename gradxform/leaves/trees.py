@@ -17,6 +17,7 @@ from gradxform.leaves.row_sparse import RowSparse, is_row_sparse
 from gradxform.leaves.storage import is_stored
 from gradxform.numerics import promote, real_dtype
 from gradxform.types import MaskedNode, PyTree
+from gradxform.values.memory import Memory
 
 Path = tuple[str, ...]
 
@@ -28,7 +29,11 @@ def is_hole(x: Any) -> bool:
 
 def is_update_leaf(x: Any) -> bool:
     """Whether `x` is a leaf of updates here but a tree to JAX: a hole, or a RowSparse."""
-    return isinstance(x, RowSparse) or is_hole(x)
+    # `is_hole`, written out: JAX asks this of every node.
+    return x is None or isinstance(x, _UPDATE_LEAVES) or type(x).__name__ == "MaskedNode"
+
+
+_UPDATE_LEAVES = MaskedNode, RowSparse
 
 
 def flatten_updates(updates: PyTree) -> tuple[list[Any], Any]:
@@ -110,6 +115,19 @@ def flatten_with_names(
       is_leaf: tells what is a leaf, besides what is one to JAX.
       branches: the paths of subtrees that are one leaf each.
     """
+    if not branches:
+        leaves, treedef = jax.tree.flatten(tree, is_leaf)
+        names = _NAMES.get(treedef)
+        if names is None:
+            names = [path for path, _ in _with_names(tree, is_leaf, ())[0]]
+            _NAMES.keep(treedef, names)
+        return list(zip(names, leaves, strict=True)), treedef
+    return _with_names(tree, is_leaf, branches)
+
+
+def _with_names(
+    tree: PyTree, is_leaf: Callable[[Any], bool] | None, branches: Collection[Path]
+) -> tuple[list[tuple[Path, Any]], Any]:
     variables = set()
 
     def ends(path: tuple[Any, ...], x: Any) -> bool:
@@ -125,6 +143,10 @@ def flatten_with_names(
         flat, treedef = jax.tree_util.tree_flatten_with_path(tree, is_leaf)
     named = [(names_of(path), leaf) for path, leaf in flat]
     return [(p[:-1] if p[:-1] in variables else p, leaf) for p, leaf in named], treedef
+
+
+# The paths of a structure's leaves. They are asked for several times in each eager step.
+_NAMES: Memory[Any, list[Path]] = Memory()
 
 
 def with_paths(

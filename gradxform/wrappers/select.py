@@ -1,8 +1,8 @@
 """Transforms on some of the parameters, or different ones on different parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -30,6 +30,7 @@ from gradxform.leaves import (
 from gradxform.leaves.masks import MaskedState
 from gradxform.leaves.no_gradient import seen_whole
 from gradxform.leaves.states import check_state
+from gradxform.leaves.structures import remembered
 from gradxform.types import MaskedNode, OptState, Params, PyTree, StaticMask, StaticTree, Updates
 from gradxform.values import FrozenTree, as_node, is_function
 
@@ -41,6 +42,9 @@ __all__ = [
     "MultiTransformState",
     "PartitionState",
 ]
+
+
+T = TypeVar("T")
 
 
 class Chosen(NamedTuple):
@@ -55,6 +59,8 @@ class Chosen(NamedTuple):
 
     def hidden(self) -> list[Path]:
         """Return the paths of the parameters in the branches that are left out."""
+        if not self.left_out:
+            return []
         return [p for p in self.leaves if any(p[: len(b)] == b for b in self.left_out)]
 
 
@@ -89,6 +95,16 @@ def _read(
     """Evaluate a mask or labels for the parameters, or without them for the updates."""
     tree = updates if params is None else params
     return masks.by_path(part, mask, tree, whole=params is not None, **options)
+
+
+def _once(
+    mask: Any, labels: Any, updates: Updates, params: Params | None, make: Callable[[], T]
+) -> T:
+    """Return `make()`, what a mask or labels choose; remembered where that is safe."""
+    if not masks.tells_by_shape(mask):
+        return make()
+    what = ("chosen", mask, labels, params is None, masks.hidden_paths())
+    return remembered(what, updates if params is None else params, make)
 
 
 def _check_structure(part: Any, updates: Updates, params: Params | None) -> None:
@@ -178,8 +194,12 @@ class masked(Transform):
         return _init_masked(self, self.inner, self._chosen(params, params), params)
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> Chosen:
-        leaves, branches = _read(self, self.mask, updates, params)
-        return Chosen(leaves, frozenset(path for path, chosen in branches.items() if not chosen))
+        def chosen() -> Chosen:
+            leaves, branches = _read(self, self.mask, updates, params)
+            left_out = frozenset(path for path, is_in in branches.items() if not is_in)
+            return Chosen(leaves, left_out)
+
+        return _once(self.mask, None, updates, params, chosen)
 
     def moved(self, state: OptState, old: Params, new: Params) -> MaskedState:
         """Return the state after something else has moved the parameters."""
@@ -282,6 +302,15 @@ class partition(Transform):
 
     def _groups(self, updates: PyTree, params: PyTree | None) -> list[tuple[Any, Any, Chosen]]:
         """Return every label with its transform and the parameters that have it."""
+        transforms = self.transforms.unfreeze()
+        labels = tuple(map(_key, transforms))
+        chosen = _once(
+            self.param_labels, labels, updates, params, lambda: self._chosen(updates, params)
+        )
+        return [(label, tx, chosen[_key(label)]) for label, tx in transforms.items()]
+
+    def _chosen(self, updates: PyTree, params: PyTree | None) -> dict[tuple[bool, Any], Chosen]:
+        """Return the parameters that have each label, by the key of the label."""
         labels, branches = _read(
             self, self.param_labels, updates, params, kind=object, is_entry=self._is_entry
         )
@@ -292,13 +321,13 @@ class partition(Transform):
                 subject = f"the parameter {path_str(path)} has the label {shown(label)}, which"
                 self._refuse(label, subject)
 
-        def chosen(label: Any) -> Chosen:
-            return Chosen(
-                {path: key == _key(label) for path, key in keys.items()},
-                frozenset(path for path, x in branches.items() if _key(x) != _key(label)),
+        return {
+            own: Chosen(
+                {path: key == own for path, key in keys.items()},
+                frozenset(path for path, x in branches.items() if _key(x) != own),
             )
-
-        return [(label, tx, chosen(label)) for label, tx in self.transforms.unfreeze().items()]
+            for own in known
+        }
 
     def init(self, params: Params) -> PartitionState:
         """Return the states of all transforms, each for its own parameters."""

@@ -33,7 +33,7 @@ class MatrixAxes(NamedTuple):
 
     def sizes(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the number of matrices, of their rows and of their columns."""
-        batch, rows, columns = (math.prod(shape[i] for i in group) for group in self)
+        batch, rows, columns = (math.prod([shape[i] for i in group]) for group in self)
         return batch, rows, columns
 
     def expanded(self, shape: tuple[int, ...]) -> tuple["MatrixAxes", tuple[int, ...]]:

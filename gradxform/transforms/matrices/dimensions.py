@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, is_hole, masks, path_str, with_paths
+from gradxform.leaves.structures import remembered
 from gradxform.transforms.matrices.axes import MatrixAxes as MatrixAxes, split_axes
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, Value, fields_of, is_function, replace
@@ -150,8 +151,17 @@ def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Pa
     Raises:
       ValueError: if the numbers do not fit the array, or none are given for one.
     """
+    named = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
     if is_function(given):
-        given = FrozenTree(_ours(given(tree), kind))
+        axes = _axes(part, FrozenTree(_ours(given(tree), kind)), kind, tree)
+    else:
+        what = ("axes", given, kind, masks.hidden_paths())
+        axes = remembered(what, tree, lambda: _axes(part, given, kind, tree))
+    return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]
+
+
+def _axes(part: Value, given: Any, kind: type, tree: PyTree) -> list[Any]:
+    """Return the axes of every leaf; None where no numbers are given."""
     found = with_paths(masks.resolve(part, given, tree, kind=object))
     out = []
     for (path, leaf), (_, numbers) in zip(with_paths(tree), found, strict=True):
@@ -162,7 +172,7 @@ def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Pa
                 f"{name_of(part)}: the dimension numbers of {path_str(path)} must be "
                 f"{_named(kind)} or None, got {shown(numbers)}."
             )
-        out.append((path, leaf, numbers and axes_of(part, path, leaf, numbers)))
+        out.append(numbers and axes_of(part, path, leaf, numbers))
     return out
 
 

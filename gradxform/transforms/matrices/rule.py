@@ -20,13 +20,15 @@ from gradxform.leaves import (
     require_params,
     with_paths,
 )
+from gradxform.leaves.masks import hidden_paths
 from gradxform.leaves.states import check_state, marked_fields, slot_fields
+from gradxform.leaves.structures import remembered
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.transforms.matrices.axes import MatrixAxes, UnevenAxes
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, matrices
 from gradxform.transforms.matrices.leaf import MatrixLeaf, leaf_of
 from gradxform.types import Array, MatrixSlot, OptState, Params, PyTree, Updates
-from gradxform.values import Value, put_live, take_live
+from gradxform.values import Value, is_function, put_live, take_live
 from gradxform.values.extra_args import accepted_by, routed
 
 __all__ = [
@@ -155,9 +157,17 @@ class MatrixRule(Transform):
 
     def _views(self, tree: PyTree) -> list[MatrixLeaf]:
         """Return how each leaf is made of matrices."""
-        axes = axes_of_all(self, self.weight_dimension_numbers, engine.whole_shapes(tree))
-        pairs = zip(_arrays(tree), axes, engine.cuts_of(tree), strict=True)
-        return [leaf_of(jnp.shape(x), a, cut, self.oriented) for (_, x), a, cut in pairs]
+        numbers, cuts = self.weight_dimension_numbers, engine.cuts_of(tree)
+
+        def views() -> list[MatrixLeaf]:
+            axes = axes_of_all(self, numbers, engine.whole_shapes(tree))
+            triples = zip(_arrays(tree), axes, cuts, strict=True)
+            return [leaf_of(jnp.shape(x), a, cut, self.oriented) for (_, x), a, cut in triples]
+
+        if is_function(numbers):  # which may look at anything
+            return views()
+        what = ("views", numbers, self.oriented, tuple(cuts), hidden_paths())
+        return remembered(what, tree, views)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any

@@ -9,10 +9,13 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState
 from gradxform.leaves import is_hole, shape_of, with_paths
+from gradxform.leaves.masks import hidden_paths
+from gradxform.leaves.structures import remembered
 from gradxform.transforms.matrices.axes import parts_of
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrices.rule import axes_of_all
 from gradxform.types import Array, Params, StaticTree, Updates
+from gradxform.values import is_function
 
 __all__ = []
 
@@ -38,13 +41,19 @@ class ShapeFactor(ArrayRule):
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf the sides of its matrices, by part, and how it is divided."""
-        whole = engine.whole_shapes(updates)
-        axes = axes_of_all(self, self.weight_dimension_numbers, whole)
-        leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
-        return [
-            (_sides(a, shape_of(x)), cut)
-            for a, x, cut in zip(axes, leaves, engine.cuts_of(updates), strict=True)
-        ]
+        numbers, cuts = self.weight_dimension_numbers, engine.cuts_of(updates)
+
+        def sides() -> list[Any]:
+            whole = engine.whole_shapes(updates)
+            axes = axes_of_all(self, numbers, whole)
+            leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
+            triples = zip(axes, leaves, cuts, strict=True)
+            return [(_sides(a, shape_of(x)), cut) for a, x, cut in triples]
+
+        if is_function(numbers):  # which may look at anything
+            return sides()
+        what = ("sides", numbers, tuple(cuts), hidden_paths())
+        return remembered(what, updates, sides)
 
     def rule(self, g: Array, p: Array | None, static: Any) -> Array:
         """Return the update times the factor of its shape."""
