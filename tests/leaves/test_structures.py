@@ -1,4 +1,4 @@
-"""What is remembered for a structure: computed once, anew for another, never where it may differ."""
+"""What is remembered for a structure: computed once, and never where it may differ."""
 
 import jax.numpy as jnp
 import numpy as np
