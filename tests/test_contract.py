@@ -26,7 +26,7 @@ OF_RECIPES = {
     "is_a_value",
     "goes_to_json_and_back",
 }
-OF_VARIANTS = OF_RECIPES | {"touches_rows_or_refuses"}
+OF_VARIANTS = OF_RECIPES | {"touches_rows_or_refuses", "what_is_inside_knows_the_parameters"}
 OF_OTHERS = {True: OF_RECIPES, False: OF_VARIANTS}
 
 

@@ -281,6 +281,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.testing.promises": "PROMISES",
         "gradxform.testing.promises_derivatives": "derivatives_are_finite derivatives_equal_differences",
         "gradxform.testing.promises_form": "asks_for_params_by_name goes_to_json_and_back holes_pass is_a_value state_is_a_scan_carry takes_abstract_parameters takes_params_by_keyword",
+        "gradxform.testing.promises_inside": "what_is_inside_knows_the_parameters",
         "gradxform.testing.promises_locality": "looks_no_further_than_it_says",
         "gradxform.testing.promises_numbers": "extremes_stay_finite follows_its_reference jit_changes_nothing narrow_parameters_have_wide_slots scalars_are_as_wide_as_the_leaves vmaps_over_gradients",
         "gradxform.testing.promises_places": "owns_its_buffers runs_inside_optax_and_optax_inside runs_on_explicit_meshes sharded_equals_unsharded",

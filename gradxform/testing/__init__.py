@@ -37,6 +37,9 @@ if TYPE_CHECKING:
         takes_abstract_parameters as takes_abstract_parameters,
         takes_params_by_keyword as takes_params_by_keyword,
     )
+    from gradxform.testing.promises_inside import (
+        what_is_inside_knows_the_parameters as what_is_inside_knows_the_parameters,
+    )
     from gradxform.testing.promises_locality import (
         looks_no_further_than_it_says as looks_no_further_than_it_says,
     )

@@ -74,6 +74,8 @@ class Case:
         dtype; or a number, up to that share of it.
       derivatives: which derivatives through an update are finite and right; "forward" if it has
         loops that JAX cannot differentiate backward, None if it has no derivatives.
+      holds_optimizer: whether the one transform that it holds, if it does, gets the parameters and
+        their gradients in their own places.
       rows: whether it must accept row-sparse gradients (True) or refuse them (False). By default
         it must accept them if its locality is at most a row.
       extra: the extra arguments of every update: a dict, or `extra(updates, params)` that returns
@@ -91,6 +93,7 @@ class Case:
     pickles: bool = True
     huge_ok: bool | float = True
     derivatives: Literal["both", "forward"] | None = "both"
+    holds_optimizer: bool = True
     rows: bool | None = None
     extra: Any = None
     examples: int | None = None

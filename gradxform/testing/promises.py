@@ -14,6 +14,7 @@ from gradxform.testing.promises_form import (
     takes_abstract_parameters,
     takes_params_by_keyword,
 )
+from gradxform.testing.promises_inside import what_is_inside_knows_the_parameters
 from gradxform.testing.promises_locality import looks_no_further_than_it_says
 from gradxform.testing.promises_numbers import (
     extremes_stay_finite,
@@ -49,6 +50,7 @@ PROMISES: dict[str, Promise] = {
         asks_for_params_by_name,
         owns_its_buffers,
         looks_no_further_than_it_says,
+        what_is_inside_knows_the_parameters,
         touches_rows_or_refuses,
         sharded_equals_unsharded,
         runs_on_explicit_meshes,

@@ -69,12 +69,16 @@ def value(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
 
 
 def made_value(cls: Any, name: str | None) -> Any:
-    """Make a class a value that configs call `name`; None: of its own name, if it is ours."""
+    """Make a class a value that configs call `name`; None: of its own name, if it is ours.
+
+    Configs do not have those of our classes that are private.
+    """
     if not (isinstance(cls, type) and issubclass(cls, Value)):
         raise TypeError(
             f"value: {shown(cls)} is not a subclass of Transform, Schedule, Mask or Value."
         )
-    if name is None and cls.__module__.split(".")[0] == "gradxform":
+    is_ours = cls.__module__.split(".")[0] == "gradxform"
+    if name is None and is_ours and not cls.__name__.startswith("_"):
         name = cls.__name__
     if name is not None:
         check_name(name, cls)

@@ -9,6 +9,7 @@ WRAPPERS: dict[str, Case] = {
     "scale_by_galore": Case(
         gx.scale_by_galore(2, 3, 0.5, gx.scale(-0.1)),
         ref.galore(2, 3, 0.5, SGD),
+        holds_optimizer=False,  # projections take the place of the gradients
         rows=False,
         derivatives=None,  # nor have singular vectors of equal singular values
         huge_ok=1 / 8,  # its scale is above 1
@@ -17,6 +18,7 @@ WRAPPERS: dict[str, Case] = {
     "scale_by_galore/stacks": Case(
         gx.scale_by_galore(1, 3, 0.5, gx.scale(-0.1), gx.GaLoreDimensionNumbers(-2, -1)),
         ref.galore(1, 3, 0.5, SGD, (-2, -1)),
+        holds_optimizer=False,
         rows=False,
         derivatives=None,
         huge_ok=1 / 8,

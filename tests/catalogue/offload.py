@@ -14,10 +14,14 @@ WRAPPERS: dict[str, Case] = {
     "offload_state": Case(
         gx.offload_state(RULE, min_size=0),
         ADAM,
+        holds_optimizer=False,  # averages cannot lie in another memory
         derivatives=None,  # JAX has no tangents in the memory of the host
     ),
     "offload_state/blocks": Case(
-        gx.offload_state(quantized(), min_size=0), ref.in_blocks(ADAM, (True, False)), tree=TREE
+        gx.offload_state(quantized(), min_size=0),
+        ref.in_blocks(ADAM, (True, False)),
+        holds_optimizer=False,
+        tree=TREE,
     ),
 }
 

@@ -8,6 +8,7 @@ import numpy as np
 
 import gradxform as gx
 from gradxform import testing
+from gradxform.base import call_update
 from gradxform.slots import zeros_like
 
 # Two leaves are enough to tell which one is wrong; eight rows can be divided over eight devices.
@@ -114,6 +115,29 @@ class root_of_zero(gx.ArrayRule):
 class stops_a_derivative(gx.ArrayRule):
     def rule(self, g, p):
         return g * jax.lax.stop_gradient(g) if g.ndim == 2 else g
+
+
+class InnerState(NamedTuple):
+    inner_state: Any
+
+
+@gx.transform(name="tests:divides_by_the_mean_norm")
+class divides_by_the_mean_norm(gx.Transform):
+    """Divide the inner updates by the mean of their norms, and forget to tell what is inside."""
+
+    inner: Any = gx.sgd(0.1)
+
+    holds = (("inner", "inner_state"),)
+
+    def init(self, params):
+        return InnerState(self.inner.init(params))
+
+    def update(self, updates, state, params=None, **extra):
+        updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
+        norms = [jnp.linalg.norm(u.astype(jnp.float32)) for u in jax.tree.leaves(updates)]
+        mean = sum(norms) / len(norms) + 1e-6
+        divided = jax.tree.map(lambda u: (u / mean).astype(u.dtype), updates)
+        return divided, InnerState(inner_state)
 
 
 @gx.transform(name="tests:shares_with_params")
@@ -337,6 +361,13 @@ BROKEN = [
     (infinite_when_huge(), "extremes_stay_finite", "updates['b']", "of huge", "an infinity"),
     (root_of_zero(), "derivatives_are_finite", "updates['b']", "gradients of 0", "NaN"),
     (stops_a_derivative(), "derivatives_equal_differences", "updates['b']", "the limit", ""),
+    (
+        divides_by_the_mean_norm(),
+        "what_is_inside_knows_the_parameters",
+        "the copy['a']",
+        "the parameters",
+        "",
+    ),
     (shares_with_params(), "owns_its_buffers", "state.mu['b']", "its own", "that of params['b']"),
     (
         shares_between_slots(),
