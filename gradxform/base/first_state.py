@@ -31,15 +31,15 @@ def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
     known, hints = {x.name for x in dataclasses.fields(cls)}, hints_of(kind)
     starts: dict[str, tuple[Any, str | None]] = {}
     for field in kind._fields:
-        hint, dtype = hints.get(field), f"{field}_dtype"
-        if field == "count" and hint is None:  # in a string that says nothing at run time
-            hint = Array
-        if not (hint in (Slot, NonNegativeSlot) or (field == "count" and hint is Array)):
+        # A string that says nothing at run time leaves a count without a hint.
+        hint = hints.get(field, Array if field == "count" else None)
+        if hint not in (Slot, NonNegativeSlot) and (field, hint) != ("count", Array):
             raise TypeError(
                 f"{cls.__name__}: define init, or annotate the field {field!r} of "
                 f"{kind.__name__}. The default init starts fields annotated Slot or "
                 "NonNegativeSlot with zeros, and `count: Array` with 0; it does not know others."
             )
+        dtype = f"{field}_dtype"
         starts[field] = hint, dtype if dtype in known else None
     return starts
 
