@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import gradxform as gx
-from gradxform import slots, testing
+from gradxform import testing
 
 
 class AgreementState(NamedTuple):
@@ -23,8 +23,7 @@ class scale_by_agreement(gx.ArrayRule):
 
     b: float = 0.9
 
-    def init(self, params):
-        return AgreementState(slots.zeros_like(params), slots.zeros_like(params))
+    State = AgreementState
 
     def rule(self, g, m, v, p):
         m, v = self.b * m + (1 - self.b) * g, self.b * v + (1 - self.b) * g * g

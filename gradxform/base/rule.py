@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform, overload
 
 from gradxform import engine
+from gradxform.base.first_state import first_state, starts_of
 from gradxform.base.methods import ValueMethod
 from gradxform.base.transformation import (
     LOCALITIES as LOCALITIES,
@@ -63,12 +64,13 @@ class Transform(GradientTransformationExtraArgs, abc.ABC):
 class ArrayRule(Transform):
     """A transform given by its rule for one array.
 
-    A subclass says `init`, `rule`, and, if it has scalars to compute once a step, `prepare`.
-    The fields of its state that are annotated `Slot` are handed to `rule` leaf by leaf, in order.
+    A subclass says `State`, the class of its state, `rule`, and, if it has scalars to compute once
+    a step, `prepare`. A state that does not start with zeros needs an `init`. The fields of the
+    state that are annotated `Slot` are handed to `rule` leaf by leaf, in order.
     """
 
     # The class of the state that `init` returns; a property where that depends on the fields. A
-    # rule that does not say so is asked: its `init` is run.
+    # rule that has an `init` and does not say so is asked: its `init` is run.
     State: Any = None
     needs_params: ClassVar[bool] = False
     handles_complex: ClassVar[bool] = False
@@ -88,8 +90,15 @@ class ArrayRule(Transform):
     statics: Any = None
 
     def init(self, params: Params) -> OptState:
-        """Return the initial state; by default there is none."""
-        return EmptyState()
+        """Return the state before the first update, as the annotations of `State` say.
+
+        A field annotated `Slot` starts with zeros like the parameters, in float32 for 16-bit ones
+        or in the dtype that the rule has in its field `<slot>_dtype`. A `NonNegativeSlot` starts
+        with real zeros, also for complex parameters. A field `count: Array` starts with 0, in
+        int32. A rule without `State` has no state. Other fields and other numbers need an `init`
+        of their own.
+        """
+        return first_state(self, params)
 
     if TYPE_CHECKING:  # A rule has slots of its own, and names the extra arguments that it needs.
 
@@ -171,9 +180,12 @@ def _made_transform(cls: Any, name: str | None) -> Any:
     for method in ("init", "update"):
         function = getattr(made, method)
         if method == "init" and issubclass(made, ArrayRule):
-            if function is ArrayRule.init:
+            default = function in (ArrayRule.init, _default_init)
+            if default and made.State is None:
                 made.State = EmptyState
-            function = _checked_init(function)
+            elif default and isinstance(made.State, type):  # not a property, which init reads
+                starts_of(made, made.State)
+            function = _default_init if default else _checked_init(function)
         if method == "update" and not made.handles_rows:
             function = _without_rows(function)
         setattr(made, method, ValueMethod(function))
@@ -202,6 +214,9 @@ def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
 
     init.__doc__ = function.__doc__
     return init
+
+
+_default_init = _checked_init(ArrayRule.init)
 
 
 def _without_rows(function: Callable[..., Any]) -> Callable[..., Any]:

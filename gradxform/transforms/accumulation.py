@@ -5,7 +5,6 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.slots import zero_count, zeros_like
 from gradxform.types import Array, Params, PositiveInt, Slot
 
 __all__ = [
@@ -44,10 +43,6 @@ class apply_every(ArrayRule):
     step_fields = ()  # its count is of the updates in the sum
     locality = "entry"
     handles_complex = True
-
-    def init(self, params: Params) -> ApplyEvery:
-        """Return an empty sum."""
-        return ApplyEvery(count=zero_count(), grad_acc=zeros_like(params))
 
     def prepare(
         self, updates: None, state: ApplyEvery, params: Params | None

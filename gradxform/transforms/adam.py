@@ -31,12 +31,6 @@ class ScaleByAdamState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
-def zero_moments(params: Params, mu_dtype: DType = None) -> ScaleByAdamState:
-    """Return the state before the first update of a rule with two moments."""
-    mu = zeros_like(params, mu_dtype)
-    return ScaleByAdamState(count=zero_count(), mu=mu, nu=real_zeros_like(params))
-
-
 @transform
 class scale_by_adam(ArrayRule):
     """Rescale updates as Adam does: the first moment over the root of the second.
@@ -72,10 +66,6 @@ class scale_by_adam(ArrayRule):
     locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
-
-    def init(self, params: Params) -> ScaleByAdamState:
-        """Return moments of zeros."""
-        return zero_moments(params, self.mu_dtype)
 
     def prepare(
         self, updates: None, state: ScaleByAdamState, params: Params | None
@@ -266,15 +256,6 @@ class scale_by_amsgrad(ArrayRule):
             raise ValueError(
                 f"{name_of(self)}: correct_after=True has no effect without bias_correction_nu."
             )
-
-    def init(self, params: Params) -> ScaleByAmsgradState:
-        """Return moments of zeros."""
-        return ScaleByAmsgradState(
-            count=zero_count(),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_zeros_like(params),
-            nu_max=real_zeros_like(params),
-        )
 
     def prepare(
         self, updates: None, state: ScaleByAmsgradState, params: Params | None

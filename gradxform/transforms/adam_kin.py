@@ -19,8 +19,8 @@ from gradxform.numerics import (
     scalar,
 )
 from gradxform.numerics.roots import over_root
-from gradxform.slots import full_like, real_full_like, real_zeros_like, zero_count, zeros_like
-from gradxform.transforms.adam import ScaleByAdamState, zero_moments
+from gradxform.slots import full_like, real_full_like, zero_count
+from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
@@ -97,10 +97,6 @@ class scale_by_belief(ArrayRule):
     locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g - m|^2"))
     handles_complex = True
-
-    def init(self, params: Params) -> ScaleByBeliefState:
-        """Return moments of zeros."""
-        return ScaleByBeliefState(zero_count(), zeros_like(params), real_zeros_like(params))
 
     def prepare(
         self, updates: None, state: ScaleByBeliefState, params: Params | None
@@ -221,10 +217,6 @@ class scale_by_adamax(ArrayRule):
     averages_of = (("mu", "g"), ("nu", "max |g|"))
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleByAdamState:
-        """Return an average and a maximum of zeros."""
-        return zero_moments(params)
-
     def prepare(
         self, updates: None, state: ScaleByAdamState, params: Params | None
     ) -> tuple[ScaleByAdamState, Scalar]:
@@ -289,10 +281,6 @@ class scale_by_radam(ArrayRule):
     def __post_init__(self) -> None:
         require_at_least(self, 4, "threshold")
         require_finite(self, "threshold")
-
-    def init(self, params: Params) -> ScaleByAdamState:
-        """Return moments of zeros."""
-        return zero_moments(params)
 
     def prepare(
         self, updates: None, state: ScaleByAdamState, params: Params | None

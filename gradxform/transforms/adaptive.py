@@ -10,7 +10,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, as_flag, count_and_debias, is_zero, not_zero, over, plus
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import one_over_root, over_root, root
-from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
+from gradxform.slots import real_full_like, zero_count, zeros_like
 from gradxform.types import (
     Array,
     Decay,
@@ -292,10 +292,6 @@ class scale_by_adadelta(ArrayRule):
     State = ScaleByAdaDeltaState
     locality = "entry"
     handles_complex = True
-
-    def init(self, params: Params) -> ScaleByAdaDeltaState:
-        """Return averages of zeros."""
-        return ScaleByAdaDeltaState(e_g=real_zeros_like(params), e_x=real_zeros_like(params))
 
     def rule(self, g: Array, v: Array, x: Array, p: Array | None) -> tuple[Array, Array, Array]:
         """Return the update and the averages."""

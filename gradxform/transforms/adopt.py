@@ -17,8 +17,7 @@ from gradxform.numerics import (
     value_at,
 )
 from gradxform.numerics.roots import root
-from gradxform.slots import real_zeros_like, zero_count, zeros_like
-from gradxform.transforms.adam import ScaleByAdamState, zero_moments
+from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.transforms.adam_kin import ScaleByBeliefState
 from gradxform.transforms.tree_rules import decay_at
 from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar, Schedule
@@ -67,11 +66,6 @@ class scale_by_acprop(ArrayRule):
     locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g - earlier m|^2"))
     handles_complex = True
-
-    def init(self, params: Params) -> ScaleByBeliefState:
-        """Return averages of zeros."""
-        mu, nu = zeros_like(params), real_zeros_like(params)
-        return ScaleByBeliefState(zero_count(), mu=mu, nu=nu)
 
     def prepare(
         self, updates: None, state: ScaleByBeliefState, params: Params | None
@@ -139,10 +133,6 @@ class scale_by_adopt(ArrayRule):
 
     State = ScaleByAdamState
     locality = "entry"
-
-    def init(self, params: Params) -> ScaleByAdamState:
-        """Return moments of zeros."""
-        return zero_moments(params, self.mu_dtype)
 
     def prepare(
         self, updates: None, state: ScaleByAdamState, params: Params | None

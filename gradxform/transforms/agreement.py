@@ -11,8 +11,8 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import count_and_debias, safe_increment, value_at
 from gradxform.numerics.overflow import saturated
 from gradxform.numerics.roots import over_root
-from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.adam import ScaleByAdamState, zero_moments
+from gradxform.slots import zeros_like
+from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.types import (
     Array,
     Decay,
@@ -54,11 +54,6 @@ class _Agreement(ArrayRule, abc.ABC):
 
     State = ScaleByAgreementState
     locality = "entry"
-
-    def init(self, params: Params) -> ScaleByAgreementState:
-        """Return a count of 0 and an average of zeros."""
-        mu = zeros_like(params, self.mu_dtype)
-        return ScaleByAgreementState(count=zero_count(), mu=mu)
 
     @abc.abstractmethod
     def factor(self, agreement: Array) -> Array:
@@ -284,10 +279,6 @@ class scale_by_grams(ArrayRule):
     State = ScaleByAdamState
     locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
-
-    def init(self, params: Params) -> ScaleByAdamState:
-        """Return moments of zeros."""
-        return zero_moments(params, self.mu_dtype)
 
     def prepare(
         self, updates: None, state: ScaleByAdamState, params: Params | None

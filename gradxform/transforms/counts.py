@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import safe_increment
-from gradxform.slots import zero_count
 from gradxform.types import Array, Params
 
 __all__ = [
@@ -34,10 +33,6 @@ class count_updates(ArrayRule):
     locality = "entry"
     handles_complex = True
     keeps_updates = True
-
-    def init(self, params: Params) -> CountUpdatesState:
-        """Return a count of 0."""
-        return CountUpdatesState(count=zero_count())
 
     def prepare(
         self, updates: None, state: CountUpdatesState, params: Params | None

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, count_and_debias
 from gradxform.numerics.roots import over_root
-from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
@@ -52,11 +51,6 @@ class scale_by_laprop(ArrayRule):
     State = ScaleByLaPropState
     locality = "entry"
     handles_complex = True
-
-    def init(self, params: Params) -> ScaleByLaPropState:
-        """Return averages of zeros."""
-        mu = zeros_like(params, self.mu_dtype)
-        return ScaleByLaPropState(zero_count(), mu=mu, nu=real_zeros_like(params))
 
     def prepare(
         self, updates: None, state: ScaleByLaPropState, params: Params | None

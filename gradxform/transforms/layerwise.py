@@ -22,7 +22,7 @@ from gradxform.numerics import (
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
-from gradxform.transforms.scaling import WeightDecaySchedule, counted, start
+from gradxform.transforms.scaling import WeightDecaySchedule, counted
 from gradxform.types import (
     Array,
     Decay,
@@ -215,10 +215,6 @@ class undo_norm_growth(ArrayRule):
     def State(self) -> Any:
         """The class of the state: a schedule needs a count."""
         return WeightDecaySchedule if callable(self.learning_rate) else EmptyState
-
-    def init(self, params: Params) -> WeightDecaySchedule | EmptyState:
-        """Return a count of 0 for a schedule, and an empty state for a number."""
-        return start(self.State)
 
     def prepare(
         self,

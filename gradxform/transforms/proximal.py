@@ -101,10 +101,6 @@ class step_by_proximal_gradient(_Assigning):
 
     State = ProximalGradientState
 
-    def init(self, params: Params) -> ProximalGradientState:
-        """Return a count of 0."""
-        return ProximalGradientState(count=zero_count())
-
     def rule(self, g: Array, p: Array, rate: Scalar) -> Array:
         """Return the step."""
         w = p - rate * g

@@ -97,10 +97,6 @@ class _Scheduled(ArrayRule):
         """The class of the state: a schedule needs a count."""
         return ScaleByScheduleState if callable(getattr(self, self.factor)) else EmptyState
 
-    def init(self, params: Params) -> ScaleByScheduleState | EmptyState:
-        """Return a count of 0 for a schedule, and an empty state for a number."""
-        return start(self.State)
-
     def prepare(
         self,
         updates: Updates | None,

@@ -9,7 +9,6 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_one_of
 from gradxform.numerics import safe_increment
 from gradxform.numerics.roots import sign
-from gradxform.slots import zero_count, zeros_like
 from gradxform.types import Array, Choice, Decay, DType, Params, Positive, Slot
 
 __all__ = [
@@ -81,11 +80,6 @@ class scale_by_lion(ArrayRule):
 
     def __post_init__(self) -> None:
         require_one_of(self, "mode", ("hard", "smooth", "refined"))
-
-    def init(self, params: Params) -> ScaleByLionState:
-        """Return a momentum of zeros."""
-        mu = zeros_like(params, self.mu_dtype)
-        return ScaleByLionState(count=zero_count(), mu=mu)
 
     def prepare(
         self, updates: None, state: ScaleByLionState, params: Params | None

@@ -8,7 +8,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import abs_sq, bias_correction, safe_increment
 from gradxform.numerics.roots import over_root
-from gradxform.transforms.adam import ScaleByAdamState, zero_moments
+from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar
 
 __all__ = [
@@ -52,10 +52,6 @@ class scale_by_tf_adam(ArrayRule):
     locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
     handles_complex = True
-
-    def init(self, params: Params) -> ScaleByAdamState:
-        """Return moments of zeros."""
-        return zero_moments(params, self.mu_dtype)
 
     def prepare(
         self, updates: None, state: ScaleByAdamState, params: Params | None
