@@ -61,20 +61,26 @@ class StatelessWrapper(Transform):
 
 
 def inner_parts(tx: Any) -> list[Any]:
-    """Return the transforms that a transform holds, in the order of its fields."""
-    return (
-        list(map(unwrapped, tx.inner_transforms()))
-        if isinstance(tx, GradientTransformation)
-        else []
-    )
+    """Return the transforms that a transform holds, unwrapped, in the order of its fields."""
+    if not isinstance(tx, GradientTransformation):
+        return []
+    return list(remembered(tx, "_inner_parts", _inner_parts))
+
+
+def _inner_parts(tx: Any) -> tuple[Any, ...]:
+    return tuple(map(unwrapped, tx.inner_transforms()))
 
 
 def all_parts(tx: Any) -> Iterator[Any]:
     """Yield a transform, unwrapped, and all transforms in it."""
     tx = unwrapped(tx)
     yield tx
-    for part in inner_parts(tx):
-        yield from all_parts(part)
+    # Several questions walk through all parts at each step: who exchanges, who keeps copies, ...
+    yield from remembered(tx, "_parts_inside", _parts_inside)
+
+
+def _parts_inside(tx: Any) -> tuple[Any, ...]:
+    return tuple(part for inner in inner_parts(tx) for part in all_parts(inner))
 
 
 def exact_part(tx: Any) -> Any:
