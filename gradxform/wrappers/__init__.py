@@ -45,10 +45,7 @@ if TYPE_CHECKING:
     from gradxform.wrappers.stored.storage import *
     from gradxform.wrappers.variable_names import *
     from gradxform.wrappers.with_metrics import *
-
-# Names of higher floors, where they were.
-_FORWARDS = ["RawGradientNormsState", "raw_gradient_norms"]
-
-_public, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)
-if not TYPE_CHECKING:  # a checker would take it for the whole list
-    __all__ = _public
+else:
+    # Names of a higher floor, where they were.
+    _FORWARDS = ["RawGradientNormsState", "raw_gradient_norms"]
+    __all__, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)

@@ -67,7 +67,8 @@ def applied(tx, pairs):
 def called(case):
     """What a recorded call of TensorFlow or Keras does here."""
     case = case.replace("ExponentialDecay)", "ExponentialDecay(0.1, 10, 0.5))")
-    names = vars(tf1) | {"sign_decay": tf_contrib} if "Ftrl(" in case else vars(keras)
+    door = tf1 if "Ftrl(" in case else keras
+    names = {name: getattr(door, name) for name in dir(door)} | {"sign_decay": tf_contrib}
     special = {
         "Adagrad(initial_accumulator_value=0.0)": lambda: tf1.Adagrad(
             0.1, initial_accumulator_value=0.0
@@ -77,7 +78,7 @@ def called(case):
         ),
         "LARS(momentum=-0.1)": lambda: tf_contrib.LARS(0.1, momentum=-0.1),
         "RETURNN BaseCustom apply": lambda: returnn.BaseCustom(0.1),
-        "RETURNN CustomAdam() without learning_rate": lambda: vars(returnn)["CustomAdam"](),
+        "RETURNN CustomAdam() without learning_rate": lambda: returnn.CustomAdam(),
         "RETURNN get_optimizer_class('nope')": lambda: returnn.get_optimizer_class("nope"),
         "replicate_model_fn(loss_reduction=NONE)": lambda: tf_contrib.Tower(tf1.Adam(), "none"),
         "apply_gradients([(None, v)])": lambda: applied(keras.SGD(), [(None, "v")]),
