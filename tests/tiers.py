@@ -15,7 +15,7 @@ from tests import durations, touched
 
 # In seconds of the processor: what the quick cases of one test function take together; and all
 # promises of a part, where they take longer, are long.
-LONGEST_FUNCTION, LONGEST_PART = 0.2, 3.0
+LONGEST_FUNCTION, LONGEST_PART = 0.15, 2.0
 
 # Promises that are tried for every row, and those that are also tried unless the part is long.
 OF_EVERY_ROW = {"follows_its_reference", "is_a_value", "goes_to_json_and_back"}
