@@ -359,7 +359,7 @@ def _with_path(error: Exception, path: str) -> Exception:
 
 
 def _read_call(x: Config, call: str, path: str) -> Any:
-    """Return what a value makes of the arguments that a config has beside its fields."""
+    """Call the value that a config describes with the arguments beside its fields."""
     here = at(path, f".{call}")
     arguments = _read(x[call], here)
     factory = _read_value({k: v for k, v in x.items() if k != call}, path)
