@@ -4,11 +4,12 @@ import abc
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform, overload
 
 from gradxform import engine
 from gradxform.base.first_state import first_state, starts_of
 from gradxform.base.methods import ValueMethod
+from gradxform.base.traits import RuleTraits
 from gradxform.base.transformation import (
     LOCALITIES as LOCALITIES,
     GradientTransformation as GradientTransformation,
@@ -61,7 +62,7 @@ class Transform(GradientTransformationExtraArgs, abc.ABC):
         """Return the transformed updates and the new state."""
 
 
-class ArrayRule(Transform):
+class ArrayRule(Transform, RuleTraits):
     """A transform given by its rule for one array.
 
     A subclass says `State`, the class of its state, `rule`, and, if it has scalars to compute once
@@ -69,15 +70,8 @@ class ArrayRule(Transform):
     state that are annotated `Slot` are handed to `rule` leaf by leaf, in order.
     """
 
-    # The class of the state that `init` returns; a property where that depends on the fields. A
-    # rule that has an `init` and does not say so is asked: its `init` is run.
-    State: Any = None
-    needs_params: ClassVar[bool] = False
-    handles_complex: ClassVar[bool] = False
-    handles_rows: ClassVar[bool] = True  # the lift shows the rule the touched rows, if it may
-    locality: Any = "array"
-    # How far `rule` itself looks, if only `prepare` looks as far as `locality`. Defaults to that.
-    rule_locality: ClassVar[str | None] = None
+    handles_rows = True  # the lift shows the rule the touched rows, if it may
+    locality = "array"
     # `active(tree)` returns a tree of booleans, the leaves on which the rule acts, or None for all.
     active: Any = None
     # Another rule, for slices several of which may belong to one row; see `sparse_semantics`.

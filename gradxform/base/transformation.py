@@ -12,6 +12,7 @@ import jax
 from gradxform import engine
 from gradxform._names.lazy import offered
 from gradxform.base.methods import BoundMethod
+from gradxform.base.traits import Traits
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_slot
 from gradxform.numerics import at_least_float32, cast, promote
@@ -31,7 +32,7 @@ else:
     _OptaxClass = object
 
 
-class GradientTransformation(Value, _OptaxClass):
+class GradientTransformation(Value, Traits, _OptaxClass):
     """A pair of pure functions, `init` and `update`: the base of every transform.
 
     Called, as Optax's class is, `GradientTransformation(init, update)` makes a transform of two
@@ -99,58 +100,6 @@ class GradientTransformation(Value, _OptaxClass):
 
     # The optimizer that made it, for messages.
     written_as: str | None = None
-    # How far the transform looks; wrappers and chains derive it from their parts.
-    locality: Any = "tree"
-    # Whether `update` knows what to do with a `RowSparse`. Others are not called with one.
-    handles_rows: ClassVar[bool] = False
-    # Why `update` refuses a `RowSparse`, where its locality is not the reason.
-    why_no_rows: ClassVar[str | None] = None
-    # Whether all that is asked of the whole tree are sums that are right for shards too, such as
-    # `lift.sum_of_squares` (see `shards.py`).
-    asks_for_sums: ClassVar[bool] = False
-
-    # Whether it looks at whole arrays or matrices by the engine (`array_sums`, ...), which adds or
-    # brings together what devices have pieces of.
-    sees_pieces: ClassVar[bool] = False
-    # The field of the state that is 0 after every update that may not be zeros; None if any may be.
-    zeros_unless: Any = None
-    # The mesh axes between whose devices `update` itself exchanges something. Who runs it under a
-    # condition has the condition agreed on along them first.
-    exchanges: Any = ()
-    # For each transform that it holds the field that has it, and the field of the state that has
-    # that one's state.
-    holds: ClassVar[tuple[tuple[str, str], ...]] = ()
-    # Slots that are copies of the parameters, and move with them whoever moves them.
-    follows: Any = ()
-    # Whether its steps lead to a place that does not depend on where the parameters are.
-    undoes_moves: ClassVar[bool] = False
-    # Whether it records where the parameters go: a chain tells it what becomes of its updates.
-    records_params: ClassVar[bool] = False
-    # Whether its updates lead to a place where the parameters must be, such as a set: what comes
-    # after it must not change them.
-    sets_params: Any = False
-    # Whether its updates are float32 for parameters of fewer bits, and must stay so.
-    exact_updates: ClassVar[bool] = False
-    # Whether its first steps are so small that parameters of 16 bits round them away, and the later
-    # ones grow by how far the parameters have moved: without masters, they never do.
-    begins_small: ClassVar[bool] = False
-    # Whether its updates are those that it gets, as a part that only looks at them has.
-    keeps_updates: ClassVar[bool] = False
-    # Whether the parameters between some of its updates are not those of the run; a string is what
-    # takes the place of their average.
-    leaves_path: Any = False
-
-    # What `migrate_state` must know.
-    # The slots that are decaying averages, each with what is averaged: another rule's average of
-    # the same goes on in it. Sums, maxima and averages with weights of their own are not named.
-    averages_of: ClassVar[tuple[tuple[str, str], ...]] = ()
-    # The fields of the state that count the steps of the run.
-    step_fields: ClassVar[tuple[str, ...]] = ("count",)
-    # Whether these are the steps of the transform inside, which has gone on when a wrapper begins.
-    counts_inner_steps: ClassVar[bool] = False
-    # The fields of the state that begin as the transform says, each with the attribute that says
-    # so (a value, or a dict of them): if another transform says something else, that holds.
-    set_by: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def resumed(self, state: OptState, begun: frozenset[str]) -> OptState:
         """Return a state that continues another transform's, with what follows from the rest.

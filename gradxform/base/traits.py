@@ -1,0 +1,292 @@
+"""Traits: the facts that one transform may know of another, all in one list.
+
+A wrapper that changes, moves, averages or divides what it holds asks for them. A trait that is
+declared wrongly or left out breaks the promise that its row names.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args
+
+__all__ = ["Trait", "Traits", "RuleTraits", "traits_of"]
+
+
+class Trait(NamedTuple):
+    """What the list says of a trait, beside its name, its type and its default."""
+
+    sentence: str  # what a transform says by it
+    declared_by: str  # who must declare it
+    read_by: str  # the modules that ask for it
+    promise: str  # the promise that it breaks where it is wrong
+
+
+class Traits:
+    """What a transform says of itself, with what holds of one that does not."""
+
+    # --------------------------------------------------------------------------- how far it looks
+
+    locality: Annotated[
+        Any,
+        Trait(
+            'How far a change of one entry reaches: "entry", "row", "array" or "tree".',
+            "Rules. Wrappers and chains derive it from their parts.",
+            "base/rule, base/transformation, distributed/shares/reach, engine/rows, engine/run, "
+            "wrappers/compose",
+            "looks_no_further_than_it_says",
+        ),
+    ] = "tree"
+    asks_for_sums: Annotated[
+        ClassVar[bool],
+        Trait(
+            "All that it asks of the whole tree are sums that are right for shards too, such as "
+            "those of `engine.sum_of_squares`.",
+            "Rules and wrappers that look at the whole tree, for `zero1`.",
+            "distributed/shares/reach",
+            "pieces_equal_the_whole",
+        ),
+    ] = False
+    sees_pieces: Annotated[
+        ClassVar[bool],
+        Trait(
+            "It looks at whole arrays or matrices by the engine (`array_sums`, ...), which adds "
+            "or brings together what devices have pieces of.",
+            "Rules that look at whole arrays, for `zero1`.",
+            "distributed/shares/reach, engine/lift",
+            "pieces_equal_the_whole",
+        ),
+    ] = False
+    handles_rows: Annotated[
+        ClassVar[bool],
+        Trait(
+            "Its `update` knows what to do with a `RowSparse`. Others are not called with one.",
+            "Wrappers and transforms without a rule; rules that refuse them.",
+            "base/rule",
+            "touches_rows_or_refuses",
+        ),
+    ] = False
+    why_no_rows: Annotated[
+        ClassVar[str | None],
+        Trait(
+            "Why `update` refuses a `RowSparse`, where its locality is not the reason.",
+            "Whoever refuses them.",
+            "base/rule",
+            "touches_rows_or_refuses",
+        ),
+    ] = None
+
+    # ------------------------------------------------------------------- where the parameters are
+
+    follows: Annotated[
+        Any,
+        Trait(
+            "The slots that are copies of the parameters, and move with them whoever moves them.",
+            "Whoever keeps such a slot.",
+            "base/transformation, wrappers/parts, wrappers/stored/wrapper",
+            "copies_move_with_the_parameters",
+        ),
+    ] = ()
+    holds: Annotated[
+        ClassVar[tuple[tuple[str, str], ...]],
+        Trait(
+            "For each transform in it the field that has it, and the field of the state that has "
+            "that one's state.",
+            "Wrappers, unless they define `moved`.",
+            "base/transformation, distributed/programs/measures, run_states/learning_rate, "
+            "run_states/slot_names/owners, training/loss_scales, wrappers/checks, "
+            "wrappers/parts",
+            "what_is_inside_is_told_of_moves",
+        ),
+    ] = ()
+    undoes_moves: Annotated[
+        ClassVar[bool],
+        Trait(
+            "Its steps lead to a place that does not depend on where the parameters are.",
+            "Whoever goes on from a place of its own, such as a center.",
+            "wrappers/parts",
+            "says_where_its_steps_lead",
+        ),
+    ] = False
+    sets_params: Annotated[
+        Any,
+        Trait(
+            "Its updates lead to a place where the parameters must be, such as a set: what comes "
+            "after it must not change them.",
+            "Projections, bounds of norms, masters.",
+            "wrappers/changed_steps",
+            "says_where_its_steps_lead",
+        ),
+    ] = False
+    leaves_path: Annotated[
+        Any,
+        Trait(
+            "The parameters between some of its updates are not those of the run. A string says "
+            "what takes the place of their average.",
+            "Whoever tries points that it does not accept.",
+            "wrappers/average",
+            "says_where_its_steps_lead",
+        ),
+    ] = False
+    records_params: Annotated[
+        ClassVar[bool],
+        Trait(
+            "It records where the parameters go: a chain tells it what becomes of its updates.",
+            "Averages.",
+            "wrappers/parts",
+            "says_where_its_steps_lead",
+        ),
+    ] = False
+
+    # ------------------------------------------------------------------------ what its updates are
+
+    keeps_updates: Annotated[
+        ClassVar[bool],
+        Trait(
+            "Its updates are those that it gets, as of a part that only looks at them.",
+            "Parts without a rule.",
+            "training/loss_scales, wrappers/changed_steps",
+            "says_what_its_updates_are",
+        ),
+    ] = False
+    zeros_unless: Annotated[
+        Any,
+        Trait(
+            "The field of the state that is 0 after every update that may not be zeros; None if "
+            "any may be.",
+            "Whoever gathers gradients, so that `zero1` gathers parameters only after a step.",
+            "distributed/zero/gather",
+            "says_what_its_updates_are",
+        ),
+    ] = None
+    exact_updates: Annotated[
+        ClassVar[bool],
+        Trait(
+            "Its updates are float32 for parameters of fewer bits, and must stay so.",
+            "Masters.",
+            "tables/describe, wrappers/parts",
+            "narrow_parameters_have_wide_slots",
+        ),
+    ] = False
+    begins_small: Annotated[
+        ClassVar[bool],
+        Trait(
+            "Its first steps are so small that parameters of 16 bits round them away, and the "
+            "later ones grow by how far the parameters have moved: without masters, they never "
+            "do.",
+            "Rules that find their step size from the distance moved.",
+            "tables/describe",
+            "narrow_parameters_have_wide_slots",
+        ),
+    ] = False
+    exchanges: Annotated[
+        Any,
+        Trait(
+            "The mesh axes between whose devices `update` itself exchanges something. Who runs it "
+            "under a condition has the condition agreed on along them first.",
+            "Distributed transforms, and wrappers with an `axis_name`.",
+            "distributed/matrices/shard_matrices, distributed/programs/measures, "
+            "distributed/specs/state_specs, wrappers/agree, wrappers/loss_scale, wrappers/sam",
+            "exchanges_as_it_says",
+        ),
+    ] = ()
+
+    # -------------------------------------------------------------- what `migrate_state` must know
+
+    averages_of: Annotated[
+        ClassVar[tuple[tuple[str, str], ...]],
+        Trait(
+            "The slots that are decaying averages, each with what is averaged: another rule's "
+            "average of the same goes on in it. Sums, maxima and averages with weights of their "
+            "own are not named.",
+            "Rules.",
+            "run_states/migration/layout, run_states/migration/pairs",
+            "says_what_its_state_holds",
+        ),
+    ] = ()
+    step_fields: Annotated[
+        ClassVar[tuple[str, ...]],
+        Trait(
+            "The fields of the state that count the steps of the run.",
+            "Whoever counts them under another name, or something else under this one.",
+            "run_states/metrics, run_states/migration/layout, run_states/migration/pairs, "
+            "run_states/migration/sources",
+            "says_what_its_state_holds",
+        ),
+    ] = ("count",)
+    counts_inner_steps: Annotated[
+        ClassVar[bool],
+        Trait(
+            "These are the steps of the transform inside, which has gone on when a wrapper begins.",
+            "Wrappers that take several gradients for a step.",
+            "run_states/migration/layout, run_states/migration/sources",
+            "says_what_its_state_holds",
+        ),
+    ] = False
+    set_by: Annotated[
+        ClassVar[tuple[tuple[str, str], ...]],
+        Trait(
+            "The fields of the state that begin as the transform says, each with the attribute "
+            "that says so (a value, or a dict of them): if another transform says something else, "
+            "that holds.",
+            "Whoever has a seed or a hyperparameter in its state.",
+            "run_states/migration/sources",
+            "says_what_its_state_holds",
+        ),
+    ] = ()
+
+
+class RuleTraits(Traits):
+    """What an `ArrayRule` says of itself besides."""
+
+    State: Annotated[
+        Any,
+        Trait(
+            "The class of the state that `init` returns; a property where that depends on the "
+            "fields. Where it is None, `init` is run to find it.",
+            "Rules with a state.",
+            "base/first_state, base/rule, base/transformation, leaves/states",
+            "follows_its_reference",
+        ),
+    ] = None
+    needs_params: Annotated[
+        ClassVar[bool],
+        Trait(
+            "Its rule reads the parameters.",
+            "Rules that do.",
+            "engine/run, experimental/process",
+            "asks_for_params_by_name",
+        ),
+    ] = False
+    handles_complex: Annotated[
+        ClassVar[bool],
+        Trait(
+            "Its rule is right for complex numbers. Others refuse them.",
+            "Rules for which that is so.",
+            "engine/lift",
+            "takes_complex_parameters_or_refuses",
+        ),
+    ] = False
+    rule_locality: Annotated[
+        ClassVar[str | None],
+        Trait(
+            "How far `rule` itself looks, if only `prepare` looks as far as `locality`.",
+            "Rules whose `prepare` does.",
+            "engine/rows",
+            "touches_rows_or_refuses",
+        ),
+    ] = None
+
+
+def traits_of(kind: type[Traits] = RuleTraits) -> Mapping[str, Trait]:
+    """Return the traits that a class of transforms may declare, by name, in order."""
+    rows: dict[str, Trait] = {}
+    for base in reversed(kind.__mro__):
+        if issubclass(base, Traits):
+            rows |= {k: row for k, x in inspect.get_annotations(base).items() if (row := _row(x))}
+    return rows
+
+
+def _row(annotation: Any) -> Trait | None:
+    """Return what the annotation of an attribute says, in whatever it is wrapped."""
+    if isinstance(annotation, Trait):
+        return annotation
+    return next((row for x in get_args(annotation) if (row := _row(x))), None)
