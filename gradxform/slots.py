@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from gradxform._jax.versions import is_tracer
 from gradxform.leaves import dtype_of, is_abstract
-from gradxform.numerics import at_least_float32, real_dtype
+from gradxform.numerics import at_least_float32, promote, real_dtype
 from gradxform.types import PyTree
 
 
@@ -21,7 +21,8 @@ def zeros_like(params: PyTree, dtype: Any = None) -> PyTree:
     Args:
       params: the parameters; holes stay.
       dtype: the dtype of the zeros. By default the parameter's own, but float32 for a 16-bit
-        parameter, because a moving average in bfloat16 stops moving.
+        parameter, because a moving average in bfloat16 stops moving. For a complex parameter a
+        real dtype means the least complex one that holds it: no imaginary part is lost.
     """
     return full_like(params, 0, dtype)
 
@@ -30,7 +31,10 @@ def full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     """Return one array filled with `fill` per parameter; dtypes as in `zeros_like`."""
 
     def make(p: Any) -> jax.Array:
-        return _filled(p, fill, dtype or at_least_float32(dtype_of(p)))
+        kind = dtype_of(p)
+        wide = jnp.dtype(dtype or at_least_float32(kind))
+        is_complex = jnp.issubdtype(kind, jnp.complexfloating)
+        return _filled(p, fill, promote(wide, jnp.dtype(jnp.complex64)) if is_complex else wide)
 
     return jax.tree.map(make, params)
 

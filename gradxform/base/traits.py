@@ -94,7 +94,7 @@ class Traits:
             "base/transformation, distributed/programs/measures, run_states/learning_rate, "
             "run_states/slot_names/owners, training/loss_scales, wrappers/checks, "
             "wrappers/parts",
-            "what_is_inside_is_told_of_moves",
+            "copies_move_with_the_parameters",
         ),
     ] = ()
     undoes_moves: Annotated[
@@ -139,7 +139,7 @@ class Traits:
     # ------------------------------------------------------------------------ what its updates are
 
     keeps_updates: Annotated[
-        ClassVar[bool],
+        Any,
         Trait(
             "Its updates are those that it gets, as of a part that only looks at them.",
             "Parts without a rule.",
@@ -222,7 +222,7 @@ class Traits:
         ),
     ] = False
     set_by: Annotated[
-        ClassVar[tuple[tuple[str, str], ...]],
+        Any,
         Trait(
             "The fields of the state that begin as the transform says, each with the attribute "
             "that says so (a value, or a dict of them): if another transform says something else, "
@@ -262,7 +262,7 @@ class RuleTraits(Traits):
             "Its rule is right for complex numbers. Others refuse them.",
             "Rules for which that is so.",
             "engine/lift",
-            "takes_complex_parameters_or_refuses",
+            "turns_with_complex_numbers_or_refuses",
         ),
     ] = False
     rule_locality: Annotated[

@@ -94,6 +94,16 @@ class accumulate_avg_updates(Transform):
     locality = "entry"
     why_no_rows = "adds gradients up in arrays"
 
+    @property
+    def zeros_unless(self) -> str | None:
+        """The count of micro-batches, where an average takes several."""
+        return None if self.accumulation_steps == 1 else "micro_step"
+
+    @property
+    def keeps_updates(self) -> bool:
+        """Whether each update is an average of its own."""
+        return self.accumulation_steps == 1
+
     def init(self, params: Params) -> AccumulateAvgUpdatesState | EmptyState:
         """Return an empty average."""
         if self.accumulation_steps == 1:

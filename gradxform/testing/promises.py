@@ -16,12 +16,17 @@ from gradxform.testing.promises_form import (
 )
 from gradxform.testing.promises_inside import what_is_inside_knows_the_parameters
 from gradxform.testing.promises_locality import looks_no_further_than_it_says
+from gradxform.testing.promises_moves import (
+    copies_move_with_the_parameters,
+    says_where_its_steps_lead,
+)
 from gradxform.testing.promises_numbers import (
     extremes_stay_finite,
     follows_its_reference,
     jit_changes_nothing,
     narrow_parameters_have_wide_slots,
     scalars_are_as_wide_as_the_leaves,
+    turns_with_complex_numbers_or_refuses,
     vmaps_over_gradients,
 )
 from gradxform.testing.promises_places import (
@@ -31,6 +36,10 @@ from gradxform.testing.promises_places import (
     sharded_equals_unsharded,
 )
 from gradxform.testing.promises_rows import touches_rows_or_refuses
+from gradxform.testing.promises_traits import (
+    says_what_its_state_holds,
+    says_what_its_updates_are,
+)
 
 PROMISES: dict[str, Promise] = {
     promise.__name__: promise
@@ -44,12 +53,17 @@ PROMISES: dict[str, Promise] = {
         derivatives_equal_differences,
         narrow_parameters_have_wide_slots,
         scalars_are_as_wide_as_the_leaves,
+        turns_with_complex_numbers_or_refuses,
         holes_pass,
         takes_abstract_parameters,
         takes_params_by_keyword,
         asks_for_params_by_name,
         owns_its_buffers,
         looks_no_further_than_it_says,
+        says_what_its_updates_are,
+        says_what_its_state_holds,
+        says_where_its_steps_lead,
+        copies_move_with_the_parameters,
         what_is_inside_knows_the_parameters,
         touches_rows_or_refuses,
         sharded_equals_unsharded,

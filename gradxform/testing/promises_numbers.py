@@ -1,5 +1,6 @@
 """Promises about numbers: correct, reproducible, and never NaN without reason."""
 
+import contextlib
 import functools
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.base import ArrayRule
 from gradxform.testing.case import Case
 from gradxform.testing.promise import (
     Broken,
@@ -21,8 +23,9 @@ from gradxform.testing.promise import (
 )
 from gradxform.testing.references import TreeReference, as_tree
 from gradxform.testing.rounding import sway
-from gradxform.types import Params, Updates
-from gradxform.wrappers.parts import exact_part
+from gradxform.tree.apply import apply_updates
+from gradxform.types import Params, PyTree, Updates
+from gradxform.wrappers.parts import all_parts, exact_part
 
 STEPS = 7
 # The tolerance in float64 relative to that in float32: a little more than the ratio of their
@@ -154,11 +157,13 @@ def narrow_parameters_have_wide_slots(case: Case) -> None:
         raise Skipped("other libraries choose their own dtypes")
     if case.narrow:
         raise Skipped("one of its slots is set to 16 bits")
-    if exact_part(case.tx) is not None:
-        raise Skipped("its updates lead to rounded parameters")
     tree = case.params(jnp.bfloat16)
     g = case.gradients(tree, 1)[0]
     updates, state = case.compiled(g, case.bound.init(tree), tree)
+    _check_exactness(case.tx, tree, updates)
+    if exact_part(case.tx) is not None:
+        raise Skipped("its updates lead to rounded parameters")
+    _check_begins_small(case, tree, g)
 
     def first(tree: Params, g: Updates) -> Updates:
         return case.compiled(g, case.bound.init(tree), tree)[0]
@@ -171,6 +176,88 @@ def narrow_parameters_have_wide_slots(case: Case) -> None:
     for path, leaf in leaves_of("state", state).items():
         if leaf.dtype in (jnp.bfloat16, jnp.float16):
             raise Broken(str(leaf.dtype), expected="float32", leaf=path)
+
+
+def _check_exactness(tx: Any, tree: Params, updates: Updates) -> None:
+    """Require updates wider than their parameters exactly where `exact_updates` says so."""
+    pairs = zip(jax.tree.leaves(updates), jax.tree.leaves(tree), strict=True)
+    wide = any(u.dtype.itemsize > p.dtype.itemsize for u, p in pairs)
+    says = exact_part(tx) is not None
+    if wide != says:
+        raise Broken(
+            f"exact_updates = {says}",
+            expected=f"{wide}: updates are {'wider than' if wide else 'as wide as'} parameters",
+            leaf="updates",
+            remedy="Declare exact_updates, of gradxform/base/traits.py, accordingly.",
+        )
+
+
+def _check_begins_small(case: Case, tree: Params, g: Updates) -> None:
+    """Require `begins_small` of what would move 16-bit parameters if it had moved them before."""
+    says = any(getattr(part, "begins_small", False) for part in all_parts(case.tx))
+    wide_g, wide_tree = jax.tree.map(_widened, g), jax.tree.map(_widened, tree)
+    stays, narrow = _after(case, tree, g, 20)
+    _, wide = _after(case, wide_tree, wide_g, 20)
+    _, first = _after(case, wide_tree, wide_g, 1)
+    leaves_out = stays and wide > 2 * narrow and not says
+    is_wrong = says and _with_defaults(case.tx) == case.tx and wide < 1.5 * first
+    if leaves_out or is_wrong:
+        raise Broken(
+            f"begins_small = {says}",
+            expected=f"{not says}: the 20th step is {wide:.2g} in float32 and {narrow:.2g} in "
+            f"bfloat16, the first {first:.2g}",
+            remedy="Declare begins_small, of gradxform/base/traits.py, accordingly.",
+        )
+
+
+def _with_defaults(tx: Any) -> Any:
+    with contextlib.suppress(TypeError):
+        return type(tx)()
+    return None
+
+
+def _after(case: Case, tree: Params, g: Updates, steps: int) -> tuple[bool, float]:
+    """Return whether some steps left the parameters where they were, and how far the last goes."""
+    params, state, updates = tree, case.bound.init(tree), g
+    for _ in range(steps):
+        updates, state = case.compiled(g, state, params)
+        params = apply_updates(params, updates)
+    pairs = zip(jax.tree.leaves(params), jax.tree.leaves(tree), strict=True)
+    stays = all(bool(jnp.all(new == old)) for new, old in pairs)
+    return stays, max(float(jnp.max(jnp.abs(u))) for u in jax.tree.leaves(updates))
+
+
+@promise(
+    "Where a rule squares or takes signs, |g|^2 and numerics.sign are right for complex numbers: "
+    "then handles_complex = True. Others leave it False, and are refused."
+)
+def turns_with_complex_numbers_or_refuses(case: Case) -> None:
+    """Gradients and parameters turned in the complex plane turn the updates, or are refused."""
+    if not isinstance(case.tx, ArrayRule) or case.extra or case.examples is not None:
+        raise Skipped("it is not a rule, or its extra arguments are real")
+    if case.reference is None:
+        raise Skipped("its numbers are random")
+    phase = np.exp(0.7j)
+
+    def turned(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jnp.asarray(as_numpy(x) * phase, jnp.complex64), tree)
+
+    tree = case.params()
+    grads = case.gradients(tree, 3)
+    if any(jnp.iscomplexobj(x) for x in jax.tree.leaves((tree, grads))):
+        raise Skipped("it has complex parameters already")
+    if not case.tx.handles_complex:
+        with contextlib.suppress(TypeError):
+            run(case.tx, turned(tree), [turned(g) for g in grads[:1]], case.compiled)
+            raise Broken("no error", expected="TypeError, as handles_complex = False says")
+        return
+    if any(
+        jnp.any(x != 0) for x in jax.tree.leaves(case.tx.init(jax.tree.map(jnp.zeros_like, tree)))
+    ):
+        raise Skipped("its slots begin with numbers of their own")
+    _, updates, _ = run(case.tx, tree, grads, case.compiled)
+    _, got, _ = run(case.tx, turned(tree), [turned(g) for g in grads], case.compiled)
+    check_close("updates", got, turned(updates), 1e-2, what=", turned as the gradients are")
 
 
 def _widened(x: jax.Array) -> jax.Array:

@@ -41,8 +41,14 @@ class apply_every(ArrayRule):
 
     State = ApplyEvery
     step_fields = ()  # its count is of the updates in the sum
+    zeros_unless = "count"
     locality = "entry"
     handles_complex = True
+
+    @property
+    def keeps_updates(self) -> bool:
+        """Whether each update is a sum of its own."""
+        return self.k == 1
 
     def prepare(
         self, updates: None, state: ApplyEvery, params: Params | None

@@ -54,6 +54,7 @@ class _Agreement(ArrayRule, abc.ABC):
 
     State = ScaleByAgreementState
     locality = "entry"
+    averages_of = (("mu", "g"),)
 
     @abc.abstractmethod
     def factor(self, agreement: Array) -> Array:
@@ -217,6 +218,7 @@ class scale_by_grad_variance(ArrayRule):
 
     State = ScaleByGradVarianceState
     locality = "entry"
+    averages_of = (("mu", "g"),)
 
     def init(self, params: Params) -> ScaleByGradVarianceState:
         """Return averages of zeros."""

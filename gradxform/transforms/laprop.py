@@ -50,6 +50,7 @@ class scale_by_laprop(ArrayRule):
 
     State = ScaleByLaPropState
     locality = "entry"
+    averages_of = (("nu", "|g|^2"),)
     handles_complex = True
 
     def prepare(

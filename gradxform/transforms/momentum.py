@@ -92,6 +92,7 @@ class ema(ArrayRule):
 
     State = EmaState
     locality = "entry"
+    averages_of = (("ema", "g"),)
     handles_complex = True
 
     def init(self, params: Params) -> EmaState:

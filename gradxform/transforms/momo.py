@@ -161,6 +161,11 @@ class step_by_momo(ArrayRule):
     weight_decay: NonNegative = 0.0
     adapt_lower_bound: bool = False
 
+    @property
+    def set_by(self) -> tuple[tuple[str, str], ...]:
+        """The lower bound, where it is not estimated."""
+        return () if self.adapt_lower_bound else (("lb", "lower_bound"),)
+
     State = MomoState
     locality = "tree"
     sees_pieces = True
@@ -282,8 +287,14 @@ class step_by_momo_adam(ArrayRule):
     weight_decay: NonNegative = 0.0
     adapt_lower_bound: bool = False
 
+    @property
+    def set_by(self) -> tuple[tuple[str, str], ...]:
+        """The lower bound, where it is not estimated."""
+        return () if self.adapt_lower_bound else (("lb", "lower_bound"),)
+
     State = MomoAdamState
     locality = "tree"
+    averages_of = (("exp_avg", "g"), ("exp_avg_sq", "|g|^2"))
     sees_pieces = True
     needs_params = True
 

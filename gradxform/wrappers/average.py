@@ -87,7 +87,7 @@ class Averager(Transform):
     """
 
     inner: Any
-    state_kind: Any  # the class of the state
+    State: Any  # the class of the state
 
     handles_rows = True
     follows = ("average",)
@@ -140,7 +140,7 @@ class Averager(Transform):
     ) -> tuple[Updates, OptState]:
         """Return the inner updates, and the state with the averages of the new parameters."""
         require_params(self, params)
-        state = check_state(self, state, self.state_kind)
+        state = check_state(self, state, self.State)
         updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
         state = self.counted(state._replace(inner_state=inner_state), extra)
         _, treedef = flatten_updates(updates)
@@ -244,7 +244,7 @@ class moving_average(Averager):
     start: NonNegativeInt | None = field(default=None, kw_only=True)
     every: PositiveInt | None = field(default=None, kw_only=True)
 
-    state_kind = MovingAverageState
+    State = MovingAverageState
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -366,7 +366,7 @@ class stochastic_weight_average(Averager):
     start: NonNegativeInt = 0
     period: PositiveInt = 1
 
-    state_kind = StochasticWeightAverageState
+    State = StochasticWeightAverageState
 
     def init(self, params: Params) -> StochasticWeightAverageState:
         """Return the inner state and a copy of the parameters."""

@@ -17,6 +17,7 @@ from gradxform.base import (
     farthest,
     tell_moved,
     transform,
+    unwrapped,
 )
 from gradxform.engine import run_rules
 from gradxform.errors import did_you_mean, name_of, shown
@@ -60,6 +61,11 @@ class _Chain(Transform):
     def locality(self) -> str:
         """The farthest locality of the parts."""
         return farthest(self.inner())
+
+    @property
+    def keeps_updates(self) -> bool:
+        """Whether all parts do."""
+        return all(getattr(unwrapped(tx), "keeps_updates", False) for tx in self.inner())
 
     def init(self, params: Params) -> OptState:
         """Return the states of all transforms."""

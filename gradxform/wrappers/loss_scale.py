@@ -144,6 +144,11 @@ class loss_scale(Guard):
                 )
 
     @property
+    def set_by(self) -> tuple[tuple[str, str], ...]:
+        """The scale, where it stays as it is."""
+        return (("loss_scale", "initial_scale"),) if self.growth_interval is None else ()
+
+    @property
     def exchanges(self) -> tuple[str, ...]:
         """The axis over whose replicas it agrees."""
         return () if self.axis_name is None else (self.axis_name,)

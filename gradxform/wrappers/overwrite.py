@@ -84,7 +84,7 @@ class overwriting_average(Averager):
     micro_steps: PositiveInt = 1
     from_first_step: bool = field(default=True, kw_only=True)
 
-    state_kind = OverwritingAverageState
+    State = OverwritingAverageState
 
     @property
     def sets_params(self) -> bool:

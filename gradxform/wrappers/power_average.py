@@ -99,7 +99,7 @@ class power_moving_average(Averager):
     inner: Any
     lengths: tuple[float, ...] = (0.05, 0.1)
 
-    state_kind = PowerMovingAverageState
+    State = PowerMovingAverageState
     follows = ("averages",)
 
     def __post_init__(self) -> None:

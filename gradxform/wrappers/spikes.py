@@ -74,6 +74,7 @@ class skip_loss_spikes(Guard):
 
     State = SkipLossSpikesState
     step_fields = ()  # its count is of the losses in the statistics
+    zeros_unless = "consecutive_skips"
     handles_rows = True
     holds = (("inner", "inner_state"),)
 

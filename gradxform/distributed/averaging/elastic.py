@@ -161,7 +161,7 @@ class elastic_average(Exchanging):
     wire_dtype: DType = field(default=None, kw_only=True)
     compress: Any = field(default=None, kw_only=True)
 
-    state_kind = ElasticAverageState
+    State = ElasticAverageState
     undoes_moves = True  # pulls towards its center
 
     def __post_init__(self) -> None:
@@ -312,7 +312,7 @@ class agn(Exchanging):
     wire_dtype: DType = field(default=None, kw_only=True)
     compress: Any = field(default=None, kw_only=True)
 
-    state_kind = AgnState
+    State = AgnState
     undoes_moves = True  # goes to its center
 
     def __post_init__(self) -> None:

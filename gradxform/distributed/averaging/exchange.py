@@ -79,7 +79,7 @@ class Exchanging(Transform, abc.ABC):
 
     inner: Any
     axis: Any  # a name, or a tuple of names
-    state_kind: Any  # the class of the state
+    State: Any  # the class of the state
 
     inner_axes: tuple[str, ...] = ()
     wire_dtype: Any
@@ -280,7 +280,7 @@ class Exchanging(Transform, abc.ABC):
             raise ValueError(
                 f"{name_of(self)}: land=True needs exchanges that take effect later, delay > 0."
             )
-        check_state(self, state, self.state_kind)
+        check_state(self, state, self.State)
         check_bound(self, self.axis)
         require_local(self, updates, self.axis)
         ps = align(self, updates, structure_of(updates), params, _HAVE)

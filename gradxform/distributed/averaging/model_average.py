@@ -102,7 +102,7 @@ class model_average(Exchanging):
     wire_dtype: DType = field(default=None, kw_only=True)
     compress: Any = field(default=None, kw_only=True)
 
-    state_kind = ModelAverageState
+    State = ModelAverageState
 
     @property
     def moves_copies(self) -> bool:

@@ -141,7 +141,7 @@ class outer(Exchanging):
     wire_dtype: DType = field(default=None, kw_only=True)
     compress: Any = field(default=None, kw_only=True)
 
-    state_kind = OuterState
+    State = OuterState
     undoes_moves = True  # continues from its anchor
 
     def __post_init__(self) -> None:

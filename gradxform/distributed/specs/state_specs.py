@@ -232,7 +232,7 @@ class _Layout:
 
     def _check_known(self, state: PyTree) -> None:
         """Require every axis that parts name to be known, where their states show such parts."""
-        kinds = () if self.apart else tuple(k.state_kind for k in Exchanging.__subclasses__())
+        kinds = () if self.apart else tuple(k.State for k in Exchanging.__subclasses__())
         found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kinds))
         hidden = next((type(x).__name__ for x in found if isinstance(x, kinds)), None)
         if not self.divided and any(map(_hides_parts, all_parts(self.tx))):

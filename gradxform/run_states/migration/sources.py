@@ -117,11 +117,12 @@ def _is_key(x: Any) -> bool:
 
 def _unless_set_anew(new: Part, old: Part, path: Path, source: Source) -> Source:
     """Return the source, unless the new transform says itself what the array begins as."""
-    attribute = dict(getattr(new.rule, "set_by", ())).get(path[0] if path else "")
-    if attribute is None or new.owner is None:
+    field = path[0] if path else ""
+    attribute = dict(getattr(new.owner, "set_by", ())).get(field)
+    if attribute is None:
         return source
-    if old.owner is None:
-        return Begun()
+    if old.owner is None or dict(getattr(old.owner, "set_by", ())).get(field) != attribute:
+        return Begun()  # the old one may have changed it
     settings = [getattr(part.owner, attribute) for part in (new, old)]
     if all(isinstance(x, dict) for x in settings):
         settings = [x.get(path[1]) for x in settings]

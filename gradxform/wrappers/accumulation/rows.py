@@ -114,6 +114,11 @@ class accumulate_rows(Transform):
     step_fields = ("gradient_step",)
     counts_inner_steps = True
 
+    @property
+    def zeros_unless(self) -> str | None:
+        """The count of micro-batches, where a step takes several."""
+        return None if self.every_k_schedule == 1 else "mini_step"
+
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
         k = self.every_k_schedule

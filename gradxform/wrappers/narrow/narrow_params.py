@@ -130,6 +130,8 @@ class stochastic_rounding(NarrowParams):
     inner: Any
     key: Key
 
+    set_by = (("key", "key"),)
+
     State = StochasticRoundingState
     form = Chance()
 

@@ -1,0 +1,266 @@
+"""Promises about traits: what a transform says of its state, of its updates and of its steps."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gradxform.base import Transform
+from gradxform.leaves.states import holds_states, slot_fields
+from gradxform.testing.case import Case
+from gradxform.testing.promise import Broken, Skipped, as_numpy, promise
+from gradxform.tree.apply import apply_updates
+from gradxform.types import Params, PyTree, Updates
+from gradxform.values import fields_of, replace
+
+STEPS = 4
+# What averages are named after, computed from a gradient.
+AVERAGED = {"g": lambda g: g, "|g|^2": lambda g: np.abs(g) ** 2}
+
+
+@promise("Declare averages_of, step_fields or set_by, of gradxform/base/traits.py, accordingly.")
+def says_what_its_state_holds(case: Case) -> None:
+    """Its traits name the averages, the counts of steps and the constants in its state."""
+    tx, first = _with_own_state(case)
+    p = case.params()
+    grads = case.gradients(p, STEPS)
+    states = [first, *(s for _, s in _steps(case, p, grads))]
+    odd = [_times(g, factor) for g, factor in zip(grads, (1.0, 0.0, 1e4, jnp.nan), strict=True)]
+    odd_states = [first, *(s for _, s in _steps(case, p, odd))]
+    _check_counts(tx, states, odd_states)
+    _check_averages(tx, states, grads)
+    _check_constants(case, tx, [*states, *odd_states])
+
+
+def _ours(case: Case) -> Any:
+    if case.foreign or not isinstance(case.tx, Transform):
+        raise Skipped("other libraries do not promise this")
+    return case.tx
+
+
+def _with_own_state(case: Case) -> tuple[Any, Any]:
+    """Return the transform and its first state, if it has one that its parts do not have."""
+    tx, p = _ours(case), case.params()
+    state = tx.init(p)
+    if not hasattr(state, "_fields"):
+        raise Skipped("it does not have a state of its own")
+    kinds = []
+    for part in tx.inner_transforms():
+        # A part that gets other parameters, or an axis, does not have the state of the whole.
+        with contextlib.suppress(Exception):
+            kinds.append(type(part.init(p)))
+    if type(state) in kinds:
+        raise Skipped("its state is that of its part")
+    return tx, state
+
+
+def _steps(case: Case, p: Params, grads: Sequence[Updates]) -> Iterator[tuple[Updates, Any]]:
+    """Yield the updates and the state of each step."""
+    state = case.bound.init(p)
+    for g in grads:
+        updates, state = case.compiled(g, state, p)
+        p = apply_updates(p, updates)
+        yield updates, state
+
+
+def _times(tree: PyTree, factor: float) -> PyTree:
+    return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype), tree)
+
+
+def _check_counts(tx: Any, states: Sequence[Any], odd_states: Sequence[Any]) -> None:
+    """Require the fields that count the steps to be named in `step_fields`, and no others."""
+    counting = []
+    for field in states[0]._fields:
+        if not _is_count(getattr(states[0], field)):
+            continue
+        counts, odd = ([int(getattr(s, field)) for s in run] for run in (states, odd_states))
+        counts_all = all(n == list(range(n[0], n[0] + len(n))) for n in (counts, odd))
+        counting += [field] * counts_all
+        if field in tx.step_fields and counts_all == tx.counts_inner_steps:
+            raise Broken(
+                f"counts of {counts}, and with zeros, spikes and NaNs among the gradients {odd}",
+                expected="to name fields of some steps only"
+                if tx.counts_inner_steps
+                else "to name fields that count every step",
+                leaf=f"state.{field}",
+            )
+    # A wrapper may count its own steps, which begin with it, and not those of the run.
+    if counting and not tx.inner_transforms() and not set(counting) & set(tx.step_fields):
+        raise Broken(
+            f"step_fields = {tx.step_fields}",
+            expected=f"one of {counting} in it, which count every step",
+            leaf="state",
+        )
+
+
+def _is_count(x: Any) -> bool:
+    return isinstance(x, jax.Array) and x.ndim == 0 and jnp.issubdtype(x.dtype, jnp.signedinteger)
+
+
+def _check_averages(tx: Any, states: Sequence[Any], grads: Sequence[Updates]) -> None:
+    """Require decaying averages of gradients to be named in `averages_of`, and no other slots."""
+    names = dict(tx.averages_of)
+    of_ones = all(np.all(x * x == x) for g in grads for x in _arrays(g))  # g and g^2 are the same
+    for field in slot_fields(type(states[0])):
+        slots = [_arrays(getattr(s, field)) for s in states]
+        for averaged, f in AVERAGED.items():
+            decays = _decays(slots, [[f(x) for x in _arrays(g)] for g in grads])
+            if names.get(field) == averaged and decays is None:
+                raise Broken(
+                    "something else",
+                    expected=f"an average of {averaged}, as averages_of says",
+                    leaf=f"state.{field}",
+                )
+            is_one = decays is not None and decays[0] > 0 and np.ptp(decays) < 1e-3
+            if is_one and not of_ones and field not in names:
+                raise Broken(
+                    f"averages_of = {tx.averages_of}",
+                    expected=f"({field!r}, {averaged!r}) in it",
+                    leaf=f"state.{field}",
+                )
+
+
+def _arrays(tree: PyTree) -> list[Any]:
+    return [as_numpy(x) for x in jax.tree.leaves(tree)]
+
+
+def _decays(slots: list[list[Any]], averaged: list[list[Any]]) -> list[float] | None:
+    """Return b of each step in a <- b a + (1 - b) f, if there is one for all entries."""
+    decays = []
+    for old, new, f in zip(slots, slots[1:], averaged, strict=False):
+        if [x.shape for x in new] != [x.shape for x in f]:
+            return None
+        # Relative to the largest entry: rounding makes small ones uncertain.
+        way, moved = (
+            np.concatenate([np.ravel(a - b) for a, b in zip(x, old, strict=True)]) for x in (f, new)
+        )
+        share = float(np.real(np.vdot(way, moved) / max(float(np.real(np.vdot(way, way))), 1e-30)))
+        if not 0 < share <= 1 + 1e-5 or np.max(np.abs(moved - share * way)) > 1e-4 * share * np.max(
+            np.abs(way)
+        ):
+            return None
+        decays.append(1 - share)
+    return decays
+
+
+def _check_constants(case: Case, tx: Any, states: Sequence[Any]) -> None:
+    """Require what stays as an argument says, and keys, to be named in `set_by`."""
+    for field, name in tx.set_by:
+        begins, says = _numbers(getattr(states[0], field)), getattr(tx, name)
+        is_number = isinstance(says, int | float) and not _is_key(getattr(states[0], field))
+        if is_number and not _equal(begins, [np.asarray(says)]):
+            raise Broken(
+                f"{begins}", expected=f"{name} = {says}, as set_by says", leaf=f"state.{field}"
+            )
+    for name, value in fields_of(tx).items():
+        other = _another(tx, name, value)
+        state = None if other is None else other.init(case.params())
+        if type(state) is not type(states[0]):
+            continue
+        for field in _fields_that_stay(states):
+            if (field, name) not in tx.set_by and _tells(case, states[0], state, field):
+                raise Broken(
+                    f"set_by = {tx.set_by}",
+                    expected=f"({field!r}, {name!r}) in it",
+                    leaf=f"state.{field}",
+                )
+
+
+def _fields_that_stay(states: Sequence[Any]) -> Iterator[str]:
+    """Yield the fields of a state that no step changes, and those of keys."""
+    for field in set(states[0]._fields) - set(slot_fields(type(states[0]))):
+        values = [_numbers(getattr(s, field)) for s in states]
+        if _is_key(getattr(states[0], field)) or all(_equal(values[0], x) for x in values):
+            yield field
+
+
+def _tells(case: Case, state: Any, other: Any, field: str) -> bool:
+    """Whether a field differs from that of another transform, and a step does not mend that."""
+    ours, theirs = (_numbers(getattr(s, field)) for s in (state, other))
+    if ours is None or theirs is None or _equal(ours, theirs):
+        return False
+    if [x.shape for x in ours] != [x.shape for x in theirs]:
+        return False
+    p = case.params()
+    (g,) = case.gradients(p, 1)
+    _, mended = case.compiled(g, state._replace(**{field: getattr(other, field)}), p)
+    return not _equal(_numbers(getattr(mended, field)), ours)
+
+
+def _another(tx: Any, name: str, value: Any) -> Any:
+    """Return the transform with another number or key in a field, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    for number in (value + 1, value / 2, value * 2):
+        with contextlib.suppress(TypeError, ValueError):
+            if (other := replace(tx, **{name: type(value)(number)})) != tx:
+                return other
+    return None
+
+
+def _numbers(x: Any) -> list[Any] | None:
+    """Return the numbers and keys in a field of a state, or None if it has states of parts."""
+    if holds_states(x):
+        return None
+    return [np.asarray(jax.random.key_data(a) if _is_key(a) else a) for a in jax.tree.leaves(x)]
+
+
+def _is_key(x: Any) -> bool:
+    dtype = getattr(x, "dtype", np.dtype(bool))
+    return jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and x.shape == (2,))
+
+
+def _equal(a: list[Any] | None, b: list[Any] | None) -> bool:
+    if a is None or b is None or len(a) != len(b):
+        return False
+    return all(x.shape == y.shape and bool(np.all(x == y)) for x, y in zip(a, b, strict=True))
+
+
+@promise("Declare keeps_updates or zeros_unless, of gradxform/base/traits.py, accordingly.")
+def says_what_its_updates_are(case: Case) -> None:
+    """Its updates are those that it gets, or zeros, exactly when its traits say so."""
+    tx, p = _ours(case), case.params()
+    grads = case.gradients(p, 7)
+    odd = [*grads, _times(grads[0], 1e4), _times(grads[1], jnp.nan)]
+    if not tx.inner_transforms():
+        outcomes = zip(odd, _steps(case, p, odd), strict=True)
+        kept = all(_same(u, g) for g, (u, _) in outcomes)
+        if kept and not tx.keeps_updates:
+            raise Broken(
+                "the updates that it gets", expected="other updates, or keeps_updates = True"
+            )
+        if tx.keeps_updates and not kept:
+            raise Broken("other updates than it gets", expected="those, as keeps_updates says")
+    with contextlib.suppress(Skipped):
+        _check_zeros(*_with_own_state(case), list(_steps(case, p, grads)))
+
+
+def _check_zeros(tx: Any, state: Any, outcomes: Sequence[tuple[Updates, Any]]) -> None:
+    """Require `zeros_unless` to name the field that is 0 after every update that is not zeros."""
+    zeros = [not any(np.any(x) for x in _arrays(updates)) for updates, _ in outcomes]
+    between = any(zeros[i] and not zeros[i + 1] for i in range(len(zeros) - 1))
+    fields = [k for k in state._fields if _is_count(getattr(state, k))]
+    for field in fields:
+        numbers = [int(getattr(s, field)) for _, s in outcomes]
+        if field == tx.zeros_unless:
+            if any(n and not zero for n, zero in zip(numbers, zeros, strict=True)):
+                raise Broken(
+                    f"updates that are not zeros beside {field} of {numbers}",
+                    expected="zeros, as zeros_unless says",
+                    leaf=f"state.{field}",
+                )
+        elif tx.zeros_unless is None and between and [bool(n) for n in numbers] == zeros:
+            raise Broken(
+                "zeros_unless = None",
+                expected=f"{field!r}, which is 0 after updates that are not zeros",
+            )
+
+
+def _same(a: PyTree, b: PyTree) -> bool:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
+    return jax.tree.structure(a) == jax.tree.structure(b) and all(
+        x.shape == y.shape and bool(jnp.all((x == y) | ((x != x) & (y != y)))) for x, y in pairs
+    )
