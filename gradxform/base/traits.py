@@ -94,7 +94,7 @@ class Traits:
             "base/transformation, distributed/programs/measures, run_states/learning_rate, "
             "run_states/slot_names/owners, training/loss_scales, wrappers/checks, "
             "wrappers/parts",
-            "copies_move_with_the_parameters",
+            "what_is_inside_is_told_of_moves",
         ),
     ] = ()
     undoes_moves: Annotated[

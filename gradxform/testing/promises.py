@@ -14,7 +14,12 @@ from gradxform.testing.promises_form import (
     takes_abstract_parameters,
     takes_params_by_keyword,
 )
-from gradxform.testing.promises_inside import what_is_inside_knows_the_parameters
+from gradxform.testing.promises_inside import (
+    a_nan_goes_no_further_than_a_guard,
+    what_is_inside_is_told_of_moves,
+    what_is_inside_knows_the_parameters,
+    what_moves_parameters_is_known_on_both_sides,
+)
 from gradxform.testing.promises_locality import looks_no_further_than_it_says
 from gradxform.testing.promises_moves import (
     copies_move_with_the_parameters,
@@ -65,6 +70,9 @@ PROMISES: dict[str, Promise] = {
         says_where_its_steps_lead,
         copies_move_with_the_parameters,
         what_is_inside_knows_the_parameters,
+        what_is_inside_is_told_of_moves,
+        what_moves_parameters_is_known_on_both_sides,
+        a_nan_goes_no_further_than_a_guard,
         touches_rows_or_refuses,
         sharded_equals_unsharded,
         runs_on_explicit_meshes,

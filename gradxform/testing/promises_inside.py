@@ -1,6 +1,8 @@
 """A promise of wrappers: what they hold knows where the parameters go."""
 
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,16 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform.base import Transform, call_update, locality_of, transform
-from gradxform.leaves import is_hole, with_paths
+from gradxform.distributed.averaging.model_average import model_average
+from gradxform.distributed.replicas.replicas import Replicas
+from gradxform.leaves import is_hole, path_str, with_paths
 from gradxform.testing.case import Case
-from gradxform.testing.promise import Broken, Skipped, as_numpy, promise, run
+from gradxform.testing.promise import Broken, Skipped, as_numpy, check_close, promise, run
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Slot, Updates
 from gradxform.values import fields_of, replace
 from gradxform.wrappers.average import moving_average, stochastic_weight_average
+from gradxform.wrappers.guard import ApplyIfFiniteState, apply_if_finite
+from gradxform.wrappers.lookahead import lookahead
+from gradxform.wrappers.narrow.narrow_params import master_weights
+from gradxform.wrappers.parts import all_parts, exact_part
 
 STEPS = 5
 NEAR = 1e-5
+AXIS = "replicas"
 
 
 class CopyState(NamedTuple):
@@ -81,6 +90,11 @@ def what_is_inside_knows_the_parameters(case: Case) -> None:
 
 def _around(case: Case) -> Case:
     """Return the case with what records the parameters around the transform that it holds."""
+    return _holding(case, lambda tx: moving_average(stochastic_weight_average(tx, 0, 2), 0.5))
+
+
+def _holding(case: Case, wrap: Callable[[Any], Any]) -> Case:
+    """Return the case with a copy of the parameters, and a wrapper, around what it holds."""
     if case.foreign or not isinstance(case.tx, Transform):
         raise Skipped("other libraries do not promise this")
     held = {k: x for k, x in fields_of(case.tx).items() if isinstance(x, Transform)}
@@ -90,10 +104,120 @@ def _around(case: Case) -> Case:
         raise Skipped("what it holds does not see the parameters and their gradients")
     ((field, inner),) = held.items()
     try:
-        recorder = moving_average(stochastic_weight_average(_copying(inner), 0, 2), 0.5)
-        return dataclasses.replace(case, tx=replace(case.tx, **{field: recorder}))
+        return dataclasses.replace(case, tx=replace(case.tx, **{field: wrap(_copying(inner))}))
     except ValueError as error:
         raise Skipped("it refuses what records the parameters") from error
+
+
+@promise(
+    'A wrapper passes moves on to what it holds: holds = (("inner", "inner_state"),), or a method '
+    "`moved`."
+)
+def what_is_inside_is_told_of_moves(case: Case) -> None:
+    """A copy of the parameters inside a wrapper moves when something else moves them."""
+    holding = _holding(case, lambda tx: tx)
+    p = case.params()
+    (g,) = case.gradients(p, 1)
+    updates, state = jax.jit(holding.bound.update)(g, holding.bound.init(p), p)
+    p = apply_updates(p, updates)
+    new = jax.tree.map(lambda x: x / 2, p)
+    moved = holding.tx.moved(state, p, new)
+    _check("the copy", *_beside(_copy_in(moved), new), "the parameters")
+
+
+@promise(
+    "A wrapper around others, and inside others, tells what it holds of every change: see `told` "
+    "and `holds` in CONTRIBUTING.md."
+)
+def what_moves_parameters_is_known_on_both_sides(case: Case) -> None:
+    """With `lookahead`, masters and an average over replicas around it, and inside it."""
+    both_sides: dict[str, Callable[[Any], Any]] = {
+        "lookahead": lambda tx: lookahead(tx, 2, 0.5),
+        "masters": master_weights,
+        "an average over replicas": lambda tx: model_average(tx, AXIS, period=2),
+    }
+    tried = 0
+    for name, wrap in both_sides.items():
+        for side in ("around", "inside"):
+            try:
+                holding = _holding(case, wrap if side == "inside" else lambda tx: tx)
+                tx = wrap(holding.tx) if side == "around" else holding.tx
+            except (Skipped, ValueError):  # refused, with an error that says why
+                continue
+            _follow_copies(dataclasses.replace(case, tx=tx), f"the copy, {name} {side}")
+            tried += 1
+    if not tried:
+        raise Skipped("it holds nothing that records the parameters, or refuses all of these")
+
+
+def _follow_copies(case: Case, name: str) -> None:
+    """Require the copy to be of the parameters that result, on each of two replicas."""
+    is_narrow = exact_part(case.tx) is not None
+    replicas = Replicas(AXIS, n=2, mode="vmap")
+
+    def one(g: Updates, state: OptState, p: Params) -> tuple[Params, OptState]:
+        updates, state = case.bound.update(g, state, p)
+        return apply_updates(p, updates), state
+
+    p = case.params(jnp.bfloat16 if is_narrow else None)
+    grads = case.gradients(p, 4, jnp.float32)
+    both = replicas.replicate(p)
+    state = replicas.wrap(case.bound.init)(both)
+    step = replicas.wrap(one)
+    for g in grads:
+        each = jax.tree.map(lambda x: jnp.stack([x, x / 2]), g)
+        both, state = step(each, state, both)
+        for i in range(2):
+            copy, own = jax.tree.map(lambda x, i=i: x[i], (_copy_in(state), both))
+            _check(name, *_beside(copy, own), "the parameters", 2**-7 if is_narrow else NEAR)
+
+
+@promise(
+    "Nothing of a skipped step may stay in a state: hand on the states that `update` gets, and "
+    "select, do not multiply by 0, where a step is left out."
+)
+def a_nan_goes_no_further_than_a_guard(case: Case) -> None:
+    """`apply_if_finite` around it keeps parameters and state, and inside it the inner state."""
+    _holding(case, lambda tx: tx)  # skips what does not hold an optimizer
+    if any(getattr(part, "exchanges", ()) for part in all_parts(case.tx)):
+        raise Skipped("a guard around it needs its axes")
+    p = case.params()
+    g, after = case.gradients(p, 2)
+    grads = [g, jax.tree.map(lambda x: x * jnp.asarray(jnp.nan, x.dtype), g), after]
+    with contextlib.suppress(ValueError):  # it may refuse a guard
+        around = dataclasses.replace(case, tx=apply_if_finite(case.tx, 3)).bound
+        step = jax.jit(around.update)
+        _, before = step(grads[0], around.init(p), p)
+        updates, state = step(grads[1], before, p)
+        check_close("updates", updates, jax.tree.map(jnp.zeros_like, updates), 0.0)
+        check_close("state", state.inner_state, before.inner_state, 0.0, what=", as before the NaN")
+    with contextlib.suppress(ValueError, Skipped):
+        inside = _holding(case, lambda tx: apply_if_finite(tx, 3)).bound
+        step, state = jax.jit(inside.update), inside.init(p)
+        for g in grads:
+            updates, state = step(g, state, p)
+            if not all(np.all(np.isfinite(x)) for x in _arrays(updates).values()):
+                return  # what holds it computes with the NaN, too
+        _check_finite("the state inside the guard", _guarded(state))
+
+
+def _guarded(state: OptState) -> PyTree:
+    """Return the state of what a guard holds, at any depth of a state."""
+    flat = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, ApplyIfFiniteState))
+    return next(x.inner_state for x in flat if isinstance(x, ApplyIfFiniteState))
+
+
+def _check_finite(name: str, tree: PyTree) -> None:
+    for path, x in _arrays(tree).items():
+        if not np.all(np.isfinite(x)):
+            raise Broken("a NaN", expected="numbers", leaf=f"{name}, {path_str(path)}")
+
+
+def _copy_in(state: OptState) -> PyTree:
+    """Return the copy of the parameters at any depth of a state."""
+    flat = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, CopyState))
+    (found,) = (x for x in flat if isinstance(x, CopyState))
+    return found.copy
 
 
 def _recorded(state: OptState) -> tuple[Any, Any, Any]:
@@ -139,10 +263,12 @@ def _beside(slot: PyTree, params: Params) -> tuple[dict[Any, Any], dict[Any, Any
     return ours, {path: theirs[path] for path in ours}
 
 
-def _check(name: str, got: dict[Any, Any], expected: dict[Any, Any], what: str) -> None:
+def _check(
+    name: str, got: dict[Any, Any], expected: dict[Any, Any], what: str, near: float = NEAR
+) -> None:
     for path, x in got.items():
         off = np.abs(x - expected[path])
-        if np.any(off > NEAR + NEAR * np.abs(expected[path])) or np.any(np.isnan(off)):
+        if np.any(off > near + near * np.abs(expected[path])) or np.any(np.isnan(off)):
             i = np.unravel_index(int(np.argmax(np.nan_to_num(off, nan=np.inf))), off.shape)
             raise Broken(
                 f"{x[i]:.6g}",

@@ -1,5 +1,6 @@
 """Promises about parameters that something else moves, and about where the steps lead."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -8,12 +9,16 @@ import numpy as np
 
 from gradxform.base import Transform
 from gradxform.leaves.storage import is_stored
-from gradxform.testing.case import Case
-from gradxform.testing.promise import Broken, Skipped, as_numpy, promise
+from gradxform.testing.case import Case, as_dtype
+from gradxform.testing.promise import Broken, Skipped, as_numpy, promise, run
+from gradxform.transforms.scaling import scale
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates
-from gradxform.wrappers.parts import all_parts
+from gradxform.values import fields_of, replace
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.parts import all_parts, exact_part
 
+STEPS = 7
 NEAR = 1e-4  # how far off a place may be, relative to a move
 
 
@@ -22,26 +27,36 @@ NEAR = 1e-4  # how far off a place may be, relative to a move
     '`moved`. A wrapper passes moves on: holds = (("inner", "inner_state"),).'
 )
 def copies_move_with_the_parameters(case: Case) -> None:
-    """What is a copy of the parameters at first, and pulls at them, moves when they are moved."""
+    """A slot that is a copy of the parameters, and pulls at them, moves when they are moved."""
     tx, p = _ours(case), case.params()
     if _any_part(tx, "undoes_moves"):
         raise Skipped("it goes on from a place of its own")
-    (g,) = case.gradients(p, 1)
+    grads = case.gradients(p, STEPS)
     new, state = _moved(p), tx.init(p)
-    moved = tx.moved(state, p, new)
-    updates, _ = case.compiled(g, moved, new)
-    paths = _copies(state, p)
-    still = [path for path in paths if path in _copies(moved, p)]
-    for path in still:
-        carried = jax.tree_util.tree_map_with_path(
-            lambda at, x, path=path: _with_moves(x, p, new) if at == path else x, moved
-        )
-        if not _all_parallel(updates, case.compiled(g, carried, new)[0]):
-            raise Broken(
-                "where the parameters were before",
-                expected="where something else has moved them",
-                leaf="state" + jax.tree_util.keystr(path),
+    for _ in range(2):  # a copy may be taken at the first step
+        moved = tx.moved(state, p, new)
+        for path in sorted(set(_copies(state, p)) & set(_copies(moved, p)), key=str):
+            carried = jax.tree_util.tree_map_with_path(
+                lambda at, x, path=path: _with_moves(x, p, new) if at == path else x, moved
             )
+            if not _lead_alike(case, grads, new, moved, carried):
+                raise Broken(
+                    "where the parameters were before",
+                    expected="where something else has moved them",
+                    leaf="state" + jax.tree_util.keystr(path),
+                )
+        _, state = case.compiled(grads[0], state, p)
+
+
+def _lead_alike(case: Case, grads: list[Updates], p: Params, a: OptState, b: OptState) -> bool:
+    """Whether the updates from two states differ by no more than a factor for each array."""
+    p_of_a = p_of_b = p
+    for g in grads:
+        (u, a), (v, b) = case.compiled(g, a, p_of_a), case.compiled(g, b, p_of_b)
+        if not _all_parallel(u, v):
+            return False
+        p_of_a, p_of_b = apply_updates(p_of_a, u), apply_updates(p_of_b, v)
+    return True
 
 
 def _copies(state: OptState, p: Params) -> list[Any]:
@@ -102,6 +117,7 @@ def says_where_its_steps_lead(case: Case) -> None:
     _check_undoing(case, tx, p, g)
     _check_setting(case, tx, p, g)
     _check_path(case, tx, p, g)
+    _check_record(case, tx, p)
 
 
 def _step(case: Case, g: Updates, state: OptState, p: Params) -> tuple[Params, OptState]:
@@ -135,15 +151,36 @@ def _check_undoing(case: Case, tx: Any, p: Params, g: Updates) -> None:
 
 def _check_setting(case: Case, tx: Any, p: Params, g: Updates) -> None:
     """A step sets the parameters if one without a gradient takes back where they are moved."""
-    if _any_part(tx, "undoes_moves") or _any_part(tx, "sets_params"):
+    if _any_part(tx, "undoes_moves") or _any_part(tx, "sets_params") or case.extra:
         return
+    tx = _with_plain_step(case)
+    if tx is None:
+        return
+    dtype = jnp.bfloat16 if exact_part(tx) is not None else None
+    p, g = as_dtype(p, dtype), as_dtype(g, dtype)
+    step = jax.jit(tx.update)
+    updates, state = step(g, tx.init(p), p)
+    to = apply_updates(p, updates)
     zero = jax.tree.map(jnp.zeros_like, g)
-    to, state = _step(case, g, tx.init(p), p)
-    still, _ = _step(case, zero, state, to)
+    still = apply_updates(to, step(zero, state, to)[0])
     for away in (_moved(to), jax.tree.map(lambda x: -4 * x, to)):
-        back, _ = _step(case, zero, tx.moved(state, to, away), away)
+        back = apply_updates(away, step(zero, tx.moved(state, to, away), away)[0])
         if _distance(still, to) <= NEAR * _distance(to, away) < _distance(back, away):
             raise Broken("sets_params = False", expected="True: what leads elsewhere is taken back")
+
+
+def _with_plain_step(case: Case) -> Any:
+    """Return the transform with gradient descent in place of the one that it holds, if it does."""
+    held = {k: x for k, x in fields_of(case.tx).items() if isinstance(x, Transform)}
+    if not held:
+        return case.tx
+    if len(held) != 1 or not case.holds_optimizer:
+        return None
+    with contextlib.suppress(TypeError, ValueError):
+        tx = replace(case.tx, **{k: scale(-0.1) for k in held})
+        jax.eval_shape(tx.init, case.params())
+        return tx
+    return None
 
 
 def _check_path(case: Case, tx: Any, p: Params, g: Updates) -> None:
@@ -170,3 +207,23 @@ def _after(case: Case, p: Params, grads: list[Updates]) -> Params:
     for g in grads:
         p, state = _step(case, g, state, p)
     return p
+
+
+def _check_record(case: Case, tx: Any, p: Params) -> None:
+    """What follows the parameters keeps the same whether a chain or what it holds changes them."""
+    held = {k: x for k, x in fields_of(tx).items() if isinstance(x, Transform)}
+    copies = set(getattr(tx.init(p), "_fields", ())) & set(tx.follows)
+    if len(held) != 1 or not copies or case.extra or _any_part(tx, "records_params"):
+        return
+    ((field, inner),) = held.items()
+    halved = scale(0.5)
+    grads = case.gradients(p, STEPS)
+    with contextlib.suppress(ValueError):  # it may refuse what changes its updates
+        chained, changed_inside = chain(tx, halved), replace(tx, **{field: chain(inner, halved)})
+        outcomes = zip(run(inner, p, grads)[1], run(tx, p, grads)[1], strict=True)
+        if any(_distance(*updates) for updates in outcomes):
+            return  # it does not pass the updates on
+        state, expected = run(chained, p, grads)[2][0], run(changed_inside, p, grads)[2]
+        for name in sorted(copies):
+            if _distance(getattr(state, name), getattr(expected, name)) > NEAR:
+                raise Broken("records_params = False", expected=f"True: {name} follows the run")

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.base import locality_of
+from gradxform.base import locality_of, tell_moved
 from tests.catalogue.case import ADAM, Case, with_lr
 
 ADAM_STEP = with_lr(0.1, ADAM)
@@ -34,6 +34,9 @@ class alone(gx.Transform):
 
     def update(self, updates, state, params=None, **extra):
         return _updated(self.inner, updates, state, params, extra)
+
+    def moved(self, state, old, new):
+        return _alone(lambda: tell_moved(self.inner, state, old, new))
 
 
 def _alone(function):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 import gradxform as gx
 from gradxform.testing import random_gradients
+from gradxform.wrappers.parts import StatelessWrapper
 from tests import references as ref
 from tests.catalogue.case import ADAM, Case, one_step, with_lr
 
@@ -34,17 +35,12 @@ def length(gs):
 
 
 @gx.transform(name="tests:length_as_loss")
-class length_as_loss(gx.Transform):
+class length_as_loss(StatelessWrapper):
     """Hand the norm of the updates to the inner transform as its loss."""
 
     inner: Any
 
     locality = "tree"
-    handles_rows = True
-
-    def init(self, params):
-        """The inner state."""
-        return self.inner.init(params)
 
     def update(self, updates, state, params=None, **extra):
         """The inner update."""
