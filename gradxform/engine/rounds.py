@@ -68,7 +68,7 @@ jax.tree_util.register_pytree_node(
 
 
 def whole_shape(x: Any) -> tuple[int, ...]:
-    """Return the shape of the array of all devices of which the rule sees `x`, a piece."""
+    """Return the shape of the array of all devices, where the rule sees `x`, a piece of it."""
     now = _LEAF.get()
     return jnp.shape(x) if now is None else now.cut.whole(jnp.shape(x))
 
@@ -97,7 +97,7 @@ def array_sums(*terms: Term, keepdims: bool = False) -> Any:
 def array_max(x: Array, axes: Any = None, keepdims: bool = False) -> Array:
     """Return the maximum over an array, of all its pieces; arguments as in `array_sums`.
 
-    Of an array of no negative numbers: that of an empty one is 0.
+    The array must not have negative numbers, because the maximum of an empty one is 0.
     """
     local = lambda x, axes: jnp.max(x, axis=axes, keepdims=keepdims, initial=0)  # noqa: E731
     return _totals("max", local, [(x, axes)])
