@@ -72,6 +72,7 @@ def power_iteration(
 
     v = _normalized(v0)
     av = product(v)
+    # A loop keeps the dtypes of its carry: both vectors have those of a product.
     dtypes = jax.tree.map(dtype_of, av)
     v = jax.tree.map(cast, v, dtypes)
 
@@ -81,6 +82,7 @@ def power_iteration(
             lambda x, y: _wide(x) - cast(eigenvalue, _wide(y).dtype) * _wide(y), av, v
         )
         rest = engine.global_norm(rest)
+        # Before the first turn the eigenvalue is only a placeholder.
         return (i < num_iters) & ((i == 0) | (rest > error_tolerance * jnp.abs(eigenvalue)))
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -90,6 +92,7 @@ def power_iteration(
         return i + 1, v, av, _product(v, av)
 
     first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_product(v, av))
+    # A v is one product nearer to the eigenvector than v.
     _, _, av, eigenvalue = lax.while_loop(goes_on, turn, first)
     return eigenvalue, _normalized(av)
 
