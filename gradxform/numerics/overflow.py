@@ -48,8 +48,8 @@ def cast_slot(x: Array, dtype: Any) -> Array:
     """
     if not jnp.issubdtype(dtype, jnp.floating) or not jnp.issubdtype(x.dtype, jnp.floating):
         return cast(x, dtype)
-    kept = jnp.finfo(dtype)
-    if kept.nexp >= jnp.finfo(x.dtype).nexp:
+    limits = jnp.finfo(dtype)
+    if limits.nexp >= jnp.finfo(x.dtype).nexp:
         return cast(x, dtype)
-    most = float(kept.max)
+    most = float(limits.max)
     return cast(jnp.where(jnp.isfinite(x), jnp.clip(x, -most, most), x), dtype)
