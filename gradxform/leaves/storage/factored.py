@@ -104,7 +104,7 @@ class Factored(_OfMeans):
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether the array is a stack of matrices, of which a row is one or several."""
+        """Whether the array is a stack of matrices, so that a row is one or several of them."""
         return 0 not in (self.form.rows, self.form.columns)
 
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
@@ -149,7 +149,7 @@ class OpenMeans(_OfMeans):
 
     along: Array  # with the first axis: shares of the old means, and behind the loop new means
     across: Array  # without it: the old means
-    total: Array  # (ways, *across.shape) of the new means what the tiles so far make of them
+    total: Array  # (ways, *across.shape): what the tiles so far contribute to the new means
     form: FactoredForm
     length: int  # of the first axis of the whole array
 
@@ -235,7 +235,7 @@ def _without(place: Any, axis: int) -> Any:
 
 
 def _cut(entries: Any, axis: int) -> list[Any]:
-    kept = [entry for i, entry in enumerate(entries) if i != axis]
-    while kept and kept[-1] is None:
-        kept.pop()
-    return kept
+    rest = [entry for i, entry in enumerate(entries) if i != axis]
+    while rest and rest[-1] is None:
+        rest.pop()
+    return rest

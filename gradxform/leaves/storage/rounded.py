@@ -84,16 +84,16 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
     x = cast(x, jnp.float32)
     noise = _mixed(_places(x.shape) ^ _mixed(key[0] ^ _mixed(key[1]))) >> 16
     if jnp.dtype(dtype) != jnp.bfloat16:
-        kinds = jnp.finfo(dtype)
+        limits = jnp.finfo(dtype)
         # The power of two below |x|, and from it the distance of its two neighbors.
         power = jax.lax.bitcast_convert_type(
             jax.lax.bitcast_convert_type(x, jnp.uint32) & np.uint32(0x7F800000), jnp.float32
         )
-        apart = jnp.maximum(power * float(kinds.eps), float(kinds.smallest_subnormal))
+        apart = jnp.maximum(power * float(limits.eps), float(limits.smallest_subnormal))
         below = jnp.floor(x / apart)
         is_up = (x / apart - below) * 65536 > cast(noise, jnp.float32)
         near = (below + cast(is_up, jnp.float32)) * apart
-        near = jnp.clip(near, -float(kinds.max), float(kinds.max))
+        near = jnp.clip(near, -float(limits.max), float(limits.max))
         return cast(jnp.where(jnp.isfinite(x), near, x), dtype)
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + noise
     upper = jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
