@@ -76,15 +76,15 @@ def _blamed(
     signature = inspect.signature(function) if signature is None else signature
     parameters = signature.parameters
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError:  # Python's own message says it
         return None
-    set_here = {k: x for k, x in given.items() if x is not parameters[k].default}
+    set_here = {k: x for k, x in arguments.items() if x is not parameters[k].default}
     if any(_names(error, argument) for argument in set_here):
         return None
     for argument in set_here:
         if parameters[argument].default is not inspect.Parameter.empty:
-            rest = OrderedDict((k, x) for k, x in given.items() if k != argument)
+            rest = OrderedDict((k, x) for k, x in arguments.items() if k != argument)
             others = inspect.BoundArguments(signature, rest)
             others.apply_defaults()
             try:
@@ -124,10 +124,10 @@ def _refusals(
     else:
         hints = {p.name: p.annotation for p in signature.parameters.values()}
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError:  # Python's own message names the function
         return
-    for argument, x in given.items():
+    for argument, x in arguments.items():
         parameter = signature.parameters[argument]
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         hint = hints.get(argument, Any)

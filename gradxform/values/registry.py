@@ -81,10 +81,10 @@ def register(name: str, made: Callable[..., T]) -> Callable[..., T]:
       `made`.
     """
     check_name(name, made)
-    known = REGISTRY.known(name)
-    if known is not None and _origin(known) != _origin(made):  # a notebook may define it again
+    holder = REGISTRY.known(name)
+    if holder is not None and _origin(holder) != _origin(made):  # a notebook may define it again
         raise ValueError(
-            f"{name!r} is already registered, by {'.'.join(_origin(known))}; choose another name."
+            f"{name!r} is already registered, by {'.'.join(_origin(holder))}; choose another name."
         )
     REGISTRY[name] = made
     return made

@@ -110,8 +110,8 @@ def is_function(x: Any) -> bool:
 def _structure_key(treedef: Any) -> Any:
     """Return a key with the types of dict keys, which a tree's structure compares by `==`."""
     kind, keys = treedef.node_data() or (None, None)
-    own = tuple(map(type, keys)) if isinstance(keys, list | tuple) else ()
-    return (kind, own, *map(_structure_key, treedef.children()))
+    key_types = tuple(map(type, keys)) if isinstance(keys, list | tuple) else ()
+    return (kind, key_types, *map(_structure_key, treedef.children()))
 
 
 def as_node(x: Any) -> Any:
