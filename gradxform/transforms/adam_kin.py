@@ -204,7 +204,7 @@ class scale_by_adamax(ArrayRule):
       eps_in_max: whether eps is added to |g|, not to the maximum. Keyword-only.
 
     Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 2, which
-    has no eps.
+    does not have an eps.
     """
 
     b1: Decay = 0.9

@@ -69,7 +69,7 @@ def _polyak(part: Any, a: Array, s: Scalar, model: _Model, lb: Array) -> tuple[A
         cap = w * (f - c) + mp
         lower = jnp.maximum(cap / (2 * s * w), part.lower_bound)
         lb = jnp.where(cap < w * s * lb, lower, lb)
-    # No step without momentum, which has no direction, or with a norm that overflows. A NaN is
+    # No step where the momentum is zero, without a direction, or its norm overflows. A NaN is
     # neither: it is not hidden.
     is_zero_step = (norm <= TINY) | (norm == jnp.inf)
     gap = jnp.maximum(w * (f - s * lb - c) + mp, 0)
