@@ -125,10 +125,10 @@ def _called(tree: PyTree, key: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPat
         level = level_of(node)
         if level is None:
             continue
-        own = [(at, x) for name, at, x in _own(node, level, place) if name == key]
+        matches = [(at, x) for name, at, x in _own(node, level, place) if name == key]
         children = [((*place, k), x) for k, x in zip(level.entries, level.children, strict=True)]
-        if own:
-            yield from own
+        if matches:
+            yield from matches
             inner.extend(children)
         else:
             places.extend(reversed(children))
@@ -207,10 +207,10 @@ def set(tree: PyTree, filtering: Filtering | None = None, /, **kwargs: Any) -> P
 
 
 def _refuse_name(tree: PyTree, key: str) -> None:
-    known = dict.fromkeys(name for name, _, _ in _named(tree) if isinstance(name, str))
-    if key in known:
+    names = dict.fromkeys(name for name, _, _ in _named(tree) if isinstance(name, str))
+    if key in names:
         raise KeyError(f"set: filtering rejects every value called {key!r}.")
-    raise KeyError(f"set: nothing is called {key!r}.{did_you_mean(key, known)}")
+    raise KeyError(f"set: nothing is called {key!r}.{did_you_mean(key, names)}")
 
 
 def path_str(path: KeyPath) -> str:
