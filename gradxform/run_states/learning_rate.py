@@ -169,20 +169,20 @@ def _rates(tx: Any, state: OptState) -> list[_Rate]:
 
 def _of_groups(tx: param_groups, state: OptState) -> list[_Rate]:
     """Return the rates of the groups that move, times their multipliers."""
-    common, own = (_part(tx, state, name) for name in ("inner_state", "group_states"))
+    common, states_of_groups = (_part(tx, state, name) for name in ("inner_state", "group_states"))
     rates_of_all = _rates(tx.inner, _part(tx, common, "inner_state"))
     rates: list[_Rate] = []
     for rule in tx.rules:
         if rule.freeze:
             continue
-        mine = rates_of_all
+        its_rates = rates_of_all
         if rule.inner is not None:
-            its_state = _part(tx, _part(tx, own, rule.title), "inner_state")
-            mine = _rates(rule.inner, its_state)
-        if mine and not is_one(rule.learning_rate):
+            its_state = _part(tx, _part(tx, states_of_groups, rule.title), "inner_state")
+            its_rates = _rates(rule.inner, its_state)
+        if its_rates and not is_one(rule.learning_rate):
             multipliers = _part(tx, state, "multipliers")
-            mine = _product(mine, _rate_of_rule(rule, multipliers, "learning_rate"))
-        rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in mine]
+            its_rates = _product(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
+        rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in its_rates]
     return rates + [rate._replace(labels=(OTHERS, *rate.labels)) for rate in rates_of_all]
 
 

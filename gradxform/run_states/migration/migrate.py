@@ -14,7 +14,13 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, dtype_of, entry_name, with_paths
 from gradxform.leaves.storage import fetched, is_stored, on_host
 from gradxform.numerics import number_rank
-from gradxform.run_states.migration.layout import Layout, Part, dotted, init_with_owners, layout_of
+from gradxform.run_states.migration.layout import (
+    StateLayout,
+    StatePart,
+    dotted,
+    init_with_owners,
+    layout_of,
+)
 from gradxform.run_states.migration.match import AtStep, Begun, Source, Taken
 from gradxform.run_states.migration.report import (
     BEGUN,
@@ -135,8 +141,8 @@ class _New:
 
     def __init__(
         self,
-        olds: Layout,
-        news: Layout,
+        olds: StateLayout,
+        news: StateLayout,
         values: Sequence[Any],
         sources: Sequence[Source],
         step: Any,
@@ -171,7 +177,7 @@ class _New:
     def leaves(self, fresh: OptState) -> list[Any]:
         """Return the arrays; `fresh` is the state that `init` returns, where one begins."""
         begun = _leaves(fresh)
-        seen: set[int] = set()
+        buffers: set[int] = set()
         out = []
         for i, (source, index) in enumerate(zip(self.sources, self.indices, strict=True)):
             if isinstance(source, Begun):
@@ -184,8 +190,8 @@ class _New:
                 x = on_host(fetched(x))
             # No two places share a buffer, or a jitted step could not donate the state.
             ids = set(map(id, jax.tree.leaves(x)))
-            out.append(jax.tree.map(jnp.copy, x) if ids & seen else x)
-            seen |= ids
+            out.append(jax.tree.map(jnp.copy, x) if ids & buffers else x)
+            buffers |= ids
         return out
 
     def _fitting(self, i: int, index: int) -> Any:
@@ -243,16 +249,16 @@ class _New:
             if old_path[1:] != below:  # of another parameter, as the user said
                 slot, source, below = self.news.paths[i], self.olds.paths[index], ()
             rows.add(slot, below, fate, like, source, self.olds.arrays[index])
-        taken = set(self.indices)
+        used = set(self.indices)
         for index, (part, path) in enumerate(origins):
-            if index not in taken:
+            if index not in used:
                 slot = (*part.path, *path[:1])
                 rows.add(slot, path[1:], DROPPED, self.olds.arrays[index])
         return rows.report()
 
 
 def _resumed(
-    state: OptState, parts: Sequence[Part], owners: dict[Path, Any], sources: Sequence[Source]
+    state: OptState, parts: Sequence[StatePart], owners: dict[Path, Any], sources: Sequence[Source]
 ) -> OptState:
     """Return the state in which every rule has made what follows from what was carried over."""
     for part in parts:

@@ -1,4 +1,4 @@
-"""What TensorFlow 1 (with contrib and RETURNN), Keras 2 and Keras 3 call the fields of states."""
+"""The names of states' fields in TensorFlow 1 (with contrib and RETURNN), Keras 2 and Keras 3."""
 
 from typing import Any
 
