@@ -204,8 +204,8 @@ def _fields(tx: Any) -> dict[str, Any]:
 def _defaults(tx: Any) -> dict[str, Any]:
     """Return the defaults of the fields."""
     if isinstance(tx, injected):
-        known = inspect.signature(tx.factory.inner_factory).parameters.values()
-        return {p.name: p.default for p in known if p.default is not p.empty}
+        parameters = inspect.signature(tx.factory.inner_factory).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
     fields = dataclasses.fields(cast(Any, tx)) if _fields(tx) else ()
     return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
 

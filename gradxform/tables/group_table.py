@@ -49,7 +49,7 @@ def group_rows(
     )
     leaves = {path: p for path, p in with_paths(shapes) if not is_hole(p)}
     is_placed = bool(leaves) and all(p.sharding is not None for p in leaves.values())
-    state = jax.eval_shape(tx.init, shapes)
+    state = jax.eval_shape(tx.init, shapes)  # a table must not take the memory of a state
     places: list[Any] = [None] * len(jax.tree.leaves(state))
     if is_placed:
         places = jax.tree.leaves(
@@ -64,17 +64,19 @@ def group_rows(
     rule_of = tx.assigned(shapes, shapes).rule_of
     rows = []
     for i in [*range(len(tx.rules)), None]:
-        mine = [path for path in leaves if rule_of[path] == i]
-        if i is None and not mine:
+        members = [path for path in leaves if rule_of[path] == i]
+        if i is None and not members:
             continue
-        kept = [slot for path in mine for slot in slots[path]]
-        ours = [(leaves[path], leaves[path].sharding) for path in mine]
+        member_slots = [slot for path in members for slot in slots[path]]
+        ours = [(leaves[path], leaves[path].sharding) for path in members]
         rows.append(
             GroupRow(
-                *_settings(tx, i, tuple("/".join(path) for path in mine)),
+                *_settings(tx, i, tuple("/".join(path) for path in members)),
                 param_bytes=sum(_bytes(p) for p, _ in ours),
-                state_bytes=sum(_bytes(x) for x, _ in kept),
-                device_bytes=sum(_bytes(x, at) for x, at in ours + kept) if is_placed else None,
+                state_bytes=sum(_bytes(x) for x, _ in member_slots),
+                device_bytes=sum(_bytes(x, at) for x, at in ours + member_slots)
+                if is_placed
+                else None,
             )
         )
     return tuple(rows)
@@ -118,7 +120,7 @@ def _bytes(x: Any, place: Sharding | None = None) -> int:
 
 def group_table(rows: Sequence[GroupRow]) -> Table:
     """Return the groups as a table."""
-    known = all(row.device_bytes is not None for row in rows)
+    has_devices = all(row.device_bytes is not None for row in rows)
     columns = [
         Column("group", 28, hang=2),
         Column("parameters", 36),
@@ -135,9 +137,9 @@ def group_table(rows: Sequence[GroupRow]) -> Table:
         texts = [row.label, named, row.optimizer or "frozen"]
         texts += [_times(row.learning_rate), _times(row.weight_decay)]
         texts += [size(row.param_bytes), size(row.state_bytes)]
-        texts += [size(row.device_bytes or 0)] if known else []
+        texts += [size(row.device_bytes or 0)] if has_devices else []
         lines.append(Line([[text] for text in texts]))
-    return Table(columns + ([Column("on each device", right=True)] if known else []), lines)
+    return Table(columns + ([Column("on each device", right=True)] if has_devices else []), lines)
 
 
 def _times(multiplier: Any) -> str:
