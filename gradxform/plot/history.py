@@ -181,13 +181,13 @@ def _wanted(keys: Any, columns: dict[str, Any], numeric: dict[str, Any]) -> list
 
 def _panels(keys: list[str]) -> dict[str, list[str]]:
     """Return the keys of each panel, by its name."""
-    known = set(keys)
+    all_keys = set(keys)
     ends = {f"{key}/{end}" for key in keys for end in ("min", "max")}
     groups: dict[str, list[str]] = {}
     for key in keys:
         if key not in ends:
             group, slash, _ = key.partition("/")
-            groups.setdefault(group if slash and group not in known else key, []).append(key)
+            groups.setdefault(group if slash and group not in all_keys else key, []).append(key)
     panels: dict[str, list[str]] = {}
     for name, members in groups.items():
         if 1 < len(members) <= LINES:
