@@ -59,7 +59,7 @@ def compute_gradients(
 
 
 class Differentiation(NamedTuple):
-    """What is asked of a loss: the static arguments of `compute_gradients`."""
+    """How a loss is differentiated: the static arguments of `compute_gradients`."""
 
     var_list: Any = None
     has_aux: bool = False

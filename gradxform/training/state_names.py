@@ -1,4 +1,4 @@
-"""What the arrays of a state are called, and the list of weights that they make."""
+"""Names for the arrays of a state, and the list of weights that they make."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -172,10 +172,10 @@ def _of_keras(version: int, style: str) -> StateNames:
 
 def _tf1_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
     """Return the variables of TensorFlow 1's optimizer, sorted by name, as it does."""
-    own = {"/".join(path) for path, _ in with_paths(params)}
+    param_names = {"/".join(path) for path, _ in with_paths(params)}
     absent = jax.tree.map(lambda p: np.broadcast_to(np.float32(0), p.shape), params)
     variables = tf1_checkpoints.to_checkpoint(tx, state, absent)
-    return sorted((name, x) for name, x in variables.items() if name not in own)
+    return sorted((name, x) for name, x in variables.items() if name not in param_names)
 
 
 def _with_tf1_weights(
