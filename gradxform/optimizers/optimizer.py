@@ -1,4 +1,4 @@
-"""What makes a function an optimizer, and the parts that several of them share."""
+"""The decorator of optimizers, and the parts that several of them share."""
 
 import functools
 from collections.abc import Callable
