@@ -114,11 +114,11 @@ def entry(name: str) -> Entry:
     Raises:
       KeyError: if no part has it; the message suggests the nearest name.
     """
-    known = {e.name: e for e in entries()}
-    if name not in known:
-        hint = did_you_mean(name, known) or did_you_mean(name.lower(), known)
+    by_name = {e.name: e for e in entries()}
+    if name not in by_name:
+        hint = did_you_mean(name, by_name) or did_you_mean(name.lower(), by_name)
         raise KeyError(f"nothing is named {name!r}.{hint}")
-    return known[name]
+    return by_name[name]
 
 
 def kind_of(part: Any) -> str | None:

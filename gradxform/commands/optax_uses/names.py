@@ -15,7 +15,7 @@ ROOT = "gradxform"
 
 
 class Found(NamedTuple):
-    """What becomes of a name of Optax."""
+    """The fate of a name of Optax."""
 
     status: str  # one of the above
     here: str  # where it is here, such as `gradxform.contrib.muon`; "" if it is missing
@@ -78,8 +78,8 @@ def _remedy(part: ModuleType, words: list[str], i: int) -> str:
     last = words[-1]
     if i and find(last).status != MISSING:
         return f"it is gradxform.{last} here"
-    known = [name for name in dir(part) if not name.startswith("_")]
+    names = [name for name in dir(part) if not name.startswith("_")]
     if part.__name__ == ROOT:
-        known += [*forwards.NAMES, *forwards.MODULES]
-    hint = did_you_mean(words[i], known).strip()
+        names += [*forwards.NAMES, *forwards.MODULES]
+    hint = did_you_mean(words[i], names).strip()
     return f"keep it from Optax{'. ' + hint if hint else ''}"
