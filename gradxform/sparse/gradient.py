@@ -11,7 +11,7 @@ import numpy as np
 
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import flatten_with_names, map_with_paths, masks, path_str
-from gradxform.sparse.loss import Leaf, Loss
+from gradxform.sparse.loss import DifferentiatedLeaf, Loss
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, is_function
 
@@ -181,7 +181,7 @@ def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
     return lambda tree: masks.resolve(part, where, tree)
 
 
-def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[Leaf]:
+def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
     flat, _ = flatten_with_names(tree)
     leaves = []
     for (path, value), is_table in zip(flat, jax.tree.leaves(selected), strict=True):
@@ -196,7 +196,7 @@ def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[Leaf]:
             raise ValueError(
                 f"{part}: where selects leaf {path_str(path)}, which has shape () and no rows."
             )
-        leaves.append(Leaf(path, jnp.asarray(value), is_table))
+        leaves.append(DifferentiatedLeaf(path, jnp.asarray(value), is_table))
     if not any(leaf.is_table for leaf in leaves):
         paths = ", ".join(path_str(leaf.path) for leaf in leaves[:8])
         more = ", ..." if len(leaves) > 8 else ""
