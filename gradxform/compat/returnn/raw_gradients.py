@@ -132,9 +132,9 @@ def _raw_norm(part: Any, updates: Updates, raw_norms: Any) -> Array:
             )
         return scalar(global_norm(updates))
     if (part.tag or "") not in raw_norms:
-        known = ", ".join(map(repr, filter(None, raw_norms))) or "no tags"
+        tags = ", ".join(map(repr, filter(None, raw_norms))) or "no tags"
         raise ValueError(
-            f"{name_of(part)}: raw_gradient_norms around this part has {known}, not {part.tag!r}."
+            f"{name_of(part)}: raw_gradient_norms around this part has {tags}, not {part.tag!r}."
         )
     return scalar(raw_norms[part.tag or ""])
 

@@ -50,7 +50,7 @@ def SyncReplicas(
     the place of the original's `ExponentialMovingAverage`. It averages all variables, after each
     step: variables_to_average must be None.
 
-    It has no tokens: to drop the gradient of a replica, as the original would, pass the extra
+    It does not use tokens: to drop the gradient of a replica, as the original would, pass the extra
     argument `contribute` or `grad_step` to `update`. num_tokens must be 0, with which no gradient
     is dropped; the original's default drops some of the first.
 
@@ -201,7 +201,7 @@ def Tower(
     """
     if loss_reduction == "none":
         raise ValueError(
-            "Tower: with loss_reduction 'none' there is no single loss; reduce it first."
+            "Tower: with loss_reduction 'none' there are several losses; reduce them first."
         )
     if loss_reduction not in _REDUCTIONS:
         raise ValueError(
