@@ -74,6 +74,7 @@ def microbatch(
         def evaluate(index: Any) -> Any:
             def part(at: int, x: Any) -> Array:
                 at %= jnp.ndim(x)
+                # Behind the axis of a micro-batch's examples is that of the micro-batches.
                 return lax.dynamic_index_in_dim(divided(x, size, at), index, at + 1, False)
 
             parts = {
@@ -149,7 +150,7 @@ def micro_vmap(
 
 
 class IndividualOutputs(NamedTuple):
-    """What `micro_grad` returns for every example."""
+    """The results of `micro_grad` for every example."""
 
     values: Any  # the values of the function
     metrics: Any  # of metrics_fn

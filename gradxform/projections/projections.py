@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from gradxform.errors import shown
 from gradxform.leaves import check_params, dtype_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, within
-from gradxform.projections.simplex import joined, onto_simplex
+from gradxform.projections.simplex import one_vector, onto_simplex
 from gradxform.tree import norm, vdot
 from gradxform.types import Array, PyTree, Scalar
 from gradxform.values.registry import register
@@ -158,7 +158,7 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = Non
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
         return tree
-    is_zero = jnp.max(jnp.abs(joined(wide))) == 0
+    is_zero = jnp.max(jnp.abs(one_vector(wide))) == 0
     scaled = [jnp.where(is_zero, jnp.ones_like(x), x) for x in wide]
     unit = _one_over_largest(scaled)
     scaled = [x * unit for x in scaled]
@@ -338,7 +338,7 @@ def _one_over_largest(leaves: list[Array]) -> Array:
 
     It is a normal number: processors take others for 0.
     """
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(joined(leaves))))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(one_vector(leaves))))
     kinds = jnp.finfo(largest.dtype)
     return 1 / jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
 
@@ -355,7 +355,7 @@ def _check_scale(name: str, scale: Any) -> None:
 
 def _box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     leaves, treedef = _flat(name, tree)
-    lows, highs = (_like(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper)))
+    lows, highs = (_bounds_of(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper)))
     new = []
     for x, low, high in zip(leaves, lows, highs, strict=True):
         if isinstance(low, int | float) and isinstance(high, int | float) and not low <= high:
@@ -365,7 +365,7 @@ def _box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, new)
 
 
-def _like(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
+def _bounds_of(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
     """Return a bound for every leaf: the leaves of a tree, or one number again and again."""
     if jax.tree.structure(x) == treedef:
         return jax.tree.leaves(x)
