@@ -164,11 +164,11 @@ class Center:
 
     def prepare(self) -> None:
         """Compile the method, so that the first exchange does not wait for it."""
-        sent = [
+        zeros = [
             jnp.zeros(shape, jnp.dtype(dtype))
             for dtype, shape in zip(self.layout.dtypes, self.layout.shapes, strict=True)
         ]
-        jax.block_until_ready(self._apply(self._now.params, self._now.state, sent))
+        jax.block_until_ready(self._apply(self._now.params, self._now.state, zeros))
 
     # ------------------------------------------------------------------------------- requests
 
@@ -254,14 +254,15 @@ class Center:
         if decided is not None:
             applied = bool(decided)
         if applied:
-            sent = [jnp.array(x) for x in arrays]
-            params, state = self._apply(before.params, before.state, sent)
+            leaves = [jnp.array(x) for x in arrays]
+            params, state = self._apply(before.params, before.state, leaves)
             path = layout.not_finite(self.layout, params)
             if path is not None:
                 raise Refusal(NOT_FINITE, f"{path} of the center would get a NaN or an infinity")
             after = before._replace(params=params, state=state, global_step=before.global_step + 1)
         else:
             after = before._replace(stale_counter=before.stale_counter + 1)
+        # If the answer gets lost, the worker asks again, and must get the same center.
         to_keep = before.params if self.method.answers_before else None
         last = Answered(number, applied, after.global_step, to_keep)
         self._now = after._replace(answered=self._remember(before.answered, worker, last))
@@ -331,7 +332,7 @@ class Center:
             path of the leaf. The center is then unchanged.
         """
         with self._lock:
-            about, stored = storage.load(self._part, path, self._like)
+            about, stored = storage.load(self._part, path, self._stored_like)
             params = jax.tree.leaves(stored.params)
             leaf = layout.not_finite(self.layout, params)
             if leaf is not None:
@@ -352,10 +353,10 @@ class Center:
 
     def _stored(self, now: Snapshot) -> Stored:
         """Return the arrays that a file stores of a center."""
-        kept = [a.params for a in now.answered.values() if a.params is not None]
+        answers = [a.params for a in now.answered.values() if a.params is not None]
         rows = [
-            np.asarray([np.asarray(params[i]) for params in kept], p.dtype).reshape(
-                len(kept), *p.shape
+            np.asarray([np.asarray(params[i]) for params in answers], p.dtype).reshape(
+                len(answers), *p.shape
             )
             for i, p in enumerate(now.params)
         ]
@@ -367,7 +368,7 @@ class Center:
             self._tree(rows),
         )
 
-    def _like(self, path: Any, about: dict[str, Any]) -> Stored:
+    def _stored_like(self, path: Any, about: dict[str, Any]) -> Stored:
         """Return a tree with the shapes and dtypes of the tree in a file with this metadata."""
         if about["method"] != name_of(self.method):
             raise ValueError(
@@ -376,8 +377,8 @@ class Center:
             )
         n = sum(row[-1] for row in about["answered"])
         rows = [np.broadcast_to(np.asarray(p), (n, *p.shape)) for p in self._now.params]
-        own = self._stored(self._now._replace(answered={}))
-        return own._replace(answered=self._tree(rows))
+        stored = self._stored(self._now._replace(answered={}))
+        return stored._replace(answered=self._tree(rows))
 
 
 def _is_count(x: Any) -> TypeGuard[int]:

@@ -76,7 +76,7 @@ def load(
                 f"{name_of(part)}: {name} is a {dtypes[name]} of shape {array.shape} in {path}, "
                 f"but a {_dtype_name(x)} of shape {plain.shape} here."
             )
-        leaf = _like(x, array)
+        leaf = _of_kind(x, array)
         if _has_nan(leaf):
             raise ValueError(f"{name_of(part)}: {path} has a NaN in {name}.")
         leaves.append(leaf)
@@ -124,7 +124,7 @@ def _has_nan(x: Any) -> bool:
     return jnp.issubdtype(dtype_of(x), jnp.inexact) and bool(jnp.isnan(x).any())
 
 
-def _like(x: Any, array: np.ndarray) -> Any:
+def _of_kind(x: Any, array: np.ndarray) -> Any:
     """Undo `_plain` for an array of the kind of `x`."""
     if isinstance(x, int):
         return int(array)

@@ -106,7 +106,7 @@ class Everywhere(Shared):
 
 
 class Cut(Shared):
-    """Matrices of which every device has a piece."""
+    """Matrices that are cut: every device has a piece of each."""
 
     owned: list[Array]
     owned_slots: list[Array]  # the pieces (devices, share, ...) of the divided slots
@@ -137,9 +137,9 @@ class Cut(Shared):
         if len(xs) > 1:
             shape = [1] * out.ndim
             shape[axis] = self.share
-            mine = jnp.reshape(jnp.asarray(self.kinds)[self.exchange.index()], shape)
+            own_kind = jnp.reshape(jnp.asarray(self.kinds)[self.exchange.index()], shape)
             for kind, x in enumerate(xs[1:], 1):
-                out = jnp.where(mine == kind, x, out)
+                out = jnp.where(own_kind == kind, x, out)
         return out
 
     def rows(self) -> list[Array]:
@@ -203,7 +203,7 @@ class Cut(Shared):
 
 
 class ByAll(Section):
-    """One matrix of which every device has a piece: all gather it, and compute it.
+    """One matrix that is cut: every device has a piece of it, and all gather it and compute it.
 
     The devices together have one matrix more than fills equal shares. An all-to-all would send
     copies of it that fill the shares up, there and back: twice the bytes, to compute as many
@@ -305,9 +305,9 @@ def stay_in_columns(
 
 def _sent(cut: Sequence[Any], without: Sequence[Any], count: int) -> int:
     """Return how many matrices a device sends for the leaves that are cut, without some."""
-    left = [m for m in cut if all(m is not x for x in without)]
-    alone = _left_over(left, count)
-    shared = [m for m in left if m is not alone]
+    rest = [m for m in cut if all(m is not x for x in without)]
+    alone = _left_over(rest, count)
+    shared = [m for m in rest if m is not alone]
     shares = sum(-(-_total(group) // count) for group in _groups(shared, count))
     return 2 * shares + (alone is not None)
 

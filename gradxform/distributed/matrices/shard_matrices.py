@@ -38,7 +38,7 @@ __all__ = [
 class shard_matrices(StatelessWrapper):
     """Let every device orthogonalize, or whatever a rule does, its share of the whole matrices.
 
-    Update rule on device i of N, for the matrices of equal sides, of which it has a piece each:
+    Update rule on device i of N, which has a piece of each of the matrices of equal sides:
 
         x_i <- the pieces of every N-th part of the matrices, together    (all-to-all)
         u_i = rule(x_i)
@@ -167,9 +167,9 @@ class shard_matrices(StatelessWrapper):
         specs = self.specs
         if is_function(specs):
             specs = FrozenTree(self._dims(specs(params)))
-        found = with_paths(masks.resolve(self, specs, params, kind=object))
+        entries = with_paths(masks.resolve(self, specs, params, kind=object))
         out: dict[Path, int | None] = {}
-        for (path, p), (_, dim) in zip(with_paths(params), found, strict=True):
+        for (path, p), (_, dim) in zip(with_paths(params), entries, strict=True):
             if is_hole(p):
                 continue
             shape, where = shape_of(p), path_str(path)
@@ -205,10 +205,10 @@ class shard_matrices(StatelessWrapper):
         """Return a tree of specs with the structure of the parameters, or of updates."""
         paths = [path for path, x in with_paths(params) if not is_hole(x)]
         dims = [cuts[path][0][1] if cuts[path] else None for path in paths]
-        made = [
+        leaves = [
             PartitionSpec() if d is None else PartitionSpec(*[None] * d, self.axis) for d in dims
         ]
-        return jax.tree.unflatten(jax.tree.structure(params), made)
+        return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
     def state_specs(self, params: Params, mesh: Mesh | None = None) -> PyTree:
         """Return a `PartitionSpec` for every leaf of the state, how it lies on a mesh.
@@ -258,11 +258,11 @@ class shard_matrices(StatelessWrapper):
             )
         cuts = self._cuts(tree, True, self.mesh.shape[self.axis])
         leaves, treedef = jax.tree.flatten(extra)
-        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_number(x)}
+        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_numeric(x)}
 
         def one(updates: Any, state: Any, params: Any, arrays: Any) -> Any:
-            given = treedef.unflatten([arrays.get(i, x) for i, x in enumerate(leaves)])
-            return call_update(self.inner, updates, state, params, given)
+            whole_extra = treedef.unflatten([arrays.get(i, x) for i, x in enumerate(leaves)])
+            return call_update(self.inner, updates, state, params, whole_extra)
 
         specs = self._specs_of(updates, cuts)
         of_params = None if params is None else self._specs_of(params, cuts)
@@ -313,7 +313,7 @@ def _names(entry: Any) -> tuple[str, ...]:
     return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
 
 
-def _is_number(x: Any) -> bool:
+def _is_numeric(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(
         x, bool
     )

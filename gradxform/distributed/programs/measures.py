@@ -1,4 +1,4 @@
-"""What the exchanges of an optimizer have done since the start: how many, bytes, distances."""
+"""Measures of an optimizer's exchanges since the start: how many, bytes, distances."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,8 +83,8 @@ def exchange_metrics(
       ValueError: if the mesh lacks an axis of `tx`, or if a part that exchanges is inside of one
         whose state does not say where the inner states are.
     """
-    found = list(_exchanging(tx, state))
-    reached = [one.part for one in found]
+    places = list(_exchanging(tx, state))
+    reached = [one.part for one in places]
     for part in all_parts(tx):
         if isinstance(part, _EXCHANGES) and not any(part is one for one in reached):
             raise ValueError(
@@ -98,12 +98,12 @@ def exchange_metrics(
     if replicas and any(isinstance(part, Exchanging) for part in reached):
         numbers |= _distances(params)
     totals = []
-    for one in found:
-        prefix = "" if len(found) == 1 else f"{_label(one, found)}/"
-        own = _of_part(one, sizes, shapes, steps, dict(extra or {}))
-        numbers |= {f"{prefix}{name}": x for name, x in own.items()}
-        totals.append(own.get("bytes_sent"))
-    if len(found) > 1 and all(x is not None for x in totals):
+    for one in places:
+        prefix = "" if len(places) == 1 else f"{_label(one, places)}/"
+        metrics = _of_part(one, sizes, shapes, steps, dict(extra or {}))
+        numbers |= {f"{prefix}{name}": x for name, x in metrics.items()}
+        totals.append(metrics.get("bytes_sent"))
+    if len(places) > 1 and all(x is not None for x in totals):
         numbers["bytes_sent"] = sum(totals)
     return numbers
 
@@ -132,17 +132,17 @@ def _exchanging(tx: Any, state: Any) -> Iterator[_Place]:
             yield from _exchanging(one, its_state)
 
 
-def _label(one: _Place, found: Sequence[_Place]) -> str:
+def _label(one: _Place, places: Sequence[_Place]) -> str:
     name = name_of(one.part)
-    alike = [other for other in found if name_of(other.part) == name]
+    alike = [other for other in places if name_of(other.part) == name]
     if len(alike) == 1:
         return name
     return f"{name}{next(i for i, other in enumerate(alike) if other is one)}"
 
 
 def _sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
-    given: Any = mesh.shape if isinstance(mesh, Mesh) else mesh
-    sizes: dict[str, int] = dict(given) if isinstance(given, Mapping) else {}
+    shape: Any = mesh.shape if isinstance(mesh, Mesh) else mesh
+    sizes: dict[str, int] = dict(shape) if isinstance(shape, Mapping) else {}
     if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes.values()):
         raise TypeError(
             "exchange_metrics: mesh must be a mesh, or the sizes of its axes by name, got "
@@ -182,27 +182,27 @@ def _of_part(
 ) -> dict[str, Any]:
     """Return the numbers of one part that exchanges."""
     part, state = one
-    made: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     if isinstance(part, Exchanging):
         after_warmup = jnp.maximum(state.schedule_step - getattr(part, "warmup", 0), 0)
         alone = state.schedule_step % _interval(part)
-        made["steps_since_exchange"] = jnp.minimum(alone, after_warmup)
+        numbers["steps_since_exchange"] = jnp.minimum(alone, after_warmup)
     if isinstance(part, sync_replicas):
-        made["contributing"] = state.count
+        numbers["contributing"] = state.count
     each = _bytes(part, sizes, shapes, extra)
-    made["bytes_per_exchange"] = sum(each) / len(each)
+    numbers["bytes_per_exchange"] = sum(each) / len(each)
     count = _count(part, state, sizes, steps)
     if count is None:
-        return made
-    made["exchanges"] = count
+        return numbers
+    numbers["exchanges"] = count
     # Fragments take turns, the first one first.
     k = len(each)
     if is_tracer(count):
         turns = [jnp.asarray((count + k - 1 - i) // k, jnp.float32) for i in range(k)]
     else:
         turns = [(int(count) + k - 1 - i) // k for i in range(k)]
-    made["bytes_sent"] = sum(n * size for n, size in zip(turns, each, strict=True))
-    return made
+    numbers["bytes_sent"] = sum(n * size for n, size in zip(turns, each, strict=True))
+    return numbers
 
 
 def _interval(part: Any) -> int:
@@ -275,10 +275,10 @@ def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, An
     for c in with_it:
         if c.conditions:
             name, branch = c.conditions[0]
-            mine = chosen.setdefault(name, {})
-            mine[branch] = mine.get(branch, 0.0) + c.sent
-    (mine,) = [branches for branches in chosen.values() if len(branches) == turns]
-    return [mine[i] for i in range(turns)]
+            by_branch = chosen.setdefault(name, {})
+            by_branch[branch] = by_branch.get(branch, 0.0) + c.sent
+    (by_branch,) = [branches for branches in chosen.values() if len(branches) == turns]
+    return [by_branch[i] for i in range(turns)]
 
 
 def _sent(collectives: list[Collective]) -> float:

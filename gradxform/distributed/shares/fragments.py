@@ -1,4 +1,4 @@
-"""Cutting a tree into fragments of about equal bytes, of which one at a time is exchanged."""
+"""Cutting a tree into fragments of about equal bytes, which are exchanged one at a time."""
 
 import heapq
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Fragments:
         """Return the pieces of a tree, or those of one fragment."""
         leaves, treedef = jax.tree.flatten(tree)
         return treedef.unflatten(
-            _split(*row, fragment) for row in zip(leaves, self.axes, self.pieces, strict=True)
+            _pieces_of(*row, fragment) for row in zip(leaves, self.axes, self.pieces, strict=True)
         )
 
     def dtypes(self, dtypes: Sequence[Any], fragment: int) -> list[Any]:
@@ -75,7 +75,7 @@ def _axis(shape: tuple[int, ...], size: int, room: int) -> int:
     return fine[0] if fine else longest
 
 
-def _split(x: Array, axis: int, pieces: Sequence[_Piece], fragment: int | None) -> Any:
+def _pieces_of(x: Array, axis: int, pieces: Sequence[_Piece], fragment: int | None) -> Any:
     if len(pieces) == 1:
         return None if fragment not in (None, pieces[0].fragment) else x
     return tuple(

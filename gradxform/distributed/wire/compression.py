@@ -207,12 +207,12 @@ class sign(Blocks):
 class top_k(Blocks):
     """Send the largest entries of each block, in bfloat16, with their places.
 
-    Of a block, round(fraction * block) entries are sent, at least one: those of the largest
+    A block sends round(fraction * block) of its entries, at least one: those of the largest
     magnitude. Each takes 4 bytes. Who adds them up chooses again which sums to send.
 
     Args:
       fraction: how many of the entries to send, in (0, 1].
-      block: the number of entries of which the largest are chosen, at most 65536.
+      block: the number of entries among which the largest are chosen, at most 65536.
 
     Reference: Stich et al., Sparsified SGD with Memory, 2018, Algorithm 1 and Definition 2.1; Lin
     et al., Deep Gradient Compression, 2018, section 3.1, for the feedback.

@@ -64,7 +64,7 @@ class Cast(NamedTuple):
 
 
 class Error(NamedTuple):
-    """What coding has rounded away and is still to be sent: one leaf's error feedback."""
+    """The rounding errors of coding, still to be sent: one leaf's error feedback."""
 
     own: Array  # of this replica's messages, in float32; the shape of what it sends
     mean: Array  # (length,) float32; of the sums in this replica's piece
@@ -159,8 +159,8 @@ def tree_mean(
     """
     leaves, treedef = jax.tree.flatten(tree)
     where = [i for i, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    sent = [Sent(leaves[i], narrow(leaves[i].dtype), inner=inner_axes) for i in where]
-    totals, _ = sums(sent, axis, ok, size_of(axis) if count is None else count)
+    outgoing = [Sent(leaves[i], narrow(leaves[i].dtype), inner=inner_axes) for i in where]
+    totals, _ = sums(outgoing, axis, ok, size_of(axis) if count is None else count)
     for i, total in zip(where, totals, strict=True):
         leaves[i] = cast(total, leaves[i].dtype)
     return treedef.unflatten(leaves)
@@ -227,8 +227,8 @@ def _coded(
     owns = [cut.whole(x) for cut, x in zip(cuts, parted(left_out, lengths), strict=True)]
     means = parted(left_out_of_mean, lengths)
     return [
-        (x, Error(still_to_send(own, old.own, ok), still_to_send(mean, old.mean)))
-        for x, own, mean, old in zip(results, owns, means, before, strict=True)
+        (x, Error(still_to_send(residual, old.own, ok), still_to_send(mean, old.mean)))
+        for x, residual, mean, old in zip(results, owns, means, before, strict=True)
     ]
 
 
@@ -280,9 +280,9 @@ def _exchanged(axis: Axes) -> Callable[[Array], Array]:
 
     def with_the_other(x: Array) -> Array:
         # Between two slices, compilers for TPUs make an all-to-all send a replica's own piece too.
-        own = lax.axis_index(names)
-        mine, others = (lax.dynamic_slice_in_dim(x, k, 1) for k in (own, 1 - own))
-        return jnp.concatenate([mine, lax.ppermute(others, names, [(0, 1), (1, 0)])])
+        index = lax.axis_index(names)
+        own_piece, others = (lax.dynamic_slice_in_dim(x, k, 1) for k in (index, 1 - index))
+        return jnp.concatenate([own_piece, lax.ppermute(others, names, [(0, 1), (1, 0)])])
 
     return with_the_other
 
@@ -375,7 +375,7 @@ def _slice(sent: Sent) -> Array:
 
 
 def _unslice(total: Array, x: Array, inner: tuple[str, ...]) -> Array:
-    """Return the array of which the devices along the inner axes have slices."""
+    """Return the array from the slices that the devices along the inner axes have."""
     if not inner:
         return total.reshape(x.shape)
     same = not any(varies(x, name) for name in inner if knows_what_varies(name))
