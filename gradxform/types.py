@@ -239,4 +239,4 @@ class StatefulSchedule(Protocol):
 
 
 class MaskedNode(NamedTuple):
-    """Stands where a masked-out leaf was; it has no leaves of its own."""
+    """Stands where a masked-out leaf was; it does not have leaves of its own."""

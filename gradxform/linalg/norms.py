@@ -35,7 +35,7 @@ def safe_norm(
     """
     if ord == 0 and not isinstance(ord, str):
         raise ValueError(
-            "safe_norm: ord must not be 0, which counts entries and has no gradient; got "
+            "safe_norm: ord must not be 0, which counts entries and is not differentiable; got "
             f"{shown(ord)}."
         )
     x, dtype = _wide(x)

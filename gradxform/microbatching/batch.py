@@ -78,7 +78,7 @@ def check_size(caller: str, size: Any) -> None:
 def check_divides(caller: str, batch_size: int, size: int) -> None:
     """Require the batch to have whole micro-batches, and at least one."""
     if not batch_size:
-        raise ValueError(f"{caller}: the batch has no examples, got an axis of length 0.")
+        raise ValueError(f"{caller}: the batch must have examples, got an axis of length 0.")
     if batch_size % size:
         raise ValueError(
             f"{caller}: the batch has {batch_size} examples, which is not a multiple of "

@@ -267,7 +267,7 @@ def _batch_size(caller: str, batch: dict[Any, Any], axes: dict[Any, int], size: 
             where = f"argument {k!r}" + (f" at {leaf_path(path)}" if path else "")
             sizes[where] = jnp.shape(x)[axis_of(caller, x, axes[k], where)]
     if not sizes:
-        raise ValueError(f"{caller}: the arguments that should have examples have no arrays.")
+        raise ValueError(f"{caller}: the arguments with examples must have arrays.")
     (first, number), *rest = sizes.items()
     for where, other in rest:
         if other != number:

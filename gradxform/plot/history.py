@@ -151,7 +151,7 @@ def _numbers(column: list[Any]) -> Any:
 
 def _steps(numeric: dict[str, Any]) -> tuple[Any, str]:
     if not numeric:
-        raise ValueError("training: metrics have no numeric column.")
+        raise ValueError("training: metrics must have a numeric column.")
     if STEP in numeric and np.isfinite(numeric[STEP]).all():
         return numeric[STEP], "step"
     return np.arange(len(next(iter(numeric.values())))), "row"
@@ -162,7 +162,7 @@ def _wanted(keys: Any, columns: dict[str, Any], numeric: dict[str, Any]) -> list
     if keys is None:
         others = [key for key in numeric if key != STEP]
         if not others:
-            raise ValueError("training: metrics have no numeric column but 'step'.")
+            raise ValueError("training: metrics must have a numeric column besides 'step'.")
         return others
     wanted = [keys] if isinstance(keys, str) else list(keys)
     if not wanted:

@@ -41,7 +41,7 @@ def state_memory(
     """
     look, description = look_of("state_memory", dark), describe(tx, params)
     if not description.param_bytes or description.total_bytes is None:
-        raise ValueError("state_memory: params have no arrays; pass the parameters of a model.")
+        raise ValueError("state_memory: params must have arrays; pass the parameters of a model.")
     rows = [row for row in description.rows if row.bytes]
     names = ["parameters", *_names(description, rows)]
     axes = axes_for("state_memory", ax, 7.0, 1.3 + 0.42 * len(names), look)

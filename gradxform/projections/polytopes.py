@@ -82,8 +82,8 @@ def projection_polyhedron(
         p = x' - G'^T l;    l <- max(l + (G p - h) / L, 0)
 
     x' being the projection onto A p = b, and G' the part of G along that set. The rows with
-    multipliers then give the face, and the result is the projection onto it. A polyhedron without
-    points has no projection; the result then violates some constraint.
+    multipliers then give the face, and the result is the projection onto it. Nothing can be
+    projected onto a polyhedron without points; the result then violates some constraint.
 
     Args:
       x: a vector `(n,)`.

@@ -31,7 +31,7 @@ def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 
     Args:
       tree: the tree x.
-      lower: a number, or a tree of the same structure; infinity where there is no bound.
+      lower: a number, or a tree of the same structure; infinity for none.
       upper: likewise.
 
     Raises:
@@ -292,7 +292,7 @@ def _flat(name: str, tree: PyTree) -> tuple[list[Array], Any]:
     leaves, treedef = jax.tree.flatten(tree)
     for leaf in leaves:
         if jnp.iscomplexobj(leaf):
-            raise TypeError(f"{name}: the set has no complex points, got {shown(leaf)}.")
+            raise TypeError(f"{name}: the set does not have complex points, got {shown(leaf)}.")
     return [jnp.asarray(x) for x in leaves], treedef
 
 

@@ -58,7 +58,7 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
         its rule, or "all others". Keyword-only.
 
     Raises:
-      ValueError: if there is no learning rate, or groups have different ones and no `label` chooses
+      ValueError: without a learning rate, or if groups have different ones and no `label` chooses
         among them; if a `masked` part of a chain changes the rate of some parameters only.
 
     Example: `current_learning_rate(adamw(schedule), state)`.
@@ -117,7 +117,7 @@ def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
 def _require_any(tx: Any, rates: list[_Rate]) -> None:
     if not rates:
         raise ValueError(
-            f"current_learning_rate: {name_of(tx)} has no learning rate that can be read. "
+            f"current_learning_rate: {name_of(tx)} does not have a learning rate that can be read. "
             "scale_by_learning_rate has one; for an optimizer of Optax use inject_hyperparams."
         )
 
@@ -270,7 +270,8 @@ def _count(part: Any, name: str, state: OptState) -> Array:
             return count[0] if count.ndim else count  # replicas step together
     raise ValueError(
         f"current_learning_rate: {name_of(part)} has a schedule as {name}, and its state of kind "
-        f"{type(state).__name__} has no count. Was this state made by another transform's init?"
+        f"{type(state).__name__} does not have a count. Was this state made by another transform's "
+        "init?"
     )
 
 

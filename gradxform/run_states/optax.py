@@ -209,7 +209,7 @@ def _check_names(
     like: Any, expected: dict[str, Any], actual: dict[str, Any], path: KeyPath
 ) -> None:
     """Require every child with an array to be on both sides."""
-    for names, others, verb in ((expected, actual, "has no"), (actual, expected, "has")):
+    for names, others, verb in ((expected, actual, "lacks"), (actual, expected, "has")):
         for name, child in names.items():
             if name in others or not jax.tree.leaves(child):
                 continue

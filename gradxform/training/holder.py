@@ -361,7 +361,7 @@ class Optimizer:
 
         Raises:
           ValueError: if there are more or fewer than `get_weights` returns, or one has another
-            shape; or if there is no state yet.
+            shape; or before there is a state.
           TypeError: if one is not an array of numbers of its kind.
         """
         if self._first_params is None:

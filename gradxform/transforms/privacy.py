@@ -84,8 +84,8 @@ class differentially_private_aggregate(Transform):
     updates, as accumulation does, changes the privacy guarantee. The draws are Optax's.
 
     Args:
-      l2_norm_clip: the largest norm of an example's gradient, greater than 0; may be infinite if
-        there is no noise.
+      l2_norm_clip: the largest norm of an example's gradient, greater than 0; may be infinite
+        without noise.
       noise_multiplier: the standard deviation of the noise over l2_norm_clip, at least 0.
       key: the seed of the noise: an integer or a PRNG key. Defaults to 0, with a warning. `seed` is
         its old name.

@@ -35,8 +35,8 @@ def by_value(function: Callable[..., Any], form: Any, args: tuple[Any, ...]) -> 
 
     Args:
       function: a function of a module.
-      form: a hashable value. What cannot be hashed, such as a transform with a live number, has no
-        program to share.
+      form: a hashable value. What cannot be hashed, such as a transform with a live number, does
+        not have a program to share.
       args: trees of arrays, and of values: transforms, booleans and texts. A leaf of another kind,
         such as a function, cannot be part of the key either.
     """

@@ -159,7 +159,7 @@ def _parts_of_value(x: Any) -> Iterable[tuple[str, Any]] | None:
 
 def _write(x: Any, path: str) -> Any:
     if is_live(x):
-        raise TypeError(f"{path}: holds a live number, which has no value to write.")
+        raise TypeError(f"{path}: holds a live number, which cannot be written.")
     if isinstance(x, float) and not math.isfinite(x):
         return {"number": str(x)}
     if x is None or isinstance(x, bool | int | float | str):
@@ -315,7 +315,7 @@ def _read_value(x: Config, path: str) -> Any:
     for field in data:
         if field not in names:
             raise ValueError(
-                f"{path}: {x['name']} has no field {cut(str(field))!r}, only "
+                f"{path}: {x['name']} does not have a field {cut(str(field))!r}, only "
                 f"{', '.join(names) or 'none'}."
                 f"{did_you_mean(field, names)}"
             )

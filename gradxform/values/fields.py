@@ -222,7 +222,7 @@ def annotation_kinds(annotation: Any) -> list[Any]:
 def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
     """Return what a field, or an argument, holds for `x`, by its annotation."""
     kinds = annotation_kinds(annotation)
-    # A number that is known only at run time has no value to check.
+    # A number that is known only at run time cannot be checked here.
     if is_tracer(x) or isinstance(x, Hole) or (keeps_arrays() and is_live(x)):
         if types.Size in kinds:
             raise TypeError(

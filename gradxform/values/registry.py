@@ -105,5 +105,5 @@ def check_name(name: Any, made: Any) -> None:
     module = getattr(made, "__module__", None) or ""
     if not rest or not (package or module.split(".")[0] == "gradxform"):
         raise ValueError(
-            f"{own_name}: the name {name!r} has no package; register under 'package:{own_name}'."
+            f"{own_name}: the name {name!r} needs a package; register under 'package:{own_name}'."
         )

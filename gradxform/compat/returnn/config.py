@@ -214,7 +214,7 @@ def _optimizer(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> c
     for name in arguments:
         if name not in parameters:
             raise ValueError(
-                f"config: optimizer {default!r} has no argument {name!r}, only "
+                f"config: optimizer {default!r} does not take {name!r}, only "
                 f"{', '.join(parameters)}.{did_you_mean(name, parameters)}"
             )
     if "epsilon" in parameters:

@@ -161,7 +161,7 @@ def with_variables(
             new[k] = scalar
         elif k in _REQUIRED:
             raise ValueError(
-                f"from_checkpoint: the checkpoint has no {exact.get(k, k)!r}, which {name_of(tx)} "
+                f"from_checkpoint: the checkpoint lacks {exact.get(k, k)!r}, which {name_of(tx)} "
                 f"needs; it has {_listed(arrays)}.{did_you_mean(k, arrays)}"
             )
     return set_slots(tx, state, new, "tf1")
@@ -209,7 +209,7 @@ def _param(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
     variable = "/".join(path)
     if variable not in arrays:
         raise ValueError(
-            f"from_checkpoint: the checkpoint has no variable {variable!r}; it has "
+            f"from_checkpoint: the checkpoint lacks the variable {variable!r}; it has "
             f"{_listed(arrays)}.{did_you_mean(variable, arrays)}"
         )
     _check_shape(variable, "the parameter", arrays[variable], p)
@@ -220,7 +220,7 @@ def _slot(arrays: Mapping[str, Any], path: Path, variable: str, slot: str, old: 
     full = "/".join((*path, variable))
     if full not in arrays:
         raise ValueError(
-            f"from_checkpoint: the checkpoint has no variable {full!r}, the slot {slot!r} of "
+            f"from_checkpoint: the checkpoint lacks the variable {full!r}, the slot {slot!r} of "
             f"{'/'.join(path)!r}; it has {_listed(arrays)}. Pass name=, the name that the "
             "optimizer had."
         )

@@ -111,8 +111,8 @@ def exact_names(caller: str, tx: Any, variables: Any, slots: Mapping[str, Any]) 
     for slot, name in variables.items():
         if slot not in slots:
             raise ValueError(
-                f"{caller}: {name_of(tx)} has no slot {shown(slot)} to name in variables, only "
-                f"{', '.join(map(repr, slots)) or 'none'}.{did_you_mean(slot, slots)}"
+                f"{caller}: {name_of(tx)} does not have a slot {shown(slot)} to name in variables, "
+                f"only {', '.join(map(repr, slots)) or 'none'}.{did_you_mean(slot, slots)}"
             )
         check_variable_name(caller, f"variables[{slot!r}]", name)
         if name is None or list(variables.values()).count(name) > 1:

@@ -74,7 +74,7 @@ def layout_of_params(part: Any, params: Any) -> LeafLayout:
     check_params(part, params)
     layout = layout_of(part, params)
     if not layout.paths:
-        raise ValueError(f"{name_of(part)}: params has no arrays.")
+        raise ValueError(f"{name_of(part)}: params must have arrays.")
     path = not_finite(layout, jax.tree.leaves(params))
     if path is not None:
         raise ValueError(f"{name_of(part)}: parameter {path} has a NaN or an infinity.")
@@ -91,7 +91,7 @@ def difference(layout: LeafLayout, centers: LeafLayout) -> str | None:
         return f"has a leaf {extra[0]}, but the center's tree does not"
     missing = [p for p in centers.paths if p not in own_paths]
     if missing:
-        return f"has no leaf {missing[0]}, but the center's tree does"
+        return f"lacks the leaf {missing[0]}, which the center's tree has"
     if layout.paths != centers.paths:
         return "has its leaves in another order than the center's tree"
     for path, *pairs in zip(layout.paths, *layout[1:], *centers[1:], strict=True):

@@ -130,7 +130,7 @@ class shard_matrices(StatelessWrapper):
             raise TypeError(f"{name_of(self)}: mesh must be a jax.sharding.Mesh, got {shown(mesh)}")
         if self.axis not in names:
             raise ValueError(
-                f"{name_of(self)}: the mesh has no axis {self.axis!r}, only "
+                f"{name_of(self)}: the mesh lacks the axis {self.axis!r}, only "
                 f"{', '.join(names)}.{did_you_mean(self.axis, names)}"
             )
 

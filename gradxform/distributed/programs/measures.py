@@ -152,7 +152,7 @@ def _sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
         for name in part.exchanges:
             if name not in sizes:
                 raise ValueError(
-                    f"exchange_metrics: the mesh has no axis {name!r}, which {name_of(part)} "
+                    f"exchange_metrics: the mesh lacks the axis {name!r}, which {name_of(part)} "
                     f"names, only {', '.join(sizes)}."
                 )
     return sizes

@@ -84,7 +84,7 @@ def _by_path(caller: str, paths: list[Path], places: PyTree) -> list[Any]:
     for path in paths:
         beginnings = [path[:n] for n in range(len(path), -1, -1) if path[:n] in by_beginning]
         if not beginnings:
-            raise ValueError(f"{caller}: the parameter {path_str(path)} has no sharding.")
+            raise ValueError(f"{caller}: the parameter {path_str(path)} lacks a sharding.")
         used.add(beginnings[0])
         out.append(by_beginning[beginnings[0]])
     for path in by_beginning:

@@ -395,6 +395,6 @@ def _check_in_mesh(name: str, mesh: Any, part: Any = "state_specs") -> None:
         )
     if name not in mesh.shape:
         raise ValueError(
-            f"{name_of(part)}: the mesh has no axis {name!r}, only {', '.join(mesh.axis_names)}."
+            f"{name_of(part)}: the mesh lacks the axis {name!r}, only {', '.join(mesh.axis_names)}."
             f"{did_you_mean(name, mesh.axis_names)}"
         )

@@ -124,7 +124,7 @@ def with_parts(like: StoredArray, parts: Mapping[str, Any]) -> StoredArray:
     missing = [name for name in like.part_names if name not in arrays]
     if missing:
         raise ValueError(
-            f"{type(like).__name__}: the saved state has no {missing[0]!r} here, only "
+            f"{type(like).__name__}: the saved state lacks {missing[0]!r} here, only "
             f"{', '.join(map(str, arrays)) or 'an array'}. Was it stored in another way?"
         )
     form: Any = like

@@ -57,8 +57,8 @@ def said_by(
         used |= {part for part in olds.parts if _is_below(part.path, old)}
         if not set(targets) & set(origins):
             raise ValueError(
-                f"migrate_state: match says {new!r}: {old!r}, but the two have no name in common: "
-                f"{listed(targets)} in the new state, {listed(origins)} in the old one."
+                f"migrate_state: match says {new!r}: {old!r}, but the two do not have a name in "
+                f"common: {listed(targets)} in the new state, {listed(origins)} in the old one."
             )
         said |= {
             index: Taken(origins[rest]) if rest in origins else Begun()
@@ -80,8 +80,8 @@ def _below(layout: StateLayout, key: str, which: str) -> dict[Path, int]:
     if not leaves:
         paths = {dotted(path[:n]) for path in layout.paths for n in range(len(path) + 1)}
         raise ValueError(
-            f"migrate_state: match names {key!r}, but the {which} state has no array there."
-            f"{did_you_mean(key, sorted(paths)) or f' It has {listed(layout.paths)}.'}"
+            f"migrate_state: match names {key!r}, but the {which} state does not have an array "
+            f"there.{did_you_mean(key, sorted(paths)) or f' It has {listed(layout.paths)}.'}"
         )
     return leaves
 

@@ -87,8 +87,9 @@ def set_slots(
     for name in slots:
         if name not in named:
             raise ValueError(
-                f"set_slots: {name_of(tx)} has no slot {name!r} under the names {names!r}, only "
-                f"{', '.join(map(repr, named)) or 'none'}.{did_you_mean(name, named)}"
+                f"set_slots: {name_of(tx)} does not have a slot {name!r} under the names "
+                f"{names!r}, only {', '.join(map(repr, named)) or 'none'}."
+                f"{did_you_mean(name, named)}"
             )
     together: dict[Path, dict[str, Any]] = defaultdict(dict)  # what is written into each state
     for name, value in slots.items():
@@ -212,7 +213,7 @@ def _fitted(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
     by_name = _by_name(new) or {}
     for k, x in children.items():
         if k not in by_name and jax.tree.leaves(x):
-            raise ValueError(f"set_slots: {name} has no array at {path_str((*at, k))}.")
+            raise ValueError(f"set_slots: {name} lacks an array at {path_str((*at, k))}.")
     fitted = {k: _fitted(name, (*at, k), x, by_name.get(k, x), used) for k, x in children.items()}
     return _rebuilt(old, fitted)
 

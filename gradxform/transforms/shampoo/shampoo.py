@@ -111,7 +111,7 @@ class step_by_shampoo(Transform):
     Args:
       learning_rate: at least 0.
       max_matrix_size: the longest axis that has a whole matrix, an integer, at least 0.
-      gbar_decay: the decay of the average, in [0, 1]; with the number 0.0 there is no average.
+      gbar_decay: the decay of the average, in [0, 1]; with the number 0.0 it is not averaged.
       gbar_weight: the weight of a new gradient in the average, at least 0.
       mat_gbar_decay: the decay of the matrices, in [0, 1].
       mat_gbar_weight: the weight of a new product in the matrices, at least 0.
