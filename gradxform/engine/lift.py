@@ -52,7 +52,7 @@ class Static:
         return hash(self.key)
 
 
-class Part(NamedTuple):
+class BoundRule(NamedTuple):
     """One rule of a run with its slots and scalars for this step."""
 
     rule: Any
@@ -62,7 +62,7 @@ class Part(NamedTuple):
     statics: list["Static"] | None  # what the rule must know of each leaf; None: nothing
 
 
-class Leaf(NamedTuple):
+class LeafView(NamedTuple):
     """One leaf, as the rules of a run see it."""
 
     on: tuple[int, ...]  # which of the rules act on it
@@ -77,7 +77,11 @@ class Leaf(NamedTuple):
 
 
 def map_leaves(
-    parts: Sequence[Part], updates: PyTree, leaves: list[Any], treedef: Any, params: PyTree | None
+    parts: Sequence[BoundRule],
+    updates: PyTree,
+    leaves: list[Any],
+    treedef: Any,
+    params: PyTree | None,
 ) -> tuple[PyTree, list[list[list[Any]]]]:
     """Run the rules of `parts`, in order, over every leaf.
 
@@ -97,6 +101,7 @@ def map_leaves(
         ps = align(parts[0].rule, updates, treedef, params, "the parameters have").leaves
     old = [[slot.leaves for slot in part.slots] for part in parts]
     inputs = [_see(parts, old, updates, i, gs[i], ps[i]) for i in range(len(gs))]
+    # A copy, because leaves on which a rule does not act keep its slots.
     new = [[list(slot) for slot in slots] for slots in old]
     for i, (u, results) in _run(parts, updates, inputs):
         leaf = inputs[i]
@@ -108,8 +113,8 @@ def map_leaves(
 
 
 def _see(
-    parts: Sequence[Part], old: list[list[list[Any]]], updates: PyTree, i: int, g: Any, p: Any
-) -> Leaf:
+    parts: Sequence[BoundRule], old: list[list[list[Any]]], updates: PyTree, i: int, g: Any, p: Any
+) -> LeafView:
     """Return leaf `i` as the rules see it; for a row-sparse leaf, the touched rows.
 
     This runs for every leaf of every update, so it builds tuples from lists, which is faster.
@@ -134,7 +139,7 @@ def _see(
     keep = Whole if rows is None or apart else functools.partial(TouchedRows, rows)
     stored = tuple([tuple([keep(slot[i]) for slot in old[k]]) for k in on])
     slots = tuple([tuple([slot.load() for slot in group]) for group in stored])
-    return Leaf(on, g, p, slots, scalars, statics, stored, rows, apart)
+    return LeafView(on, g, p, slots, scalars, statics, stored, rows, apart)
 
 
 class _Run(NamedTuple):
@@ -147,7 +152,7 @@ class _Run(NamedTuple):
 
 
 def _run(
-    parts: Sequence[Part], updates: PyTree, leaves: list[Leaf]
+    parts: Sequence[BoundRule], updates: PyTree, leaves: list[LeafView]
 ) -> Iterator[tuple[int, tuple[Any, Any]]]:
     """Yield for each leaf on which a rule acts its index, its update and its new slots."""
     live: list[Any] = []
@@ -177,7 +182,7 @@ def _run(
             yield from zip(chunk, _run_chunk(run, group, repeated, alike), strict=True)
 
 
-def _looks_at_all(parts: Sequence[Part], leaves: list[Leaf]) -> bool:
+def _looks_at_all(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
     """Whether a rule, or the form in which a slot is kept, may need sums over whole arrays."""
     slots = (x for leaf in leaves for group in leaf.slots for x in group)
     return any(part.rule.sees_pieces for part in parts) or any(
@@ -186,7 +191,7 @@ def _looks_at_all(parts: Sequence[Part], leaves: list[Leaf]) -> bool:
 
 
 def _run_on_pieces(
-    run: _Run, updates: PyTree, leaves: list[Leaf], keys: list[Any]
+    run: _Run, updates: PyTree, leaves: list[LeafView], keys: list[Any]
 ) -> Iterator[tuple[int, tuple[Any, Any]]]:
     """Yield what `_run` does, by rules that may ask for sums over whole arrays."""
     often = collections.Counter(keys)
@@ -201,7 +206,7 @@ def _run_on_pieces(
     yield from zip(on, in_rounds(apply_rules, calls), strict=True)
 
 
-def _run_chunk(run: _Run, group: list[Leaf], repeated: list[bool], alike: bool) -> list[Any]:
+def _run_chunk(run: _Run, group: list[LeafView], repeated: list[bool], alike: bool) -> list[Any]:
     """Return the updates and the new slots of the leaves of a chunk, by one call."""
     on, tracing = group[0].on, isinstance(group[0].g, Tracer)
     rules, scalars = (tuple(x[k] for k in on) for x in (run.rules, run.scalars))
@@ -229,7 +234,7 @@ _ONE = compiled(apply_rules, static=(0, 1))
 _CHUNK = compiled(_of_chunk, static=(0, 1, 2))
 
 
-def _slice_by_slice(run: _Run, leaf: Leaf) -> tuple[Any, Any]:
+def _slice_by_slice(run: _Run, leaf: LeafView) -> tuple[Any, Any]:
     """Run rules on slices, several of which may belong to one row, each slice by itself."""
     rows: Any = leaf.rows
     g = rows.with_values(leaf.g)  # whole arrays are looked at here: padding must be zero
@@ -274,7 +279,7 @@ def check_gradient(
                 )
 
 
-def _check_leaf(parts: Sequence[Part], updates: PyTree, i: int, g: Any, p: Any) -> None:
+def _check_leaf(parts: Sequence[BoundRule], updates: PyTree, i: int, g: Any, p: Any) -> None:
     first = parts[0].rule
     check_gradient([part.rule for part in parts], updates, i, g)
     if p is not None and jnp.shape(g) != jnp.shape(p):

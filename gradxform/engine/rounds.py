@@ -178,6 +178,7 @@ def in_rounds(function: Callable[..., Any], leaves: Sequence[OnPiece]) -> list[A
     waiting = list(range(len(leaves)))
     while waiting:
         for i in waiting:
+            # Each attempt begins anew, and gets past the calls whose totals are there by now.
             one = leaves[i]
             call = _ATTEMPT.plain
             if one.again or not is_traced(jax.tree.leaves(one.arrays)[0]):

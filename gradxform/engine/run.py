@@ -96,7 +96,7 @@ class _Step(NamedTuple):
 class _Ready(NamedTuple):
     """A rule with all that it needs to meet the leaves."""
 
-    part: lift.Part
+    part: lift.BoundRule
     state: OptState  # with its scalars advanced, and the slots as they were
     slots: tuple[str, ...]  # their names
 
@@ -175,7 +175,7 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
         align(rule, updates, treedef, getattr(state, k), f"the state's {k} has") for k in names
     )
     statics = None if rule.statics is None else _statics(rule, updates)
-    return _Ready(lift.Part(rule, slots, tuple(scalars), mask, statics), state, names)
+    return _Ready(lift.BoundRule(rule, slots, tuple(scalars), mask, statics), state, names)
 
 
 def _statics(rule: Any, updates: PyTree) -> list[lift.Static]:

@@ -137,6 +137,7 @@ def _with_names(
             bool(branches) and names_of(path) in branches
         )
 
+    # Only variables of Flax and branches need the path of every node, which takes time.
     if "flax.core.meta" in sys.modules or branches:
         flat, treedef = jax.tree_util.tree_flatten_with_path(tree, ends, is_leaf_takes_path=True)
     else:

@@ -151,6 +151,7 @@ def matrix_inverse_pth_root(
         )
     a = _square("matrix_inverse_pth_root", matrix)
     largest, _ = power_iteration(a, precision=precision)
+    # At least a small one, so that a matrix of zeros has a root too.
     ridge = cast(jnp.asarray(ridge_epsilon), a.dtype) * jnp.maximum(largest, 1e-16)
     a = a + ridge * jnp.eye(a.shape[-1], dtype=a.dtype)
     if a.shape[-1] == 1:
@@ -199,7 +200,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     a, b = cast(A, wide), cast(b, wide)
     square, target = linalg.matmul(a.T, a), linalg.matmul(a.T, b)
     bound = _spectral_bound(square) if L is None else cast(jnp.asarray(L), wide)
-    step = 1 / jnp.where(bound == 0, 1, bound)
+    step = 1 / jnp.where(bound == 0, 1, bound)  # any step will do for a matrix of zeros
 
     def turn(carry: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
         x, p, c = carry

@@ -284,6 +284,7 @@ def _until_converged(
             jnp.where(on, norm, previous),
         )
 
+    # As if infinitely far from the end: the first turns are taken whatever they lead to.
     far = jnp.full((*x.shape[:-2], 1, 1), np.inf, x.dtype)
     start = (jnp.zeros((), jnp.int32), x, y, far, far, far)
     start = settled(body, start, None)

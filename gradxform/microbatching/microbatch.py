@@ -142,7 +142,7 @@ def micro_vmap(
             microbatch_size,
             accumulator,
             argnames="kwargs",
-            in_axes=[axis for axis in axes if axis is not None] + [0],
+            in_axes=[axis for axis in axes if axis is not None] + [0],  # the last for `kwargs`
             num_real_microbatches=num_real_microbatches,
         )(*args, kwargs=kwargs)
 

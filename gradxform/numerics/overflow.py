@@ -36,6 +36,7 @@ def quotient(x: Array, divisor: Array) -> Array:
     it 0. A quarter of the divisor has a normal inverse.
     """
     quarter, one = divisor.dtype.type(0.25), divisor.dtype.type(1)
+    # Below 2**100 the inverse is normal as it is, and a quarter could take digits from `x`.
     lift = jnp.where(jnp.abs(divisor) > 2.0**100, quarter, one)
     return (x * cast(lift, x.dtype)) / cast(divisor * lift, x.dtype)
 

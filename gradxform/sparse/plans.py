@@ -275,6 +275,7 @@ def _alive(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
         flags = _flags(eqn, alive)
         if not any(flags) or eqn.primitive.name == "stop_gradient":
             continue
+        # The body of a call tells which of its arguments matter; else all of them may.
         inner = jaxprs.called(eqn)
         body = inner[0] if inner else jaxprs.rematerialized(eqn)
         inputs = eqn.invars

@@ -318,6 +318,7 @@ def _rectification(b2: Scalar, count: Array, threshold: Scalar) -> tuple[Array, 
     It also equals t - (2 / x) (k(t x / 2) - k(x / 2)) with x = -log b2 and k(y) = y coth(y) - 1,
     where nothing cancels as long as t x is small.
     """
+    # 0 does not have a logarithm; for it, any large x gives r = r_inf at once, as it should be.
     if isinstance(b2, float):
         x = scalar(-math.log(max(b2, 1e-30)))
     else:

@@ -132,6 +132,7 @@ class scale_by_dion2(Orthogonalizing):
         rows = jax.tree.unflatten(treedef, [x for x, _, _ in picked])
         paths = [path for path, x in with_paths(updates) if not is_hole(x)]
         cuts = {path: how.cuts_of_rows() for path, how in zip(paths, hows, strict=True)}
+        # The rows are new arrays, which devices may divide in another way than the leaves.
         with engine.cut_anew(cuts):
             orthogonal, _ = self._inner().update(rows, EmptyState())
         columns = [jax.tree.leaves(orthogonal), [index for _, index, _ in picked], arrays[0]]

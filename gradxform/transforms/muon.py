@@ -213,6 +213,7 @@ class scale_by_muon(MatrixRule):
             of_g = (1 - self.beta) * now
         coefficients = state.ns_coeffs
         turns = None
+        # A live number of turns cannot be the length of an array.
         if coefficients.ndim == 1 and is_live(self.ns_steps):
             coefficients, turns = coefficients[None], self.ns_steps
         elif coefficients.ndim == 1:

@@ -249,6 +249,7 @@ class scale_by_sophia(ArrayRule):
             diagonal, new_state = call_update(
                 self.hessian_diagonal_fn, updates, old_state, params, extra
             )
+            # Both outcomes of a condition have one type, whatever estimator the user gives.
             new_state = jax.tree.map(
                 lambda new, old: cast(jnp.asarray(new), old.dtype),
                 laid_like(new_state, old_state),

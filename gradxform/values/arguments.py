@@ -97,6 +97,7 @@ def _blamed(
 
 
 def _shows(error: Exception, x: Any) -> bool:
+    # A field of floats holds an integer as a float, and says so; some are too large for one.
     texts = {shown(x), repr(float(x)) if isinstance(x, int) and abs(x) < 2**1023 else shown(x)}
     return any(f"got {text}." in str(error) for text in texts)
 

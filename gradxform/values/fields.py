@@ -149,7 +149,7 @@ class _Init:
         holder: Any = dataclasses.make_dataclass(
             cls.__name__,
             fields,
-            namespace={"__post_init__": None},
+            namespace={"__post_init__": None},  # so that its `__init__` calls that of `self`
             frozen=True,
             eq=False,
             repr=False,

@@ -47,10 +47,10 @@ def _holds(condition: dict[str, Any], use: Use, arguments: dict[str, Any] | None
     if condition["argument"] not in arguments:
         return False
     expected = math.inf if condition["value"] == "inf" else condition["value"]
-    return value is UNKNOWN or (_is_number(value) and value == expected)
+    return value is UNKNOWN or (_is_literal_number(value) and value == expected)
 
 
-def _is_number(x: Any) -> bool:
+def _is_literal_number(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 

@@ -73,6 +73,7 @@ def read_notebook(path: pathlib.Path) -> Notebook:
     if language not in ("python", "ipython", ""):
         return Notebook(text, (), "")
     cells, program = [], ""
+    # Places in the text, and not the cells of `book`: an edit must leave all else as it is.
     for i, place in sorted(_sources(text).items()):
         if i < len(code) and code[i]:
             content = json.loads(text[slice(*place)])

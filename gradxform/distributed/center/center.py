@@ -203,7 +203,7 @@ class Center:
             layout.check_leaves(header.get("leaves"), self.layout)
             return {"global_step": self._now.global_step}, []
         if operation == "pull":
-            now = self._now
+            now = self._now  # a snapshot never changes: requests only put another in its place
             with self._lock:
                 self._requests["pulled"] += 1
             return self._answer(now.params, now.global_step, True)
@@ -213,6 +213,7 @@ class Center:
                 f"the center runs {name_of(self.method)}, whose workers call "
                 f"{self.method.operation}, not {shown(operation)}",
             )
+        # Checked before the lock is taken, so that other workers need not wait for it.
         layout.check_arrays(arrays, self.layout)
         worker, number, local_step = self._read_header(header)
         path = layout.not_finite(self.layout, arrays)
@@ -224,6 +225,7 @@ class Center:
     def _read_header(self, header: dict[str, Any]) -> tuple[str, int, int | None]:
         """Return the worker, the number of the request, and its `local_step`."""
         worker, number, step = (header.get(k) for k in ("worker", "number", "local_step"))
+        # A `Worker` calls itself by 16 random bytes, in hexadecimal.
         if not isinstance(worker, str) or len(worker) != 32 or not _is_count(number):
             raise Refusal(MALFORMED, "a request without a worker or a number; use Worker")
         needs_step = self.method.counts_staleness

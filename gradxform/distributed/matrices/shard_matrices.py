@@ -257,6 +257,7 @@ class shard_matrices(StatelessWrapper):
                 tree, lambda: call_update(self.inner, updates, state, params, extra)
             )
         cuts = self._cuts(tree, True, self.mesh.shape[self.axis])
+        # Only arrays can be arguments of the mapped function; the rest is closed over.
         leaves, treedef = jax.tree.flatten(extra)
         arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_numeric(x)}
 

@@ -271,6 +271,7 @@ def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, An
     turns = getattr(part, "fragments", 1)
     if turns == 1:
         return [_sent(with_it) - _sent(without)]
+    # Fragments take turns by a switch: the one condition with as many branches as fragments.
     chosen: dict[str, dict[int, float]] = {}
     for c in with_it:
         if c.conditions:

@@ -43,7 +43,7 @@ def find(part: str, name: str, index: int, deadline: float) -> Any:
                 f"look up center {name!r}",
                 lambda: ray.get_actor(full_name, namespace=NAMESPACE),
             )
-        except ValueError as error:
+        except ValueError as error:  # an actor of that name is not there, or not yet
             if time.monotonic() + LOOK_AGAIN < deadline:
                 time.sleep(LOOK_AGAIN)
                 continue

@@ -69,6 +69,7 @@ class Shard:
 
     def _open(self, arrays: Sequence[Any], resume: bool, restarted: bool) -> None:
         settings = self._settings
+        # The tree is that of all shards, with holes in place of the leaves of others.
         holes: list[Any] = [None] * len(jax.tree.leaves(settings.like))
         for i, array in zip(settings.leaves, arrays, strict=True):
             holes[i] = jnp.asarray(array)

@@ -224,7 +224,7 @@ class top_k(Blocks):
     def __post_init__(self) -> None:
         if not self.fraction > 0:
             raise ValueError(f"{name_of(self)}: fraction must be in (0, 1], got {self.fraction}.")
-        if self.block > 1 << 16:
+        if self.block > 1 << 16:  # a place travels in 16 bits
             raise ValueError(f"{name_of(self)}: block must be at most 65536, got {self.block}.")
 
     @property

@@ -90,6 +90,7 @@ class _Reader:
             return self.while_loop(eqn, flags)
         if kind == "scan":
             return self.scan(eqn, flags)
+        # The body of a call tells which of its results differ; else all may.
         inner = jaxprs_of(eqn)
         if len(inner) == 1 and len(opened(inner[0][1])[0].invars) == len(flags):
             results = self.read(inner[0][1], flags)

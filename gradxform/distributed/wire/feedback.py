@@ -152,7 +152,7 @@ def codec_of(
         return None
     if isinstance(part.compress, Blocks):
         pieces = size_of(axis) * (size_of(inner) if inner else 1)
-        return part.compress.fitting(size // pieces) or _BFLOAT16
+        return part.compress.fitting(size // pieces) or _BFLOAT16  # too few for blocks
     dtype = jnp.dtype(default if part.wire_dtype is None else part.wire_dtype)
     return Cast(dtype) if dtype.itemsize < at_least_float32(own_dtype).itemsize else None
 

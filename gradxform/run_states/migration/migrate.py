@@ -98,6 +98,7 @@ def migrate_state(
     values = _leaves(_state_of(tx, state, params))
     sources = find_sources(olds, news, values, match)
     new = _New(olds, news, values, sources, _checked_step(step), dict(with_paths(params)))
+    # A first state costs memory and time: it is made only if something in it is needed.
     fresh, owners = init_with_owners(new_tx, params) if new.begins else (None, {})
     leaves = new.leaves(fresh)
     migrated = jax.tree.unflatten(news.treedef, leaves)

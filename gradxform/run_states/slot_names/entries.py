@@ -177,6 +177,8 @@ def _from_powers(rule: Any, powers: dict[str, str], name: str) -> Callable[[Any,
         if not finite:  # so many steps that nothing depends on their number
             return jnp.asarray(2**24 if float(np.asarray(value)) == 0 else 0, jnp.int32)
         first = next(iter(finite))
+        # TensorFlow multiplies by the decay in every step, and rounds: the power of many steps
+        # tells their number only roughly.
         for k, count in finite.items():
             if abs(count - finite[first]) > 1 + 1e-3 * finite[first]:
                 raise ValueError(
