@@ -14,7 +14,7 @@ from gradxform.types import Array
 def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     """Return arrays with the batch axis divided in two: micro-batches, and examples of one.
 
-    Of n micro-batches the i-th has the examples i, i + n, i + 2 n, ... A batch that is divided over
+    The i-th of n micro-batches has the examples i, i + n, i + 2 n, ... A batch that is divided over
     devices is divided likewise in each of them.
 
     Args:

@@ -29,7 +29,7 @@ def microbatch(
 ) -> Function:
     """Return a function that evaluates `fun` on one part of the batch after the other.
 
-    In one loop, so that only one micro-batch is in memory at a time. Of n micro-batches the i-th
+    In one loop, so that only one micro-batch is in memory at a time. The i-th of n micro-batches
     has the examples i, i + n, i + 2 n, ...: a batch that is divided over devices is divided
     likewise in each.
 

@@ -155,7 +155,7 @@ class scale_by_factored_rms(ArrayRule):
 
     def init(self, params: Params) -> FactoredState:
         """Return moments of zeros."""
-        # Of pieces of parameters the means are pieces, too, or whole along an axis that is not cut.
+        # For pieces of parameters the means are pieces too, or whole along an axis that is not cut.
         whole = engine.whole_shapes(params)
 
         def means(p: Any, of_all: Any, k: int) -> Array:

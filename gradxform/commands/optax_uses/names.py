@@ -64,7 +64,7 @@ def _attribute(part: Any, word: str) -> Any:
         return getattr(part, word)
     module = f"{part.__name__}.{word}"
     if hasattr(part, "__path__") and importlib.util.find_spec(module) is not None:
-        # Of our own packages only those that Optax has, too.
+        # Only those of our packages that Optax has too.
         return importlib.import_module(module) if word in _PACKAGES else None
     return None
 

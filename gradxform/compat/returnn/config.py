@@ -151,7 +151,7 @@ def _tags(
             if tag is not None and tag not in by_tag:
                 raise ValueError(
                     f"{where}: {name} must be one of the tags of groups, "
-                    f"{', '.join(by_tag) or 'of which there are none'}, got {shown(tag)}."
+                    f"{', '.join(by_tag) or 'but there are none'}, got {shown(tag)}."
                 )
     return tuple(by_tag.items())
 

@@ -152,7 +152,7 @@ class clip_by_raw_norm(ArrayRule):
 
     Args:
       max_norm: the largest norm, greater than 0; infinite for no clipping.
-      tag: of which parameters, by the name in `raw_gradient_norms`. Defaults to all.
+      tag: which parameters, by the name in `raw_gradient_norms`. Defaults to all.
 
     Raises:
       TypeError: at update, if there is a tag and no `raw_gradient_norms`.
@@ -188,7 +188,7 @@ class zero_above_raw_norm(ArrayRule):
 
     Args:
       max_norm: the largest norm that passes, greater than 0.
-      tag: of which parameters, by the name in `raw_gradient_norms`. Defaults to all.
+      tag: which parameters, by the name in `raw_gradient_norms`. Defaults to all.
 
     Raises:
       TypeError: at update, if there is a tag and no `raw_gradient_norms`.

@@ -2,9 +2,9 @@
 
 Every device holds a piece of each matrix. One all-to-all sends the pieces of each matrix to one
 device, its owner; a second one sends the pieces of the result back. A matrix that is left over is
-gathered instead, and computed by all. Of matrices with many more columns than rows, every device
-keeps the columns that it has, if the rule can sum its products over the devices. Arrays that every
-device has need no first exchange; their results are gathered.
+gathered instead, and computed by all. Where matrices have many more columns than rows, every device
+keeps its columns, if the rule can sum its products over the devices. Arrays that every device has
+do not need the first exchange; their results are gathered.
 """
 
 import math

@@ -135,7 +135,7 @@ def _dims_of_kth_array(
 def _dims_of_means(shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path) -> Dims | None:
     """Match the means of Adafactor: `v_row` lacks the longest dimension, `v_col` the second.
 
-    Of dimensions of one length, the last counts as the longest, as in NumPy's stable sort.
+    The last of several dimensions of one length counts as the longest, as in NumPy's stable sort.
     """
     by_length = sorted(range(len(shape)), key=lambda d: shape[d])
     for name, place in ("v_row", -1), ("v_col", -2):

@@ -208,7 +208,7 @@ class top_k(Blocks):
     """Send the largest entries of each block, in bfloat16, with their places.
 
     A block sends round(fraction * block) of its entries, at least one: those of the largest
-    magnitude. Each takes 4 bytes. Who adds them up chooses again which sums to send.
+    magnitude. Each takes 4 bytes. Whoever adds them up chooses again which sums to send.
 
     Args:
       fraction: how many of the entries to send, in (0, 1].

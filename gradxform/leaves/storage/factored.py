@@ -14,8 +14,8 @@ from gradxform.types import Array
 def matrix_axes(shape: tuple[int, ...], least: int) -> tuple[int, int] | None:
     """Return the second largest and the largest axis of an array; they form a matrix.
 
-    Of axes of equal size the later counts as larger. None for an array with fewer than two axes, or
-    one whose second largest is shorter than `least`, or empty.
+    The later of two axes of equal size counts as larger. None for an array with fewer than two
+    axes, or one whose second largest is shorter than `least`, or empty.
     """
     if len(shape) < 2:
         return None
