@@ -86,6 +86,7 @@ def _shrinkage(a: Array, weight_decay: Scalar) -> Array:
     if is_zero(weight_decay):
         return jnp.zeros_like(a)
     decay = a * weight_decay
+    # The limit where the product overflows: infinity over infinity is not a number.
     return jnp.where(decay == jnp.inf, 1, decay / (1 + decay))
 
 
