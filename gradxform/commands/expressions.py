@@ -52,7 +52,7 @@ def read(text: str) -> Any:
     except SyntaxError as error:
         column = error.offset or 1
         raise ExpressionError(
-            f"{_cut(source)!r} is not an expression: {error.msg} at column {column}"
+            f"{_short(source)!r} is not an expression: {error.msg} at column {column}"
             f"{_word(source[column - 1 : column + 19])}."
         ) from None
     except (ValueError, MemoryError, RecursionError) as error:
@@ -62,10 +62,10 @@ def read(text: str) -> Any:
 
 def _word(text: str) -> str:
     words = text.split()
-    return f", {_cut(words[0])!r}" if words else ""
+    return f", {_short(words[0])!r}" if words else ""
 
 
-def _cut(text: str) -> str:
+def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -78,7 +78,7 @@ class _Reader:
     def fail(self, node: Any, message: str) -> NoReturn:
         """Raise an error that points to a node."""
         word = ast.get_source_segment(self.source, node) or ""
-        word = _cut(word)
+        word = _short(word)
         before = self.source.encode()[: node.col_offset].decode()
         raise ExpressionError(f"at column {len(before) + 1}, {word!r}: {message}")
 

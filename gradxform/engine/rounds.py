@@ -127,12 +127,12 @@ def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -
 
 def _totals(operation: str, local: Callable[..., Array], terms: Sequence[Term]) -> Any:
     pairs = [term if isinstance(term, tuple) else (term, None) for term in terms]
-    parts = [(local(x, axes), _names(x, axes)) for x, axes in pairs]
+    parts = [(local(x, axes), _cutting_axes(x, axes)) for x, axes in pairs]
     out = over_pieces(*parts, operation=operation)
     return out[0] if len(out) == 1 else tuple(out)
 
 
-def _names(x: Array, axes: Any) -> tuple[str, ...]:
+def _cutting_axes(x: Array, axes: Any) -> tuple[str, ...]:
     """Return the mesh axes that cut an array along some of its axes."""
     every = range(x.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
     summed = {axis % x.ndim for axis in every}

@@ -64,12 +64,12 @@ def apply_stored(
     rows, tiles, ways = tiling
 
     def turn(i: Any, now: Any, count: int, alone: Any) -> Any:
-        cut = lambda x: _cut(x, i, rows, count, ways)  # noqa: E731
+        cut = lambda x: _tile_rows(x, i, rows, count, ways)  # noqa: E731
         u, old = now
         tiles_of_slots = tuple(tuple(map(cut, group)) for group in old)
         tile_of_p = None if p is None else cut(jnp.asarray(p))
         new = _loaded(apply, cut(u), tile_of_p, tiles_of_slots, alone)
-        put = lambda x, tile: _put(x, tile, i, rows, ways)  # noqa: E731
+        put = lambda x, tile: _with_tile(x, tile, i, rows, ways)  # noqa: E731
         return put(u, new[0]), tuple(
             tuple(map(put, *both)) for both in zip(old, new[1], strict=True)
         )
@@ -124,7 +124,7 @@ def _tiling(
     return Tiling(n * unit, tiles - (0 < rest < step), ways)
 
 
-def _cut(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
+def _tile_rows(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
     """Return `count` rows, from the tile `i` on."""
     if isinstance(x, StoredArray):
         arrays = [_slice(a, i * (rows // n), -(-count // n), ways) for a, n in x.by_rows()]
@@ -139,7 +139,7 @@ def _slice(x: Array, start: Any, count: int, ways: int) -> Array:
     return sliced(parts, start // ways, count // ways, 1).reshape(count, *x.shape[1:])
 
 
-def _put(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
+def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
     """Return `x` with the tile `i` in its place."""
     if isinstance(x, StoredArray):
         pairs = zip(x.by_rows(), tile.by_rows(), strict=True)

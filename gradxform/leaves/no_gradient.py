@@ -124,12 +124,12 @@ def update_without(
     if holed_updates is updates and holed_params is params:
         return update(*args, **kwargs)
     if holed_params is not params:
-        arguments = seen_whole(arguments, lambda part: _filled(part, params), as_holes)
+        arguments = seen_whole(arguments, lambda part: _with_holes_filled(part, params), as_holes)
     arguments["updates"] = holed_updates
     if holed_params is not params:
         arguments["params"] = holed_params
     new, state = update(**arguments)
-    return (new if holed_updates is updates else _filled(new, updates)), state
+    return (new if holed_updates is updates else _with_holes_filled(new, updates)), state
 
 
 def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., tuple[Params, Any]]:
@@ -144,9 +144,9 @@ def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., 
         holed_params = _as_holes_of(holed_grads, params)
         if holed_params is params:
             return step(owner, holed_grads, state, params, **extra)
-        extra = seen_whole(extra, lambda part: _filled(part, params), as_holes)
+        extra = seen_whole(extra, lambda part: _with_holes_filled(part, params), as_holes)
         new, state = step(owner, holed_grads, state, holed_params, **extra)
-        return _filled(new, params), state
+        return _with_holes_filled(new, params), state
 
     return call
 
@@ -156,7 +156,7 @@ def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str,
     return {**dict(zip(("updates", "state", "params"), args, strict=False)), **kwargs}
 
 
-def _filled(tree: PyTree, whole: PyTree) -> PyTree:
+def _with_holes_filled(tree: PyTree, whole: PyTree) -> PyTree:
     """Return `tree` with the leaves of `whole` in the places of its holes."""
     return jax.tree.map(
         lambda old, new: old if is_hole(new) else new, whole, tree, is_leaf=is_update_leaf

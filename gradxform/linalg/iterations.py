@@ -89,9 +89,9 @@ def power_iteration(
         i, _, av, _ = carry
         v = jax.tree.map(cast, _normalized(av), dtypes)
         av = jax.tree.map(cast, product(v), dtypes)
-        return i + 1, v, av, _product(v, av)
+        return i + 1, v, av, _inner_product(v, av)
 
-    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_product(v, av))
+    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_inner_product(v, av))
     # A v is one product nearer to the eigenvector than v.
     _, _, av, eigenvalue = lax.while_loop(goes_on, turn, first)
     return eigenvalue, _normalized(av)
@@ -104,7 +104,7 @@ def _normalized(v: PyTree) -> PyTree:
     return jax.tree.map(lambda x: cast(per_size, _wide(x).dtype) * _wide(x), v)
 
 
-def _product(v: PyTree, w: PyTree) -> Array:
+def _inner_product(v: PyTree, w: PyTree) -> Array:
     """Return the real part of <v, w>, in float32 or wider."""
     leaves = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.vdot(_wide(x), _wide(y)), v, w))
     return jnp.real(functools.reduce(jnp.add, leaves))

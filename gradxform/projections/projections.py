@@ -228,7 +228,7 @@ def projection_vector(x: PyTree, a: PyTree) -> PyTree:
       ValueError: if the structures differ.
     """
     along = _along("projection_vector", x, a, lambda product: product)
-    return jax.tree.map(lambda leaf, u: cast(u, leaf.dtype), _arrays(x), along)
+    return jax.tree.map(lambda leaf, u: cast(u, leaf.dtype), _as_arrays(x), along)
 
 
 def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -245,7 +245,7 @@ def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
       ValueError: if the structures differ.
     """
     along = _along("projection_hyperplane", x, a, lambda product: b - product)
-    return jax.tree.map(_moved, _arrays(x), along)
+    return jax.tree.map(_moved, _as_arrays(x), along)
 
 
 def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -262,7 +262,7 @@ def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
       ValueError: if the structures differ.
     """
     along = _along("projection_halfspace", x, a, lambda product: jnp.clip(b - product, max=0))
-    return jax.tree.map(_moved, _arrays(x), along)
+    return jax.tree.map(_moved, _as_arrays(x), along)
 
 
 for _function in (
@@ -296,7 +296,7 @@ def _flat(name: str, tree: PyTree) -> tuple[list[Array], Any]:
     return [jnp.asarray(x) for x in leaves], treedef
 
 
-def _arrays(tree: PyTree) -> PyTree:
+def _as_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tree)
 
 

@@ -181,7 +181,7 @@ def _of_groups(tx: param_groups, state: OptState) -> list[_Rate]:
             its_rates = _rates(rule.inner, its_state)
         if its_rates and not is_one(rule.learning_rate):
             multipliers = _part(tx, state, "multipliers")
-            its_rates = _product(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
+            its_rates = _rate_products(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
         rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in its_rates]
     return rates + [rate._replace(labels=(OTHERS, *rate.labels)) for rate in rates_of_all]
 
@@ -226,7 +226,7 @@ def _of_chain(tx: Any, state: OptState) -> list[_Rate]:
                 f"with masked({name_of(part.inner)}, ...). Use partition or param_groups, which "
                 "have labels for their groups."
             )
-    return functools.reduce(_product, (its_rates for _, its_rates in rated), [])
+    return functools.reduce(_rate_products, (its_rates for _, its_rates in rated), [])
 
 
 def _unmasked_part(part: Any) -> Any:
@@ -255,13 +255,15 @@ def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_Rate]:
     if rate is None:
         return []
     try:
-        value = value_at(rate, _count(part, name, state) if callable(rate) else jnp.zeros(()))
+        value = value_at(
+            rate, _schedule_count(part, name, state) if callable(rate) else jnp.zeros(())
+        )
     except ScheduleError as error:
         raise TypeError(f"{name_of(part)}: {name}: {error}") from None
     return [_Rate((), (rate,), value)]
 
 
-def _count(part: Any, name: str, state: OptState) -> Array:
+def _schedule_count(part: Any, name: str, state: OptState) -> Array:
     """Return the count at which the next step evaluates the schedules of a rule."""
     for field in COUNTS:
         count = getattr(_unmasked(state), field, None)
@@ -290,7 +292,7 @@ def _under(label: Any, rates: list[_Rate]) -> list[_Rate]:
     return [rate._replace(labels=(label, *rate.labels)) for rate in rates]
 
 
-def _product(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
+def _rate_products(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
     """Return the products of rates that apply together: of groups with the same labels."""
     if not some or not others:
         return some or others

@@ -107,13 +107,13 @@ def current_step(state: OptState) -> Array:
     step = _step_of(list(_numbers(state, _Reading(None, slots=False, replicas=True))))
     if step is None:
         raise ValueError(
-            f"current_step: nothing in {_called(state)} counts steps. Count them in the training "
-            "loop, or use a schedule or a transform with a count."
+            f"current_step: nothing in {_state_name(state)} counts steps. Count them in the "
+            "training loop, or use a schedule or a transform with a count."
         )
     return jnp.asarray(step.value)
 
 
-def _called(state: Any) -> str:
+def _state_name(state: Any) -> str:
     return name_of(type(state)) if hasattr(state, "_fields") else f"this {type(state).__name__}"
 
 

@@ -151,7 +151,7 @@ def _children(node: Any) -> tuple[dict[str, tuple[Any, Any]], Any] | None:
     return {entry_name(path[-1]): (path[-1], child) for path, child in flat}, treedef
 
 
-def _by_name(node: Any) -> dict[str, Any] | None:
+def _children_by_name(node: Any) -> dict[str, Any] | None:
     """Return the children of a state, dict or list by name; None for a leaf."""
     if isinstance(node, Mapping):  # keys may be numbers in one place and strings in another
         return {str(name): child for name, child in node.items()}
@@ -179,7 +179,7 @@ def _fitted(
     if level is None:
         return (leaf or _fitting_array)(like, state, path)
     expected, treedef = level
-    actual = _by_name(state)
+    actual = _children_by_name(state)
     if actual is None:
         raise TypeError(f"interop: {leaf_path(path)} is {shown(state)}, expected {_kind(like)}.")
     if hasattr(type(like), "completed"):  # it knows older forms of itself
@@ -250,7 +250,7 @@ def _vectors(like: Any, field: Any, path: KeyPath) -> Any:
     """Return SM3's maxima: the vectors of a parameter's axes, concatenated."""
 
     def join(like: Any, x: Any, path: KeyPath) -> Any:
-        parts = _by_name(x)
+        parts = _children_by_name(x)
         if parts is None:  # one vector already
             return _fitting_array(like, x, path)
         vectors = [jnp.asarray(parts[str(i)]) for i in range(len(parts)) if str(i) in parts]
@@ -337,7 +337,7 @@ def _dtype_of(x: Any, default: Any) -> Any:
 
 def _without_static(static: dict[str, Any], like: Any, field: Any, path: KeyPath) -> Any:
     """Return hyperparameters without those that are only Optax's."""
-    actual = _by_name(field) or {}
+    actual = _children_by_name(field) or {}
     return _fitted(like, {k: x for k, x in actual.items() if k in like or k not in static}, path)
 
 

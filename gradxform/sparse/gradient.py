@@ -115,9 +115,12 @@ def differentiated(
 
     @functools.wraps(loss_fn, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        places = _places(part, numbers, len(args))
+        places = _positions(part, numbers, len(args))
         tree = args[places[0]] if single else tuple(args[i] for i in places)
-        structure, leaves = jax.tree.structure(tree), _leaves(part, tree, select(tree))
+        structure, leaves = (
+            jax.tree.structure(tree),
+            _differentiated_leaves(part, tree, select(tree)),
+        )
 
         def of_leaves(*values: Any) -> Any:
             tree = jax.tree.unflatten(structure, values)
@@ -151,7 +154,7 @@ def _argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
     return single, numbers
 
 
-def _places(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
+def _positions(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
     """Return the positions, from 0, that `numbers` stand for among `count` arguments."""
     if not all(-count <= i < count for i in numbers):
         raise TypeError(
@@ -181,7 +184,7 @@ def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
     return lambda tree: masks.resolve(part, where, tree)
 
 
-def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
+def _differentiated_leaves(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
     flat, _ = flatten_with_names(tree)
     leaves = []
     for (path, value), is_table in zip(flat, jax.tree.leaves(selected), strict=True):

@@ -104,14 +104,14 @@ class Plan:
         remaining, rows = list(probes), []
         for step in self.steps:
             count = len(step.lookups)
-            out, step_rows = step.apply(_read(env, step.reads), remaining[:count], join)
+            out, step_rows = step.apply(_atom_values(env, step.reads), remaining[:count], join)
             remaining = remaining[count:]
             env.update(zip(step.writes, out, strict=True))
             rows += step_rows
-        return _read(env, self.writes), rows
+        return _atom_values(env, self.writes), rows
 
 
-def _read(env: dict[Any, Any], atoms: Sequence[Any]) -> list[Any]:
+def _atom_values(env: dict[Any, Any], atoms: Sequence[Any]) -> list[Any]:
     return [atom.val if jaxprs.is_literal(atom) else env[atom] for atom in atoms]
 
 

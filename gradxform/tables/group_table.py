@@ -72,9 +72,9 @@ def group_rows(
         rows.append(
             GroupRow(
                 *_settings(tx, i, tuple("/".join(path) for path in members)),
-                param_bytes=sum(_bytes(p) for p, _ in ours),
-                state_bytes=sum(_bytes(x) for x, _ in member_slots),
-                device_bytes=sum(_bytes(x, at) for x, at in ours + member_slots)
+                param_bytes=sum(_bytes_at(p) for p, _ in ours),
+                state_bytes=sum(_bytes_at(x) for x, _ in member_slots),
+                device_bytes=sum(_bytes_at(x, at) for x, at in ours + member_slots)
                 if is_placed
                 else None,
             )
@@ -86,14 +86,14 @@ def _settings(tx: param_groups, i: int | None, parameters: tuple[str, ...]) -> t
     """Return the first fields of a row."""
     if i is None:
         decay = None if tx.weight_decay is None else 1.0
-        return OTHERS, parameters, _called(tx.inner), 1.0, decay
+        return OTHERS, parameters, _transform_name(tx.inner), 1.0, decay
     rule = tx.rules[i]
     if rule.freeze:
         return rule.name, parameters, None, None, None
     inner = tx.inner if rule.inner is None else rule.inner
     has_decay = rule.inner is None and tx.weight_decay is not None
     decay = rule.weight_decay if has_decay else None
-    return rule.name, parameters, _called(inner), _known(rule.learning_rate), _known(decay)
+    return rule.name, parameters, _transform_name(inner), _known(rule.learning_rate), _known(decay)
 
 
 def _known(multiplier: Any) -> Any:
@@ -101,10 +101,14 @@ def _known(multiplier: Any) -> Any:
     return printed(multiplier) if is_live(multiplier) else multiplier
 
 
-def _called(tx: Any) -> str:
+def _transform_name(tx: Any) -> str:
     """Return the names of the parts of a chain, or the name of another transform."""
     parts = unwrapped(tx)
-    return ", ".join(map(_called, parts.transforms)) if isinstance(parts, chain) else name_of(parts)
+    return (
+        ", ".join(map(_transform_name, parts.transforms))
+        if isinstance(parts, chain)
+        else name_of(parts)
+    )
 
 
 def _owner(path: Path, leaves: Mapping[Path, Any]) -> Path | None:
@@ -113,7 +117,7 @@ def _owner(path: Path, leaves: Mapping[Path, Any]) -> Path | None:
     return max((span for span in spans if span in leaves), key=len, default=None)
 
 
-def _bytes(x: Any, place: Sharding | None = None) -> int:
+def _bytes_at(x: Any, place: Sharding | None = None) -> int:
     shape = x.shape if place is None else place.shard_shape(x.shape)
     return jax.ShapeDtypeStruct(shape, x.dtype).size * x.dtype.itemsize
 
@@ -135,14 +139,14 @@ def group_table(rows: Sequence[GroupRow]) -> Table:
         more = len(row.parameters) - NAMED
         named = ", ".join(row.parameters[:NAMED]) + (f" and {more} more" if more > 0 else "")
         texts = [row.label, named, row.optimizer or "frozen"]
-        texts += [_times(row.learning_rate), _times(row.weight_decay)]
+        texts += [_multiplier_text(row.learning_rate), _multiplier_text(row.weight_decay)]
         texts += [size(row.param_bytes), size(row.state_bytes)]
         texts += [size(row.device_bytes or 0)] if has_devices else []
         lines.append(Line([[text] for text in texts]))
     return Table(columns + ([Column("on each device", right=True)] if has_devices else []), lines)
 
 
-def _times(multiplier: Any) -> str:
+def _multiplier_text(multiplier: Any) -> str:
     if multiplier is None:
         return ""
     if callable(multiplier):

@@ -110,7 +110,7 @@ def check_count(names: Sequence[str], arrays: Sequence[Any]) -> None:
 
 def as_like(name: str, new: Any, old: Any) -> Any:
     """Return a weight as an array of JAX like the old one, which must have its shape and kind."""
-    if _is_key(old):
+    if _is_prng_key(old):
         return jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(old))
     try:
         array = np.asarray(new)
@@ -148,10 +148,10 @@ def fitting(tx: Any, state: OptState, like: OptState) -> OptState:
 
 def as_numpy(x: Any) -> np.ndarray:
     """Return a copy of an array for the host; of a random key, its words."""
-    return np.array(jax.random.key_data(x) if _is_key(x) else x)
+    return np.array(jax.random.key_data(x) if _is_prng_key(x) else x)
 
 
-def _is_key(x: Any) -> bool:
+def _is_prng_key(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 

@@ -279,18 +279,18 @@ def _picked(
     batch = _momentum(g, m, decay, how)
     _, index = lax.top_k(scores, how.count)
     rows = jnp.take_along_axis(batch, index[..., None], axis=2)
-    new = batch.at[_places(index)].set(engine.widened(decay, batch.dtype) * rows)
+    new = batch.at[_row_indices(index)].set(engine.widened(decay, batch.dtype) * rows)
     return _ungrouped(rows), index, cast(how.leaf(new), m.dtype)
 
 
 def _put_back(rows: Array, index: Array, g: Array, how: _Picking) -> Array:
     """Return an update with these rows, and zeros in the others, in the shape of the gradient."""
     batch = jnp.zeros_like(how.batch(g), rows.dtype)
-    batch = batch.at[_places(index)].set(jnp.reshape(rows, (*index.shape, rows.shape[-1])))
+    batch = batch.at[_row_indices(index)].set(jnp.reshape(rows, (*index.shape, rows.shape[-1])))
     return cast(how.leaf(batch), g.dtype)
 
 
-def _places(index: Array) -> tuple[Array, ...]:
+def _row_indices(index: Array) -> tuple[Array, ...]:
     """Return the places of rows in groups of matrices; `index` has those in each group."""
     matrices, groups = (lax.broadcasted_iota(index.dtype, index.shape, k) for k in (0, 1))
     return matrices, groups, index

@@ -51,7 +51,7 @@ def checked_call(
     except Exception as error:  # wrong arguments may raise anything; others are raised again
         for argument, refusal in _refusals(function, args, kwargs, signature, name):
             # A part that calls the argument otherwise would leave the caller to guess which it is.
-            if not isinstance(error, TypeError | ValueError) or not _names(error, argument):
+            if not isinstance(error, TypeError | ValueError) or not _mentions(error, argument):
                 raise refusal from None
             raise
         if isinstance(error, TypeError | ValueError):
@@ -80,7 +80,7 @@ def _blamed(
     except TypeError:  # Python's own message says it
         return None
     set_here = {k: x for k, x in arguments.items() if x is not parameters[k].default}
-    if any(_names(error, argument) for argument in set_here):
+    if any(_mentions(error, argument) for argument in set_here):
         return None
     for argument in set_here:
         if parameters[argument].default is not inspect.Parameter.empty:
@@ -102,7 +102,7 @@ def _shows(error: Exception, x: Any) -> bool:
     return any(f"got {text}." in str(error) for text in texts)
 
 
-def _names(error: Exception, argument: str) -> bool:
+def _mentions(error: Exception, argument: str) -> bool:
     return re.search(rf"\b{argument}\b", str(error)) is not None
 
 

@@ -38,7 +38,7 @@ def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
     A name that gradxform does not have keeps its import of Optax. If it is used as an attribute,
     as `optax.name`, Optax is imported as `original_optax` beside gradxform.
     """
-    place = _places(source)
+    place = _locator(source)
     edits = []
     words = {word.id for word in ast.walk(tree) if isinstance(word, ast.Name)}
     of_optax: dict[str, list[Use]] = {}  # by the word in front: uses that must stay with Optax
@@ -84,7 +84,7 @@ def _end(node: ast.stmt) -> tuple[int, int]:
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
-def _places(source: str) -> Callable[[int, int], int]:
+def _locator(source: str) -> Callable[[int, int], int]:
     """Return a function from a line and a column in bytes to a place in the text."""
     lines = source.splitlines(keepends=True)
     starts = [0]

@@ -116,7 +116,7 @@ def from_checkpoint(
     """
     check_transform("from_checkpoint", tx, "tx")
     names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
-    arrays = _by_name(arrays)
+    arrays = _arrays_by_name(arrays)
     new_params = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
     state = with_variables(tx, tx.init(params), params, arrays, **names, variables=variables)
     treedef = jax.tree.structure(params, is_leaf=is_hole)
@@ -193,7 +193,7 @@ def _rank(slot: str) -> tuple[int, int, str]:
     return 1, _ORDER.index(slot) if slot in _ORDER else len(_ORDER), slot
 
 
-def _by_name(arrays: Any) -> dict[str, Any]:
+def _arrays_by_name(arrays: Any) -> dict[str, Any]:
     if isinstance(arrays, str | os.PathLike):
         with np.load(arrays) as data:
             arrays = dict(data)

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from gradxform import engine
 from gradxform.base import call_update, check_transform, transform
 from gradxform.distributed.matrices.state import Cuts, on_pieces, specs_of_pieces
+from gradxform.distributed.shares.param_places import axes_in
 from gradxform.distributed.shares.reach import check_entrywise, check_reach
 from gradxform.distributed.wire.axis import check_axis_name, check_bound, size_of
 from gradxform.errors import did_you_mean, name_of, shown
@@ -149,7 +150,7 @@ class shard_matrices(StatelessWrapper):
                 f"{name_of(self)}: specs must hold a PartitionSpec, the index of a dimension "
                 f"or None for {where}, got {shown(spec)}."
             )
-        used = [(d, name) for d, entry in enumerate(spec) for name in _names(entry)]
+        used = [(d, name) for d, entry in enumerate(spec) for name in axes_in(entry)]
         if len(used) > 1:
             raise ValueError(
                 f"{name_of(self)}: {where} is cut over two mesh axes or more by {spec}. Cut it "
@@ -308,10 +309,6 @@ class shard_matrices(StatelessWrapper):
 
 def _is_spec(x: Any) -> bool:
     return x is None or isinstance(x, PartitionSpec)
-
-
-def _names(entry: Any) -> tuple[str, ...]:
-    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
 
 
 def _is_numeric(x: Any) -> bool:

@@ -108,18 +108,18 @@ def exchange_metrics(
     return numbers
 
 
-class _Place(NamedTuple):
+class _PartAndState(NamedTuple):
     """A part that exchanges, with its state."""
 
     part: Any
     state: Any
 
 
-def _exchanging(tx: Any, state: Any) -> Iterator[_Place]:
+def _exchanging(tx: Any, state: Any) -> Iterator[_PartAndState]:
     """Yield the parts of `tx` that exchange, with their states, the outermost first."""
     tx = unwrapped(tx)
     if isinstance(tx, _EXCHANGES):
-        yield _Place(tx, state)
+        yield _PartAndState(tx, state)
     holds = getattr(tx, "holds", ()) or ((("inner", "inner"),) if isinstance(tx, zero1) else ())
     inner = inner_parts(tx)
     if holds:
@@ -132,7 +132,7 @@ def _exchanging(tx: Any, state: Any) -> Iterator[_Place]:
             yield from _exchanging(one, its_state)
 
 
-def _label(one: _Place, places: Sequence[_Place]) -> str:
+def _label(one: _PartAndState, places: Sequence[_PartAndState]) -> str:
     name = name_of(one.part)
     alike = [other for other in places if name_of(other.part) == name]
     if len(alike) == 1:
@@ -178,7 +178,7 @@ def _distances(params: Params) -> dict[str, Array]:
 
 
 def _of_part(
-    one: _Place, sizes: dict[str, int], shapes: Params, steps: Any, extra: dict[str, Any]
+    one: _PartAndState, sizes: dict[str, int], shapes: Params, steps: Any, extra: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the numbers of one part that exchanges."""
     part, state = one
@@ -189,9 +189,9 @@ def _of_part(
         numbers["steps_since_exchange"] = jnp.minimum(alone, after_warmup)
     if isinstance(part, sync_replicas):
         numbers["contributing"] = state.count
-    each = _bytes(part, sizes, shapes, extra)
+    each = _bytes_per_exchange(part, sizes, shapes, extra)
     numbers["bytes_per_exchange"] = sum(each) / len(each)
-    count = _count(part, state, sizes, steps)
+    count = _exchange_count(part, state, sizes, steps)
     if count is None:
         return numbers
     numbers["exchanges"] = count
@@ -209,7 +209,7 @@ def _interval(part: Any) -> int:
     return part.period // getattr(part, "fragments", 1)
 
 
-def _count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
+def _exchange_count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
     """Return the number of exchanges since the start; None where nothing counts them."""
     if isinstance(part, Exchanging):
         if isinstance(part, outer) and part.delay:  # a global step is one that has landed
@@ -228,7 +228,9 @@ def _count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
 # ------------------------------------------------------------------------------ bytes, by tracing
 
 
-def _bytes(part: Any, sizes: dict[str, int], shapes: Params, extra: dict[str, Any]) -> list[float]:
+def _bytes_per_exchange(
+    part: Any, sizes: dict[str, int], shapes: Params, extra: dict[str, Any]
+) -> list[float]:
     """Return the bytes that a device sends in an exchange, for each fragment."""
     leaves, treedef = jax.tree.flatten(shapes)
     kinds = tuple((p.shape, p.dtype) for p in leaves)

@@ -93,7 +93,7 @@ def new_error(
     """
     if inner or flat:
         shape = (_slice_length(shape, inner),)
-    length = _cut(shape, size_of(axis), codec.unit).length
+    length = _cut_of(shape, size_of(axis), codec.unit).length
     return Error(jnp.zeros(shape, jnp.float32), jnp.zeros((length,), jnp.float32))
 
 
@@ -121,7 +121,7 @@ def sums(
         xs, old = [slices[i] for i in group], [sent[i].error for i in group]
         if codec is None:
             results = [
-                (_divided(_total(x, axis, ok), divisor), error)
+                (_over_divisor(_replica_sum(x, axis, ok), divisor), error)
                 for x, error in zip(xs, old, strict=True)
             ]
         else:
@@ -135,7 +135,7 @@ def sums(
     return totals, errors
 
 
-def _divided(total: Array, divisor: Array | int) -> Array:
+def _over_divisor(total: Array, divisor: Array | int) -> Array:
     return total / jnp.asarray(divisor, real_dtype(total.dtype))
 
 
@@ -181,7 +181,7 @@ def _groups(xs: Sequence[Array], sent: Sequence[Sent]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _total(x: Array, axis: Axes, ok: Array | bool) -> Array:
+def _replica_sum(x: Array, axis: Axes, ok: Array | bool) -> Array:
     """Return the sum of an array over the replicas, in float32 or wider."""
     return lax.psum(as_varying(_counted(widen(x), ok), axis), axis_names(axis))
 
@@ -205,7 +205,7 @@ def _coded(
     n = size_of(axis)
     before = [error for error in errors if error is not None]  # of all of them, or of none
     keeps_shape = len(xs) == 1 and not before and codec.unit == 1
-    cuts = [_cut(x.shape, n, codec.unit, keeps_shape) for x in xs]
+    cuts = [_cut_of(x.shape, n, codec.unit, keeps_shape) for x in xs]
     ys = [
         _counted(widen(x) if error is None else widen(x) + error.own, ok)
         for x, error in zip(xs, errors, strict=True)
@@ -213,7 +213,7 @@ def _coded(
     pieces = as_varying(joined([cut.pieces(y) for cut, y in zip(cuts, ys, strict=True)]), axis)
     length = _length(pieces)
     total, left_out = scattered(pieces, codec, axis)
-    total = _divided(total, divisor)
+    total = _over_divisor(total, divisor)
     if before:
         total = total + joined([error.mean for error in before])
         if len(cuts) == 1:  # what codes make of the zeros that fill an array up is not part of it
@@ -346,7 +346,7 @@ class _Cut(NamedTuple):
         return jnp.moveaxis(pieces, 0, self.dim).reshape(self.shape)
 
 
-def _cut(shape: tuple[int, ...], n: int, unit: int, keeps_shape: bool = False) -> _Cut:
+def _cut_of(shape: tuple[int, ...], n: int, unit: int, keeps_shape: bool = False) -> _Cut:
     """Return how an array is cut: one dimension if possible and wanted, or else all flat."""
     length = -(-math.prod(shape) // (n * unit)) * unit
     dims = [d for d, size in enumerate(shape) if size and size % n == 0] if keeps_shape else []

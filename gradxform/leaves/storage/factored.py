@@ -92,7 +92,7 @@ class Factored(_OfMeans):
         rows, columns, dtype = self.form
         # Shares of the rows first: the product of two means may leave float32.
         share = _shares(jnp.expand_dims(self.row, columns), rows, mean)
-        return cast(_product(share, jnp.expand_dims(self.col, rows)), dtype)
+        return cast(_outer_product(share, jnp.expand_dims(self.col, rows)), dtype)
 
     def store(self, new: Array) -> "Factored":
         """Return the means of another array."""
@@ -167,7 +167,7 @@ class OpenMeans(_OfMeans):
     def load(self) -> Array:
         """Return the product of the shares and the means."""
         share = jnp.expand_dims(self.along, self._axis)
-        return cast(_product(share, self.across[None]), self.dtype)
+        return cast(_outer_product(share, self.across[None]), self.dtype)
 
     def store(self, new: Array) -> "OpenMeans":
         """Return the means of other rows, and add to the others what these rows make of them."""
@@ -214,7 +214,7 @@ def _shares(means: Array, axis: int, mean_of: Mean) -> Array:
     return jnp.where(mean > _HUGE, jnp.inf, shares)
 
 
-def _product(shares: Array, means: Array) -> Array:
+def _outer_product(shares: Array, means: Array) -> Array:
     """Return the matrix. One with an infinity is infinite: no other entry may seem to be small."""
     return jnp.where(jnp.isinf(shares), shares, shares * means)
 
@@ -229,12 +229,14 @@ def _means(x: Array, form: FactoredForm, mean: Mean) -> tuple[Array, Array]:
 def _without(place: Any, axis: int) -> Any:
     """Return a sharding of an array without one of its axes."""
     if isinstance(place, NamedSharding):
-        spec = PartitionSpec(*_cut(place.spec, axis))
+        spec = PartitionSpec(*_without_entry(place.spec, axis))
         return NamedSharding(place.mesh, spec, memory_kind=place.memory_kind)
-    return PartitionSpec(*_cut(place, axis)) if isinstance(place, PartitionSpec) else place
+    return (
+        PartitionSpec(*_without_entry(place, axis)) if isinstance(place, PartitionSpec) else place
+    )
 
 
-def _cut(entries: Any, axis: int) -> list[Any]:
+def _without_entry(entries: Any, axis: int) -> list[Any]:
     rest = [entry for i, entry in enumerate(entries) if i != axis]
     while rest and rest[-1] is None:
         rest.pop()

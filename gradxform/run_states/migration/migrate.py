@@ -95,7 +95,7 @@ def migrate_state(
     check_transform("migrate_state", tx, "tx")
     check_transform("migrate_state", new_tx, "new_tx")
     olds, news = layout_of(tx, params), layout_of(new_tx, params)
-    values = _leaves(_state_of(tx, state, params))
+    values = _state_arrays(_state_of(tx, state, params))
     sources = find_sources(olds, news, values, match)
     new = _New(olds, news, values, sources, _checked_step(step), dict(with_paths(params)))
     # A first state costs memory and time: it is made only if something in it is needed.
@@ -103,11 +103,11 @@ def migrate_state(
     leaves = new.leaves(fresh)
     migrated = jax.tree.unflatten(news.treedef, leaves)
     migrated = _resumed(migrated, news.parts, owners, sources)
-    pairs = zip(leaves, _leaves(migrated), strict=True)
+    pairs = zip(leaves, _state_arrays(migrated), strict=True)
     return migrated, new.report({i for i, (a, b) in enumerate(pairs) if a is not b})
 
 
-def _leaves(state: Any) -> list[Any]:
+def _state_arrays(state: Any) -> list[Any]:
     """Return the arrays of a state; one that is stored in another form is one."""
     return jax.tree.leaves(state, is_leaf=is_stored)
 
@@ -177,7 +177,7 @@ class _New:
 
     def leaves(self, fresh: OptState) -> list[Any]:
         """Return the arrays; `fresh` is the state that `init` returns, where one begins."""
-        begun = _leaves(fresh)
+        begun = _state_arrays(fresh)
         buffers: set[int] = set()
         out = []
         for i, (source, index) in enumerate(zip(self.sources, self.indices, strict=True)):

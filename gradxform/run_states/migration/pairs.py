@@ -87,12 +87,12 @@ def _in_order(
     }
     raise ValueError(
         f"migrate_state: {_number(olds, 'state')} of {olds[0].name} in the old state, at "
-        f"{_at(olds)}, but {len(news)} in the new one, at {_at(news)}. Say which goes on from "
-        f"which, such as match={example}; None begins anew."
+        f"{_part_paths(olds)}, but {len(news)} in the new one, at {_part_paths(news)}. Say which "
+        f"goes on from which, such as match={example}; None begins anew."
     )
 
 
-def _at(parts: Sequence[StatePart]) -> str:
+def _part_paths(parts: Sequence[StatePart]) -> str:
     return " and ".join(repr(dotted(part.path)) for part in parts)
 
 

@@ -103,7 +103,7 @@ def _check_equal(
     arrays = [values[old.leaves[path]] for old in origins]
     if len(arrays) == 1 or any(is_tracer(x) for x in arrays):
         return
-    numbers = [np.asarray(jax.random.key_data(x) if _is_key(x) else x) for x in arrays]
+    numbers = [np.asarray(jax.random.key_data(x) if _is_prng_key(x) else x) for x in arrays]
     if any(not np.array_equal(x, numbers[0]) for x in numbers[1:]):
         at = dotted((*part.path, *path))
         listed = ", ".join(
@@ -116,7 +116,7 @@ def _check_equal(
         )
 
 
-def _is_key(x: Any) -> bool:
+def _is_prng_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 

@@ -56,7 +56,7 @@ def get_slots(tx: SupportsTransform, state: OptState, names: str = "gradxform") 
         slots[name] = values[0]
         if entries[0].shared is None:
             for value in values[1:]:
-                slots[name] = _merged(slots[name], value)
+                slots[name] = _merged_arrays(slots[name], value)
     return slots
 
 
@@ -156,7 +156,7 @@ def _are_one(entries: Sequence[Entry]) -> bool:
     try:
         merged = entries[0].read(_field_of(entries[0]))
         for entry in entries[1:]:
-            merged = _merged(merged, entry.read(_field_of(entry)))
+            merged = _merged_arrays(merged, entry.read(_field_of(entry)))
     except _Overlap:
         return False
     return True
@@ -169,14 +169,14 @@ class _Overlap(Exception):
     """Two trees have an array at the same place."""
 
 
-def _merged(a: Any, b: Any) -> Any:
+def _merged_arrays(a: Any, b: Any) -> Any:
     """Return the tree of the arrays of both, which have holes where the other has arrays."""
     if is_hole(a) or is_hole(b):
         return b if is_hole(a) else a
     ours, theirs = children_of(a), children_of(b)
     if ours is None or theirs is None or set(ours) != set(theirs) or not ours:
         raise _Overlap
-    return _rebuilt(a, {k: _merged(x, theirs[k]) for k, x in ours.items()})
+    return _rebuilt(a, {k: _merged_arrays(x, theirs[k]) for k, x in ours.items()})
 
 
 def _rebuilt(node: Any, children: dict[str, Any]) -> Any:
@@ -189,7 +189,7 @@ def _check_covered(name: str, value: Any, olds: Sequence[Any], at: Path = ()) ->
     olds = [old for old in olds if not is_hole(old)]
     if is_hole(value):
         return
-    children = _by_name(value)
+    children = _children_by_name(value)
     if not olds or (children is not None and all(children_of(old) is None for old in olds)):
         raise ValueError(f"set_slots: {name} has an array at {path_str(at)}, the state none.")
     for k, x in (children or {}).items():
@@ -197,7 +197,7 @@ def _check_covered(name: str, value: Any, olds: Sequence[Any], at: Path = ()) ->
         _check_covered(name, x, inside, (*at, k))
 
 
-def _by_name(node: Any) -> dict[str, Any] | None:
+def _children_by_name(node: Any) -> dict[str, Any] | None:
     if isinstance(node, Mapping):
         return {str(k): x for k, x in node.items()}
     return children_of(node)
@@ -210,7 +210,7 @@ def _fitted(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
     children = children_of(old)
     if children is None:
         return _fitting_array(name, at, old, new, used)
-    by_name = _by_name(new) or {}
+    by_name = _children_by_name(new) or {}
     for k, x in children.items():
         if k not in by_name and jax.tree.leaves(x):
             raise ValueError(f"set_slots: {name} lacks an array at {path_str((*at, k))}.")

@@ -172,7 +172,7 @@ def _from_powers(rule: Any, powers: dict[str, str], name: str) -> Callable[[Any,
         decays = {k: getattr(rule, powers[k]) for k in by_power}
         if any(map(is_tracer, [*by_power.values(), *decays.values()])):
             return _traced_count(by_power, decays, old)
-        counts = {k: _count(rule, k, by_power[k], decays[k], powers[k]) for k in by_power}
+        counts = {k: _count_of_power(rule, k, by_power[k], decays[k], powers[k]) for k in by_power}
         finite = {k: count for k, count in counts.items() if count is not None}
         if not finite:  # so many steps that nothing depends on their number
             return jnp.asarray(2**24 if float(np.asarray(value)) == 0 else 0, jnp.int32)
@@ -195,7 +195,7 @@ def _from_powers(rule: Any, powers: dict[str, str], name: str) -> Callable[[Any,
 _TINY = 1e-36
 
 
-def _count(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | None:
+def _count_of_power(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | None:
     """Return the number of updates at which a decay has that power, if that can be known."""
     if jnp.shape(power) != ():
         raise ValueError(f"set_slots: {name} must be a number, got {shown(power)}.")

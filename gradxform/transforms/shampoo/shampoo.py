@@ -166,7 +166,7 @@ class step_by_shampoo(Transform):
         """Return an average and matrices of zeros, and roots that are multiples of the identity."""
         self._check_leaves("parameter", params)
         statistics, roots = {}, {}
-        for (path, p), leaf in zip(_arrays(params), _leaves(params), strict=True):
+        for (path, p), leaf in zip(_arrays_with_paths(params), _matrix_leaves(params), strict=True):
             initial = self._initial(p, leaf.cut.whole(jnp.shape(p)))
             statistics[path], roots[path] = (shampoo_pieces.own_pieces(x, leaf) for x in initial)
         return ShampooState(
@@ -202,13 +202,16 @@ class step_by_shampoo(Transform):
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, gbar.leaves, "the state's gbar has")
         statistics, roots = {}, {}
-        for path, _ in _arrays(state.gbar):
-            statistics[path], roots[path] = _at(state.statistics, path), _at(state.roots, path)
+        for path, _ in _arrays_with_paths(state.gbar):
+            statistics[path], roots[path] = (
+                _value_at_path(state.statistics, path),
+                _value_at_path(state.roots, path),
+            )
         count = safe_increment(state.count)
         scalars = self._scalars(scalar(count))
         gs = [self._gradient(updates, i, g) for i, g in enumerate(leaves)]
-        us, means, paths = list(gs), gbar.leaves, [path for path, _ in _arrays(updates)]
-        all_leaves = _leaves(updates)
+        us, means, paths = list(gs), gbar.leaves, [path for path, _ in _arrays_with_paths(updates)]
+        all_leaves = _matrix_leaves(updates)
         # The number of axes is part of the step's program: arrays with as many share a call.
         for rank in dict.fromkeys(len(statistics[path]) for path in paths):
             of_rank = [i for i, path in enumerate(paths) if len(statistics[path]) == rank]
@@ -294,13 +297,13 @@ class step_by_shampoo(Transform):
                 )
 
 
-def _arrays(tree: PyTree) -> list[tuple[Path, Any]]:
+def _arrays_with_paths(tree: PyTree) -> list[tuple[Path, Any]]:
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
 
 
-def _leaves(tree: PyTree) -> list[MatrixLeaf]:
+def _matrix_leaves(tree: PyTree) -> list[MatrixLeaf]:
     """Return how each array, or this device's piece of it, is part of a whole one."""
-    pairs = zip(_arrays(tree), engine.cuts_of(tree), strict=True)
+    pairs = zip(_arrays_with_paths(tree), engine.cuts_of(tree), strict=True)
     return [array_leaf(shape_of(x), cut) for (_, x), cut in pairs]
 
 
@@ -317,7 +320,7 @@ def _nested(by_path: dict[Path, Any]) -> Any:
     return root
 
 
-def _at(nested: Any, path: Path) -> Any:
+def _value_at_path(nested: Any, path: Path) -> Any:
     """Return the value of nested dicts at a path."""
     for name in path:
         nested = nested[name]
