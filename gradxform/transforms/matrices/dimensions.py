@@ -139,12 +139,14 @@ def check_numbers(part: Value, field: str, kind: type) -> None:
         )
 
 
-def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Path, Any, Any]]:
+def matrices(
+    part: Value, dimension_numbers: Any, kind: type, tree: PyTree
+) -> list[tuple[Path, Any, Any]]:
     """Return the path, the array and the axes of every leaf of `tree`; None where none are given.
 
     Args:
       part: the value that asks, for messages.
-      given: dimension numbers that passed `check_numbers`.
+      dimension_numbers: what passed `check_numbers`.
       kind: the class of the dimension numbers.
       tree: parameters or updates.
 
@@ -152,11 +154,11 @@ def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Pa
       ValueError: if the numbers do not fit the array, or none are given for one.
     """
     named = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
-    if is_function(given):
-        axes = _axes(part, FrozenTree(_ours(given(tree), kind)), kind, tree)
+    if is_function(dimension_numbers):
+        axes = _axes(part, FrozenTree(_ours(dimension_numbers(tree), kind)), kind, tree)
     else:
-        what = ("axes", given, kind, masks.hidden_paths())
-        axes = remembered(what, tree, lambda: _axes(part, given, kind, tree))
+        what = ("axes", dimension_numbers, kind, masks.hidden_paths())
+        axes = remembered(what, tree, lambda: _axes(part, dimension_numbers, kind, tree))
     return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]
 
 
