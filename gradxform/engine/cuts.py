@@ -165,6 +165,7 @@ def mean_over_pieces(shape: tuple[int, ...], cut: Cut) -> Callable[[Array, int],
     whole = cut.whole(shape)
 
     def mean(x: Array, axis: int) -> Array:
+        # Divided first, because a sum of the largest numbers would overflow.
         total = jnp.sum(x / whole[axis], axis=axis, keepdims=True)
         names = cut.along(axis).axes
         return exchange_now().psum(total, names) if names else total

@@ -183,7 +183,7 @@ class RowSparse(metaclass=_Named):
         indices = self.indices if self.coalesced else _last(self.indices, self.num_rows)
         return array.at[indices].set(
             rows,
-            mode="drop",
+            mode="drop",  # padding, which is out of range
             indices_are_sorted=self.coalesced,
             unique_indices=True,
             out_sharding=_sharding(array),

@@ -246,7 +246,7 @@ class sync_replicas(Synchronous):
     def _reduce_rows(self, g: RowSparse, ok: Array) -> RowSparse:
         """Return the rows of all contributions, for "mean" over how many touched each of them."""
         g = g.coalesce()
-        indices = jnp.where(ok, g.indices, g.num_rows)
+        indices = jnp.where(ok, g.indices, g.num_rows)  # what does not count becomes padding
         contribution = RowSparse(indices, g.values, g.num_rows)
         rows = concatenated(contribution, self.axis, self.wire_dtype)
         if self.reduction == "sum":

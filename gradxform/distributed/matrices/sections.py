@@ -77,7 +77,7 @@ class Shared(Section):
     def filled(self, x: Array) -> Array:
         """Return a batch with some of its first entries repeated, so that shares are equal."""
         missing = self.share * self.count - self.total
-        while missing:
+        while missing:  # more than once, if there are fewer matrices than are missing
             x, missing = (
                 jnp.concatenate([x, x[: min(missing, self.total)]]),
                 missing - min(missing, self.total),

@@ -107,6 +107,7 @@ def _entry_numbers(shape: tuple[int, ...]) -> Array:
     stride = 1
     for axis in reversed(range(len(shape))):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        # These numbers wrap, so that only entries 2**32 apart have the same.
         place = place + index * np.uint32(stride % 2**32)
         stride *= shape[axis]
     return place
