@@ -49,7 +49,7 @@ def training(
 
     Raises:
       TypeError: if `metrics` has another form, or a key that you name is not numeric.
-      ValueError: if there are no numbers, lists have different lengths, or a key does not occur.
+      ValueError: without numbers, for lists of different lengths, or if a key does not occur.
       OSError: if the file cannot be read.
       ModuleNotFoundError: if matplotlib is not installed.
     """

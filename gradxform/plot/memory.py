@@ -36,7 +36,7 @@ def state_memory(
 
     Raises:
       TypeError: if `tx` is not a transform, or a parameter is not a floating array.
-      ValueError: if there are no parameters.
+      ValueError: without parameters.
       ModuleNotFoundError: if matplotlib is not installed.
     """
     look, description = look_of("state_memory", dark), describe(tx, params)

@@ -56,7 +56,7 @@ def apply_gradients(
       **extra: other extra arguments of the update, such as `value`.
 
     Raises:
-      ValueError: if all gradients are None, or there are no pairs; if a path names no parameter or
+      ValueError: if all gradients are None, or pairs are missing; if a path names no parameter or
         occurs twice.
       TypeError: if `tx` is not a transform, parameters are missing, gradients are given in both
         forms, or a pair is not one.

@@ -54,7 +54,7 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
       timeout: the limit of time in seconds.
 
     Raises:
-      CenterUnavailableError: if there is no cluster.
+      CenterUnavailableError: without a cluster.
     """
     ray = library(part)
     if ray.is_initialized():
@@ -156,7 +156,7 @@ def ask(part: str, name: str, calls: Sequence[Callable[[], Any]], timeout: float
       timeout: the limit of time in seconds.
 
     Raises:
-      CenterUnavailableError: if one has no result in time, or never will have one.
+      CenterUnavailableError: if one does not have a result in time, or never will.
     """
     ray = join_cluster(part, None, timeout)
     deadline = time.monotonic() + timeout

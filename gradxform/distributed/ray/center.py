@@ -179,7 +179,7 @@ class RayCenter:
 
         Raises:
           ImportError: if Ray is not installed.
-          CenterUnavailableError: if there is no such cluster, or no such center in time.
+          CenterUnavailableError: without such a cluster, or such a center in time.
           RefusedError: if the center has another version of gradxform.
         """
         timeout = check_timeout(PART, timeout)
