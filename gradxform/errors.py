@@ -55,7 +55,7 @@ def shown(x: Any) -> str:
     return text if len(text) <= 200 else text[:200] + " ..."
 
 
-def _is_number(value: Any) -> bool:
+def _is_python_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -67,7 +67,7 @@ def _require(part: Any, names: Iterable[str], holds: Callable[[float], bool], ru
 def _require_one(
     part: Any, name: str, value: Any, holds: Callable[[float], bool], rule: str
 ) -> None:
-    if _is_number(value) and not holds(value):
+    if _is_python_number(value) and not holds(value):
         hint = _TO_MAXIMIZE if name == "learning_rate" and value < 0 else ""
         raise ValueError(f"{name_of(part)}: {name} must be {rule}, got {shown(value)}.{hint}")
 

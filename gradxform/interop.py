@@ -107,13 +107,13 @@ class OfFunctions(GradientTransformation):
         self, updates: Updates, state: Any, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, Any]:
         """Return what `update_fn` returns."""
-        given = (updates, state)
+        arguments = (updates, state)
         if self._takes_three:
-            given = (*given, params)
+            arguments = (*arguments, params)
         elif params is not None:
             extra = {**extra, "params": params}  # it may take them by name
         called = getattr(self.update_fn, "__name__", name_of(self))
-        return self.update_fn(*given, **routed(called, accepted(called, self.update_fn), extra))
+        return self.update_fn(*arguments, **routed(called, accepted(called, self.update_fn), extra))
 
     @functools.cached_property
     def _takes_three(self) -> bool:
@@ -255,8 +255,8 @@ class stateless_with_tree_map(Transform):
         ps: list[Any] = [None] * len(us)
         if params is not None:
             ps = align_params(self, updates, treedef, params).leaves
-        made = [self.f(u, p) for u, p in zip(us, ps, strict=True)]
-        return jax.tree.unflatten(treedef, made), check_state(self, state, EmptyState)
+        leaves = [self.f(u, p) for u, p in zip(us, ps, strict=True)]
+        return jax.tree.unflatten(treedef, leaves), check_state(self, state, EmptyState)
 
 
 # These need states of higher floors.

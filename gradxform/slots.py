@@ -59,10 +59,10 @@ def zero_count() -> jax.Array:
 
 
 def _filled(p: Any, fill: float, dtype: Any) -> Any:
-    made = jnp.full_like(p, fill, dtype=dtype)
+    array = jnp.full_like(p, fill, dtype=dtype)
     # Under jit, XLA puts an array that depends on no input on one device, wherever the parameter
     # is. Adding a term that is always 0 but reads the parameter carries its sharding over.
-    return made + (jnp.real(p) < -jnp.inf).astype(dtype) if is_tracer(p) else made
+    return array + (jnp.real(p) < -jnp.inf).astype(dtype) if is_tracer(p) else array
 
 
 def zeros_along(p: Any, axes: tuple[int, ...], dtype: Any) -> Any:

@@ -26,7 +26,7 @@ ScalarOrSchedule = float | jax.Array | Schedule
 # A mask as Optax has them: a tree of booleans, or a function of the parameters that returns one.
 MaskOrFn = PyTree | Callable[[Params], PyTree] | None
 
-# Of updates, gradients so far and parameters: whether to skip the updates, and any state.
+# From updates, gradients so far and parameters: whether to skip the updates, and any state.
 ShouldSkipUpdateFunction = Callable[[Updates, Array, Params | None], tuple[Array, Any]]
 
 
@@ -87,7 +87,7 @@ class _EverywhereMark:
 
 
 class _PerDeviceMark:
-    """Marks the fields of a state of which each device that divides it has arrays of its own."""
+    """Marks the fields of a state whose arrays differ on each device that divides it."""
 
 
 class _DTypeMark:
@@ -239,4 +239,4 @@ class StatefulSchedule(Protocol):
 
 
 class MaskedNode(NamedTuple):
-    """Stands where a masked-out leaf was; it has no leaves of its own."""
+    """Stands where a masked-out leaf was; it does not have leaves of its own."""

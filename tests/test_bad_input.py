@@ -478,13 +478,13 @@ WRITTEN = [
     bad(
         lambda: gx.transform(type("mine", (gx.ArrayRule,), {}), name="mine"),
         ValueError,
-        "mine: the name 'mine' has no package; register under 'package:mine'.",
+        "mine: the name 'mine' needs a package; register under 'package:mine'.",
     ),
     bad(
         lambda: gx.transform(type("mine", (gx.ArrayRule,), {}), name=3), TypeError, "must be a str"
     ),
     bad(lambda: gx.register("mine", not_a_transform), ValueError, "'package:not_a_transform'"),
-    bad(lambda: gx.register("mine:", not_a_transform), ValueError, "has no package"),
+    bad(lambda: gx.register("mine:", not_a_transform), ValueError, "needs a package"),
     bad(
         lambda: gx.register("their:thing", 3),
         TypeError,

@@ -161,7 +161,7 @@ def test_bounds_may_be_numbers_and_infinite():
     x = tree(0, 4.0)
     new = projections.projection_box(x, -np.inf, 1)
     assert_close(new, jax.tree.map(lambda v: jnp.minimum(v, 1.0), x))
-    with pytest.raises(TypeError, match="projection_simplex: the set has no complex points"):
+    with pytest.raises(TypeError, match="projection_simplex: the set does not have complex points"):
         projections.projection_simplex({"a": jnp.ones(2, jnp.complex64)})
 
 

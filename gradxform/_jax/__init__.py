@@ -1,4 +1,4 @@
-"""What depends on JAX: what differs between its versions, and programs as jaxprs.
+"""All that depends on JAX: differences between its versions, and programs as jaxprs.
 
 Everything above may import it; it imports `types` only.
 """

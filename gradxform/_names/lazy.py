@@ -63,11 +63,11 @@ def public_names(
         home = homes.get(name)
         if home is None or home == package:
             return _module(package, name, public)
-        made = getattr(importlib.import_module(home), name)
+        attribute = getattr(importlib.import_module(home), name)
         if package == _ROOT:
-            _sign(made)
-        attributes[name] = made
-        return made
+            _sign(attribute)
+        attributes[name] = attribute
+        return attribute
 
     def __dir__() -> list[str]:
         hidden = [name for name in attributes if name.startswith("__")]
@@ -139,7 +139,7 @@ def _module(package: str, name: str, public: list[str]) -> Any:
     return missing(package, name, public, is_import)
 
 
-def _sign(made: Any) -> None:
+def _sign(attribute: Any) -> None:
     from gradxform._names.signatures import sign  # which needs JAX
 
-    sign(made)
+    sign(attribute)

@@ -101,7 +101,7 @@ def _looked_up(what: str, module: ModuleType, name: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         pass
-    public = [known for known in dir(module) if not known.startswith("_")]
+    public = [word for word in dir(module) if not word.startswith("_")]
     raise AttributeError(
         f"{what} is looked up in the installed Optax, and module {module.__name__!r} has no "
         f"attribute {name!r}.{did_you_mean(name, public)}",

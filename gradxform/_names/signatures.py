@@ -65,17 +65,18 @@ class _FunctionSignature(_Signature):
 
     @functools.cached_property
     def _full(self) -> inspect.Signature:
-        given = self._function
+        function = self._function
+        # A copy without `__signature__`: `inspect` would return that, which is this object.
         plain = pytypes.FunctionType(
-            given.__code__,
-            given.__globals__,
-            given.__name__,
-            given.__defaults__,
-            given.__closure__,
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            function.__closure__,
         )
-        plain.__dict__.update({k: x for k, x in vars(given).items() if k != "__signature__"})
-        plain.__kwdefaults__ = given.__kwdefaults__
-        plain.__annotations__ = given.__annotations__
+        plain.__dict__.update({k: x for k, x in vars(function).items() if k != "__signature__"})
+        plain.__kwdefaults__ = function.__kwdefaults__
+        plain.__annotations__ = function.__annotations__
         return readable(inspect.signature(plain))
 
     @property

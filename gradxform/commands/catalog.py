@@ -55,7 +55,7 @@ class Entry:
         texts = self.doc.arguments
         return tuple(
             Argument(name, default, texts.get(name.lstrip("*"), ""), range_words(self.part, name))
-            for name, default in _arguments(self.part)
+            for name, default in _defaults(self.part)
         )
 
     @property
@@ -114,11 +114,11 @@ def entry(name: str) -> Entry:
     Raises:
       KeyError: if no part has it; the message suggests the nearest name.
     """
-    known = {e.name: e for e in entries()}
-    if name not in known:
-        hint = did_you_mean(name, known) or did_you_mean(name.lower(), known)
+    by_name = {e.name: e for e in entries()}
+    if name not in by_name:
+        hint = did_you_mean(name, by_name) or did_you_mean(name.lower(), by_name)
         raise KeyError(f"nothing is named {name!r}.{hint}")
-    return known[name]
+    return by_name[name]
 
 
 def kind_of(part: Any) -> str | None:
@@ -143,7 +143,7 @@ def _indented(text: str) -> str:
     return "\n".join(f"    {line}" if line.strip() else "" for line in text.split("\n"))
 
 
-def _arguments(part: Any) -> list[tuple[str, str | None]]:
+def _defaults(part: Any) -> list[tuple[str, str | None]]:
     """Return names with defaults as they print; None for those without a default."""
     if isinstance(part, type) and issubclass(part, Value):  # its `__init__` may take old names too
         return [

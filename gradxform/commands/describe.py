@@ -15,7 +15,7 @@ EPILOG = """A transform is a value, and no instance of Optax's class: where a li
 class, give it gx.as_optax(tx)."""
 
 
-def add(parser: Parser) -> None:
+def add_command(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.epilog = EPILOG
     parser.add_argument("expression", metavar="EXPR", help='such as "adamw(1e-3)"')
@@ -29,28 +29,28 @@ def add(parser: Parser) -> None:
 def run(args: argparse.Namespace, parser: Parser) -> int:
     """Print the parts of an optimizer."""
     try:
-        told = describe(read(args.expression), args.params)
+        description = describe(read(args.expression), args.params)
     except ExpressionError as error:
         parser.error(str(error))
     except (TypeError, ValueError) as error:
         parser.error(one_line(error))
     if args.json:
-        print(json.dumps(_as_data(told), indent=2))
+        print(json.dumps(_as_data(description), indent=2))
     elif (screen := console()) is not None:
-        show(screen, [("", table) for table in told.tables()], told.total())
+        show(screen, [("", table) for table in description.tables()], description.total())
     else:
-        print(told)
+        print(description)
     return 0
 
 
-ADD = {"describe": add}
+ADD = {"describe": add_command}
 
 
-def _as_data(told: Description) -> dict[str, Any]:
+def _as_data(description: Description) -> dict[str, Any]:
     rows = []
-    for row in told.rows:
+    for row in description.rows:
         data = {k: v for k, v in row._asdict().items() if k != "defaults"}
         data["hyperparameters"] = {k: printed(v) for k, v in row.hyperparameters.items()}
         rows.append(data | {"slots": [slot._asdict() for slot in row.slots]})
-    totals = {k: getattr(told, k) for k in ("param_leaves", "param_bytes", "total_bytes")}
+    totals = {k: getattr(description, k) for k in ("param_leaves", "param_bytes", "total_bytes")}
     return {"rows": rows, **totals}

@@ -52,7 +52,7 @@ def read(text: str) -> Any:
     except SyntaxError as error:
         column = error.offset or 1
         raise ExpressionError(
-            f"{_cut(source)!r} is not an expression: {error.msg} at column {column}"
+            f"{_short(source)!r} is not an expression: {error.msg} at column {column}"
             f"{_word(source[column - 1 : column + 19])}."
         ) from None
     except (ValueError, MemoryError, RecursionError) as error:
@@ -62,10 +62,10 @@ def read(text: str) -> Any:
 
 def _word(text: str) -> str:
     words = text.split()
-    return f", {_cut(words[0])!r}" if words else ""
+    return f", {_short(words[0])!r}" if words else ""
 
 
-def _cut(text: str) -> str:
+def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -78,7 +78,7 @@ class _Reader:
     def fail(self, node: Any, message: str) -> NoReturn:
         """Raise an error that points to a node."""
         word = ast.get_source_segment(self.source, node) or ""
-        word = _cut(word)
+        word = _short(word)
         before = self.source.encode()[: node.col_offset].decode()
         raise ExpressionError(f"at column {len(before) + 1}, {word!r}: {message}")
 
@@ -179,36 +179,36 @@ class _Reader:
         if isinstance(node.func, ast.Name) and node.func.id == "float":
             return self.special_float(node)
         if isinstance(node.func, ast.Call):  # inject_hyperparams(adamw)(learning_rate=...)
-            made: Any = self.read(node.func, depth)
-            if not isinstance(made, inject_hyperparams):
+            function: Any = self.read(node.func, depth)
+            if not isinstance(function, inject_hyperparams):
                 self.fail(node.func, "only inject_hyperparams returns something to be called.")
             name = "inject_hyperparams"
         else:
-            name, made = self.registered(node.func)
-            if is_plain_function(made):
+            name, function = self.registered(node.func)
+            if is_plain_function(function):
                 self.fail(node.func, "a function, which is passed by its name, without a call.")
         args, kwargs = [], {}
         for arg in node.args:
             if isinstance(arg, ast.Starred):
                 self.fail(arg, "write the arguments instead of a star.")
             args.append(self.read(arg, depth))
-        known = inspect.signature(made).parameters
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in known.values())
+        parameters = inspect.signature(function).parameters
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         for keyword in node.keywords:
             if keyword.arg is None:
                 self.fail(keyword, "write the arguments instead of **.")
             if keyword.arg in kwargs:
                 self.fail(keyword, "this argument is given twice.")
-            if keyword.arg not in known and not takes_any:
-                hint = did_you_mean(keyword.arg, known)
-                self.fail(keyword, f"{name} takes {', '.join(known) or 'no argument'}.{hint}")
+            if keyword.arg not in parameters and not takes_any:
+                hint = did_you_mean(keyword.arg, parameters)
+                self.fail(keyword, f"{name} takes {', '.join(parameters) or 'no argument'}.{hint}")
             kwargs[keyword.arg] = self.read(keyword.value, depth)
         try:
-            inspect.signature(made).bind(*args, **kwargs)
+            inspect.signature(function).bind(*args, **kwargs)
         except TypeError as error:
             self.fail(node, f"{name}: {error}.")
         try:
-            value = made(*args, **kwargs)
+            value = function(*args, **kwargs)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             self.fail(node, " ".join(str(error).split()))
         if not isinstance(value, Value | SupportsTransform):

@@ -130,7 +130,7 @@ def _write_into(path: pathlib.Path, kind: str, table: str, parser: Parser) -> st
         head, first_line, rest = text.partition(begin + "\n")
         _, last_line, tail = rest.partition(end)
         if not first_line or not last_line:
-            parser.error(f"{path} has no lines {begin!r} and {end!r} to write between.")
+            parser.error(f"{path} lacks the lines {begin!r} and {end!r} to write between.")
         new = f"{head}{begin}\n{table}\n{end}{tail}"
         if new != text:
             path.write_text(new, encoding="utf-8")

@@ -15,7 +15,7 @@ EPILOG = """Schedules are drawn over the steps. Optimizers are run on a test sur
 --params, the memory of one's state is drawn. A file that ends in .csv is drawn as metrics."""
 
 
-def add(parser: Parser) -> None:
+def add_command(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.epilog = EPILOG
     parser.add_argument(
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
     return 0
 
 
-ADD = {"plot": add}
+ADD = {"plot": add_command}
 
 
 def _figure(args: argparse.Namespace, parser: Parser) -> Any:
@@ -89,7 +89,7 @@ def _figure(args: argparse.Namespace, parser: Parser) -> Any:
 
 
 def _refuse(args: argparse.Namespace, parser: Parser, what: str, *names: str) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse options that would not do anything."""
     for name in names:
         if getattr(args, name) is not None:
             parser.error(f"--{name} does not go with {what}.")

@@ -15,7 +15,7 @@ EPILOG = """The files are parsed and never run. The exit code is 1 if a name is 
 import hides names, or a file cannot be read, and 2 if a PATH is wrong; else 0."""
 
 
-def add(parser: Parser) -> None:
+def add_command(parser: Parser) -> None:
     """Add the arguments of the command."""
     parser.epilog = EPILOG
     parser.add_argument(
@@ -61,4 +61,4 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
     return int(unread > 0 or open_ends)
 
 
-ADD = {"port": add}
+ADD = {"port": add_command}

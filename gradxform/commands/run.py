@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _hint(word: str, known: list[str]) -> str:
+def _hint(word: str, words: list[str]) -> str:
     from gradxform.errors import did_you_mean  # which needs JAX
 
-    return did_you_mean(word, known)
+    return did_you_mean(word, words)

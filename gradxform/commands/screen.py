@@ -25,7 +25,7 @@ def show(screen: Any, tables: Iterable[tuple[str, Table]], total: str = "") -> N
     from rich.text import Text
 
     for title, table in tables:
-        made = RichTable(
+        drawing = RichTable(
             title=title or None,
             title_justify="left",
             title_style="bold",
@@ -35,16 +35,16 @@ def show(screen: Any, tables: Iterable[tuple[str, Table]], total: str = "") -> N
         )
         for i, column in enumerate(table.columns):
             side, style = "right" if column.right else "left", "cyan" if i == 0 else ""
-            made.add_column(column.head, justify=side, style=style, overflow="fold")
+            drawing.add_column(column.head, justify=side, style=style, overflow="fold")
         for line in table.lines:
             indents = ["  " * line.depth, *[""] * (len(line.cells) - 1)]
             # As text, because rich reads brackets as markup.
-            made.add_row(
+            drawing.add_row(
                 *(
                     Text("\n".join(indent + text for text in cell))
                     for indent, cell in zip(indents, line.cells, strict=True)
                 )
             )
-        screen.print(made)
+        screen.print(drawing)
     if total:
         screen.print(Text(total, style="bold"))

@@ -10,7 +10,7 @@ from gradxform.values import FrozenTree, Value, fields_of
 class Unknown(NamedTuple):
     """In the place of an argument: a number or schedule that nothing else holds.
 
-    A value may hold another number than the argument, of which `back` makes the argument.
+    A value may hold another number than the argument; `back` makes the argument of it.
     """
 
     sample: Any

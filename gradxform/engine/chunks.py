@@ -66,13 +66,13 @@ def _part(group: list[int], k: int, layers: int) -> list[int]:
 
 def _equal_parts(layers: list[list[int]]) -> Iterator[Chunk]:
     """Join equal layers to chunks of about CHUNK leaves, in powers of two."""
-    done = 0
-    while done < len(layers):
+    start = 0
+    while start < len(layers):
         n = 1
-        while 2 * n * len(layers[0]) <= CHUNK and done + 2 * n <= len(layers):
+        while 2 * n * len(layers[0]) <= CHUNK and start + 2 * n <= len(layers):
             n *= 2
-        yield Chunk([i for layer in layers[done : done + n] for i in layer], len(layers) >= 2 * n)
-        done += n
+        yield Chunk([i for layer in layers[start : start + n] for i in layer], len(layers) >= 2 * n)
+        start += n
 
 
 def signature(x: Any) -> Any:

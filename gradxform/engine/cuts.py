@@ -51,11 +51,11 @@ class Cut(NamedTuple):
         if not self.cuts:
             return "all" if self.sizes else "here"
         dims = {dim for _, dim in self.cuts}
-        moved = {axes.moved(dim) for dim in dims}
-        if None in moved:  # the axis along which parts lie
+        targets = {axes.moved(dim) for dim in dims}
+        if None in targets:  # the axis along which parts lie
             dim = axes.axis
             return "here" if dims == {dim} and shape[dim] % axes.size == 0 else "scattered"
-        if moved <= set(axes.expanded(shape)[0].batch):
+        if targets <= set(axes.expanded(shape)[0].batch):
             return "here"
         every = tuple(axis for axis, _ in self.sizes)
         return "cut" if len(dims) == 1 and self.axes == every else "scattered"
@@ -88,7 +88,7 @@ def as_pieces(
     Args:
       cuts: for each leaf, by its path, the mesh axes that cut it, in order, with their dimensions.
       sizes: the mesh axes, and the number of devices along each.
-      exchange: brings matrices together; see `gradxform.distributed.matrix_exchange`.
+      exchange: brings matrices together; see `gradxform.distributed.matrices.exchange`.
       by_rows: whether something looks at rows, so that only first dimensions may be cut.
     """
     token = _PIECES.set(_Pieces(cuts, tuple(sizes.items()), exchange, by_rows))
@@ -105,7 +105,7 @@ def cut_anew(cuts: Mapping[Path, tuple[tuple[str, int], ...]]) -> Iterator[None]
     if now is None:
         yield
         return
-    axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
+    axes = {path: tuple(axis for axis, _ in pairs) for path, pairs in cuts.items()}
     with as_pieces(cuts, dict(now.sizes), now.exchange, now.by_rows), held_anew(axes):
         yield
 
@@ -165,6 +165,7 @@ def mean_over_pieces(shape: tuple[int, ...], cut: Cut) -> Callable[[Array, int],
     whole = cut.whole(shape)
 
     def mean(x: Array, axis: int) -> Array:
+        # Divided first, because a sum of the largest numbers would overflow.
         total = jnp.sum(x / whole[axis], axis=axis, keepdims=True)
         names = cut.along(axis).axes
         return exchange_now().psum(total, names) if names else total
@@ -207,7 +208,7 @@ def own_piece(x: Array, cut: Cut) -> Array:
 
 
 def among_zeros(x: Array, cut: Cut) -> Array:
-    """Return an array of zeros of which this device's piece is `x`."""
+    """Return an array of zeros with `x` in the place of this device's piece."""
     return exchange_now().among_zeros(x, cut.cuts) if cut.cuts else x
 
 

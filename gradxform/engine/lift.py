@@ -52,7 +52,7 @@ class Static:
         return hash(self.key)
 
 
-class Part(NamedTuple):
+class BoundRule(NamedTuple):
     """One rule of a run with its slots and scalars for this step."""
 
     rule: Any
@@ -62,7 +62,7 @@ class Part(NamedTuple):
     statics: list["Static"] | None  # what the rule must know of each leaf; None: nothing
 
 
-class Leaf(NamedTuple):
+class LeafView(NamedTuple):
     """One leaf, as the rules of a run see it."""
 
     on: tuple[int, ...]  # which of the rules act on it
@@ -73,11 +73,15 @@ class Leaf(NamedTuple):
     statics: tuple[Static | None, ...]  # of each, what it must know of the leaf
     stored: tuple[tuple[Stored, ...], ...]  # of each, the slots as the state keeps them
     rows: RowSparse | None  # the row-sparse gradient
-    apart: bool  # whether several slices of it may be of one row, and stay apart
+    apart: bool  # whether several slices of it may belong to one row, and stay apart
 
 
 def map_leaves(
-    parts: Sequence[Part], updates: PyTree, leaves: list[Any], treedef: Any, params: PyTree | None
+    parts: Sequence[BoundRule],
+    updates: PyTree,
+    leaves: list[Any],
+    treedef: Any,
+    params: PyTree | None,
 ) -> tuple[PyTree, list[list[list[Any]]]]:
     """Run the rules of `parts`, in order, over every leaf.
 
@@ -95,22 +99,23 @@ def map_leaves(
     ps: list[Any] = [None] * len(gs)
     if params is not None:
         ps = align(parts[0].rule, updates, treedef, params, "the parameters have").leaves
-    kept = [[slot.leaves for slot in part.slots] for part in parts]
-    seen = [_see(parts, kept, updates, i, gs[i], ps[i]) for i in range(len(gs))]
-    new = [[list(slot) for slot in slots] for slots in kept]
-    for i, (u, made) in _run(parts, updates, seen):
-        leaf = seen[i]
+    old = [[slot.leaves for slot in part.slots] for part in parts]
+    inputs = [_see(parts, old, updates, i, gs[i], ps[i]) for i in range(len(gs))]
+    # A copy, because leaves on which a rule does not act keep its slots.
+    new = [[list(slot) for slot in slots] for slots in old]
+    for i, (u, results) in _run(parts, updates, inputs):
+        leaf = inputs[i]
         gs[i] = u if leaf.rows is None else leaf.rows.with_values(u)
-        for k, stored, fresh in zip(leaf.on, leaf.stored, made, strict=True):
+        for k, stored, fresh in zip(leaf.on, leaf.stored, results, strict=True):
             for j, (slot, x) in enumerate(zip(stored, fresh, strict=True)):
                 new[k][j][i] = slot.store(x)
     return jax.tree.unflatten(treedef, gs), new
 
 
 def _see(
-    parts: Sequence[Part], kept: list[list[list[Any]]], updates: PyTree, i: int, g: Any, p: Any
-) -> Leaf:
-    """Return leaf `i` as the rules see it; of a row-sparse one they see the touched rows.
+    parts: Sequence[BoundRule], old: list[list[list[Any]]], updates: PyTree, i: int, g: Any, p: Any
+) -> LeafView:
+    """Return leaf `i` as the rules see it; for a row-sparse leaf, the touched rows.
 
     This runs for every leaf of every update, so it builds tuples from lists, which is faster.
     """
@@ -123,7 +128,7 @@ def _see(
     if rows is not None:
         check_shape(parts[0].rule, updates, i, p)
         for k in on:
-            for slot in kept[k]:
+            for slot in old[k]:
                 where = path_at(updates, i)
                 check_slot(parts[k].rule, rows, slot[i], where)
                 check_stored(parts[k].rule, rows, slot[i], where)
@@ -132,9 +137,9 @@ def _see(
     # Slices that stay apart look their rows up themselves.
     apart = rows is not None and rows.raw
     keep = Whole if rows is None or apart else functools.partial(TouchedRows, rows)
-    stored = tuple([tuple([keep(slot[i]) for slot in kept[k]]) for k in on])
-    slots = tuple([tuple([slot.load() for slot in mine]) for mine in stored])
-    return Leaf(on, g, p, slots, scalars, statics, stored, rows, apart)
+    stored = tuple([tuple([keep(slot[i]) for slot in old[k]]) for k in on])
+    slots = tuple([tuple([slot.load() for slot in group]) for group in stored])
+    return LeafView(on, g, p, slots, scalars, statics, stored, rows, apart)
 
 
 class _Run(NamedTuple):
@@ -147,7 +152,7 @@ class _Run(NamedTuple):
 
 
 def _run(
-    parts: Sequence[Part], updates: PyTree, leaves: list[Leaf]
+    parts: Sequence[BoundRule], updates: PyTree, leaves: list[LeafView]
 ) -> Iterator[tuple[int, tuple[Any, Any]]]:
     """Yield for each leaf on which a rule acts its index, its update and its new slots."""
     live: list[Any] = []
@@ -160,8 +165,9 @@ def _run(
         (leaf.on, leaf.statics, *map(signature, (leaf.g, leaf.p, *itertools.chain(*leaf.slots))))
         for leaf in leaves
     ]
+    # One leaf stands for all with its key: the first, as `reversed` writes it last.
     for i in {key: i for i, key in reversed(list(enumerate(keys)))}.values():
-        _check(parts, updates, i, leaves[i].g, leaves[i].p)
+        _check_leaf(parts, updates, i, leaves[i].g, leaves[i].p)
     if exchange_now() is not None and _looks_at_all(parts, leaves):
         yield from _run_on_pieces(run, updates, leaves, keys)
         return
@@ -176,16 +182,16 @@ def _run(
             yield from zip(chunk, _run_chunk(run, group, repeated, alike), strict=True)
 
 
-def _looks_at_all(parts: Sequence[Part], leaves: list[Leaf]) -> bool:
+def _looks_at_all(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
     """Whether a rule, or the form in which a slot is kept, may need sums over whole arrays."""
-    slots = (x for leaf in leaves for mine in leaf.slots for x in mine)
+    slots = (x for leaf in leaves for group in leaf.slots for x in group)
     return any(part.rule.sees_pieces for part in parts) or any(
         is_stored(x) and x.needs_means for x in slots
     )
 
 
 def _run_on_pieces(
-    run: _Run, updates: PyTree, leaves: list[Leaf], keys: list[Any]
+    run: _Run, updates: PyTree, leaves: list[LeafView], keys: list[Any]
 ) -> Iterator[tuple[int, tuple[Any, Any]]]:
     """Yield what `_run` does, by rules that may ask for sums over whole arrays."""
     often = collections.Counter(keys)
@@ -200,21 +206,21 @@ def _run_on_pieces(
     yield from zip(on, in_rounds(apply_rules, calls), strict=True)
 
 
-def _run_chunk(run: _Run, group: list[Leaf], repeated: list[bool], alike: bool) -> list[Any]:
+def _run_chunk(run: _Run, group: list[LeafView], repeated: list[bool], alike: bool) -> list[Any]:
     """Return the updates and the new slots of the leaves of a chunk, by one call."""
     on, tracing = group[0].on, isinstance(group[0].g, Tracer)
     rules, scalars = (tuple(x[k] for k in on) for x in (run.rules, run.scalars))
     arrays = [(leaf.g, leaf.p, leaf.slots, leaf.scalars) for leaf in group]
     statics = tuple(leaf.statics for leaf in group)
-    given = statics, rules, run.live, arrays, scalars
+    arguments = statics, rules, run.live, arrays, scalars
     # What is repeated in a chunk is traced once, as a call.
     called = tuple(_ONE.called if again else _ONE.plain for again in repeated)
     if alike and tracing and on not in run.brief:
-        run.brief[on] = _CHUNK.is_brief(len(group), called, *given)
+        run.brief[on] = _CHUNK.is_brief(len(group), called, *arguments)
     if alike and tracing and run.brief[on]:
         inlined = tuple(_ONE.inlined if again else _ONE.plain for again in repeated)
-        return _CHUNK.inlined(inlined, *given)
-    return _CHUNK.choose(alike, tracing, brief=False)(called, *given)
+        return _CHUNK.inlined(inlined, *arguments)
+    return _CHUNK.choose(alike, tracing, brief=False)(called, *arguments)
 
 
 def _of_chunk(
@@ -228,24 +234,24 @@ _ONE = compiled(apply_rules, static=(0, 1))
 _CHUNK = compiled(_of_chunk, static=(0, 1, 2))
 
 
-def _slice_by_slice(run: _Run, leaf: Leaf) -> tuple[Any, Any]:
-    """Run rules on slices of which several may be of one row, each slice by itself."""
+def _slice_by_slice(run: _Run, leaf: LeafView) -> tuple[Any, Any]:
+    """Run rules on slices, several of which may belong to one row, each slice by itself."""
     rows: Any = leaf.rows
     g = rows.with_values(leaf.g)  # whole arrays are looked at here: padding must be zero
-    done = []
+    new_slots = []
     each = zip(leaf.on, leaf.slots, leaf.scalars, leaf.statics, strict=True)
-    for k, slots, mine, fixed in each:
+    for k, slots, local, fixed in each:
         rule, common = run.rules[k], run.scalars[k]
         by_slice = type(rule).slice_rule is not None
-        seen = slots if by_slice else tuple(take_rows(g, slot) for slot in slots)
-        given = g if by_slice else g.values
-        arrays = run.live, given, leaf.p, (seen,), (mine,), (common,)
+        inputs = slots if by_slice else tuple(take_rows(g, slot) for slot in slots)
+        gradient = g if by_slice else g.values
+        arrays = run.live, gradient, leaf.p, (inputs,), (local,), (common,)
         u, (new,) = apply_rules((rule,), (fixed,), *arrays)
         if not by_slice:
             new = tuple(put_rows(g, slot, x) for slot, x in zip(slots, new, strict=True))
         g = g.with_values(u)
-        done.append(new)
-    return g.values, tuple(done)
+        new_slots.append(new)
+    return g.values, tuple(new_slots)
 
 
 def check_gradient(
@@ -273,7 +279,7 @@ def check_gradient(
                 )
 
 
-def _check(parts: Sequence[Part], updates: PyTree, i: int, g: Any, p: Any) -> None:
+def _check_leaf(parts: Sequence[BoundRule], updates: PyTree, i: int, g: Any, p: Any) -> None:
     first = parts[0].rule
     check_gradient([part.rule for part in parts], updates, i, g)
     if p is not None and jnp.shape(g) != jnp.shape(p):
@@ -317,12 +323,12 @@ def map_rows(
     brief = None  # unknown until two chunks are alike
     for chunk, alike in chunked(keys, [devices(x) for x in columns[0]] if columns else None):
         group = [tuple(column[i] for column in columns) for i in chunk]
-        given = one, tuple(fixed[i] for i in chunk), group, scalars
+        arguments = one, tuple(fixed[i] for i in chunk), group, scalars
         tracing = is_traced(group[0][0])
         if alike and tracing and brief is None:
-            brief = _ROWS.is_brief(len(group), *given)
-        done = _ROWS.choose(alike, tracing, bool(brief))(*given)
-        for i, x in zip(chunk, done, strict=True):
+            brief = _ROWS.is_brief(len(group), *arguments)
+        results = _ROWS.choose(alike, tracing, bool(brief))(*arguments)
+        for i, x in zip(chunk, results, strict=True):
             out[i] = x
     return out
 

@@ -57,7 +57,7 @@ class View(NamedTuple):
     def sides(self) -> tuple[int, int, int]:
         """Return the number of matrices, and their sides as the rule sees them.
 
-        Matrices of which this device has a piece count, and have the sides of the whole.
+        A matrix counts, with the sides of the whole, also where this device has a piece of it.
         """
         whole = self.shape if self.place == "here" else self.cut.whole(self.shape)
         count, rows, columns = self.axes.sizes(whole)
@@ -171,19 +171,20 @@ def map_matrices(
             out[i] = cast(x, at_least_float32(x.dtype)), member.slots
             continue
         kind = tuple(str(x.dtype) for x in (*member.given, *member.slots))
+        # Arrays that make one batch must have one dtype, and be on the same devices.
         key = member.view.sides()[1:], kind, devices(member.given[0])
         groups.setdefault(key, []).append(i)
     live: list[Any] = []
     bare = rule if rule.is_static else take_live(rule, live)
     for group in groups.values():
-        mine = [members[i] for i in group]
-        views = tuple(member.view for member in mine)
-        arrays = [(member.given, member.slots) for member in mine]
-        run = _GROUP.choose(False, is_traced(mine[0].given[0]), brief=False)
+        batch = [members[i] for i in group]
+        views = tuple(member.view for member in batch)
+        arrays = [(member.given, member.slots) for member in batch]
+        run = _GROUP.choose(False, is_traced(batch[0].given[0]), brief=False)
         far = any(view.place != "here" or view.cut.cuts for view in views)
         exchange = exchange_now() if far else None
-        done = run(bare, views, exchange, tuple(live), arrays, tuple(scalars))
-        for i, x in zip(group, done, strict=True):
+        results = run(bare, views, exchange, tuple(live), arrays, tuple(scalars))
+        for i, x in zip(group, results, strict=True):
             out[i] = x
     return out
 
@@ -197,17 +198,17 @@ def _of_group(
         members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
         return exchange.run(
             members,
-            lambda given, old: run_batch(rule, given, old, scalars),
+            lambda inputs, old: run_batch(rule, inputs, old, scalars),
             getattr(rule, "exchange_dtype", None),
             grams_needed(rule, *views[0].sides()[1:]),
         )
-    given = [
+    inputs = [
         joined([view.batch(x[k]) for view, (x, _) in zip(views, arrays, strict=True)])
         for k in range(len(arrays[0][0]))
     ]
     old = [joined([slots[k] for _, slots in arrays]) for k in range(len(arrays[0][1]))]
     with _numbered(views):
-        u, new = run_batch(rule, given, old, scalars)
+        u, new = run_batch(rule, inputs, old, scalars)
     sizes = [view.sides()[0] for view in views]
     us, news = parted(u, sizes), [parted(x, sizes) for x in new]
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
@@ -225,7 +226,7 @@ def grams_needed(rule: Any, m: int, n: int) -> int | None:
     """Return how many products X X^H a rule sums over devices that have columns of X.
 
     None if it needs whole matrices, also if its class inherits `grams_needed` and has a `rule` of
-    its own, of which the inherited number says nothing.
+    its own: the inherited number says nothing about that rule.
     """
     kinds = type(rule).__mro__
     says = next((kind for kind in kinds if "grams_needed" in vars(kind)), None)
@@ -236,15 +237,15 @@ def grams_needed(rule: Any, m: int, n: int) -> int | None:
 
 
 def run_batch(
-    rule: Any, given: Sequence[Array], slots: Sequence[Array], scalars: Sequence[Any]
+    rule: Any, inputs: Sequence[Array], slots: Sequence[Array], scalars: Sequence[Any]
 ) -> tuple[Array, list[Array]]:
     """Apply a rule to a batch in float32 or wider; return the update, and the slots as narrow."""
-    dtype = at_least_float32(promote(*(x.dtype for x in given)))
+    dtype = at_least_float32(promote(*(x.dtype for x in inputs)))
     narrow = getattr(rule, "exchange_dtype", None)
-    wide = [cast(rounded(x, narrow), dtype) for x in given]
+    wide = [cast(rounded(x, narrow), dtype) for x in inputs]
     others = [None if x is None else widened(x, dtype) for x in (*slots, *scalars)]
-    made = rule.rule(*wide, *others)
-    u, *new = made if isinstance(made, tuple) else (made,)
+    result = rule.rule(*wide, *others)
+    u, *new = result if isinstance(result, tuple) else (result,)
     shapes = [wide[0].shape, *(x.shape for x in slots)]
     if [x.shape for x in (u, *new)] != shapes:
         raise ValueError(

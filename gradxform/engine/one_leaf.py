@@ -32,7 +32,7 @@ def apply_rules(
     local: Sequence[tuple[Any, ...]],
     shared: Sequence[tuple[Any, ...]],
 ) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
-    """Apply rules to one leaf, of which a state may store slots in another form or memory.
+    """Apply rules to one leaf, whose slots a state may store in another form or memory.
 
     The arguments are those of `apply_to_arrays`.
     """
@@ -40,9 +40,9 @@ def apply_rules(
     def apply(g: Any, p: Any, slots: Any) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
         return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
 
-    if not any(is_stored(x) or is_on_host(x) for mine in slots for x in mine):
+    if not any(is_stored(x) or is_on_host(x) for group in slots for x in group):
         return apply(g, p, slots)
-    scalars = [x for mine in (*local, *shared) for x in mine if x is not None]
+    scalars = [x for group in (*local, *shared) for x in group if x is not None]
     return apply_stored(apply, rules, scalars, g, p, slots)
 
 
@@ -85,17 +85,17 @@ def apply_to_arrays(
     live = tuple(up(x) for x in live)
     out = []
     each = zip(rules, statics, slots, local, shared, strict=True)
-    for rule, static, old, mine, common in each:
-        per_leaf = iter(mine)
+    for rule, static, old, leaf_scalars, common in each:
+        per_leaf = iter(leaf_scalars)
         scalars = [up(jnp.asarray(next(per_leaf) if x is None else x)) for x in common]
         last = scalars if static is None else [*scalars, static.value]
-        made = put_live(rule, live) if live else rule
-        rule_now = made.rule if slices is None else made.slice_rule
-        seen = u if slices is None else slices.with_values(u)
+        live_rule = put_live(rule, live) if live else rule
+        rule_now = live_rule.rule if slices is None else live_rule.slice_rule
+        gradient = u if slices is None else slices.with_values(u)
         # Real numbers meet complex ones, also where JAX is told to be strict.
         mixing = jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
         with mixing:
-            result = rule_now(seen, *(up(s) for s in old), wide_p, *last)
+            result = rule_now(gradient, *(up(s) for s in old), wide_p, *last)
         u, *new = result if isinstance(result, tuple) else (result,)
         if not hasattr(u, "dtype"):
             raise TypeError(

@@ -62,11 +62,11 @@ def renewed(
     count: Array,
     every: int,
 ) -> tuple[Array, ...]:
-    """Return arrays of a batch, of which the matrices that are due at this step are renewed.
+    """Return the arrays of a batch, with the matrices renewed that are due at this step.
 
-    Matrix i is due where count = i (mod every). Of a batch of B matrices, ceil(B / every) go
-    through `renew` at each step, some of them for nothing at the end of a batch that the period
-    does not divide: so no step costs more than another, and the program does not branch. Which
+    Matrix i is due where count = i (mod every). At each step ceil(B / every) matrices of a batch
+    of B go through `renew`, some of them for nothing at the end of a batch that the period does
+    not divide: so no step costs more than another, and the program does not branch. Which
     matrices are due follows from the count, so that a resumed run goes on exactly, and from the
     number of the matrix, so that a mesh changes nothing.
 
@@ -94,7 +94,8 @@ def _due(size: int, count: Array, every: int) -> Array:
     share, phase = _SHARE.get(), jnp.mod(count, every)
     if share is None:
         return phase + every * jnp.arange(-(-size // every), dtype=phase.dtype)
+    # One program serves all devices and steps: room for the most that are due anywhere.
     phases = np.mod(_of_blocks(share, size), every)
     most = max(np.sum(phases == k, axis=1).max() for k in range(every))
-    mine = jnp.mod(matrix_numbers(size), every) == phase
-    return jnp.nonzero(mine, size=int(most), fill_value=size)[0]
+    is_due = jnp.mod(matrix_numbers(size), every) == phase
+    return jnp.nonzero(is_due, size=int(most), fill_value=size)[0]

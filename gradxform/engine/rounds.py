@@ -68,7 +68,7 @@ jax.tree_util.register_pytree_node(
 
 
 def whole_shape(x: Any) -> tuple[int, ...]:
-    """Return the shape of the array of all devices of which the rule sees `x`, a piece."""
+    """Return the shape of the array of all devices, where the rule sees `x`, a piece of it."""
     now = _LEAF.get()
     return jnp.shape(x) if now is None else now.cut.whole(jnp.shape(x))
 
@@ -97,7 +97,7 @@ def array_sums(*terms: Term, keepdims: bool = False) -> Any:
 def array_max(x: Array, axes: Any = None, keepdims: bool = False) -> Array:
     """Return the maximum over an array, of all its pieces; arguments as in `array_sums`.
 
-    Of an array of no negative numbers: that of an empty one is 0.
+    The array must not have negative numbers, because the maximum of an empty one is 0.
     """
     local = lambda x, axes: jnp.max(x, axis=axes, keepdims=keepdims, initial=0)  # noqa: E731
     return _totals("max", local, [(x, axes)])
@@ -127,12 +127,12 @@ def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -
 
 def _totals(operation: str, local: Callable[..., Array], terms: Sequence[Term]) -> Any:
     pairs = [term if isinstance(term, tuple) else (term, None) for term in terms]
-    parts = [(local(x, axes), _names(x, axes)) for x, axes in pairs]
+    parts = [(local(x, axes), _cutting_axes(x, axes)) for x, axes in pairs]
     out = over_pieces(*parts, operation=operation)
     return out[0] if len(out) == 1 else tuple(out)
 
 
-def _names(x: Array, axes: Any) -> tuple[str, ...]:
+def _cutting_axes(x: Array, axes: Any) -> tuple[str, ...]:
     """Return the mesh axes that cut an array along some of its axes."""
     every = range(x.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
     summed = {axis % x.ndim for axis in every}
@@ -178,6 +178,7 @@ def in_rounds(function: Callable[..., Any], leaves: Sequence[OnPiece]) -> list[A
     waiting = list(range(len(leaves)))
     while waiting:
         for i in waiting:
+            # Each attempt begins anew, and gets past the calls whose totals are there by now.
             one = leaves[i]
             call = _ATTEMPT.plain
             if one.again or not is_traced(jax.tree.leaves(one.arrays)[0]):

@@ -61,9 +61,9 @@ def _field_with(rule: Any, error: ScheduleError) -> str:
 
 def _with_live_scalars(rule: Any) -> Any:
     """Return the rule with its live numbers as wide as the other scalars of the step."""
-    taken: list[Any] = []
-    bare = take_live(rule, taken)
-    return put_live(bare, tuple(map(_as_scalar, taken))) if taken else rule
+    numbers: list[Any] = []
+    bare = take_live(rule, numbers)
+    return put_live(bare, tuple(map(_as_scalar, numbers))) if numbers else rule
 
 
 def _as_scalar(x: Any) -> Any:
@@ -96,7 +96,7 @@ class _Step(NamedTuple):
 class _Ready(NamedTuple):
     """A rule with all that it needs to meet the leaves."""
 
-    part: lift.Part
+    part: lift.BoundRule
     state: OptState  # with its scalars advanced, and the slots as they were
     slots: tuple[str, ...]  # their names
 
@@ -121,6 +121,7 @@ def run_rules(
             [part for part, _, _ in ready], updates, leaves, treedef, params
         )
     except (TypeError, ValueError):
+        # To compare every slot's shape costs a trace of `init`: only an error makes it worthwhile.
         reason = _wrong_slot(rules, states, updates, params)
         if reason is None:
             raise
@@ -174,16 +175,17 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
         align(rule, updates, treedef, getattr(state, k), f"the state's {k} has") for k in names
     )
     statics = None if rule.statics is None else _statics(rule, updates)
-    return _Ready(lift.Part(rule, slots, tuple(scalars), mask, statics), state, names)
+    return _Ready(lift.BoundRule(rule, slots, tuple(scalars), mask, statics), state, names)
 
 
 def _statics(rule: Any, updates: PyTree) -> list[lift.Static]:
     """Return what a rule must know of each leaf before it runs."""
     values = rule.statics(updates)
-    # A rule that remembers them for a structure returns the same list again.
-    known = _STATICS.get(id(values))
-    if known is not None and known[0] is values:
-        return known[1]
+    # A rule that remembers them for a structure returns the same list again. The entry keeps the
+    # list, so that no other object can get its id.
+    entry = _STATICS.get(id(values))
+    if entry is not None and entry[0] is values:
+        return entry[1]
     for i, x in enumerate(values):
         flaw = flaw_of(x)
         if flaw is not None:

@@ -70,12 +70,12 @@ def groups(tree: PyTree) -> list[tuple[tuple[str, ...], list[Any]]]:
     now = _HELD.get()
     if now is None:
         return [((), flatten_updates(tree)[0])]
-    found: dict[tuple[str, ...], list[Any]] = {}
+    by_axes: dict[tuple[str, ...], list[Any]] = {}
     for path, leaf in with_paths(tree):
         if is_hole(leaf):
             continue
-        found.setdefault(_axes_of(path, now), []).append(leaf)
-    return list(found.items())
+        by_axes.setdefault(_axes_of(path, now), []).append(leaf)
+    return list(by_axes.items())
 
 
 def _axes_of(path: Path, now: _Held) -> tuple[str, ...]:
@@ -119,14 +119,14 @@ def total_over_shards(tree: PyTree, sums: Sequence[Sequence[Array]]) -> list[Arr
     now = _HELD.get()
     paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
     together: dict[tuple[str, ...], list[Sequence[Array]]] = {}
-    for path, mine in zip(paths, sums, strict=True):
-        together.setdefault(() if now is None else _axes_of(path, now), []).append(mine)
+    for path, leaf_sums in zip(paths, sums, strict=True):
+        together.setdefault(() if now is None else _axes_of(path, now), []).append(leaf_sums)
     totals = []
     for axes, group in together.items():
-        own = [functools.reduce(lax.add, each) for each in zip(*group, strict=True)]
+        subtotals = [functools.reduce(lax.add, each) for each in zip(*group, strict=True)]
         if axes and now is not None:  # one collective for all leaves that are divided alike
-            own = list(now.psum(jnp.stack(own), axes))
-        totals.append(own)
+            subtotals = list(now.psum(jnp.stack(subtotals), axes))
+        totals.append(subtotals)
     return [functools.reduce(lax.add, each) for each in zip(*totals, strict=True)]
 
 

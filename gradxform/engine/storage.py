@@ -39,7 +39,7 @@ class Whole(NamedTuple):
 
 
 class TouchedRows(NamedTuple):
-    """A slot of which a rule sees only the rows that a gradient touches."""
+    """A slot that a rule sees only in the rows that a gradient touches."""
 
     rows: RowSparse
     array: Any
@@ -58,12 +58,12 @@ class TouchedRows(NamedTuple):
 
     def _map_rows(self, take: Any) -> Any:
         """Return the array with only some of its rows."""
-        kept: Any = self.array
-        rows = [take(x) for x, _ in kept.by_rows()]
-        return kept.with_rows(rows, (*rows[0].shape[:1], *kept.shape[1:]))
+        stored: Any = self.array
+        rows = [take(x) for x, _ in stored.by_rows()]
+        return stored.with_rows(rows, (*rows[0].shape[:1], *stored.shape[1:]))
 
-    def _put(self, kept: Any, new: Any) -> Any:
-        fresh = fetched(kept).store(new)
-        pairs = zip(kept.by_rows(), fresh.by_rows(), strict=True)
+    def _put(self, stored: Any, new: Any) -> Any:
+        fresh = fetched(stored).store(new)
+        pairs = zip(stored.by_rows(), fresh.by_rows(), strict=True)
         rows = [put_rows(self.rows, x, some) for (x, _), (some, _) in pairs]
-        return fresh.with_rows(rows, kept.shape)
+        return fresh.with_rows(rows, stored.shape)

@@ -42,13 +42,13 @@ def sum_of_squares(tree: PyTree) -> Array:
     """Return the sum of |x|^2 over every entry of every leaf, in float32 or wider."""
     sums = []
     for axes, leaves in shards.groups(tree):
-        mine = []
+        parts = []
         for chunk, alike in chunked([signature(x) for x in leaves], [devices(x) for x in leaves]):
             xs = [leaves[i] for i in chunk]
             form = _SUMS.choose(alike, is_traced(xs[0]), brief=False)
-            mine.append(form(xs))
-        if mine:
-            total = functools.reduce(add, mine)
+            parts.append(form(xs))
+        if parts:
+            total = functools.reduce(add, parts)
             sums.append(shards.summed(total, axes) if axes else total)
     return functools.reduce(add, sums) if sums else jnp.zeros((), jnp.float32)
 

@@ -45,7 +45,7 @@ class Tiling(NamedTuple):
 def apply_stored(
     apply: Apply, rules: Sequence[Any], scalars: Sequence[Any], g: Any, p: Any, slots: Slots
 ) -> tuple[Any, Slots]:
-    """Apply rules to a leaf of which some slots are stored in another form or memory.
+    """Apply rules to a leaf that has slots stored in another form or memory.
 
     Args:
       apply: returns the update and the new slots of a gradient, a parameter and slots, all arrays.
@@ -55,7 +55,7 @@ def apply_stored(
       p: the parameter, or None.
       slots: for each rule its slots, as the state keeps them.
     """
-    stored = [x for mine in slots for x in mine]
+    stored = [x for group in slots for x in group]
     tiling = _tiling(rules, scalars, jnp.asarray(g), stored)
     if tiling is None:
         return _loaded(apply, g, p, slots, None)
@@ -64,16 +64,19 @@ def apply_stored(
     rows, tiles, ways = tiling
 
     def turn(i: Any, now: Any, count: int, alone: Any) -> Any:
-        cut = lambda x: _cut(x, i, rows, count, ways)  # noqa: E731
-        u, kept = now
-        seen = tuple(tuple(map(cut, mine)) for mine in kept)
-        new = _loaded(apply, cut(u), None if p is None else cut(jnp.asarray(p)), seen, alone)
-        put = lambda x, tile: _put(x, tile, i, rows, ways)  # noqa: E731
-        kept = tuple(tuple(map(put, *both)) for both in zip(kept, new[1], strict=True))
-        return put(u, new[0]), kept
+        cut = lambda x: _tile_rows(x, i, rows, count, ways)  # noqa: E731
+        u, old = now
+        tiles_of_slots = tuple(tuple(map(cut, group)) for group in old)
+        tile_of_p = None if p is None else cut(jnp.asarray(p))
+        new = _loaded(apply, cut(u), tile_of_p, tiles_of_slots, alone)
+        put = lambda x, tile: _with_tile(x, tile, i, rows, ways)  # noqa: E731
+        return put(u, new[0]), tuple(
+            tuple(map(put, *both)) for both in zip(old, new[1], strict=True)
+        )
 
     opened = _each(lambda x: x.opened(ways), slots)
     now = settled(lambda now: turn(0, now, rows, None), (g, opened), p)
+    # `i >= 0` always holds, which XLA does not see; `_computed_once` needs such a condition.
     now = lax.fori_loop(0, tiles, lambda i, now: turn(i, now, rows, i >= 0), now)
     rest = whole - tiles * rows
     u, new = turn(tiles, now, rest, None) if rest else now
@@ -82,7 +85,7 @@ def apply_stored(
 
 def _each(f: Callable[[StoredArray], Any], slots: Slots) -> Slots:
     """Return the slots with `f` of those that are stored in another form."""
-    return tuple(tuple(f(x) if is_stored(x) else x for x in mine) for mine in slots)
+    return tuple(tuple(f(x) if is_stored(x) else x for x in group) for group in slots)
 
 
 def _tiling(
@@ -121,7 +124,7 @@ def _tiling(
     return Tiling(n * unit, tiles - (0 < rest < step), ways)
 
 
-def _cut(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
+def _tile_rows(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
     """Return `count` rows, from the tile `i` on."""
     if isinstance(x, StoredArray):
         arrays = [_slice(a, i * (rows // n), -(-count // n), ways) for a, n in x.by_rows()]
@@ -136,7 +139,7 @@ def _slice(x: Array, start: Any, count: int, ways: int) -> Array:
     return sliced(parts, start // ways, count // ways, 1).reshape(count, *x.shape[1:])
 
 
-def _put(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
+def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
     """Return `x` with the tile `i` in its place."""
     if isinstance(x, StoredArray):
         pairs = zip(x.by_rows(), tile.by_rows(), strict=True)
@@ -156,28 +159,28 @@ def _loaded(apply: Apply, g: Any, p: Any, slots: Slots, alone: Any) -> tuple[Any
     """Apply rules to what is loaded, and store what they return."""
 
     def run(g: Any, p: Any, slots: Slots) -> tuple[Any, Slots]:
-        return apply(g, p, tuple(tuple(map(_load, mine)) for mine in slots))
+        return apply(g, p, tuple(tuple(map(_load, group)) for group in slots))
 
     here = fetched(slots)
-    given = g, p, here
-    u, new = run(*given) if alone is None else _computed_once(run, alone, given)
+    arguments = g, p, here
+    u, new = run(*arguments) if alone is None else _computed_once(run, alone, arguments)
     pairs = zip(here, new, strict=True)
-    kept = tuple(tuple(map(_store, old, fresh)) for old, fresh in pairs)
-    return u, returned(kept, slots)
+    stored = tuple(tuple(map(_store, old, fresh)) for old, fresh in pairs)
+    return u, returned(stored, slots)
 
 
-def _computed_once(run: Apply, is_true: Any, given: Any) -> tuple[Any, Slots]:
-    """Return `run(*given)`, which XLA must not compute anew for every use.
+def _computed_once(run: Apply, is_true: Any, arguments: Any) -> tuple[Any, Slots]:
+    """Return `run(*arguments)`, which XLA must not compute anew for every use.
 
     Within a conditional it stands by itself. Otherwise XLA for CPUs computes the rule once for each
     maximum, each code and each update, and copies the state because all of them read it.
     """
-    shapes = jax.eval_shape(run, *given)
+    shapes = jax.eval_shape(run, *arguments)
 
-    def nothing(*given: Any) -> Any:
+    def nothing(*arguments: Any) -> Any:
         return jax.tree.map(zeros_of, shapes)
 
-    return lax.cond(is_true, run, nothing, *given)
+    return lax.cond(is_true, run, nothing, *arguments)
 
 
 def _load(x: Any) -> Any:

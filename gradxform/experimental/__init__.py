@@ -1,4 +1,4 @@
-"""What Optax calls experimental: `aggregating`. Names and forms may change with Optax's."""
+"""Parts that Optax calls experimental: `aggregating`. Names and forms may change with Optax's."""
 
 from typing import TYPE_CHECKING
 

@@ -71,7 +71,7 @@ class AccumulateAvgUpdatesState(NamedTuple):
     avg_grad: Slot  # like params, at least float32; the average so far
 
 
-def _split(x: Array, g: Array, due: Array) -> tuple[Array, Array]:
+def _emitted_and_rest(x: Array, g: Array, due: Array) -> tuple[Array, Array]:
     """Return what is emitted, in the dtype of `g`, and what is kept; one of them is zero."""
     zero = jnp.zeros_like(x)
     return cast(jnp.where(due, x, zero), dtype_of(g)), jnp.where(due, zero, x)
@@ -126,10 +126,10 @@ class accumulate_avg_updates(Transform):
         due = step == self.accumulation_steps
         weight = 1.0 / scalar(step)
         means = engine.map_rows(running_mean, [gs, average.leaves], weight, None)
-        pairs = engine.map_rows(_split, [means, gs], due)
-        kept = [cast(x, old.dtype) for (_, x), old in zip(pairs, average.leaves, strict=True)]
+        pairs = engine.map_rows(_emitted_and_rest, [means, gs], due)
+        rest = [cast(x, old.dtype) for (_, x), old in zip(pairs, average.leaves, strict=True)]
         return jax.tree.unflatten(treedef, [u for u, _ in pairs]), state._replace(
-            micro_step=jnp.where(due, 0, step), ready=due, avg_grad=average.rebuilt(kept)
+            micro_step=jnp.where(due, 0, step), ready=due, avg_grad=average.rebuilt(rest)
         )
 
 

@@ -60,7 +60,7 @@ def _moments(g: Any, axes: tuple[int, ...]) -> tuple[Array, Array]:
     return jnp.squeeze(mean, axis=axes), total
 
 
-def _merged(
+def _merged_moments(
     mean: Array, total: Array, old_mean: Array, old_total: Array, weight: Array, factor: Array
 ) -> tuple[Array, Array]:
     """Return the moments of the elements so far together with those of one more micro-batch."""
@@ -126,10 +126,10 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
         weight = 1.0 / scalar(step)
         factor = scalar(state.micro_step) * weight * size
         columns = [[m for m, _ in moments], [s for _, s in moments], means.leaves, totals.leaves]
-        merged = engine.map_rows(_merged, columns, weight, factor)
+        merged = engine.map_rows(_merged_moments, columns, weight, factor)
         old = list(zip(means.leaves, totals.leaves, strict=True))
         emitted = [(jnp.where(due, m, 0), jnp.where(due, s, 0)) for m, s in merged]
-        kept = [
+        rest = [
             [cast(jnp.where(due, 0, x), slot.dtype) for x, slot in zip(new, both, strict=True)]
             for new, both in zip(merged, old, strict=True)
         ]
@@ -137,8 +137,8 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
         return _pair(treedef, gs, emitted, sample_size), state._replace(
             micro_step=jnp.where(due, 0, step),
             ready=due,
-            mean_grads=means.rebuilt([m for m, _ in kept]),
-            sum_sq_diff_grads=totals.rebuilt([s for _, s in kept]),
+            mean_grads=means.rebuilt([m for m, _ in rest]),
+            sum_sq_diff_grads=totals.rebuilt([s for _, s in rest]),
         )
 
 

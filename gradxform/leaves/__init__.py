@@ -1,4 +1,4 @@
-"""What stands at a leaf: paths, holes, masks, rows, stored arrays, and which fields are slots.
+"""The leaves of trees: paths, holes, masks, rows, stored arrays, and which fields are slots.
 
 Everything above may import these names and the modules. Below are values and numerics.
 """

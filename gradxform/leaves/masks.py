@@ -305,7 +305,7 @@ def _entries(
     def look_up(path: Path, leaf: Any) -> Any:
         if is_hole(leaf):
             return leaf
-        for end in range(len(path), -1, -1):
+        for end in range(len(path), -1, -1):  # the nearest entry above a leaf is its own
             prefix = path[:end]
             if prefix in entries:
                 used.add(prefix)

@@ -117,19 +117,19 @@ def update_without(
 
     A `float0` comes back as it was.
     """
-    given = given_by_name(args, kwargs)
-    updates, params = given.get("updates"), given.get("params")
-    own = float0_as_holes(updates)
-    holed = _as_holes_of(own, params)
-    if own is updates and holed is params:
+    arguments = given_by_name(args, kwargs)
+    updates, params = arguments.get("updates"), arguments.get("params")
+    holed_updates = float0_as_holes(updates)
+    holed_params = _as_holes_of(holed_updates, params)
+    if holed_updates is updates and holed_params is params:
         return update(*args, **kwargs)
-    if holed is not params:
-        given = seen_whole(given, lambda part: _filled(part, params), as_holes)
-    given["updates"] = own
-    if holed is not params:
-        given["params"] = holed
-    new, state = update(**given)
-    return (new if own is updates else _filled(new, updates)), state
+    if holed_params is not params:
+        arguments = seen_whole(arguments, lambda part: _with_holes_filled(part, params), as_holes)
+    arguments["updates"] = holed_updates
+    if holed_params is not params:
+        arguments["params"] = holed_params
+    new, state = update(**arguments)
+    return (new if holed_updates is updates else _with_holes_filled(new, updates)), state
 
 
 def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., tuple[Params, Any]]:
@@ -140,13 +140,13 @@ def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., 
 
     @functools.wraps(step)
     def call(owner: Any, grads: Updates, state: Any, params: Params, **extra: Any) -> Any:
-        own = float0_as_holes(grads)
-        holed = _as_holes_of(own, params)
-        if holed is params:
-            return step(owner, own, state, params, **extra)
-        extra = seen_whole(extra, lambda part: _filled(part, params), as_holes)
-        new, state = step(owner, own, state, holed, **extra)
-        return _filled(new, params), state
+        holed_grads = float0_as_holes(grads)
+        holed_params = _as_holes_of(holed_grads, params)
+        if holed_params is params:
+            return step(owner, holed_grads, state, params, **extra)
+        extra = seen_whole(extra, lambda part: _with_holes_filled(part, params), as_holes)
+        new, state = step(owner, holed_grads, state, holed_params, **extra)
+        return _with_holes_filled(new, params), state
 
     return call
 
@@ -156,7 +156,7 @@ def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str,
     return {**dict(zip(("updates", "state", "params"), args, strict=False)), **kwargs}
 
 
-def _filled(tree: PyTree, whole: PyTree) -> PyTree:
+def _with_holes_filled(tree: PyTree, whole: PyTree) -> PyTree:
     """Return `tree` with the leaves of `whole` in the places of its holes."""
     return jax.tree.map(
         lambda old, new: old if is_hole(new) else new, whole, tree, is_leaf=is_update_leaf
@@ -182,8 +182,8 @@ def seen_whole(
 
         @functools.wraps(f)
         def function(params: Params, *args: Any, **kwargs: Any) -> Any:
-            made = f(whole(params), *args, **kwargs)
-            return chosen(made) if name == "grad_fn" else made
+            result = f(whole(params), *args, **kwargs)
+            return chosen(result) if name == "grad_fn" else result
 
         return function
 

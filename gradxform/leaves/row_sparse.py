@@ -35,8 +35,7 @@ class RowSparse(metaclass=_Named):
 
     Represents zeros of shape `(num_rows, *values.shape[1:])` with `values[i]` added to row
     `indices[i]`, for every i. Rows may repeat, in any order. Entries with the index `num_rows` are
-    padding and have no effect; so have entries with an index out of range, if it is known only at
-    run time.
+    padding and ignored, as are entries with an index out of range that is known only at run time.
 
     `params + row_sparse` adds the rows, in the dtype of the array and in place if it is donated;
     the same holds in `optax.apply_updates`, `flax.training.train_state.TrainState` and
@@ -70,7 +69,7 @@ class RowSparse(metaclass=_Named):
         rows = operator.index(num_rows)
         if not 0 <= rows <= MAX_ROWS:
             raise ValueError(f"RowSparse: num_rows must be from 0 to 2**31 - 2, got {rows}.")
-        indices, values = _array("indices", indices), _array("values", values)
+        indices, values = _as_array("indices", indices), _as_array("values", values)
         if not jnp.issubdtype(indices.dtype, jnp.integer):
             if indices.size:
                 raise TypeError(f"RowSparse: indices must be integers, got dtype {indices.dtype}.")
@@ -128,8 +127,8 @@ class RowSparse(metaclass=_Named):
         return self.indices >= self.num_rows
 
     def __repr__(self) -> str:
-        known = isinstance(self._rows, jax.Array)
-        rows = self.indices if known else self._rows
+        is_array = isinstance(self._rows, jax.Array)
+        rows = self.indices if is_array else self._rows
         return f"RowSparse(indices={rows}, values={self.values}, num_rows={self.num_rows})"
 
     def __reduce__(self):
@@ -184,7 +183,7 @@ class RowSparse(metaclass=_Named):
         indices = self.indices if self.coalesced else _last(self.indices, self.num_rows)
         return array.at[indices].set(
             rows,
-            mode="drop",
+            mode="drop",  # padding, which is out of range
             indices_are_sorted=self.coalesced,
             unique_indices=True,
             out_sharding=_sharding(array),
@@ -291,7 +290,7 @@ def _revealed(rows: Any, num_rows: int) -> Array:
     return jnp.minimum(~transparent(rows), jnp.uint32(num_rows)).astype(jnp.int32)
 
 
-def _array(name: str, x: Any) -> Array:
+def _as_array(name: str, x: Any) -> Array:
     try:
         return jnp.asarray(x)
     except (TypeError, ValueError) as error:
@@ -301,8 +300,8 @@ def _array(name: str, x: Any) -> Array:
 def _in_range(indices: Array, num_rows: int) -> Array:
     """Return the indices as int32; if they are traced, those out of range become padding."""
     if not is_tracer(indices) and indices.size and indices.is_fully_addressable:
-        known = np.asarray(indices)
-        for extreme in (known.min(), known.max()):
+        values = np.asarray(indices)
+        for extreme in (values.min(), values.max()):
             if not 0 <= extreme <= num_rows:
                 raise ValueError(
                     f"RowSparse: indices must be at least 0 and less than num_rows, {num_rows} "

@@ -1,4 +1,4 @@
-"""What follows from the structure of a tree, computed once for each structure."""
+"""Results that depend only on the structure of a tree, computed once for each structure."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,13 +21,13 @@ def remembered(what: Any, tree: PyTree, make: Callable[[], T]) -> T:
       make: computes the result, which nobody changes. An error is not remembered.
     """
     leaves, treedef = flatten_updates(tree)
-    # Of what has no shape, such as a hole or a number, the type tells as much.
+    # For a leaf without a shape, such as a hole or a number, the type tells as much.
     key = (what, treedef, tuple([getattr(x, "shape", type(x)) for x in leaves]))
-    found = _RESULTS.get(key)
-    if found is None:
-        found = make()
-        _RESULTS.keep(key, found)
-    return found
+    result = _RESULTS.get(key)
+    if result is None:
+        result = make()
+        _RESULTS.keep(key, result)
+    return result
 
 
 _RESULTS: Memory[Any, Any] = Memory()

@@ -23,7 +23,7 @@ Path = tuple[str, ...]
 
 
 def is_hole(x: Any) -> bool:
-    """Whether `x` stands where a tree has no array: None, or a MaskedNode (ours or Optax's)."""
+    """Whether `x` stands in place of an array: None, or a MaskedNode (ours or Optax's)."""
     return x is None or isinstance(x, MaskedNode) or type(x).__name__ == "MaskedNode"
 
 
@@ -137,6 +137,7 @@ def _with_names(
             bool(branches) and names_of(path) in branches
         )
 
+    # Only variables of Flax and branches need the path of every node, which takes time.
     if "flax.core.meta" in sys.modules or branches:
         flat, treedef = jax.tree_util.tree_flatten_with_path(tree, ends, is_leaf_takes_path=True)
     else:
@@ -279,9 +280,9 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
       ValueError: if a leaf of `lead` is missing in `tree`, or a leaf of `tree` in `lead`, where
         there is not a hole either.
     """
-    own, treedef = jax.tree.flatten(tree, is_leaf=is_stored)
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_stored)
     if treedef == lead_def:
-        return Aligned(own, treedef, None, own)
+        return Aligned(leaves, treedef, None, leaves)
     indices = {path: i for i, (path, _) in enumerate(with_paths(tree, is_stored))}
     lead_leaves = with_paths(lead)
     holes = [path for path, leaf in lead_leaves if is_hole(leaf)]
@@ -301,7 +302,7 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
                 f"{name_of(part)}: {what} a leaf {path_str(path)}, the updates none. A gradient of "
                 "None in its place would freeze the parameter for this step."
             )
-    return Aligned(own, treedef, where, [own[i] for i in where])
+    return Aligned(leaves, treedef, where, [leaves[i] for i in where])
 
 
 def align_params(part: Any, updates: PyTree, treedef: Any, params: PyTree) -> Aligned:

@@ -72,6 +72,7 @@ def power_iteration(
 
     v = _normalized(v0)
     av = product(v)
+    # A loop keeps the dtypes of its carry: both vectors have those of a product.
     dtypes = jax.tree.map(dtype_of, av)
     v = jax.tree.map(cast, v, dtypes)
 
@@ -81,15 +82,17 @@ def power_iteration(
             lambda x, y: _wide(x) - cast(eigenvalue, _wide(y).dtype) * _wide(y), av, v
         )
         rest = engine.global_norm(rest)
+        # Before the first turn the eigenvalue is only a placeholder.
         return (i < num_iters) & ((i == 0) | (rest > error_tolerance * jnp.abs(eigenvalue)))
 
     def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         i, _, av, _ = carry
         v = jax.tree.map(cast, _normalized(av), dtypes)
         av = jax.tree.map(cast, product(v), dtypes)
-        return i + 1, v, av, _product(v, av)
+        return i + 1, v, av, _inner_product(v, av)
 
-    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_product(v, av))
+    first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_inner_product(v, av))
+    # A v is one product nearer to the eigenvector than v.
     _, _, av, eigenvalue = lax.while_loop(goes_on, turn, first)
     return eigenvalue, _normalized(av)
 
@@ -101,7 +104,7 @@ def _normalized(v: PyTree) -> PyTree:
     return jax.tree.map(lambda x: cast(per_size, _wide(x).dtype) * _wide(x), v)
 
 
-def _product(v: PyTree, w: PyTree) -> Array:
+def _inner_product(v: PyTree, w: PyTree) -> Array:
     """Return the real part of <v, w>, in float32 or wider."""
     leaves = jax.tree.leaves(jax.tree.map(lambda x, y: jnp.vdot(_wide(x), _wide(y)), v, w))
     return jnp.real(functools.reduce(jnp.add, leaves))
@@ -148,6 +151,7 @@ def matrix_inverse_pth_root(
         )
     a = _square("matrix_inverse_pth_root", matrix)
     largest, _ = power_iteration(a, precision=precision)
+    # At least a small one, so that a matrix of zeros has a root too.
     ridge = cast(jnp.asarray(ridge_epsilon), a.dtype) * jnp.maximum(largest, 1e-16)
     a = a + ridge * jnp.eye(a.shape[-1], dtype=a.dtype)
     if a.shape[-1] == 1:
@@ -196,7 +200,7 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     a, b = cast(A, wide), cast(b, wide)
     square, target = linalg.matmul(a.T, a), linalg.matmul(a.T, b)
     bound = _spectral_bound(square) if L is None else cast(jnp.asarray(L), wide)
-    step = 1 / jnp.where(bound == 0, 1, bound)
+    step = 1 / jnp.where(bound == 0, 1, bound)  # any step will do for a matrix of zeros
 
     def turn(carry: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
         x, p, c = carry

@@ -129,6 +129,7 @@ def _by_gram(x: Array, coefficients: Array, gram: Array | None, columns: Columns
             total = factor if total is None else jnp.matmul(factor, total)
             if i + 1 < rows.shape[0]:
                 gram = jnp.matmul(jnp.matmul(factor, gram), factor)
+                # Rounded, it is not quite Hermitian, and the next turn takes A A^H for A A.
                 gram = (gram + adjoint(gram)) / 2
         assert total is not None
         x, gram = jnp.matmul(total, x), None

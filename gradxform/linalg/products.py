@@ -43,14 +43,14 @@ def adjoint(x: Array) -> Array:
 
 
 class Columns(NamedTuple):
-    """Matrices of which each device has equally many of the columns, in any order."""
+    """Matrices whose columns are divided equally among devices, in any order."""
 
     devices: int
     total: Callable[[Array], Array]  # the sum of an array over the devices
     largest: Callable[[Array], Array]  # its largest entries on any device
 
     def total_hermitian(self, x: Array) -> Array:
-        """Return the sum of Hermitian matrices over the devices, of which it sends about half."""
+        """Return the sum of Hermitian matrices over the devices; only about half of it is sent."""
         side = x.shape[-1]
         if hermitian_size(side) == side**2:
             return self.total(x)
@@ -62,8 +62,8 @@ class Columns(NamedTuple):
         # One square has the lower triangle of the upper block, and the upper one of the lower.
         both = jnp.tril(upper) + jnp.triu(lower, 1)
         diagonal = jnp.diagonal(lower, axis1=-2, axis2=-1)[..., None, :]
-        sent = self.total(jnp.concatenate([right, both, diagonal], axis=-2))
-        right, both, diagonal = jnp.split(sent, (half, 2 * half), axis=-2)
+        packed = self.total(jnp.concatenate([right, both, diagonal], axis=-2))
+        right, both, diagonal = jnp.split(packed, (half, 2 * half), axis=-2)
         upper = jnp.tril(both) + adjoint(jnp.tril(both, -1))
         lower = jnp.triu(both, 1) + adjoint(jnp.triu(both, 1)) + identity_like(both) * diagonal
         return jnp.block([[upper, right], [adjoint(right), lower]])

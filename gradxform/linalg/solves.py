@@ -22,6 +22,7 @@ from gradxform.linalg.products import (
     HIGHEST as HIGHEST,
     frobenius_norm as frobenius_norm,
     identity_like,
+    largest_entry,
     matmul as matmul,
     matmul_in as matmul_in,
 )
@@ -198,7 +199,7 @@ def inverse_root_within(
         return *new, m - identity
 
     x, m = _until_converged(turn, identity * c_to_p ** (-1 / p), a / c_to_p, turns, tolerance)
-    return x, jnp.squeeze(_largest(m - identity), (-2, -1))
+    return x, jnp.squeeze(largest_entry(m - identity), (-2, -1))
 
 
 def largest_eigenvalue(a: Array, turns: int = 30) -> Array:
@@ -237,10 +238,6 @@ def rounding(a: Array) -> Array:
 
 
 # ------------------------------------------------------------------------------------------ helpers
-
-
-def _largest(a: Array) -> Array:
-    return jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)
 
 
 def _integer_power(a: Array, n: int, precision: lax.Precision) -> Array:
@@ -282,11 +279,12 @@ def _until_converged(
             i + 1,
             jnp.where(on, new_x, x),
             jnp.where(on, new_y, y),
-            jnp.where(on, _largest(residual), largest),
+            jnp.where(on, largest_entry(residual), largest),
             jnp.where(on, frobenius_norm(residual), norm),
             jnp.where(on, norm, previous),
         )
 
+    # As if infinitely far from the end: the first turns are taken whatever they lead to.
     far = jnp.full((*x.shape[:-2], 1, 1), np.inf, x.dtype)
     start = (jnp.zeros((), jnp.int32), x, y, far, far, far)
     start = settled(body, start, None)

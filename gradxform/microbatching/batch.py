@@ -14,7 +14,7 @@ from gradxform.types import Array
 def reshape_batch_axis(tree: Any, microbatch_size: int, axis: int = 0) -> Any:
     """Return arrays with the batch axis divided in two: micro-batches, and examples of one.
 
-    Of n micro-batches the i-th has the examples i, i + n, i + 2 n, ... A batch that is divided over
+    The i-th of n micro-batches has the examples i, i + n, i + 2 n, ... A batch that is divided over
     devices is divided likewise in each of them.
 
     Args:
@@ -78,7 +78,7 @@ def check_size(caller: str, size: Any) -> None:
 def check_divides(caller: str, batch_size: int, size: int) -> None:
     """Require the batch to have whole micro-batches, and at least one."""
     if not batch_size:
-        raise ValueError(f"{caller}: the batch has no examples, got an axis of length 0.")
+        raise ValueError(f"{caller}: the batch must have examples, got an axis of length 0.")
     if batch_size % size:
         raise ValueError(
             f"{caller}: the batch has {batch_size} examples, which is not a multiple of "

@@ -29,7 +29,7 @@ def microbatch(
 ) -> Function:
     """Return a function that evaluates `fun` on one part of the batch after the other.
 
-    In one loop, so that only one micro-batch is in memory at a time. Of n micro-batches the i-th
+    In one loop, so that only one micro-batch is in memory at a time. The i-th of n micro-batches
     has the examples i, i + n, i + 2 n, ...: a batch that is divided over devices is divided
     likewise in each.
 
@@ -74,6 +74,7 @@ def microbatch(
         def evaluate(index: Any) -> Any:
             def part(at: int, x: Any) -> Array:
                 at %= jnp.ndim(x)
+                # Behind the axis of a micro-batch's examples is that of the micro-batches.
                 return lax.dynamic_index_in_dim(divided(x, size, at), index, at + 1, False)
 
             parts = {
@@ -141,7 +142,7 @@ def micro_vmap(
             microbatch_size,
             accumulator,
             argnames="kwargs",
-            in_axes=[axis for axis in axes if axis is not None] + [0],
+            in_axes=[axis for axis in axes if axis is not None] + [0],  # the last for `kwargs`
             num_real_microbatches=num_real_microbatches,
         )(*args, kwargs=kwargs)
 
@@ -149,7 +150,7 @@ def micro_vmap(
 
 
 class IndividualOutputs(NamedTuple):
-    """What `micro_grad` returns for every example."""
+    """The results of `micro_grad` for every example."""
 
     values: Any  # the values of the function
     metrics: Any  # of metrics_fn
@@ -266,7 +267,7 @@ def _batch_size(caller: str, batch: dict[Any, Any], axes: dict[Any, int], size: 
             where = f"argument {k!r}" + (f" at {leaf_path(path)}" if path else "")
             sizes[where] = jnp.shape(x)[axis_of(caller, x, axes[k], where)]
     if not sizes:
-        raise ValueError(f"{caller}: the arguments that should have examples have no arrays.")
+        raise ValueError(f"{caller}: the arguments with examples must have arrays.")
     (first, number), *rest = sizes.items()
     for where, other in rest:
         if other != number:

@@ -310,6 +310,7 @@ def squarable(x: Array, axes: int | tuple[int, ...] | None = None) -> Array:
 
 def taming(largest: Array) -> Array:
     """Return the factor of `squarable` for arrays with the given largest absolute value."""
+    # A square is then at most max^0.8, so that max^0.2 of them can be added: 5e7 in float32.
     return shrinking(largest, float(jnp.finfo(largest.dtype).max) ** 0.4)
 
 

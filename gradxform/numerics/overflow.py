@@ -36,6 +36,7 @@ def quotient(x: Array, divisor: Array) -> Array:
     it 0. A quarter of the divisor has a normal inverse.
     """
     quarter, one = divisor.dtype.type(0.25), divisor.dtype.type(1)
+    # Below 2**100 the inverse is normal as it is, and a quarter could take digits from `x`.
     lift = jnp.where(jnp.abs(divisor) > 2.0**100, quarter, one)
     return (x * cast(lift, x.dtype)) / cast(divisor * lift, x.dtype)
 
@@ -48,8 +49,8 @@ def cast_slot(x: Array, dtype: Any) -> Array:
     """
     if not jnp.issubdtype(dtype, jnp.floating) or not jnp.issubdtype(x.dtype, jnp.floating):
         return cast(x, dtype)
-    kept = jnp.finfo(dtype)
-    if kept.nexp >= jnp.finfo(x.dtype).nexp:
+    limits = jnp.finfo(dtype)
+    if limits.nexp >= jnp.finfo(x.dtype).nexp:
         return cast(x, dtype)
-    most = float(kept.max)
+    most = float(limits.max)
     return cast(jnp.where(jnp.isfinite(x), jnp.clip(x, -most, most), x), dtype)

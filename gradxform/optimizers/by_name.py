@@ -1,4 +1,4 @@
-"""All optimizers by name. Who asks for this table loads them all."""
+"""All optimizers by name. Whoever asks for this table loads them all."""
 
 import importlib
 from collections.abc import Callable

@@ -82,6 +82,7 @@ def distributed_shampoo(
         weight_dimension_numbers=weight_dimension_numbers,
         compute_dtype=compute_dtype,
     )
+    # `trace` sums up: of parts of 1 - beta1 each, the sum is a moving average.
     average = (scale(1 - beta1),) if moving_average_for_momentum else ()
     matrices = chain(
         direction,

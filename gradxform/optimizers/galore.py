@@ -47,7 +47,7 @@ def galore(
     if mu_dtype is not None:
         if base_optimizer is not None:
             raise ValueError(
-                "galore: mu_dtype has no effect with a base_optimizer; give it to that one."
+                "galore: mu_dtype does nothing with a base_optimizer; give it to that one."
             )
         base_optimizer = scale_by_adam(mu_dtype=mu_dtype)
     return chain(

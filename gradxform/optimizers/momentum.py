@@ -48,10 +48,10 @@ def sgd(
     if not learning_rate_inside:
         return decayed("sgd", direction, learning_rate, weight_decay, mask)
     if momentum is None:
-        raise ValueError("sgd: learning_rate_inside=True has no effect without a momentum.")
+        raise ValueError("sgd: learning_rate_inside=True does nothing without a momentum.")
     if weight_decay is not None or mask is not None:
         raise ValueError(
-            "sgd: learning_rate_inside=True has no weight_decay or mask; use "
+            "sgd: learning_rate_inside=True does not take weight_decay or mask; use "
             "decoupled_weight_decay(sgd(...), ...)."
         )
     return chain(scale_by_learning_rate(learning_rate), direction)

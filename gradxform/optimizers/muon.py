@@ -18,30 +18,30 @@ __all__ = [
 ]
 
 
-def coefficients(name: str, given: tuple[Any, ...] | str, turns: Any) -> tuple[Any, ...]:
+def coefficients(name: str, choice: tuple[Any, ...] | str, turns: Any) -> tuple[Any, ...]:
     """Return the coefficients of the orthogonalization, or those of the preset of that name.
 
     Args:
       name: the optimizer that asks, for messages.
-      given: coefficients, or the name of a preset.
+      choice: coefficients, or the name of a preset.
       turns: the number of turns.
     """
-    if not isinstance(given, str):
-        return given
-    if given in NS_COEFFS:
-        return NS_COEFFS[given]
-    if given not in NS_ROWS:
+    if not isinstance(choice, str):
+        return choice
+    if choice in NS_COEFFS:
+        return NS_COEFFS[choice]
+    if choice not in NS_ROWS:
         presets = [*NS_COEFFS, *NS_ROWS]
         raise ValueError(
             f"{name}: ns_coeffs must be numbers or one of {', '.join(map(repr, presets))}, got "
-            f"{given!r}.{did_you_mean(given, presets)}"
+            f"{choice!r}.{did_you_mean(choice, presets)}"
         )
     if type(turns) is not int or turns < 1:
         raise ValueError(
-            f"{name}: with {given!r}, ns_steps must be an integer of at least 1, got "
+            f"{name}: with {choice!r}, ns_steps must be an integer of at least 1, got "
             f"{shown(turns)}. Its coefficients differ from turn to turn."
         )
-    return NS_ROWS[given](turns)
+    return NS_ROWS[choice](turns)
 
 
 def beside_adamw(
@@ -148,6 +148,7 @@ def muon(
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
+    # As in Optax, eps, mu_dtype and nesterov are those of both methods.
     others = adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,
         adam_b1,

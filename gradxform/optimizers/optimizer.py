@@ -1,4 +1,4 @@
-"""What makes a function an optimizer, and the parts that several of them share."""
+"""The decorator of optimizers, and the parts that several of them share."""
 
 import functools
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def trace_or_identity(
     trace(0.0, nesterov, accumulator_dtype)  # check the types
     for argument, value in (("nesterov", nesterov), ("accumulator_dtype", accumulator_dtype)):
         if value:
-            raise ValueError(f"{name}: {argument}={value!r} has no effect without a momentum.")
+            raise ValueError(f"{name}: {argument}={value!r} does nothing without a momentum.")
     return identity()
 
 
@@ -79,7 +79,7 @@ def decayed(
     if weight_decay is not None:
         return with_weight_decay(direction, learning_rate, weight_decay, mask)
     if mask is not None:
-        raise ValueError(f"{name}: {mask_name} has no effect without a weight_decay.")
+        raise ValueError(f"{name}: {mask_name} does nothing without a weight_decay.")
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 

@@ -89,10 +89,11 @@ def scion(
     )
     steps: dict[str, Transform] = {"spectral": spectral}
     steps |= {norm: scale_by_lmo(norm, numbers) for norm in sizes if norm not in steps}
+    # A decay of 1, times the learning rate, makes it the step of Frank and Wolfe.
     towards = (add_decayed_weights(1.0),) if constrained else ()
     rules = {
         norm: chain(
-            ema(decay, False, mu_dtype),
+            ema(decay, False, mu_dtype),  # without a debiasing: every step has norm 1 anyway
             step,
             scale(sizes[norm]),
             *towards,
@@ -109,15 +110,15 @@ def scion(
         raise kind(f"scion: norms: {str(error).removeprefix('partition: ')}") from None
 
 
-def _radii(given: Any) -> dict[str, float]:
+def _radii(radii: Any) -> dict[str, float]:
     """Return the radius for every norm."""
-    given = {} if given is None else given
-    if not isinstance(given, dict):
+    radii = {} if radii is None else radii
+    if not isinstance(radii, dict):
         raise TypeError(
             "scion: radii must be a dict from norms to radii, such as {'spectral': 50.0}, got "
-            f"{shown(given)}."
+            f"{shown(radii)}."
         )
-    for norm, radius in given.items():
+    for norm, radius in radii.items():
         if norm not in RADII:
             raise ValueError(
                 f"scion: radii must be for norms, {', '.join(RADII)}, got one for {norm!r}."
@@ -129,4 +130,4 @@ def _radii(given: Any) -> dict[str, float]:
                 f"scion: the radius for {norm!r} must be a number greater than 0, got "
                 f"{shown(radius)}."
             )
-    return RADII | given
+    return RADII | radii

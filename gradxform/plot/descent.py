@@ -80,8 +80,8 @@ def _descend(function: str, name: str, tx: Any, surface: Surface, steps: int) ->
     def step(carry: Any, _: Any) -> Any:
         point, state = carry
         loss, grad = jax.value_and_grad(loss_fn)(point)
-        given = {"value": loss, "grad": grad, **functions}
-        extra = {k: v for k, v in given.items() if k in (LINE_SEARCH if takes is None else takes)}
+        offers = {"value": loss, "grad": grad, **functions}
+        extra = {k: v for k, v in offers.items() if k in (LINE_SEARCH if takes is None else takes)}
         update, state = tx.update(grad, state, point, **extra)
         new = apply_updates(point, update)
         return (new, state), (new, loss_fn(new))
@@ -210,8 +210,8 @@ def _contours(axes: Any, surface: Surface, x: Any, y: Any, look: Look) -> None:
     points = jnp.asarray(np.stack([xs.ravel(), ys.ravel()], axis=1), jnp.float32)
     losses = np.asarray(jax.vmap(surface.function)(points), float).reshape(xs.shape)
     finite = np.isfinite(losses)
-    known = [float(surface.function(jnp.asarray(m, jnp.float32))) for m in surface.minima]
-    lowest = min([*known, losses[finite].min()]) if finite.any() else 0.0
+    at_minima = [float(surface.function(jnp.asarray(m, jnp.float32))) for m in surface.minima]
+    lowest = min([*at_minima, losses[finite].min()]) if finite.any() else 0.0
     highest = float(losses[finite].max()) - lowest if finite.any() else 0.0
     if not highest > 0:  # flat, or finite nowhere: nothing to draw
         axes.set_facecolor(look.low)

@@ -49,7 +49,7 @@ def training(
 
     Raises:
       TypeError: if `metrics` has another form, or a key that you name is not numeric.
-      ValueError: if there are no numbers, lists have different lengths, or a key does not occur.
+      ValueError: without numbers, for lists of different lengths, or if a key does not occur.
       OSError: if the file cannot be read.
       ModuleNotFoundError: if matplotlib is not installed.
     """
@@ -151,7 +151,7 @@ def _numbers(column: list[Any]) -> Any:
 
 def _steps(numeric: dict[str, Any]) -> tuple[Any, str]:
     if not numeric:
-        raise ValueError("training: metrics have no numeric column.")
+        raise ValueError("training: metrics must have a numeric column.")
     if STEP in numeric and np.isfinite(numeric[STEP]).all():
         return numeric[STEP], "step"
     return np.arange(len(next(iter(numeric.values())))), "row"
@@ -162,7 +162,7 @@ def _wanted(keys: Any, columns: dict[str, Any], numeric: dict[str, Any]) -> list
     if keys is None:
         others = [key for key in numeric if key != STEP]
         if not others:
-            raise ValueError("training: metrics have no numeric column but 'step'.")
+            raise ValueError("training: metrics must have a numeric column besides 'step'.")
         return others
     wanted = [keys] if isinstance(keys, str) else list(keys)
     if not wanted:
@@ -181,13 +181,13 @@ def _wanted(keys: Any, columns: dict[str, Any], numeric: dict[str, Any]) -> list
 
 def _panels(keys: list[str]) -> dict[str, list[str]]:
     """Return the keys of each panel, by its name."""
-    known = set(keys)
+    all_keys = set(keys)
     ends = {f"{key}/{end}" for key in keys for end in ("min", "max")}
     groups: dict[str, list[str]] = {}
     for key in keys:
         if key not in ends:
             group, slash, _ = key.partition("/")
-            groups.setdefault(group if slash and group not in known else key, []).append(key)
+            groups.setdefault(group if slash and group not in all_keys else key, []).append(key)
     panels: dict[str, list[str]] = {}
     for name, members in groups.items():
         if 1 < len(members) <= LINES:

@@ -36,17 +36,17 @@ def state_memory(
 
     Raises:
       TypeError: if `tx` is not a transform, or a parameter is not a floating array.
-      ValueError: if there are no parameters.
+      ValueError: without parameters.
       ModuleNotFoundError: if matplotlib is not installed.
     """
-    look, told = look_of("state_memory", dark), describe(tx, params)
-    if not told.param_bytes or told.total_bytes is None:
-        raise ValueError("state_memory: params have no arrays; pass the parameters of a model.")
-    rows = [row for row in told.rows if row.bytes]
-    names = ["parameters", *_names(told, rows)]
+    look, description = look_of("state_memory", dark), describe(tx, params)
+    if not description.param_bytes or description.total_bytes is None:
+        raise ValueError("state_memory: params must have arrays; pass the parameters of a model.")
+    rows = [row for row in description.rows if row.bytes]
+    names = ["parameters", *_row_names(description, rows)]
     axes = axes_for("state_memory", ax, 7.0, 1.3 + 0.42 * len(names), look)
-    axes.barh(0, told.param_bytes, color=look.faint, height=0.62)
-    totals = [told.param_bytes, *(row.bytes or 0 for row in rows)]
+    axes.barh(0, description.param_bytes, color=look.faint, height=0.62)
+    totals = [description.param_bytes, *(row.bytes or 0 for row in rows)]
     slots = [slot for row in rows for slot in row.slots if slot.bytes > LEAST * max(totals)]
     order = {name: i for i, name in enumerate(dict.fromkeys(slot.name for slot in slots))}
     labelled: set[str] = set()
@@ -71,18 +71,18 @@ def state_memory(
     axes.set_xlim(0, 1.16 * max(totals))
     axes.set_xlabel("bytes")
     axes.xaxis.set_major_formatter(lambda n, _: size(round(n)))
-    ratio = told.total_bytes / told.param_bytes
-    said = f"state {size(told.total_bytes)} = {ratio:.2f} x the parameters"
+    ratio = description.total_bytes / description.param_bytes
+    said = f"state {size(description.total_bytes)} = {ratio:.2f} x the parameters"
     titled(axes, said if title is None else title, look)
     if labelled:
         legend(axes, look, len(labelled), title="slot", alignment="left", beside=True)
     return axes.figure
 
 
-def _names(told: Description, rows: list[Row]) -> Iterator[str]:
+def _row_names(description: Description, rows: list[Row]) -> Iterator[str]:
     """Yield the name of each row, with the label of the part that it is in."""
     labels: list[str] = []
-    for row in told.rows:
+    for row in description.rows:
         del labels[row.depth :]
         labels.append(row.label or (labels[-1] if labels else ""))
         if any(row is shown for shown in rows):

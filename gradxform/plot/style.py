@@ -115,11 +115,11 @@ def legend(axes: Any, look: Look, lines: int, **options: Any) -> None:
     """Draw a legend; one of many lines goes beside the axes."""
     beside = options.pop("beside", lines > 5)
     place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if beside else {"loc": "best"}
-    made = axes.legend(
+    box = axes.legend(
         **place, fontsize=9, frameon=not beside, labelcolor=look.ink, handlelength=2.6, **options
     )
-    made.get_title().set_color(look.ink)
-    made.get_frame().set(facecolor=look.paper, edgecolor=look.faint, alpha=0.85)
+    box.get_title().set_color(look.ink)
+    box.get_frame().set(facecolor=look.paper, edgecolor=look.faint, alpha=0.85)
 
 
 def by_name(

@@ -127,7 +127,7 @@ def as_surface(function: str, surface: Any, **changes: Any) -> Surface:
         surface = Surface(function_of_two, title="" if name == "<lambda>" else name)
     pairs = {k: _pair(function, k, v) for k, v in changes.items() if v is not None}
     surface = dataclasses.replace(surface, **pairs)
-    _check(function, surface)
+    _check_start(function, surface)
     return surface
 
 
@@ -138,7 +138,7 @@ def _pair(function: str, name: str, x: Any) -> tuple[float, ...]:
         raise TypeError(f"{function}: {name} must be two numbers, got {shown(x)}.") from None
 
 
-def _check(function: str, surface: Surface) -> None:
+def _check_start(function: str, surface: Surface) -> None:
     """Require one finite real number at the start.
 
     Raises:

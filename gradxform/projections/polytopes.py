@@ -49,8 +49,8 @@ def projection_sparse_simplex(
         raise ValueError(f"{name}: value must be at least 0, got {value!r}.")
     find = lax.approx_max_k if use_approx_max_nz else lax.top_k
     _, at = find(lax.stop_gradient(v), max_nz)
-    (kept,) = onto_simplex([v[at]], jnp.asarray(within(value, v.dtype), v.dtype))
-    return cast(jnp.zeros_like(v).at[at].set(kept), x.dtype)
+    (entries,) = onto_simplex([v[at]], jnp.asarray(within(value, v.dtype), v.dtype))
+    return cast(jnp.zeros_like(v).at[at].set(entries), x.dtype)
 
 
 def projection_affine_set(x: Any, A: Any, b: Any) -> Array:
@@ -82,8 +82,8 @@ def projection_polyhedron(
         p = x' - G'^T l;    l <- max(l + (G p - h) / L, 0)
 
     x' being the projection onto A p = b, and G' the part of G along that set. The rows with
-    multipliers then give the face, and the result is the projection onto it. A polyhedron without
-    points has no projection; the result then violates some constraint.
+    multipliers then give the face, and the result is the projection onto it. Nothing can be
+    projected onto a polyhedron without points; the result then violates some constraint.
 
     Args:
       x: a vector `(n,)`.
@@ -113,6 +113,7 @@ def projection_polyhedron(
     p = _onto_affine(v, rows, sides)
     # The face is right if its point fits and no row pulls; else the iteration is nearer.
     fixed = lax.stop_gradient(p)
+    # Room for the roundings of these products; `sizes` guards the division by rows of zeros.
     slack = 64 * jnp.finfo(v.dtype).eps * (1 + jnp.max(jnp.abs(v)) + jnp.max(jnp.abs(fixed)))
     sizes = jnp.maximum(jnp.sqrt(jnp.sum(problem[3] ** 2, axis=1)), 1e-30)
     fits = jnp.all((matmul(problem[3], fixed) - problem[4]) / sizes <= slack)
@@ -143,9 +144,9 @@ def projection_box_section(x: Any, alpha: Any, beta: Any, w: Any, c: Any) -> Arr
     )
     c = cast(jnp.asarray(c), v.dtype)
     t = lax.stop_gradient(_inside_piece(v, low, high, w, c))
-    moved = lax.stop_gradient(v + t * w)
-    free = (w != 0) & (moved > low) & (moved < high)
-    fixed = jnp.clip(lax.stop_gradient(jnp.where(w == 0, v, moved)), low, high)
+    shifted = lax.stop_gradient(v + t * w)
+    free = (w != 0) & (shifted > low) & (shifted < high)
+    fixed = jnp.clip(lax.stop_gradient(jnp.where(w == 0, v, shifted)), low, high)
     fixed = jnp.where(w == 0, jnp.clip(v, low, high), fixed)
     square = jnp.sum(jnp.where(free, w * w, 0))
     rest = c - jnp.sum(w * jnp.where(free, v, fixed))
@@ -263,34 +264,37 @@ def _nearest(
     along = G if not A.shape[0] else G - matmul(matmul(G, jnp.linalg.pinv(A)), A)
     # Rows of equal length make the dual problem as round as rows allow.
     sizes = jnp.sqrt(jnp.sum(along * along, axis=1))
+    # What is left of a row that the rows of A span is rounding; it must not be made long.
     one = jnp.where(sizes > 1e-6 * jnp.sqrt(jnp.sum(G * G, axis=1)), sizes, jnp.inf)
     along, over = along / one[:, None], (matmul(G, at) - h) / one
     square = matmul(along, along.T)
+    # The largest row sum is at least the largest eigenvalue: a step of its inverse converges.
     bound = jnp.maximum(jnp.max(jnp.sum(jnp.abs(square), axis=1)), 1e-30)
 
     def turn(carry: Any) -> Any:
         count, last, point, c, _ = carry
         new = jnp.maximum(point + (over - matmul(square, point)) / bound, 0)
+        # Where momentum leads away from the solution, it begins anew.
         restarts = jnp.sum((point - new) * (new - last)) > 0
         c = jnp.where(restarts, 0, c)
         new_c = (1 + jnp.sqrt(1 + 4 * c * c)) / 2
         further = new + jnp.maximum(c - 1, 0) / new_c * (new - last)
-        moved = jnp.max(jnp.abs(new - last)) + jnp.max(jnp.abs(new - point))
-        return count + 1, new, further, new_c, moved > tol * jnp.max(new)
+        distance = jnp.max(jnp.abs(new - last)) + jnp.max(jnp.abs(new - point))
+        return count + 1, new, further, new_c, distance > tol * jnp.max(new)
 
     zeros = jnp.zeros_like(over)
-    begun = (jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros((), x.dtype), jnp.any(over > 0))
-    _, found, *_ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, begun)
-    return at - matmul(along.T, found), found > 0
+    start = (jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros((), x.dtype), jnp.any(over > 0))
+    _, multipliers, *_ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, start)
+    return at - matmul(along.T, multipliers), multipliers > 0
 
 
 def _inside_piece(x: Array, low: Array, high: Array, w: Array, c: Array) -> Array:
     """Return a t inside the straight piece of <w, clip(x + t w)> that reaches c."""
     divisor = jnp.where(w == 0, 1, w)
     ends = jnp.concatenate([(low - x) / divisor, (high - x) / divisor])
-    known = jnp.isfinite(ends) & jnp.concatenate([w != 0, w != 0])
-    largest = jnp.max(jnp.where(known, ends, -jnp.inf))
-    ends = jnp.sort(jnp.where(known, ends, jnp.where(jnp.any(known), largest, 0)))
+    is_end = jnp.isfinite(ends) & jnp.concatenate([w != 0, w != 0])
+    largest = jnp.max(jnp.where(is_end, ends, -jnp.inf))
+    ends = jnp.sort(jnp.where(is_end, ends, jnp.where(jnp.any(is_end), largest, 0)))
 
     def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         below, above = bounds
@@ -301,8 +305,8 @@ def _inside_piece(x: Array, low: Array, high: Array, w: Array, c: Array) -> Arra
         return jnp.where(is_low, middle, below), jnp.where(is_low, above, middle)
 
     size = ends.shape[0]
-    begun = (jnp.asarray(-1, jnp.int32), jnp.asarray(size, jnp.int32))
-    below, above = lax.fori_loop(0, size.bit_length() + 1, halve, begun)
+    start = (jnp.asarray(-1, jnp.int32), jnp.asarray(size, jnp.int32))
+    below, above = lax.fori_loop(0, size.bit_length() + 1, halve, start)
     first, last = ends[jnp.maximum(below, 0)], ends[jnp.minimum(above, size - 1)]
     step = 1 + jnp.abs(first)
     return jnp.where(
@@ -364,13 +368,13 @@ def _potentials(s: Array, a: Array, b: Array, tol: Any, maxiter: int) -> tuple[A
         u, v = jnp.where(better, u + du, u), jnp.where(better, v + dv, v)
         return count + 1, u, v, jnp.where(better, new, old) > tol * scale
 
-    begun = (
+    start = (
         jnp.zeros((), jnp.int32),
         jnp.zeros_like(a),
         jnp.zeros_like(b),
         jnp.ones((), jnp.bool_),
     )
-    _, u, v, _ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, begun)
+    _, u, v, _ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, start)
     return u, v
 
 

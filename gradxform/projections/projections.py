@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from gradxform.errors import shown
 from gradxform.leaves import check_params, dtype_of
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype, within
-from gradxform.projections.simplex import joined, onto_simplex
+from gradxform.projections.simplex import one_vector, onto_simplex
 from gradxform.tree import norm, vdot
 from gradxform.types import Array, PyTree, Scalar
 from gradxform.values.registry import register
@@ -31,7 +31,7 @@ def projection_box(tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
 
     Args:
       tree: the tree x.
-      lower: a number, or a tree of the same structure; infinity where there is no bound.
+      lower: a number, or a tree of the same structure; infinity for none.
       upper: likewise.
 
     Raises:
@@ -158,7 +158,7 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = Non
     wide = _widened(leaves)
     if not sum(x.size for x in wide):
         return tree
-    is_zero = jnp.max(jnp.abs(joined(wide))) == 0
+    is_zero = jnp.max(jnp.abs(one_vector(wide))) == 0
     scaled = [jnp.where(is_zero, jnp.ones_like(x), x) for x in wide]
     unit = _one_over_largest(scaled)
     scaled = [x * unit for x in scaled]
@@ -228,7 +228,7 @@ def projection_vector(x: PyTree, a: PyTree) -> PyTree:
       ValueError: if the structures differ.
     """
     along = _along("projection_vector", x, a, lambda product: product)
-    return jax.tree.map(lambda leaf, u: cast(u, leaf.dtype), _arrays(x), along)
+    return jax.tree.map(lambda leaf, u: cast(u, leaf.dtype), _as_arrays(x), along)
 
 
 def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -245,7 +245,7 @@ def projection_hyperplane(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
       ValueError: if the structures differ.
     """
     along = _along("projection_hyperplane", x, a, lambda product: b - product)
-    return jax.tree.map(_moved, _arrays(x), along)
+    return jax.tree.map(_moved, _as_arrays(x), along)
 
 
 def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
@@ -262,7 +262,7 @@ def projection_halfspace(x: PyTree, a: PyTree, b: Scalar) -> PyTree:
       ValueError: if the structures differ.
     """
     along = _along("projection_halfspace", x, a, lambda product: jnp.clip(b - product, max=0))
-    return jax.tree.map(_moved, _arrays(x), along)
+    return jax.tree.map(_moved, _as_arrays(x), along)
 
 
 for _function in (
@@ -292,11 +292,11 @@ def _flat(name: str, tree: PyTree) -> tuple[list[Array], Any]:
     leaves, treedef = jax.tree.flatten(tree)
     for leaf in leaves:
         if jnp.iscomplexobj(leaf):
-            raise TypeError(f"{name}: the set has no complex points, got {shown(leaf)}.")
+            raise TypeError(f"{name}: the set does not have complex points, got {shown(leaf)}.")
     return [jnp.asarray(x) for x in leaves], treedef
 
 
-def _arrays(tree: PyTree) -> PyTree:
+def _as_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tree)
 
 
@@ -338,7 +338,7 @@ def _one_over_largest(leaves: list[Array]) -> Array:
 
     It is a normal number: processors take others for 0.
     """
-    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(joined(leaves))))
+    largest = jax.lax.stop_gradient(jnp.max(jnp.abs(one_vector(leaves))))
     kinds = jnp.finfo(largest.dtype)
     return 1 / jnp.clip(largest, kinds.tiny, 1 / kinds.tiny)
 
@@ -355,7 +355,7 @@ def _check_scale(name: str, scale: Any) -> None:
 
 def _box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     leaves, treedef = _flat(name, tree)
-    lows, highs = (_like(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper)))
+    lows, highs = (_bounds_of(name, k, x, treedef) for k, x in (("lower", lower), ("upper", upper)))
     new = []
     for x, low, high in zip(leaves, lows, highs, strict=True):
         if isinstance(low, int | float) and isinstance(high, int | float) and not low <= high:
@@ -365,7 +365,7 @@ def _box(name: str, tree: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     return jax.tree.unflatten(treedef, new)
 
 
-def _like(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
+def _bounds_of(name: str, argument: str, x: PyTree, treedef: Any) -> list[Any]:
     """Return a bound for every leaf: the leaves of a tree, or one number again and again."""
     if jax.tree.structure(x) == treedef:
         return jax.tree.leaves(x)

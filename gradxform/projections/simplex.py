@@ -32,9 +32,9 @@ def onto_simplex(leaves: list[Array], scale: Array) -> list[Array]:
     """Return the nearest arrays that are at least 0 and have the sum `scale`."""
     # Equal shifts of all entries do not change the result. Without one, large entries would round
     # the threshold.
-    largest = jax.lax.stop_gradient(jnp.max(joined(leaves)))
+    largest = jax.lax.stop_gradient(jnp.max(one_vector(leaves)))
     shifted = [x - largest for x in leaves]
-    threshold = threshold_of(joined(shifted), scale)
+    threshold = threshold_of(one_vector(shifted), scale)
     return [_shrunk(x, threshold) for x in shifted]
 
 
@@ -43,6 +43,6 @@ def _shrunk(x: Array, threshold: Array) -> Array:
     return jnp.where(x <= threshold, jnp.zeros_like(x), x - threshold)
 
 
-def joined(leaves: list[Array]) -> Array:
+def one_vector(leaves: list[Array]) -> Array:
     """Return the entries of all arrays as one vector."""
     return jnp.concatenate([x.reshape(-1) for x in leaves])

@@ -58,7 +58,7 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
         its rule, or "all others". Keyword-only.
 
     Raises:
-      ValueError: if there is no learning rate, or groups have different ones and no `label` chooses
+      ValueError: without a learning rate, or if groups have different ones and no `label` chooses
         among them; if a `masked` part of a chain changes the rate of some parameters only.
 
     Example: `current_learning_rate(adamw(schedule), state)`.
@@ -117,7 +117,7 @@ def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
 def _require_any(tx: Any, rates: list[_Rate]) -> None:
     if not rates:
         raise ValueError(
-            f"current_learning_rate: {name_of(tx)} has no learning rate that can be read. "
+            f"current_learning_rate: {name_of(tx)} does not have a learning rate that can be read. "
             "scale_by_learning_rate has one; for an optimizer of Optax use inject_hyperparams."
         )
 
@@ -169,20 +169,20 @@ def _rates(tx: Any, state: OptState) -> list[_Rate]:
 
 def _of_groups(tx: param_groups, state: OptState) -> list[_Rate]:
     """Return the rates of the groups that move, times their multipliers."""
-    common, own = (_part(tx, state, name) for name in ("inner_state", "group_states"))
+    common, states_of_groups = (_part(tx, state, name) for name in ("inner_state", "group_states"))
     rates_of_all = _rates(tx.inner, _part(tx, common, "inner_state"))
     rates: list[_Rate] = []
     for rule in tx.rules:
         if rule.freeze:
             continue
-        mine = rates_of_all
+        its_rates = rates_of_all
         if rule.inner is not None:
-            its_state = _part(tx, _part(tx, own, rule.title), "inner_state")
-            mine = _rates(rule.inner, its_state)
-        if mine and not is_one(rule.learning_rate):
+            its_state = _part(tx, _part(tx, states_of_groups, rule.title), "inner_state")
+            its_rates = _rates(rule.inner, its_state)
+        if its_rates and not is_one(rule.learning_rate):
             multipliers = _part(tx, state, "multipliers")
-            mine = _product(mine, _rate_of_rule(rule, multipliers, "learning_rate"))
-        rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in mine]
+            its_rates = _rate_products(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
+        rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in its_rates]
     return rates + [rate._replace(labels=(OTHERS, *rate.labels)) for rate in rates_of_all]
 
 
@@ -226,7 +226,7 @@ def _of_chain(tx: Any, state: OptState) -> list[_Rate]:
                 f"with masked({name_of(part.inner)}, ...). Use partition or param_groups, which "
                 "have labels for their groups."
             )
-    return functools.reduce(_product, (its_rates for _, its_rates in rated), [])
+    return functools.reduce(_rate_products, (its_rates for _, its_rates in rated), [])
 
 
 def _unmasked_part(part: Any) -> Any:
@@ -255,13 +255,15 @@ def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_Rate]:
     if rate is None:
         return []
     try:
-        value = value_at(rate, _count(part, name, state) if callable(rate) else jnp.zeros(()))
+        value = value_at(
+            rate, _schedule_count(part, name, state) if callable(rate) else jnp.zeros(())
+        )
     except ScheduleError as error:
         raise TypeError(f"{name_of(part)}: {name}: {error}") from None
     return [_Rate((), (rate,), value)]
 
 
-def _count(part: Any, name: str, state: OptState) -> Array:
+def _schedule_count(part: Any, name: str, state: OptState) -> Array:
     """Return the count at which the next step evaluates the schedules of a rule."""
     for field in COUNTS:
         count = getattr(_unmasked(state), field, None)
@@ -270,7 +272,8 @@ def _count(part: Any, name: str, state: OptState) -> Array:
             return count[0] if count.ndim else count  # replicas step together
     raise ValueError(
         f"current_learning_rate: {name_of(part)} has a schedule as {name}, and its state of kind "
-        f"{type(state).__name__} has no count. Was this state made by another transform's init?"
+        f"{type(state).__name__} does not have a count. Was this state made by another transform's "
+        "init?"
     )
 
 
@@ -289,7 +292,7 @@ def _under(label: Any, rates: list[_Rate]) -> list[_Rate]:
     return [rate._replace(labels=(label, *rate.labels)) for rate in rates]
 
 
-def _product(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
+def _rate_products(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
     """Return the products of rates that apply together: of groups with the same labels."""
     if not some or not others:
         return some or others

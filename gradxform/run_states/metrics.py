@@ -107,18 +107,18 @@ def current_step(state: OptState) -> Array:
     step = _step_of(list(_numbers(state, _Reading(None, slots=False, replicas=True))))
     if step is None:
         raise ValueError(
-            f"current_step: nothing in {_called(state)} counts steps. Count them in the training "
-            "loop, or use a schedule or a transform with a count."
+            f"current_step: nothing in {_state_name(state)} counts steps. Count them in the "
+            "training loop, or use a schedule or a transform with a count."
         )
     return jnp.asarray(step.value)
 
 
-def _called(state: Any) -> str:
+def _state_name(state: Any) -> str:
     return name_of(type(state)) if hasattr(state, "_fields") else f"this {type(state).__name__}"
 
 
 class _Reading(NamedTuple):
-    """What is to be read."""
+    """The arguments of a reading: what to read, and how."""
 
     params: Params | None
     slots: bool
@@ -200,7 +200,7 @@ def _of_slot(name: str, slot: PyTree, reading: _Reading) -> Iterator[tuple[str, 
         yield f"{name}_norm", _NORM[reading.replicas](list(leaves.values()))
     if reading.params is not None and name in PLACES and leaves:
         ps = dict(with_paths(reading.params))
-        pairs = [(_like(name, path, ps.get(path), x), x) for path, x in leaves.items()]
+        pairs = [(_param_of(name, path, ps.get(path), x), x) for path, x in leaves.items()]
         yield f"distance_to_{name}", _DISTANCE[reading.replicas](pairs)
 
 
@@ -212,7 +212,8 @@ def _is_floating(x: Any) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(dtype_of(x), jnp.inexact)
 
 
-def _like(name: str, path: tuple[str, ...], p: Any, slot: Any) -> Any:
+def _param_of(name: str, path: tuple[str, ...], p: Any, slot: Any) -> Any:
+    """Return the parameter of a slot, which must have the slot's shape."""
     if p is None or jnp.shape(p) != jnp.shape(slot):
         where = "no parameter" if p is None else f"a parameter of shape {jnp.shape(p)}"
         raise ValueError(

@@ -151,7 +151,7 @@ def _children(node: Any) -> tuple[dict[str, tuple[Any, Any]], Any] | None:
     return {entry_name(path[-1]): (path[-1], child) for path, child in flat}, treedef
 
 
-def _by_name(node: Any) -> dict[str, Any] | None:
+def _children_by_name(node: Any) -> dict[str, Any] | None:
     """Return the children of a state, dict or list by name; None for a leaf."""
     if isinstance(node, Mapping):  # keys may be numbers in one place and strings in another
         return {str(name): child for name, child in node.items()}
@@ -173,13 +173,13 @@ def _fitted(
       state: a state, or nested dicts and lists.
       path: the path of `state`, for messages.
       converters: converters of fields, by the class of the state and the name of the field.
-      leaf: the converter of arrays. Defaults to `_array`.
+      leaf: the converter of arrays. Defaults to `_fitting_array`.
     """
     level = _children(like)
     if level is None:
-        return (leaf or _array)(like, state, path)
+        return (leaf or _fitting_array)(like, state, path)
     expected, treedef = level
-    actual = _by_name(state)
+    actual = _children_by_name(state)
     if actual is None:
         raise TypeError(f"interop: {leaf_path(path)} is {shown(state)}, expected {_kind(like)}.")
     if hasattr(type(like), "completed"):  # it knows older forms of itself
@@ -209,7 +209,7 @@ def _check_names(
     like: Any, expected: dict[str, Any], actual: dict[str, Any], path: KeyPath
 ) -> None:
     """Require every child with an array to be on both sides."""
-    for names, others, verb in ((expected, actual, "has no"), (actual, expected, "has")):
+    for names, others, verb in ((expected, actual, "lacks"), (actual, expected, "has")):
         for name, child in names.items():
             if name in others or not jax.tree.leaves(child):
                 continue
@@ -221,7 +221,7 @@ def _check_names(
             )
 
 
-def _array(like: Any, x: Any, path: KeyPath) -> Any:
+def _fitting_array(like: Any, x: Any, path: KeyPath) -> Any:
     """Return `x` as an array with the shape and dtype of `like`."""
     is_number = isinstance(x, bool | int | float | complex)
     if not (is_number or hasattr(x, "dtype")):
@@ -250,21 +250,21 @@ def _vectors(like: Any, field: Any, path: KeyPath) -> Any:
     """Return SM3's maxima: the vectors of a parameter's axes, concatenated."""
 
     def join(like: Any, x: Any, path: KeyPath) -> Any:
-        parts = _by_name(x)
+        parts = _children_by_name(x)
         if parts is None:  # one vector already
-            return _array(like, x, path)
+            return _fitting_array(like, x, path)
         vectors = [jnp.asarray(parts[str(i)]) for i in range(len(parts)) if str(i) in parts]
         if not vectors or len(vectors) < len(parts) or any(v.ndim != 1 for v in vectors):
             raise ValueError(
                 f"interop: {leaf_path(path)} must be a list of vectors, one for each axis of the "
                 f"parameter, got {shown(x)}."
             )
-        return _array(like, jnp.concatenate(vectors), path)
+        return _fitting_array(like, jnp.concatenate(vectors), path)
 
     return _fitted(like, field, path, leaf=join)
 
 
-def _split(vector: Any, like: Any) -> list[Any]:
+def _vectors_of_axes(vector: Any, like: Any) -> list[Any]:
     """Split a vector into the vectors of its parameter's axes."""
     return jnp.split(vector, np.cumsum(like.shape)[:-1]) if like.ndim else [vector]
 
@@ -274,7 +274,7 @@ def _scalars(like: Any, field: Any, path: KeyPath) -> Any:
 
     def entry(like: Any, x: Any, path: KeyPath) -> Any:
         has_axis = hasattr(x, "shape") and x.shape == (1,)
-        return _array(like, x[0] if has_axis else x, path)
+        return _fitting_array(like, x[0] if has_axis else x, path)
 
     return _fitted(like, field, path, leaf=entry)
 
@@ -285,7 +285,7 @@ _FROM_OPTAX: dict[Any, Converter] = {
 }
 # For a class of states, the fields that Optax stores differently.
 _TO_OPTAX: dict[type, Callable[[Any], dict[str, Any]]] = {
-    ScaleBySM3State: lambda state: {"mu": jax.tree.map(_split, state.mu, state.nu)},
+    ScaleBySM3State: lambda state: {"mu": jax.tree.map(_vectors_of_axes, state.mu, state.nu)},
     ScaleByDistanceOverGradientsState: lambda state: {
         "grad_sum_of_squares": jax.tree.map(jnp.atleast_1d, state.grad_sum_of_squares)
     },
@@ -310,10 +310,10 @@ def _optax_hyperparams(x: Any) -> dict[str, Any]:
     if isinstance(x, injected):
         factory = x.factory.inner_factory
         theirs = getattr(sys.modules.get("optax"), name_of(factory), factory)
-        known = inspect.signature(theirs).parameters
+        parameters = inspect.signature(theirs).parameters
         arguments = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
         numbers = {k: v for k, v in arguments.items() if type(v) is int}
-        defaults = {k: known[k].default if k in known else None for k in arguments}
+        defaults = {k: parameters[k].default if k in parameters else None for k in arguments}
         dtypes = {k: _dtype_of(v, defaults[k]) for k, v in arguments.items()}
         return numbers | {k: v for k, v in dtypes.items() if v is not None}
     parts: Any = ()
@@ -337,7 +337,7 @@ def _dtype_of(x: Any, default: Any) -> Any:
 
 def _without_static(static: dict[str, Any], like: Any, field: Any, path: KeyPath) -> Any:
     """Return hyperparameters without those that are only Optax's."""
-    actual = _by_name(field) or {}
+    actual = _children_by_name(field) or {}
     return _fitted(like, {k: x for k, x in actual.items() if k in like or k not in static}, path)
 
 

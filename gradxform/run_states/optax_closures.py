@@ -42,17 +42,17 @@ def as_optax_closures(tx: Any, *names: str) -> Any:
     if not isinstance(tx, GradientTransformation):
         raise TypeError(f"as_optax_closures: {name_of(tx)} is not a transform of this library.")
     pair = type(as_optax(cast(Any, tx)))
-    known: set[str] = set()
-    found = _with_arrays(tx, frozenset(names), known)
+    fields: set[str] = set()
+    with_arrays = _with_arrays(tx, frozenset(names), fields)
     for name in names:
-        if name not in known:
+        if name not in fields:
             raise ValueError(
                 f"as_optax_closures: no field {name!r} of the transform holds a float, only "
-                f"{', '.join(sorted(known)) or 'none'}.{did_you_mean(name, sorted(known))}"
+                f"{', '.join(sorted(fields)) or 'none'}.{did_you_mean(name, sorted(fields))}"
             )
-    taken: list[Any] = []
-    static = take_live(found, taken)
-    numbers = tuple(taken)
+    live: list[Any] = []
+    static = take_live(with_arrays, live)
+    numbers = tuple(live)
 
     def init(params: Any) -> Any:
         return as_optax(put_live(static, numbers)).init(params)
@@ -63,8 +63,8 @@ def as_optax_closures(tx: Any, *names: str) -> Any:
     return pair(init, update)
 
 
-def _with_arrays(x: Any, names: frozenset[str], known: set[str]) -> Any:
-    """Return `x` with the named floats as arrays; the names of all floats go to `known`."""
+def _with_arrays(x: Any, names: frozenset[str], float_fields: set[str]) -> Any:
+    """Return `x` with the named floats as arrays; the names of all floats go to `float_fields`."""
     parts = parts_of(x)
     if parts is None:
         return x
@@ -72,9 +72,9 @@ def _with_arrays(x: Any, names: frozenset[str], known: set[str]) -> Any:
     new = []
     for name, part in zip(fields, parts, strict=True):
         if name and isinstance(part, float):
-            known.add(name)
+            float_fields.add(name)
             new.append(jnp.asarray(part, scalar_dtype()) if name in names else part)
         else:
-            new.append(_with_arrays(part, names, known))
+            new.append(_with_arrays(part, names, float_fields))
     same = all(n is p for n, p in zip(new, parts, strict=True))
     return x if same else with_parts(x, new)

@@ -183,6 +183,6 @@ def _cycle_fractions(count: Array, steps: Any) -> tuple[Array, Array]:
     """Return the `fractions` of a period that ends at the next multiple of `steps`."""
     count, steps = same_dtype(count, steps)
     past = count % steps
-    left = jnp.where((past == 0) & (count > 0), jnp.zeros_like(past), steps - past)
-    length = scalar(count) + scalar(left)
-    return scalar(left) / length, scalar(count) / length
+    rest = jnp.where((past == 0) & (count > 0), jnp.zeros_like(past), steps - past)
+    length = scalar(count) + scalar(rest)
+    return scalar(rest) / length, scalar(count) / length

@@ -309,6 +309,7 @@ class cosine_decay_restarts(Schedule):
     def __post_init__(self):
         require_positive(self, "first_decay_steps")
         check_steps(self, "first_decay_steps")
+        # Between the two, the starts of the cycles would be too many to compute beforehand.
         if is_known(self.t_mul) and not (self.t_mul == 1 or self.t_mul >= 1.001):
             raise ValueError(
                 f"{name_of(self)}: t_mul must be 1 or at least 1.001, got {self.t_mul!r}."
@@ -341,6 +342,7 @@ def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
     starts, lengths = _cycles(first, t_mul)
     cycle = segment(count, starts[1:])
     if jnp.issubdtype(count.dtype, jnp.integer):
+        # Subtracted as integers, because float32 rounds counts above 2**24.
         floors = np.floor(starts)
         elapsed = scalar(count - jnp.asarray(floors.astype(np.int32))[cycle])
         elapsed = elapsed - scalar(starts - floors)[cycle]
@@ -355,6 +357,7 @@ def _cycles(first: float, t_mul: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts and the lengths of the cycles that an integer count can reach."""
     starts, lengths = [0.0], [float(first)]
     while (start := starts[-1] + lengths[-1]) <= LARGEST:
+        # A rounding error must not move a start from a whole step.
         starts.append(float(round(start)) if abs(start - round(start)) < 1e-6 else start)
         lengths.append(first * t_mul ** len(lengths))
     return np.asarray(starts), np.asarray(lengths)

@@ -153,7 +153,7 @@ class piecewise_interpolate_schedule(Schedule):
         """Return the interpolated value."""
         count = as_count(count)
         steps, values = _steps_and_values(self)
-        if steps and steps[-1] > LARGEST:
+        if steps and steps[-1] > LARGEST:  # which the dtype of counts cannot hold
             count = scalar(count)
         index = segment(count, steps)
         begins = np.asarray([0, *steps], np.dtype(count.dtype))

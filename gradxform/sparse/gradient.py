@@ -11,7 +11,7 @@ import numpy as np
 
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import flatten_with_names, map_with_paths, masks, path_str
-from gradxform.sparse.loss import Leaf, Loss
+from gradxform.sparse.loss import DifferentiatedLeaf, Loss
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, is_function
 
@@ -115,9 +115,12 @@ def differentiated(
 
     @functools.wraps(loss_fn, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        places = _places(part, numbers, len(args))
+        places = _positions(part, numbers, len(args))
         tree = args[places[0]] if single else tuple(args[i] for i in places)
-        structure, leaves = jax.tree.structure(tree), _leaves(part, tree, select(tree))
+        structure, leaves = (
+            jax.tree.structure(tree),
+            _differentiated_leaves(part, tree, select(tree)),
+        )
 
         def of_leaves(*values: Any) -> Any:
             tree = jax.tree.unflatten(structure, values)
@@ -151,7 +154,7 @@ def _argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
     return single, numbers
 
 
-def _places(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
+def _positions(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
     """Return the positions, from 0, that `numbers` stand for among `count` arguments."""
     if not all(-count <= i < count for i in numbers):
         raise TypeError(
@@ -181,7 +184,7 @@ def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
     return lambda tree: masks.resolve(part, where, tree)
 
 
-def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[Leaf]:
+def _differentiated_leaves(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
     flat, _ = flatten_with_names(tree)
     leaves = []
     for (path, value), is_table in zip(flat, jax.tree.leaves(selected), strict=True):
@@ -196,7 +199,7 @@ def _leaves(part: str, tree: PyTree, selected: PyTree) -> list[Leaf]:
             raise ValueError(
                 f"{part}: where selects leaf {path_str(path)}, which has shape () and no rows."
             )
-        leaves.append(Leaf(path, jnp.asarray(value), is_table))
+        leaves.append(DifferentiatedLeaf(path, jnp.asarray(value), is_table))
     if not any(leaf.is_table for leaf in leaves):
         paths = ", ".join(path_str(leaf.path) for leaf in leaves[:8])
         more = ", ..." if len(leaves) > 8 else ""

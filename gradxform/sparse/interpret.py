@@ -104,18 +104,18 @@ class Plan:
         remaining, rows = list(probes), []
         for step in self.steps:
             count = len(step.lookups)
-            out, step_rows = step.apply(_read(env, step.reads), remaining[:count], join)
+            out, step_rows = step.apply(_atom_values(env, step.reads), remaining[:count], join)
             remaining = remaining[count:]
             env.update(zip(step.writes, out, strict=True))
             rows += step_rows
-        return _read(env, self.writes), rows
+        return _atom_values(env, self.writes), rows
 
 
-def _read(env: dict[Any, Any], atoms: Sequence[Any]) -> list[Any]:
+def _atom_values(env: dict[Any, Any], atoms: Sequence[Any]) -> list[Any]:
     return [atom.val if jaxprs.is_literal(atom) else env[atom] for atom in atoms]
 
 
-def _array(value: Any, variable: Any) -> Any:
+def _as_array(value: Any, variable: Any) -> Any:
     """Return `value` as an array; a table in its dense role."""
     if not isinstance(value, Table):
         return value
@@ -126,7 +126,7 @@ def _array(value: Any, variable: Any) -> Any:
 
 def _look(value: Any, variable: Any) -> Any:
     """Return `value` as an array; a table in its role for lookups."""
-    return _array(Table(value.look) if isinstance(value, Table) else value, variable)
+    return _as_array(Table(value.look) if isinstance(value, Table) else value, variable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class Plain(Step):
     writes: Sequence[Any]
 
     def apply(self, values: list[Any], probes: list[Array], join: Join) -> Results:
-        return self.function(*map(_array, values, self.reads)), []
+        return self.function(*map(_as_array, values, self.reads)), []
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class Alias(Step):
         looks = self.function(*map(_look, values, self.reads))
         denses: list[Any] = [None] * len(looks)
         if any(isinstance(v, Table) and v.dense is not None for v in values):
-            denses = self.function(*map(_array, values, self.reads))
+            denses = self.function(*map(_as_array, values, self.reads))
         out = []
         for look, dense, origin in zip(looks, denses, self.origins, strict=True):
             if origin is None:
@@ -249,12 +249,12 @@ class Scan(Step):
 
     def apply(self, values: list[Any], probes: list[Array], join: Join) -> Results:
         constants = values[: self.constants]
-        arrays = list(map(_array, values[self.constants :], self.reads[self.constants :]))
+        arrays = list(map(_as_array, values[self.constants :], self.reads[self.constants :]))
 
         def body(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
             inputs, probes = xs
             out, rows = self.plan.run([*constants, *carry, *inputs], probes, join)
-            out = list(map(_array, out, self.plan.writes))
+            out = list(map(_as_array, out, self.plan.writes))
             return out[: self.carried], (out[self.carried :], rows)
 
         keywords = {k: self.params[k] for k in ("length", "reverse", "unroll")}
@@ -314,7 +314,7 @@ class CustomJvp(Step):
         """Return the results, their tangents, and the rows of the lookups."""
         inputs = [*values, *(tangents[i] for i in self.differentiable)]
         out, rows = self.plan.run(inputs, probes, jnp.add)
-        out = list(map(_array, out, self.plan.writes))
+        out = list(map(_as_array, out, self.plan.writes))
         count = len(self.writes)
         return out[:count], out[count:], rows
 

@@ -16,7 +16,7 @@ from gradxform.sparse.plans import plan
 from gradxform.types import Array
 
 
-class Leaf(NamedTuple):
+class DifferentiatedLeaf(NamedTuple):
     """A differentiated leaf."""
 
     path: Path
@@ -27,7 +27,13 @@ class Leaf(NamedTuple):
 class Loss:
     """A loss as a program of its differentiated leaves."""
 
-    def __init__(self, part: str, function: Callable[..., Any], has_aux: bool, leaves: list[Leaf]):
+    def __init__(
+        self,
+        part: str,
+        function: Callable[..., Any],
+        has_aux: bool,
+        leaves: list[DifferentiatedLeaf],
+    ):
         self.part, self.leaves = part, leaves
         self.tables = [leaf for leaf in leaves if leaf.is_table]
         self.aux_structure: Any = None

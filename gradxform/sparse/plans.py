@@ -91,7 +91,7 @@ class _Planner:
             constants=list(zip(self.jaxpr.constvars, consts, strict=True)),
             reads=self.jaxpr.invars,
             writes=self.jaxpr.outvars,
-            steps=self.joined(parts),
+            steps=self.steps_of(parts),
             sources=[self.source(v) for v in self.jaxpr.outvars],
             dense=self.dense,
         )
@@ -104,10 +104,11 @@ class _Planner:
         """Whether `eqn` reads a table, and its results are differentiated."""
         return any(map(self.source, eqn.invars)) and any(_flags(eqn, self.alive))
 
-    def joined(self, parts: list[Any]) -> list[Step]:
+    def steps_of(self, parts: list[Any]) -> list[Step]:
         """Return the steps, with each run of equations between them as one `Plain` step."""
         needed = set(jaxprs.variables(self.jaxpr.outvars))
         steps: list[Step] = []
+        # From the end, because a step writes only what later ones read.
         for part in reversed(parts):
             if isinstance(part, list):
                 outputs = jaxprs.variables(v for eqn in part for v in eqn.outvars)
@@ -173,7 +174,7 @@ class _Planner:
             if source and not jnp.issubdtype(after.aval.dtype, jnp.floating):
                 if jaxprs.is_inexact(after.aval):
                     return self.refuse(eqn, eqn.invars)
-                source = None  # integers have no derivative
+                source = None  # integers are not differentiated
             if source and after.aval.dtype != before.aval.dtype:
                 source = source._replace(dtypes=(*source.dtypes, after.aval.dtype))
             if source:
@@ -274,11 +275,12 @@ def _alive(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
         flags = _flags(eqn, alive)
         if not any(flags) or eqn.primitive.name == "stop_gradient":
             continue
+        # The body of a call tells which of its arguments matter; else all of them may.
         inner = jaxprs.called(eqn)
         body = inner[0] if inner else jaxprs.rematerialized(eqn)
-        read = eqn.invars
+        inputs = eqn.invars
         if body is not None:
             needed = _alive(body, flags)
-            read = [v for v, w in zip(eqn.invars, body.invars, strict=True) if w in needed]
-        alive |= set(jaxprs.variables(read))
+            inputs = [v for v, w in zip(eqn.invars, body.invars, strict=True) if w in needed]
+        alive |= set(jaxprs.variables(inputs))
     return alive

@@ -119,7 +119,7 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     def init(params: Params) -> None:
         nonlocal total
         state = jax.tree.leaves(copy.init(params))
-        total = _bytes(state)
+        total = _total_bytes(state)
         if placed is not None:
             recorder.held = dict(zip(map(id, state), placed.state, strict=True))
         recorder.assign()
@@ -133,7 +133,7 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     return Description(
         rows,
         len(leaves),
-        _bytes(leaves),
+        _total_bytes(leaves),
         total,
         tuple(recorder.groups),
         device_bytes,
@@ -157,7 +157,7 @@ def _notes(tx: Any, params: list[Any]) -> Iterator[str]:
         yield from _notes(part, params)
 
 
-def _bytes(leaves: list[Any]) -> int:
+def _total_bytes(leaves: list[Any]) -> int:
     return sum(x.size * x.dtype.itemsize for x in map(jax.typeof, leaves))
 
 
@@ -173,19 +173,19 @@ def _is_part(x: Any) -> bool:
     return callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
 
 
-def _inside(x: Any, place: Place, label: str) -> Iterator[tuple[Any, Place, str]]:
+def _parts_inside(x: Any, place: Place, label: str) -> Iterator[tuple[Any, Place, str]]:
     """Yield the parts in a field, with their places and labels."""
     if _is_part(x):
         yield x, place, label
     elif isinstance(x, FrozenTree):
         for path, leaf in jax.tree_util.tree_flatten_with_path(x.unfreeze(), is_leaf=_is_part)[0]:
-            yield from _inside(leaf, (*place, *path), _dotted(path))
+            yield from _parts_inside(leaf, (*place, *path), _dotted(path))
     elif type(x) is tuple:
         is_named = len(x) == 2 and isinstance(x[0], str) and _is_part(x[1])
         for i, item in enumerate(x):
-            yield from _inside(item, (*place, i), x[0] if is_named else label)
+            yield from _parts_inside(item, (*place, i), x[0] if is_named else label)
     elif isinstance(x, param_group):
-        yield from _inside(x.inner, (*place, "inner"), x.title or label)
+        yield from _parts_inside(x.inner, (*place, "inner"), x.title or label)
 
 
 def _dotted(path: Any) -> str:
@@ -204,8 +204,8 @@ def _fields(tx: Any) -> dict[str, Any]:
 def _defaults(tx: Any) -> dict[str, Any]:
     """Return the defaults of the fields."""
     if isinstance(tx, injected):
-        known = inspect.signature(tx.factory.inner_factory).parameters.values()
-        return {p.name: p.default for p in known if p.default is not p.empty}
+        parameters = inspect.signature(tx.factory.inner_factory).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
     fields = dataclasses.fields(cast(Any, tx)) if _fields(tx) else ()
     return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
 
@@ -224,7 +224,7 @@ def _children(tx: Any) -> list[tuple[Any, Place, str]]:
     """Return the parts directly inside a transform, with their places and labels."""
     if isinstance(tx, injected):
         return [(_inner(tx), ("inner",), "")]
-    by_field = {name: list(_inside(x, (name,), "")) for name, x in _fields(tx).items()}
+    by_field = {name: list(_parts_inside(x, (name,), "")) for name, x in _fields(tx).items()}
     several = sum(bool(parts) for parts in by_field.values()) > 1
     return [
         (part, place, label or (name if several else ""))
@@ -362,7 +362,7 @@ class _Recorder:
         dtypes = dict.fromkeys(str(jax.typeof(x).dtype) for x in leaves)
         held = [self.held.get(id(x)) for x in leaves]
         on_device = sum(n for n in held if n is not None) if None not in held else None
-        return SlotRow(name, tuple(dtypes), len(leaves), _bytes(leaves), on_device)
+        return SlotRow(name, tuple(dtypes), len(leaves), _total_bytes(leaves), on_device)
 
     def slots(self, place: Place) -> tuple[tuple[SlotRow, ...], int | None]:
         """Return the slots of a part, and how many parameters it sees."""

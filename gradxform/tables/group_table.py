@@ -49,7 +49,7 @@ def group_rows(
     )
     leaves = {path: p for path, p in with_paths(shapes) if not is_hole(p)}
     is_placed = bool(leaves) and all(p.sharding is not None for p in leaves.values())
-    state = jax.eval_shape(tx.init, shapes)
+    state = jax.eval_shape(tx.init, shapes)  # a table must not take the memory of a state
     places: list[Any] = [None] * len(jax.tree.leaves(state))
     if is_placed:
         places = jax.tree.leaves(
@@ -64,17 +64,19 @@ def group_rows(
     rule_of = tx.assigned(shapes, shapes).rule_of
     rows = []
     for i in [*range(len(tx.rules)), None]:
-        mine = [path for path in leaves if rule_of[path] == i]
-        if i is None and not mine:
+        members = [path for path in leaves if rule_of[path] == i]
+        if i is None and not members:
             continue
-        kept = [slot for path in mine for slot in slots[path]]
-        ours = [(leaves[path], leaves[path].sharding) for path in mine]
+        member_slots = [slot for path in members for slot in slots[path]]
+        ours = [(leaves[path], leaves[path].sharding) for path in members]
         rows.append(
             GroupRow(
-                *_settings(tx, i, tuple("/".join(path) for path in mine)),
-                param_bytes=sum(_bytes(p) for p, _ in ours),
-                state_bytes=sum(_bytes(x) for x, _ in kept),
-                device_bytes=sum(_bytes(x, at) for x, at in ours + kept) if is_placed else None,
+                *_settings(tx, i, tuple("/".join(path) for path in members)),
+                param_bytes=sum(_bytes_at(p) for p, _ in ours),
+                state_bytes=sum(_bytes_at(x) for x, _ in member_slots),
+                device_bytes=sum(_bytes_at(x, at) for x, at in ours + member_slots)
+                if is_placed
+                else None,
             )
         )
     return tuple(rows)
@@ -84,14 +86,14 @@ def _settings(tx: param_groups, i: int | None, parameters: tuple[str, ...]) -> t
     """Return the first fields of a row."""
     if i is None:
         decay = None if tx.weight_decay is None else 1.0
-        return OTHERS, parameters, _called(tx.inner), 1.0, decay
+        return OTHERS, parameters, _transform_name(tx.inner), 1.0, decay
     rule = tx.rules[i]
     if rule.freeze:
         return rule.name, parameters, None, None, None
     inner = tx.inner if rule.inner is None else rule.inner
     has_decay = rule.inner is None and tx.weight_decay is not None
     decay = rule.weight_decay if has_decay else None
-    return rule.name, parameters, _called(inner), _known(rule.learning_rate), _known(decay)
+    return rule.name, parameters, _transform_name(inner), _known(rule.learning_rate), _known(decay)
 
 
 def _known(multiplier: Any) -> Any:
@@ -99,10 +101,14 @@ def _known(multiplier: Any) -> Any:
     return printed(multiplier) if is_live(multiplier) else multiplier
 
 
-def _called(tx: Any) -> str:
+def _transform_name(tx: Any) -> str:
     """Return the names of the parts of a chain, or the name of another transform."""
     parts = unwrapped(tx)
-    return ", ".join(map(_called, parts.transforms)) if isinstance(parts, chain) else name_of(parts)
+    return (
+        ", ".join(map(_transform_name, parts.transforms))
+        if isinstance(parts, chain)
+        else name_of(parts)
+    )
 
 
 def _owner(path: Path, leaves: Mapping[Path, Any]) -> Path | None:
@@ -111,14 +117,14 @@ def _owner(path: Path, leaves: Mapping[Path, Any]) -> Path | None:
     return max((span for span in spans if span in leaves), key=len, default=None)
 
 
-def _bytes(x: Any, place: Sharding | None = None) -> int:
+def _bytes_at(x: Any, place: Sharding | None = None) -> int:
     shape = x.shape if place is None else place.shard_shape(x.shape)
     return jax.ShapeDtypeStruct(shape, x.dtype).size * x.dtype.itemsize
 
 
 def group_table(rows: Sequence[GroupRow]) -> Table:
     """Return the groups as a table."""
-    known = all(row.device_bytes is not None for row in rows)
+    has_devices = all(row.device_bytes is not None for row in rows)
     columns = [
         Column("group", 28, hang=2),
         Column("parameters", 36),
@@ -133,14 +139,14 @@ def group_table(rows: Sequence[GroupRow]) -> Table:
         more = len(row.parameters) - NAMED
         named = ", ".join(row.parameters[:NAMED]) + (f" and {more} more" if more > 0 else "")
         texts = [row.label, named, row.optimizer or "frozen"]
-        texts += [_times(row.learning_rate), _times(row.weight_decay)]
+        texts += [_multiplier_text(row.learning_rate), _multiplier_text(row.weight_decay)]
         texts += [size(row.param_bytes), size(row.state_bytes)]
-        texts += [size(row.device_bytes or 0)] if known else []
+        texts += [size(row.device_bytes or 0)] if has_devices else []
         lines.append(Line([[text] for text in texts]))
-    return Table(columns + ([Column("on each device", right=True)] if known else []), lines)
+    return Table(columns + ([Column("on each device", right=True)] if has_devices else []), lines)
 
 
-def _times(multiplier: Any) -> str:
+def _multiplier_text(multiplier: Any) -> str:
     if multiplier is None:
         return ""
     if callable(multiplier):

@@ -65,7 +65,7 @@ def _cells(row: Row, outer_leaves: int | None) -> list[list[str]]:
         name += f" ({row.package})"
     if row.leaves is not None and row.leaves != outer_leaves:
         name += f" on {row.leaves} of {outer_leaves}"
-    hyperparameters = "not known" if row.foreign else ", ".join(_arguments(row))
+    hyperparameters = "not known" if row.foreign else ", ".join(_hyperparameter_texts(row))
     return [
         [name],
         [hyperparameters],
@@ -76,7 +76,7 @@ def _cells(row: Row, outer_leaves: int | None) -> list[list[str]]:
     ]
 
 
-def _arguments(row: Row) -> Iterator[str]:
+def _hyperparameter_texts(row: Row) -> Iterator[str]:
     """Yield hyperparameters as in a call, without switches at their default, as in repr."""
     for name, x in row.hyperparameters.items():
         if not (name in row.defaults and (x is None or isinstance(x, bool))):

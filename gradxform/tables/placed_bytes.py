@@ -40,8 +40,8 @@ def placed_bytes(tx: Any, params: Params, param_shardings: PyTree) -> PlacedByte
     """
     leaves = jax.tree.leaves(params)
     if param_shardings is None:
-        known = [getattr(p, "sharding", None) for p in leaves]
-        if not leaves or not all(isinstance(place, NamedSharding) for place in known):
+        shardings = [getattr(p, "sharding", None) for p in leaves]
+        if not leaves or not all(isinstance(place, NamedSharding) for place in shardings):
             return None
     for i, place in enumerate(jax.tree.leaves(param_shardings)):
         if not isinstance(place, NamedSharding):
@@ -52,10 +52,10 @@ def placed_bytes(tx: Any, params: Params, param_shardings: PyTree) -> PlacedByte
             )
     places = jax.tree.leaves(state_sharding(tx, params, param_shardings))
     state = jax.tree.leaves(jax.eval_shape(tx.init, params))
-    own = [p.sharding for p in leaves] if param_shardings is None else None
-    given = own or _for_each(params, param_shardings)
+    of_params = [p.sharding for p in leaves] if param_shardings is None else None
+    param_places = of_params or _for_each(params, param_shardings)
     return PlacedBytes(
-        [_held(p, place) for p, place in zip(leaves, given, strict=True)],
+        [_held(p, place) for p, place in zip(leaves, param_places, strict=True)],
         [_held(x, place) for x, place in zip(state, places, strict=True)],
         [place.memory_kind or "device" for place in places],
     )

@@ -16,7 +16,7 @@ from gradxform.types import Array, OptState, Params, PyTree, Updates
 def scale_gradient(inputs: PyTree, scale: Any) -> PyTree:
     """Return the inputs unchanged, but with their gradient multiplied by `scale`.
 
-    Works in reverse and in forward mode. Leaves of integers have no gradient and stay as they are.
+    Works in reverse and in forward mode. Leaves of integers stay as they are, without a gradient.
 
     Args:
       inputs: a tree of arrays.
@@ -121,8 +121,8 @@ def _stored_fields(state: OptState) -> tuple[list[Any], list[Any]]:
     owners = {path[:-1] for path in values} & {path[:-1] for path in grads}
     if owners:  # a line search; other states may have a field of either name
         values, grads = (
-            {path: x for path, x in found.items() if path[:-1] in owners}
-            for found in (values, grads)
+            {path: x for path, x in by_path.items() if path[:-1] in owners}
+            for by_path in (values, grads)
         )
     return list(values.values()), list(grads.values())
 

@@ -59,7 +59,7 @@ def compute_gradients(
 
 
 class Differentiation(NamedTuple):
-    """What is asked of a loss: the static arguments of `compute_gradients`."""
+    """How a loss is differentiated: the static arguments of `compute_gradients`."""
 
     var_list: Any = None
     has_aux: bool = False
@@ -91,8 +91,8 @@ def gradients_of(
     check_loss_fn(part, loss_fn)
     leaves, treedef = jax.tree.flatten(params)
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
-    on = _chosen(part, "var_list", asked.var_list, params, paths, default=True)
-    tables = _chosen(part, "sparse", asked.sparse, params, paths, default=False)
+    on = _selected_params(part, "var_list", asked.var_list, params, paths, default=True)
+    tables = _selected_params(part, "sparse", asked.sparse, params, paths, default=False)
     for path, leaf, is_on in zip(paths, leaves, on, strict=True):
         if is_on:
             _check_floating(part, path, leaf)
@@ -118,7 +118,7 @@ def gradients_of(
     return ((loss, aux) if asked.has_aux else loss), gradients
 
 
-def _chosen(
+def _selected_params(
     part: str, field: str, choice: Any, params: Params, paths: list[Path], default: bool
 ) -> list[bool]:
     """Return for each parameter whether the field selects it."""

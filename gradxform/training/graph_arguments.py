@@ -1,4 +1,4 @@
-"""Arguments of TensorFlow that concern its graphs: they are checked, and have no effect."""
+"""Arguments of TensorFlow that concern its graphs: they are checked, and then ignored."""
 
 from typing import Any
 

@@ -252,8 +252,8 @@ class Optimizer:
     def _program(self) -> tuple[Any, tuple[Any, ...]]:
         """Return the transform with holes for its live numbers, and these."""
         tx, live = with_numbers_of_now(self._tx) if has_called(self._tx) else (self._tx, ())
-        own = numbers.as_arguments(self._tx, self._live)
-        return numbers.with_holes(tx, self._live, len(live)), (*live, *own)
+        live_numbers = numbers.as_arguments(self._tx, self._live)
+        return numbers.with_holes(tx, self._live, len(live)), (*live, *live_numbers)
 
     # ------------------------------------------------------------------------- what can be asked
 
@@ -275,7 +275,7 @@ class Optimizer:
 
     @property
     def iterations(self) -> int:
-        """How many updates were applied; of a state that was set, how many it says."""
+        """How many updates were applied; for a state that was set, how many it says."""
         return self._iterations
 
     @property
@@ -283,8 +283,8 @@ class Optimizer:
         """The numbers of the transform by name, to read and to set: `opt.hyperparams["b1"]`.
 
         They are those that `inject_hyperparams` keeps in the state, and the fields of all other
-        parts. Those of which several have the same name have the part's name in front; while they
-        are equal, the name alone means all of them: the learning rate of a step and of a decay.
+        parts. Where several have the same name, the part's name comes in front; while they are
+        equal, the name alone means all of them: the learning rate of a step and of a decay.
         """
         return Hyperparams(self)
 
@@ -361,7 +361,7 @@ class Optimizer:
 
         Raises:
           ValueError: if there are more or fewer than `get_weights` returns, or one has another
-            shape; or if there is no state yet.
+            shape; or before there is a state.
           TypeError: if one is not an array of numbers of its kind.
         """
         if self._first_params is None:

@@ -35,15 +35,15 @@ class Hyperparams(MutableMapping[str, Any]):
         dicts = list(numbers.injected_in(self._holder._state))
         several = len(dicts) > 1
         return {
-            "/".join(map(str, (*found.place[:-1], k))) if several else k: (found, k)
-            for found in dicts
-            for k in found.hyperparams
+            "/".join(map(str, (*part.place[:-1], k))) if several else k: (part, k)
+            for part in dicts
+            for k in part.hyperparams
         }
 
     def _numbers(self) -> dict[str, numbers.Number]:
-        taken = self._injected()
-        own = numbers.numbers_of(self._holder._tx)
-        return {"/".join(n.names) if k in taken else k: n for k, n in own.items()}
+        injected = self._injected()
+        by_name = numbers.numbers_of(self._holder._tx)
+        return {"/".join(n.names) if k in injected else k: n for k, n in by_name.items()}
 
     def _own(self, name: str) -> list[numbers.Number]:
         """Return the numbers that a name means: one, or all fields of that name if they are equal.
@@ -51,10 +51,10 @@ class Hyperparams(MutableMapping[str, Any]):
         Raises:
           UnknownHyperparam: if it does not mean any.
         """
-        own = self._numbers()
-        if name in own:
-            return [own[name]]
-        alike = [number for number in own.values() if number.field == name]
+        by_name = self._numbers()
+        if name in by_name:
+            return [by_name[name]]
+        alike = [number for number in by_name.values() if number.field == name]
         if len({number.value for number in alike}) != 1:
             raise UnknownHyperparam(self._unknown(name))
         return alike
@@ -62,8 +62,8 @@ class Hyperparams(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         injected = self._injected()
         if name in injected:
-            found, k = injected[name]
-            return found.hyperparams[k]
+            part, k = injected[name]
+            return part.hyperparams[k]
         return self._own(name)[0].value
 
     def __setitem__(self, name: str, value: Any) -> None:
@@ -88,8 +88,8 @@ class Hyperparams(MutableMapping[str, Any]):
         return repr(dict(self))
 
     def _unknown(self, name: Any) -> str:
-        known = list(self)
-        listed = ", ".join(map(repr, known)) or "none"
+        names = list(self)
+        listed = ", ".join(map(repr, names)) or "none"
         later = (
             " Those of inject_hyperparams are there once there is a state: Optimizer(tx, params)."
             if self._holder._state is None and any(numbers.injected_parts(self._holder._tx))
@@ -97,23 +97,23 @@ class Hyperparams(MutableMapping[str, Any]):
         )
         return (
             f"Optimizer: no number is called {shown(name)}; there are {listed}."
-            f"{did_you_mean(name, known)}{later}"
+            f"{did_you_mean(name, names)}{later}"
         )
 
-    def _inject(self, found: numbers.Injected, k: str, value: Any) -> None:
-        if k in found.scheduled:
+    def _inject(self, part: numbers.Injected, k: str, value: Any) -> None:
+        if k in part.scheduled:
             raise ValueError(
                 f"Optimizer: the hyperparameter {k!r} follows a schedule, and the next update "
                 "would undo what is set. Make the optimizer with a number."
             )
         _check_real(k, value)
-        old = jnp.asarray(found.hyperparams[k])
+        old = jnp.asarray(part.hyperparams[k])
         parts = list(numbers.injected_parts(self._holder._tx))
         if len(parts) == 1:  # its factory checks the range
-            known = {x: float(y) for x, y in found.hyperparams.items() if jnp.ndim(y) == 0}
-            parts[0].inner_with(known | {k: float(value)})
-        new = found.hyperparams | {k: jnp.asarray(value, old.dtype)}
-        self._holder._state = numbers.with_state_at(self._holder._state, found.place, new)
+            values = {x: float(y) for x, y in part.hyperparams.items() if jnp.ndim(y) == 0}
+            parts[0].inner_with(values | {k: float(value)})
+        new = part.hyperparams | {k: jnp.asarray(value, old.dtype)}
+        self._holder._state = numbers.with_state_at(self._holder._state, part.place, new)
 
     def _set(self, number: numbers.Number, value: Any) -> None:
         holder = self._holder

@@ -1,4 +1,4 @@
-"""What the arrays of a state are called, and the list of weights that they make."""
+"""Names for the arrays of a state, and the list of weights that they make."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -110,7 +110,7 @@ def check_count(names: Sequence[str], arrays: Sequence[Any]) -> None:
 
 def as_like(name: str, new: Any, old: Any) -> Any:
     """Return a weight as an array of JAX like the old one, which must have its shape and kind."""
-    if _is_key(old):
+    if _is_prng_key(old):
         return jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(old))
     try:
         array = np.asarray(new)
@@ -148,10 +148,10 @@ def fitting(tx: Any, state: OptState, like: OptState) -> OptState:
 
 def as_numpy(x: Any) -> np.ndarray:
     """Return a copy of an array for the host; of a random key, its words."""
-    return np.array(jax.random.key_data(x) if _is_key(x) else x)
+    return np.array(jax.random.key_data(x) if _is_prng_key(x) else x)
 
 
-def _is_key(x: Any) -> bool:
+def _is_prng_key(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
@@ -172,10 +172,10 @@ def _of_keras(version: int, style: str) -> StateNames:
 
 def _tf1_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
     """Return the variables of TensorFlow 1's optimizer, sorted by name, as it does."""
-    own = {"/".join(path) for path, _ in with_paths(params)}
+    param_names = {"/".join(path) for path, _ in with_paths(params)}
     absent = jax.tree.map(lambda p: np.broadcast_to(np.float32(0), p.shape), params)
     variables = tf1_checkpoints.to_checkpoint(tx, state, absent)
-    return sorted((name, x) for name, x in variables.items() if name not in own)
+    return sorted((name, x) for name, x in variables.items() if name not in param_names)
 
 
 def _with_tf1_weights(

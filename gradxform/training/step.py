@@ -56,7 +56,7 @@ def apply_gradients(
       **extra: other extra arguments of the update, such as `value`.
 
     Raises:
-      ValueError: if all gradients are None, or there are no pairs; if a path names no parameter or
+      ValueError: if all gradients are None, or pairs are missing; if a path names no parameter or
         occurs twice.
       TypeError: if `tx` is not a transform, parameters are missing, gradients are given in both
         forms, or a pair is not one.
@@ -105,7 +105,7 @@ def applied(
 def from_pairs(part: str, pairs: Iterable[tuple[Any, Any]], params: Params) -> Updates:
     """Return the gradients of pairs `(gradient, path)` in the structure of the parameters."""
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
-    field, gradients, seen = "grads_and_vars", [None] * len(paths), set()
+    field, gradients, indices = "grads_and_vars", [None] * len(paths), set()
     pairs = list(pairs)
     if paths and not pairs:
         raise ValueError(f"{part}: {field} is empty; the parameters are {listed(paths)}.")
@@ -114,9 +114,9 @@ def from_pairs(part: str, pairs: Iterable[tuple[Any, Any]], params: Params) -> U
             raise TypeError(f"{part}: {field} must be pairs (gradient, path), got {shown(pair)}.")
         gradient, path = pair
         i = index_of(part, field, path, paths)
-        if i in seen:
+        if i in indices:
             raise ValueError(f"{part}: {field} has two gradients of {path_str(paths[i])}.")
-        seen.add(i)
+        indices.add(i)
         gradients[i] = gradient
     return jax.tree.unflatten(jax.tree.structure(params), gradients)
 
@@ -254,10 +254,12 @@ def one_step(
     tx, loss_fn, differentiation, part = asked
     tx = put_live(tx, numbers.live) if numbers.live else tx
     scale = scale_of_loss(part, tx, state)
-    given = part, loss_fn, params, batch, differentiation, numbers.grad_loss
-    out, grads = gradients_of(*given, scale)
-    own = grads if scale is None else unscaled(grads, scale)  # left out if no part wants it
-    extra = _offered(tx, asked, numbers, batch, out, own)
+    arguments = part, loss_fn, params, batch, differentiation, numbers.grad_loss
+    out, grads = gradients_of(*arguments, scale)
+    unscaled_grads = (
+        grads if scale is None else unscaled(grads, scale)
+    )  # left out if no part wants it
+    extra = _offered(tx, asked, numbers, batch, out, unscaled_grads)
     if scale is not None and "grad_fn" in extra:
         raise ValueError(
             f"{part}: a part of {name_of(tx)} takes gradients at other places by grad_fn, whose "

@@ -83,17 +83,17 @@ def index_of(part: str, field: str, path: Any, paths: Sequence[Path]) -> int:
             f"{part}: {field} must be the path of a parameter, such as 'encoder/kernel', got "
             f"{shown(path)}."
         )
-    known = ["/".join(names) for names in paths]
-    if path not in known:
-        raise _no_such_path(part, field, path, paths, known)
-    return known.index(path)
+    path_names = ["/".join(names) for names in paths]
+    if path not in path_names:
+        raise _no_such_path(part, field, path, paths, path_names)
+    return path_names.index(path)
 
 
 def _no_such_path(
-    part: str, field: str, path: str, paths: Sequence[Path], known: Sequence[str]
+    part: str, field: str, path: str, paths: Sequence[Path], path_names: Sequence[str]
 ) -> ValueError:
-    ends = [name for name in known if path and name.endswith("/" + path)]
-    hint = did_you_mean(path, known) or did_you_mean(path, ends, cutoff=0.0)
+    ends = [name for name in path_names if path and name.endswith("/" + path)]
+    hint = did_you_mean(path, path_names) or did_you_mean(path, ends, cutoff=0.0)
     return ValueError(
         f"{part}: {field} names no parameter, got {path!r}; the parameters are "
         f"{listed(paths) or 'none'}.{hint}"
@@ -106,12 +106,12 @@ def _is_paths(choice: Any) -> bool:
 
 
 def _by_paths(part: str, field: str, choice: Sequence[str], paths: Sequence[Path]) -> list[bool]:
-    known = ["/".join(path) for path in paths]
+    path_names = ["/".join(path) for path in paths]
     chosen = [False] * len(paths)
     for i, path in enumerate(choice):
         if path in choice[:i]:
             raise ValueError(f"{part}: {field} names {path!r} twice.")
-        below = [k for k, name in enumerate(known) if (name + "/").startswith(path + "/")]
+        below = [k for k, name in enumerate(path_names) if (name + "/").startswith(path + "/")]
         if not below or not path:
             branches = {"/".join(p[:n]) for p in paths for n in range(1, len(p) + 1)}
             raise _no_such_path(part, field, path, paths, sorted(branches))

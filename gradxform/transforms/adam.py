@@ -254,7 +254,7 @@ class scale_by_amsgrad(ArrayRule):
     def __post_init__(self) -> None:
         if self.correct_after and not self.bias_correction_nu:
             raise ValueError(
-                f"{name_of(self)}: correct_after=True has no effect without bias_correction_nu."
+                f"{name_of(self)}: correct_after=True does nothing without bias_correction_nu."
             )
 
     def prepare(

@@ -204,7 +204,7 @@ class scale_by_adamax(ArrayRule):
       eps_in_max: whether eps is added to |g|, not to the maximum. Keyword-only.
 
     Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 2, which
-    has no eps.
+    does not have an eps.
     """
 
     b1: Decay = 0.9
@@ -318,6 +318,7 @@ def _rectification(b2: Scalar, count: Array, threshold: Scalar) -> tuple[Array, 
     It also equals t - (2 / x) (k(t x / 2) - k(x / 2)) with x = -log b2 and k(y) = y coth(y) - 1,
     where nothing cancels as long as t x is small.
     """
+    # 0 does not have a logarithm; for it, any large x gives r = r_inf at once, as it should be.
     if isinstance(b2, float):
         x = scalar(-math.log(max(b2, 1e-30)))
     else:

@@ -80,7 +80,7 @@ class scale_by_acprop(ArrayRule):
         self, g: Array, m: Array, s: Array, p: Array | None, of_s: Scalar, first: Scalar
     ) -> tuple[Array, Array, Array]:
         """Return the update and the averages."""
-        d = root(of_s * s + first)
+        d = root(of_s * s + first)  # 1 in the first step, when s is still 0
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
         m = self.b1 * m + (1 - self.b1) * g
         eps = not_zero(self.eps, d.dtype, 0.5)
@@ -143,6 +143,7 @@ class scale_by_adopt(ArrayRule):
         state = state._replace(count=safe_increment(state.count))
         b2, one_minus_b2 = decay_at(self.b2, state.count)
         b2, one_minus_b2 = jnp.where(is_first, 0, b2), jnp.where(is_first, 1, one_minus_b2)
+        # The first gradient only begins v: bounded by 0, it does not enter m.
         return state, b2, one_minus_b2, jnp.where(is_first, 0, bound)
 
     def rule(

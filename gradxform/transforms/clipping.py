@@ -226,9 +226,9 @@ def _unit_axes(part: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the axes that belong to one unit by default."""
     if sum(n != 1 for n in shape) <= 1:
         return tuple(range(len(shape)))
-    if len(shape) in (2, 3):
+    if len(shape) in (2, 3):  # inputs first, as in dense layers
         return (0,)
-    if len(shape) in (4, 5):
+    if len(shape) in (4, 5):  # outputs last, as in kernels of convolutions
         return tuple(range(len(shape) - 1))
     raise ValueError(
         f"{name_of(part)}: no default unit for an array of shape {shape}; say which axes "

@@ -37,8 +37,8 @@ class scale_by_cocob(ArrayRule):
         C <- C - g
         u = p0 + (L + R) C / (L max(G + L, alpha L)) - p
 
-    There is no learning rate: the first step of an entry is 1 / alpha, whatever its gradient. It
-    must be the last part of a chain.
+    It does not take a learning rate: the first step of an entry is 1 / alpha, whatever its
+    gradient. It must be the last part of a chain.
 
     Args:
       alpha: the larger, the smaller the first bets; at least 0. The paper uses 100.

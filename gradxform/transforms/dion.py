@@ -52,7 +52,7 @@ def share_of(n: int, share: float) -> int:
 class DionState(NamedTuple):
     """State of `scale_by_dion`."""
 
-    # Of each parameter's B matrices, turned so that m <= n; at least float32.
+    # For each parameter's B matrices, turned so that m <= n; at least float32.
     mu: MatrixSlot  # (B, m, n); the momentum, from which what was applied is taken
     q: MatrixSlot  # (B, n, r); the right factor of the last update
 

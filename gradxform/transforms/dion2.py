@@ -125,19 +125,20 @@ class scale_by_dion2(Orthogonalizing):
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, mu.leaves, "the state's mu has")
         hows = self._pickings(updates)
-        given = [[how.given(x) for how, x in zip(hows, xs, strict=True)] for xs in (gs, mu.leaves)]
-        scores = engine.map_rows(_scores, given, self.decay, statics=hows)
+        arrays = [[how.array(x) for how, x in zip(hows, xs, strict=True)] for xs in (gs, mu.leaves)]
+        scores = engine.map_rows(_scores, arrays, self.decay, statics=hows)
         scores = _over_devices(scores, hows)
-        picked = engine.map_rows(_picked, [*given, scores], self.decay, statics=hows)
+        picked = engine.map_rows(_picked, [*arrays, scores], self.decay, statics=hows)
         rows = jax.tree.unflatten(treedef, [x for x, _, _ in picked])
         paths = [path for path, x in with_paths(updates) if not is_hole(x)]
         cuts = {path: how.cuts_of_rows() for path, how in zip(paths, hows, strict=True)}
+        # The rows are new arrays, which devices may divide in another way than the leaves.
         with engine.cut_anew(cuts):
-            done, _ = self._inner().update(rows, EmptyState())
-        columns = [jax.tree.leaves(done), [index for _, index, _ in picked], given[0]]
+            orthogonal, _ = self._inner().update(rows, EmptyState())
+        columns = [jax.tree.leaves(orthogonal), [index for _, index, _ in picked], arrays[0]]
         us = engine.map_rows(_put_back, columns, statics=hows)
-        us = [how.own(u) for how, u in zip(hows, us, strict=True)]
-        new = [how.own(m) for how, (_, _, m) in zip(hows, picked, strict=True)]
+        us = [how.piece(u) for how, u in zip(hows, us, strict=True)]
+        new = [how.piece(m) for how, (_, _, m) in zip(hows, picked, strict=True)]
         return jax.tree.unflatten(treedef, us), state._replace(mu=mu.rebuilt(new))
 
     def _pickings(self, tree: Any) -> list["_Picking"]:
@@ -145,12 +146,13 @@ class scale_by_dion2(Orthogonalizing):
         whole = engine.whole_shapes(tree)
         axes = axes_of_all(self, self.weight_dimension_numbers, whole, uneven=False)
         shapes = [jnp.shape(x) for x in jax.tree.leaves(tree)]
-        found = []
+        pickings = []
         for i, (a, shape, cut) in enumerate(zip(axes, shapes, engine.cuts_of(tree), strict=True)):
             view = engine.view_of(a, shape, False, cut)
-            m = view.sides()[1]
+            m = view.sides()[1]  # the shorter side: a tall matrix is turned
             groups = math.gcd(self.groups, m)
             how = _Picking(view, groups, share_of(m // groups, self.fraction), cut)
+            # Pieces of rows that are not neighbours would make other groups than the whole does.
             if view.place == "scattered" or (how.cut_side() == 0 and not how.in_order()):
                 whole_view = engine.view_of(a, cut.whole(shape), False, cut._replace(cuts=()))
                 how = how._replace(view=whole_view)
@@ -160,8 +162,8 @@ class scale_by_dion2(Orthogonalizing):
                     f"{how.pieces()} pieces, and the largest are picked from {groups} group(s). "
                     f"Give groups={how.pieces()}, or cut the other side."
                 )
-            found.append(how)
-        return found
+            pickings.append(how)
+        return pickings
 
     def _inner(self) -> orthogonalize_updates:
         """Return the orthogonalization of batches of rows."""
@@ -188,12 +190,12 @@ class _Picking(NamedTuple):
         """Whether matrices are picked from in the array of all devices."""
         return bool(self.cut.cuts) and not self.view.cut.cuts
 
-    def given(self, x: Array) -> Array:
+    def array(self, x: Array) -> Array:
         """Return the array in which rows are picked."""
         return engine.exchange_now().gather(x, self.cut.cuts) if self.gathered else x
 
-    def own(self, x: Array) -> Array:
-        """Undo `given`."""
+    def piece(self, x: Array) -> Array:
+        """Undo `array`."""
         return engine.own_piece(x, self.cut) if self.gathered else x
 
     def cut_side(self) -> int | None:
@@ -249,12 +251,12 @@ def _over_devices(scores: list[Array], hows: Sequence[_Picking]) -> list[Array]:
     out = list(scores)
     for axes in dict.fromkeys(how.summed_over() for how in hows):
         if axes:
-            mine = [i for i, how in enumerate(hows) if how.summed_over() == axes]
-            dtype = promote(*(out[i].dtype for i in mine))
-            flat = engine.joined([cast(jnp.ravel(out[i]), dtype) for i in mine])
+            indices = [i for i, how in enumerate(hows) if how.summed_over() == axes]
+            dtype = promote(*(out[i].dtype for i in indices))
+            flat = engine.joined([cast(jnp.ravel(out[i]), dtype) for i in indices])
             total = engine.exchange_now().psum(flat, axes)
-            parts = engine.parted(total, [out[i].size for i in mine])
-            for i, part in zip(mine, parts, strict=True):
+            parts = engine.parted(total, [out[i].size for i in indices])
+            for i, part in zip(indices, parts, strict=True):
                 out[i] = jnp.reshape(part, out[i].shape)
     return out
 
@@ -277,18 +279,18 @@ def _picked(
     batch = _momentum(g, m, decay, how)
     _, index = lax.top_k(scores, how.count)
     rows = jnp.take_along_axis(batch, index[..., None], axis=2)
-    new = batch.at[_places(index)].set(engine.widened(decay, batch.dtype) * rows)
+    new = batch.at[_row_indices(index)].set(engine.widened(decay, batch.dtype) * rows)
     return _ungrouped(rows), index, cast(how.leaf(new), m.dtype)
 
 
 def _put_back(rows: Array, index: Array, g: Array, how: _Picking) -> Array:
     """Return an update with these rows, and zeros in the others, in the shape of the gradient."""
     batch = jnp.zeros_like(how.batch(g), rows.dtype)
-    batch = batch.at[_places(index)].set(jnp.reshape(rows, (*index.shape, rows.shape[-1])))
+    batch = batch.at[_row_indices(index)].set(jnp.reshape(rows, (*index.shape, rows.shape[-1])))
     return cast(how.leaf(batch), g.dtype)
 
 
-def _places(index: Array) -> tuple[Array, ...]:
-    """Return the places of rows in groups of matrices, of which `index` has those in each."""
+def _row_indices(index: Array) -> tuple[Array, ...]:
+    """Return the places of rows in groups of matrices; `index` has those in each group."""
     matrices, groups = (lax.broadcasted_iota(index.dtype, index.shape, k) for k in (0, 1))
     return matrices, groups, index

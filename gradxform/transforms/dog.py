@@ -46,7 +46,7 @@ class scale_by_dog(ArrayRule):
         s <- s + |g|^2
         u = g r / sqrt(s + eps)
 
-    There is no learning rate to tune: use 1. The authors evaluate an average of the parameters.
+    A learning rate need not be tuned: use 1. The authors evaluate an average of the parameters.
 
     Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer
     in `master_weights(...)`.
@@ -148,7 +148,7 @@ class scale_by_dowg(ArrayRule):
         s <- s + r2 |g|^2
         u = g r2 / (sqrt(s) + eps)
 
-    There is no learning rate to tune: use 1. Later gradients, which are taken farther away, weigh
+    A learning rate need not be tuned: use 1. Later gradients, which are taken farther away, weigh
     more than in `scale_by_dog`.
 
     Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer

@@ -212,7 +212,7 @@ class scale_by_rowwise_rss(ArrayRule):
 
     def rule(self, g: Array, s: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the update and the sums."""
-        d = max(math.prod(g.shape[1:]), 1)  # the rows of an empty array may have no entry
+        d = max(math.prod(g.shape[1:]), 1)  # the rows of an empty array may be empty
         s = s + jnp.sum(abs_sq(g), axis=tuple(range(1, g.ndim))) / d
         divisor = root(s) + self.eps
         return g * _broadcastable(over(jnp.ones_like(divisor), divisor), g), s

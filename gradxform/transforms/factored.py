@@ -149,13 +149,13 @@ class scale_by_factored_rms(ArrayRule):
     def factored_axes(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
         """Return the second largest and the largest axis, or None for an array kept in full.
 
-        Of axes of equal size the later counts as larger.
+        The later of two axes of equal size counts as larger.
         """
         return matrix_axes(shape, self.min_dim_size_to_factor) if self.factored else None
 
     def init(self, params: Params) -> FactoredState:
         """Return moments of zeros."""
-        # Of pieces of parameters the means are pieces, too, or whole along an axis that is not cut.
+        # For pieces of parameters the means are pieces too, or whole along an axis that is not cut.
         whole = engine.whole_shapes(params)
 
         def means(p: Any, of_all: Any, k: int) -> Array:
@@ -266,7 +266,7 @@ class scale_by_sm3(ArrayRule):
         s = self.b2 * _least(c, g.shape) + self._weight_of_square() * g * g
         scaled = g * jnp.where(s == 0, 0, one_over_root(plus(s, self.eps)))
         m = self.b1 * m + (1 - self.b1) * scaled
-        return m, _largest(s), m
+        return m, _maxima_of_indices(s), m
 
     def _weight_of_square(self) -> Scalar:
         """Return 1 - b2, but 1 for a b2 of 1."""
@@ -289,15 +289,15 @@ def _least(c: Array, shape: tuple[int, ...]) -> Array:
     return least if shape else c[0]
 
 
-def _largest(s: Array) -> Array:
+def _maxima_of_indices(s: Array) -> Array:
     """Return for every index of every axis the largest of its entries, in one vector."""
     if not s.ndim:
         return s[None]
     axes, cut = range(s.ndim), engine.cut_here()
-    own = [jnp.max(s, axis=tuple(i for i in axes if i != k), initial=0) for k in axes]
+    local = [jnp.max(s, axis=tuple(i for i in axes if i != k), initial=0) for k in axes]
     if not cut.cuts:
-        return _joined(own)
+        return _joined(local)
     # The maxima are at least 0: those of other devices' indices are zeros here.
-    own = [engine.among_zeros(x, cut.along(k)) for k, x in enumerate(own)]
-    (maxima,) = engine.over_pieces((_joined(own), cut.axes), operation="max")
+    local = [engine.among_zeros(x, cut.along(k)) for k, x in enumerate(local)]
+    (maxima,) = engine.over_pieces((_joined(local), cut.axes), operation="max")
     return maxima

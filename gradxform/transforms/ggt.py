@@ -167,12 +167,12 @@ class scale_by_ggt(ArrayRule):
 
 def _taming(gs: list[Any], cuts: list[engine.Cut]) -> Array:
     """Return one factor for all gradients with which no square overflows in any of their dtypes."""
-    sizes = engine.map_rows(_largest, [gs], cuts=cuts) or [jnp.zeros((), scalar_dtype())]
+    sizes = engine.map_rows(_largest_of_leaf, [gs], cuts=cuts) or [jnp.zeros((), scalar_dtype())]
     narrow = min((s.dtype for s in sizes), key=lambda dtype: dtype.itemsize)
     return taming(cast(functools.reduce(jnp.maximum, map(scalar, sizes)), narrow))
 
 
-def _largest(g: Any) -> Array:
+def _largest_of_leaf(g: Any) -> Array:
     g = jnp.asarray(g)
     return engine.array_max(jnp.abs(cast(g, at_least_float32(g.dtype))))
 

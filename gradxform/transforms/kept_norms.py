@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import path_at
+from gradxform.linalg.products import largest_entry
 from gradxform.numerics import over
 from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.array_norms import Whole, whole_norms, wholes
@@ -29,7 +30,7 @@ class keep_matrix_norms(ArrayRule):
 
         u = |p| (p + g) / |p + g| - p
 
-    Weight decay then has no effect, and a learning rate is an angle: with `scale_by_trust_ratio()`
+    Weight decay then does nothing, and a learning rate is an angle: with `scale_by_trust_ratio()`
     before the learning rate, a step turns each matrix by about that many radians. A matrix of zeros
     stays; one that g would make zero does not move. In 16-bit parameters the norm holds up to the
     rounding of every step.
@@ -71,15 +72,15 @@ class keep_matrix_norms(ArrayRule):
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf which of its axes make a matrix, and how it is divided."""
-        found = wholes(self, self.weight_dimension_numbers, updates)
+        leaves = wholes(self, self.weight_dimension_numbers, updates)
         if self.norm == "spectral":
-            for i, whole in enumerate(found):
+            for i, whole in enumerate(leaves):
                 if whole.rows or whole.columns:
                     raise ValueError(
                         f"{name_of(self)}: parameter {path_at(updates, i)} is divided over "
                         "devices, and the spectral norm needs whole matrices. Keep another norm."
                     )
-        return found
+        return leaves
 
     def rule(self, g: Array, p: Array, whole: Whole) -> Array:
         """Return the update that leads to a matrix of the same norm."""
@@ -90,17 +91,17 @@ class keep_matrix_norms(ArrayRule):
         if whole.rows or whole.columns:
             return axes.from_matrices(self._on_devices(before, after, whole), p.shape)
         old, new = _scaled(before), _scaled(after)
-        size, length = self._norm(old) * _largest(before), self._norm(new)
-        moved = jnp.where(length == 0, before, over(size * new, length, 0))
-        return axes.from_matrices(moved - before, p.shape)
+        size, length = self._norm(old) * largest_entry(before), self._norm(new)
+        target = jnp.where(length == 0, before, over(size * new, length, 0))
+        return axes.from_matrices(target - before, p.shape)
 
     def _on_devices(self, before: Array, after: Array, whole: Whole) -> Array:
         """Return the update of pieces of matrices."""
         dims = _AXES[self.norm]
         names = (whole.rows if -2 in dims else ()) + (whole.columns if -1 in dims else ())
         size, length = whole_norms([before, after], dims, names)
-        moved = jnp.where(length == 0, before, size * over(after, length, 0))
-        return moved - before
+        target = jnp.where(length == 0, before, size * over(after, length, 0))
+        return target - before
 
     def _norm(self, x: Array) -> Array:
         if self.norm == "spectral":
@@ -108,10 +109,6 @@ class keep_matrix_norms(ArrayRule):
         return norm(x, _AXES[self.norm])
 
 
-def _largest(x: Array) -> Array:
-    return jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
-
-
 def _scaled(x: Array) -> Array:
     """Return matrices with a largest entry of 1, whose squares neither overflow nor vanish."""
-    return over(x, _largest(x), 0)
+    return over(x, largest_entry(x), 0)

@@ -69,7 +69,7 @@ def _polyak(part: Any, a: Array, s: Scalar, model: _Model, lb: Array) -> tuple[A
         cap = w * (f - c) + mp
         lower = jnp.maximum(cap / (2 * s * w), part.lower_bound)
         lb = jnp.where(cap < w * s * lb, lower, lb)
-    # No step without momentum, which has no direction, or with a norm that overflows. A NaN is
+    # No step where the momentum is zero, without a direction, or its norm overflows. A NaN is
     # neither: it is not hidden.
     is_zero_step = (norm <= TINY) | (norm == jnp.inf)
     gap = jnp.maximum(w * (f - s * lb - c) + mp, 0)
@@ -86,6 +86,7 @@ def _shrinkage(a: Array, weight_decay: Scalar) -> Array:
     if is_zero(weight_decay):
         return jnp.zeros_like(a)
     decay = a * weight_decay
+    # The limit where the product overflows: infinity over infinity is not a number.
     return jnp.where(decay == jnp.inf, 1, decay / (1 + decay))
 
 

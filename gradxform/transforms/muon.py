@@ -182,17 +182,17 @@ class scale_by_muon(MatrixRule):
     def _coefficients(self) -> tuple[Any, ...]:
         """Return the coefficients as a tuple of numbers, or of tuples of numbers."""
         try:
-            made: Any = np.asarray(self.ns_coeffs, np.float64)
+            table: Any = np.asarray(self.ns_coeffs, np.float64)
         except (TypeError, ValueError):
-            made = np.zeros(0)
-        good = made.shape == (3,) or (made.ndim == 2 and made.shape[1] == 3 and len(made))
+            table = np.zeros(0)
+        good = table.shape == (3,) or (table.ndim == 2 and table.shape[1] == 3 and len(table))
         words = any(isinstance(x, str) for x in jax.tree.leaves(self.ns_coeffs))
-        if words or not good or not np.isfinite(made).all():
+        if words or not good or not np.isfinite(table).all():
             raise ValueError(
                 f"{name_of(self)}: ns_coeffs must be three numbers, or three for each turn, "
                 f"got {shown(self.ns_coeffs)}."
             )
-        return tuple(tuple(x) if isinstance(x, list) else x for x in made.tolist())
+        return tuple(tuple(x) if isinstance(x, list) else x for x in table.tolist())
 
     def init(self, params: Params) -> MuonState:
         """Return an average of zeros, and the coefficients."""
@@ -213,6 +213,7 @@ class scale_by_muon(MatrixRule):
             of_g = (1 - self.beta) * now
         coefficients = state.ns_coeffs
         turns = None
+        # A live number of turns cannot be the length of an array.
         if coefficients.ndim == 1 and is_live(self.ns_steps):
             coefficients, turns = coefficients[None], self.ns_steps
         elif coefficients.ndim == 1:
@@ -309,7 +310,7 @@ class muon_labels(Value):
 
     def __call__(self, params: PyTree) -> PyTree:
         """Return the tree of labels."""
-        found = {
+        labels = {
             path: "adam" if axes is None else self.label
             for path, _, axes in matrices(
                 self,
@@ -318,4 +319,4 @@ class muon_labels(Value):
                 engine.whole_shapes(params),
             )
         }
-        return map_with_paths(lambda path, _: found[path], params)
+        return map_with_paths(lambda path, _: labels[path], params)

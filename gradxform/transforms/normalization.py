@@ -39,9 +39,8 @@ class centralize(ArrayRule):
         if g.ndim < 2 or not g.size:
             return g
         count = g.size // g.shape[0]
-        share = 2.0 ** -math.ceil(
-            math.log2(count)
-        )  # so that a sum of large numbers is in the range
+        # So that a sum of large numbers is in the range; a power of two rounds nothing.
+        share = 2.0 ** -math.ceil(math.log2(count))
         total = jnp.sum(share * g, axis=tuple(range(1, g.ndim)), keepdims=True)
         return g - total / (share * count)
 

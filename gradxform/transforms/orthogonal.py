@@ -42,10 +42,10 @@ class Orthogonalizing(MatrixRule):
         check_compute_dtype(self)
         check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
         try:
-            made = scale_by_muon(self.ns_coeffs, self.ns_steps).ns_coeffs
+            coefficients = scale_by_muon(self.ns_coeffs, self.ns_steps).ns_coeffs
         except ValueError as error:
             raise ValueError(str(error).replace("scale_by_muon", name_of(self), 1)) from None
-        object.__setattr__(self, "ns_coeffs", made)
+        object.__setattr__(self, "ns_coeffs", coefficients)
 
     def orthogonal(self, a: Array) -> Array:
         """Return matrices with the same singular vectors, and singular values near 1."""

@@ -110,8 +110,8 @@ class reduce_on_plateau(ArrayRule):
     ) -> tuple[ReduceLROnPlateauState, Array]:
         """Return the state after one more value, and the factor."""
         count = safe_increment(state.count)
-        seen, now = scalar(state.count), scalar(count)
-        mean = (seen * state.avg_value + as_loss(self, value)) / now
+        before, now = scalar(state.count), scalar(count)
+        mean = (before * state.avg_value + as_loss(self, value)) / now
         due = count == self.accumulation_size
         after = self._judged(state, mean)
         state = ReduceLROnPlateauState(

@@ -84,8 +84,8 @@ class differentially_private_aggregate(Transform):
     updates, as accumulation does, changes the privacy guarantee. The draws are Optax's.
 
     Args:
-      l2_norm_clip: the largest norm of an example's gradient, greater than 0; may be infinite if
-        there is no noise.
+      l2_norm_clip: the largest norm of an example's gradient, greater than 0; may be infinite
+        without noise.
       noise_multiplier: the standard deviation of the noise over l2_norm_clip, at least 0.
       key: the seed of the noise: an integer or a PRNG key. Defaults to 0, with a warning. `seed` is
         its old name.
@@ -129,7 +129,7 @@ class differentially_private_aggregate(Transform):
         """Return the mean of the clipped gradients, with noise."""
         check_state(self, state, DifferentiallyPrivateAggregateState)
         gs, treedef = jax.tree.flatten(updates)
-        _check(self, updates, gs, treedef, params)
+        _check_examples(self, updates, gs, treedef, params)
         rng_key, *keys = jax.random.split(state.rng_key, len(gs) + 1)
         state = state._replace(rng_key=rng_key)
         if not gs:
@@ -215,7 +215,7 @@ def _examples(part: str, name: str, grads: Updates, bound: Any) -> tuple[list[An
         raise ValueError(f"{part}: {name} must be at least 0, got {bound!r}.")
     engine.refuse_rows(part, grads, "needs one gradient for each example")
     gs, treedef = jax.tree.flatten(grads)
-    _check(part, grads, gs, treedef, None)
+    _check_examples(part, grads, gs, treedef, None)
     return gs, treedef
 
 
@@ -229,7 +229,9 @@ def _count_clipped(factors: Array) -> Array:
     return jnp.sum(factors < 1, dtype=jnp.int32)
 
 
-def _check(part: Any, updates: Updates, gs: list[Any], treedef: Any, params: Params | None) -> None:
+def _check_examples(
+    part: Any, updates: Updates, gs: list[Any], treedef: Any, params: Params | None
+) -> None:
     """Require real gradients, one per example, that have the shapes of the parameters."""
     ps = gs
     if params is not None:

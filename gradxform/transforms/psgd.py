@@ -13,6 +13,7 @@ from jax import lax
 from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import require_non_negative, require_one_of, require_unit_interval
+from gradxform.linalg.products import largest_entry
 from gradxform.numerics import (
     bias_correction,
     cast,
@@ -208,9 +209,9 @@ class scale_by_psgd_kron(MatrixRule):
         g = squarable(g, (-2, -1))
         m = self.b1 * m + (1 - self.b1) * g
         c = debias * m
-        seen = c if self.momentum_into_precond_update else g
+        fit_input = c if self.momentum_into_precond_update else g
         left, right = lax.cond(
-            fits, lambda: self._fitted(seen, left, right, key), lambda: (left, right)
+            fits, lambda: self._fitted(fit_input, left, right, key), lambda: (left, right)
         )
         # The factors meet numbers near 1, and the size comes last, so that nothing overflows.
         size = jnp.max(jnp.abs(c), axis=(-2, -1), keepdims=True)
@@ -234,9 +235,9 @@ class scale_by_psgd_kron(MatrixRule):
         a = _from_left(left, _from_right(g, right))
         b = _solved(left, right, v)
         # Only the ratio of the two counts.
-        largest = jnp.maximum(_largest(a), _largest(b))
+        largest = jnp.maximum(largest_entry(a), largest_entry(b))
         is_seen = jnp.all(jnp.isfinite(a) & jnp.isfinite(b), axis=(-2, -1), keepdims=True)
-        is_seen = is_seen & (_largest(a) > 0)
+        is_seen = is_seen & (largest_entry(a) > 0)
         a, b = over(a, largest), over(b, largest)
         at, bt = jnp.swapaxes(a, -1, -2), jnp.swapaxes(b, -1, -2)
         new_left = self._stepped(left, a, at, b, bt, is_seen)
@@ -301,17 +302,13 @@ def _beside(x: Array, like: Array) -> Array:
     return x.reshape(-1, *(1,) * (like.ndim - 1))
 
 
-def _largest(x: Array) -> Array:
-    return jnp.max(jnp.abs(x), axis=(-2, -1), keepdims=True)
-
-
 def _norm_bound(a: Array) -> Array:
     """Return a lower bound of the spectral norm of symmetric matrices, (..., 1, 1).
 
     The length of A x for x = A r, normalized, with r the row of the largest norm: in practice
     between the norm and 1.4 of it.
     """
-    size = _largest(a)
+    size = largest_entry(a)
     a = over(a, size)
     i = jnp.argmax(jnp.sum(a * a, axis=-1), axis=-1)[..., None, None]
     x = linalg.matmul(jnp.take_along_axis(a, i, axis=-2), a)

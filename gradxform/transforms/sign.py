@@ -53,7 +53,7 @@ class scale_by_lion(ArrayRule):
         m <- b2 m + (1 - b2) g
 
     Every entry of u is -1, 0 or 1: choose a learning rate about ten times smaller than Adam's, and
-    a weight decay about ten times larger. Of a complex number the sign is c / |c|, and "smooth" is
+    a weight decay about ten times larger. The sign of a complex number is c / |c|, and "smooth" is
     tanh(smooth_beta |c|) c / |c|.
 
     Args:

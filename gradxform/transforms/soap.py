@@ -33,12 +33,12 @@ __all__ = [
 
 
 class SoapState(NamedTuple):
-    """State of `scale_by_soap`; of every parameter B matrices of sides m <= n."""
+    """State of `scale_by_soap`; every parameter has B matrices of sides m <= n."""
 
     count: Array  # int32 scalar; the number of updates so far
     mu: MatrixSlot  # (B, m, n), at least float32; the average of the gradient, in the basis
     nu: MatrixSlot  # (B, m, n); the average of its square, in the basis
-    # Of a side that keeps the identity (B, 0, 0).
+    # For a side that keeps the identity (B, 0, 0).
     left: MatrixSlot  # (B, m, m); the average of G G^T
     right: MatrixSlot  # (B, n, n); the average of G^T G
     left_basis: MatrixSlot  # (B, m, m); its eigenvectors as columns, nearly
@@ -65,9 +65,9 @@ class scale_by_soap(MatrixRule):
 
     and Q_R likewise. M is turned into the new basis, and the entries of V are put in its order.
 
-    Of all matrices of equal sides, those that are i-th modulo `precondition_frequency` are renewed
-    at step i: a step costs as much as any other, and none waits for all decompositions. The number
-    of the step decides, so that a resumed run goes on exactly.
+    Among the matrices of equal sides, those that are i-th modulo `precondition_frequency` are
+    renewed at step i: a step costs as much as any other, and none waits for all decompositions. The
+    number of the step decides, so that a resumed run goes on exactly.
 
     The three costs of a matrix beside Adam's: the memory of L, R and the two bases, 2 m^2 + 2 n^2;
     six to eight products a step; and QR decompositions, which are slow on accelerators. With
@@ -180,6 +180,7 @@ class scale_by_soap(MatrixRule):
     ) -> tuple[Array, ...]:
         """Return the step of Adam, turned back, and the new state of every matrix."""
         g = squarable(g, (-2, -1))
+        # The first gradient only makes the bases: it must not move in a basis made of itself.
         is_first = count == 0
         h = self._sandwich(_transposed(q_left), g, q_right)
         m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
@@ -199,8 +200,8 @@ class scale_by_soap(MatrixRule):
             return _eigenvectors(left), _eigenvectors(right), m, v
 
         def later() -> tuple[Array, ...]:
-            given, old = (left, right), (q_left, q_right, m, v)
-            return engine.renewed(_renewed, given, old, count, self.precondition_frequency)
+            factors, old = (left, right), (q_left, q_right, m, v)
+            return engine.renewed(_renewed, factors, old, count, self.precondition_frequency)
 
         if left.size or right.size:
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a

@@ -59,7 +59,7 @@ def _draw_signs(p: Array, key: Array) -> Array:
     return jax.random.rademacher(key, jnp.shape(p), dtype_of(p))
 
 
-def _product(h: Array, z: Array, g: Array) -> Array:
+def _entry_product(h: Array, z: Array, g: Array) -> Array:
     """Return h z in the dtype of g."""
     dtype = at_least_float32(dtype_of(h))
     return cast(cast(h, dtype) * cast(z, dtype), dtype_of(g))
@@ -129,7 +129,7 @@ class hutchinson_estimator_diag_hessian(Transform):
         keys = list(jax.random.split(key, len(ps)))
         z = jax.tree.unflatten(params_treedef, engine.map_rows(_draw_signs, [ps, keys]))
         hz = jax.jvp(jax.grad(obj_fn), (params,), (z,))[1]
-        us = engine.map_rows(_product, [aligned(hz), aligned(z), gs])
+        us = engine.map_rows(_entry_product, [aligned(hz), aligned(z), gs])
         return jax.tree.unflatten(treedef, us), state._replace(key=next_key)
 
 
@@ -250,6 +250,7 @@ class scale_by_sophia(ArrayRule):
             diagonal, new_state = call_update(
                 self.hessian_diagonal_fn, updates, old_state, params, extra
             )
+            # Both outcomes of a condition have one type, whatever estimator the user gives.
             new_state = jax.tree.map(
                 lambda new, old: cast(jnp.asarray(new), old.dtype),
                 laid_like(new_state, old_state),

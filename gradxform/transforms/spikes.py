@@ -146,8 +146,9 @@ class zclip(ArrayRule):
         old = state.count, mean, state.var
         spread = next_spread(*old, clipped, self.decay, self.warmup_steps)
         new = safe_increment(state.count), *spread
-        is_known = jnp.isfinite(clipped)
-        count, mean, var = (jnp.where(is_known, n, o) for n, o in zip(new, old, strict=True))
+        # One norm that is not finite would stay in the statistics for good.
+        is_finite = jnp.isfinite(clipped)
+        count, mean, var = (jnp.where(is_finite, n, o) for n, o in zip(new, old, strict=True))
         total = jnp.where(is_spike, safe_increment(state.total_clipped), state.total_clipped)
         state = state._replace(count=count, mean=mean, var=var, total_clipped=total)
         return state, factor

@@ -65,7 +65,7 @@ class scale_by_distance_over_gradients(ArrayRule):
         s <- s + |g|^2
         u = global_scale d / sqrt(s + eps) g
 
-    There is no learning rate to choose: set global_scale to -1 and apply u. Evaluate an average of
+    A learning rate need not be chosen: set global_scale to -1 and apply u. Evaluate an average of
     the parameters, as the authors do.
 
     Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the optimizer

@@ -78,7 +78,7 @@ def decay_at(x: Any, count: Array) -> tuple[Array, Array]:
     For a number, the difference is formed in Python: 1 - 0.9999 in float32 has a relative error of
     2e-4.
     """
-    if isinstance(x, float):
+    if isinstance(x, float):  # subtracted in 64 bits: in float32, 1 - 0.9999 has three digits
         return scalar(x), scalar(1 - x)
     decay = value_at(x, count)
     return decay, 1 - decay

@@ -21,7 +21,7 @@ class _Array:
 
 
 class _Key(NamedTuple):
-    """What a program depends on besides the arrays that it gets."""
+    """All that a program depends on, besides the arrays that it gets."""
 
     function: Callable[..., Any]  # of the module, which is the same at each call
     form: Any
@@ -35,8 +35,8 @@ def by_value(function: Callable[..., Any], form: Any, args: tuple[Any, ...]) -> 
 
     Args:
       function: a function of a module.
-      form: a hashable value. What cannot be hashed, such as a transform with a live number, has no
-        program to share.
+      form: a hashable value. What cannot be hashed, such as a transform with a live number, does
+        not have a program to share.
       args: trees of arrays, and of values: transforms, booleans and texts. A leaf of another kind,
         such as a function, cannot be part of the key either.
     """
@@ -63,8 +63,8 @@ def _is_known(x: Any) -> bool:
 
 
 def _called(key: _Key, arrays: list[Any]) -> Any:
-    left = iter(arrays)
-    leaves = [next(left) if x is _Array else x for x in key.leaves]
+    rest = iter(arrays)
+    leaves = [next(rest) if x is _Array else x for x in key.leaves]
     return key.function(key.form, *key.treedef.unflatten(leaves))
 
 

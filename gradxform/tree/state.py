@@ -111,12 +111,12 @@ def get_all_with_path(
     """
     return [
         (path, value)
-        for path, value in _called(tree, key)
+        for path, value in _parts_called(tree, key)
         if filtering is None or filtering(path, value)
     ]
 
 
-def _called(tree: PyTree, key: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+def _parts_called(tree: PyTree, key: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yield the parts called `key`: of all outermost nodes that have one, then inside each."""
     inner: list[tuple[KeyPath, Any]] = []
     places = [(path, tree)]
@@ -125,15 +125,15 @@ def _called(tree: PyTree, key: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPat
         level = level_of(node)
         if level is None:
             continue
-        own = [(at, x) for name, at, x in _own(node, level, place) if name == key]
+        matches = [(at, x) for name, at, x in _own(node, level, place) if name == key]
         children = [((*place, k), x) for k, x in zip(level.entries, level.children, strict=True)]
-        if own:
-            yield from own
+        if matches:
+            yield from matches
             inner.extend(children)
         else:
             places.extend(reversed(children))
     for place, node in inner:
-        yield from _called(node, key, place)
+        yield from _parts_called(node, key, place)
 
 
 def get(tree: PyTree, key: Any, default: Any = None, filtering: Filtering | None = None) -> Any:
@@ -207,10 +207,10 @@ def set(tree: PyTree, filtering: Filtering | None = None, /, **kwargs: Any) -> P
 
 
 def _refuse_name(tree: PyTree, key: str) -> None:
-    known = dict.fromkeys(name for name, _, _ in _named(tree) if isinstance(name, str))
-    if key in known:
+    names = dict.fromkeys(name for name, _, _ in _named(tree) if isinstance(name, str))
+    if key in names:
         raise KeyError(f"set: filtering rejects every value called {key!r}.")
-    raise KeyError(f"set: nothing is called {key!r}.{did_you_mean(key, known)}")
+    raise KeyError(f"set: nothing is called {key!r}.{did_you_mean(key, names)}")
 
 
 def path_str(path: KeyPath) -> str:
@@ -228,10 +228,10 @@ def _written(path: KeyPath, old: Any, new: Any) -> Any:
     all_arrays = all(isinstance(x, jax.Array | np.ndarray | np.generic) for x in leaves)
     if not (leaves and all_arrays and isinstance(new, bool | int | float | complex)):
         return new
-    return jax.tree.unflatten(treedef, [_filled(path, x, new) for x in leaves])
+    return jax.tree.unflatten(treedef, [_with_number(path, x, new) for x in leaves])
 
 
-def _filled(path: KeyPath, x: Any, number: Any) -> Any:
+def _with_number(path: KeyPath, x: Any, number: Any) -> Any:
     if not _holds(x.dtype, number):
         raise ValueError(
             f"set: {path_str(path)} has dtype {x.dtype}, which cannot hold {number!r}."

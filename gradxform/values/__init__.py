@@ -1,4 +1,4 @@
-"""What a value is: compared by its fields, hashed, printed, written as JSON, found by a name.
+"""Values: compared by their fields, hashed, printed, written as JSON, found by a name.
 
 Everything above may import these names and the modules.
 """

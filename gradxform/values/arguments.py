@@ -51,7 +51,7 @@ def checked_call(
     except Exception as error:  # wrong arguments may raise anything; others are raised again
         for argument, refusal in _refusals(function, args, kwargs, signature, name):
             # A part that calls the argument otherwise would leave the caller to guess which it is.
-            if not isinstance(error, TypeError | ValueError) or not _names(error, argument):
+            if not isinstance(error, TypeError | ValueError) or not _mentions(error, argument):
                 raise refusal from None
             raise
         if isinstance(error, TypeError | ValueError):
@@ -76,15 +76,15 @@ def _blamed(
     signature = inspect.signature(function) if signature is None else signature
     parameters = signature.parameters
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError:  # Python's own message says it
         return None
-    set_here = {k: x for k, x in given.items() if x is not parameters[k].default}
-    if any(_names(error, argument) for argument in set_here):
+    set_here = {k: x for k, x in arguments.items() if x is not parameters[k].default}
+    if any(_mentions(error, argument) for argument in set_here):
         return None
     for argument in set_here:
         if parameters[argument].default is not inspect.Parameter.empty:
-            rest = OrderedDict((k, x) for k, x in given.items() if k != argument)
+            rest = OrderedDict((k, x) for k, x in arguments.items() if k != argument)
             others = inspect.BoundArguments(signature, rest)
             others.apply_defaults()
             try:
@@ -97,11 +97,12 @@ def _blamed(
 
 
 def _shows(error: Exception, x: Any) -> bool:
+    # A field of floats holds an integer as a float, and says so; some are too large for one.
     texts = {shown(x), repr(float(x)) if isinstance(x, int) and abs(x) < 2**1023 else shown(x)}
     return any(f"got {text}." in str(error) for text in texts)
 
 
-def _names(error: Exception, argument: str) -> bool:
+def _mentions(error: Exception, argument: str) -> bool:
     return re.search(rf"\b{argument}\b", str(error)) is not None
 
 
@@ -124,10 +125,10 @@ def _refusals(
     else:
         hints = {p.name: p.annotation for p in signature.parameters.values()}
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError:  # Python's own message names the function
         return
-    for argument, x in given.items():
+    for argument, x in arguments.items():
         parameter = signature.parameters[argument]
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         hint = hints.get(argument, Any)

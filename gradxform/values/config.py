@@ -159,7 +159,7 @@ def _parts_of_value(x: Any) -> Iterable[tuple[str, Any]] | None:
 
 def _write(x: Any, path: str) -> Any:
     if is_live(x):
-        raise TypeError(f"{path}: holds a live number, which has no value to write.")
+        raise TypeError(f"{path}: holds a live number, which cannot be written.")
     if isinstance(x, float) and not math.isfinite(x):
         return {"number": str(x)}
     if x is None or isinstance(x, bool | int | float | str):
@@ -195,11 +195,11 @@ def _write_value(x: Value, path: str) -> Config:
             f"{'@transform' if isinstance(x, SupportsTransform) else '@value'}"
             f"(name='package:{cut(type(x).__name__)}')."
         )
-    written: Config = {"name": name}
+    config: Config = {"name": name}
     for field, v in fields.items():
         here = at(path, f".{field}")
-        written[field] = _write_all(v, here) if field == x.variadic else _write(v, here)
-    return written
+        config[field] = _write_all(v, here) if field == x.variadic else _write(v, here)
+    return config
 
 
 def _write_tree(x: Any, path: str) -> Any:
@@ -311,18 +311,18 @@ def _read_value(x: Config, path: str) -> Any:
         return _read_call(x, call, path)
     variadic = getattr(registered, "variadic", None)
     parameters = inspect.signature(registered).parameters
-    known = list(parameters) if variadic is None else _field_names(registered)
+    names = list(parameters) if variadic is None else _field_names(registered)
     for field in data:
-        if field not in known:
+        if field not in names:
             raise ValueError(
-                f"{path}: {x['name']} has no field {cut(str(field))!r}, only "
-                f"{', '.join(known) or 'none'}."
-                f"{did_you_mean(field, known)}"
+                f"{path}: {x['name']} does not have a field {cut(str(field))!r}, only "
+                f"{', '.join(names) or 'none'}."
+                f"{did_you_mean(field, names)}"
             )
     fields = _read_all(data, path)
     if variadic is not None and not isinstance(fields.get(variadic, []), list | tuple):
         raise TypeError(f"{path}.{variadic}: must be a list, got {shown(data[variadic])}.")
-    for field in known:
+    for field in names:
         if variadic is None and field not in data and _required(parameters[field]):
             raise ValueError(f"{path}: {x['name']} needs the field {field!r}.")
     try:

@@ -146,7 +146,7 @@ def key_of(x: Any) -> Any:
     """
     if isinstance(x, Made):
         return x._key_of()
-    if isinstance(x, enum.Enum) or x is None:
+    if isinstance(x, enum.Enum) or x is None:  # before numbers, which some enums are
         return (type(x), x)
     if isinstance(x, bool | int | float | complex | str | bytes):
         return _scalar_key(x)

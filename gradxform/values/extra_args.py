@@ -65,14 +65,14 @@ def routed(part: Any, accepts: Accepted, extra: dict[str, Any]) -> dict[str, Any
     return extra if anything else {k: v for k, v in extra.items() if k in named}
 
 
-def check_arguments_of_loss(part: Any, known: frozenset[str], extra: dict[str, Any]) -> None:
+def check_arguments_of_loss(part: Any, names: frozenset[str], extra: dict[str, Any]) -> None:
     """Refuse an extra argument that neither a part takes nor `value_fn`, which line searches call.
 
     What other transforms ask of the loss may be given to all: its value, gradients and functions.
 
     Args:
       part: the outermost transform, for messages.
-      known: the names that its parts take.
+      names: those that its parts take.
       extra: the extra arguments, among them `value_fn`.
 
     Raises:
@@ -85,26 +85,26 @@ def check_arguments_of_loss(part: Any, known: frozenset[str], extra: dict[str, A
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
     named = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
-    for name in extra.keys() - known - named - OF_LOSS:
+    for name in extra.keys() - names - named - OF_LOSS:
         hint = did_you_mean(name, named - extra.keys(), cutoff=0.75)
         hint = hint or f" No part of {name_of(part)} takes it either; leave it out."
         raise TypeError(f"{name_of(part)}: value_fn has no argument {name!r}.{hint}")
 
 
-def check_names(part: Any, known: frozenset[str], given: Iterable[str]) -> None:
+def check_names(part: Any, names: frozenset[str], keywords: Iterable[str]) -> None:
     """Refuse an extra argument with a name close to one that a part takes.
 
     Args:
       part: the outermost transform, for messages.
-      known: the names that its parts take.
-      given: the names in the call.
+      names: those that its parts take.
+      keywords: the names in the call.
 
     Raises:
       TypeError: with the closest name. Other names pass, since they may be for other transforms.
     """
-    given = list(given)
-    for name in given:
-        absent = [k for k in known if k not in given]
-        hint = "" if name in known else did_you_mean(name, absent, cutoff=0.75)
+    keywords = list(keywords)
+    for name in keywords:
+        absent = [k for k in names if k not in keywords]
+        hint = "" if name in names else did_you_mean(name, absent, cutoff=0.75)
         if hint:
             raise TypeError(f"{name_of(part)}: no part takes the extra argument {name!r}.{hint}")

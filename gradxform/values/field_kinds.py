@@ -1,4 +1,4 @@
-"""What fields of three kinds hold: PRNG keys, dtypes and masks."""
+"""Fields of three kinds: PRNG keys, dtypes and masks."""
 
 from typing import Any
 

@@ -86,8 +86,8 @@ def made_value(cls: Any, name: str | None) -> Any:
 
     def __post_init__(self: Any) -> None:
         for key, annotation in _annotations(type(self)).items():
-            given = getattr(self, key)
-            object.__setattr__(self, key, normalized(self, key, given, annotation))
+            x = getattr(self, key)
+            object.__setattr__(self, key, normalized(self, key, x, annotation))
             require_range(self, key, range_of(annotation))
         if check is not None:
             check(self)
@@ -95,41 +95,41 @@ def made_value(cls: Any, name: str | None) -> Any:
             flaw = flaw_of(getattr(self, key))
             if flaw is not None and not (annotation is types.Key and is_live(getattr(self, key))):
                 raise TypeError(f"{name_of(self)}: {key} must be a value, got {flaw}")
-        with contextlib.suppress(TypeError):  # a value that holds a live number has no key
+        with contextlib.suppress(TypeError):  # a value that holds a live number cannot be a key
             key_of(self)
             object.__setattr__(self, "is_static", True)
 
     open_class: Any = cls  # what follows sets attributes that `type` does not declare
     open_class.__post_init__ = __post_init__
     variadic = getattr(cls, "variadic", None)
-    made = _as_dataclass(cls)
+    new_class = _as_dataclass(cls)
     for key in ("name", "version"):
-        if key in {f.name for f in dataclasses.fields(made)}:
+        if key in {f.name for f in dataclasses.fields(new_class)}:
             raise TypeError(
                 f"{cls.__name__}: a field must not be called {key!r}, which is a key of its own in "
                 "configs; choose another word."
             )
     if variadic is not None:
-        made.__init__ = _variadic_init(made, variadic)
-    made.__signature__ = ClassSignature()
-    # An attribute of the class itself, never inherited: a subclass has no name of its own yet.
-    made.registered_name = name
+        new_class.__init__ = _variadic_init(new_class, variadic)
+    new_class.__signature__ = ClassSignature()
+    # An attribute of the class itself, never inherited: a subclass must be named by itself.
+    new_class.registered_name = name
     if name is not None:
-        register(name, made)
-    return made
+        register(name, new_class)
+    return new_class
 
 
 def _as_dataclass(cls: Any) -> Any:
     """Make a class a frozen dataclass, without compiling what `Value` defines.
 
-    Otherwise Python compiles three functions for each class, of which most are never used.
+    Otherwise Python compiles three functions for each class, and most are never used.
     """
     has_frozen_base = any(map(dataclasses.is_dataclass, cls.__mro__[1:]))  # then Python asks for it
-    made = dataclasses.dataclass(init=False, frozen=has_frozen_base, eq=False, repr=False)(cls)
-    made.__dataclass_params__.frozen = True
+    new_class = dataclasses.dataclass(init=False, frozen=has_frozen_base, eq=False, repr=False)(cls)
+    new_class.__dataclass_params__.frozen = True
     if "__init__" not in cls.__dict__:
-        made.__init__ = _Init(made)
-    return made
+        new_class.__init__ = _Init(new_class)
+    return new_class
 
 
 class _Init:
@@ -142,14 +142,14 @@ class _Init:
         cls = self._cls
         fields = []
         for f in dataclasses.fields(cls):
-            given: dict[str, Any] = {"init": f.init, "kw_only": f.kw_only, "default": f.default}
+            options: dict[str, Any] = {"init": f.init, "kw_only": f.kw_only, "default": f.default}
             if f.default_factory is not dataclasses.MISSING:
-                given["default_factory"] = f.default_factory
-            fields.append((f.name, f.type, dataclasses.field(**given)))
+                options["default_factory"] = f.default_factory
+            fields.append((f.name, f.type, dataclasses.field(**options)))
         holder: Any = dataclasses.make_dataclass(
             cls.__name__,
             fields,
-            namespace={"__post_init__": None},
+            namespace={"__post_init__": None},  # so that its `__init__` calls that of `self`
             frozen=True,
             eq=False,
             repr=False,
@@ -185,29 +185,29 @@ def set_fields(part: Any, **fields: Any) -> None:
 
 
 def _annotations(cls: type) -> dict[str, Any]:
-    found = cls.__dict__.get(_HINTS)
-    if found is None:
+    annotations = cls.__dict__.get(_HINTS)
+    if annotations is None:
         hints = typing.get_type_hints(cls, include_extras=True)
-        found = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-        setattr(cls, _HINTS, found)
-    return found
+        annotations = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+        setattr(cls, _HINTS, annotations)
+    return annotations
 
 
 def range_of(annotation: Any) -> types.Range | None:
     """Return the range that an annotation, or one of its alternatives, says."""
     args = typing.get_args(annotation)
-    found = [x for x in getattr(annotation, "__metadata__", ()) if isinstance(x, types.Range)]
-    if not found and typing.get_origin(annotation) in (typing.Union, pytypes.UnionType):
-        found = [x for x in map(range_of, args) if x is not None]
-    return found[0] if found else None
+    ranges = [x for x in getattr(annotation, "__metadata__", ()) if isinstance(x, types.Range)]
+    if not ranges and typing.get_origin(annotation) in (typing.Union, pytypes.UnionType):
+        ranges = [x for x in map(range_of, args) if x is not None]
+    return ranges[0] if ranges else None
 
 
 def range_words(cls: Any, field: str) -> str:
     """Return what a field of a class may hold, in words; "" where its annotation names no range."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return ""
-    found = range_of(_annotations(cls).get(field))
-    return "" if found is None else found.words
+    limits = range_of(_annotations(cls).get(field))
+    return "" if limits is None else limits.words
 
 
 def annotation_kinds(annotation: Any) -> list[Any]:
@@ -222,6 +222,7 @@ def annotation_kinds(annotation: Any) -> list[Any]:
 def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
     """Return what a field, or an argument, holds for `x`, by its annotation."""
     kinds = annotation_kinds(annotation)
+    # A number that is known only at run time cannot be checked here.
     if is_tracer(x) or isinstance(x, Hole) or (keeps_arrays() and is_live(x)):
         if types.Size in kinds:
             raise TypeError(
@@ -249,7 +250,7 @@ def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
     if any(k is Any or typing.get_origin(k) is typing.Annotated for k in kinds):
         return _refuse_arrays(part, field, normal(x), "a value without arrays")
     x = _refuse_arrays(part, field, normal(x), _rule(kinds))
-    if isinstance(x, bool):
+    if isinstance(x, bool):  # first, because Python takes a bool for an int
         ok = bool in kinds
     elif x is None:
         ok = type(None) in kinds
@@ -288,13 +289,13 @@ def _other(part: Any, field: str, x: Any, kinds: list[Any]) -> Any:
                     check_schedule(part, field, x)
                 return x
         elif origin is tuple and isinstance(x, tuple | list):
-            made = normal(tuple(x)) if isinstance(x, list) else x
+            entries = normal(tuple(x)) if isinstance(x, list) else x
             element = (typing.get_args(k) or (Any,))[0]
-            for v in made if element in (int, float) else ():
+            for v in entries if element in (int, float) else ():
                 if type(v) in (int, element):
                     normalized(part, f"an entry of {field}", v, element)
-            if element not in (int, str) or all(type(v) is element for v in made):
-                return made
+            if element not in (int, str) or all(type(v) is element for v in entries):
+                return entries
         elif isinstance(origin, type) and origin is not jax.Array:
             if isinstance(x, origin):
                 return x

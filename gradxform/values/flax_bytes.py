@@ -1,4 +1,4 @@
-"""What `flax.serialization` must know of arrays that a state keeps in a form of their own.
+"""Tell `flax.serialization` about arrays that a state keeps in a form of their own.
 
 It writes containers that it knows, and takes all else for arrays. Flax may be imported at any time,
 or never; so whoever makes such an array tells it, once it is there.
@@ -20,7 +20,7 @@ def _with_states(like: OrderedDict[str, Any], states: Any) -> OrderedDict[str, A
     return OrderedDict((k, flax.from_state_dict(v, states[str(k)])) for k, v in like.items())
 
 
-# Classes of which Flax has not been told: for each the function from an object to a dict of arrays,
+# Classes that Flax does not know yet: for each the function from an object to a dict of arrays,
 # and the one from an object of the same form and such a dict to the object. An OrderedDict is the
 # state of transforms by name.
 _UNTOLD: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Any], Any]]] = {

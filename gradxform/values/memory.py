@@ -1,4 +1,4 @@
-"""What is computed once for a structure, and remembered."""
+"""Results that are computed once for a structure, and remembered."""
 
 import contextlib
 from typing import Generic, TypeVar
@@ -13,7 +13,7 @@ MOST = 512
 
 
 class Memory(Generic[K, V]):
-    """A dict that forgets everything where it is full, and does not keep what has no hash."""
+    """A dict that forgets everything when it is full; keys that cannot be hashed are not kept."""
 
     def __init__(self) -> None:
         self._items: dict[K, V] = {}
@@ -22,7 +22,7 @@ class Memory(Generic[K, V]):
         """Return what is remembered for a key, or None."""
         try:
             return self._items.get(key)
-        except (TypeError, ValueError):  # static data of a node, such as an array, has no hash
+        except (TypeError, ValueError):  # static data of a node, such as an array, cannot be hashed
             return None
 
     def keep(self, key: K, x: V) -> None:

@@ -81,10 +81,10 @@ def register(name: str, made: Callable[..., T]) -> Callable[..., T]:
       `made`.
     """
     check_name(name, made)
-    known = REGISTRY.known(name)
-    if known is not None and _origin(known) != _origin(made):  # a notebook may define it again
+    holder = REGISTRY.known(name)
+    if holder is not None and _origin(holder) != _origin(made):  # a notebook may define it again
         raise ValueError(
-            f"{name!r} is already registered, by {'.'.join(_origin(known))}; choose another name."
+            f"{name!r} is already registered, by {'.'.join(_origin(holder))}; choose another name."
         )
     REGISTRY[name] = made
     return made
@@ -105,5 +105,5 @@ def check_name(name: Any, made: Any) -> None:
     module = getattr(made, "__module__", None) or ""
     if not rest or not (package or module.split(".")[0] == "gradxform"):
         raise ValueError(
-            f"{own_name}: the name {name!r} has no package; register under 'package:{own_name}'."
+            f"{own_name}: the name {name!r} needs a package; register under 'package:{own_name}'."
         )

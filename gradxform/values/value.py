@@ -110,8 +110,8 @@ def is_function(x: Any) -> bool:
 def _structure_key(treedef: Any) -> Any:
     """Return a key with the types of dict keys, which a tree's structure compares by `==`."""
     kind, keys = treedef.node_data() or (None, None)
-    own = tuple(map(type, keys)) if isinstance(keys, list | tuple) else ()
-    return (kind, own, *map(_structure_key, treedef.children()))
+    key_types = tuple(map(type, keys)) if isinstance(keys, list | tuple) else ()
+    return (kind, key_types, *map(_structure_key, treedef.children()))
 
 
 def as_node(x: Any) -> Any:
@@ -231,7 +231,7 @@ class Value(Made):
         return number
 
     def __repr__(self) -> str:
-        return f"{call_name(type(self))}({', '.join(_arguments(self))})"
+        return f"{call_name(type(self))}({', '.join(_call_arguments(self))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), fields_of(self))
@@ -298,7 +298,7 @@ def printed(x: Any) -> str:
     return repr(x)
 
 
-def _arguments(v: Value) -> Iterator[str]:
+def _call_arguments(v: Value) -> Iterator[str]:
     """Yield the arguments of the call that makes `v`; switches at their default are left out."""
     for f in dataclasses.fields(typing.cast(Any, v)):
         x = getattr(v, f.name)

@@ -59,7 +59,7 @@ REFUSED = [
     (
         lambda: gx.scale_by_amsgrad(bias_correction_nu=False, correct_after=True),
         ValueError,
-        ("scale_by_amsgrad: correct_after=True has no effect",),
+        ("scale_by_amsgrad: correct_after=True does nothing",),
     ),
     (
         lambda: gx.nadam(0.1, eps_root=0.1, schedule_decay=0.1),

@@ -76,11 +76,11 @@ REFUSED = [
     (
         lambda: gx.adabelief(0.1, weight_decay_mask=True),
         ValueError,
-        ("adabelief: weight_decay_mask has no effect without a weight_decay.",),
+        ("adabelief: weight_decay_mask does nothing without a weight_decay.",),
     ),
     (
         lambda: gx.yogi(0.1, mask=gx.ndim_at_least(2)),
         ValueError,
-        ("yogi: mask has no effect without a weight_decay.",),
+        ("yogi: mask does nothing without a weight_decay.",),
     ),
 ]

@@ -225,8 +225,8 @@ REFUSED = [
         ("the mesh", "'x'", "set_mesh"),
     ),
     (lambda: gd.state_specs(gd.zero1(gx.adam(0.1), "x"), SOME), ValueError, ("the mesh", "'x'")),
-    (lambda: specs_of(gx.adam(0.1), P("z")), ValueError, ("no axis 'z'", "x, y")),
-    (lambda: specs_of(gd.zero1(gx.adam(0.1), "z")), ValueError, ("no axis 'z'", "x, y")),
+    (lambda: specs_of(gx.adam(0.1), P("z")), ValueError, ("lacks the axis 'z'", "x, y")),
+    (lambda: specs_of(gd.zero1(gx.adam(0.1), "z")), ValueError, ("lacks the axis 'z'", "x, y")),
     (
         lambda: specs_of(gx.adam(0.1), {"w": P("x"), "b": P()}),
         ValueError,
@@ -272,7 +272,11 @@ REFUSED = [
         ValueError,
         ("acc_grads", "MultiSteps", "replicas='x'"),
     ),
-    (lambda: measured({"y": 2}), ValueError, ("exchange_metrics", "no axis 'x'", "tower", "y")),
+    (
+        lambda: measured({"y": 2}),
+        ValueError,
+        ("exchange_metrics", "lacks the axis 'x'", "tower", "y"),
+    ),
     (lambda: measured(4), TypeError, ("exchange_metrics", "mesh", "by name", "4")),
     (lambda: measured({"x": 0}), TypeError, ("exchange_metrics", "mesh", "by name")),
     (
@@ -329,7 +333,7 @@ REFUSED = [
     (
         lambda: small_pod().init(lambda: SOME, specs={"w": P()}),
         ValueError,
-        ("Replicas", "['b']", "no sharding"),
+        ("Replicas", "['b']", "lacks a sharding"),
     ),
     (lambda: gd.int8(0), ValueError, ("int8", "block", "at least 1")),
     (lambda: gd.int8(2.5), TypeError, ("int8", "block")),

@@ -69,6 +69,6 @@ REFUSED = [
     (
         lambda: gx.galore(0.1, base_optimizer=gx.scale_by_adam(), mu_dtype="bfloat16"),
         ValueError,
-        ("galore: mu_dtype has no effect with a base_optimizer; give it to that one.",),
+        ("galore: mu_dtype does nothing with a base_optimizer; give it to that one.",),
     ),
 ]

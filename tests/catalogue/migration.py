@@ -43,7 +43,7 @@ REFUSED = [
     (  # another transform's state
         lambda: _migrate(ADAM, gx.scale_by_nadam(), gx.trace(0.9).init(PARAMS)),
         ValueError,
-        (NOT_ITS_STATE + "the root has no 'count', which a ScaleByAdamState holds.",),
+        (NOT_ITS_STATE + "the root lacks 'count', which a ScaleByAdamState holds.",),
     ),
     (
         lambda: _migrate(ADAM, ADAM, jnp.zeros(())),
@@ -53,7 +53,7 @@ REFUSED = [
     (  # another number of links
         lambda: _migrate(gx.chain(gx.trace(0.9), ADAM), ADAM, (gx.trace(0.9).init(PARAMS),)),
         ValueError,
-        ("not one of chain for these parameters: the root has no '1'",),
+        ("not one of chain for these parameters: the root lacks '1'",),
     ),
     (  # other parameters
         lambda: _migrate(ADAM, ADAM, ADAM.init(PARAMS | {"w": jnp.ones((3, 5))})),
@@ -143,17 +143,23 @@ REFUSED = [
     (  # what `match` says
         lambda: _migrate(ADAM, TWO, match={"2": "0"}),
         ValueError,
-        ("migrate_state: match names '2', but the new state has no array there.",),
+        ("migrate_state: match names '2', but the new state does not have an array there.",),
     ),
     (
         lambda: _migrate(TWO, TWO, match={"0.mu": "0.mv"}),
         ValueError,
-        ("match names '0.mv', but the old state has no array there. Did you mean '0.mu'",),
+        (
+            "match names '0.mv', but the old state does not have an array there. Did you mean",
+            "'0.mu'",
+        ),
     ),
     (
         lambda: _migrate(ADAM, gx.trace(0.9), match={"the root": "the root"}),
         ValueError,
-        ("match says 'the root': 'the root', but the two have no name in common", "'trace.b'"),
+        (
+            "match says 'the root': 'the root', but the two do not have a name in common",
+            "'trace.b'",
+        ),
     ),
     (lambda: _migrate(ADAM, ADAM, match=["mu"]), TypeError, ("match must be a dict", "['mu']")),
     (lambda: _migrate(ADAM, ADAM, match={0: "1"}), TypeError, ("match must be a dict", "0: '1'")),

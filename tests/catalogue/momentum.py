@@ -46,11 +46,11 @@ REFUSED = [
     (
         lambda: gx.sgd(0.1, learning_rate_inside=True),
         ValueError,
-        ("sgd: learning_rate_inside=True has no effect without a momentum.",),
+        ("sgd: learning_rate_inside=True does nothing without a momentum.",),
     ),
     (
         lambda: gx.sgd(0.1, 0.9, learning_rate_inside=True, weight_decay=0.1),
         ValueError,
-        ("sgd: learning_rate_inside=True has no weight_decay or mask; use decoupled_weight_decay",),
+        ("sgd: learning_rate_inside=True does not take weight_decay or mask; use",),
     ),
 ]

@@ -35,7 +35,7 @@ REFUSED = [
     (
         lambda: gx.dpsgd(0.1, 1.0, 1.0, 0, nesterov=True),
         ValueError,
-        ("dpsgd: nesterov=True has no effect without a momentum.",),
+        ("dpsgd: nesterov=True does nothing without a momentum.",),
     ),
     (
         lambda: one_step(gx.dpsgd(0.1, 1.0, 1.0, 0)),

@@ -64,14 +64,14 @@ REFUSED = [
     (
         lambda: _set({"vv": MOMENTS}),
         ValueError,
-        ("set_slots: chain has no slot 'vv'", "'m', 'v'", "Did you mean 'v'"),
+        ("set_slots: chain does not have a slot 'vv'", "'m', 'v'", "Did you mean 'v'"),
     ),
-    (lambda: _set({"mu": MOMENTS}), ValueError, ("no slot 'mu' under the names 'keras'",)),
+    (lambda: _set({"mu": MOMENTS}), ValueError, ("not have a slot 'mu' under the names 'keras'",)),
     (lambda: _set([MOMENTS]), TypeError, ("set_slots: slots must be a dict by name",)),
     (
         lambda: _set({"m": {"w": MOMENTS["w"]}}),
         ValueError,
-        ("set_slots: m has no array at ['b'].",),
+        ("set_slots: m lacks an array at ['b'].",),
     ),
     (
         lambda: _set({"m": MOMENTS | {"c": MOMENTS["b"]}}),
@@ -115,7 +115,7 @@ REFUSED = [
             tf1.RMSProp(0.1), tf1.RMSProp(0.1).init(PARAMS), {"moment": MOMENTS}, "tf1"
         ),
         ValueError,
-        ("no slot 'moment'", "Did you mean 'momentum'"),
+        ("not have a slot 'moment'", "Did you mean 'momentum'"),
     ),
     # weights of Keras
     (lambda: _weights(version=1), ValueError, ("get_weights: version must be 2 or 3, got 1.",)),
@@ -195,17 +195,17 @@ REFUSED = [
     (
         lambda: _checkpoint(without=["w"]),
         ValueError,
-        ("from_checkpoint: the checkpoint has no variable 'w'", "'b/Adam_1'"),
+        ("from_checkpoint: the checkpoint lacks the variable 'w'", "'b/Adam_1'"),
     ),
     (
         lambda: _checkpoint(without=["w/Adam_1"]),
         ValueError,
-        ("the checkpoint has no variable 'w/Adam_1', the slot 'v' of 'w'", "name="),
+        ("the checkpoint lacks the variable 'w/Adam_1', the slot 'v' of 'w'", "name="),
     ),
     (
         lambda: _checkpoint(without=["beta2_power"]),
         ValueError,
-        ("the checkpoint has no 'beta2_power', which chain needs",),
+        ("the checkpoint lacks 'beta2_power', which chain needs",),
     ),
     (
         lambda: _checkpoint(changes={"w": np.ones((2, 2))}),
@@ -220,7 +220,7 @@ REFUSED = [
     (
         lambda: _checkpoint(name="Adam_3"),
         ValueError,
-        ("the checkpoint has no variable 'b/Adam_3'",),
+        ("the checkpoint lacks the variable 'b/Adam_3'",),
     ),
     (
         lambda: _checkpoint(name=""),
@@ -236,7 +236,7 @@ REFUSED = [
     (
         lambda: _checkpoint(tf1.Adam(0.1, name="Mine"), arrays_of=tf1.Adam(0.1)),
         ValueError,
-        ("from_checkpoint: the checkpoint has no variable 'b/Mine', the slot 'm'", "name="),
+        ("from_checkpoint: the checkpoint lacks the variable 'b/Mine', the slot 'm'", "name="),
     ),
     (
         lambda: _checkpoint(gx.chain(tf1.Adam(name="A"), tf1.RMSProp(0.1, name="B"))),

@@ -80,7 +80,7 @@ REFUSED = [
     (
         lambda: rate(gx.trace(0.9)),
         ValueError,
-        ("current_learning_rate: trace has no learning rate",),
+        ("current_learning_rate: trace does not have a learning rate",),
     ),
     (
         lambda: rate(TWO_RATES, TWO),
@@ -90,7 +90,7 @@ REFUSED = [
     (
         lambda: gx.current_learning_rates(gx.trace(0.9), gx.trace(0.9).init(TWO)),
         ValueError,
-        ("current_learning_rate: trace has no learning rate",),
+        ("current_learning_rate: trace does not have a learning rate",),
     ),
     (
         lambda: gx.current_learning_rates(SAME_NAME, SAME_NAME.init(TWO)),
@@ -123,7 +123,7 @@ REFUSED = [
     (
         lambda: gx.current_learning_rate(gx.scale_by_learning_rate(FALLING), gx.EmptyState()),
         ValueError,
-        ("current_learning_rate: scale_by_learning_rate has a schedule", "has no count"),
+        ("current_learning_rate: scale_by_learning_rate has a schedule", "does not have a count"),
     ),
     (
         lambda: gx.current_learning_rate(gx.MultiSteps(gx.sgd(0.1), 2), gx.EmptyState()),

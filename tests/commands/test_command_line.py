@@ -138,7 +138,7 @@ def test_a_table_is_written_into_a_file(capsys, tmp_path):
     assert run(capsys, *argv) == f"{path}: written\n"
     assert path.read_text() == head + run(capsys, *argv[:3]) + tail
     assert run(capsys, *argv) == f"{path}: unchanged\n"
-    assert "has no lines '<!-- begin schedules -->'" in refused(
+    assert "lacks the lines '<!-- begin schedules -->'" in refused(
         capsys, "list", "schedules", "--markdown", "--into", str(path)
     )
     assert "No such file" in refused(capsys, *argv[:4], str(tmp_path / "absent.md"))

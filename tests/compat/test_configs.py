@@ -179,7 +179,7 @@ def test_returnn_finds_the_class_of_every_recorded_name(name):
 
 
 def test_returnn_has_no_other_names():
-    with pytest.raises(KeyError, match=r"no optimizer 'adamm'\. Did you mean .*'adam'"):
+    with pytest.raises(KeyError, match=r"not have an optimizer 'adamm'\. Did you mean .*'adam'"):
         returnn.get_optimizer_class("adamm")
     with pytest.raises(TypeError, match="name must be a string, got 3"):
         returnn.get_optimizer_class(3)

@@ -189,7 +189,7 @@ REFUSED = [
     refused(ValueError, "config: maximize_grad_norm is not supported: it", maximize_grad_norm=1.0),
     refused(ValueError, "config: decouple_constraints is not", decouple_constraints=True),
     refused(ValueError, "config: extra_updates is not supported", extra_updates={}),
-    refused(KeyError, "RETURNN has no optimizer 'adm'", optimizer="adm"),
+    refused(KeyError, "RETURNN does not have an optimizer 'adm'", optimizer="adm"),
     refused(
         ValueError,
         "learning_rate stands beside the optimizer",
@@ -197,7 +197,7 @@ REFUSED = [
     ),
     refused(
         ValueError,
-        "optimizer 'adam' has no argument 'beta3'",
+        "optimizer 'adam' does not take 'beta3'",
         optimizer={"class": "adam", "beta3": 0.1},
     ),
     refused(ValueError, "adam and momentum=0.9 do not go together", adam=True, momentum=0.9),

@@ -399,7 +399,11 @@ READING = [
         ValueError,
         "config.transforms[1]: no transform named 'scale_by_adm'. Did you mean 'scale_by_adam'",
     ),
-    ({"name": "adamw", "learning_rte": 1}, ValueError, "config: adamw has no field 'learning_rte'"),
+    (
+        {"name": "adamw", "learning_rte": 1},
+        ValueError,
+        "config: adamw does not have a field 'learning_rte'",
+    ),
     ({"name": "adamw", "learning_rte": 1}, ValueError, "Did you mean 'learning_rate' or"),
     ({"name": "adamw"}, ValueError, "config: adamw needs the field 'learning_rate'."),
     (chain_of({"name": "scale"}), ValueError, "config.transforms[0]: scale needs the field 'step_"),
@@ -412,7 +416,11 @@ READING = [
     ({"name": "chain", "transforms": 3}, TypeError, "config.transforms: must be a list, got 3."),
     (chain_of(3), TypeError, "config: chain: argument 0 must have init and update"),
     (chain_of({"b": 1}), TypeError, "config: chain: argument 0 must have init and update"),
-    ({"name": "chain", "parts": []}, ValueError, "chain has no field 'parts', only transforms."),
+    (
+        {"name": "chain", "parts": []},
+        ValueError,
+        "chain does not have a field 'parts', only transforms.",
+    ),
     (
         {"name": "scale", "step_size": {"number": "nan"}},
         ValueError,
@@ -599,7 +607,7 @@ def test_json_that_is_deep_huge_or_long_is_refused_in_one_line(text, words):
     [
         ({"name": LONG}, "config: no transform named 'lengthy lengthy"),
         ({"name": f"their:{LONG}"}, "Import the package that registers 'their:lengthy"),
-        ({"name": "clip", LONG: 1}, "config: clip has no field 'lengthy lengthy"),
+        ({"name": "clip", LONG: 1}, "config: clip does not have a field 'lengthy lengthy"),
         ({"name": "clip", "max_delta": LONG}, "config: clip: max_delta must be a number, got 'l"),
         ({"name": "sgd", "learning_rate": {"function": LONG}}, "no function named 'lengthy"),
         ({"name": "clip", "version": [LONG]}, "config.version: must be a string, got ['lengthy"),

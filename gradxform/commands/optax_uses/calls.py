@@ -23,15 +23,15 @@ def applying(use: Use, part: Any) -> list[Difference]:
     about = [row for row in differences() if row.is_about(use.name)]
     if not about:
         return []
-    given = _arguments(use.call, part)
-    return [row for row in about if all(_any_holds(c, use, given) for c in row.when)]
+    arguments = _arguments(use.call, part)
+    return [row for row in about if all(_any_holds(c, use, arguments) for c in row.when)]
 
 
-def _any_holds(choices: Any, use: Use, given: dict[str, Any] | None) -> bool:
-    return any(_holds(choice, use, given) for choice in choices)
+def _any_holds(choices: Any, use: Use, arguments: dict[str, Any] | None) -> bool:
+    return any(_holds(choice, use, arguments) for choice in choices)
 
 
-def _holds(condition: dict[str, Any], use: Use, given: dict[str, Any] | None) -> bool:
+def _holds(condition: dict[str, Any], use: Use, arguments: dict[str, Any] | None) -> bool:
     """Whether a condition holds, or may hold."""
     if "within" in condition:
         return use.within == condition["within"]
@@ -39,18 +39,18 @@ def _holds(condition: dict[str, Any], use: Use, given: dict[str, Any] | None) ->
         return use.call is not None
     if use.call is None:  # passed on, annotated or imported: nothing is known of a call
         return False
-    if given is None:  # with stars: nothing is known of the arguments
+    if arguments is None:  # with stars: nothing is known of the arguments
         return True
-    value = given.get(condition["argument"])
+    value = arguments.get(condition["argument"])
     if "given" in condition:
-        return (condition["argument"] in given) == condition["given"]
-    if condition["argument"] not in given:
+        return (condition["argument"] in arguments) == condition["given"]
+    if condition["argument"] not in arguments:
         return False
     expected = math.inf if condition["value"] == "inf" else condition["value"]
-    return value is UNKNOWN or (_is_number(value) and value == expected)
+    return value is UNKNOWN or (_is_literal_number(value) and value == expected)
 
 
-def _is_number(x: Any) -> bool:
+def _is_literal_number(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 

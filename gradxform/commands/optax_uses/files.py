@@ -40,7 +40,7 @@ class Judged(NamedTuple):
 
 
 class Ported(NamedTuple):
-    """What a file uses, and its changed imports."""
+    """The uses of Optax in a file, and its changed imports."""
 
     path: str
     uses: tuple[Judged, ...]
@@ -56,10 +56,10 @@ def python_files(paths: Iterable[str]) -> list[pathlib.Path]:
     files: dict[pathlib.Path, None] = {}
     for path in map(pathlib.Path, paths):
         if path.is_dir():
-            found = _in_folder(path)
-            if not found:
+            inside = _in_folder(path)
+            if not inside:
                 raise PortError(f"{path}: no Python files or notebooks in this folder.")
-            files |= dict.fromkeys(found)
+            files |= dict.fromkeys(inside)
         elif not path.exists():
             raise PortError(f"{path}: no such file or folder.")
         elif path.suffix not in SUFFIXES:
@@ -70,7 +70,7 @@ def python_files(paths: Iterable[str]) -> list[pathlib.Path]:
 
 
 def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
-    found = []
+    files = []
     for here, folders, names in os.walk(folder):
         place = pathlib.Path(here)
         folders[:] = sorted(
@@ -79,8 +79,8 @@ def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
             if not name.startswith((".", "__pycache__"))
             and not (place / name / "pyvenv.cfg").exists()
         )
-        found += [place / name for name in sorted(names) if name.endswith(SUFFIXES)]
-    return found
+        files += [place / name for name in sorted(names) if name.endswith(SUFFIXES)]
+    return files
 
 
 def port(path: pathlib.Path) -> Ported:
@@ -118,7 +118,9 @@ def _judged(path: str, use: Use) -> Judged:
     if use.name == "*" or use.name.endswith(".*"):
         remedy = "import the names that you use, so that they can be looked up"
         return Judged(path, use.line, use.column, name, STAR, "", remedy, ())
-    found = find(use.name)
-    rows = () if found.status == MISSING else tuple(applying(use, found.part))
-    status = DIFFERENT if rows and found.status == SAME else found.status
-    return Judged(path, use.line, use.column, name, status, found.here, found.remedy, rows)
+    counterpart = find(use.name)
+    rows = () if counterpart.status == MISSING else tuple(applying(use, counterpart.part))
+    status = DIFFERENT if rows and counterpart.status == SAME else counterpart.status
+    return Judged(
+        path, use.line, use.column, name, status, counterpart.here, counterpart.remedy, rows
+    )

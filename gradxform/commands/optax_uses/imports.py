@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gradxform.commands.optax_uses.names import MISSING, find
-from gradxform.commands.optax_uses.uses import Use, inner, is_optax, joined
+from gradxform.commands.optax_uses.uses import Use, dotted, inner, is_optax
 
 # What Optax is imported as where both are needed.
 ORIGINAL = "original_optax"
@@ -38,19 +38,19 @@ def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
     A name that gradxform does not have keeps its import of Optax. If it is used as an attribute,
     as `optax.name`, Optax is imported as `original_optax` beside gradxform.
     """
-    place = _places(source)
+    place = _locator(source)
     edits = []
-    taken = {word.id for word in ast.walk(tree) if isinstance(word, ast.Name)}
-    kept: dict[str, list[Use]] = {}  # by the word in front: uses that must stay with Optax
+    words = {word.id for word in ast.walk(tree) if isinstance(word, ast.Name)}
+    of_optax: dict[str, list[Use]] = {}  # by the word in front: uses that must stay with Optax
     for use in uses:
         if use.root is not None and use.name and find(use.name).status == MISSING:
-            kept.setdefault(use.root.id, []).append(use)
+            of_optax.setdefault(use.root.id, []).append(use)
     originals: dict[str, str] = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.Import):
-            lines = _imports(node, kept, taken, originals)
+            lines = _imports(node, of_optax, words, originals)
         elif not node.level and is_optax(node.module):
             lines = _imports_from(node)
         else:
@@ -63,7 +63,7 @@ def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
             separator = f"\n{before}" if alone else "; "
             edits.append(Edit(start, end, separator.join(lines)))
     for word, name in originals.items():
-        for use in kept[word]:
+        for use in of_optax[word]:
             if use.root is not None and use.within != "import":
                 start = place(use.root.lineno, use.root.col_offset)
                 if source[start : start + len(word)] == word:  # not in the text of an annotation
@@ -84,7 +84,7 @@ def _end(node: ast.stmt) -> tuple[int, int]:
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
-def _places(source: str) -> Callable[[int, int], int]:
+def _locator(source: str) -> Callable[[int, int], int]:
     """Return a function from a line and a column in bytes to a place in the text."""
     lines = source.splitlines(keepends=True)
     starts = [0]
@@ -99,7 +99,7 @@ def _places(source: str) -> Callable[[int, int], int]:
 
 
 def _imports(
-    node: ast.Import, kept: dict[str, list[Use]], taken: set[str], originals: dict[str, str]
+    node: ast.Import, of_optax: dict[str, list[Use]], words: set[str], originals: dict[str, str]
 ) -> list[str] | None:
     """Return the statements for `import optax`, None if it has nothing of Optax."""
     if not any(is_optax(alias.name) for alias in node.names):
@@ -110,17 +110,17 @@ def _imports(
             others.append(_alias(alias.name, alias.asname))
             continue
         word, name = alias.asname or "optax", inner(alias.name) if alias.asname else ""
-        found = find(name)
-        if found.status == MISSING:
+        counterpart = find(name)
+        if counterpart.status == MISSING:
             lines.append(f"import {_alias(alias.name, alias.asname)}")
             continue
-        lines.append(f"import {_alias(found.here, word)}")
-        if word in kept:
+        lines.append(f"import {_alias(counterpart.here, word)}")
+        if word in of_optax:
             original = ORIGINAL if word == "optax" else f"original_{word}"
-            while original in taken:
+            while original in words:
                 original = f"_{original}"
             originals[word] = original
-            lines.append(f"import {_alias(joined('optax', name), original)}")
+            lines.append(f"import {_alias(dotted('optax', name), original)}")
     if others:
         lines.insert(0, f"import {', '.join(others)}")
     return list(dict.fromkeys(lines))
@@ -132,11 +132,11 @@ def _imports_from(node: ast.ImportFrom) -> list[str] | None:
     for alias in node.names:
         if alias.name == "*":
             return None
-        found = find(joined(inner(node.module or ""), alias.name))
-        if found.status == MISSING:
+        counterpart = find(dotted(inner(node.module or ""), alias.name))
+        if counterpart.status == MISSING:
             home, name = node.module or "", alias.name
         else:
-            home, _, name = found.here.rpartition(".")
+            home, _, name = counterpart.here.rpartition(".")
         asname = alias.asname if alias.asname != name else None
         groups.setdefault(home, []).append(_alias(name, asname))
     if set(groups) == {node.module}:

@@ -1,4 +1,4 @@
-"""What a cell of a notebook has beside Python: IPython's magics, commands of the shell and help."""
+"""Text beside Python in cells of notebooks: IPython's magics, commands of the shell and help."""
 
 import io
 import re
@@ -9,7 +9,7 @@ from gradxform.commands.optax_uses.syntax import parsed
 # A line that is none of Python's: `%magic`, `!command`, `?name`, `name?`.
 _WHOLE = re.compile(r"\s*([%!?]|[\w.*]+\?{1,2}\s*$)")
 # A name that is given what a magic or a command returns.
-_GIVEN = re.compile(r"(\s*[\w., ]+=\s*)([%!].*)")
+_ASSIGNED = re.compile(r"(\s*[\w., ]+=\s*)([%!].*)")
 # Magics whose cell, or whose line, is Python all the same.
 _OF_CELLS = re.compile(r"%%(capture|prun|time|timeit)\b")
 _OF_LINES = re.compile(r"(\s*)(%(?:prun|time|timeit)\s+)(\S.*)")
@@ -49,8 +49,8 @@ def _line(line: str) -> str:
         return f"{timed[1]}0;{' ' * (len(timed[2]) - 2)}{timed[3]}"
     if _WHOLE.match(line):
         return _zero(line)
-    given = _GIVEN.match(line)
-    return given[1] + _zero(given[2]) if given else line
+    match = _ASSIGNED.match(line)
+    return match[1] + _zero(match[2]) if match else line
 
 
 def _zero(text: str) -> str:

@@ -15,7 +15,7 @@ ROOT = "gradxform"
 
 
 class Found(NamedTuple):
-    """What becomes of a name of Optax."""
+    """The fate of a name of Optax."""
 
     status: str  # one of the above
     here: str  # where it is here, such as `gradxform.contrib.muon`; "" if it is missing
@@ -64,7 +64,7 @@ def _attribute(part: Any, word: str) -> Any:
         return getattr(part, word)
     module = f"{part.__name__}.{word}"
     if hasattr(part, "__path__") and importlib.util.find_spec(module) is not None:
-        # Of our own packages only those that Optax has, too.
+        # Only those of our packages that Optax has too.
         return importlib.import_module(module) if word in _PACKAGES else None
     return None
 
@@ -78,8 +78,8 @@ def _remedy(part: ModuleType, words: list[str], i: int) -> str:
     last = words[-1]
     if i and find(last).status != MISSING:
         return f"it is gradxform.{last} here"
-    known = [name for name in dir(part) if not name.startswith("_")]
+    names = [name for name in dir(part) if not name.startswith("_")]
     if part.__name__ == ROOT:
-        known += [*forwards.NAMES, *forwards.MODULES]
-    hint = did_you_mean(words[i], known).strip()
+        names += [*forwards.NAMES, *forwards.MODULES]
+    hint = did_you_mean(words[i], names).strip()
     return f"keep it from Optax{'. ' + hint if hint else ''}"

@@ -41,20 +41,20 @@ class Notebook(NamedTuple):
         edits, text = list(edits), self.text
         for cell in reversed(self.cells):
             end = cell.start + len(cell.source)
-            own = [
+            cell_edits = [
                 edit._replace(start=edit.start - cell.start, end=edit.end - cell.start)
                 for edit in edits
                 if cell.start <= edit.start and edit.end <= end
             ]
-            if own:
+            if cell_edits:
                 start, stop = cell.place
-                new = _written(text[start:stop], applied(cell.source, own))
+                new = _written(text[start:stop], applied(cell.source, cell_edits))
                 text = text[:start] + new + text[stop:]
         return text
 
 
 def read_notebook(path: pathlib.Path) -> Notebook:
-    """Read a notebook; one of another language has no cells.
+    """Read a notebook; one of another language is read as one without cells.
 
     Raises:
       PortError: if it cannot be read, is not a notebook of format 4, or has a cell that is not
@@ -73,10 +73,11 @@ def read_notebook(path: pathlib.Path) -> Notebook:
     if language not in ("python", "ipython", ""):
         return Notebook(text, (), "")
     cells, program = [], ""
+    # Places in the text, and not the cells of `book`: an edit must leave all else as it is.
     for i, place in sorted(_sources(text).items()):
         if i < len(code) and code[i]:
-            read = json.loads(text[slice(*place)])
-            source = read if isinstance(read, str) else "".join(read)
+            content = json.loads(text[slice(*place)])
+            source = content if isinstance(content, str) else "".join(content)
             cell = Cell(i + 1, source, program.count("\n") + 1, len(program), place)
             python = masked(source)
             tree_of(f"{path}, cell {cell.number}", python)
@@ -103,7 +104,7 @@ _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]')
 def _sources(text: str) -> dict[int, tuple[int, int]]:
     """Return where in the text of a notebook the source of each cell stands."""
     path: list[Any] = []  # of the value at hand: a key, or the index in a list
-    found, start = {}, 0
+    spans, start = {}, 0
     key = None
     for token in _TOKENS.finditer(text):
         word = token[0]
@@ -115,7 +116,7 @@ def _sources(text: str) -> dict[int, tuple[int, int]]:
         elif word in "]}":
             path.pop()
             if len(path) == 3 and path[0] == "cells" and path[2] == "source":
-                found[path[1]] = (start, token.end())
+                spans[path[1]] = (start, token.end())
         elif word == ",":
             path[-1] = path[-1] + 1 if isinstance(path[-1], int) else None
         elif word == ":":
@@ -123,8 +124,8 @@ def _sources(text: str) -> dict[int, tuple[int, int]]:
         elif path and path[-1] is None:
             key = json.loads(word)
         elif is_source:
-            found[path[1]] = token.span()
-    return found
+            spans[path[1]] = token.span()
+    return spans
 
 
 def _written(old: str, source: str) -> str:

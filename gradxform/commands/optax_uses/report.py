@@ -1,4 +1,4 @@
-"""What `port` prints: the uses of Optax by what becomes of them."""
+"""The report that `port` prints: the uses of Optax by what becomes of them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -33,7 +33,7 @@ def inner(module: str) -> str:
     return module.removeprefix("optax").removeprefix(".")
 
 
-def joined(*names: str) -> str:
+def dotted(*names: str) -> str:
     """Return names with dots between them."""
     return ".".join(filter(None, names))
 
@@ -50,23 +50,23 @@ def bindings(node: ast.stmt) -> Iterator[Binding]:
     elif isinstance(node, ast.ImportFrom) and not node.level and is_optax(node.module):
         for alias in node.names:
             if alias.name != "*":
-                name = joined(inner(node.module or ""), alias.name)
+                name = dotted(inner(node.module or ""), alias.name)
                 yield Binding(alias.asname or alias.name, name)
 
 
 def find_uses(tree: ast.Module) -> list[Use]:
     """Return the uses of Optax in a file, in order."""
-    known: dict[str, str] = {}
+    names_of_words: dict[str, str] = {}
     uses = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            known |= {b.word: b.name for b in bindings(node)}
+            names_of_words |= {b.word: b.name for b in bindings(node)}
             if isinstance(node, ast.ImportFrom) and not node.level and is_optax(node.module):
                 for alias in node.names:
                     star = alias.name == "*"
-                    name = "*" if star else joined(inner(node.module or ""), alias.name)
+                    name = "*" if star else dotted(inner(node.module or ""), alias.name)
                     uses.append(Use(alias.lineno, alias.col_offset + 1, name, None, "import", None))
-    visitor = _Visitor(known)
+    visitor = _Visitor(names_of_words)
     visitor.visit(tree)
     used = {use.name for use in visitor.uses}
     # An import is listed where nothing else would tell of the name.
@@ -77,8 +77,8 @@ def find_uses(tree: ast.Module) -> list[Use]:
 class _Visitor(ast.NodeVisitor):
     """Finds the words that are bound to Optax, with the attributes behind them."""
 
-    def __init__(self, known: dict[str, str]) -> None:
-        self.known, self.uses = known, []
+    def __init__(self, names_of_words: dict[str, str]) -> None:
+        self.names_of_words, self.uses = names_of_words, []
         self.hidden: list[set[str]] = []  # parameters of the functions around the node
         self.within = ""
 
@@ -101,8 +101,8 @@ class _Visitor(ast.NodeVisitor):
                 func=ast.Name(id="getattr"), args=[module, ast.Constant(value=str()), *_]
             ):
                 text: Any = node.args[1]
-                dotted = ast.Attribute(module, text.value, ast.Load(), lineno=0, col_offset=0)
-                if self.note(ast.copy_location(dotted, node), None):
+                attribute = ast.Attribute(module, text.value, ast.Load(), lineno=0, col_offset=0)
+                if self.note(ast.copy_location(attribute, node), None):
                     return
         self.inside(
             [*node.args, *(k.value for k in node.keywords)],
@@ -170,9 +170,9 @@ class _Visitor(ast.NodeVisitor):
             root = root.value
         if not isinstance(root, ast.Name) or not isinstance(root.ctx, ast.Load):
             return False
-        if root.id not in self.known or any(root.id in names for names in self.hidden):
+        if root.id not in self.names_of_words or any(root.id in names for names in self.hidden):
             return False
-        name = joined(self.known[root.id], *reversed(words))
+        name = dotted(self.names_of_words[root.id], *reversed(words))
         where = (node.lineno, node.col_offset + 1)
         self.uses.append(Use(*where, name, call, self.within, root))
         return True

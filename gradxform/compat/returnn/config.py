@@ -88,7 +88,7 @@ def from_config(
 
     Reference: the `Updater` of RETURNN.
     """
-    _check("config", config, _CONFIG)
+    _check_keys("config", config, _CONFIG)
     groups = {} if groups is None else groups
     if not isinstance(groups, Mapping):
         raise TypeError(f"groups: must be a dict from patterns to options, got {shown(groups)}.")
@@ -97,13 +97,14 @@ def from_config(
             raise ValueError(
                 f"groups: a pattern must be a string other than {_REST!r}, got {shown(pattern)}."
             )
-        _check(f"groups[{pattern!r}]", options, _GROUP)
+        _check_keys(f"groups[{pattern!r}]", options, _GROUP)
     tags = _tags(config, groups)
     if not groups:
         tx, reads_norms = _updater(config, {}, key)
     else:
         labels, transforms, reads_norms = [], {}, False
         for i, (pattern, options) in enumerate(groups.items()):
+            # Every group draws noise of its own.
             transforms[pattern], reads = _updater(config, options, (key + i + 1))
             reads_norms |= reads
             labels.append((pattern, masks.path_matches(pattern)))
@@ -115,17 +116,17 @@ def from_config(
     return tx if isinstance(tx, chain) else chain(tx)
 
 
-def _check(where: str, options: Any, known: tuple[str, ...]) -> None:
-    """Require a dict with known keys."""
+def _check_keys(where: str, options: Any, keys: tuple[str, ...]) -> None:
+    """Require a dict with these keys only."""
     if not isinstance(options, Mapping):
         raise TypeError(f"{where}: must be a dict of options, got {shown(options)}.")
     for name in options:
         if name in _REFUSED:
             raise ValueError(f"{where}: {name} is not supported: {_REFUSED[name]}.")
-        if name not in known:
+        if name not in keys:
             raise ValueError(
-                f"{where}: unknown key {shown(name)}, only {', '.join(known)}."
-                f"{did_you_mean(name, known)}"
+                f"{where}: unknown key {shown(name)}, only {', '.join(keys)}."
+                f"{did_you_mean(name, keys)}"
             )
 
 
@@ -137,33 +138,35 @@ def _tags(
     earlier: Any = None
     for pattern, options in groups.items():
         mask = masks.path_matches(pattern)
-        own = mask if earlier is None else mask & ~earlier
+        first_match = mask if earlier is None else mask & ~earlier
         earlier = mask if earlier is None else earlier | mask
         tags = options.get("tags", ())
         if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
             raise TypeError(f"groups[{pattern!r}].tags: must be a list of names, got {tags!r}.")
         for tag in tags:
-            by_tag[tag] = by_tag[tag] | own if tag in by_tag else own
+            by_tag[tag] = by_tag[tag] | first_match if tag in by_tag else first_match
     for where, options in (("config", config), *((f"groups[{k!r}]", v) for k, v in groups.items())):
         for name in ("global_norm_tag", "gradient_clip_global_norm_tag"):
             tag = options.get(name)
             if tag is not None and tag not in by_tag:
                 raise ValueError(
                     f"{where}: {name} must be one of the tags of groups, "
-                    f"{', '.join(by_tag) or 'of which there are none'}, got {shown(tag)}."
+                    f"{', '.join(by_tag) or 'but there are none'}, got {shown(tag)}."
                 )
     return tuple(by_tag.items())
 
 
-def _updater(config: Mapping[str, Any], own: Mapping[str, Any], key: int) -> tuple[Any, bool]:
+def _updater(
+    config: Mapping[str, Any], group_options: Mapping[str, Any], key: int
+) -> tuple[Any, bool]:
     """Return the optimizer of a group, and whether it needs `raw_gradient_norms` around it."""
-    options = {k: own.get(k, config.get(k)) for k in _GRADIENTS}
+    options = {k: group_options.get(k, config.get(k)) for k in _GRADIENTS}
     k = options["accum_grad_multiple_step"] or 1
     if type(k) is not int or k < 1:
         raise ValueError(f"config: accum_grad_multiple_step must be at least 1, got {shown(k)}.")
     tag = options["global_norm_tag"]
     bound_tag = options["gradient_clip_global_norm_tag"] or tag
-    made: dict[str, Callable[[Any], Any]] = {  # in this order
+    makers: dict[str, Callable[[Any], Any]] = {  # in this order
         "gradient_noise": lambda x: add_truncated_noise(x, key),
         "gradient_clip": clip,
         "gradient_clip_norm": clip_by_block_norm,
@@ -172,11 +175,11 @@ def _updater(config: Mapping[str, Any], own: Mapping[str, Any], key: int) -> tup
         "gradient_nan_inf_filter": lambda _: zero_non_finite(),
         "grad_norm_to_clip_to_zero": lambda x: zero_above_raw_norm(x, tag),
     }
-    parts = [_part(name, part, options[name]) for name, part in made.items() if options[name]]
+    parts = [_part(name, part, options[name]) for name, part in makers.items() if options[name]]
     reads_norms = bool(options["gradient_clip_global_norm"] or options["grad_norm_to_clip_to_zero"])
     if parts:  # before the slices of one row are summed
         parts = list(with_semantics("raw", *parts).transforms)
-    optimizer = _optimizer(config, own)
+    optimizer = _optimizer(config, group_options)
     tx: Any = chain(*parts, *optimizer.transforms)
     if k > 1:
         tx = MultiSteps(tx, k, use_grad_mean=False)
@@ -188,20 +191,20 @@ def _part(name: str, part: Callable[[Any], Any], x: Any) -> Any:
     return called(lambda x: part(x), {"x": x}, f"config: {name}")
 
 
-def _optimizer(config: Mapping[str, Any], own: Mapping[str, Any]) -> chain:
+def _optimizer(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> chain:
     """Return the optimizer itself, of a group's own options or else of the config."""
     momentum = config.get("momentum") or 0.0
     default, arguments = _default(config, momentum)
-    identifier = own.get("optimizer", config.get("optimizer"))
+    identifier = group_options.get("optimizer", config.get("optimizer"))
     if isinstance(identifier, Mapping):
-        given = dict(identifier)
-        if "class" in given:
-            default, arguments = given.pop("class"), {}
-        arguments = arguments | given
+        options = dict(identifier)
+        if "class" in options:
+            default, arguments = options.pop("class"), {}
+        arguments = arguments | options
     elif identifier is not None:
         default, arguments = identifier, {}
     factory = get_optimizer_class(default)
-    known = inspect.signature(factory).parameters
+    parameters = inspect.signature(factory).parameters
     if "learning_rate" in arguments:
         raise ValueError(
             "config: learning_rate stands beside the optimizer, not in its dict; for a factor use "
@@ -209,14 +212,14 @@ def _optimizer(config: Mapping[str, Any], own: Mapping[str, Any]) -> chain:
         )
     times = arguments.pop("learning_rate_multiplier", config.get("learning_rate_multiplier", 1.0))
     for name in arguments:
-        if name not in known:
+        if name not in parameters:
             raise ValueError(
-                f"config: optimizer {default!r} has no argument {name!r}, only {', '.join(known)}."
-                f"{did_you_mean(name, known)}"
+                f"config: optimizer {default!r} does not take {name!r}, only "
+                f"{', '.join(parameters)}.{did_you_mean(name, parameters)}"
             )
-    if "epsilon" in known:
+    if "epsilon" in parameters:
         arguments.setdefault("epsilon", config.get("optimizer_epsilon", 1e-16))
-    if "momentum" in known and momentum:
+    if "momentum" in parameters and momentum:
         arguments.setdefault("momentum", momentum)
     arguments["learning_rate"] = _rate(config, times)
     return called(factory, arguments, f"config: optimizer {default!r}")

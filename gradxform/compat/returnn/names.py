@@ -78,5 +78,5 @@ def get_optimizer_class(name: str) -> Callable[..., Any]:
         raise TypeError(f"get_optimizer_class: name must be a string, got {shown(name)}.")
     if name.lower() not in REGISTRY:
         hint = did_you_mean(name.lower(), REGISTRY)
-        raise KeyError(f"get_optimizer_class: RETURNN has no optimizer {name!r}.{hint}")
+        raise KeyError(f"get_optimizer_class: RETURNN does not have an optimizer {name!r}.{hint}")
     return REGISTRY[name.lower()]

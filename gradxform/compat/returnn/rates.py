@@ -13,7 +13,7 @@ from gradxform.values.fields import value
 
 @value
 class cyclic_exponential_decay(Schedule):
-    """Decay in cycles, each of which begins anew.
+    """Decay in cycles; each begins anew.
 
     Value: y(n) = init_value decay^(n mod interval).
 

@@ -132,9 +132,9 @@ def _raw_norm(part: Any, updates: Updates, raw_norms: Any) -> Array:
             )
         return scalar(global_norm(updates))
     if (part.tag or "") not in raw_norms:
-        known = ", ".join(map(repr, filter(None, raw_norms))) or "no tags"
+        tags = ", ".join(map(repr, filter(None, raw_norms))) or "no tags"
         raise ValueError(
-            f"{name_of(part)}: raw_gradient_norms around this part has {known}, not {part.tag!r}."
+            f"{name_of(part)}: raw_gradient_norms around this part has {tags}, not {part.tag!r}."
         )
     return scalar(raw_norms[part.tag or ""])
 
@@ -152,7 +152,7 @@ class clip_by_raw_norm(ArrayRule):
 
     Args:
       max_norm: the largest norm, greater than 0; infinite for no clipping.
-      tag: of which parameters, by the name in `raw_gradient_norms`. Defaults to all.
+      tag: which parameters, by the name in `raw_gradient_norms`. Defaults to all.
 
     Raises:
       TypeError: at update, if there is a tag and no `raw_gradient_norms`.
@@ -188,7 +188,7 @@ class zero_above_raw_norm(ArrayRule):
 
     Args:
       max_norm: the largest norm that passes, greater than 0.
-      tag: of which parameters, by the name in `raw_gradient_norms`. Defaults to all.
+      tag: which parameters, by the name in `raw_gradient_norms`. Defaults to all.
 
     Raises:
       TypeError: at update, if there is a tag and no `raw_gradient_norms`.

@@ -68,8 +68,8 @@ def to_checkpoint(
     order = _ordered("to_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
     for path, p in with_paths(params):
-        own = [k for k in order if not is_hole(trees[k].get(path)) and not is_hole(p)]
-        for k, variable in variables_of(own, name, names, exact):
+        slots_here = [k for k in order if not is_hole(trees[k].get(path)) and not is_hole(p)]
+        for k, variable in variables_of(slots_here, name, names, exact):
             arrays["/".join((*path, variable))] = np.asarray(trees[k][path])
     for k, value in slots.items():
         if k not in order and not isinstance(value, dict):
@@ -115,12 +115,12 @@ def from_checkpoint(
         decay than `tx`; if several optimizers fit and no `name` says which.
     """
     check_transform("from_checkpoint", tx, "tx")
-    given = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
-    arrays = _by_name(arrays)
-    own = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
-    state = with_variables(tx, tx.init(params), params, arrays, **given, variables=variables)
+    names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
+    arrays = _arrays_by_name(arrays)
+    new_params = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
+    state = with_variables(tx, tx.init(params), params, arrays, **names, variables=variables)
     treedef = jax.tree.structure(params, is_leaf=is_hole)
-    return jax.tree.unflatten(treedef, own), state
+    return jax.tree.unflatten(treedef, new_params), state
 
 
 def with_variables(
@@ -144,6 +144,7 @@ def with_variables(
         for path, p in with_paths(params)
         if not is_hole(p)
     }
+    # Whoever names single variables has said which optimizer's they are.
     if not exact:
         name = name or _found_name(tx, arrays, wanted, names)
         _refuse_several(arrays, wanted, name, names)
@@ -160,7 +161,7 @@ def with_variables(
             new[k] = scalar
         elif k in _REQUIRED:
             raise ValueError(
-                f"from_checkpoint: the checkpoint has no {exact.get(k, k)!r}, which {name_of(tx)} "
+                f"from_checkpoint: the checkpoint lacks {exact.get(k, k)!r}, which {name_of(tx)} "
                 f"needs; it has {_listed(arrays)}.{did_you_mean(k, arrays)}"
             )
     return set_slots(tx, state, new, "tf1")
@@ -192,7 +193,7 @@ def _rank(slot: str) -> tuple[int, int, str]:
     return 1, _ORDER.index(slot) if slot in _ORDER else len(_ORDER), slot
 
 
-def _by_name(arrays: Any) -> dict[str, Any]:
+def _arrays_by_name(arrays: Any) -> dict[str, Any]:
     if isinstance(arrays, str | os.PathLike):
         with np.load(arrays) as data:
             arrays = dict(data)
@@ -208,7 +209,7 @@ def _param(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
     variable = "/".join(path)
     if variable not in arrays:
         raise ValueError(
-            f"from_checkpoint: the checkpoint has no variable {variable!r}; it has "
+            f"from_checkpoint: the checkpoint lacks the variable {variable!r}; it has "
             f"{_listed(arrays)}.{did_you_mean(variable, arrays)}"
         )
     _check_shape(variable, "the parameter", arrays[variable], p)
@@ -219,7 +220,7 @@ def _slot(arrays: Mapping[str, Any], path: Path, variable: str, slot: str, old: 
     full = "/".join((*path, variable))
     if full not in arrays:
         raise ValueError(
-            f"from_checkpoint: the checkpoint has no variable {full!r}, the slot {slot!r} of "
+            f"from_checkpoint: the checkpoint lacks the variable {full!r}, the slot {slot!r} of "
             f"{'/'.join(path)!r}; it has {_listed(arrays)}. Pass name=, the name that the "
             "optimizer had."
         )

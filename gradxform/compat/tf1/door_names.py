@@ -33,16 +33,16 @@ def remembers_names(class_name: str | None = None) -> Callable[[Factory[P]], Fac
         def named(*args: P.args, **kwargs: P.kwargs) -> chain:
             tx = checked_call(factory, args, kwargs)
             bound = signature.bind(*args, **kwargs)
-            given = {
+            names = {
                 k: bound.arguments.get(k)
                 for k in ("name", "accum_name", "linear_name")
                 if k in signature.parameters
             }
-            for field, name in given.items():
+            for field, name in names.items():
                 check_variable_name(title, field, name)
-            name = given.pop("name") or default
-            given["slot_name"] = None if name == (usual_name(tx) or default) else name
-            new: dict[str, Any] = {k: x for k, x in given.items() if x is not None}
+            name = names.pop("name") or default
+            names["slot_name"] = None if name == (usual_name(tx) or default) else name
+            new: dict[str, Any] = {k: x for k, x in names.items() if x is not None}
             return chain(variable_names(tx, **new)) if new else tx
 
         return named

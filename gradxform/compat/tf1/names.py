@@ -1,4 +1,4 @@
-"""What TensorFlow 1 calls the variables of an optimizer, by its names or by those of the slots."""
+"""TensorFlow 1's names for the variables of an optimizer, by its name or by those of the slots."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -41,11 +41,11 @@ def default_name(tx: Any) -> str:
 def usual_name(tx: Any) -> str | None:
     """Return the `default_name` of an optimizer that has slots, by its rules; else None."""
     rules = [name_of(part) for part in all_parts(tx)]
-    known = [_NAMES[rule] for rule in rules if rule in _NAMES]
-    if not known:
+    originals = [_NAMES[rule] for rule in rules if rule in _NAMES]
+    if not originals:
         return None
-    decays = "add_decayed_weights" in rules and known[0] in ("Adam", "Momentum")
-    return f"{known[0]}W" if decays else known[0]
+    decays = "add_decayed_weights" in rules and originals[0] in ("Adam", "Momentum")
+    return f"{originals[0]}W" if decays else originals[0]
 
 
 def first_name(tx: Any) -> str | None:
@@ -54,27 +54,31 @@ def first_name(tx: Any) -> str | None:
     return next((part.slot_name for part in parts if part.slot_name), None)
 
 
-def given_names(caller: str, tx: Any, known: Mapping[str, str] = _NOTHING) -> dict[str, str]:
+def given_names(caller: str, tx: Any, outer: Mapping[str, str] = _NOTHING) -> dict[str, str]:
     """Return the names that an optimizer was given, those of outer parts before those of inner.
 
-    `known` are those of parts around it. A part with slots that was not given a name has its usual
+    `outer` are those of parts around it. A part with slots that was not given a name has its usual
     one beside parts that were given theirs.
 
     Raises:
       ValueError: if parts beside each other have different ones.
     """
-    tx, names = unwrapped(tx), dict(known)
+    tx, names = unwrapped(tx), dict(outer)
     if isinstance(tx, variable_names):
-        own = {"name": tx.slot_name, "accum_name": tx.accum_name, "linear_name": tx.linear_name}
-        names = {k: name for k, name in own.items() if name is not None} | names
+        tx_names = {
+            "name": tx.slot_name,
+            "accum_name": tx.accum_name,
+            "linear_name": tx.linear_name,
+        }
+        names = {k: name for k, name in tx_names.items() if name is not None} | names
     parts = inner_parts(tx)
-    found = [given_names(caller, part, names) for part in parts]
+    inner = [given_names(caller, part, names) for part in parts]
     for field in ("name", "accum_name", "linear_name"):
-        if field in names or not any(field in x for x in found):
+        if field in names or not any(field in x for x in inner):
             continue
         usual = [usual_name(part) if field == "name" else None for part in parts]
-        given = [x.get(field, name) for x, name in zip(found, usual, strict=True)]
-        different = list(dict.fromkeys(name for name in given if name is not None))
+        of_parts = [x.get(field, name) for x, name in zip(inner, usual, strict=True)]
+        different = list(dict.fromkeys(name for name in of_parts if name is not None))
         if len(different) > 1:
             raise ValueError(
                 f"{caller}: parts of {name_of(tx)} have different names of variables, "
@@ -93,8 +97,8 @@ def all_names(
     for field, value in names.items():
         check_variable_name(caller, field, value)
     names = given_names(caller, variable_names(tx, name, accum_name, linear_name))
-    own = {"accum": names.get("accum_name"), "linear": names.get("linear_name")}
-    of_slots = {k: v for k, v in (own | {AVERAGE: AVERAGE}).items() if v is not None}
+    by_slot = {"accum": names.get("accum_name"), "linear": names.get("linear_name")}
+    of_slots = {k: v for k, v in (by_slot | {AVERAGE: AVERAGE}).items() if v is not None}
     return names.get("name"), of_slots
 
 
@@ -107,8 +111,8 @@ def exact_names(caller: str, tx: Any, variables: Any, slots: Mapping[str, Any]) 
     for slot, name in variables.items():
         if slot not in slots:
             raise ValueError(
-                f"{caller}: {name_of(tx)} has no slot {shown(slot)} to name in variables, only "
-                f"{', '.join(map(repr, slots)) or 'none'}.{did_you_mean(slot, slots)}"
+                f"{caller}: {name_of(tx)} does not have a slot {shown(slot)} to name in variables, "
+                f"only {', '.join(map(repr, slots)) or 'none'}.{did_you_mean(slot, slots)}"
             )
         check_variable_name(caller, f"variables[{slot!r}]", name)
         if name is None or list(variables.values()).count(name) > 1:
@@ -129,12 +133,12 @@ def variables_of(
     `earlier` is the number of optimizers of that name in the graph before this one.
     """
     words = [names.get(slot, name) for slot in slots]
-    seen = {word: earlier * words.count(word) for word in words}
+    counts = {word: earlier * words.count(word) for word in words}
     for slot in slots:
         if slot in exact:
             yield slot, exact[slot]
             continue
         word = names.get(slot, name)
-        n = seen[word]
-        seen[word] = n + 1
+        n = counts[word]
+        counts[word] = n + 1
         yield slot, f"{word}_{n}" if n else word

@@ -50,7 +50,7 @@ def SyncReplicas(
     the place of the original's `ExponentialMovingAverage`. It averages all variables, after each
     step: variables_to_average must be None.
 
-    It has no tokens: to drop the gradient of a replica, as the original would, pass the extra
+    It does not use tokens: to drop the gradient of a replica, as the original would, pass the extra
     argument `contribute` or `grad_step` to `update`. num_tokens must be 0, with which no gradient
     is dropped; the original's default drops some of the first.
 
@@ -201,7 +201,7 @@ def Tower(
     """
     if loss_reduction == "none":
         raise ValueError(
-            "Tower: with loss_reduction 'none' there is no single loss; reduce it first."
+            "Tower: with loss_reduction 'none' there are several losses; reduce them first."
         )
     if loss_reduction not in _REDUCTIONS:
         raise ValueError(
@@ -222,7 +222,7 @@ def Tower(
 
 def _learning_rate(factory: str, opt: Any) -> float:
     """Return the one constant learning rate in an optimizer."""
-    rates = [r.learning_rate for r in _inside(opt) if isinstance(r, scale_by_learning_rate)]
+    rates = [r.learning_rate for r in _values_in(opt) if isinstance(r, scale_by_learning_rate)]
     if len(rates) != 1 or not isinstance(rates[0], int | float):
         listed = ", ".join(map(shown, rates)) or "none"
         raise ValueError(
@@ -232,7 +232,7 @@ def _learning_rate(factory: str, opt: Any) -> float:
     return rates[0]
 
 
-def _inside(x: Any) -> list[Any]:
+def _values_in(x: Any) -> list[Any]:
     """Return `x` and all values in its fields, at any depth."""
     parts: Any = ()
     if isinstance(x, Value):
@@ -241,4 +241,4 @@ def _inside(x: Any) -> list[Any]:
         parts = x.leaves
     elif type(x) is tuple:
         parts = x
-    return [x, *(y for part in parts for y in _inside(part))]
+    return [x, *(y for part in parts for y in _values_in(part))]

@@ -28,7 +28,7 @@ def extend_with_decoupled_weight_decay(Base: Callable[..., Any]) -> Callable[...
     parameter first decays by weight_decay p, not scaled by the learning rate, and then takes the
     step of `Base`, which sees the decayed value.
 
-    Of a row-sparse gradient the touched rows decay; with `tf1.GradientDescent` none do, as in the
+    For a row-sparse gradient, the touched rows decay; with `tf1.GradientDescent` none do, as in the
     original.
 
     Args:

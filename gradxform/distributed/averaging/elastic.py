@@ -362,8 +362,8 @@ class agn(Exchanging):
         start = as_varying((state.center, state.center_inner), self.axis)
         if self.order == "sequential":
             meeting.require_all(self)
-            sent = [cast(x, dtype) for x, dtype in zip(sums, meeting.dtypes, strict=True)]
-            every = jax.tree.map(widen, _gather(treedef.unflatten(sent), self.axis))
+            outgoing = [cast(x, dtype) for x, dtype in zip(sums, meeting.dtypes, strict=True)]
+            every = jax.tree.map(widen, _gather(treedef.unflatten(outgoing), self.axis))
             (center, inner), after_turns = lax.scan(step, start, every)
             params_after = _own_part(after_turns, self.axis)
             steps = size_of(self.axis)
@@ -373,8 +373,8 @@ class agn(Exchanging):
             mean = as_varying(treedef.unflatten(sums), self.axis)
             (center, inner), params_after = step(start, mean)
             steps, state = 1, state._replace(feedback=feedback)
-        moved = jax.tree.map(lambda c, p: cast(c, p.dtype), params_after, params)
-        return moved, state._replace(
+        new_params = jax.tree.map(lambda c, p: cast(c, p.dtype), params_after, params)
+        return new_params, state._replace(
             inner=_with_counts_of(state.inner, inner),
             global_step=state.global_step + steps,
             center=center,

@@ -43,7 +43,7 @@ Change = Callable[[PyTree, Any], tuple[PyTree, Any]]
 
 
 class Meeting(NamedTuple):
-    """What is known of an exchange."""
+    """How replicas meet in an exchange."""
 
     dtypes: Sequence[Any]  # for every parameter, or fragment of one, the user's dtype
     contributes: Array | bool  # whether this replica has something to send, a boolean scalar
@@ -215,9 +215,11 @@ class Exchanging(Transform, abc.ABC):
 
         def of_updates(change: Any) -> Change:
             def change_updates(u: Updates, state: Any) -> tuple[Updates, Any]:
-                moved, state = change(u, apply_updates(params, u), state)
+                new_params, state = change(u, apply_updates(params, u), state)
                 us, treedef = jax.tree.flatten(u)
-                news, olds = (align(self, u, treedef, x, _HAVE).leaves for x in (moved, params))
+                news, olds = (
+                    align(self, u, treedef, x, _HAVE).leaves for x in (new_params, params)
+                )
                 differences = [_difference(*leaf) for leaf in zip(news, olds, us, strict=True)]
                 return jax.tree.unflatten(treedef, differences), state
 
@@ -383,10 +385,10 @@ def distance(p: Array, center: Array) -> Array:
     return wide - cast(center, wide.dtype)
 
 
-def _difference(moved: Array, p: Array, u: Array) -> Array:
-    """Return `moved - p`, in the dtype of the update that it replaces."""
-    dtype = at_least_float32(promote(moved.dtype, p.dtype))
-    return cast(cast(moved, dtype) - cast(p, dtype), u.dtype)
+def _difference(new: Array, p: Array, u: Array) -> Array:
+    """Return `new - p`, in the dtype of the update that it replaces."""
+    dtype = at_least_float32(promote(new.dtype, p.dtype))
+    return cast(cast(new, dtype) - cast(p, dtype), u.dtype)
 
 
 def is_multiple(step: Array, period: int) -> Array:

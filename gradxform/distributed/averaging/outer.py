@@ -221,17 +221,17 @@ class outer(Exchanging):
         check_bound(self, self._shared_by)
         pieces = self._pieces(params)
         shares = Shares(params, self._shared_by, pieces)
-        own = shares.own(params)
-        waits = jax.tree.map(jnp.zeros_like, pieces.split(copied(own))) if self.delay else None
+        parts = shares.own(params)
+        waits = jax.tree.map(jnp.zeros_like, pieces.split(copied(parts))) if self.delay else None
         feedback = first_feedback(
-            self, pieces.split(own), self.axis, self.inner_axes, shares.slices()
+            self, pieces.split(parts), self.axis, self.inner_axes, shares.slices()
         )
         return OuterState(
             self.inner.init(params),
             zero_count(),
             zero_count(),
-            copied(own),
-            self.outer_optimizer.init(pieces.split(copied(own))),
+            copied(parts),
+            self.outer_optimizer.init(pieces.split(copied(parts))),
             waits,
             feedback,
         )
@@ -286,13 +286,13 @@ class outer(Exchanging):
     ) -> tuple[Params, OuterState]:
         """Return parameters and state after an exchange of one fragment."""
         shares = Shares(params, self._shared_by, pieces)
-        own = self._checked(shares.own(params), state)
-        some, anchor = (pieces.split(tree, fragment) for tree in (own, state.anchor))
+        parts = self._checked(shares.own(params), state)
+        some, anchor = (pieces.split(tree, fragment) for tree in (parts, state.anchor))
         meeting = meeting._replace(
             dtypes=pieces.dtypes(meeting.dtypes, fragment), slices=shares.slices(fragment)
         )
-        moved, feedback = self.mean_difference(some, anchor, state.feedback, meeting)
-        differences = jax.tree.map(jnp.negative, moved)
+        progress, feedback = self.mean_difference(some, anchor, state.feedback, meeting)
+        differences = jax.tree.map(jnp.negative, progress)
         state = state._replace(feedback=feedback)
         if not self.delay:
             return self._outer_step(pieces, fragment, differences, params, state)
@@ -335,18 +335,20 @@ class outer(Exchanging):
             outer=outer_state,
         )
 
-    def _checked(self, own: PyTree, state: OuterState) -> PyTree:
+    def _checked(self, parts: PyTree, state: OuterState) -> PyTree:
         """Return this device's parts of the parameters, which the anchor must fit."""
-        anchor = align(self, own, jax.tree.structure(own), state.anchor, "the anchor has").leaves
-        for i, (p, x) in enumerate(zip(jax.tree.leaves(own), anchor, strict=True)):
+        anchor = align(
+            self, parts, jax.tree.structure(parts), state.anchor, "the anchor has"
+        ).leaves
+        for i, (p, x) in enumerate(zip(jax.tree.leaves(parts), anchor, strict=True)):
             if jnp.shape(p) != jnp.shape(x):
                 raise ValueError(
-                    f"{name_of(self)}: the state's anchor of {path_at(own, i)} has shape "
+                    f"{name_of(self)}: the state's anchor of {path_at(parts, i)} has shape "
                     f"{jnp.shape(x)}, this device's part of the parameter has {jnp.shape(p)}. Was "
                     "this state made for other parameters, other inner_axes or another "
                     "shard_anchor?"
                 )
-        return own
+        return parts
 
     def _blend(self, v: Array, x: Array) -> Array:
         """Return the mean of a replica's parameter and the anchor, weighted by `blend`."""

@@ -88,8 +88,8 @@ class drop_stale(Guard):
         """Return the inner updates for a fresh gradient, and zeros for a stale one."""
         check_state(self, state, DropStaleState)
         updates = merged_rows(updates)
-        found = check(self, updates, state, params, extra | {"grad_step": grad_step})
-        ((fresh,), *_) = found.flags
+        checks = check(self, updates, state, params, extra | {"grad_step": grad_step})
+        ((fresh,), *_) = checks.flags
         out, inner = update_when(
             self,
             self.inner,
@@ -99,7 +99,7 @@ class drop_stale(Guard):
             params,
             extra,
             zeros=True,
-            found=found.inside,
+            found=checks.inside,
         )
         return out, DropStaleState(
             inner,

@@ -179,11 +179,11 @@ class sync_replicas(Synchronous):
             align_params(self, updates, treedef, params)
         accs = align_slot(self, updates, treedef, state, "acc")
         check_shapes(self, updates, accs.leaves, "the state's acc has")
-        own = [None if isinstance(g, RowSparse) else g for g in leaves]
+        dense = [None if isinstance(g, RowSparse) else g for g in leaves]
         dtypes = [dtype_of(g) for g in leaves]
         # Means travel, not sums, which may be too large for a gradient of few bits.
         by = jnp.maximum(contributions, 1) if isinstance(self.compress, powersgd) else n
-        means, feedback = summed(self, updates, own, dtypes, state.feedback, ok=ok, divisor=by)
+        means, feedback = summed(self, updates, dense, dtypes, state.feedback, ok=ok, divisor=by)
         rows = zip(leaves, accs.leaves, means, strict=True)
         pairs = [self._accumulate(g, acc, x, by, ok, total) for g, acc, x in rows]
         grads = jax.tree.unflatten(treedef, [grad for _, grad in pairs])
@@ -237,8 +237,8 @@ class sync_replicas(Synchronous):
                 "update(updates, state, params, arrival=...)."
             )
         # Not cast to float32, in which many times would be equal.
-        own = as_varying((~ok, jnp.asarray(arrival)), self.axis)
-        not_ok, arrivals = (lax.all_gather(x, axis_names(self.axis)) for x in own)
+        sort_keys = as_varying((~ok, jnp.asarray(arrival)), self.axis)
+        not_ok, arrivals = (lax.all_gather(x, axis_names(self.axis)) for x in sort_keys)
         order = jnp.lexsort((arrivals, not_ok))  # stable: ties by index; NaN is last
         rank = jnp.argmax(order == lax.axis_index(axis_names(self.axis)))
         return ok & (rank < r)
@@ -246,9 +246,9 @@ class sync_replicas(Synchronous):
     def _reduce_rows(self, g: RowSparse, ok: Array) -> RowSparse:
         """Return the rows of all contributions, for "mean" over how many touched each of them."""
         g = g.coalesce()
-        indices = jnp.where(ok, g.indices, g.num_rows)
-        own = RowSparse(indices, g.values, g.num_rows)
-        rows = concatenated(own, self.axis, self.wire_dtype)
+        indices = jnp.where(ok, g.indices, g.num_rows)  # what does not count becomes padding
+        contribution = RowSparse(indices, g.values, g.num_rows)
+        rows = concatenated(contribution, self.axis, self.wire_dtype)
         if self.reduction == "sum":
             return rows
         ones = jnp.ones((rows.values.shape[0], *[1] * (rows.values.ndim - 1)), jnp.float32)

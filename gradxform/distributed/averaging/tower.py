@@ -172,9 +172,9 @@ class tower(Synchronous):
         """Return the mean (or sum) of all replicas' gradients, and what is still to be sent."""
         gs, treedef = flatten_updates(updates)
         divisor = size_of(self.axis) if self.reduction == "mean" else 1
-        own = [None if isinstance(g, RowSparse) or not varies(g, self.axis) else g for g in gs]
+        summands = [None if isinstance(g, RowSparse) or not varies(g, self.axis) else g for g in gs]
         dtypes = [dtype_of(g) for g in gs]
-        totals, feedback = summed(self, updates, own, dtypes, state.feedback, divisor=divisor)
+        totals, feedback = summed(self, updates, summands, dtypes, state.feedback, divisor=divisor)
         pairs = zip(gs, totals, strict=True)
         out = [self._as_reduced(g) if x is None else cast(x, g.dtype) for g, x in pairs]
         return jax.tree.unflatten(treedef, out), feedback

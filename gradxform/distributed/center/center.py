@@ -164,11 +164,11 @@ class Center:
 
     def prepare(self) -> None:
         """Compile the method, so that the first exchange does not wait for it."""
-        sent = [
+        zeros = [
             jnp.zeros(shape, jnp.dtype(dtype))
             for dtype, shape in zip(self.layout.dtypes, self.layout.shapes, strict=True)
         ]
-        jax.block_until_ready(self._apply(self._now.params, self._now.state, sent))
+        jax.block_until_ready(self._apply(self._now.params, self._now.state, zeros))
 
     # ------------------------------------------------------------------------------- requests
 
@@ -203,7 +203,7 @@ class Center:
             layout.check_leaves(header.get("leaves"), self.layout)
             return {"global_step": self._now.global_step}, []
         if operation == "pull":
-            now = self._now
+            now = self._now  # a snapshot never changes: requests only put another in its place
             with self._lock:
                 self._requests["pulled"] += 1
             return self._answer(now.params, now.global_step, True)
@@ -213,6 +213,7 @@ class Center:
                 f"the center runs {name_of(self.method)}, whose workers call "
                 f"{self.method.operation}, not {shown(operation)}",
             )
+        # Checked before the lock is taken, so that other workers need not wait for it.
         layout.check_arrays(arrays, self.layout)
         worker, number, local_step = self._read_header(header)
         path = layout.not_finite(self.layout, arrays)
@@ -224,6 +225,7 @@ class Center:
     def _read_header(self, header: dict[str, Any]) -> tuple[str, int, int | None]:
         """Return the worker, the number of the request, and its `local_step`."""
         worker, number, step = (header.get(k) for k in ("worker", "number", "local_step"))
+        # A `Worker` calls itself by 16 random bytes, in hexadecimal.
         if not isinstance(worker, str) or len(worker) != 32 or not _is_count(number):
             raise Refusal(MALFORMED, "a request without a worker or a number; use Worker")
         needs_step = self.method.counts_staleness
@@ -254,14 +256,15 @@ class Center:
         if decided is not None:
             applied = bool(decided)
         if applied:
-            sent = [jnp.array(x) for x in arrays]
-            params, state = self._apply(before.params, before.state, sent)
+            leaves = [jnp.array(x) for x in arrays]
+            params, state = self._apply(before.params, before.state, leaves)
             path = layout.not_finite(self.layout, params)
             if path is not None:
                 raise Refusal(NOT_FINITE, f"{path} of the center would get a NaN or an infinity")
             after = before._replace(params=params, state=state, global_step=before.global_step + 1)
         else:
             after = before._replace(stale_counter=before.stale_counter + 1)
+        # If the answer gets lost, the worker asks again, and must get the same center.
         to_keep = before.params if self.method.answers_before else None
         last = Answered(number, applied, after.global_step, to_keep)
         self._now = after._replace(answered=self._remember(before.answered, worker, last))
@@ -331,7 +334,7 @@ class Center:
             path of the leaf. The center is then unchanged.
         """
         with self._lock:
-            about, stored = storage.load(self._part, path, self._like)
+            about, stored = storage.load(self._part, path, self._stored_like)
             params = jax.tree.leaves(stored.params)
             leaf = layout.not_finite(self.layout, params)
             if leaf is not None:
@@ -352,10 +355,10 @@ class Center:
 
     def _stored(self, now: Snapshot) -> Stored:
         """Return the arrays that a file stores of a center."""
-        kept = [a.params for a in now.answered.values() if a.params is not None]
+        answers = [a.params for a in now.answered.values() if a.params is not None]
         rows = [
-            np.asarray([np.asarray(params[i]) for params in kept], p.dtype).reshape(
-                len(kept), *p.shape
+            np.asarray([np.asarray(params[i]) for params in answers], p.dtype).reshape(
+                len(answers), *p.shape
             )
             for i, p in enumerate(now.params)
         ]
@@ -367,7 +370,7 @@ class Center:
             self._tree(rows),
         )
 
-    def _like(self, path: Any, about: dict[str, Any]) -> Stored:
+    def _stored_like(self, path: Any, about: dict[str, Any]) -> Stored:
         """Return a tree with the shapes and dtypes of the tree in a file with this metadata."""
         if about["method"] != name_of(self.method):
             raise ValueError(
@@ -376,8 +379,8 @@ class Center:
             )
         n = sum(row[-1] for row in about["answered"])
         rows = [np.broadcast_to(np.asarray(p), (n, *p.shape)) for p in self._now.params]
-        own = self._stored(self._now._replace(answered={}))
-        return own._replace(answered=self._tree(rows))
+        stored = self._stored(self._now._replace(answered={}))
+        return stored._replace(answered=self._tree(rows))
 
 
 def _is_count(x: Any) -> TypeGuard[int]:

@@ -14,7 +14,7 @@ from gradxform.errors import name_of
 from gradxform.leaves import check_params, dtype_of, flatten_with_names, path_str
 
 
-class Layout(NamedTuple):
+class LeafLayout(NamedTuple):
     """The paths, dtypes and shapes of the leaves of a tree, in their order."""
 
     paths: tuple[str, ...]
@@ -32,14 +32,14 @@ class Layout(NamedTuple):
             for dtype, shape in zip(self.dtypes, self.shapes, strict=True)
         ]
 
-    def only(self, leaves: Sequence[int]) -> "Layout":
+    def only(self, leaves: Sequence[int]) -> "LeafLayout":
         """Return the layout of these leaves alone."""
         kinds = [(self.paths[i], self.dtypes[i], self.shapes[i]) for i in leaves]
         paths, dtypes, shapes = zip(*kinds, strict=True)
-        return Layout(paths, dtypes, shapes)
+        return LeafLayout(paths, dtypes, shapes)
 
 
-def layout_of(part: Any, tree: Any) -> Layout:
+def layout_of(part: Any, tree: Any) -> LeafLayout:
     """Return the layout of a tree of arrays, or of their shapes and dtypes.
 
     Raises:
@@ -61,10 +61,10 @@ def layout_of(part: Any, tree: Any) -> Layout:
                 "jax_enable_x64 is set."
             )
     shapes = tuple(tuple(map(int, np.shape(leaf))) for _, leaf in named)
-    return Layout(paths, tuple(d.name for d in dtypes), shapes)
+    return LeafLayout(paths, tuple(d.name for d in dtypes), shapes)
 
 
-def layout_of_params(part: Any, params: Any) -> Layout:
+def layout_of_params(part: Any, params: Any) -> LeafLayout:
     """Return the layout of parameters that a center may hold: floating and finite arrays.
 
     Raises:
@@ -74,14 +74,14 @@ def layout_of_params(part: Any, params: Any) -> Layout:
     check_params(part, params)
     layout = layout_of(part, params)
     if not layout.paths:
-        raise ValueError(f"{name_of(part)}: params has no arrays.")
+        raise ValueError(f"{name_of(part)}: params must have arrays.")
     path = not_finite(layout, jax.tree.leaves(params))
     if path is not None:
         raise ValueError(f"{name_of(part)}: parameter {path} has a NaN or an infinity.")
     return layout
 
 
-def difference(layout: Layout, centers: Layout) -> str | None:
+def difference(layout: LeafLayout, centers: LeafLayout) -> str | None:
     """Return how a layout differs from the center's, with the path of a leaf; None if equal."""
     if layout == centers:
         return None
@@ -91,7 +91,7 @@ def difference(layout: Layout, centers: Layout) -> str | None:
         return f"has a leaf {extra[0]}, but the center's tree does not"
     missing = [p for p in centers.paths if p not in own_paths]
     if missing:
-        return f"has no leaf {missing[0]}, but the center's tree does"
+        return f"lacks the leaf {missing[0]}, which the center's tree has"
     if layout.paths != centers.paths:
         return "has its leaves in another order than the center's tree"
     for path, *pairs in zip(layout.paths, *layout[1:], *centers[1:], strict=True):
@@ -103,7 +103,7 @@ def difference(layout: Layout, centers: Layout) -> str | None:
     return None
 
 
-def flatten(part: Any, tree: Any, layout: Layout) -> list[np.ndarray]:
+def flatten(part: Any, tree: Any, layout: LeafLayout) -> list[np.ndarray]:
     """Return the leaves of a tree that has this layout, as NumPy arrays.
 
     Raises:
@@ -116,7 +116,7 @@ def flatten(part: Any, tree: Any, layout: Layout) -> list[np.ndarray]:
     return [np.asarray(leaf).astype(jnp.dtype(dtype), copy=False) for leaf, dtype in pairs]
 
 
-def not_finite(layout: Layout, arrays: Sequence[Any]) -> str | None:
+def not_finite(layout: LeafLayout, arrays: Sequence[Any]) -> str | None:
     """Return the path of the first array with a NaN or an infinity; None if there is none."""
     for path, array in zip(layout.paths, arrays, strict=True):
         if not np.isfinite(np.asarray(array)).all():
@@ -124,7 +124,7 @@ def not_finite(layout: Layout, arrays: Sequence[Any]) -> str | None:
     return None
 
 
-def check_leaves(declared: Any, layout: Layout) -> None:
+def check_leaves(declared: Any, layout: LeafLayout) -> None:
     """Require the leaves that a request declares to have this layout.
 
     Raises:
@@ -133,7 +133,7 @@ def check_leaves(declared: Any, layout: Layout) -> None:
     try:
         columns = zip(*declared, strict=True) if declared else ((), (), ())
         paths, dtypes, shapes = map(tuple, columns)
-        mismatch = difference(Layout(paths, dtypes, tuple(map(tuple, shapes))), layout)
+        mismatch = difference(LeafLayout(paths, dtypes, tuple(map(tuple, shapes))), layout)
     except (TypeError, ValueError) as error:
         raise Refusal(MALFORMED, "a request with a malformed list of leaves") from error
     if mismatch is not None:
@@ -142,7 +142,7 @@ def check_leaves(declared: Any, layout: Layout) -> None:
         )
 
 
-def check_arrays(arrays: Sequence[Any], layout: Layout) -> None:
+def check_arrays(arrays: Sequence[Any], layout: LeafLayout) -> None:
     """Require arrays to have the dtypes and shapes of a layout.
 
     Raises:
@@ -155,17 +155,17 @@ def check_arrays(arrays: Sequence[Any], layout: Layout) -> None:
             raise Refusal(TREE, f"{path} of what was sent is not a {dtype} of shape {shape}")
 
 
-def divide_leaves(layout: Layout, shards: int) -> list[list[int]]:
+def divide_leaves(layout: LeafLayout, shards: int) -> list[list[int]]:
     """Return the leaves of each of several shards, about equally many bytes each.
 
     The largest leaf goes first, to the shard with the fewest bytes so far. Leaves of one size go in
     the order of their paths, so that the same tree is always divided alike.
     """
     nbytes = layout.nbytes()
-    found: list[list[int]] = [[] for _ in range(shards)]
+    division: list[list[int]] = [[] for _ in range(shards)]
     loads = [(0, 0, k) for k in range(shards)]  # bytes, leaves, shard
     for i in sorted(range(len(nbytes)), key=lambda i: (-nbytes[i], layout.paths[i])):
         load, leaves, k = min(loads)
-        found[k].append(i)
+        division[k].append(i)
         loads[k] = (load + nbytes[i], leaves + 1, k)
-    return [sorted(leaves) for leaves in found]
+    return [sorted(leaves) for leaves in division]

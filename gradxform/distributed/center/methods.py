@@ -135,7 +135,7 @@ class agn(Method):
 
     def apply(self, center: PyTree, state: OptState, sent: PyTree) -> tuple[PyTree, OptState]:
         """Return the center after a step with the gradient that a worker sent."""
-        return _step(self.optimizer, center, state, sent)
+        return _optimizer_step(self.optimizer, center, state, sent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,14 +178,16 @@ class drop_stale(Method):
 
     def apply(self, center: PyTree, state: OptState, sent: PyTree) -> tuple[PyTree, OptState]:
         """Return the center after a step with the gradient that a worker sent."""
-        return _step(self.optimizer, center, state, sent)
+        return _optimizer_step(self.optimizer, center, state, sent)
 
     def accepts(self, global_step: int, local_step: int | None) -> bool:
         """Whether the gradient missed few enough steps of other workers."""
         return global_step - (local_step or 0) <= self.staleness
 
 
-def _step(optimizer: Any, center: PyTree, state: Any, grads: Updates) -> tuple[PyTree, Any]:
+def _optimizer_step(
+    optimizer: Any, center: PyTree, state: Any, grads: Updates
+) -> tuple[PyTree, Any]:
     grads = jax.tree.map(lambda g, c: cast(g, c.dtype), grads, center)
     updates, state = call_update(optimizer, grads, state, center, {})
     return apply_updates(center, updates), state

@@ -59,7 +59,7 @@ def load(
       ValueError: if `save` did not write it whole, or if its tree does not match or has a NaN; the
         message has the path of the file and of the leaf.
     """
-    about, arrays = _read(part, path)
+    about, arrays = _metadata_and_arrays(part, path)
     expected = like(path, about)
     dtypes, flat = about["dtypes"], dict(_named(expected))
     for name in [*dtypes, *flat]:
@@ -76,14 +76,14 @@ def load(
                 f"{name_of(part)}: {name} is a {dtypes[name]} of shape {array.shape} in {path}, "
                 f"but a {_dtype_name(x)} of shape {plain.shape} here."
             )
-        leaf = _like(x, array)
+        leaf = _of_kind(x, array)
         if _has_nan(leaf):
             raise ValueError(f"{name_of(part)}: {path} has a NaN in {name}.")
         leaves.append(leaf)
     return about, jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
-def _read(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _metadata_and_arrays(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the metadata of a file, and its arrays by name."""
     with open(path, "rb") as file:
         try:
@@ -106,17 +106,17 @@ def _named(tree: Any) -> list[tuple[str, Any]]:
     return [(path_str(path), leaf) for path, leaf in flatten_with_names(tree)[0]]
 
 
-def _is_key(x: Any) -> bool:
+def _is_prng_key(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _dtype_name(x: Any) -> str:
-    return str(x.dtype) if _is_key(x) else np.asarray(x).dtype.name
+    return str(x.dtype) if _is_prng_key(x) else np.asarray(x).dtype.name
 
 
 def _plain(x: Any) -> np.ndarray:
     """Return the entries in a dtype that an `.npz` file can hold."""
-    array = np.asarray(jax.random.key_data(x) if _is_key(x) else x)
+    array = np.asarray(jax.random.key_data(x) if _is_prng_key(x) else x)
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
@@ -124,10 +124,10 @@ def _has_nan(x: Any) -> bool:
     return jnp.issubdtype(dtype_of(x), jnp.inexact) and bool(jnp.isnan(x).any())
 
 
-def _like(x: Any, array: np.ndarray) -> Any:
+def _of_kind(x: Any, array: np.ndarray) -> Any:
     """Undo `_plain` for an array of the kind of `x`."""
     if isinstance(x, int):
         return int(array)
-    if _is_key(x):
+    if _is_prng_key(x):
         return jax.random.wrap_key_data(jnp.array(array), impl=jax.random.key_impl(x))
     return jnp.array(array.view(np.asarray(x).dtype))

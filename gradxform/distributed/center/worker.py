@@ -141,16 +141,16 @@ class Worker:
                 self._ask({"operation": "hello", "leaves": self._layout.described()}, [])
                 self._introduced = True
             self._number += 1
-            answer, found = self._ask(header | {"number": self._number}, arrays)
-        return answer, jax.tree.unflatten(self._treedef, [jnp.array(x) for x in found])
+            answer, leaves = self._ask(header | {"number": self._number}, arrays)
+        return answer, jax.tree.unflatten(self._treedef, [jnp.array(x) for x in leaves])
 
     def _ask(self, header: dict[str, Any], arrays: list[np.ndarray]) -> tuple[Any, list[Any]]:
         """Return the answer to a request; raise what the center refuses."""
         header = header | {"worker": self._name, "version": __version__}
-        answer, found = self._send(header, arrays)
+        answer, result = self._send(header, arrays)
         if "refused" in answer:
             raise RefusedError(f"{self._part}: refused by the center: {answer['why']}.")
-        return answer, found
+        return answer, result
 
 
 def _as_int(part: str, step: Any) -> int:

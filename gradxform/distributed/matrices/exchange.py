@@ -2,9 +2,9 @@
 
 Every device holds a piece of each matrix. One all-to-all sends the pieces of each matrix to one
 device, its owner; a second one sends the pieces of the result back. A matrix that is left over is
-gathered instead, and computed by all. Of matrices with many more columns than rows, every device
-keeps the columns that it has, if the rule can sum its products over the devices. Arrays that every
-device has need no first exchange; their results are gathered.
+gathered instead, and computed by all. Where matrices have many more columns than rows, every device
+keeps its columns, if the rule can sum its products over the devices. Arrays that every device has
+do not need the first exchange; their results are gathered.
 """
 
 import math
@@ -47,7 +47,7 @@ class MatrixExchange(NamedTuple):
         return Division(cuts, ()).cut(x)
 
     def among_zeros(self, x: Array, cuts: tuple[tuple[str, int], ...]) -> Array:
-        """Return an array of zeros of which this device's piece is `x`."""
+        """Return an array of zeros with `x` in the place of this device's piece."""
         for axis, dim in reversed(cuts):
             length, shape = x.shape[dim], list(x.shape)
             shape[dim] *= lax.axis_size(axis)
@@ -90,12 +90,12 @@ class MatrixExchange(NamedTuple):
         columns = Columns(size_of(axes), lambda x: psum(x, axes), lambda x: self.pmax(x, axes))
         sizes = [view.sides()[0] for view in views]
         numbers = [view.first + np.arange(n) for view, n in zip(views, sizes, strict=True)]
-        given = [
+        inputs = [
             engine.joined([m.view.batch(m.given[k]) for m in members])
             for k in range(len(members[0].given))
         ]
         with engine.by_columns(columns), engine.as_share(np.concatenate(numbers)[None], 0):
-            u, _ = apply(given, [])
+            u, _ = apply(inputs, [])
         us = engine.parted(u, sizes)
         return [(view.leaf(x), ()) for view, x in zip(views, us, strict=True)]
 
@@ -104,20 +104,20 @@ class MatrixExchange(NamedTuple):
         sections = sections_of(self, members, narrow)
         cut = [s for s in sections if isinstance(s, Cut)]
         self._to_owners(cut, narrow)
-        given = [[*xs] for xs in zip(*(s.given() for s in sections), strict=True)]
+        inputs = [[*xs] for xs in zip(*(s.given() for s in sections), strict=True)]
         slots = [[*xs] for xs in zip(*(s.slots() for s in sections), strict=True)]
         with engine.as_share(*self._shares(members, sections)):
-            u, new = apply([engine.joined(x) for x in given], [engine.joined(x) for x in slots])
+            u, new = apply([engine.joined(x) for x in inputs], [engine.joined(x) for x in slots])
         sizes = [s.share for s in sections]
         us, news = engine.parted(u, sizes), [engine.parted(x, sizes) for x in new]
-        made_by = {id(s): (us[i], [x[i] for x in news]) for i, s in enumerate(sections)}
-        self._from_owners(cut, [made_by[id(s)] for s in cut], narrow)
-        done: dict[int, Done] = {}
+        results_of = {id(s): (us[i], [x[i] for x in news]) for i, s in enumerate(sections)}
+        self._from_owners(cut, [results_of[id(s)] for s in cut], narrow)
+        by_member: dict[int, Done] = {}
         for section in sections:
-            made = section.done(*made_by[id(section)])
-            for member, x in zip(section.members, made, strict=True):
-                done[id(member)] = x
-        return [done[id(member)] for member in members]
+            results = section.done(*results_of[id(section)])
+            for member, x in zip(section.members, results, strict=True):
+                by_member[id(member)] = x
+        return [by_member[id(member)] for member in members]
 
     def _shares(
         self, members: Sequence[Any], sections: Sequence[Section]
@@ -131,22 +131,24 @@ class MatrixExchange(NamedTuple):
     def _numbers(self, members: Sequence[Any], sections: Sequence[Section]) -> np.ndarray:
         """Return for every device the numbers of its matrices, among those of all `members`."""
         places = list(np.ndindex(*(size_of(axis) for axis in self.axes)))
-        found = {}
+        by_member = {}
         for member in members:
             view = member.view
             axes, shape = view.axes.expanded(view.cut.whole(view.shape))
             batch = [shape[i] for i in axes.batch]
             whole = view.first + np.arange(math.prod(batch)).reshape(batch)
-            found[id(member)] = np.stack([self._own_part(view, whole, place) for place in places])
-        of_sections = [s.numbers([found[id(m)] for m in s.members]) for s in sections]
+            by_member[id(member)] = np.stack(
+                [self._own_part(view, whole, place) for place in places]
+            )
+        of_sections = [s.numbers([by_member[id(m)] for m in s.members]) for s in sections]
         return np.concatenate(of_sections, axis=1)
 
     def _own_part(self, view: Any, whole: np.ndarray, place: tuple[int, ...]) -> np.ndarray:
         """Return the entries of a batch that the device at a place of the mesh has."""
         batch, sizes = view.axes.expanded(view.shape)[0].batch, dict(view.cut.sizes)
         for axis, dim in view.cut.cuts:
-            moved = view.axes.moved(dim)
-            at = view.axes.axis if moved is None else moved
+            target = view.axes.moved(dim)
+            at = view.axes.axis if target is None else target
             if at in batch:
                 parts = np.split(whole, sizes[axis], batch.index(at))
                 whole = parts[place[self.axes.index(axis)]]
@@ -159,46 +161,46 @@ class MatrixExchange(NamedTuple):
         rows = [[engine.rounded(cast(x, dtype), narrow) for x in xs] for xs in rows]
         slots = [s.slot_rows() for s in sections]
         got = self._swap(zip(rows, slots, strict=True))
-        for s, (xs, kept) in zip(sections, got, strict=True):
+        for s, (xs, own_slots) in zip(sections, got, strict=True):
             s.owned = [cast(s.join(x), dtype) for x in xs]
-            s.owned_slots = kept
+            s.owned_slots = own_slots
 
     def _from_owners(
-        self, sections: Sequence[Cut], made: Sequence[tuple[Array, list[Array]]], narrow: Any
+        self, sections: Sequence[Cut], results: Sequence[tuple[Array, list[Array]]], narrow: Any
     ) -> None:
         """Give each section this device's pieces of the results of all owners."""
         parts = [
             ([s.part(engine.rounded(u, narrow))], s.slot_parts(new))
-            for s, (u, new) in zip(sections, made, strict=True)
+            for s, (u, new) in zip(sections, results, strict=True)
         ]
         got = self._swap(parts)
-        for s, (u, _), ([x], kept) in zip(sections, made, got, strict=True):
+        for s, (u, _), ([x], slot_pieces) in zip(sections, results, got, strict=True):
             s.back = cast(x, u.dtype)
-            s.slots_back = kept
+            s.slots_back = slot_pieces
 
     def _swap(self, trees: Any) -> Any:
         """Send entry i of the first axis of each array to device i, all of a dtype together."""
-        given, treedef = jax.tree.flatten(list(trees))
-        leaves = [to_bits(x) for x in given]
+        arrays, treedef = jax.tree.flatten(list(trees))
+        leaves = [to_bits(x) for x in arrays]
         kinds: dict[Any, list[int]] = {}
         for i, x in enumerate(leaves):
             kinds.setdefault(x.dtype, []).append(i)
         axes = self.axes[0] if len(self.axes) == 1 else self.axes
-        for mine in kinds.values():
+        for group in kinds.values():
             # Arrays of one shape but for their second axis make a simpler program.
-            alike = len({leaves[i].shape[2:] for i in mine}) == 1
+            alike = len({leaves[i].shape[2:] for i in group}) == 1
             xs = [
                 leaves[i] if alike else jnp.reshape(leaves[i], (leaves[i].shape[0], -1))
-                for i in mine
+                for i in group
             ]
             x = jnp.concatenate(xs, axis=1) if len(xs) > 1 else xs[0]
             x = lax.all_to_all(as_varying(x, self.axes), axes, 0, 0, tiled=True)
             ends = np.cumsum([x.shape[1] for x in xs])[:-1]
             for i, part in zip(
-                mine, jnp.split(x, ends, axis=1) if len(xs) > 1 else [x], strict=True
+                group, jnp.split(x, ends, axis=1) if len(xs) > 1 else [x], strict=True
             ):
                 leaves[i] = jnp.reshape(part, leaves[i].shape)
-        pairs = zip(leaves, given, strict=True)
+        pairs = zip(leaves, arrays, strict=True)
         return jax.tree.unflatten(treedef, [from_bits(x, old.dtype) for x, old in pairs])
 
     def index(self) -> Array:
@@ -211,8 +213,8 @@ class MatrixExchange(NamedTuple):
 
     def together(self, x: Array) -> Array:
         """Return the batch of all devices from their shares."""
-        known = knows_what_varies(self.axes)
-        return Division(tuple((axis, 0) for axis in self.axes), ()).gather(x, known)
+        is_tracked = knows_what_varies(self.axes)
+        return Division(tuple((axis, 0) for axis in self.axes), ()).gather(x, is_tracked)
 
 
 def _first_numbers(members: Sequence[Any]) -> list[int]:

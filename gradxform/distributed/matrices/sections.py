@@ -77,7 +77,7 @@ class Shared(Section):
     def filled(self, x: Array) -> Array:
         """Return a batch with some of its first entries repeated, so that shares are equal."""
         missing = self.share * self.count - self.total
-        while missing:
+        while missing:  # more than once, if there are fewer matrices than are missing
             x, missing = (
                 jnp.concatenate([x, x[: min(missing, self.total)]]),
                 missing - min(missing, self.total),
@@ -106,7 +106,7 @@ class Everywhere(Shared):
 
 
 class Cut(Shared):
-    """Matrices of which every device has a piece."""
+    """Matrices that are cut: every device has a piece of each."""
 
     owned: list[Array]
     owned_slots: list[Array]  # the pieces (devices, share, ...) of the divided slots
@@ -137,9 +137,9 @@ class Cut(Shared):
         if len(xs) > 1:
             shape = [1] * out.ndim
             shape[axis] = self.share
-            mine = jnp.reshape(jnp.asarray(self.kinds)[self.exchange.index()], shape)
+            own_kind = jnp.reshape(jnp.asarray(self.kinds)[self.exchange.index()], shape)
             for kind, x in enumerate(xs[1:], 1):
-                out = jnp.where(mine == kind, x, out)
+                out = jnp.where(own_kind == kind, x, out)
         return out
 
     def rows(self) -> list[Array]:
@@ -203,7 +203,7 @@ class Cut(Shared):
 
 
 class ByAll(Section):
-    """One matrix of which every device has a piece: all gather it, and compute it.
+    """One matrix that is cut: every device has a piece of it, and all gather it and compute it.
 
     The devices together have one matrix more than fills equal shares. An all-to-all would send
     copies of it that fill the shares up, there and back: twice the bytes, to compute as many
@@ -257,7 +257,7 @@ def sections_of(exchange: Any, members: Sequence[Any], narrow: Any) -> list[Sect
     for member in members:
         by_place[member.view.place].append(member)
     here, cut, everywhere = by_place.values()
-    if len(everywhere) == len(members) and _total(members) == 1:
+    if len(everywhere) == len(members) and _matrix_count(members) == 1:
         return [Here(members)]  # to share one matrix saves nothing
     alone = _left_over(cut, count)
     shared = [m for m in cut if m is not alone]
@@ -296,23 +296,23 @@ def stay_in_columns(
     sent = jnp.dtype(narrow).itemsize if narrow and not jnp.iscomplexobj(x) else wide
     of_columns = 2 * (grams * hermitian_size(m) + 2) / (m * n) * wide / sent
     # As many as leave full shares, or these and one that is left over.
-    over, ends = _total(cut) % count, np.cumsum([_total([x]) for x in columns])
+    over, ends = _matrix_count(cut) % count, np.cumsum([_matrix_count([x]) for x in columns])
     some = [columns[: k + 1] for k, end in enumerate(ends) if end in (over - 1, over)]
     some = [[], columns, *some, *([alone] for x in columns if x is alone)]
-    best = min(some, key=lambda xs: _total(xs) * of_columns + _sent(cut, xs, count))
+    best = min(some, key=lambda xs: _matrix_count(xs) * of_columns + _sent(cut, xs, count))
     return [any(x is y for y in best) for x in members]
 
 
 def _sent(cut: Sequence[Any], without: Sequence[Any], count: int) -> int:
     """Return how many matrices a device sends for the leaves that are cut, without some."""
-    left = [m for m in cut if all(m is not x for x in without)]
-    alone = _left_over(left, count)
-    shared = [m for m in left if m is not alone]
-    shares = sum(-(-_total(group) // count) for group in _groups(shared, count))
+    rest = [m for m in cut if all(m is not x for x in without)]
+    alone = _left_over(rest, count)
+    shared = [m for m in rest if m is not alone]
+    shares = sum(-(-_matrix_count(group) // count) for group in _groups(shared, count))
     return 2 * shares + (alone is not None)
 
 
-def _total(members: Sequence[Any]) -> int:
+def _matrix_count(members: Sequence[Any]) -> int:
     """Return the number of matrices of some leaves."""
     return sum(m.view.sides()[0] for m in members)
 
@@ -323,10 +323,12 @@ def _left_over(members: Sequence[Any], count: int) -> Any:
     The others then fill equal shares. Its slots must be divided as it is: a slot that all devices
     have would have to be seen to stay equal.
     """
-    if count == 1 or _total(members) % count != 1:
+    if count == 1 or _matrix_count(members) % count != 1:
         return None
     kinds = _kinds(members)
-    odd = [m for kind in kinds if _total(kind) % count == 1 for m in kind]  # others stay by kinds
+    odd = [
+        m for kind in kinds if _matrix_count(kind) % count == 1 for m in kind
+    ]  # others stay by kinds
     for m in (*odd, *members):
         dims = m.view.slot_dims or (None,) * len(m.slots)
         if m.view.sides()[0] == 1 and None not in dims:
@@ -349,6 +351,6 @@ def _groups(members: Sequence[Any], count: int) -> list[list[Any]]:
     device finds out how its matrices are cut, which takes more copies and fewer products.
     """
     kinds = _kinds(members)
-    totals = [_total(kind) for kind in kinds]
+    totals = [_matrix_count(kind) for kind in kinds]
     apart, together = sum(-(-total // count) for total in totals), -(-sum(totals) // count)
     return kinds if apart == together else [[m for kind in kinds for m in kind]]

@@ -12,6 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from gradxform import engine
 from gradxform.base import call_update, check_transform, transform
 from gradxform.distributed.matrices.state import Cuts, on_pieces, specs_of_pieces
+from gradxform.distributed.shares.param_places import axes_in
 from gradxform.distributed.shares.reach import check_entrywise, check_reach
 from gradxform.distributed.wire.axis import check_axis_name, check_bound, size_of
 from gradxform.errors import did_you_mean, name_of, shown
@@ -38,7 +39,7 @@ __all__ = [
 class shard_matrices(StatelessWrapper):
     """Let every device orthogonalize, or whatever a rule does, its share of the whole matrices.
 
-    Update rule on device i of N, for the matrices of equal sides, of which it has a piece each:
+    Update rule on device i of N, which has a piece of each of the matrices of equal sides:
 
         x_i <- the pieces of every N-th part of the matrices, together    (all-to-all)
         u_i = rule(x_i)
@@ -130,7 +131,7 @@ class shard_matrices(StatelessWrapper):
             raise TypeError(f"{name_of(self)}: mesh must be a jax.sharding.Mesh, got {shown(mesh)}")
         if self.axis not in names:
             raise ValueError(
-                f"{name_of(self)}: the mesh has no axis {self.axis!r}, only "
+                f"{name_of(self)}: the mesh lacks the axis {self.axis!r}, only "
                 f"{', '.join(names)}.{did_you_mean(self.axis, names)}"
             )
 
@@ -149,7 +150,7 @@ class shard_matrices(StatelessWrapper):
                 f"{name_of(self)}: specs must hold a PartitionSpec, the index of a dimension "
                 f"or None for {where}, got {shown(spec)}."
             )
-        used = [(d, name) for d, entry in enumerate(spec) for name in _names(entry)]
+        used = [(d, name) for d, entry in enumerate(spec) for name in axes_in(entry)]
         if len(used) > 1:
             raise ValueError(
                 f"{name_of(self)}: {where} is cut over two mesh axes or more by {spec}. Cut it "
@@ -167,9 +168,9 @@ class shard_matrices(StatelessWrapper):
         specs = self.specs
         if is_function(specs):
             specs = FrozenTree(self._dims(specs(params)))
-        found = with_paths(masks.resolve(self, specs, params, kind=object))
+        entries = with_paths(masks.resolve(self, specs, params, kind=object))
         out: dict[Path, int | None] = {}
-        for (path, p), (_, dim) in zip(with_paths(params), found, strict=True):
+        for (path, p), (_, dim) in zip(with_paths(params), entries, strict=True):
             if is_hole(p):
                 continue
             shape, where = shape_of(p), path_str(path)
@@ -205,10 +206,10 @@ class shard_matrices(StatelessWrapper):
         """Return a tree of specs with the structure of the parameters, or of updates."""
         paths = [path for path, x in with_paths(params) if not is_hole(x)]
         dims = [cuts[path][0][1] if cuts[path] else None for path in paths]
-        made = [
+        leaves = [
             PartitionSpec() if d is None else PartitionSpec(*[None] * d, self.axis) for d in dims
         ]
-        return jax.tree.unflatten(jax.tree.structure(params), made)
+        return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
     def state_specs(self, params: Params, mesh: Mesh | None = None) -> PyTree:
         """Return a `PartitionSpec` for every leaf of the state, how it lies on a mesh.
@@ -257,12 +258,13 @@ class shard_matrices(StatelessWrapper):
                 tree, lambda: call_update(self.inner, updates, state, params, extra)
             )
         cuts = self._cuts(tree, True, self.mesh.shape[self.axis])
+        # Only arrays can be arguments of the mapped function; the rest is closed over.
         leaves, treedef = jax.tree.flatten(extra)
-        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_number(x)}
+        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_numeric(x)}
 
         def one(updates: Any, state: Any, params: Any, arrays: Any) -> Any:
-            given = treedef.unflatten([arrays.get(i, x) for i, x in enumerate(leaves)])
-            return call_update(self.inner, updates, state, params, given)
+            whole_extra = treedef.unflatten([arrays.get(i, x) for i, x in enumerate(leaves)])
+            return call_update(self.inner, updates, state, params, whole_extra)
 
         specs = self._specs_of(updates, cuts)
         of_params = None if params is None else self._specs_of(params, cuts)
@@ -309,11 +311,7 @@ def _is_spec(x: Any) -> bool:
     return x is None or isinstance(x, PartitionSpec)
 
 
-def _names(entry: Any) -> tuple[str, ...]:
-    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
-
-
-def _is_number(x: Any) -> bool:
+def _is_numeric(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(
         x, bool
     )

@@ -19,7 +19,7 @@ Cuts = Mapping[Path, tuple[tuple[str, int], ...]]
 
 
 class _OfShapes(NamedTuple):
-    """Cuts arrays of which only the shapes matter, where mesh axes are not bound."""
+    """Cuts arrays only by their shapes, where mesh axes are not bound."""
 
     sizes: Mapping[str, int]
 
@@ -48,7 +48,7 @@ def on_pieces(
     """
     sizes = {axis: n for axis, n in sizes.items() if n > 1} or sizes  # one device cuts nothing
     every = tuple(sizes)
-    axes = {path: tuple(axis for axis, _ in mine) for path, mine in cuts.items()}
+    axes = {path: tuple(axis for axis, _ in pairs) for path, pairs in cuts.items()}
     exchange = exchange or MatrixExchange(every)
     pieces = engine.as_pieces(cuts, sizes, exchange, reach == "row")
     with engine.as_shards(axes, every, exchange.psum), pieces:
@@ -74,17 +74,17 @@ def specs_of_pieces(
     alone = jax.tree.leaves(cut_alone(state))
     entries: list[list[tuple[str, ...]]] = [[()] * len(x.shape) for x in whole]
     for axis, size in sizes.items():
-        only = {path: tuple(c for c in mine if c[0] == axis) for path, mine in cuts.items()}
+        only = {path: tuple(c for c in pairs if c[0] == axis) for path, pairs in cuts.items()}
         changed = _shorter(tx, params, whole, only, {axis: size}, reach)
-        for mine, dims, first in zip(entries, changed, alone, strict=True):
+        for spec, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
-                mine[dim] += (axis,) if dim < first else ()
+                spec[dim] += (axis,) if dim < first else ()
     if any(first < len(x.shape) for first, x in zip(alone, whole, strict=True)):
         changed = _shorter(tx, params, whole, cuts, sizes, reach)
-        for mine, dims, first in zip(entries, changed, alone, strict=True):
+        for spec, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
-                mine[dim] = mine[dim] if dim < first else tuple(sizes)
-    return treedef.unflatten([spec_of(mine) for mine in entries])
+                spec[dim] = spec[dim] if dim < first else tuple(sizes)
+    return treedef.unflatten([spec_of(spec) for spec in entries])
 
 
 def _shorter(
@@ -93,10 +93,10 @@ def _shorter(
     """Return for each leaf of the state the dimensions that are shorter for pieces."""
     with on_pieces(cuts, sizes, reach, _OfShapes(sizes)):
         # A function of its own: JAX would answer from its cache, which contexts are not part of.
-        made = jax.eval_shape(lambda params: tx.init(params), _pieces(params, cuts, sizes))
+        of_pieces = jax.eval_shape(lambda params: tx.init(params), _pieces(params, cuts, sizes))
     return [
         [dim for dim, (n, k) in enumerate(zip(x.shape, piece.shape, strict=True)) if n != k]
-        for x, piece in zip(whole, jax.tree.leaves(made), strict=True)
+        for x, piece in zip(whole, jax.tree.leaves(of_pieces), strict=True)
     ]
 
 

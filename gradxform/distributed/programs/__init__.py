@@ -1,1 +1,1 @@
-"""What a program sends between devices, and what exchanges have sent so far."""
+"""The messages of a program between devices, and how much exchanges have sent so far."""

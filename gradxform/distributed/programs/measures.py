@@ -1,4 +1,4 @@
-"""What the exchanges of an optimizer have done since the start: how many, bytes, distances."""
+"""Measures of an optimizer's exchanges since the start: how many, bytes, distances."""
 
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,8 +83,8 @@ def exchange_metrics(
       ValueError: if the mesh lacks an axis of `tx`, or if a part that exchanges is inside of one
         whose state does not say where the inner states are.
     """
-    found = list(_exchanging(tx, state))
-    reached = [one.part for one in found]
+    places = list(_exchanging(tx, state))
+    reached = [one.part for one in places]
     for part in all_parts(tx):
         if isinstance(part, _EXCHANGES) and not any(part is one for one in reached):
             raise ValueError(
@@ -98,28 +98,28 @@ def exchange_metrics(
     if replicas and any(isinstance(part, Exchanging) for part in reached):
         numbers |= _distances(params)
     totals = []
-    for one in found:
-        prefix = "" if len(found) == 1 else f"{_label(one, found)}/"
-        own = _of_part(one, sizes, shapes, steps, dict(extra or {}))
-        numbers |= {f"{prefix}{name}": x for name, x in own.items()}
-        totals.append(own.get("bytes_sent"))
-    if len(found) > 1 and all(x is not None for x in totals):
+    for one in places:
+        prefix = "" if len(places) == 1 else f"{_label(one, places)}/"
+        metrics = _of_part(one, sizes, shapes, steps, dict(extra or {}))
+        numbers |= {f"{prefix}{name}": x for name, x in metrics.items()}
+        totals.append(metrics.get("bytes_sent"))
+    if len(places) > 1 and all(x is not None for x in totals):
         numbers["bytes_sent"] = sum(totals)
     return numbers
 
 
-class _Place(NamedTuple):
+class _PartAndState(NamedTuple):
     """A part that exchanges, with its state."""
 
     part: Any
     state: Any
 
 
-def _exchanging(tx: Any, state: Any) -> Iterator[_Place]:
+def _exchanging(tx: Any, state: Any) -> Iterator[_PartAndState]:
     """Yield the parts of `tx` that exchange, with their states, the outermost first."""
     tx = unwrapped(tx)
     if isinstance(tx, _EXCHANGES):
-        yield _Place(tx, state)
+        yield _PartAndState(tx, state)
     holds = getattr(tx, "holds", ()) or ((("inner", "inner"),) if isinstance(tx, zero1) else ())
     inner = inner_parts(tx)
     if holds:
@@ -132,17 +132,17 @@ def _exchanging(tx: Any, state: Any) -> Iterator[_Place]:
             yield from _exchanging(one, its_state)
 
 
-def _label(one: _Place, found: Sequence[_Place]) -> str:
+def _label(one: _PartAndState, places: Sequence[_PartAndState]) -> str:
     name = name_of(one.part)
-    alike = [other for other in found if name_of(other.part) == name]
+    alike = [other for other in places if name_of(other.part) == name]
     if len(alike) == 1:
         return name
     return f"{name}{next(i for i, other in enumerate(alike) if other is one)}"
 
 
 def _sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
-    given: Any = mesh.shape if isinstance(mesh, Mesh) else mesh
-    sizes: dict[str, int] = dict(given) if isinstance(given, Mapping) else {}
+    shape: Any = mesh.shape if isinstance(mesh, Mesh) else mesh
+    sizes: dict[str, int] = dict(shape) if isinstance(shape, Mapping) else {}
     if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes.values()):
         raise TypeError(
             "exchange_metrics: mesh must be a mesh, or the sizes of its axes by name, got "
@@ -152,7 +152,7 @@ def _sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
         for name in part.exchanges:
             if name not in sizes:
                 raise ValueError(
-                    f"exchange_metrics: the mesh has no axis {name!r}, which {name_of(part)} "
+                    f"exchange_metrics: the mesh lacks the axis {name!r}, which {name_of(part)} "
                     f"names, only {', '.join(sizes)}."
                 )
     return sizes
@@ -178,38 +178,38 @@ def _distances(params: Params) -> dict[str, Array]:
 
 
 def _of_part(
-    one: _Place, sizes: dict[str, int], shapes: Params, steps: Any, extra: dict[str, Any]
+    one: _PartAndState, sizes: dict[str, int], shapes: Params, steps: Any, extra: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the numbers of one part that exchanges."""
     part, state = one
-    made: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     if isinstance(part, Exchanging):
         after_warmup = jnp.maximum(state.schedule_step - getattr(part, "warmup", 0), 0)
         alone = state.schedule_step % _interval(part)
-        made["steps_since_exchange"] = jnp.minimum(alone, after_warmup)
+        numbers["steps_since_exchange"] = jnp.minimum(alone, after_warmup)
     if isinstance(part, sync_replicas):
-        made["contributing"] = state.count
-    each = _bytes(part, sizes, shapes, extra)
-    made["bytes_per_exchange"] = sum(each) / len(each)
-    count = _count(part, state, sizes, steps)
+        numbers["contributing"] = state.count
+    each = _bytes_per_exchange(part, sizes, shapes, extra)
+    numbers["bytes_per_exchange"] = sum(each) / len(each)
+    count = _exchange_count(part, state, sizes, steps)
     if count is None:
-        return made
-    made["exchanges"] = count
+        return numbers
+    numbers["exchanges"] = count
     # Fragments take turns, the first one first.
     k = len(each)
     if is_tracer(count):
         turns = [jnp.asarray((count + k - 1 - i) // k, jnp.float32) for i in range(k)]
     else:
         turns = [(int(count) + k - 1 - i) // k for i in range(k)]
-    made["bytes_sent"] = sum(n * size for n, size in zip(turns, each, strict=True))
-    return made
+    numbers["bytes_sent"] = sum(n * size for n, size in zip(turns, each, strict=True))
+    return numbers
 
 
 def _interval(part: Any) -> int:
     return part.period // getattr(part, "fragments", 1)
 
 
-def _count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
+def _exchange_count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
     """Return the number of exchanges since the start; None where nothing counts them."""
     if isinstance(part, Exchanging):
         if isinstance(part, outer) and part.delay:  # a global step is one that has landed
@@ -228,7 +228,9 @@ def _count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
 # ------------------------------------------------------------------------------ bytes, by tracing
 
 
-def _bytes(part: Any, sizes: dict[str, int], shapes: Params, extra: dict[str, Any]) -> list[float]:
+def _bytes_per_exchange(
+    part: Any, sizes: dict[str, int], shapes: Params, extra: dict[str, Any]
+) -> list[float]:
     """Return the bytes that a device sends in an exchange, for each fragment."""
     leaves, treedef = jax.tree.flatten(shapes)
     kinds = tuple((p.shape, p.dtype) for p in leaves)
@@ -271,14 +273,15 @@ def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, An
     turns = getattr(part, "fragments", 1)
     if turns == 1:
         return [_sent(with_it) - _sent(without)]
+    # Fragments take turns by a switch: the one condition with as many branches as fragments.
     chosen: dict[str, dict[int, float]] = {}
     for c in with_it:
         if c.conditions:
             name, branch = c.conditions[0]
-            mine = chosen.setdefault(name, {})
-            mine[branch] = mine.get(branch, 0.0) + c.sent
-    (mine,) = [branches for branches in chosen.values() if len(branches) == turns]
-    return [mine[i] for i in range(turns)]
+            by_branch = chosen.setdefault(name, {})
+            by_branch[branch] = by_branch.get(branch, 0.0) + c.sent
+    (by_branch,) = [branches for branches in chosen.values() if len(branches) == turns]
+    return [by_branch[i] for i in range(turns)]
 
 
 def _sent(collectives: list[Collective]) -> float:

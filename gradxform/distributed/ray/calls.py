@@ -54,7 +54,7 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
       timeout: the limit of time in seconds.
 
     Raises:
-      CenterUnavailableError: if there is no cluster.
+      CenterUnavailableError: without a cluster.
     """
     ray = library(part)
     if ray.is_initialized():
@@ -105,7 +105,7 @@ def _require_listener(part: str, address: str, timeout: float) -> None:
 def within(
     part: str, timeout: float, what: str, work: Callable[[], T], check: str = "`ray status`"
 ) -> T:
-    """Return what a function of Ray returns that has no limit of time of its own.
+    """Return what a function of Ray returns, which does not take a limit of time itself.
 
     Args:
       part: the part that error messages name.
@@ -117,17 +117,17 @@ def within(
     Raises:
       CenterUnavailableError: if it takes longer; it then goes on in its thread.
     """
-    done: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    outcomes: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
         try:
-            done.put((work(), None))
+            outcomes.put((work(), None))
         except BaseException as error:
-            done.put((None, error))
+            outcomes.put((None, error))
 
     threading.Thread(target=run, name="gradxform-ray", daemon=True).start()
     try:
-        result, error = done.get(timeout=max(0.001, timeout))
+        result, error = outcomes.get(timeout=max(0.001, timeout))
     except queue.Empty:
         raise CenterUnavailableError(
             f"{part}: the cluster does not {what} within {timeout:.3g} s; its head is gone or "
@@ -156,7 +156,7 @@ def ask(part: str, name: str, calls: Sequence[Callable[[], Any]], timeout: float
       timeout: the limit of time in seconds.
 
     Raises:
-      CenterUnavailableError: if one has no result in time, or never will have one.
+      CenterUnavailableError: if one does not have a result in time, or never will.
     """
     ray = join_cluster(part, None, timeout)
     deadline = time.monotonic() + timeout

@@ -118,9 +118,9 @@ class RayCenter:
             raise ValueError(f"{PART}: resume needs the checkpoint= to go on from.")
         if options is not None and not isinstance(options, Mapping):
             raise TypeError(f"{PART}: options must be a dict, got {shown(options)}.")
-        own = sorted(OWN_OPTIONS & set(options or ()))
-        if own:
-            raise ValueError(f"{PART}: options has {own[0]!r}, which the center sets itself.")
+        clashes = sorted(OWN_OPTIONS & set(options or ()))
+        if clashes:
+            raise ValueError(f"{PART}: options has {clashes[0]!r}, which the center sets itself.")
         checkpoint = checkpoint and os.path.abspath(checkpoint)  # actors have folders of their own
         optimizer = getattr(method, "optimizer", None)
         if shards > 1 and optimizer is not None:
@@ -128,19 +128,21 @@ class RayCenter:
         ray = join_cluster(PART, None, timeout)
         like = jax.tree.map(lambda p: jax.ShapeDtypeStruct(jnp.shape(p), dtype_of(p)), params)
         self._set(name, like, shards, method.counts_staleness, timeout)
-        given = dict(options or {})
-        on_cpu = not given.get("num_gpus") and not given.get("resources")
-        given |= {"max_restarts": -1 if checkpoint else 0, "max_task_retries": -1}
-        given |= {"namespace": NAMESPACE, "lifetime": "detached" if detached else None}
+        actor_options = dict(options or {})
+        on_cpu = not actor_options.get("num_gpus") and not actor_options.get("resources")
+        # Without a file to go on from, an actor that starts again would have lost the center. A
+        # request that Ray sends again does no harm: the center carries out each number once.
+        actor_options |= {"max_restarts": -1 if checkpoint else 0, "max_task_retries": -1}
+        actor_options |= {"namespace": NAMESPACE, "lifetime": "detached" if detached else None}
         arrays = [np.asarray(p, dtype_of(p)) for p in jax.tree.leaves(params)]
         try:
             for k, leaves in enumerate(self._division):
                 settings = Settings(
                     name, like, leaves, k, shards, method, checkpoint, save_every, on_cpu
                 )
-                actor = ray.remote(Shard).options(name=actor_name(name, k), **given)
-                made = functools.partial(actor.remote, settings)
-                self._actors.append(within(PART, timeout, "start an actor", made))
+                actor = ray.remote(Shard).options(name=actor_name(name, k), **actor_options)
+                start = functools.partial(actor.remote, settings)
+                self._actors.append(within(PART, timeout, "start an actor", start))
             self._checkpoint = checkpoint
             parts = [[arrays[i] for i in leaves] for leaves in self._division]
             self._ask("start", [(part, resume) for part in parts], ValueError)
@@ -177,7 +179,7 @@ class RayCenter:
 
         Raises:
           ImportError: if Ray is not installed.
-          CenterUnavailableError: if there is no such cluster, or no such center in time.
+          CenterUnavailableError: without such a cluster, or such a center in time.
           RefusedError: if the center has another version of gradxform.
         """
         timeout = check_timeout(PART, timeout)
@@ -253,10 +255,12 @@ class RayCenter:
         With several shards, also `shard<k>/global_step`. The same counts are metrics of Ray:
         `gradxform_center_requests`, by outcome, and `gradxform_center_global_step`.
         """
-        found = self._ask("metrics", [()] * len(self._actors))
-        counts = {k: v for k, v in found[0].items() if k != "reasons"}
-        if len(found) > 1:
-            counts |= {f"shard{k}/global_step": one["global_step"] for k, one in enumerate(found)}
+        of_actors = self._ask("metrics", [()] * len(self._actors))
+        counts = {k: v for k, v in of_actors[0].items() if k != "reasons"}
+        if len(of_actors) > 1:
+            counts |= {
+                f"shard{k}/global_step": one["global_step"] for k, one in enumerate(of_actors)
+            }
         return counts
 
     def pids(self) -> list[int]:
@@ -309,14 +313,14 @@ class RayCenter:
     ) -> list[Any]:
         """Return the results of a call of each actor; raise what one of them could not do."""
         calls = [
-            functools.partial(getattr(actor, method).remote, *given)
-            for actor, given in zip(self._actors, arguments, strict=True)
+            functools.partial(getattr(actor, method).remote, *args)
+            for actor, args in zip(self._actors, arguments, strict=True)
         ]
-        found = ask(PART, self.name, calls, self._timeout)
-        for _, problem in found:
+        outcomes = ask(PART, self.name, calls, self._timeout)
+        for _, problem in outcomes:
             if problem is not None:
                 raise error(f"{PART}: center {self.name!r}: {problem}.")
-        return [result for result, _ in found]
+        return [result for result, _ in outcomes]
 
     def sender(self, part: str, timeout: float) -> Send:
         """Return the function by which a `Worker` sends its requests.
@@ -344,13 +348,15 @@ class RayCenter:
         def send(shards: Sequence[int]) -> list[Answer]:
             calls = []
             for k in shards:
-                sent = [arrays[i] for i in self._division[k]] if arrays else []
-                calls.append(functools.partial(self._actors[k].answer.remote, headers[k], sent))
-            found = ask(part, self.name, calls, max(0.001, deadline - time.monotonic()))
-            for _, problem in found:
+                shard_arrays = [arrays[i] for i in self._division[k]] if arrays else []
+                calls.append(
+                    functools.partial(self._actors[k].answer.remote, headers[k], shard_arrays)
+                )
+            outcomes = ask(part, self.name, calls, max(0.001, deadline - time.monotonic()))
+            for _, problem in outcomes:
                 if problem is not None:
                     raise CenterUnavailableError(f"{part}: center {self.name!r}: {problem}.")
-            return [answer for answer, _ in found]
+            return [answer for answer, _ in outcomes]
 
         everywhere = range(len(self._actors))
         if len(self._actors) > 1 and self._decides and arrays:
@@ -365,8 +371,8 @@ class RayCenter:
         if refused:
             return refused[0]
         merged: list[Any] = [None] * len(self._layout.paths)
-        for leaves, (_, found) in zip(self._division, answers, strict=True):
-            for i, array in zip(leaves, found, strict=False):  # a hello has none
+        for leaves, (_, result) in zip(self._division, answers, strict=True):
+            for i, array in zip(leaves, result, strict=False):  # a hello has none
                 merged[i] = array
         return answers[0][0], [array for array in merged if array is not None]
 

@@ -35,15 +35,15 @@ def find(part: str, name: str, index: int, deadline: float) -> Any:
     began = time.monotonic()
     full_name = actor_name(name, index)
     while True:
-        left = deadline - time.monotonic()
+        remaining = deadline - time.monotonic()
         try:
             return within(
                 part,
-                left,
+                remaining,
                 f"look up center {name!r}",
                 lambda: ray.get_actor(full_name, namespace=NAMESPACE),
             )
-        except ValueError as error:
+        except ValueError as error:  # an actor of that name is not there, or not yet
             if time.monotonic() + LOOK_AGAIN < deadline:
                 time.sleep(LOOK_AGAIN)
                 continue
@@ -54,12 +54,12 @@ def find(part: str, name: str, index: int, deadline: float) -> Any:
                 lambda: ray.util.list_named_actors(all_namespaces=True),
             )
             names = [one["name"] for one in every if one["namespace"] == NAMESPACE]
-            known = sorted({one.rpartition("/")[0] for one in names})
-            listed = ", ".join(map(repr, known)) or "none"
+            centers = sorted({one.rpartition("/")[0] for one in names})
+            listed = ", ".join(map(repr, centers)) or "none"
             raise CenterUnavailableError(
                 f"{part}: no center named {name!r} on this cluster within "
                 f"{max(0.0, deadline - began):.3g} s; there are: {listed}."
-                f"{did_you_mean(name, known)}"
+                f"{did_you_mean(name, centers)}"
             ) from error
         except ray.exceptions.RaySystemError as error:
             raise CenterUnavailableError(

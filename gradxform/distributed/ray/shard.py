@@ -69,6 +69,7 @@ class Shard:
 
     def _open(self, arrays: Sequence[Any], resume: bool, restarted: bool) -> None:
         settings = self._settings
+        # The tree is that of all shards, with holes in place of the leaves of others.
         holes: list[Any] = [None] * len(jax.tree.leaves(settings.like))
         for i, array in zip(settings.leaves, arrays, strict=True):
             holes[i] = jnp.asarray(array)
@@ -76,9 +77,9 @@ class Shard:
         center = Center(params, settings.method, part="RayCenter")
         path = settings.path
         if path is not None:
-            found = os.path.exists(path)
-            other = None if found else other_file(path, settings.index, settings.shards)
-            if (found or other) and not resume:
+            exists = os.path.exists(path)
+            other = None if exists else other_file(path, settings.index, settings.shards)
+            if (exists or other) and not resume:
                 raise FileExistsError(
                     f"{other or path} is of an earlier run; continue from it with resume=True, or "
                     "choose another checkpoint="
@@ -88,9 +89,9 @@ class Shard:
                     f"{path} does not exist, but {other} of another number of shards does; resume "
                     "with that number"
                 )
-            if restarted and not found:
+            if restarted and not exists:
                 raise FileNotFoundError(f"{path} is not there to restart from")
-            if found:
+            if exists:
                 center.load(path)
             else:
                 center.save(path)
@@ -121,14 +122,14 @@ class Shard:
         center = self._center
         if center is None or self._meters is None:
             return ({}, []), self._problem or "it was not started; make it again"
-        found = center.answer(header, arrays)
+        answer = center.answer(header, arrays)
         changes = center.global_step + center.stale_counter
         problem = None
         if self._settings.path is not None:
             if changes - self._saved_at >= self._settings.save_every:
                 _, problem = self.save(self._settings.path)
         self._meters.update()
-        return found, problem
+        return answer, problem
 
     def save(self, path: str) -> Outcome:
         """Write the center to a file."""

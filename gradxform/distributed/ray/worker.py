@@ -30,7 +30,7 @@ class RayWorker(Worker):
       ImportError: if Ray is not installed.
       TypeError: if `center` is another object.
       ValueError: if an argument is out of range.
-      CenterUnavailableError: if there is no such cluster or center.
+      CenterUnavailableError: without such a cluster or center.
       RefusedError: if the center has another version of gradxform.
     """
 

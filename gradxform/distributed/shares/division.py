@@ -19,7 +19,7 @@ from gradxform.types import Array
 # A tile of a TPU's memory: rows and columns of the last two dimensions that are stored together.
 _TILE = (8, 128)
 
-# Muon forms five products by default, of which devices send half, twice.
+# Muon forms five products by default; devices send half of each, twice.
 LONG = 5
 
 
@@ -60,20 +60,20 @@ class Division(NamedTuple):
             x = _psum_scatter(x, axis, dim)
         return lax.psum(x, self.whole) if self.whole else x
 
-    def gather(self, x: Array, known: bool) -> Array:
+    def gather(self, x: Array, is_tracked: bool) -> Array:
         """Return the whole array from this device's shard: undo `cut`.
 
         Args:
           x: the shard.
-          known: whether JAX tracks what varies; the result is then marked as not varying.
+          is_tracked: whether JAX tracks what varies; the result is then marked as not varying.
         """
-        to: Any = {"to": "invarying"} if known else {}
+        to: Any = {"to": "invarying"} if is_tracked else {}
         shard, x = x, to_bits(x)
         for axis, dim in reversed(self.cuts):
-            x = as_varying(x, axis) if known else x
+            x = as_varying(x, axis) if is_tracked else x
             x = lax.all_gather(x, axis, axis=dim, tiled=True, **to)
         whole = from_bits(x, shard.dtype)
-        note(whole, self, shard, known)
+        note(whole, self, shard, is_tracked)
         return whole
 
     def pieces(self, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Cutting a tree into fragments of about equal bytes, of which one at a time is exchanged."""
+"""Cutting a tree into fragments of about equal bytes, which are exchanged one at a time."""
 
 import heapq
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Fragments:
 
     def __init__(self, leaves: Sequence[Any], count: int, within: str = "entry") -> None:
         self.count = count
-        sizes = [_bytes(x) for x in leaves]
+        sizes = [_nbytes(x) for x in leaves]
         room = -(-sum(sizes) // count)
         last = {"entry": None, "row": 1}.get(within, 0)
         shapes = [shape_of(x)[:last] for x in leaves]
@@ -46,13 +46,13 @@ class Fragments:
         lengths = [
             shape[axis] if shape else 1 for shape, axis in zip(shapes, self.axes, strict=True)
         ]
-        self.pieces = _divided(lengths, sizes, room, count)
+        self.pieces = _pieces_of_leaves(lengths, sizes, room, count)
 
     def split(self, tree: PyTree, fragment: int | None = None) -> PyTree:
         """Return the pieces of a tree, or those of one fragment."""
         leaves, treedef = jax.tree.flatten(tree)
         return treedef.unflatten(
-            _split(*row, fragment) for row in zip(leaves, self.axes, self.pieces, strict=True)
+            _pieces_of(*row, fragment) for row in zip(leaves, self.axes, self.pieces, strict=True)
         )
 
     def dtypes(self, dtypes: Sequence[Any], fragment: int) -> list[Any]:
@@ -65,7 +65,7 @@ class Fragments:
         leaves, treedef = jax.tree.flatten(tree)
         news = treedef.flatten_up_to(pieces)
         rows = zip(leaves, news, self.axes, self.pieces, strict=True)
-        return treedef.unflatten(_merged(*row, fragment) for row in rows)
+        return treedef.unflatten(_with_pieces(*row, fragment) for row in rows)
 
 
 def _axis(shape: tuple[int, ...], size: int, room: int) -> int:
@@ -75,7 +75,7 @@ def _axis(shape: tuple[int, ...], size: int, room: int) -> int:
     return fine[0] if fine else longest
 
 
-def _split(x: Array, axis: int, pieces: Sequence[_Piece], fragment: int | None) -> Any:
+def _pieces_of(x: Array, axis: int, pieces: Sequence[_Piece], fragment: int | None) -> Any:
     if len(pieces) == 1:
         return None if fragment not in (None, pieces[0].fragment) else x
     return tuple(
@@ -86,7 +86,7 @@ def _split(x: Array, axis: int, pieces: Sequence[_Piece], fragment: int | None) 
     )
 
 
-def _merged(x: Array, new: Any, axis: int, pieces: Sequence[_Piece], fragment: int) -> Array:
+def _with_pieces(x: Array, new: Any, axis: int, pieces: Sequence[_Piece], fragment: int) -> Array:
     if len(pieces) == 1:
         return new if pieces[0].fragment == fragment else x
     for piece, part in zip(pieces, new, strict=True):
@@ -95,14 +95,14 @@ def _merged(x: Array, new: Any, axis: int, pieces: Sequence[_Piece], fragment: i
     return x
 
 
-def _bytes(x: Any) -> int:
+def _nbytes(x: Any) -> int:
     size = 1
     for n in shape_of(x):
         size *= n
     return size * dtype_of(x).itemsize
 
 
-def _divided(
+def _pieces_of_leaves(
     lengths: Sequence[int], sizes: Sequence[int], room: int, count: int
 ) -> list[list[_Piece]]:
     """Return the pieces of every leaf, the largest leaves placed first.

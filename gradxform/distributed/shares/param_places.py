@@ -45,15 +45,15 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
     flat, _ = flatten_with_names(params)
     paths = [path for path, _ in flat]
     if places is None:
-        found = [getattr(p, "sharding", None) for _, p in flat]
+        leaves = [getattr(p, "sharding", None) for _, p in flat]
     elif is_place(places):
-        found = [places] * len(flat)
+        leaves = [places] * len(flat)
     else:
-        found, treedef = jax.tree.flatten(places, is_leaf=is_place)
+        leaves, treedef = jax.tree.flatten(places, is_leaf=is_place)
         if treedef != jax.tree.structure(params):
-            found = _by_path(caller, paths, places)
+            leaves = _by_path(caller, paths, places)
     out = []
-    for i, (path, (_, p), place) in enumerate(zip(paths, flat, found, strict=True)):
+    for i, (path, (_, p), place) in enumerate(zip(paths, flat, leaves, strict=True)):
         where = path_at(params, i)
         if not isinstance(place, Place):
             raise TypeError(
@@ -79,20 +79,20 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
 
 def _by_path(caller: str, paths: list[Path], places: PyTree) -> list[Any]:
     """Return the place of each path: the one at the longest beginning of it."""
-    given = dict(flatten_with_names(places, is_place)[0])
-    found, used = [], set()
+    by_beginning = dict(flatten_with_names(places, is_place)[0])
+    out, used = [], set()
     for path in paths:
-        beginnings = [path[:n] for n in range(len(path), -1, -1) if path[:n] in given]
+        beginnings = [path[:n] for n in range(len(path), -1, -1) if path[:n] in by_beginning]
         if not beginnings:
-            raise ValueError(f"{caller}: the parameter {path_str(path)} has no sharding.")
+            raise ValueError(f"{caller}: the parameter {path_str(path)} lacks a sharding.")
         used.add(beginnings[0])
-        found.append(given[beginnings[0]])
-    for path in given:
+        out.append(by_beginning[beginnings[0]])
+    for path in by_beginning:
         if path not in used:
             raise ValueError(
                 f"{caller}: there is a sharding for {path_str(path)}, which is not a parameter."
             )
-    return found
+    return out
 
 
 def entries_of(place: Place) -> tuple[Any, ...]:

@@ -50,18 +50,18 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
         if isinstance(one, GradientTransformation) and one.sees_pieces:
             continue
         if isinstance(one, ArrayRule):
-            own = engine.reach_of(one) if one.asks_for_sums else one.locality
+            part_reach = engine.reach_of(one) if one.asks_for_sums else one.locality
         elif inner_parts(one):
             # Only what the wrapper adds itself: its inner parts are among `all_parts` too.
-            own = "entry" if one.asks_for_sums else own_locality_of(one)
+            part_reach = "entry" if one.asks_for_sums else own_locality_of(one)
         elif _declares_locality(one):
-            own = locality_of(one)
+            part_reach = locality_of(one)
         else:
             undeclared.append(one)
             continue
-        if own in _LOOKS_AT:
-            _refuse(part, one, f"looks at {_LOOKS_AT[own]}", _NOT_ON_SHARDS)
-        reach = "row" if own == "row" else reach
+        if part_reach in _LOOKS_AT:
+            _refuse(part, one, f"looks at {_LOOKS_AT[part_reach]}", _NOT_ON_SHARDS)
+        reach = "row" if part_reach == "row" else reach
     return reach, undeclared
 
 

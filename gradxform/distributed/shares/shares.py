@@ -1,4 +1,4 @@
-"""What each device of a replica keeps of arrays that belong to the whole replica."""
+"""The parts that each device of a replica keeps of arrays that belong to the whole replica."""
 
 import functools
 
@@ -50,20 +50,20 @@ class Shares:
         pairs = zip(self._divisions, self._pieces.pieces, strict=True)
         return [d.whole for d, parts in pairs for p in parts if fragment in (None, p.fragment)]
 
-    def assigned(self, params: Params, own: PyTree, fragment: int) -> Params:
-        """Return the parameters with this fragment's pieces, of which each device has its part.
+    def assigned(self, params: Params, parts: PyTree, fragment: int) -> Params:
+        """Return the parameters with this fragment's pieces; each device has its part of them.
 
         Args:
           params: the parameters before.
-          own: this device's parts of the pieces, the trees that `Fragments.split` returns.
+          parts: this device's parts of the pieces, the trees that `Fragments.split` returns.
           fragment: the number of the fragment.
         """
         if self.axes:
             ps, treedef = jax.tree.flatten(params)
-            rows = zip(self._divisions, ps, treedef.flatten_up_to(own), strict=True)
+            rows = zip(self._divisions, ps, treedef.flatten_up_to(parts), strict=True)
             whole = [jax.tree.map(functools.partial(_whole, d, p), new) for d, p, new in rows]
-            own = treedef.unflatten(whole)
-        return self._pieces.merged(params, own, fragment)
+            parts = treedef.unflatten(whole)
+        return self._pieces.merged(params, parts, fragment)
 
     def marked(self, pieces: PyTree, params: Params) -> PyTree:
         """Mark pieces as varying along the axes that divide them."""
@@ -73,5 +73,7 @@ class Shares:
 
 
 def _whole(division: Division, p: Array, piece: Array) -> Array:
-    known = [name for name in division.axes if knows_what_varies(name)]
-    return division.gather(piece, bool(known) and not any(varies(p, name) for name in known))
+    tracked_axes = [name for name in division.axes if knows_what_varies(name)]
+    return division.gather(
+        piece, bool(tracked_axes) and not any(varies(p, name) for name in tracked_axes)
+    )

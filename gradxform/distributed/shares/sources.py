@@ -26,7 +26,7 @@ class Source(NamedTuple):
     division: Any  # the `Division` that cuts it
     shard: Array
     known: bool
-    given: Array | None = None  # the array that the program was given, of which it is the next one
+    given: Array | None = None  # the argument of the program that it is the next value of
 
 
 _SOURCES: ContextVar[list[Source] | None] = ContextVar("sources", default=None)
@@ -34,7 +34,7 @@ _SOURCES: ContextVar[list[Source] | None] = ContextVar("sources", default=None)
 
 @contextlib.contextmanager
 def remembering_shards() -> Iterator[None]:
-    """Remember, while a program is traced, of which shards arrays are gathered.
+    """Remember, while a program is traced, from which shards arrays are gathered.
 
     An array that is only cut again, or cast, then never exists whole.
     """
@@ -45,11 +45,11 @@ def remembering_shards() -> Iterator[None]:
         _SOURCES.reset(token)
 
 
-def note(whole: Array, division: Any, shard: Array, known: bool) -> None:
+def note(whole: Array, division: Any, shard: Array, is_tracked: bool) -> None:
     """Remember that a device's shards were gathered, where that is asked for."""
     sources = _SOURCES.get()
     if sources is not None:
-        sources.append(Source(whole, division, shard, known))
+        sources.append(Source(whole, division, shard, is_tracked))
 
 
 def whole_in(x: Array, dtype: Any) -> Array:

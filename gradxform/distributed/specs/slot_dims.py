@@ -135,7 +135,7 @@ def _dims_of_kth_array(
 def _dims_of_means(shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path) -> Dims | None:
     """Match the means of Adafactor: `v_row` lacks the longest dimension, `v_col` the second.
 
-    Of dimensions of one length, the last counts as the longest, as in NumPy's stable sort.
+    The last of several dimensions of one length counts as the longest, as in NumPy's stable sort.
     """
     by_length = sorted(range(len(shape)), key=lambda d: shape[d])
     for name, place in ("v_row", -1), ("v_col", -2):
@@ -165,8 +165,8 @@ def divide_feedback(
 ) -> None:
     """Divide what a compression still has to send over the devices that send for a replica.
 
-    These are the devices that send slices of a parameter, of which what is remembered is flat, or
-    those that have pieces of it. Of a single entry it is as long on each device as on all together.
+    These are the devices that send slices of a parameter, whose memory is flat, or those that have
+    pieces of it. For a single entry, the memory is as long on each device as on all together.
 
     Args:
       tx: the transform.
@@ -176,21 +176,21 @@ def divide_feedback(
     """
     sending = [part for part in all_parts(tx) if isinstance(part, Exchanging) and part.compress]
     inner = dict.fromkeys(name for part in sending for name in part.inner_axes)
-    mine = tuple(name for name in inner if name not in apart)
+    slicing = tuple(name for name in inner if name not in apart)
     rest = iter(axes)
     for x in jax.tree.leaves(state, is_leaf=_is_feedback):
         if not _is_feedback(x):
             next(rest)
             continue
         owns, others = ([(leaf.shape, next(rest)) for leaf in jax.tree.leaves(tree)] for tree in x)
-        for (shape, own), (_, other) in zip(owns, others, strict=True):
+        for (shape, entries), (_, other) in zip(owns, others, strict=True):
             if shape == (0,):
                 continue
-            of_pieces = tuple(name for entry in own for name in entry)
+            of_pieces = tuple(name for entry in entries for name in entry)
             if isinstance(x, LowRankState):  # (..., n, rank), of each device's own matrices
-                other[:] = [*own[:-2], own[-2] + own[-1], ()]
-            elif mine:
-                own[0] = other[0] = mine
+                other[:] = [*entries[:-2], entries[-2] + entries[-1], ()]
+            elif slicing:
+                entries[0] = other[0] = slicing
             else:
                 other[0] = of_pieces
 
@@ -207,7 +207,7 @@ def give_rows(state: PyTree, axes: list[list[tuple[str, ...]]], dividing: Sequen
       axes: for every leaf, and each of its dimensions, the axes that divide it; changed in place.
       dividing: the axes over which the devices divide the state.
     """
-    for mine, differs in zip(axes, is_per_device(state), strict=True):
+    for entries, differs in zip(axes, is_per_device(state), strict=True):
         if differs:
-            rest = [tuple(name for name in entry if name not in dividing) for entry in mine[1:]]
-            mine[:] = [tuple(dividing), *rest]
+            rest = [tuple(name for name in entry if name not in dividing) for entry in entries[1:]]
+            entries[:] = [tuple(dividing), *rest]

@@ -57,13 +57,13 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
     check_transform("state_sharding", tx, "tx")
     parameters = read_places("state_sharding", params, param_shardings)
     replicated = _with_entries(parameters[0].place, ()) if parameters else PartitionSpec()
-    jaxpr, kept = jax.make_jaxpr(tx.init, return_shape=True)(params)
-    state = as_seen(kept)
+    jaxpr, stored = jax.make_jaxpr(tx.init, return_shape=True)(params)
+    state = as_seen(stored)
     matches = match_leaves(tx, params, parameters, state)
-    pairs = zip(jax.tree.leaves(kept, is_leaf=is_stored), matches, strict=True)
+    pairs = zip(jax.tree.leaves(stored, is_leaf=is_stored), matches, strict=True)
     out = [_as_stored(x, _place_of(m, parameters, replicated), replicated) for x, m in pairs]
     places = jax.tree.unflatten(jax.tree.structure(state), out)
-    types = jax.tree.unflatten(jax.tree.structure(kept), jaxpr.out_avals)
+    types = jax.tree.unflatten(jax.tree.structure(stored), jaxpr.out_avals)
     return jax.tree.map(in_memory, places, types, is_leaf=is_place)
 
 
@@ -76,12 +76,12 @@ def _place_of(match: Match, parameters: list[Parameter], replicated: Place) -> P
         return parameter.place
     entries = entries_of(parameter.place)
     entries += (None,) * (len(parameter.shape) - len(entries))
-    kept = tuple(None if d is None else entries[d] for d in match.dims)
-    return _with_entries(parameter.place, kept)
+    of_dims = tuple(None if d is None else entries[d] for d in match.dims)
+    return _with_entries(parameter.place, of_dims)
 
 
 def _as_stored(x: Any, place: Place, replicated: Place) -> Any:
-    """Return the places of the arrays of which a leaf consists, from that of the leaf."""
+    """Return the places of the arrays that make up a leaf, from that of the leaf."""
     if not isinstance(x, StoredArray):
         return place
     placed = x.placed(place, replicated)

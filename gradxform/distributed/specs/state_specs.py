@@ -151,23 +151,23 @@ class _Layout:
     def specs(self) -> PyTree:
         """Return the specs of the state."""
         outside = [name for name in self.lengths if name not in self.divided]
-        kept = self._state(outside, ())
-        self._check_known(kept)
-        state = as_seen(kept)
+        stored = self._state(outside, ())
+        self._check_known(stored)
+        state = as_seen(stored)
         axes = self._as_parameters(state, outside)
         self._add_divided(axes, state, outside)
-        kept = self._state(outside, self.divided)  # pieces may be kept in other forms
-        leaves = jax.tree.leaves(kept, is_leaf=is_stored)
+        stored = self._state(outside, self.divided)  # pieces may be kept in other forms
+        leaves = jax.tree.leaves(stored, is_leaf=is_stored)
         whole = PartitionSpec()
         placed = [
-            x.placed(spec_of(mine), whole) if isinstance(x, StoredArray) else spec_of(mine)
-            for x, mine in zip(leaves, axes, strict=True)
+            x.placed(spec_of(entries), whole) if isinstance(x, StoredArray) else spec_of(entries)
+            for x, entries in zip(leaves, axes, strict=True)
         ]
         flat = jax.tree.leaves(placed, is_leaf=is_place)
         lead = self.apart[0] if len(self.apart) == 1 else self.apart
-        pairs = zip(flat, is_shared(kept), strict=True)
+        pairs = zip(flat, is_shared(stored), strict=True)
         out = [spec if shared or not lead else PartitionSpec(lead, *spec) for spec, shared in pairs]
-        return jax.tree.unflatten(jax.tree.structure(kept), out)
+        return jax.tree.unflatten(jax.tree.structure(stored), out)
 
     def check_equal(self, specs: PyTree, extra: Mapping[str, Any]) -> None:
         """Require what is shared to stay equal where replicas take the same steps.
@@ -184,28 +184,29 @@ class _Layout:
         # A single device exchanges nothing: results would not show what a sum makes equal.
         alike = [name for name in alike if self.lengths.get(name) != 1]
         sizes = {name: self.lengths.get(name, 2) for name in self._sizes(())}
-        kept = traced_along(self.tx.init, (params,), sizes)[1]
+        first_state = traced_along(self.tx.init, (params,), sizes)[1]
 
         def step(state: Any, params: Any, grads: Any, extra: Any) -> Any:
             return call_update(self.tx, grads, state, params, dict(extra))[1]
 
         try:
-            program, _ = traced_along(step, (kept, params, params, dict(extra)), sizes)
+            program, _ = traced_along(step, (first_state, params, params, dict(extra)), sizes)
         except TypeError as error:
             raise TypeError(
                 "state_specs: a step is traced to see that the states of replicas stay equal, and "
                 f"that fails; give its extra arguments as extra={{...}}. {error}"
             ) from error
-        paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(kept)[0]]
+        paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(first_state)[0]]
         alone = [False] * len(jax.tree.leaves(params))
         others = alone + [True] * len(jax.tree.leaves((params, extra)))
         for axis in dict.fromkeys(alike):
-            new, own = [False] * len(paths), [True]
-            while new != own:
-                own = new
-                results = differing(program, own + others, axis)
-                new = [a or b for a, b in zip(own, results, strict=True)]
-            for path, differs, spec in zip(paths, own, jax.tree.leaves(specs), strict=True):
+            # Step by step, what differs makes more of the next state differ, until no more does.
+            new, before = [False] * len(paths), [True]
+            while new != before:
+                before = new
+                results = differing(program, before + others, axis)
+                new = [a or b for a, b in zip(before, results, strict=True)]
+            for path, differs, spec in zip(paths, before, jax.tree.leaves(specs), strict=True):
                 if differs and not any(axis in axes_in(entry) for entry in spec):
                     raise ValueError(
                         f"state_specs: {leaf_path(path)} of the state of {name_of(self.tx)} "
@@ -233,8 +234,8 @@ class _Layout:
     def _check_known(self, state: PyTree) -> None:
         """Require every axis that parts name to be known, where their states show such parts."""
         kinds = () if self.apart else tuple(k.State for k in Exchanging.__subclasses__())
-        found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kinds))
-        hidden = next((type(x).__name__ for x in found if isinstance(x, kinds)), None)
+        nodes = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, kinds))
+        hidden = next((type(x).__name__ for x in nodes if isinstance(x, kinds)), None)
         if not self.divided and any(map(_hides_parts, all_parts(self.tx))):
             pieces = self._state(self.lengths, self.lengths)
             pairs = zip(*(jax.tree.leaves(as_seen(x)) for x in (state, pieces)), strict=True)
@@ -284,14 +285,14 @@ class _Layout:
             after = jax.tree.leaves(as_seen(self._state(outside, self.divided[: i + 1])))
             # Along an axis of replicas, each has a row of its own for its piece.
             added = () if axis in self.apart else (axis,)
-            for mine, a, b, first in zip(axes, before, after, alone, strict=True):
+            for entries, a, b, first in zip(axes, before, after, alone, strict=True):
                 for dim in _shorter(a, b):
-                    mine[dim] += added if dim < first else ()
+                    entries[dim] += added if dim < first else ()
             before = after
         together = tuple(name for name in self.divided if name not in self.apart)
-        for mine, a, b, first in zip(axes, whole, before, alone, strict=True):
+        for entries, a, b, first in zip(axes, whole, before, alone, strict=True):
             for dim in _shorter(a, b):
-                mine[dim] += together if dim >= first else ()
+                entries[dim] += together if dim >= first else ()
         divide_feedback(self.tx, self.apart, state, axes)
         give_rows(state, axes, together)
 
@@ -327,11 +328,11 @@ def _with_specs(parameters: list[Parameter]) -> list[Parameter]:
 
 def _replica_axes(parts: list[Any], replicas: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return the axes of replicas that differ, the outermost first."""
-    given = (replicas,) if isinstance(replicas, str) else tuple(replicas)
+    names = (replicas,) if isinstance(replicas, str) else tuple(replicas)
     ours = [
         name for part in parts if isinstance(part, Exchanging) for name in axis_names(part.axis)
     ]
-    return tuple(dict.fromkeys((*given, *ours)))
+    return tuple(dict.fromkeys((*names, *ours)))
 
 
 def _dividing_axes(parts: list[Any]) -> tuple[str, ...]:
@@ -352,9 +353,9 @@ def _known_mesh(mesh: Any, params: Params, specs: PyTree) -> Any:
     leaves = jax.tree.leaves(specs, is_leaf=is_place)
     if specs is None:
         leaves = [getattr(p, "sharding", None) for p in jax.tree.leaves(params)]
-    found = next((x.mesh for x in leaves if isinstance(x, NamedSharding)), None)
+    of_leaves = next((x.mesh for x in leaves if isinstance(x, NamedSharding)), None)
     current = jax.sharding.get_abstract_mesh()
-    return found if found is not None else None if current.empty else current
+    return of_leaves if of_leaves is not None else None if current.empty else current
 
 
 def _check_axes(
@@ -394,6 +395,6 @@ def _check_in_mesh(name: str, mesh: Any, part: Any = "state_specs") -> None:
         )
     if name not in mesh.shape:
         raise ValueError(
-            f"{name_of(part)}: the mesh has no axis {name!r}, only {', '.join(mesh.axis_names)}."
+            f"{name_of(part)}: the mesh lacks the axis {name!r}, only {', '.join(mesh.axis_names)}."
             f"{did_you_mean(name, mesh.axis_names)}"
         )

@@ -17,5 +17,5 @@ def to_bits(x: Array) -> Array:
 
 
 def from_bits(x: Array, dtype: Any) -> Array:
-    """Return the array of that dtype of which `to_bits` made `x`."""
+    """Return the array of that dtype from `x`: undo `to_bits`."""
     return x if x.dtype == dtype else lax.bitcast_convert_type(x, dtype)

@@ -207,12 +207,12 @@ class sign(Blocks):
 class top_k(Blocks):
     """Send the largest entries of each block, in bfloat16, with their places.
 
-    Of a block, round(fraction * block) entries are sent, at least one: those of the largest
-    magnitude. Each takes 4 bytes. Who adds them up chooses again which sums to send.
+    A block sends round(fraction * block) of its entries, at least one: those of the largest
+    magnitude. Each takes 4 bytes. Whoever adds them up chooses again which sums to send.
 
     Args:
       fraction: how many of the entries to send, in (0, 1].
-      block: the number of entries of which the largest are chosen, at most 65536.
+      block: the number of entries among which the largest are chosen, at most 65536.
 
     Reference: Stich et al., Sparsified SGD with Memory, 2018, Algorithm 1 and Definition 2.1; Lin
     et al., Deep Gradient Compression, 2018, section 3.1, for the feedback.
@@ -224,7 +224,7 @@ class top_k(Blocks):
     def __post_init__(self) -> None:
         if not self.fraction > 0:
             raise ValueError(f"{name_of(self)}: fraction must be in (0, 1], got {self.fraction}.")
-        if self.block > 1 << 16:
+        if self.block > 1 << 16:  # a place travels in 16 bits
             raise ValueError(f"{name_of(self)}: block must be at most 65536, got {self.block}.")
 
     @property

@@ -33,19 +33,19 @@ def check_decisions(closed: Any, args: Sequence[Any], shared: Sequence[bool], ax
     Raises:
       ValueError: if a condition around an exchange may differ; the message has its line.
     """
-    own = [not s and _may_differ(x) for x, s in zip(args, shared, strict=True)]
-    _Reader(axis).read(closed, own)
+    flags = [not s and _may_differ(x) for x, s in zip(args, shared, strict=True)]
+    _Reader(axis).read(closed, flags)
 
 
-def differing(closed: Any, own: Sequence[bool], axis: str) -> list[bool]:
+def differing(closed: Any, flags: Sequence[bool], axis: str) -> list[bool]:
     """Return for every result of a program whether it may differ between the replicas of an axis.
 
     Args:
       closed: the jaxpr of one replica's program.
-      own: for each argument, whether it may differ.
+      flags: for each argument, whether it may differ.
       axis: the axis of replicas.
     """
-    return _Reader(axis, refuses=False).read(closed, own)
+    return _Reader(axis, refuses=False).read(closed, flags)
 
 
 def _may_differ(x: Any) -> bool:
@@ -59,10 +59,10 @@ class _Reader:
     def __init__(self, axis: str, refuses: bool = True) -> None:
         self.axis, self.refuses = axis, refuses
 
-    def read(self, closed: Any, own: Sequence[bool]) -> list[bool]:
+    def read(self, closed: Any, flags: Sequence[bool]) -> list[bool]:
         """Return for every result whether it may differ, given which arguments may."""
         jaxpr = opened(closed)[0]
-        differs = dict(zip(jaxpr.invars, own, strict=True))
+        differs = dict(zip(jaxpr.invars, flags, strict=True))
 
         def may_differ(atoms: Sequence[Any]) -> list[bool]:
             return [not is_literal(v) and differs.get(v, False) for v in atoms]
@@ -72,7 +72,7 @@ class _Reader:
             differs |= dict(zip(eqn.outvars, results, strict=True))
         return may_differ(jaxpr.outvars)
 
-    def results(self, eqn: Any, own: list[bool]) -> list[bool]:
+    def results(self, eqn: Any, flags: list[bool]) -> list[bool]:
         """Return for every result of an operation whether it may differ."""
         kind, params = eqn.primitive.name, eqn.params
         n = len(eqn.outvars)
@@ -83,48 +83,51 @@ class _Reader:
         if kind in _PARTING and self.axis in names:
             return [True] * n
         if kind in _EQUALIZING and not params.get("axis_index_groups"):
-            return [any(own) and self.axis not in names] * n
+            return [any(flags) and self.axis not in names] * n
         if kind == "cond":
-            return self.branches(eqn, own)
+            return self.branches(eqn, flags)
         if kind == "while":
-            return self.while_loop(eqn, own)
+            return self.while_loop(eqn, flags)
         if kind == "scan":
-            return self.scan(eqn, own)
+            return self.scan(eqn, flags)
+        # The body of a call tells which of its results differ; else all may.
         inner = jaxprs_of(eqn)
-        if len(inner) == 1 and len(opened(inner[0][1])[0].invars) == len(own):
-            results = self.read(inner[0][1], own)
+        if len(inner) == 1 and len(opened(inner[0][1])[0].invars) == len(flags):
+            results = self.read(inner[0][1], flags)
             if len(results) == n:
                 return results
-        return [any(own)] * n
+        return [any(flags)] * n
 
-    def branches(self, eqn: Any, own: list[bool]) -> list[bool]:
+    def branches(self, eqn: Any, flags: list[bool]) -> list[bool]:
         """Return for every result of a `lax.cond` or `lax.switch` whether it may differ."""
-        predicate, *operands = own
+        predicate, *operands = flags
         results = [self.read(branch, operands) for branch in eqn.params["branches"]]
         if predicate:
             self.require_no_exchange(eqn, eqn.params["branches"])
         return [predicate or any(outs) for outs in zip(*results, strict=True)]
 
-    def while_loop(self, eqn: Any, own: list[bool]) -> list[bool]:
+    def while_loop(self, eqn: Any, flags: list[bool]) -> list[bool]:
         """Return for every result of a `lax.while_loop` whether it may differ."""
         n, k = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
         test, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
-        carry = self.settled(lambda carry: self.read(body, own[n : n + k] + carry), own[n + k :])
-        (predicate,) = self.read(test, own[:n] + carry)
+        carry = self.settled(
+            lambda carry: self.read(body, flags[n : n + k] + carry), flags[n + k :]
+        )
+        (predicate,) = self.read(test, flags[:n] + carry)
         if predicate:
             self.require_no_exchange(eqn, (test, body))
         return [predicate or x for x in carry]
 
-    def scan(self, eqn: Any, own: list[bool]) -> list[bool]:
+    def scan(self, eqn: Any, flags: list[bool]) -> list[bool]:
         """Return for every result of a `lax.scan` whether it may differ."""
         body = eqn.params["jaxpr"]
         inner = opened(body)[0]
         # Arrays that the loop slices have one more axis outside; others are carried or constant.
         k = len(eqn.outvars) - _with_another_rank(eqn.outvars, inner.outvars)
-        n = len(own) - k - _with_another_rank(eqn.invars, inner.invars)
-        rows = own[n + k :]
-        carry = self.settled(lambda x: self.read(body, own[:n] + x + rows)[:k], own[n : n + k])
-        return self.read(body, own[:n] + carry + rows)
+        n = len(flags) - k - _with_another_rank(eqn.invars, inner.invars)
+        rows = flags[n + k :]
+        carry = self.settled(lambda x: self.read(body, flags[:n] + x + rows)[:k], flags[n : n + k])
+        return self.read(body, flags[:n] + carry + rows)
 
     @staticmethod
     def settled(turn: Callable[[list[bool]], list[bool]], carry: list[bool]) -> list[bool]:

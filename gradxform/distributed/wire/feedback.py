@@ -1,4 +1,4 @@
-"""What the wrappers that exchange send: in which dtype or compression, with what error feedback."""
+"""The form in which wrappers send arrays: a dtype or a compression, and what error feedback."""
 
 import math
 from collections.abc import Sequence
@@ -63,14 +63,14 @@ def check_wire(part: Any, params: PyTree) -> None:
 
 
 class FeedbackState(NamedTuple):
-    """What a compression of blocks has rounded away and is still to be sent. Per replica."""
+    """The rounding errors of a compression of blocks, still to be sent. Per replica."""
 
     own: Slot  # float32; of this replica's messages
     mean: Slot  # (length,) float32; of the sums in this replica's piece
 
 
 class LowRankState(NamedTuple):
-    """What `powersgd` remembers. Per replica."""
+    """The memory of `powersgd`. Per replica."""
 
     own: Slot  # float32; what this replica's factors leave out and is still to be sent
     right: Slot  # (..., n, rank) float32; the right factors, the same on all replicas
@@ -106,11 +106,11 @@ def first_feedback(
             first = _first(part, path, p, axis, next(sliced), flat) or (_nothing(), _nothing())
             pairs.append([marked(x, varying_axes(p)) for x in first])  # each device has its own
     treedef = jax.tree.structure(params)
-    own, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
+    residuals, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
     if isinstance(part.compress, powersgd):
-        return as_varying(LowRankState(own, other), axis)
+        return as_varying(LowRankState(residuals, other), axis)
     # Inside a replica, each device remembers what its slices still owe.
-    return as_varying(FeedbackState(own, other), (*axis_names(axis), *inner_axes))
+    return as_varying(FeedbackState(residuals, other), (*axis_names(axis), *inner_axes))
 
 
 def _nothing() -> Array:
@@ -132,7 +132,7 @@ def _first(
 def codec_of(
     part: Any,
     shape: tuple[int, ...],
-    own: Any,
+    own_dtype: Any,
     default: Any,
     axis: Axes,
     inner: tuple[str, ...] = (),
@@ -142,19 +142,19 @@ def codec_of(
     Args:
       part: the wrapper.
       shape: the shape of the array.
-      own: its dtype, or that of the parameter that it belongs to.
+      own_dtype: its dtype, or that of the parameter that it belongs to.
       default: the dtype in which it travels where none is given.
       axis: the axis of replicas.
       inner: axes along which devices send slices.
     """
     size = math.prod(shape)
-    if not size or not jnp.issubdtype(own, jnp.floating):
+    if not size or not jnp.issubdtype(own_dtype, jnp.floating):
         return None
     if isinstance(part.compress, Blocks):
         pieces = size_of(axis) * (size_of(inner) if inner else 1)
-        return part.compress.fitting(size // pieces) or _BFLOAT16
+        return part.compress.fitting(size // pieces) or _BFLOAT16  # too few for blocks
     dtype = jnp.dtype(default if part.wire_dtype is None else part.wire_dtype)
-    return Cast(dtype) if dtype.itemsize < at_least_float32(own).itemsize else None
+    return Cast(dtype) if dtype.itemsize < at_least_float32(own_dtype).itemsize else None
 
 
 def summed(
@@ -189,35 +189,36 @@ def summed(
         if feedback is None
         else [align_slot(part, updates, treedef, feedback, name) for name in feedback._fields]
     )
-    kept: list[Any] = [None] * len(xs)
+    memory: list[Any] = [None] * len(xs)
     if slots:
         form = LowRank if isinstance(part.compress, powersgd) else Error
         columns = zip(*(slot.leaves for slot in slots), strict=True)
-        kept = [form(*pair) if pair[1].size else None for pair in columns]
+        # An array of length 0 stands where nothing is remembered.
+        memory = [form(*pair) if pair[1].size else None for pair in columns]
     totals: list[Any] = [None] * len(xs)
-    sent: dict[int, Sent] = {}
+    outgoing: dict[int, Sent] = {}
     for i, (x, dtype, inner) in enumerate(zip(xs, dtypes, slices, strict=True)):
         if x is None:
-            kept[i] = None
-        elif isinstance(kept[i], LowRank):
-            totals[i], kept[i] = part.compress.sum(x, kept[i], axis, inner, ok, divisor)
-        elif isinstance(part.compress, powersgd):
-            sent[i] = Sent(x, None, inner=inner)
+            memory[i] = None
+        elif isinstance(memory[i], LowRank):
+            totals[i], memory[i] = part.compress.sum(x, memory[i], axis, inner, ok, divisor)
+        elif isinstance(part.compress, powersgd):  # its factors would not be smaller
+            outgoing[i] = Sent(x, None, inner=inner)
         else:
             codec = codec_of(part, jnp.shape(x), x.dtype, dtype, axis, inner)
-            if codec is not None and kept[i] is not None:
+            if codec is not None and memory[i] is not None:
                 needed = new_error(x.shape, codec, axis, inner, flat)
-                _check_error(part, updates, i, kept[i], needed)
-            sent[i] = Sent(x, codec, kept[i], inner)
-    results, rests = sums(list(sent.values()), axis, ok, divisor)
-    for i, total, rest in zip(sent, results, rests, strict=True):
-        totals[i], kept[i] = total, rest
+                _check_error(part, updates, i, memory[i], needed)
+            outgoing[i] = Sent(x, codec, memory[i], inner)
+    results, rests = sums(list(outgoing.values()), axis, ok, divisor)
+    for i, total, rest in zip(outgoing, results, rests, strict=True):
+        totals[i], memory[i] = total, rest
     if feedback is None:
         return totals, None
     new = []
     for k, slot in enumerate(slots):
         leaves = [
-            old if pair is None else pair[k] for old, pair in zip(slot.leaves, kept, strict=True)
+            old if pair is None else pair[k] for old, pair in zip(slot.leaves, memory, strict=True)
         ]
         new.append(slot.rebuilt(leaves))
     return totals, type(feedback)(*new)

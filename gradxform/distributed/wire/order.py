@@ -19,8 +19,8 @@ def after(x: Array, *earlier: Array) -> Array:
     One that varies along axes of the mesh along which `x` does not is not waited for, so that `x`
     is marked as before.
     """
-    mine = varying_axes(x)
-    firsts = [jnp.real(e.reshape(-1)[0]) for e in earlier if e.size and varying_axes(e) <= mine]
+    own_axes = varying_axes(x)
+    firsts = [jnp.real(e.reshape(-1)[0]) for e in earlier if e.size and varying_axes(e) <= own_axes]
     if not firsts:
         return x
     return lax.platform_dependent(x, firsts, cpu=_tied, default=lambda x, firsts: x)
@@ -28,8 +28,8 @@ def after(x: Array, *earlier: Array) -> Array:
 
 def _tied(x: Array, firsts: list[Array]) -> Array:
     """Return `x` by a choice that is always the same, which no compiler knows."""
-    known = jnp.ones((), jnp.bool_)
+    always = jnp.ones((), jnp.bool_)
     for first in firsts:
         bits = lax.bitcast_convert_type(first, jnp.dtype(f"uint{8 * first.dtype.itemsize}"))
-        known = known & ((bits | jnp.ones_like(bits)) != 0)
-    return jnp.where(known, x, jnp.zeros_like(x))
+        always = always & ((bits | jnp.ones_like(bits)) != 0)
+    return jnp.where(always, x, jnp.zeros_like(x))

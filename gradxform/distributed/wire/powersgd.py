@@ -21,7 +21,7 @@ __all__ = [
 
 
 class LowRank(NamedTuple):
-    """What `powersgd` remembers of one array of matrices."""
+    """The memory of `powersgd` for one array of matrices."""
 
     own: Array  # (..., m, n) float32; what this replica's factors leave out and is still to be sent
     right: Array  # (..., n, rank) float32; the right factor, the same on all replicas
@@ -99,8 +99,8 @@ class powersgd(Compression):
         product = left @ jnp.swapaxes(right, -1, -2)
         # A divisor that is traced counts the contributors; a fixed one is for all replicas.
         share = divisor / size_of(axis) if isinstance(divisor, int) else 1.0
-        own = still_to_send(full - product * share, state.own, ok)
-        # Of zeros, or of what is not finite, the iteration would forget all directions.
+        residual = still_to_send(full - product * share, state.own, ok)
+        # From zeros, or numbers that are not finite, the iteration would forget all directions.
         sides = {"axis": (-2, -1), "keepdims": True}
         usable = jnp.any(right != 0, **sides) & jnp.all(jnp.isfinite(right), **sides)
-        return product, LowRank(own, jnp.where(usable, right, state.right))
+        return product, LowRank(residual, jnp.where(usable, right, state.right))

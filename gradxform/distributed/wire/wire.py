@@ -64,7 +64,7 @@ class Cast(NamedTuple):
 
 
 class Error(NamedTuple):
-    """What coding has rounded away and is still to be sent: one leaf's error feedback."""
+    """The rounding errors of coding, still to be sent: one leaf's error feedback."""
 
     own: Array  # of this replica's messages, in float32; the shape of what it sends
     mean: Array  # (length,) float32; of the sums in this replica's piece
@@ -93,7 +93,7 @@ def new_error(
     """
     if inner or flat:
         shape = (_slice_length(shape, inner),)
-    length = _cut(shape, size_of(axis), codec.unit).length
+    length = _cut_of(shape, size_of(axis), codec.unit).length
     return Error(jnp.zeros(shape, jnp.float32), jnp.zeros((length,), jnp.float32))
 
 
@@ -121,7 +121,7 @@ def sums(
         xs, old = [slices[i] for i in group], [sent[i].error for i in group]
         if codec is None:
             results = [
-                (_divided(_total(x, axis, ok), divisor), error)
+                (_over_divisor(_replica_sum(x, axis, ok), divisor), error)
                 for x, error in zip(xs, old, strict=True)
             ]
         else:
@@ -135,7 +135,7 @@ def sums(
     return totals, errors
 
 
-def _divided(total: Array, divisor: Array | int) -> Array:
+def _over_divisor(total: Array, divisor: Array | int) -> Array:
     return total / jnp.asarray(divisor, real_dtype(total.dtype))
 
 
@@ -159,8 +159,8 @@ def tree_mean(
     """
     leaves, treedef = jax.tree.flatten(tree)
     where = [i for i, x in enumerate(leaves) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    sent = [Sent(leaves[i], narrow(leaves[i].dtype), inner=inner_axes) for i in where]
-    totals, _ = sums(sent, axis, ok, size_of(axis) if count is None else count)
+    outgoing = [Sent(leaves[i], narrow(leaves[i].dtype), inner=inner_axes) for i in where]
+    totals, _ = sums(outgoing, axis, ok, size_of(axis) if count is None else count)
     for i, total in zip(where, totals, strict=True):
         leaves[i] = cast(total, leaves[i].dtype)
     return treedef.unflatten(leaves)
@@ -181,7 +181,7 @@ def _groups(xs: Sequence[Array], sent: Sequence[Sent]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _total(x: Array, axis: Axes, ok: Array | bool) -> Array:
+def _replica_sum(x: Array, axis: Axes, ok: Array | bool) -> Array:
     """Return the sum of an array over the replicas, in float32 or wider."""
     return lax.psum(as_varying(_counted(widen(x), ok), axis), axis_names(axis))
 
@@ -205,7 +205,7 @@ def _coded(
     n = size_of(axis)
     before = [error for error in errors if error is not None]  # of all of them, or of none
     keeps_shape = len(xs) == 1 and not before and codec.unit == 1
-    cuts = [_cut(x.shape, n, codec.unit, keeps_shape) for x in xs]
+    cuts = [_cut_of(x.shape, n, codec.unit, keeps_shape) for x in xs]
     ys = [
         _counted(widen(x) if error is None else widen(x) + error.own, ok)
         for x, error in zip(xs, errors, strict=True)
@@ -213,7 +213,7 @@ def _coded(
     pieces = as_varying(joined([cut.pieces(y) for cut, y in zip(cuts, ys, strict=True)]), axis)
     length = _length(pieces)
     total, left_out = scattered(pieces, codec, axis)
-    total = _divided(total, divisor)
+    total = _over_divisor(total, divisor)
     if before:
         total = total + joined([error.mean for error in before])
         if len(cuts) == 1:  # what codes make of the zeros that fill an array up is not part of it
@@ -227,8 +227,8 @@ def _coded(
     owns = [cut.whole(x) for cut, x in zip(cuts, parted(left_out, lengths), strict=True)]
     means = parted(left_out_of_mean, lengths)
     return [
-        (x, Error(still_to_send(own, old.own, ok), still_to_send(mean, old.mean)))
-        for x, own, mean, old in zip(results, owns, means, before, strict=True)
+        (x, Error(still_to_send(residual, old.own, ok), still_to_send(mean, old.mean)))
+        for x, residual, mean, old in zip(results, owns, means, before, strict=True)
     ]
 
 
@@ -280,9 +280,9 @@ def _exchanged(axis: Axes) -> Callable[[Array], Array]:
 
     def with_the_other(x: Array) -> Array:
         # Between two slices, compilers for TPUs make an all-to-all send a replica's own piece too.
-        own = lax.axis_index(names)
-        mine, others = (lax.dynamic_slice_in_dim(x, k, 1) for k in (own, 1 - own))
-        return jnp.concatenate([mine, lax.ppermute(others, names, [(0, 1), (1, 0)])])
+        index = lax.axis_index(names)
+        own_piece, others = (lax.dynamic_slice_in_dim(x, k, 1) for k in (index, 1 - index))
+        return jnp.concatenate([own_piece, lax.ppermute(others, names, [(0, 1), (1, 0)])])
 
     return with_the_other
 
@@ -346,7 +346,7 @@ class _Cut(NamedTuple):
         return jnp.moveaxis(pieces, 0, self.dim).reshape(self.shape)
 
 
-def _cut(shape: tuple[int, ...], n: int, unit: int, keeps_shape: bool = False) -> _Cut:
+def _cut_of(shape: tuple[int, ...], n: int, unit: int, keeps_shape: bool = False) -> _Cut:
     """Return how an array is cut: one dimension if possible and wanted, or else all flat."""
     length = -(-math.prod(shape) // (n * unit)) * unit
     dims = [d for d, size in enumerate(shape) if size and size % n == 0] if keeps_shape else []
@@ -375,7 +375,7 @@ def _slice(sent: Sent) -> Array:
 
 
 def _unslice(total: Array, x: Array, inner: tuple[str, ...]) -> Array:
-    """Return the array of which the devices along the inner axes have slices."""
+    """Return the array from the slices that the devices along the inner axes have."""
     if not inner:
         return total.reshape(x.shape)
     same = not any(varies(x, name) for name in inner if knows_what_varies(name))

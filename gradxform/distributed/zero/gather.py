@@ -19,7 +19,7 @@ from gradxform.numerics import cast, promote
 from gradxform.types import Array, OptState, Params
 
 
-class Leaf(NamedTuple):
+class StepLeaf(NamedTuple):
     """One parameter after a step, on this device."""
 
     index: int  # among the parameters
@@ -31,7 +31,7 @@ class Leaf(NamedTuple):
     codec: Codec | None  # the form in which the step travels; None for plain numbers
 
 
-def change(leaf: Leaf) -> Array:
+def change(leaf: StepLeaf) -> Array:
     """Return by how much a shard moves, in float32 or wider.
 
     A parameter with a copy moves to the copy: rounded, unless the step travels in some form.
@@ -76,14 +76,14 @@ def copy_of(part: Any, params: Params, index: int, shard: Array, master: Any) ->
         )
     if part.compress is not None or dtype_to_gather(part, shard.dtype) != shard.dtype:
         return master
-    kind, own = jnp.finfo(shard.dtype), cast(shard, master.dtype)
-    size = jnp.maximum(jnp.maximum(jnp.abs(own), jnp.abs(master)), float(kind.tiny))
-    is_there = jnp.abs(own - master) <= 2 * float(kind.eps) * size
-    return jnp.where(is_there | jnp.isnan(own - master), master, own)
+    kind, wide = jnp.finfo(shard.dtype), cast(shard, master.dtype)
+    size = jnp.maximum(jnp.maximum(jnp.abs(wide), jnp.abs(master)), float(kind.tiny))
+    is_there = jnp.abs(wide - master) <= 2 * float(kind.eps) * size
+    return jnp.where(is_there | jnp.isnan(wide - master), master, wide)
 
 
 class Shard(NamedTuple):
-    """What a device contributes to an array that all devices get."""
+    """A device's contribution to an array that all devices get."""
 
     division: Division
     x: Array
@@ -92,7 +92,7 @@ class Shard(NamedTuple):
     other: Any = None  # what all get while no step is taken; zeros for None
 
 
-def of_step(leaf: Leaf, memory: Sequence[Any], dtype: Any) -> Shard:
+def of_step(leaf: StepLeaf, memory: Sequence[Any], dtype: Any) -> Shard:
     """Return this device's part of a step, in a dtype unless it has another form.
 
     Args:
@@ -106,13 +106,13 @@ def of_step(leaf: Leaf, memory: Sequence[Any], dtype: Any) -> Shard:
 
 
 def gathered(
-    shards: Sequence[Shard], known: bool, takes_step: Array | None = None
+    shards: Sequence[Shard], is_tracked: bool, takes_step: Array | None = None
 ) -> tuple[list[Array], list[Array | None]]:
     """Return whole arrays from this device's shards, and what is still to be sent of each.
 
     Args:
       shards: the shards.
-      known: whether JAX tracks what varies.
+      is_tracked: whether JAX tracks what varies.
       takes_step: whether to gather, the same on all devices; None for always.
     """
 
@@ -121,7 +121,7 @@ def gathered(
         coded: dict[int, Parcel] = {}
         for i, (shard, x) in enumerate(zip(shards, xs, strict=True)):
             if shard.codec is None:
-                wholes[i] = shard.division.gather(x, known)
+                wholes[i] = shard.division.gather(x, is_tracked)
             else:
                 x = widen(x) if rests[i] is None else widen(x) + rests[i]
                 coded[i] = Parcel(x[None], shard.codec, shard.division)
@@ -130,19 +130,19 @@ def gathered(
             rests[i] = None if rests[i] is None else still_to_send(rest, rests[i])
         return wholes, rests
 
-    given = [shard.x for shard in shards], [shard.rest for shard in shards]
+    arguments = [shard.x for shard in shards], [shard.rest for shard in shards]
     if takes_step is None:
-        return gather(*given)
+        return gather(*arguments)
     # Traced here once: its shapes and marks are those of what is returned instead.
-    shapes = jax.eval_shape(gather, *given)
+    shapes = jax.eval_shape(gather, *arguments)
     others = [
         jnp.zeros(x.shape, x.dtype) if shard.other is None else shard.other
         for x, shard in zip(shapes[0], shards, strict=True)
     ]
-    instead = varying_like((others, given[1]), shapes)
+    instead = varying_like((others, arguments[1]), shapes)
     return lax.cond(
         takes_step,
         lambda xs, rests: varying_like(gather(xs, rests), instead),
         lambda xs, rests: instead,
-        *given,
+        *arguments,
     )

@@ -1,4 +1,4 @@
-"""What `zero1` sends: gradients to the devices that own their shards, and coded steps to all."""
+"""The messages of `zero1`: gradients to the owners of their shards, and coded steps to all."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -35,14 +35,14 @@ __all__ = [
 
 
 class ZeroFeedbackState(NamedTuple):
-    """What a compression of blocks has rounded away in `zero1` and is still to be sent."""
+    """The rounding errors of a compression of blocks in `zero1`, still to be sent."""
 
     own: PerDevice  # by axis, float32; of what this device sends along it of the gradients
     mean: Slot  # float32; of the steps of this device's shards; of length 0 where masters tell
 
 
 class ZeroLowRankState(NamedTuple):
-    """What `powersgd` remembers in `zero1`."""
+    """The memory of `powersgd` in `zero1`."""
 
     own: PerDevice  # float32; what the factors of this device's gradients leave out
     right: Slot  # (..., n, rank) float32; the right factors, the same on all devices
@@ -70,7 +70,7 @@ def check_forms(part: Any) -> None:
 
 
 class Memory(NamedTuple):
-    """What is still to be sent of one parameter in blocks."""
+    """The rounding errors of one parameter in blocks, still to be sent."""
 
     own: dict[str, Array]  # by axis
     mean: Array | None  # None where a master tells
@@ -96,8 +96,8 @@ def first_memory(
         firsts = [part.compress.first(path, p.shape) if _is_sent(p) else None for path, p in arrays]
         owns = [_nothing(1, 0) if x is None else x.own[None] for x in firsts]
         rights = [_nothing(0) if x is None else x.right for x in firsts]
-        own = as_varying(treedef.unflatten(owns), names)
-        return ZeroLowRankState(own, treedef.unflatten(rights))
+        residuals = as_varying(treedef.unflatten(owns), names)
+        return ZeroLowRankState(residuals, treedef.unflatten(rights))
     # Shapes have as many dimensions for axes of any length: what an axis does not divide, too.
     columns: dict[str, list[Array]] = {name: [] for name in names}
     means = []
@@ -107,8 +107,8 @@ def first_memory(
             shape = stages.get(name, p.shape)
             columns[name].append(_nothing(1, *shape) if _is_sent(p) else _nothing(1, 0))
         means.append(_nothing(*shard.shape) if shard is not None and _is_sent(p) else _nothing(0))
-    own = {name: treedef.unflatten(column) for name, column in columns.items()}
-    return ZeroFeedbackState(as_varying(own, names), treedef.unflatten(means))
+    residuals = {name: treedef.unflatten(column) for name, column in columns.items()}
+    return ZeroFeedbackState(as_varying(residuals, names), treedef.unflatten(means))
 
 
 def _nothing(*shape: int) -> Array:
@@ -122,10 +122,10 @@ def _is_sent(p: Array) -> bool:
 
 def _stages(division: Division, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Return the shape of what a device cuts along each axis that cuts an array."""
-    left, out = list(shape), {}
+    rest, out = list(shape), {}
     for axis, dim in division.cuts:
-        out[axis] = tuple(left)
-        left[dim] //= lax.axis_size(axis)
+        out[axis] = tuple(rest)
+        rest[dim] //= lax.axis_size(axis)
     return out
 
 
@@ -148,13 +148,13 @@ def memory_of(part: Any, params: Params, divisions: Sequence[Division], feedback
     others = column(feedback[1])
     out: list[Any] = []
     for i, (p, division, other) in enumerate(zip(leaves, divisions, others, strict=True)):
-        own = [x[i] for x in owns]
-        if not own[0].size:
+        residuals = [x[i] for x in owns]
+        if not residuals[0].size:
             out.append(None)
             continue
         stages = _stages(division, jnp.shape(p))
         wanted = [stages.get(name, jnp.shape(p)) for name in names or ("",)]
-        for x, shape in zip(own, wanted, strict=True):
+        for x, shape in zip(residuals, wanted, strict=True):
             if jnp.shape(x) != (1, *shape):
                 raise ValueError(
                     f"{name_of(part)}: the state's feedback of {path_at(params, i)} has shape "
@@ -162,9 +162,9 @@ def memory_of(part: Any, params: Params, divisions: Sequence[Division], feedback
                     "parameters, other devices or another compression?"
                 )
         if low_rank:
-            out.append(LowRank(own[0][0], other))
+            out.append(LowRank(residuals[0][0], other))
         else:
-            by_axis = {name: x[0] for name, x in zip(names, own, strict=True)}
+            by_axis = {name: x[0] for name, x in zip(names, residuals, strict=True)}
             out.append(Memory(by_axis, other if other.size else None))
     return out
 
@@ -177,17 +177,17 @@ def as_feedback(params: Params, feedback: Any, memory: Sequence[Any]) -> Any:
 
     def column(tree: Any, new: Callable[[Any], Array | None]) -> Any:
         pairs = zip(treedef.flatten_up_to(tree), memory, strict=True)
-        made = [(old, None if one is None else new(one)) for old, one in pairs]
-        return treedef.unflatten([old if x is None else x for old, x in made])
+        leaves = [(old, None if one is None else new(one)) for old, one in pairs]
+        return treedef.unflatten([old if x is None else x for old, x in leaves])
 
     other = column(feedback[1], lambda one: one[1])
     if isinstance(feedback, ZeroLowRankState):
         return ZeroLowRankState(column(feedback.own, lambda one: one.own[None]), other)
-    own = {
+    residuals = {
         name: column(tree, lambda one, name=name: one.own[name][None])
         for name, tree in feedback.own.items()
     }
-    return ZeroFeedbackState(own, other)
+    return ZeroFeedbackState(residuals, other)
 
 
 # ------------------------------------------------------------------------------------- gradients
@@ -236,8 +236,8 @@ def mean_shards(
         for i, (total, rest) in zip(parcels, to_owners([*parcels.values()], earlier), strict=True):
             sums[i] = total
             if left[i] is not None:
-                own = still_to_send(parcels[i].division.assembled(rest), left[i].own[name])
-                left[i] = left[i]._replace(own={**left[i].own, name: own})
+                residual = still_to_send(parcels[i].division.assembled(rest), left[i].own[name])
+                left[i] = left[i]._replace(own={**left[i].own, name: residual})
     for i in coded:
         sums[i] = after(sums[i], *earlier)
         if divisions[i].whole:
@@ -310,10 +310,10 @@ def _sent(
         alone = x.size >= SMALL
         groups.setdefault(i if alone else (codec, division.axes, len(x)), []).append(i)
     for group in groups.values():
-        mine = [parcels[i] for i in group]
-        _, codec, division = mine[0]
-        keeps_shape = len(mine) == 1 and codec.unit == 1
-        xs = [one.x if keeps_shape else _flat(one) for one in mine]
+        batch = [parcels[i] for i in group]
+        _, codec, division = batch[0]
+        keeps_shape = len(batch) == 1 and codec.unit == 1
+        xs = [one.x if keeps_shape else _flat(one) for one in batch]
         lengths = [x.shape[-1] for x in xs]
         arrays = send(joined(xs), codec, division.axes)
         for i, *pair in zip(group, *(parted(x, lengths) for x in arrays), strict=True):

@@ -32,8 +32,8 @@ from gradxform.distributed.wire.axis import (
     size_of,
 )
 from gradxform.distributed.zero.gather import (
-    Leaf,
     Shard,
+    StepLeaf,
     copy_of,
     dtype_to_gather,
     gathered,
@@ -102,7 +102,7 @@ class zero1(Transform):
             grads = jax.grad(loss)(local_view(params, "data"), batch)
             return tx.step(grads, state, params)
 
-    Each axis cuts a dimension that its size divides. If there is no such dimension, all devices
+    Each axis cuts a dimension that its size divides. Without such a dimension, all devices
     along the axis hold and compute the same part, and send as many bytes. Several axes are used one
     after the other, each over its own links, because compilers for TPUs turn a collective over
     several axes into one that sends twice the bytes.
@@ -200,11 +200,11 @@ class zero1(Transform):
 
     def _copy_dtype(self, p: Any) -> Any:
         """Return the dtype of a parameter's wider copy; None if it does not have one."""
-        own = dtype_of(p)
+        p_dtype = dtype_of(p)
         if self.master_dtype is None:
             return None
-        dtype = promote(own, jnp.dtype(self.master_dtype))
-        return dtype if dtype != own else None
+        dtype = promote(p_dtype, jnp.dtype(self.master_dtype))
+        return dtype if dtype != p_dtype else None
 
     def _as_shards(self, params: Params, divisions: list[Division]) -> Any:
         """Return the context in which the inner transform runs on shards."""
@@ -304,7 +304,7 @@ class zero1(Transform):
 
     def _gathered(
         self,
-        leaves: list[Leaf],
+        leaves: list[StepLeaf],
         shards: list[Shard],
         state: Zero1State,
         params: Params,
@@ -321,7 +321,7 @@ class zero1(Transform):
 
     def _step_shards(
         self, updates: Updates, state: Any, params: Params | None, extra: dict[str, Any]
-    ) -> tuple[Any, list[Leaf], Zero1State, list[Any]]:
+    ) -> tuple[Any, list[StepLeaf], Zero1State, list[Any]]:
         """Return the structure and leaves of the step, the new state, and what is still to send."""
         engine.refuse_rows(self, updates, "divides arrays over devices")
         require_params(self, params)
@@ -340,6 +340,8 @@ class zero1(Transform):
             shard if self._copy_dtype(shard) is None else copy_of(self, params, i, shard, master)
             for i, (shard, master) in enumerate(zip(shards, masters.leaves, strict=True))
         ]
+        # The inner transform, its copies and the memory are of all parameters, also of those
+        # without a gradient: `where` leads from a gradient to its parameter.
         where = ps.where or range(len(gs))
         memory = memory_of(self, params, divisions, state.feedback)
         means, rests = mean_shards(
@@ -362,7 +364,7 @@ class zero1(Transform):
             new = cast(cast(p, dtype) + cast(u, dtype), p.dtype)
             has_copy = self._copy_dtype(all_ps[i]) is not None
             codec = None if memory[i] is None else step_codec(self, all_ps[i], divisions[i])
-            leaves.append(Leaf(i, divisions[i], shards[i], new, u, has_copy, codec))
+            leaves.append(StepLeaf(i, divisions[i], shards[i], new, u, has_copy, codec))
             copies[i] = new if has_copy else copies[i]
         new_state = state._replace(inner=inner, master=masters.rebuilt(copies))
         return treedef, leaves, new_state, memory
@@ -389,5 +391,5 @@ class zero1(Transform):
         inner = tell_moved(
             self.inner, state.inner, treedef.unflatten(before), treedef.unflatten(after)
         )
-        moved = state._replace(inner=inner, master=masters.rebuilt(copies))
-        return self._varying_like(moved, state)
+        result = state._replace(inner=inner, master=masters.rebuilt(copies))
+        return self._varying_like(result, state)

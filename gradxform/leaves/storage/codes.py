@@ -91,17 +91,18 @@ class FloatCode(_Bits, Code):
 
     @property
     def _dropped(self) -> int:
+        """The bits of a float32's fraction, which has 23, that a code leaves out."""
         return 23 - self.mantissa
 
     @property
     def _below(self) -> int:
-        """The bits of 1 that are kept, less its code."""
+        """The bits of 1 that are kept, less its code; 127 is its exponent in a float32."""
         return (127 << self.mantissa) - self.top
 
     def encode(self, x: Array) -> Array:
         """Return the codes of float32 numbers."""
         bits = jax.lax.bitcast_convert_type(x, jnp.int32)
-        size = bits & 0x7FFFFFFF
+        size = bits & 0x7FFFFFFF  # all but the sign
         # Half of the last place that is kept rounds to nearest; it may carry into the exponent.
         code = ((size + (1 << (self._dropped - 1))) >> self._dropped) - self._below
         # The nearest of 0 and the least; without a sign, 0 is for 0 alone.

@@ -14,8 +14,8 @@ from gradxform.types import Array
 def matrix_axes(shape: tuple[int, ...], least: int) -> tuple[int, int] | None:
     """Return the second largest and the largest axis of an array; they form a matrix.
 
-    Of axes of equal size the later counts as larger. None for an array with fewer than two axes, or
-    one whose second largest is shorter than `least`, or empty.
+    The later of two axes of equal size counts as larger. None for an array with fewer than two
+    axes, or one whose second largest is shorter than `least`, or empty.
     """
     if len(shape) < 2:
         return None
@@ -92,7 +92,7 @@ class Factored(_OfMeans):
         rows, columns, dtype = self.form
         # Shares of the rows first: the product of two means may leave float32.
         share = _shares(jnp.expand_dims(self.row, columns), rows, mean)
-        return cast(_product(share, jnp.expand_dims(self.col, rows)), dtype)
+        return cast(_outer_product(share, jnp.expand_dims(self.col, rows)), dtype)
 
     def store(self, new: Array) -> "Factored":
         """Return the means of another array."""
@@ -104,7 +104,7 @@ class Factored(_OfMeans):
 
     @property
     def is_by_rows(self) -> bool:
-        """Whether the array is a stack of matrices, of which a row is one or several."""
+        """Whether the array is a stack of matrices, so that a row is one or several of them."""
         return 0 not in (self.form.rows, self.form.columns)
 
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
@@ -149,7 +149,7 @@ class OpenMeans(_OfMeans):
 
     along: Array  # with the first axis: shares of the old means, and behind the loop new means
     across: Array  # without it: the old means
-    total: Array  # (ways, *across.shape) of the new means what the tiles so far make of them
+    total: Array  # (ways, *across.shape): what the tiles so far contribute to the new means
     form: FactoredForm
     length: int  # of the first axis of the whole array
 
@@ -167,7 +167,7 @@ class OpenMeans(_OfMeans):
     def load(self) -> Array:
         """Return the product of the shares and the means."""
         share = jnp.expand_dims(self.along, self._axis)
-        return cast(_product(share, self.across[None]), self.dtype)
+        return cast(_outer_product(share, self.across[None]), self.dtype)
 
     def store(self, new: Array) -> "OpenMeans":
         """Return the means of other rows, and add to the others what these rows make of them."""
@@ -214,7 +214,7 @@ def _shares(means: Array, axis: int, mean_of: Mean) -> Array:
     return jnp.where(mean > _HUGE, jnp.inf, shares)
 
 
-def _product(shares: Array, means: Array) -> Array:
+def _outer_product(shares: Array, means: Array) -> Array:
     """Return the matrix. One with an infinity is infinite: no other entry may seem to be small."""
     return jnp.where(jnp.isinf(shares), shares, shares * means)
 
@@ -229,13 +229,15 @@ def _means(x: Array, form: FactoredForm, mean: Mean) -> tuple[Array, Array]:
 def _without(place: Any, axis: int) -> Any:
     """Return a sharding of an array without one of its axes."""
     if isinstance(place, NamedSharding):
-        spec = PartitionSpec(*_cut(place.spec, axis))
+        spec = PartitionSpec(*_without_entry(place.spec, axis))
         return NamedSharding(place.mesh, spec, memory_kind=place.memory_kind)
-    return PartitionSpec(*_cut(place, axis)) if isinstance(place, PartitionSpec) else place
+    return (
+        PartitionSpec(*_without_entry(place, axis)) if isinstance(place, PartitionSpec) else place
+    )
 
 
-def _cut(entries: Any, axis: int) -> list[Any]:
-    kept = [entry for i, entry in enumerate(entries) if i != axis]
-    while kept and kept[-1] is None:
-        kept.pop()
-    return kept
+def _without_entry(entries: Any, axis: int) -> list[Any]:
+    rest = [entry for i, entry in enumerate(entries) if i != axis]
+    while rest and rest[-1] is None:
+        rest.pop()
+    return rest

@@ -54,8 +54,8 @@ def returned(tree: Any, like: Any) -> Any:
 def on_host(x: Any, memory: Any = Space.Host) -> Any:
     """Return an array of a state in the memory of the host, in whichever form it is kept.
 
-    Of one in blocks the scales stay: they are too few to be worth a transfer, and TPUs cannot cut
-    all of them.
+    The scales of an array in blocks stay: they are too few to be worth a transfer, and TPUs cannot
+    cut all of them.
     """
     few = math.prod(x.shape) // 16 if is_stored(x) else -1
     return jax.tree.map(lambda a: jax.device_put(a, memory) if a.size > few else a, x)

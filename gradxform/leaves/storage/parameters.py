@@ -48,7 +48,7 @@ class NarrowForm(abc.ABC):
 
 
 class Master(NarrowForm):
-    """With a copy in float32, of which the parameter is the nearest number."""
+    """With a copy in float32; the parameter is the number nearest to it."""
 
     def first(self, p: Array) -> Array:
         """Return the copy."""
@@ -92,7 +92,7 @@ class Remainder(NarrowForm):
         return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
     def kept(self, wide: Array, p: Array) -> Array:
-        """Return the lower half, or of a tie that was rounded downwards the one before it."""
+        """Return the lower half; for a tie that was rounded downwards, the one before it."""
         upper, low = parted_at_16_bits(wide)
         is_down = (low == _HALF) & (jnp.abs(upper) > jnp.abs(p))
         fits = same_bits(upper, p) | is_down
@@ -128,7 +128,7 @@ class Chance(NarrowForm):
 
 
 class Compensated(NarrowForm):
-    """With what rounding has taken from the steps so far, in the dtype of the parameter."""
+    """With the rounding error of past steps, in the dtype of the parameter."""
 
     def first(self, p: Array) -> Array:
         """Return zeros."""
@@ -136,10 +136,10 @@ class Compensated(NarrowForm):
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
         """Return the nearest parameter, and what its step lacks."""
-        lost, kind = cast(slot, wide.dtype), jnp.finfo(dtype)
+        lack, kind = cast(slot, wide.dtype), jnp.finfo(dtype)
         # Rounding takes half of the last place at most: more is from before somebody set the
         # parameter to another number, such as 0.
         most = jnp.maximum(jnp.abs(wide), float(kind.tiny)) * (float(kind.eps) / 2)
-        wanted = u + jnp.where(jnp.abs(lost) <= most, lost, 0)
+        wanted = u + jnp.where(jnp.abs(lack) <= most, lack, 0)
         new = cast(wide + wanted, dtype)
         return new, cast(wanted - (as_rounded(new, wide.dtype) - wide), dtype)

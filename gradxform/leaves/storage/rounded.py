@@ -82,18 +82,18 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
       dtype: a real one of 16 bits or fewer.
     """
     x = cast(x, jnp.float32)
-    noise = _mixed(_places(x.shape) ^ _mixed(key[0] ^ _mixed(key[1]))) >> 16
+    noise = _mixed(_entry_numbers(x.shape) ^ _mixed(key[0] ^ _mixed(key[1]))) >> 16
     if jnp.dtype(dtype) != jnp.bfloat16:
-        kinds = jnp.finfo(dtype)
+        limits = jnp.finfo(dtype)
         # The power of two below |x|, and from it the distance of its two neighbors.
         power = jax.lax.bitcast_convert_type(
             jax.lax.bitcast_convert_type(x, jnp.uint32) & np.uint32(0x7F800000), jnp.float32
         )
-        apart = jnp.maximum(power * float(kinds.eps), float(kinds.smallest_subnormal))
+        apart = jnp.maximum(power * float(limits.eps), float(limits.smallest_subnormal))
         below = jnp.floor(x / apart)
         is_up = (x / apart - below) * 65536 > cast(noise, jnp.float32)
         near = (below + cast(is_up, jnp.float32)) * apart
-        near = jnp.clip(near, -float(kinds.max), float(kinds.max))
+        near = jnp.clip(near, -float(limits.max), float(limits.max))
         return cast(jnp.where(jnp.isfinite(x), near, x), dtype)
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) + noise
     upper = jax.lax.bitcast_convert_type((bits >> 16).astype(jnp.uint16), jnp.bfloat16)
@@ -101,12 +101,13 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
     return jnp.where(jnp.isfinite(x), jnp.clip(upper, -largest, largest), cast(x, jnp.bfloat16))
 
 
-def _places(shape: tuple[int, ...]) -> Array:
+def _entry_numbers(shape: tuple[int, ...]) -> Array:
     """Return a different uint32 for each entry of an array, made without a sum over its axes."""
     place = jnp.zeros(shape, jnp.uint32)
     stride = 1
     for axis in reversed(range(len(shape))):
         index = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        # These numbers wrap, so that only entries 2**32 apart have the same.
         place = place + index * np.uint32(stride % 2**32)
         stride *= shape[axis]
     return place

@@ -1,4 +1,4 @@
-"""What a state may keep in place of an array: fewer bytes, from which the array is made anew."""
+"""Forms that a state may keep in place of an array: fewer bytes, from which it is made anew."""
 
 import abc
 import dataclasses
@@ -76,7 +76,7 @@ class StoredArray(abc.ABC):
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
         """Return what it consists of, and how many rows of the array an entry of each spans.
 
-        A row is an index of the first axis. What has no part for each row is left out.
+        A row is an index of the first axis. Arrays without a part for each row are left out.
         """
 
     @abc.abstractmethod
@@ -102,33 +102,33 @@ class StoredArray(abc.ABC):
 
 def stored_array(cls: T) -> T:
     """Make a class a dataclass and a pytree; the fields annotated `Array` are its children."""
-    made: Any = dataclasses.dataclass(eq=False, repr=False, slots=True)(cls)
-    fields = dataclasses.fields(made)
+    new_class: Any = dataclasses.dataclass(eq=False, repr=False, slots=True)(cls)
+    fields = dataclasses.fields(new_class)
     arrays = [f.name for f in fields if f.type is Array]
     jax.tree_util.register_dataclass(
-        made, data_fields=arrays, meta_fields=[f.name for f in fields if f.name not in arrays]
+        new_class, data_fields=arrays, meta_fields=[f.name for f in fields if f.name not in arrays]
     )
-    announce(made, parts_of_stored, with_parts)
-    made.part_names = tuple(arrays)
-    return made
+    announce(new_class, parts_of_stored, with_parts)
+    new_class.part_names = tuple(arrays)
+    return new_class
 
 
 def parts_of_stored(x: StoredArray) -> dict[str, Any]:
-    """Return the arrays of which a stored array is made, by name."""
+    """Return the arrays that make up a stored array, by name."""
     return {name: getattr(x, name) for name in x.part_names}
 
 
 def with_parts(like: StoredArray, parts: Mapping[str, Any]) -> StoredArray:
     """Return a stored array of the form of another, made of other arrays."""
-    given = parts if isinstance(parts, Mapping) else {}
-    missing = [name for name in like.part_names if name not in given]
+    arrays = parts if isinstance(parts, Mapping) else {}
+    missing = [name for name in like.part_names if name not in arrays]
     if missing:
         raise ValueError(
-            f"{type(like).__name__}: the saved state has no {missing[0]!r} here, only "
-            f"{', '.join(map(str, given)) or 'an array'}. Was it stored in another way?"
+            f"{type(like).__name__}: the saved state lacks {missing[0]!r} here, only "
+            f"{', '.join(map(str, arrays)) or 'an array'}. Was it stored in another way?"
         )
-    made: Any = like
-    return dataclasses.replace(made, **{name: given[name] for name in like.part_names})
+    form: Any = like
+    return dataclasses.replace(form, **{name: arrays[name] for name in like.part_names})
 
 
 def is_stored(x: Any) -> bool:

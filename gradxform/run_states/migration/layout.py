@@ -1,4 +1,4 @@
-"""What the state of a transform consists of: its parts, whose they are, and their arrays."""
+"""The layout of a transform's state: its parts, whose they are, and their arrays."""
 
 import dataclasses
 import inspect
@@ -28,7 +28,7 @@ def dotted(path: Path) -> str:
 
 
 @dataclasses.dataclass(eq=False)
-class Part:
+class StatePart:
     """A part of a state: a NamedTuple without those inside it, or arrays that are in none.
 
     Attributes:
@@ -36,7 +36,7 @@ class Part:
       kind: the class of the state, or which names the arrays have.
       owner: the transform whose init returned it; None if that is unknown.
       rule: the class of that transform, where at least this is known.
-      calls: the names of the transforms and functions of which the whole consists.
+      calls: the names of the transforms and functions that make up the whole.
       labels: the keys of the dicts in which it is, such as the labels of a partition.
       depth: how many parts it is inside of.
       leaves: the index of every array of its own, by the path from here.
@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclasses.dataclass(eq=False)
-class Layout:
+class StateLayout:
     """The arrays of a state in order, and its parts.
 
     Attributes:
@@ -95,15 +95,15 @@ class Layout:
     arrays: list[Any]
     away: list[bool]
     treedef: Any
-    parts: list[Part]
+    parts: list[StatePart]
 
-    def owners(self) -> list[tuple[Part, Path]]:
+    def owners(self) -> list[tuple[StatePart, Path]]:
         """Return for every array its part, and the path from there."""
         of_index = {i: (part, rest) for part in self.parts for rest, i in part.leaves.items()}
         return [of_index[i] for i in range(len(self.arrays))]
 
 
-def layout_of(tx: SupportsTransform, params: Params) -> Layout:
+def layout_of(tx: SupportsTransform, params: Params) -> StateLayout:
     """Return the layout of the state that `tx.init(params)` returns; nothing is computed."""
     readings: list[_Reading] = []
 
@@ -117,7 +117,7 @@ def layout_of(tx: SupportsTransform, params: Params) -> Layout:
     arrays, treedef = jax.tree.flatten(shapes, is_leaf=is_stored)
     away = [any(map(is_type_on_host, jax.tree.leaves(x))) for x in treedef.flatten_up_to(types)]
     reading = readings[-1]
-    return Layout(reading.paths, arrays, away, treedef, [p for p in reading.parts if p.leaves])
+    return StateLayout(reading.paths, arrays, away, treedef, [p for p in reading.parts if p.leaves])
 
 
 def init_with_owners(tx: SupportsTransform, params: Params) -> tuple[OptState, dict[Path, Any]]:
@@ -140,7 +140,7 @@ class _Reading:
 
     def __init__(self, tx: Any, inits: list[tuple[Any, Any]], params: Params) -> None:
         self.paths: list[Path] = []
-        self.parts: list[Part] = []
+        self.parts: list[StatePart] = []
         self.kept = inits  # so that no other object gets the id of one of these states
         self.owners: dict[int, Any] = {}
         for owner, state in inits:  # of a wrapper without a state of its own, the inner comes first
@@ -149,7 +149,7 @@ class _Reading:
         self.places = {path for path, leaf in with_paths(params) if not is_hole(leaf)}
         self.kinds_of_params = named_tuples_in(params)
 
-    def walk(self, node: Any, path: Path, part: Part | None, labels: Path, depth: int) -> None:
+    def walk(self, node: Any, path: Path, part: StatePart | None, labels: Path, depth: int) -> None:
         """Note the parts and the arrays in `node`, which is in `part` or in none."""
         children = _children(node)
         if self._is_part(node):
@@ -176,20 +176,20 @@ class _Reading:
             here = path if is_variable(node) else (*path, entry_name(entry))
             self.walk(child, here, part, more, depth)
 
-    def _note(self, path: Path, part: Part) -> Path:
+    def _note(self, path: Path, part: StatePart) -> Path:
         """Note an array, and return its path from its part."""
         rest = path[len(part.path) :]
         part.leaves[rest] = len(self.paths)
         self.paths.append((*part.path, *rest))
         return rest
 
-    def _begin(self, node: Any, kind: str, path: Path, labels: Path, depth: int) -> Part:
+    def _begin(self, node: Any, kind: str, path: Path, labels: Path, depth: int) -> StatePart:
         owner = self.owners.get(id(node))
         if isinstance(owner, OF_FUNCTIONS):  # it is known by the class of its state
             owner = None
         rule = type(owner) if owner is not None else self._called_rule(kind)
         slots = slot_fields(type(node)) if self._is_part(node) else ()
-        part = Part(path, kind, owner, rule, self.calls, labels, depth, has_slots=bool(slots))
+        part = StatePart(path, kind, owner, rule, self.calls, labels, depth, has_slots=bool(slots))
         self.parts.append(part)
         return part
 
@@ -220,8 +220,8 @@ def _children(node: Any) -> list[tuple[Any, Any]] | None:
 def _calls_in(x: Any, seen: dict[int, Any]) -> Iterator[str]:
     """Yield the names of the transforms in `x`, and of the functions that made some of them.
 
-    Optax's transforms are functions inside the function of their name, which hold those of the
-    transforms of which they are made.
+    Optax's transforms are functions inside the function of their name; their cells hold those of
+    the transforms inside them.
     """
     if id(x) in seen:
         return

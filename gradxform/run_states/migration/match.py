@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from gradxform.errors import did_you_mean, shown
 from gradxform.leaves import Path
-from gradxform.run_states.migration.layout import Layout, Part, dotted
+from gradxform.run_states.migration.layout import StateLayout, StatePart, dotted
 
 
 class Begun(NamedTuple):
@@ -19,7 +19,7 @@ class AtStep(NamedTuple):
       scope: the wrapper of the old state whose steps these are; None for those of the run.
     """
 
-    scope: Part | None = None
+    scope: StatePart | None = None
 
 
 class Taken(NamedTuple):
@@ -32,8 +32,8 @@ Source = Begun | AtStep | Taken
 
 
 def said_by(
-    olds: Layout, news: Layout, match: Mapping[str, str | None] | None
-) -> tuple[dict[int, Source], set[Part], set[Part]]:
+    olds: StateLayout, news: StateLayout, match: Mapping[str, str | None] | None
+) -> tuple[dict[int, Source], set[StatePart], set[StatePart]]:
     """Return the sources that `match` gives, and the new and old parts that it settles."""
     if match is not None and not isinstance(match, Mapping):
         raise TypeError(
@@ -41,7 +41,8 @@ def said_by(
             f"one, got {shown(match)}."
         )
     said: dict[int, Source] = {}
-    used: set[Part] = set()
+    used: set[StatePart] = set()
+    # Shorter paths first, so that what is said of an array overrides what is said of its part.
     for new, old in sorted((match or {}).items(), key=lambda item: len(str(item[0]))):
         if not isinstance(new, str) or not (old is None or isinstance(old, str)):
             raise TypeError(
@@ -56,20 +57,20 @@ def said_by(
         used |= {part for part in olds.parts if _is_below(part.path, old)}
         if not set(targets) & set(origins):
             raise ValueError(
-                f"migrate_state: match says {new!r}: {old!r}, but the two have no name in common: "
-                f"{listed(targets)} in the new state, {listed(origins)} in the old one."
+                f"migrate_state: match says {new!r}: {old!r}, but the two do not have a name in "
+                f"common: {listed(targets)} in the new state, {listed(origins)} in the old one."
             )
         said |= {
             index: Taken(origins[rest]) if rest in origins else Begun()
             for rest, index in targets.items()
         }
-    taken = {source.index for source in said.values() if isinstance(source, Taken)}
-    used |= {part for part in olds.parts if taken.issuperset(part.leaves.values())}
+    origins_used = {source.index for source in said.values() if isinstance(source, Taken)}
+    used |= {part for part in olds.parts if origins_used.issuperset(part.leaves.values())}
     settled = {part for part in news.parts if set(said).issuperset(part.leaves.values())}
     return said, settled, used
 
 
-def _below(layout: Layout, key: str, which: str) -> dict[Path, int]:
+def _below(layout: StateLayout, key: str, which: str) -> dict[Path, int]:
     """Return the arrays at or below a path, by the rest of their paths."""
     leaves = {}
     for index, path in enumerate(layout.paths):
@@ -77,10 +78,10 @@ def _below(layout: Layout, key: str, which: str) -> dict[Path, int]:
             if key == dotted(path[:n]):
                 leaves[path[n:]] = index
     if not leaves:
-        known = {dotted(path[:n]) for path in layout.paths for n in range(len(path) + 1)}
+        paths = {dotted(path[:n]) for path in layout.paths for n in range(len(path) + 1)}
         raise ValueError(
-            f"migrate_state: match names {key!r}, but the {which} state has no array there."
-            f"{did_you_mean(key, sorted(known)) or f' It has {listed(layout.paths)}.'}"
+            f"migrate_state: match names {key!r}, but the {which} state does not have an array "
+            f"there.{did_you_mean(key, sorted(paths)) or f' It has {listed(layout.paths)}.'}"
         )
     return leaves
 

@@ -14,7 +14,13 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, dtype_of, entry_name, with_paths
 from gradxform.leaves.storage import fetched, is_stored, on_host
 from gradxform.numerics import number_rank
-from gradxform.run_states.migration.layout import Layout, Part, dotted, init_with_owners, layout_of
+from gradxform.run_states.migration.layout import (
+    StateLayout,
+    StatePart,
+    dotted,
+    init_with_owners,
+    layout_of,
+)
 from gradxform.run_states.migration.match import AtStep, Begun, Source, Taken
 from gradxform.run_states.migration.report import (
     BEGUN,
@@ -89,18 +95,19 @@ def migrate_state(
     check_transform("migrate_state", tx, "tx")
     check_transform("migrate_state", new_tx, "new_tx")
     olds, news = layout_of(tx, params), layout_of(new_tx, params)
-    values = _leaves(_state_of(tx, state, params))
+    values = _state_arrays(_state_of(tx, state, params))
     sources = find_sources(olds, news, values, match)
     new = _New(olds, news, values, sources, _checked_step(step), dict(with_paths(params)))
+    # A first state costs memory and time: it is made only if something in it is needed.
     fresh, owners = init_with_owners(new_tx, params) if new.begins else (None, {})
     leaves = new.leaves(fresh)
     migrated = jax.tree.unflatten(news.treedef, leaves)
     migrated = _resumed(migrated, news.parts, owners, sources)
-    pairs = zip(leaves, _leaves(migrated), strict=True)
+    pairs = zip(leaves, _state_arrays(migrated), strict=True)
     return migrated, new.report({i for i, (a, b) in enumerate(pairs) if a is not b})
 
 
-def _leaves(state: Any) -> list[Any]:
+def _state_arrays(state: Any) -> list[Any]:
     """Return the arrays of a state; one that is stored in another form is one."""
     return jax.tree.leaves(state, is_leaf=is_stored)
 
@@ -135,8 +142,8 @@ class _New:
 
     def __init__(
         self,
-        olds: Layout,
-        news: Layout,
+        olds: StateLayout,
+        news: StateLayout,
         values: Sequence[Any],
         sources: Sequence[Source],
         step: Any,
@@ -170,8 +177,8 @@ class _New:
 
     def leaves(self, fresh: OptState) -> list[Any]:
         """Return the arrays; `fresh` is the state that `init` returns, where one begins."""
-        begun = _leaves(fresh)
-        seen: set[int] = set()
+        begun = _state_arrays(fresh)
+        buffers: set[int] = set()
         out = []
         for i, (source, index) in enumerate(zip(self.sources, self.indices, strict=True)):
             if isinstance(source, Begun):
@@ -184,8 +191,8 @@ class _New:
                 x = on_host(fetched(x))
             # No two places share a buffer, or a jitted step could not donate the state.
             ids = set(map(id, jax.tree.leaves(x)))
-            out.append(jax.tree.map(jnp.copy, x) if ids & seen else x)
-            seen |= ids
+            out.append(jax.tree.map(jnp.copy, x) if ids & buffers else x)
+            buffers |= ids
         return out
 
     def _fitting(self, i: int, index: int) -> Any:
@@ -243,16 +250,16 @@ class _New:
             if old_path[1:] != below:  # of another parameter, as the user said
                 slot, source, below = self.news.paths[i], self.olds.paths[index], ()
             rows.add(slot, below, fate, like, source, self.olds.arrays[index])
-        taken = set(self.indices)
+        used = set(self.indices)
         for index, (part, path) in enumerate(origins):
-            if index not in taken:
+            if index not in used:
                 slot = (*part.path, *path[:1])
                 rows.add(slot, path[1:], DROPPED, self.olds.arrays[index])
         return rows.report()
 
 
 def _resumed(
-    state: OptState, parts: Sequence[Part], owners: dict[Path, Any], sources: Sequence[Source]
+    state: OptState, parts: Sequence[StatePart], owners: dict[Path, Any], sources: Sequence[Source]
 ) -> OptState:
     """Return the state in which every rule has made what follows from what was carried over."""
     for part in parts:

@@ -6,15 +6,15 @@ from typing import Any
 from gradxform.base.transformation import rules_with_state
 from gradxform.errors import name_of
 from gradxform.leaves import Path
-from gradxform.run_states.migration.layout import Part, dotted
+from gradxform.run_states.migration.layout import StatePart, dotted
 
 # For a place in the parameters, the part of the old state that has the slots there.
-Pairing = dict[Path, Part]
-# The place of a part that has no slots.
+Pairing = dict[Path, StatePart]
+# The place of a part without slots.
 NOWHERE: Path = ("",)
 
 
-def _alike(new: Part, old: Part) -> bool:
+def _alike(new: StatePart, old: StatePart) -> bool:
     """Whether two parts are of the same rule.
 
     Raises:
@@ -39,21 +39,23 @@ def _alike(new: Part, old: Part) -> bool:
     return True
 
 
-def pair_alike(new_parts: Sequence[Part], old_parts: Sequence[Part]) -> dict[Part, Pairing]:
+def pair_alike(
+    new_parts: Sequence[StatePart], old_parts: Sequence[StatePart]
+) -> dict[StatePart, Pairing]:
     """Pair parts of the same rule, place by place."""
     candidates = {new: tuple(old for old in old_parts if _alike(new, old)) for new in new_parts}
     return _paired(candidates)
 
 
-def _paired(candidates: dict[Part, tuple[Part, ...]]) -> dict[Part, Pairing]:
+def _paired(candidates: dict[StatePart, tuple[StatePart, ...]]) -> dict[StatePart, Pairing]:
     """Pair each new part with one of its candidates, for every place where both have slots."""
-    groups: dict[tuple[Part, ...], list[Part]] = {}
+    groups: dict[tuple[StatePart, ...], list[StatePart]] = {}
     for new, olds in candidates.items():
         if olds:
             groups.setdefault(olds, []).append(new)
-    pairings: dict[Part, Pairing] = {}
+    pairings: dict[StatePart, Pairing] = {}
     for olds, news in groups.items():
-        patterns: dict[Any, list[tuple[Part, Part]]] = {}
+        patterns: dict[Any, list[tuple[StatePart, StatePart]]] = {}
         for place in dict.fromkeys(place for part in news for place in part.places or [NOWHERE]):
             here = [tuple(p for p in x if place in (p.places or [NOWHERE])) for x in (news, olds)]
             key = here[0], here[1]
@@ -64,7 +66,9 @@ def _paired(candidates: dict[Part, tuple[Part, ...]]) -> dict[Part, Pairing]:
     return pairings
 
 
-def _in_order(news: Sequence[Part], olds: Sequence[Part]) -> list[tuple[Part, Part]]:
+def _in_order(
+    news: Sequence[StatePart], olds: Sequence[StatePart]
+) -> list[tuple[StatePart, StatePart]]:
     """Pair parts that have slots in the same place: by their labels, and the rest in order."""
     pairs = []
     for new in [new for new in news if new.labels]:
@@ -83,12 +87,12 @@ def _in_order(news: Sequence[Part], olds: Sequence[Part]) -> list[tuple[Part, Pa
     }
     raise ValueError(
         f"migrate_state: {_number(olds, 'state')} of {olds[0].name} in the old state, at "
-        f"{_at(olds)}, but {len(news)} in the new one, at {_at(news)}. Say which goes on from "
-        f"which, such as match={example}; None begins anew."
+        f"{_part_paths(olds)}, but {len(news)} in the new one, at {_part_paths(news)}. Say which "
+        f"goes on from which, such as match={example}; None begins anew."
     )
 
 
-def _at(parts: Sequence[Part]) -> str:
+def _part_paths(parts: Sequence[StatePart]) -> str:
     return " and ".join(repr(dotted(part.path)) for part in parts)
 
 
@@ -96,7 +100,9 @@ def _number(items: Sequence[Any], noun: str) -> str:
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
 
 
-def pair_kin(new_parts: Sequence[Part], old_parts: Sequence[Part]) -> dict[Part, Pairing]:
+def pair_kin(
+    new_parts: Sequence[StatePart], old_parts: Sequence[StatePart]
+) -> dict[StatePart, Pairing]:
     """Pair the parts of other rules that have all the averages of the new ones."""
     return _paired(
         {

@@ -1,4 +1,4 @@
-"""What a migration did to every slot of a state."""
+"""The report of a migration: the fate of every slot of a state."""
 
 import dataclasses
 from typing import Any
@@ -16,7 +16,7 @@ COMPUTED = "computed from the rest"
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class MigratedSlot:
-    """What became of one slot (or of those of its arrays that had the same fate).
+    """The fate of one slot (or of those of its arrays that had the same).
 
     Attributes:
       slot: the path of the slot: in the old state if it was dropped, else in the new one. Where
@@ -53,7 +53,7 @@ class MigratedSlot:
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
 class MigrationReport:
-    """What `migrate_state` did, slot by slot: a value that prints as a table.
+    """The report of `migrate_state`, slot by slot: a value that prints as a table.
 
     Attributes:
       slots: the slots of the new state in order, then those of the old one that were dropped.

@@ -10,13 +10,16 @@ import numpy as np
 from gradxform._jax.versions import is_tracer
 from gradxform.errors import shown
 from gradxform.leaves import Path
-from gradxform.run_states.migration.layout import Layout, Part, dotted
+from gradxform.run_states.migration.layout import StateLayout, StatePart, dotted
 from gradxform.run_states.migration.match import AtStep, Begun, Source, Taken, listed, said_by
 from gradxform.run_states.migration.pairs import Pairing, pair_alike, pair_kin
 
 
 def find_sources(
-    olds: Layout, news: Layout, values: Sequence[Any], match: Mapping[str, str | None] | None
+    olds: StateLayout,
+    news: StateLayout,
+    values: Sequence[Any],
+    match: Mapping[str, str | None] | None,
 ) -> list[Source]:
     """Return for every array of the new state where it comes from.
 
@@ -30,9 +33,9 @@ def find_sources(
     new_parts = [part for part in news.parts if part not in settled]
     old_parts = [part for part in olds.parts if part not in used]
     pairings = pair_alike(new_parts, old_parts)
-    taken = {old for pairing in pairings.values() for old in pairing.values()}
+    partners = {old for pairing in pairings.values() for old in pairing.values()}
     rest = [part for part in new_parts if not pairings.get(part)]
-    kin = pair_kin(rest, [part for part in old_parts if part not in taken])
+    kin = pair_kin(rest, [part for part in old_parts if part not in partners])
     sources: list[Source] = [Begun()] * len(news.arrays)
     for part in news.parts:
         pairing = pairings.get(part) or {}
@@ -50,7 +53,7 @@ def find_sources(
     return sources
 
 
-def _check_ages(part: Part, sources: Sequence[Source], said: Mapping[int, Source]) -> None:
+def _check_ages(part: StatePart, sources: Sequence[Source], said: Mapping[int, Source]) -> None:
     """Require that no slots begin in a part whose count goes on."""
     counts = [part.leaves[(k,)] for k in part.step_fields if (k,) in part.leaves]
     begun = [
@@ -72,14 +75,14 @@ def _check_ages(part: Part, sources: Sequence[Source], said: Mapping[int, Source
 
 
 def _goes_on(
-    part: Part, place: Path, sources: Sequence[Source], said: Mapping[int, Source]
+    part: StatePart, place: Path, sources: Sequence[Source], said: Mapping[int, Source]
 ) -> bool:
     """Whether anything in the slots of a parameter comes from the old state, or is as said."""
     indices = [i for path, i in part.leaves.items() if path[1:] == place and path[0:1] != ()]
     return any(isinstance(sources[i], Taken) or i in said for i in indices)
 
 
-def _from_alike(part: Part, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
+def _from_alike(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
     """Return the source of an array of a part that goes on from parts of the same rule."""
     old = pairing.get(path[1:]) if path[1:] in part.places else None
     if old is not None and path in old.leaves:
@@ -93,12 +96,14 @@ def _from_alike(part: Part, pairing: Pairing, path: Path, values: Sequence[Any])
     return _unless_set_anew(part, origins[0], path, Taken(origins[0].leaves[path]))
 
 
-def _check_equal(part: Part, origins: Sequence[Part], path: Path, values: Sequence[Any]) -> None:
+def _check_equal(
+    part: StatePart, origins: Sequence[StatePart], path: Path, values: Sequence[Any]
+) -> None:
     """Require the arrays of several parts that become one to be equal, if they are known."""
     arrays = [values[old.leaves[path]] for old in origins]
     if len(arrays) == 1 or any(is_tracer(x) for x in arrays):
         return
-    numbers = [np.asarray(jax.random.key_data(x) if _is_key(x) else x) for x in arrays]
+    numbers = [np.asarray(jax.random.key_data(x) if _is_prng_key(x) else x) for x in arrays]
     if any(not np.array_equal(x, numbers[0]) for x in numbers[1:]):
         at = dotted((*part.path, *path))
         listed = ", ".join(
@@ -111,11 +116,11 @@ def _check_equal(part: Part, origins: Sequence[Part], path: Path, values: Sequen
         )
 
 
-def _is_key(x: Any) -> bool:
+def _is_prng_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _unless_set_anew(new: Part, old: Part, path: Path, source: Source) -> Source:
+def _unless_set_anew(new: StatePart, old: StatePart, path: Path, source: Source) -> Source:
     """Return the source, unless the new transform says itself what the array begins as."""
     field = path[0] if path else ""
     attribute = dict(getattr(new.owner, "set_by", ())).get(field)
@@ -137,7 +142,7 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(np.all(a == b))
 
 
-def _from_kin(part: Part, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
+def _from_kin(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
     """Return the source of an array of a part that goes on from parts of another rule."""
     field, *rest = path
     meaning = part.averages.get(field)
@@ -161,7 +166,7 @@ def _from_kin(part: Part, pairing: Pairing, path: Path, values: Sequence[Any]) -
 # -------------------------------------------------------------------------------- the run's step
 
 
-def _count_of(part: Part, goes_on: bool, path: Path) -> Source:
+def _count_of(part: StatePart, goes_on: bool, path: Path) -> Source:
     """Return the source of an array that no part of the old state has.
 
     A count begins at the step of the run where a schedule reads it, or averages are as old as the
@@ -174,14 +179,16 @@ def _count_of(part: Part, goes_on: bool, path: Path) -> Source:
     return Begun()
 
 
-def _scope(part: Part, news: Layout, pairings: Mapping[Part, Pairing]) -> Part | None:
+def _scope(
+    part: StatePart, news: StateLayout, pairings: Mapping[StatePart, Pairing]
+) -> StatePart | None:
     """Return the old state of the wrapper that decides when the part takes a step, if any."""
     around = [p for p in news.parts if p is not part and p.path == part.path[: len(p.path)]]
     scopes = [p for p in around if p.counts_inner_steps and pairings.get(p)]
     return next(iter(pairings[scopes[-1]].values())) if scopes else None
 
 
-def run_step(olds: Layout, values: Sequence[Any], scope: Part | None, asking: str) -> int:
+def run_step(olds: StateLayout, values: Sequence[Any], scope: StatePart | None, asking: str) -> int:
     """Return the index of the count of the run's steps: the outermost of the old state.
 
     Args:

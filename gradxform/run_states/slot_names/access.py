@@ -56,7 +56,7 @@ def get_slots(tx: SupportsTransform, state: OptState, names: str = "gradxform") 
         slots[name] = values[0]
         if entries[0].shared is None:
             for value in values[1:]:
-                slots[name] = _merged(slots[name], value)
+                slots[name] = _merged_arrays(slots[name], value)
     return slots
 
 
@@ -67,8 +67,8 @@ def set_slots(
 
         state = set_slots(tx, tx.init(params), get_slots(tx, old_state))     equals old_state
 
-    What has no name in `slots` stays as it is. Arrays of JAX and NumPy are cast to the dtypes of
-    the state; they must have its shapes.
+    A slot whose name is not in `slots` stays as it is. Arrays of JAX and NumPy are cast to the
+    dtypes of the state; they must have its shapes.
 
     Args:
       tx: the transform of the state.
@@ -87,8 +87,9 @@ def set_slots(
     for name in slots:
         if name not in named:
             raise ValueError(
-                f"set_slots: {name_of(tx)} has no slot {name!r} under the names {names!r}, only "
-                f"{', '.join(map(repr, named)) or 'none'}.{did_you_mean(name, named)}"
+                f"set_slots: {name_of(tx)} does not have a slot {name!r} under the names "
+                f"{names!r}, only {', '.join(map(repr, named)) or 'none'}."
+                f"{did_you_mean(name, named)}"
             )
     together: dict[Path, dict[str, Any]] = defaultdict(dict)  # what is written into each state
     for name, value in slots.items():
@@ -102,10 +103,10 @@ def set_slots(
             _check_covered(name, value, [entry.read(_field_of(entry)) for entry in entries])
         for entry in entries:
             place, old = (entry.owned.path, entry.field), _field_of(entry)
-            mine = value
+            fitting = value
             if entry.shared is None:
-                mine = _fitted(name, (), entry.read(old), value, used)
-            new = entry.write(mine, fields.get(place, old), together[place[0]])
+                fitting = _fitted(name, (), entry.read(old), value, used)
+            new = entry.write(fitting, fields.get(place, old), together[place[0]])
             fields[place] = _in_dtypes(new, old)
     changes: dict[Path, dict[str, Any]] = defaultdict(dict)
     for (path, field), new in fields.items():
@@ -155,7 +156,7 @@ def _are_one(entries: Sequence[Entry]) -> bool:
     try:
         merged = entries[0].read(_field_of(entries[0]))
         for entry in entries[1:]:
-            merged = _merged(merged, entry.read(_field_of(entry)))
+            merged = _merged_arrays(merged, entry.read(_field_of(entry)))
     except _Overlap:
         return False
     return True
@@ -168,14 +169,14 @@ class _Overlap(Exception):
     """Two trees have an array at the same place."""
 
 
-def _merged(a: Any, b: Any) -> Any:
+def _merged_arrays(a: Any, b: Any) -> Any:
     """Return the tree of the arrays of both, which have holes where the other has arrays."""
     if is_hole(a) or is_hole(b):
         return b if is_hole(a) else a
     ours, theirs = children_of(a), children_of(b)
     if ours is None or theirs is None or set(ours) != set(theirs) or not ours:
         raise _Overlap
-    return _rebuilt(a, {k: _merged(x, theirs[k]) for k, x in ours.items()})
+    return _rebuilt(a, {k: _merged_arrays(x, theirs[k]) for k, x in ours.items()})
 
 
 def _rebuilt(node: Any, children: dict[str, Any]) -> Any:
@@ -188,15 +189,15 @@ def _check_covered(name: str, value: Any, olds: Sequence[Any], at: Path = ()) ->
     olds = [old for old in olds if not is_hole(old)]
     if is_hole(value):
         return
-    children = _by_name(value)
+    children = _children_by_name(value)
     if not olds or (children is not None and all(children_of(old) is None for old in olds)):
         raise ValueError(f"set_slots: {name} has an array at {path_str(at)}, the state none.")
     for k, x in (children or {}).items():
-        inside = [known[k] for old in olds if k in (known := children_of(old) or {})]
+        inside = [inner[k] for old in olds if k in (inner := children_of(old) or {})]
         _check_covered(name, x, inside, (*at, k))
 
 
-def _by_name(node: Any) -> dict[str, Any] | None:
+def _children_by_name(node: Any) -> dict[str, Any] | None:
     if isinstance(node, Mapping):
         return {str(k): x for k, x in node.items()}
     return children_of(node)
@@ -208,16 +209,16 @@ def _fitted(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
         return old
     children = children_of(old)
     if children is None:
-        return _array(name, at, old, new, used)
-    given = _by_name(new) or {}
+        return _fitting_array(name, at, old, new, used)
+    by_name = _children_by_name(new) or {}
     for k, x in children.items():
-        if k not in given and jax.tree.leaves(x):
-            raise ValueError(f"set_slots: {name} has no array at {path_str((*at, k))}.")
-    fitted = {k: _fitted(name, (*at, k), x, given.get(k, x), used) for k, x in children.items()}
+        if k not in by_name and jax.tree.leaves(x):
+            raise ValueError(f"set_slots: {name} lacks an array at {path_str((*at, k))}.")
+    fitted = {k: _fitted(name, (*at, k), x, by_name.get(k, x), used) for k, x in children.items()}
     return _rebuilt(old, fitted)
 
 
-def _array(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
+def _fitting_array(name: str, at: Path, old: Any, new: Any, used: set[int]) -> Any:
     """Return a new array, with the shape and the kind of numbers of the old one."""
     where = f"set_slots: {name}" + (f" at {path_str(at)}" if at else "")
     is_number = isinstance(new, bool | int | float | complex)
@@ -248,9 +249,9 @@ def _in_dtypes(new: Any, old: Any) -> Any:
         is_new = (
             isinstance(x, jax.Array) and x.dtype == dtype and not getattr(x, "weak_type", False)
         )
-        made = x if is_new else jnp.asarray(x, dtype)
-        spread = not is_tracer(made) and len(_devices(made)) < 2 <= len(_devices(like))
-        return jax.device_put(made, like.sharding) if spread else made
+        array = x if is_new else jnp.asarray(x, dtype)
+        spread = not is_tracer(array) and len(_devices(array)) < 2 <= len(_devices(like))
+        return jax.device_put(array, like.sharding) if spread else array
 
     return jax.tree.map(cast_like, new, old)
 

@@ -168,23 +168,25 @@ def _from_powers(rule: Any, powers: dict[str, str], name: str) -> Callable[[Any,
     """Return how a count follows from the powers: from the first that did not vanish."""
 
     def write(value: Any, old: Any, values: Values) -> Any:
-        told = {k: values[k] for k in powers if k in values}
-        decays = {k: getattr(rule, powers[k]) for k in told}
-        if any(map(is_tracer, [*told.values(), *decays.values()])):
-            return _traced_count(told, decays, old)
-        counts = {k: _count(rule, k, told[k], decays[k], powers[k]) for k in told}
-        known = {k: count for k, count in counts.items() if count is not None}
-        if not known:  # so many steps that nothing depends on their number
+        by_power = {k: values[k] for k in powers if k in values}
+        decays = {k: getattr(rule, powers[k]) for k in by_power}
+        if any(map(is_tracer, [*by_power.values(), *decays.values()])):
+            return _traced_count(by_power, decays, old)
+        counts = {k: _count_of_power(rule, k, by_power[k], decays[k], powers[k]) for k in by_power}
+        finite = {k: count for k, count in counts.items() if count is not None}
+        if not finite:  # so many steps that nothing depends on their number
             return jnp.asarray(2**24 if float(np.asarray(value)) == 0 else 0, jnp.int32)
-        first = next(iter(known))
-        for k, count in known.items():
-            if abs(count - known[first]) > 1 + 1e-3 * known[first]:
+        first = next(iter(finite))
+        # TensorFlow multiplies by the decay in every step, and rounds: the power of many steps
+        # tells their number only roughly.
+        for k, count in finite.items():
+            if abs(count - finite[first]) > 1 + 1e-3 * finite[first]:
                 raise ValueError(
-                    f"set_slots: {first} is that of {round(known[first])} steps, and {k} of "
+                    f"set_slots: {first} is that of {round(finite[first])} steps, and {k} of "
                     f"{round(count)}. Was this state made with other decays than those of "
                     f"{name_of(rule)}?"
                 )
-        return jnp.asarray(round(known[first]), jnp.int32)
+        return jnp.asarray(round(finite[first]), jnp.int32)
 
     return write
 
@@ -193,7 +195,7 @@ def _from_powers(rule: Any, powers: dict[str, str], name: str) -> Callable[[Any,
 _TINY = 1e-36
 
 
-def _count(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | None:
+def _count_of_power(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | None:
     """Return the number of updates at which a decay has that power, if that can be known."""
     if jnp.shape(power) != ():
         raise ValueError(f"set_slots: {name} must be a number, got {shown(power)}.")
@@ -209,10 +211,10 @@ def _count(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | 
     return max(steps, 0.0)
 
 
-def _traced_count(told: dict[str, Any], decays: dict[str, Any], old: Any) -> Any:
+def _traced_count(powers: dict[str, Any], decays: dict[str, Any], old: Any) -> Any:
     count: Any = jnp.asarray(2**24, jnp.float32)
-    for k in reversed(told):
-        power, decay = jnp.asarray(told[k], jnp.float32), jnp.asarray(decays[k], jnp.float32)
+    for k in reversed(powers):
+        power, decay = jnp.asarray(powers[k], jnp.float32), jnp.asarray(decays[k], jnp.float32)
         steps = jnp.log(jnp.maximum(power, _TINY)) / jnp.log(decay) - 1
         count = jnp.where((power > _TINY) & (decay > 0), steps, count)
     return jnp.asarray(jnp.round(count), old.dtype)

@@ -38,7 +38,7 @@ class Owned(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """What a walk through a state finds and knows."""
+    """A walk through a state: the states that it meets, and the classes that are not states."""
 
     owned: list[Owned]
     of_params: frozenset[type]  # the NamedTuples of the parameters, which are not states
@@ -89,7 +89,7 @@ def _walk(
         clock = tx if isinstance(tx, external_step) else clock
         return _walk(walk, tx.inner, state, path, before, clock)
     if type(state).__name__ == MaskedState.__name__ and hasattr(state, "inner_state"):
-        # Of a group, and then `tx` is what the group has; or of `masked`.
+        # The state of a group, and then `tx` is the transform of the group; or that of `masked`.
         inner = tx.inner if isinstance(tx, masked) else tx
         return _walk(walk, inner, state.inner_state, (*path, "inner_state"), before, clock)
     children = children_of(state) or {}
@@ -101,27 +101,27 @@ def _walk(
             at = (*path, str(i) if names is None else names[i])
             before = _walk(walk, part, its_state, at, before, clock)
         return before
-    known = slot_fields(type(state)) if hasattr(state, "_fields") else ()
+    slots = slot_fields(type(state)) if hasattr(state, "_fields") else ()
     inside = {
-        k: x for k, x in children.items() if k not in known and holds_states(x, walk.of_params)
+        k: x for k, x in children.items() if k not in slots and holds_states(x, walk.of_params)
     }
     if hasattr(state, "_fields"):
-        _check(tx, state)
-        own = tuple(k for k in state._fields if k not in inside)
-        walk.owned.append(Owned(path, state, own, tx, before, clock))
+        _check_kind(tx, state)
+        fields = tuple(k for k in state._fields if k not in inside)
+        walk.owned.append(Owned(path, state, fields, tx, before, clock))
     for at, part in _transforms_of(tx, state, inside):
-        before = _walk(walk, part, _at(state, at), (*path, *at), before, clock)
+        before = _walk(walk, part, _node_below(state, at), (*path, *at), before, clock)
     return before if inside else (*before, tx)
 
 
-def _check(tx: Any, state: Any) -> None:
+def _check_kind(tx: Any, state: Any) -> None:
     """Require the state of a rule to be of the rule's kind."""
     kind = getattr(tx, "State", None)
     if isinstance(kind, type):
         check_state(tx, state, kind)
 
 
-def _at(node: Any, path: Path) -> Any:
+def _node_below(node: Any, path: Path) -> Any:
     for name in path:
         node = (children_of(node) or {})[name]
     return node

@@ -1,4 +1,4 @@
-"""What TensorFlow 1 (with contrib and RETURNN), Keras 2 and Keras 3 call the fields of states."""
+"""The names of states' fields in TensorFlow 1 (with contrib and RETURNN), Keras 2 and Keras 3."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ _OF_RULES = {("keras3", "scale_by_adamax", "nu"): "norm"}
 _FIELDS: dict[str, dict[str, dict[str, str]]] = {"gradxform": {}, "tf1": _TF1}
 _FIELDS |= {"keras": _KERAS, "keras3": _KERAS_3}
 
-# What a count of updates is called.
+# The names of a count of updates.
 COUNTS = {"tf1": "global_step", "keras": "iterations", "keras3": "iteration"}
 # The rules whose count TensorFlow 1 has under another name.
 _TF1_COUNTS = {"scale_by_amsgrad": "t", "scale_by_ggt": "global_step_1"}

@@ -1,1 +1,1 @@
-"""What rules of matrices share: which axes are rows and columns, and their pieces."""
+"""Matrices in arrays, for rules of matrices: which axes are rows and columns, and their pieces."""

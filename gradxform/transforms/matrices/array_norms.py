@@ -1,4 +1,4 @@
-"""Norms of arrays of which a device may have a piece."""
+"""Norms of arrays, also where a device has a piece of one."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from gradxform.types import Array, Updates
 
 
 class Whole(NamedTuple):
-    """What a rule must know of an array of which it sees a piece."""
+    """The whole array, as far as a rule that sees a piece of it must know it."""
 
     axes: Any  # which of its axes make a matrix; None where that does not matter
     sides: tuple[int, int]  # the rows and columns of a matrix; 1 and the size of all without axes
@@ -37,14 +37,14 @@ def wholes(part: Any, numbers: Any, updates: Updates) -> list[Whole]:
     out = []
     for (path, shape), axes, cut in zip(leaves, every, cuts, strict=True):
         inner = axes.expanded(shape)[0]
-        moved = {name: axes.moved(dim) for name, dim in cut.cuts}
-        if None in moved.values():
+        places = {name: axes.moved(dim) for name, dim in cut.cuts}
+        if None in places.values():
             raise ValueError(
                 f"{name_of(part)}: parameter {path_str(path)} is cut along the axis that is split "
                 "into matrices; cut it along another one."
             )
         rows, columns = (
-            tuple(name for name, dim in moved.items() if dim in dims)
+            tuple(name for name, dim in places.items() if dim in dims)
             for dims in (inner.rows, inner.columns)
         )
         out.append(Whole(axes, axes.sizes(shape)[1:], rows, columns))
@@ -66,12 +66,12 @@ def whole_norm(x: Array, axes: tuple[int, ...], names: tuple[str, ...]) -> Array
 
 def whole_norms(xs: Sequence[Array], axes: tuple[int, ...], names: tuple[str, ...]) -> list[Array]:
     """Return `whole_norm` of several arrays, by as many exchanges as for one."""
-    own = [_norm_here(x, axes) for x in xs]
+    local = [_norm_here(x, axes) for x in xs]
     if not names:
-        return own
+        return local
     # At least the norms, and at most as many times as there are devices.
-    bounds = engine.over_pieces(*((x, names) for x in own))
-    shares = [over(x, bound, 0) ** 2 for x, bound in zip(own, bounds, strict=True)]
+    bounds = engine.over_pieces(*((x, names) for x in local))
+    shares = [over(x, bound, 0) ** 2 for x, bound in zip(local, bounds, strict=True)]
     squares = engine.over_pieces(*((x, names) for x in shares))
     return [bound * root(x) for bound, x in zip(bounds, squares, strict=True)]
 

@@ -82,7 +82,7 @@ class UnevenAxes(NamedTuple):
     parts: tuple[int, ...]  # the size of each
 
 
-class Part(NamedTuple):
+class EqualMatrices(NamedTuple):
     """Equal matrices in an array: all of them, or those in one part of an uneven split."""
 
     axes: Any  # MatrixAxes or SplitAxes
@@ -105,19 +105,19 @@ class Part(NamedTuple):
         return (*shape[: self.axis], self.stop - self.start, *shape[self.axis + 1 :])
 
 
-def parts_of(axes: Any) -> list[Part]:
-    """Return the parts of an array in each of which all matrices are of equal sides."""
+def parts_of(axes: Any) -> list[EqualMatrices]:
+    """Return the parts of an array; the matrices in each have equal sides."""
     if not isinstance(axes, UnevenAxes):
-        return [Part(axes)]
+        return [EqualMatrices(axes)]
     out, start = [], 0
     for size in axes.parts:
-        out.append(Part(axes.inner, axes.axis, start, start + size))
+        out.append(EqualMatrices(axes.inner, axes.axis, start, start + size))
         start += size
     return out
 
 
-def joined(parts: list[Part], xs: list[Array]) -> Array:
-    """Return the array of which `xs` are the parts."""
+def array_of_parts(parts: list[EqualMatrices], xs: list[Array]) -> Array:
+    """Return the array with the parts `xs`: undo `parts_of`."""
     return xs[0] if len(xs) == 1 else jnp.concatenate(xs, parts[0].axis)
 
 

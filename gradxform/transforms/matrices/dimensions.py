@@ -119,9 +119,9 @@ def check_numbers(part: Value, field: str, kind: type) -> None:
     That is: None, numbers of that kind for all parameters, a tree of them that may be a prefix of
     the parameters, with None for those that are not matrices, or a function that returns one.
     """
-    given = getattr(part, field)
-    if isinstance(given, FrozenTree):
-        ours = _ours(given.unfreeze(), kind)
+    numbers = getattr(part, field)
+    if isinstance(numbers, FrozenTree):
+        ours = _ours(numbers.unfreeze(), kind)
         leaves = jax.tree.leaves(ours, is_leaf=lambda x: x is None)
         for leaf in leaves:
             if leaf is not None and not isinstance(leaf, _kinds(kind)):
@@ -132,19 +132,21 @@ def check_numbers(part: Value, field: str, kind: type) -> None:
         object.__setattr__(
             part, field, ours if isinstance(ours, _kinds(kind)) else FrozenTree(ours)
         )
-    elif not (given is None or isinstance(given, _kinds(kind)) or is_function(given)):
+    elif not (numbers is None or isinstance(numbers, _kinds(kind)) or is_function(numbers)):
         raise TypeError(
             f"{name_of(part)}: {field} must be {_named(kind)}, a tree of them or a function of "
-            f"the parameters, got {shown(given)}."
+            f"the parameters, got {shown(numbers)}."
         )
 
 
-def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Path, Any, Any]]:
+def matrices(
+    part: Value, dimension_numbers: Any, kind: type, tree: PyTree
+) -> list[tuple[Path, Any, Any]]:
     """Return the path, the array and the axes of every leaf of `tree`; None where none are given.
 
     Args:
       part: the value that asks, for messages.
-      given: dimension numbers that passed `check_numbers`.
+      dimension_numbers: what passed `check_numbers`.
       kind: the class of the dimension numbers.
       tree: parameters or updates.
 
@@ -152,19 +154,19 @@ def matrices(part: Value, given: Any, kind: type, tree: PyTree) -> list[tuple[Pa
       ValueError: if the numbers do not fit the array, or none are given for one.
     """
     named = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
-    if is_function(given):
-        axes = _axes(part, FrozenTree(_ours(given(tree), kind)), kind, tree)
+    if is_function(dimension_numbers):
+        axes = _axes(part, FrozenTree(_ours(dimension_numbers(tree), kind)), kind, tree)
     else:
-        what = ("axes", given, kind, masks.hidden_paths())
-        axes = remembered(what, tree, lambda: _axes(part, given, kind, tree))
+        what = ("axes", dimension_numbers, kind, masks.hidden_paths())
+        axes = remembered(what, tree, lambda: _axes(part, dimension_numbers, kind, tree))
     return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]
 
 
-def _axes(part: Value, given: Any, kind: type, tree: PyTree) -> list[Any]:
+def _axes(part: Value, tree_of_numbers: Any, kind: type, tree: PyTree) -> list[Any]:
     """Return the axes of every leaf; None where no numbers are given."""
-    found = with_paths(masks.resolve(part, given, tree, kind=object))
+    entries = with_paths(masks.resolve(part, tree_of_numbers, tree, kind=object))
     out = []
-    for (path, leaf), (_, numbers) in zip(with_paths(tree), found, strict=True):
+    for (path, leaf), (_, numbers) in zip(with_paths(tree), entries, strict=True):
         if is_hole(leaf):
             continue
         if numbers is not None and not isinstance(numbers, _kinds(kind)):
@@ -182,8 +184,8 @@ def axes_of(part: Value, path: Path, x: Any, numbers: Any) -> Any:
         return _axes_of_split(part, path, x, numbers)
     n, where = jnp.ndim(x), f"parameter {path_str(path)} of shape {jnp.shape(x)}"
     groups = []
-    for given in (numbers.reduction_axis, numbers.output_axis):
-        axes = given if isinstance(given, tuple) else (given,)
+    for entry in (numbers.reduction_axis, numbers.output_axis):
+        axes = entry if isinstance(entry, tuple) else (entry,)
         if not all(-n <= axis < n for axis in axes):
             raise ValueError(
                 f"{name_of(part)}: {numbers!r} names an axis that {where} does not have."

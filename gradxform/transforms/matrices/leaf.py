@@ -3,7 +3,12 @@
 from typing import Any, NamedTuple
 
 from gradxform import engine
-from gradxform.transforms.matrices.axes import MatrixAxes, Part, joined, parts_of
+from gradxform.transforms.matrices.axes import (
+    EqualMatrices,
+    MatrixAxes,
+    array_of_parts,
+    parts_of,
+)
 from gradxform.types import Array
 
 __all__ = []
@@ -14,7 +19,7 @@ class MatrixLeaf(NamedTuple):
 
     cut: engine.Cut
     gathered: bool  # whether matrices come together only in the array of all devices
-    parts: list[Part]
+    parts: list[EqualMatrices]
     members: list[Any]  # the view of each part
 
     def with_slots(self, dims: tuple[int | None, ...]) -> "MatrixLeaf":
@@ -30,7 +35,7 @@ class MatrixLeaf(NamedTuple):
 
     def update(self, us: list[Array]) -> Array:
         """Return the update of the leaf from those of its parts."""
-        u = joined(self.parts, us)
+        u = array_of_parts(self.parts, us)
         return engine.own_piece(u, self.cut) if self.gathered else u
 
 
@@ -38,6 +43,7 @@ def leaf_of(shape: tuple[int, ...], axes: Any, cut: engine.Cut, oriented: bool) 
     """Return how a leaf, or this device's piece of it, is made of matrices."""
     parts = parts_of(axes)
     across = len(parts) > 1 and any(dim == axes.axis for _, dim in cut.cuts)
+    # All parts have their axes in common, so that one tells how all are cut.
     gathered = across or cut.place(parts[0].axes, parts[0].shape(shape)) == "scattered"
     now = cut
     if gathered:

@@ -64,8 +64,8 @@ class ShapeFactor(ArrayRule):
         lengths = [length for *_, length in parts]
         each = [jnp.full((n,), x, g.dtype) for n, x in zip(lengths, factors, strict=True)]
         factor = jnp.concatenate(each)
-        mine = tuple((name, 0) for name, dim in cut.cuts if dim == axis)
-        factor = engine.own_piece(factor, engine.Cut(mine, cut.sizes))
+        cuts_of_axis = tuple((name, 0) for name, dim in cut.cuts if dim == axis)
+        factor = engine.own_piece(factor, engine.Cut(cuts_of_axis, cut.sizes))
         shape = [1] * g.ndim
         shape[axis] = -1
         return jnp.reshape(factor, shape) * g

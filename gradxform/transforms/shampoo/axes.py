@@ -165,7 +165,7 @@ class Axes:
 
 
 def _when(flag: str | None, n: Scalars, compute: Callable[[], Array], old: Array) -> Array:
-    """Return `compute()` if the flag is set or there is no flag, else `old`."""
+    """Return `compute()` if the flag is None or set, else `old`."""
     if flag is None:
         return compute()
     return lax.cond(getattr(n, flag), compute, lambda: old)

@@ -79,7 +79,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         sgd: G;    adagrad, rmsprop: G / (sqrt(v) + diagonal_epsilon);
         adam: G / (sqrt(v / (1 - beta2^(t + 1))) + diagonal_epsilon)
 
-    The roots are of the matrices as they are after this gradient. Of all blocks of equal sides,
+    The roots are of the matrices as they are after this gradient. Among the blocks of equal sides,
     those that are i-th modulo `preconditioning_compute_steps` are renewed at t = i: a step costs as
     much as any other. The first step computes all roots. A root that is not finite, or that the
     iteration by products leaves an error of at least `inverse_failure_threshold`, is not taken: the
@@ -254,24 +254,26 @@ class scale_by_distributed_shampoo(MatrixRule):
     def _roots(
         self, matrices: tuple[Array, Array], old: tuple[Array, Array], count: Array
     ) -> tuple[Array, ...]:
-        """Return the roots of all blocks, of which those that are due are new."""
+        """Return the roots of all blocks; those that are due are new."""
         shapes = [x.shape for x in old]
-        given, kept = ([x.reshape(-1, *x.shape[-2:]) for x in side] for side in (matrices, old))
+        blocks, old_roots = (
+            [x.reshape(-1, *x.shape[-2:]) for x in side] for side in (matrices, old)
+        )
 
         def all_of_them() -> tuple[Array, ...]:
-            return self._renewed(*given, *kept)
+            return self._renewed(*blocks, *old_roots)
 
         def those_due() -> tuple[Array, ...]:
             every = self.preconditioning_compute_steps
-            return engine.renewed(self._renewed, given, kept, count, every)
+            return engine.renewed(self._renewed, blocks, old_roots, count, every)
 
         if self.preconditioning_compute_steps == 1:
-            made = all_of_them()
+            roots = all_of_them()
         else:
-            # The first step has no roots yet. It is once in a run, so that a branch does not make
-            # one step of every period longer, as it would later.
-            made = lax.cond(count == 0, all_of_them, those_due)
-        return tuple(x.reshape(shape) for x, shape in zip(made, shapes, strict=True))
+            # The first step needs the roots of all blocks. It is once in a run, so that a branch
+            # does not make one step of every period longer, as it would later.
+            roots = lax.cond(count == 0, all_of_them, those_due)
+        return tuple(x.reshape(shape) for x, shape in zip(roots, shapes, strict=True))
 
     def _renewed(
         self, left: Array, right: Array, left_root: Array, right_root: Array

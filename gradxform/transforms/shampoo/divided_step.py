@@ -1,4 +1,4 @@
-"""Shampoo's step for arrays, of which a device may have pieces."""
+"""Shampoo's step for arrays, also where a device has pieces of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,15 +47,15 @@ def steps(
     shapes = [leaf.cut.whole(jnp.shape(x)) for x, leaf in zip(columns[0], leaves, strict=True)]
     out: list[Any] = [None] * len(rows)
     for shape in dict.fromkeys(shapes):
-        mine = [i for i, other in enumerate(shapes) if other == shape]
-        members = [_member(axes, entries[i], rows[i][2:], leaves[i], shape) for i in mine]
-        done = engine.map_matrices(_OfWhole(axes, shape), members, scalars)
-        for i, (u, matrices) in zip(mine, done, strict=True):
+        indices = [i for i, other in enumerate(shapes) if other == shape]
+        members = [_member(axes, entries[i], rows[i][2:], leaves[i], shape) for i in indices]
+        results = engine.map_matrices(_OfWhole(axes, shape), members, scalars)
+        for i, (u, matrices) in zip(indices, results, strict=True):
             g, gbar = rows[i][:2]
-            kept = tuple(x[0] for x in matrices)
+            new = tuple(x[0] for x in matrices)
             gbar = entries[i][1] if axes.averages else gbar
             u = cast(leaves[i].update([u]), g.dtype)
-            out[i] = u, gbar, kept[: axes.rank], kept[axes.rank :]
+            out[i] = u, gbar, new[: axes.rank], new[axes.rank :]
     return out
 
 
@@ -74,13 +74,13 @@ def _member(
             for x, d in zip(matrices, at_least_vector(shape) * 2, strict=True)
         ]
         (view,) = leaf.with_slots(tuple(engine.slot_dim(x, view.cut) for x in whole)).members
-    ((given, _),) = leaf.given(entries if axes.averages else entries[:1])
-    return engine.Member(given, tuple(x[None] for x in matrices), view)
+    ((arrays, _),) = leaf.given(entries if axes.averages else entries[:1])
+    return engine.Member(arrays, tuple(x[None] for x in matrices), view)
 
 
 @dataclass(frozen=True)
 class _Entries:
-    """What is computed entry by entry, from the largest entry of the whole array."""
+    """The entries of the gradient and its average, scaled by the largest of the whole array."""
 
     axes: Axes
 
@@ -103,9 +103,9 @@ class _OfWhole:
     def rule(self, x: Array, *rest: Array) -> tuple[Array, ...]:
         """Return the steps, and the statistics and roots of every axis."""
         axes, count = self.axes, 2 * self.axes.rank
-        given, scalars = rest[: len(rest) - len(Scalars._fields)], rest[-len(Scalars._fields) :]
-        n, matrices = Scalars(*scalars), given[len(given) - count :]
-        mean = given[0] if axes.averages else n.gbar_weight * x
+        arrays, scalars = rest[: len(rest) - len(Scalars._fields)], rest[-len(Scalars._fields) :]
+        n, matrices = Scalars(*scalars), arrays[len(arrays) - count :]
+        mean = arrays[0] if axes.averages else n.gbar_weight * x
 
         steps = []
         for i in range(len(x)):  # not a batch: see `linalg.one_by_one`

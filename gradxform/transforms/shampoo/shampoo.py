@@ -103,7 +103,7 @@ class step_by_shampoo(Transform):
     A row-sparse gradient is converted to an array, and every row may move, unless its table has
     more than `max_matrix_size` rows and `gbar_decay` is 0.0. In that case only the touched rows
     move, the diagonal of the first axis changes in these only, diagonals are not divided by their
-    length, and gbar_weight has no effect; mat_gbar_decay must be 1, because the other rows cannot
+    length, and gbar_weight is not used; mat_gbar_decay must be 1, because the other rows cannot
     decay.
 
     Differs from TensorFlow's contrib optimizer, which has the same rule, in that it takes scalars.
@@ -111,7 +111,7 @@ class step_by_shampoo(Transform):
     Args:
       learning_rate: at least 0.
       max_matrix_size: the longest axis that has a whole matrix, an integer, at least 0.
-      gbar_decay: the decay of the average, in [0, 1]; with the number 0.0 there is no average.
+      gbar_decay: the decay of the average, in [0, 1]; with the number 0.0 it is not averaged.
       gbar_weight: the weight of a new gradient in the average, at least 0.
       mat_gbar_decay: the decay of the matrices, in [0, 1].
       mat_gbar_weight: the weight of a new product in the matrices, at least 0.
@@ -156,7 +156,7 @@ class step_by_shampoo(Transform):
         require_positive(self, "alpha")
         require_finite(self, "alpha")
         require_finite(self, "svd_interval", "precond_update_interval")
-        if self.use_iterative_root and not _is_number(self.alpha):
+        if self.use_iterative_root and not _is_static_number(self.alpha):
             raise ValueError(
                 f"{name_of(self)}: alpha must be a Python number where use_iterative_root is True, "
                 f"got {shown(self.alpha)}."
@@ -166,9 +166,9 @@ class step_by_shampoo(Transform):
         """Return an average and matrices of zeros, and roots that are multiples of the identity."""
         self._check_leaves("parameter", params)
         statistics, roots = {}, {}
-        for (path, p), leaf in zip(_arrays(params), _leaves(params), strict=True):
-            made = self._initial(p, leaf.cut.whole(jnp.shape(p)))
-            statistics[path], roots[path] = (shampoo_pieces.own_pieces(x, leaf) for x in made)
+        for (path, p), leaf in zip(_arrays_with_paths(params), _matrix_leaves(params), strict=True):
+            initial = self._initial(p, leaf.cut.whole(jnp.shape(p)))
+            statistics[path], roots[path] = (shampoo_pieces.own_pieces(x, leaf) for x in initial)
         return ShampooState(
             count=zero_count(),
             gbar=zeros_like(params),
@@ -180,7 +180,7 @@ class step_by_shampoo(Transform):
         """Return the statistics and roots of one parameter before the first update."""
         dtype, shape = at_least_float32(dtype_of(p)), at_least_vector(shape)
         power = 1.0
-        if _every_step(self.svd_interval) and _is_number(self.alpha):  # the root of G = 0
+        if _every_step(self.svd_interval) and _is_static_number(self.alpha):  # the root of G = 0
             power = self.epsilon ** (-self.alpha / len(shape))
         statistics, roots = [], []
         for d in shape:
@@ -202,13 +202,17 @@ class step_by_shampoo(Transform):
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, gbar.leaves, "the state's gbar has")
         statistics, roots = {}, {}
-        for path, _ in _arrays(state.gbar):
-            statistics[path], roots[path] = _at(state.statistics, path), _at(state.roots, path)
+        for path, _ in _arrays_with_paths(state.gbar):
+            statistics[path], roots[path] = (
+                _value_at_path(state.statistics, path),
+                _value_at_path(state.roots, path),
+            )
         count = safe_increment(state.count)
         scalars = self._scalars(scalar(count))
         gs = [self._gradient(updates, i, g) for i, g in enumerate(leaves)]
-        us, means, paths = list(gs), gbar.leaves, [path for path, _ in _arrays(updates)]
-        all_leaves = _leaves(updates)
+        us, means, paths = list(gs), gbar.leaves, [path for path, _ in _arrays_with_paths(updates)]
+        all_leaves = _matrix_leaves(updates)
+        # The number of axes is part of the step's program: arrays with as many share a call.
         for rank in dict.fromkeys(len(statistics[path]) for path in paths):
             of_rank = [i for i, path in enumerate(paths) if len(statistics[path]) == rank]
             rows = [(gs[i], means[i], *statistics[paths[i]], *roots[paths[i]]) for i in of_rank]
@@ -232,7 +236,7 @@ class step_by_shampoo(Transform):
             engine.refuse_rows(self, updates, "looks at whole arrays")
         if g.num_rows <= self.max_matrix_size or self._averages():
             return g.to_dense()
-        if not (_is_number(self.mat_gbar_decay) and self.mat_gbar_decay == 1):
+        if not (_is_static_number(self.mat_gbar_decay) and self.mat_gbar_decay == 1):
             raise ValueError(
                 f"{name_of(self)}: mat_gbar_decay must be 1.0 for the row-sparse gradient of "
                 f"{path_at(updates, i)}, whose untouched rows cannot decay, got "
@@ -242,7 +246,7 @@ class step_by_shampoo(Transform):
 
     def _averages(self) -> bool:
         """Whether the gradient is averaged."""
-        return not (_is_number(self.gbar_decay) and self.gbar_decay == 0)
+        return not (_is_static_number(self.gbar_decay) and self.gbar_decay == 0)
 
     def _scalars(self, t: Array) -> Scalars:
         """Return every number of the step T."""
@@ -269,7 +273,7 @@ class step_by_shampoo(Transform):
         grow = None if _every_step(self.precond_update_interval) else "grow"
         renew = "renew"
         if _every_step(self.svd_interval):  # whenever the roots can change
-            renew = grow if _is_number(self.alpha) else None
+            renew = grow if _is_static_number(self.alpha) else None
         return Axes(rank, self._averages(), grow, renew, round(self._p(rank)) or None)
 
     def _p(self, rank: int) -> float:
@@ -293,13 +297,13 @@ class step_by_shampoo(Transform):
                 )
 
 
-def _arrays(tree: PyTree) -> list[tuple[Path, Any]]:
+def _arrays_with_paths(tree: PyTree) -> list[tuple[Path, Any]]:
     return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
 
 
-def _leaves(tree: PyTree) -> list[MatrixLeaf]:
+def _matrix_leaves(tree: PyTree) -> list[MatrixLeaf]:
     """Return how each array, or this device's piece of it, is part of a whole one."""
-    pairs = zip(_arrays(tree), engine.cuts_of(tree), strict=True)
+    pairs = zip(_arrays_with_paths(tree), engine.cuts_of(tree), strict=True)
     return [array_leaf(shape_of(x), cut) for (_, x), cut in pairs]
 
 
@@ -316,17 +320,17 @@ def _nested(by_path: dict[Path, Any]) -> Any:
     return root
 
 
-def _at(nested: Any, path: Path) -> Any:
+def _value_at_path(nested: Any, path: Path) -> Any:
     """Return the value of nested dicts at a path."""
     for name in path:
         nested = nested[name]
     return nested
 
 
-def _is_number(x: Any) -> TypeGuard[float]:
+def _is_static_number(x: Any) -> TypeGuard[float]:
     """Whether a hyperparameter is a number that is known before a run."""
     return isinstance(x, int | float)
 
 
 def _every_step(interval: Any) -> bool:
-    return _is_number(interval) and interval <= 1
+    return _is_static_number(interval) and interval <= 1

@@ -90,7 +90,7 @@ def test_other_trees_are_refused_with_the_path_of_the_leaf():
     wrong["dense"]["kernel"] = jnp.ones((2, 3), jnp.bfloat16)
     with pytest.raises(ValueError, match=r"\['dense'\]\['kernel'\] of dtype bfloat16"):
         worker.exchange(wrong)
-    with pytest.raises(ValueError, match=r"no leaf \['scale'\]"):
+    with pytest.raises(ValueError, match=r"lacks the leaf \['scale'\]"):
         worker.exchange({"dense": PARAMS["dense"]})
     with pytest.raises(ValueError, match=r"a leaf \['more'\]"):
         worker.exchange(PARAMS | {"more": jnp.ones(1)})
@@ -257,7 +257,7 @@ REFUSED = [
     (lambda: gc.drop_stale(gx.sgd(0.1), 1.5), ValueError, "an integer"),
     (lambda: gc.Center(PARAMS, "elastic"), TypeError, "method must be elastic(...), agn(...)"),
     (lambda: gc.Center(PARAMS, gx.adam(0.1)), TypeError, "method must be elastic(...), agn(...)"),
-    (lambda: gc.Center({}, gc.elastic(0.1)), ValueError, "has no arrays"),
+    (lambda: gc.Center({}, gc.elastic(0.1)), ValueError, "must have arrays"),
     (
         lambda: gc.Center({"w": jnp.ones(2, int)}, gc.elastic(0.1)),
         TypeError,
@@ -311,7 +311,7 @@ HELLO = {"operation": "hello", "version": gx.__version__}
         (WORKER | {"number": -1}, ARRAYS, "malformed", "without a worker or a number"),
         (WORKER | {"number": True}, ARRAYS, "malformed", "without a worker or a number"),
         (WORKER | {"local_step": 1}, ARRAYS, "operation", "takes no local_step, got 1"),
-        (HELLO, [], "tree", "has no leaf ['dense']['bias']"),
+        (HELLO, [], "tree", "lacks the leaf ['dense']['bias']"),
         (HELLO | {"leaves": [["w", "float32", [2]]]}, [], "tree", "has a leaf w"),
         (HELLO | {"leaves": 7}, [], "malformed", "list of leaves"),
     ],

@@ -29,7 +29,7 @@ def init(specs, **more):
 
 ROWS = {"w": RowSparse(jnp.zeros(1, jnp.int32), jnp.ones((1, 16)), 8), "b": jnp.ones(8)}
 REFUSED = {
-    "no such axis": (lambda: shard(P("x"), "z"), ValueError, ("no axis 'z', only x, y",)),
+    "no such axis": (lambda: shard(P("x"), "z"), ValueError, ("lacks the axis 'z', only x, y",)),
     "two names": (lambda: shard(P("x"), ("x", "y")), TypeError, ("axis must be a string",)),
     "two axes": (
         lambda: shard({"w": P("x", "y"), "b": P()}),

@@ -209,7 +209,7 @@ def refusals():
         ),
         "another tree": (
             lambda: r.init(make, key, specs={"w": P()}),
-            ("the parameter ['b']", "no sharding"),
+            ("the parameter ['b']", "lacks a sharding"),
         ),
         "not a spec": (
             lambda: r.init(make, key, specs={"w": "ici", "b": P()}),

@@ -781,7 +781,7 @@ def test_a_replica_may_be_divided_over_devices_of_its_own(mode):
 
     with pytest.raises(ValueError, match=r"\['w'\] names \['replica'\].*'fsdp'"):
         r.replicate(params, {"w": P("replica"), "b": P()})
-    with pytest.raises(ValueError, match="has no sharding"):
+    with pytest.raises(ValueError, match="lacks a sharding"):
         r.replicate(params, {"w": P()})
 
 

@@ -204,7 +204,7 @@ def test_shardings_may_come_in_other_containers():
 @pytest.mark.parametrize(
     "params, given, kind, words",
     [
-        (PARAMS, {"emb": P()}, ValueError, "['b'] has no sharding"),
+        (PARAMS, {"emb": P()}, ValueError, "['b'] lacks a sharding"),
         ({"b": PARAMS["b"]}, {"b": P(), "a": P()}, ValueError, "for ['a'], which is not a"),
         ({"b": PARAMS["b"]}, {"b": P(None, "x")}, ValueError, "['b'] of shape (256,)"),
         ({"b": PARAMS["b"]}, {"b": "x"}, TypeError, "must be a NamedSharding or a PartitionSpec"),

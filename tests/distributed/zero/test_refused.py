@@ -119,7 +119,7 @@ def test_wrong_calls_of_zero1_are_refused():
     bad(
         lambda: gd.zero1(gx.adam(0.1), "xx").state_specs(params, mesh),
         ValueError,
-        "no axis 'xx', only x",
+        "lacks the axis 'xx', only x",
     )
     sparse = {"a": RowSparse(jnp.zeros(1, jnp.int32), jnp.ones(1), 8), "b": params["b"]}
 
