@@ -37,6 +37,8 @@ def replica_mesh(
 ) -> Mesh:
     """Return a checked mesh, by default a new one of `n` devices."""
     if mesh is None:
+        if inner_axes:
+            raise ValueError("Replicas: inner_axes need a mesh that has them.")
         if len(outer) > 1:
             raise ValueError(f"Replicas: several axes of replicas, {outer}, need a mesh.")
         devices = jax.devices()
