@@ -92,6 +92,13 @@ def parts_of(x: Any) -> tuple[Any, ...] | None:
     return None if names is None else tuple(getattr(x, name) for name in names)
 
 
+def all_in(x: Any) -> Iterator[Any]:
+    """Yield `x` and what it has for parts, at any depth."""
+    yield x
+    for part in parts_of(x) or ():
+        yield from all_in(part)
+
+
 def with_parts(x: Any, parts: Sequence[Any]) -> Any:
     """Return a copy of `x` with other parts, in the order of `parts_of`."""
     if isinstance(x, Made):

@@ -35,6 +35,7 @@ from gradxform.numerics import (
     scalar,
 )
 from gradxform.slots import zero_count
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied, decay_at
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
@@ -179,17 +180,11 @@ class MovingAverageState(NamedTuple):
     weight: Array  # scalar, at least float32; how much of the average comes from updates (debias)
     average: Slot  # like params, at least float32; what to evaluate
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the average."""
-        return {"average": self.average}
+    evaluated, exchanged = evaluates("average")
 
     def metrics(self) -> dict[str, Array]:
         """Return the scalars; the weight under a name that says whose it is."""
         return {"num_updates": self.num_updates, "average_weight": self.weight}
-
-    def exchanged(self, name: str, params: Params) -> "MovingAverageState":
-        """Return the state with `params` as the average."""
-        return self._replace(average=copied(params))
 
 
 @transform
@@ -322,13 +317,7 @@ class StochasticWeightAverageState(NamedTuple):
     num_updates: Array  # int32 scalar; updates so far
     average: Slot  # like params, at least float32; what to evaluate
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the average."""
-        return {"average": self.average}
-
-    def exchanged(self, name: str, params: Params) -> "StochasticWeightAverageState":
-        """Return the state with `params` as the average."""
-        return self._replace(average=copied(params))
+    evaluated, exchanged = evaluates("average")
 
 
 @transform
