@@ -189,14 +189,12 @@ class loss_scale(Guard):
         found = check(self, updates, state, params, extra)
         finite = found.finite
 
+        given = updates, state.inner_state, params, extra
         new, inner_state = update_when(
             self,
             self.inner,
             finite,
-            updates,
-            state.inner_state,
-            params,
-            extra,
+            *given,
             zeros=True,
             before=jax.tree_util.Partial(_times, factor),
             found=found.inside,

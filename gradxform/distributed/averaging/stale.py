@@ -90,17 +90,8 @@ class drop_stale(Guard):
         updates = merged_rows(updates)
         found = check(self, updates, state, params, extra | {"grad_step": grad_step})
         ((fresh,), *_) = found.flags
-        out, inner = update_when(
-            self,
-            self.inner,
-            fresh,
-            updates,
-            state.inner,
-            params,
-            extra,
-            zeros=True,
-            found=found.inside,
-        )
+        given = updates, state.inner, params, extra
+        out, inner = update_when(self, self.inner, fresh, *given, zeros=True, found=found.inside)
         return out, DropStaleState(
             inner,
             jnp.where(fresh, safe_increment(state.global_step), state.global_step),
