@@ -55,6 +55,18 @@ def shown(x: Any) -> str:
     return text if len(text) <= 200 else text[:200] + " ..."
 
 
+def must_be(part: Any, name: str, rule: str, x: Any) -> str:
+    """Return the message about a field, or an argument, that must be something else.
+
+    Args:
+      part: the part, or its name.
+      name: the field or the argument.
+      rule: what it must be.
+      x: what it is.
+    """
+    return f"{name_of(part)}: {name} must be {rule}, got {shown(x)}."
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

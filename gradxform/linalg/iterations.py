@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 from gradxform.leaves import dtype_of
 from gradxform.linalg import solves as linalg
 from gradxform.linalg.solves import HIGHEST
@@ -143,9 +143,7 @@ def matrix_inverse_pth_root(
     equation (3.2).
     """
     if not isinstance(p, int) or isinstance(p, bool) or p < 1:
-        raise ValueError(
-            f"matrix_inverse_pth_root: p must be an integer of at least 1, got {shown(p)}."
-        )
+        raise ValueError(must_be("matrix_inverse_pth_root", "p", "an integer of at least 1", p))
     a = _square("matrix_inverse_pth_root", matrix)
     largest, _ = power_iteration(a, precision=precision)
     ridge = cast(jnp.asarray(ridge_epsilon), a.dtype) * jnp.maximum(largest, 1e-16)

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 from gradxform.linalg import matmul
 from gradxform.numerics import at_least_float32, cast, promote, within
 from gradxform.projections.simplex import onto_simplex, threshold_of
@@ -42,9 +42,7 @@ def projection_sparse_simplex(
     name = "projection_sparse_simplex"
     x, (v,) = _vectors(name, x)
     if isinstance(max_nz, bool) or not isinstance(max_nz, int) or not 1 <= max_nz <= v.size:
-        raise ValueError(
-            f"{name}: max_nz must be an integer from 1 to {v.size}, got {shown(max_nz)}."
-        )
+        raise ValueError(must_be(name, "max_nz", f"an integer from 1 to {v.size}", max_nz))
     if isinstance(value, int | float) and not value >= 0:
         raise ValueError(f"{name}: value must be at least 0, got {value!r}.")
     find = lax.approx_max_k if use_approx_max_nz else lax.top_k

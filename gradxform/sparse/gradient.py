@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.leaves import flatten_with_names, map_with_paths, masks, path_str
 from gradxform.sparse.loss import Leaf, Loss
 from gradxform.types import PyTree
@@ -145,9 +145,7 @@ def _argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
     except TypeError:
         entries, numbers = [], ()
     if not numbers or any(isinstance(i, bool) for i in entries):
-        raise TypeError(
-            f"{part}: argnums must be an int or a sequence of ints, got {shown(argnums)}."
-        )
+        raise TypeError(must_be(part, "argnums", "an int or a sequence of ints", argnums))
     return single, numbers
 
 

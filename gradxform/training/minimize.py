@@ -10,7 +10,7 @@ from jax import lax
 
 from gradxform import engine, tree
 from gradxform.base.transformation import call_update, check_transform, extra_names
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 from gradxform.leaves import check_params
 from gradxform.numerics import cast
 from gradxform.training.derivatives import stored_pair, value_and_grad_from_state
@@ -169,8 +169,7 @@ def minimize(
 def _check_arguments(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: Any) -> None:
     if not callable(fun):
         raise TypeError(
-            "minimize: fun must be a function of the parameters that returns the value, got "
-            f"{shown(fun)}."
+            must_be("minimize", "fun", "a function of the parameters that returns the value", fun)
         )
     check_transform("minimize", tx, "tx")
     if params is None:

@@ -10,9 +10,9 @@ import numpy as np
 from gradxform import engine, linalg
 from gradxform.base import transform
 from gradxform.errors import (
+    must_be,
     name_of,
     require_one_of,
-    shown,
 )
 from gradxform.leaves import (
     map_with_paths,
@@ -189,8 +189,7 @@ class scale_by_muon(MatrixRule):
         words = any(isinstance(x, str) for x in jax.tree.leaves(self.ns_coeffs))
         if words or not good or not np.isfinite(made).all():
             raise ValueError(
-                f"{name_of(self)}: ns_coeffs must be three numbers, or three for each turn, "
-                f"got {shown(self.ns_coeffs)}."
+                must_be(self, "ns_coeffs", "three numbers, or three for each turn", self.ns_coeffs)
             )
         return tuple(tuple(x) if isinstance(x, list) else x for x in made.tolist())
 

@@ -17,7 +17,7 @@ from gradxform.base import (
     tell_moved,
     transform,
 )
-from gradxform.errors import name_of, require_one_of, shown
+from gradxform.errors import must_be, name_of, require_one_of
 from gradxform.leaves import (
     align,
     align_params,
@@ -245,10 +245,7 @@ class moving_average(Averager):
         super().__post_init__()
         k = self.num_updates
         if isinstance(k, bool | float):
-            raise TypeError(
-                f"{name_of(self)}: num_updates must be an integer, 'count', 'step' or None, got "
-                f"{shown(k)}."
-            )
+            raise TypeError(must_be(self, "num_updates", "an integer, 'count', 'step' or None", k))
         if isinstance(k, str):
             require_one_of(self, "num_updates", ["count", "step"])
 

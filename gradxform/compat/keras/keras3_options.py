@@ -8,7 +8,7 @@ from typing import Any
 from gradxform.compat.arguments import not_below_zero
 from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented
 from gradxform.compat.keras.rates import last_of_every
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, must_be
 from gradxform.transforms.scaling import scale
 from gradxform.types import Fixed, ZeroIsNone
 from gradxform.values.arguments import checked_call
@@ -100,9 +100,7 @@ def _check(title: str, options: dict[str, Any]) -> None:
         if n is not None and n is not False and not (type(n) is int and n >= least):
             if n == 0 and type(n) is int:
                 continue
-            raise ValueError(
-                f"{title}: {name} must be an integer of at least {least}, or None, got {shown(n)}."
-            )
+            raise ValueError(must_be(title, name, f"an integer of at least {least}, or None", n))
     factor = options["loss_scale_factor"]
     if isinstance(factor, int | float) and not factor > 0:
         raise ValueError(

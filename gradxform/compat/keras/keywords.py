@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from gradxform.compat.arguments import not_below_zero, with_semantics
 from gradxform.compat.keras.pairs import aggregate_pairs, of_pairs
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.interop import stateless
 from gradxform.schedules.decay import inverse_time_decay
 from gradxform.schedules.product import product_schedule
@@ -155,8 +155,7 @@ def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any
         )
     if aggregator is not None and not callable(aggregator):
         raise TypeError(
-            f"{name}: gradient_aggregator must be a function of pairs (gradient, path), got "
-            f"{shown(aggregator)}."
+            must_be(name, "gradient_aggregator", "a function of pairs (gradient, path)", aggregator)
         )
     first = [] if aggregator is None else [aggregate_pairs(aggregator)]
     return first, [stateless(of_pairs(f)) for f in transformers or ()]

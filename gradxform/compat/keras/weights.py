@@ -20,7 +20,7 @@ from gradxform.compat.keras.keras3_slots import (
     with_leaves,
 )
 from gradxform.compat.keras.loss_scale import own_weights, with_own_weights
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import did_you_mean, must_be, name_of, shown
 from gradxform.leaves import Path, is_hole, path_str, with_paths
 from gradxform.run_states.learning_rate import current_learning_rate
 from gradxform.run_states.slot_names import get_slots, set_slots
@@ -327,9 +327,7 @@ def parameter_paths(caller: str, params: Any, order: Sequence[str] | None) -> li
     if order is None:
         return list(paths.values())
     if isinstance(order, str) or not all(isinstance(k, str) for k in order):
-        raise ValueError(
-            f"{caller}: order must be a list of paths such as 'dense/kernel', got {shown(order)}."
-        )
+        raise ValueError(must_be(caller, "order", "a list of paths such as 'dense/kernel'", order))
     for name in order:
         if name not in paths:
             raise ValueError(

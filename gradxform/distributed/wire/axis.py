@@ -12,7 +12,7 @@ from jax import lax
 
 from gradxform._jax import versions as _compat
 from gradxform._jax.versions import varying_axes
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of
 from gradxform.leaves import path_at
 from gradxform.leaves.row_sparse import is_row_sparse
 from gradxform.numerics import at_least_float32, cast
@@ -44,8 +44,7 @@ def check_axis_name(part: Any, field: str = "axis") -> None:
     are_names = isinstance(names, tuple) and all(isinstance(n, str) and n for n in names)
     if not are_names or not names or len(set(names)) != len(names):
         raise ValueError(
-            f"{name_of(part)}: {field} must be the name of a mesh axis, or a tuple of different "
-            f"names, got {shown(axis)}."
+            must_be(part, field, "the name of a mesh axis, or a tuple of different names", axis)
         )
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.leaves import Path, is_hole, path_str, shape_of, with_paths
 from gradxform.leaves.masks import Mask, check_patterns
 from gradxform.types import Params
@@ -276,9 +276,7 @@ def mup(
             f"{shown(optimizer)}.{did_you_mean(optimizer, _OPTIMIZERS)}"
         )
     if inputs is not None and not isinstance(inputs, Mask):
-        raise TypeError(
-            f"mup: inputs must be a mask such as path_matches('bias$'), got {shown(inputs)}."
-        )
+        raise TypeError(must_be("mup", "inputs", "a mask such as path_matches('bias$')", inputs))
     check_patterns("mup", inputs, params)
     old, new = _shapes(base_params), _shapes(params)
     for path in [*old, *new]:
