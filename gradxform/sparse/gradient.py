@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.errors import did_you_mean, must_be, shown
+from gradxform.errors import must_be, require_choice, shown
 from gradxform.leaves import flatten_with_names, map_with_paths, masks, path_str
 from gradxform.sparse.loss import Leaf, Loss
 from gradxform.types import PyTree
@@ -105,11 +105,7 @@ def differentiated(
     """Return `value_and_grad`, with the name of the part in messages."""
     if not callable(loss_fn):
         raise TypeError(f"{part}: loss_fn must be a function, got {shown(loss_fn)}.")
-    if mixed not in MIXED:
-        raise ValueError(
-            f"{part}: mixed must be one of 'error', 'dense', got {shown(mixed)}."
-            f"{did_you_mean(mixed, MIXED)}"
-        )
+    require_choice(part, "mixed", mixed, MIXED)
     single, numbers = _argnums(part, argnums)
     select = _selection(part, where)
 

@@ -14,7 +14,7 @@ from gradxform.distributed.averaging.model_average import model_average
 from gradxform.distributed.averaging.stale import drop_stale
 from gradxform.distributed.averaging.synchronous import sync_replicas
 from gradxform.distributed.averaging.tower import tower
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import name_of, require_choice, shown
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Choice, Fixed, Size
 from gradxform.values.arguments import checked
@@ -203,11 +203,7 @@ def Tower(
         raise ValueError(
             "Tower: with loss_reduction 'none' there is no single loss; reduce it first."
         )
-    if loss_reduction not in _REDUCTIONS:
-        raise ValueError(
-            f"Tower: loss_reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, got "
-            f"{shown(loss_reduction)}.{did_you_mean(loss_reduction, _REDUCTIONS)}"
-        )
+    require_choice("Tower", "loss_reduction", loss_reduction, _REDUCTIONS)
     if inspect.isroutine(opt):
         try:
             inspect.signature(opt).bind()

@@ -24,7 +24,7 @@ from gradxform.distributed.replicas.restore import abstract
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.specs.state_specs import state_specs
 from gradxform.distributed.wire.axis import axis_names
-from gradxform.errors import did_you_mean, leaf_path, shown
+from gradxform.errors import did_you_mean, leaf_path, require_choice, shown
 from gradxform.leaves.storage import is_on_host
 from gradxform.types import Params, PyTree
 
@@ -39,11 +39,7 @@ def _check_mode(
     mode: str, outer: tuple[str, ...], inner_axes: tuple[str, ...], manual: bool
 ) -> None:
     """Require a mode that exists, and that has what is asked of it."""
-    if mode not in MODES:
-        raise ValueError(
-            f"Replicas: mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}."
-            f"{did_you_mean(mode, MODES)}"
-        )
+    require_choice("Replicas", "mode", mode, MODES)
     if inner_axes and mode not in ("shard_map", "jit"):
         raise ValueError(f"Replicas: inner_axes need mode 'shard_map' or 'jit', not {mode!r}.")
     if manual and (mode != "shard_map" or not inner_axes):

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.distributed.replicas.mesh import resharder
 from gradxform.distributed.shares.shared_leaves import is_shared
-from gradxform.errors import did_you_mean, leaf_path, must_be, shown
+from gradxform.errors import did_you_mean, leaf_path, must_be, require_choice
 from gradxform.leaves import dtype_of, is_variable, names_of
 from gradxform.leaves.states import kinds_of_params
 from gradxform.numerics import at_least_float32
@@ -135,11 +135,7 @@ def _lying_as(fresh: Any, x: Any) -> Any:
 def _ways(policy: Mapping[str, str] | None) -> dict[str, str]:
     """Return the policy over the defaults, once its ways are checked."""
     for name, way in (policy or {}).items():
-        if way not in WAYS:
-            raise ValueError(
-                f"resize_replicas: the policy of {name!r} must be one of "
-                f"{', '.join(map(repr, WAYS))}, got {shown(way)}.{did_you_mean(way, WAYS)}"
-            )
+        require_choice("resize_replicas", f"the policy of {name!r}", way, WAYS)
     return POLICY | dict(policy or {})
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from gradxform._jax.versions import is_tracer
 from gradxform.base import check_transform
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import did_you_mean, name_of, require_choice, shown
 from gradxform.leaves import Path, dtype_of, is_hole, path_str
 from gradxform.numerics import number_rank
 from gradxform.run_states.slot_names.entries import Entry, as_whole, entries_of
@@ -128,11 +128,7 @@ def _node_at(node: Any, path: Path) -> Any:
 def _named_entries(caller: str, tx: Any, state: Any, names: str) -> dict[str, list[Entry]]:
     """Return the entries by name, with a path before names that would be ambiguous."""
     check_transform(caller, tx, "tx")
-    if not isinstance(names, str) or names not in STYLES:
-        raise ValueError(
-            f"{caller}: names must be one of {', '.join(map(repr, STYLES))}, got {shown(names)}."
-            f"{did_you_mean(names, STYLES)}"
-        )
+    require_choice(caller, "names", names, STYLES)
     alike: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries_of(tx, state, names):
         alike[entry.name].append(entry)
