@@ -24,7 +24,7 @@ USED = {
     "optimizers": {"adam", "optimizer"},
     "schedules": {"decay", "periodic", "schedule"},
     "transforms": {
-        *("adam", "clipping", "matrices", "momentum", "scaling"),
+        *("adam", "clipping", "matrices", "momentum", "scaling", "together"),
     },
     "wrappers": {"changed_steps", "compose", "parts"},
 }
