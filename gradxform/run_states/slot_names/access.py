@@ -13,7 +13,7 @@ from gradxform.errors import did_you_mean, name_of, require_choice, shown
 from gradxform.leaves import Path, dtype_of, is_hole, path_str
 from gradxform.numerics import number_rank
 from gradxform.run_states.slot_names.entries import Entry, as_whole, entries_of
-from gradxform.run_states.slot_names.owners import children_of, with_child
+from gradxform.run_states.slot_names.owners import children_of, node_at, with_child
 from gradxform.run_states.slot_names.words import STYLES
 from gradxform.types import OptState, SupportsTransform
 
@@ -111,18 +111,12 @@ def set_slots(
     for (path, field), new in fields.items():
         changes[path][field] = new
     for path in sorted(changes, key=len, reverse=True):  # inner states before those around them
-        state = with_child(state, path, _node_at(state, path)._replace(**changes[path]))
+        state = with_child(state, path, node_at(state, path)._replace(**changes[path]))
     return state
 
 
 def _field_of(entry: Entry) -> Any:
     return getattr(entry.owned.state, entry.field)
-
-
-def _node_at(node: Any, path: Path) -> Any:
-    for name in path:
-        node = (children_of(node) or {})[name]
-    return node
 
 
 def _named_entries(caller: str, tx: Any, state: Any, names: str) -> dict[str, list[Entry]]:
