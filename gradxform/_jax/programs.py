@@ -22,7 +22,8 @@ def by_program(function: Callable[..., Any], *args: Any) -> Any:
       args: its arguments.
     """
     leaves, treedef = jax.tree.flatten(args)
-    if any(map(is_tracer, leaves)) or is_tracing() or jax.config.read("jax_disable_jit"):
+    config: Any = jax.config
+    if any(map(is_tracer, leaves)) or is_tracing() or config.jax_disable_jit:
         return function(*args)
     closed, shapes = jax.make_jaxpr(
         lambda *leaves: function(*treedef.unflatten(leaves)), return_shape=True
