@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
+from gradxform._jax.programs import by_program
 from gradxform.errors import must_be, shown
 from gradxform.leaves import dtype_of
 from gradxform.linalg import solves as linalg
@@ -90,7 +91,7 @@ def power_iteration(
         return i + 1, v, av, _product(v, av)
 
     first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_product(v, av))
-    _, _, av, eigenvalue = lax.while_loop(goes_on, turn, first)
+    _, _, av, eigenvalue = by_program(lambda x: lax.while_loop(goes_on, turn, x), first)
     return eigenvalue, _normalized(av)
 
 
@@ -203,7 +204,8 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
         return (new_x, new_x + (c - 1) / new_c * (new_x - x), new_c), None
 
     zeros = jnp.zeros_like(target)
-    (x, _, _), _ = lax.scan(turn, (zeros, zeros, jnp.zeros((), wide)), length=iters, unroll=unroll)
+    begun = zeros, zeros, jnp.zeros((), wide)
+    (x, _, _), _ = by_program(lambda x: lax.scan(turn, x, length=iters, unroll=unroll), begun)
     return cast(x, dtype) if jnp.issubdtype(dtype, jnp.inexact) else x
 
 

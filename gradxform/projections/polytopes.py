@@ -5,12 +5,14 @@ wider. Iterations end at a tolerance, or after a number of turns. Derivatives ar
 exact projection onto the faces that the last turn found, not those of the turns.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from gradxform._jax.programs import by_program
 from gradxform.errors import must_be, shown
 from gradxform.linalg import matmul
 from gradxform.numerics import at_least_float32, cast, promote, within
@@ -278,7 +280,7 @@ def _nearest(
 
     zeros = jnp.zeros_like(over)
     begun = (jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros((), x.dtype), jnp.any(over > 0))
-    _, found, *_ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, begun)
+    _, found, *_ = _while(maxiter, turn, begun)
     return at - matmul(along.T, found), found > 0
 
 
@@ -300,7 +302,8 @@ def _inside_piece(x: Array, low: Array, high: Array, w: Array, c: Array) -> Arra
 
     size = ends.shape[0]
     begun = (jnp.asarray(-1, jnp.int32), jnp.asarray(size, jnp.int32))
-    below, above = lax.fori_loop(0, size.bit_length() + 1, halve, begun)
+    turns = size.bit_length() + 1
+    below, above = by_program(lambda x: lax.fori_loop(0, turns, halve, x), begun)
     first, last = ends[jnp.maximum(below, 0)], ends[jnp.minimum(above, size - 1)]
     step = 1 + jnp.abs(first)
     return jnp.where(
@@ -368,10 +371,17 @@ def _potentials(s: Array, a: Array, b: Array, tol: Any, maxiter: int) -> tuple[A
         jnp.zeros_like(b),
         jnp.ones((), jnp.bool_),
     )
-    _, u, v, _ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, begun)
+    _, u, v, _ = _while(maxiter, turn, begun)
     return u, v
 
 
 def _threshold(row: Array, total: Array) -> Array:
     largest = jnp.max(row)
     return threshold_of(row - largest, total) + largest
+
+
+def _while(maxiter: int, turn: Callable[[Any], Any], begun: Any) -> Any:
+    """Return the end of turns that count themselves first and say last whether they go on."""
+    return by_program(
+        lambda x: lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, x), begun
+    )

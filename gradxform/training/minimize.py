@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from gradxform import engine, tree
+from gradxform._jax.programs import by_program
 from gradxform.base.transformation import call_update, check_transform, extra_names
 from gradxform.errors import must_be, shown
 from gradxform.leaves import check_params
@@ -153,7 +154,7 @@ def minimize(
             reason=reason.astype(jnp.int32),
         )
 
-    run = lax.while_loop(lambda run: run.reason == 0, turn, begun)
+    run = by_program(lambda begun: lax.while_loop(lambda run: run.reason == 0, turn, begun), begun)
     iterations = [said.iterations for said in _ends(run.state) if hasattr(said, "iterations")]
     return MinimizeResult(
         params=run.best,
