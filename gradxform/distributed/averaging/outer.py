@@ -17,7 +17,7 @@ from gradxform.distributed.wire.axis import as_varying, check_bound, widen
 from gradxform.distributed.wire.feedback import first_feedback
 from gradxform.distributed.wire.powersgd import powersgd
 from gradxform.distributed.wire.traps import require_alike
-from gradxform.errors import must_be, name_of, shown
+from gradxform.errors import name_of, shown
 from gradxform.leaves import align, dtype_of, path_at
 from gradxform.numerics import at_least_float32, cast, is_zero, safe_increment
 from gradxform.slots import zero_count
@@ -163,8 +163,6 @@ class outer(Exchanging):
 
     def _check_shares(self) -> None:
         """Require an anchor that can be divided, where `shard_anchor` asks for it."""
-        if not isinstance(self.shard_anchor, bool):
-            raise TypeError(must_be(self, "shard_anchor", "True or False", self.shard_anchor))
         if not self.shard_anchor:
             return
         if not self.inner_axes:

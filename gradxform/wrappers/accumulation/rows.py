@@ -116,9 +116,6 @@ class accumulate_rows(Transform):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        k = self.every_k_schedule
-        if not isinstance(k, int) or isinstance(k, bool):
-            raise TypeError(f"{name_of(self)}: every_k_schedule must be an int, got {shown(k)}.")
         require_at_least(self, 1, "every_k_schedule")
         rows = FrozenTree(self.rows) if isinstance(self.rows, bool) else self.rows
         for n in rows.leaves if isinstance(rows, FrozenTree) else ():
