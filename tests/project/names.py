@@ -143,6 +143,11 @@ def table() -> str:
     """The text of the table, as it should be."""
     public = {module: public_in(module) for module in modules() if is_lazy(module)}
     public = {module: files for module, files in public.items() if files}
+    known = homes_in("gradxform", public)
+    for module in public:
+        own = homes_in(module, public)
+        if own.items() <= known.items() and source_of(module).name != "__init__.py":
+            public[module] = {"gradxform": " ".join(sorted(own))}  # where their homes are said
     names = written("NAMES", "The public names.", public)
     lines = ["# What configs may name: of these packages, where they have it, or of these modules."]
     lines.append("CONFIG_NAMES: dict[str, str] = {")
@@ -156,16 +161,17 @@ def table() -> str:
     return "\n".join([HEAD, names, *lines, "}", ""])
 
 
+def homes_in(package: str, public: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The names that a package offers, each with its file."""
+    own: dict[str, str] = {}
+    for file, names in public[package].items():
+        own |= homes_in(file, public) if names == "*" else dict.fromkeys(names.split(), file)
+    return own
+
+
 def by_package(homes: dict[str, str], public: dict[str, dict[str, str]]) -> dict[str, list[str]]:
     """Names under the package that offers them from their home, so that no home is said twice."""
-
-    def homes_in(package: str) -> dict[str, str]:
-        own: dict[str, str] = {}
-        for file, names in public[package].items():
-            own |= homes_in(file) if names == "*" else dict.fromkeys(names.split(), file)
-        return own
-
-    packages = {package: homes_in(package) for package in ("gradxform", "gradxform.distributed")}
+    packages = {k: homes_in(k, public) for k in ("gradxform", "gradxform.distributed")}
     found: dict[str, list[str]] = {}
     for module, names in homes.items():
         for name in names.split():
