@@ -135,7 +135,7 @@ def _counts_of_tf1(owned: Owned, name: str) -> list[Entry]:
     entries = []
     for power, attribute in powers.items():
         decay = getattr(owned.rule, attribute)
-        read, write = _Power(power, decay, owned.rule), _from_powers(owned.rule, powers, power)
+        read, write = _Power(power, decay, owned.rule), _from_powers(owned.rule, powers)
         shared = decay if isinstance(decay, float) else owned.path
         entries.append(Entry(power, owned, "count", read, write, shared))
     return entries
@@ -164,7 +164,7 @@ def _float32(x: Any) -> np.float64:
     return np.float64(np.float32(np.asarray(x)))
 
 
-def _from_powers(rule: Any, powers: dict[str, str], name: str) -> Callable[[Any, Any, Values], Any]:
+def _from_powers(rule: Any, powers: dict[str, str]) -> Callable[[Any, Any, Values], Any]:
     """Return how a count follows from the powers: from the first that did not vanish."""
 
     def write(value: Any, old: Any, values: Values) -> Any:
