@@ -146,7 +146,7 @@ def _as_float(count: Any) -> Any:
 
 
 def _power(decay: Any) -> Callable[[Any], Any]:
-    """Return what reads a count as the power of a decay that TensorFlow keeps: decay^(count + 1)."""
+    """Return what reads a count as the power that TensorFlow keeps: decay^(count + 1)."""
 
     def read(count: Any) -> Any:
         if is_tracer(count) or is_tracer(decay):
