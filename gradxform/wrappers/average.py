@@ -18,22 +18,9 @@ from gradxform.base import (
     transform,
 )
 from gradxform.errors import name_of, require_one_of
-from gradxform.leaves import (
-    align,
-    align_params,
-    check_shapes,
-    flatten_updates,
-    require_params,
-)
+from gradxform.leaves import align, align_params, check_shapes, flatten_updates, require_params
 from gradxform.leaves.states import check_state
-from gradxform.numerics import (
-    as_step,
-    at_least_float32,
-    cast,
-    promote,
-    safe_increment,
-    scalar,
-)
+from gradxform.numerics import as_step, at_least_float32, cast, promote, safe_increment, scalar
 from gradxform.slots import zero_count
 from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied, decay_at

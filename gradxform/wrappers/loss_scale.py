@@ -24,15 +24,7 @@ from gradxform.numerics import (
     times,
 )
 from gradxform.slots import zero_count
-from gradxform.types import (
-    Array,
-    Fraction,
-    OptState,
-    Params,
-    PositiveInt,
-    Range,
-    Updates,
-)
+from gradxform.types import Array, Fraction, OptState, Params, PositiveInt, Range, Updates
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.parts import all_parts
 from gradxform.wrappers.update_when import update_when

@@ -15,15 +15,7 @@ from gradxform.distributed.matrices.state import Cuts, on_pieces, specs_of_piece
 from gradxform.distributed.shares.reach import check_entrywise, check_reach
 from gradxform.distributed.wire.axis import check_axis_name, check_bound, size_of
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.leaves import (
-    Path,
-    is_hole,
-    like_params,
-    masks,
-    path_str,
-    shape_of,
-    with_paths,
-)
+from gradxform.leaves import Path, is_hole, like_params, masks, path_str, shape_of, with_paths
 from gradxform.leaves.no_gradient import as_holes
 from gradxform.types import OptState, Params, PyTree, StaticTree, Updates
 from gradxform.values import FrozenTree, is_function

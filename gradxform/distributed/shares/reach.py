@@ -13,12 +13,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform._jax.jaxprs import jaxprs_of, opened
-from gradxform.base import (
-    ArrayRule,
-    GradientTransformation,
-    locality_of,
-    own_locality_of,
-)
+from gradxform.base import ArrayRule, GradientTransformation, locality_of, own_locality_of
 from gradxform.errors import name_of
 from gradxform.interop import stateless, stateless_with_tree_map
 from gradxform.leaves import dtype_of

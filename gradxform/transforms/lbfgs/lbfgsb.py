@@ -29,15 +29,7 @@ from gradxform.transforms.lbfgs.machine import (
 from gradxform.transforms.lbfgs.more_thuente import MoreThuenteState
 from gradxform.transforms.lbfgs.subspace import lengths, target
 from gradxform.transforms.lbfgs.units import squares
-from gradxform.types import (
-    Array,
-    NonNegative,
-    Params,
-    PyTree,
-    Size,
-    Slot,
-    StaticTree,
-)
+from gradxform.types import Array, NonNegative, Params, PyTree, Size, Slot, StaticTree
 
 __all__ = [
     "step_by_lbfgsb",

@@ -18,13 +18,7 @@ from jax import lax
 from gradxform import engine, tree
 from gradxform.base import Transform
 from gradxform.errors import name_of, require_at_least
-from gradxform.leaves import (
-    align_params,
-    align_slot,
-    check_shapes,
-    is_abstract,
-    require_params,
-)
+from gradxform.leaves import align_params, align_slot, check_shapes, is_abstract, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import cast, over, safe_increment, scalar, scalar_dtype
 from gradxform.numerics.roots import root
