@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform._names.lazy import public_names
+from gradxform._names.lazy import public_names as _public_names
 from gradxform.base import (
     ArrayRule,
     EmptyState,
@@ -259,4 +259,4 @@ class stateless_with_tree_map(Transform):
         return jax.tree.unflatten(treedef, made), check_state(self, state, EmptyState)
 
 
-_, __getattr__, __dir__ = public_names(__name__)
+_, __getattr__, __dir__ = _public_names(__name__)
