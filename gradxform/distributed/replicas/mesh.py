@@ -11,7 +11,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gradxform.distributed.shares.shared_leaves import is_shared
-from gradxform.errors import did_you_mean, shown
+from gradxform.distributed.wire.axis import check_in_mesh
+from gradxform.errors import shown
 from gradxform.leaves import dtype_of
 from gradxform.types import PyTree
 
@@ -63,11 +64,7 @@ def replica_mesh(
 
 def _check_mesh(mesh: Mesh, axes: tuple[str, ...]) -> None:
     for axis in axes:
-        if axis not in mesh.shape:
-            raise ValueError(
-                f"Replicas: the mesh has no axis {axis!r}, only {', '.join(mesh.axis_names)}."
-                f"{did_you_mean(axis, mesh.axis_names)}"
-            )
+        check_in_mesh("Replicas", axis, mesh.axis_names)
     for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
         if kind == AxisType.Explicit:
             raise ValueError(

@@ -5,6 +5,7 @@ The same code runs under `shard_map` (with and without `check_vma`), `pmap` and 
 sum must be marked as varying.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jax import lax
 
 from gradxform._jax import versions as _compat
 from gradxform._jax.versions import varying_axes
-from gradxform.errors import must_be, name_of
+from gradxform.errors import did_you_mean, must_be, name_of
 from gradxform.leaves import path_at
 from gradxform.leaves.row_sparse import is_row_sparse
 from gradxform.numerics import at_least_float32, cast
@@ -35,6 +36,15 @@ class AlreadyReducedError(ValueError):
 def axis_names(axis: Axes) -> tuple[str, ...]:
     """Return the names of one or several axes."""
     return (axis,) if isinstance(axis, str) else tuple(axis)
+
+
+def check_in_mesh(part: Any, axis: str, names: Iterable[str]) -> None:
+    """Require an axis to be among those of a mesh."""
+    if axis not in names:
+        raise ValueError(
+            f"{name_of(part)}: the mesh has no axis {axis!r}, only {', '.join(names)}."
+            f"{did_you_mean(axis, names)}"
+        )
 
 
 def check_axis_name(part: Any, field: str = "axis") -> None:
