@@ -1,8 +1,8 @@
 """Assignment problems, as Optax solves them.
 
-The names are those of `optax.assignment` in the installed Optax (see `gradxform.forwards`).
+The names are those of `optax.assignment` in the installed Optax (see `gradxform._names.optax`).
 """
 
-from gradxform._names.optax import module_from_optax
+from gradxform._names.lazy import public_names as _public_names
 
-__getattr__, __dir__ = module_from_optax(__name__)
+_, __getattr__, __dir__ = _public_names(__name__)

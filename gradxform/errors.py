@@ -55,6 +55,18 @@ def shown(x: Any) -> str:
     return text if len(text) <= 200 else text[:200] + " ..."
 
 
+def must_be(part: Any, name: str, rule: str, x: Any) -> str:
+    """Return the message about a field, or an argument, that must be something else.
+
+    Args:
+      part: the part, or its name.
+      name: the field or the argument.
+      rule: what it must be.
+      x: what it is.
+    """
+    return f"{name_of(part)}: {name} must be {rule}, got {shown(x)}."
+
+
 def _is_python_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -121,12 +133,15 @@ def require_finite(part: Any, *names: str) -> None:
 
 def require_one_of(part: Any, name: str, choices: Iterable[str]) -> None:
     """Require the named field, a `Choice`, to be one of `choices`."""
-    choices, value = list(choices), getattr(part, name)
+    require_choice(part, name, getattr(part, name), choices)
+
+
+def require_choice(part: Any, name: str, value: Any, choices: Iterable[str]) -> None:
+    """Require the value of a field or an argument to be one of `choices`."""
+    choices = list(choices)
     if not isinstance(value, str) or value not in choices:
         listed, hint = ", ".join(map(repr, choices)), did_you_mean(value, choices)
-        raise ValueError(
-            f"{name_of(part)}: {name} must be one of {listed}, got {shown(value)}.{hint}"
-        )
+        raise ValueError(must_be(part, name, f"one of {listed}", value) + hint)
 
 
 def did_you_mean(name: Any, choices: Iterable[str], n: int = 3, cutoff: float = 0.6) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from gradxform._names.lazy import forwarded
+from gradxform._names.lazy import public_names as _public_names
 from gradxform.base import (
     ArrayRule,
     EmptyState,
@@ -259,5 +259,4 @@ class stateless_with_tree_map(Transform):
         return jax.tree.unflatten(treedef, leaves), check_state(self, state, EmptyState)
 
 
-# These need states of higher floors.
-__getattr__, __dir__ = forwarded(__name__, ("as_optax", "from_optax_state", "to_optax_state"))
+_, __getattr__, __dir__ = _public_names(__name__)

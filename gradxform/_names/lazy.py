@@ -1,18 +1,45 @@
 """Packages that load their public names when somebody asks for them (PEP 562).
 
-`table.py` says in which file each name is. It is written by `make tables`, from what the
-`__init__.py` of each package imports for type checkers, and from the `__all__` of the files.
+Whatever a package or module offers that it does not define comes through `public_names`:
+
+- the names that `table.py` has for it. It is written by `make tables`, from what the `__init__.py`
+  of each package imports for type checkers, and from the `__all__` of the files;
+- names of `gradxform` that stand in `FORWARDS`;
+- the modules in it, when they are named;
+- what `optax.py` looks up in the installed Optax.
 """
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from gradxform._names.table import NAMES
 
 _ROOT = "gradxform"
+
+# Names of `gradxform` that others have as well, where Optax has them or where they were, but not in
+# their `__all__`: they stand on higher floors.
+FORWARDS = {
+    "gradxform.interop": "as_optax from_optax_state to_optax_state",
+    "gradxform.schedules": (
+        "InjectHyperparamsState InjectStatefulHyperparamsState inject_hyperparams "
+        "inject_stateful_hyperparams"
+    ),
+    "gradxform.transforms": (
+        "AddTruncatedNoiseState add_truncated_noise clip_by_mean_norm clip_by_raw_norm "
+        "zero_above_raw_norm zero_non_finite AddNoiseState ApplyIfFiniteState ConditionFn "
+        "ConditionallyMaskState ConditionallyTransformState EmaState MaskedNode MaskedState "
+        "MonitorState MultiSteps MultiStepsState NonNegativeParamsState PartitionState "
+        "ShouldSkipUpdateFunction SnapshotState TraceState ZeroNansState adaptive_grad_clip "
+        "add_decayed_weights add_noise apply_if_finite chain clip clip_by_block_rms "
+        "clip_by_global_norm conditionally_mask conditionally_transform ema flatten freeze "
+        "keep_params_nonnegative masked measure_with_ema monitor named_chain partition "
+        "selective_transform skip_large_updates skip_not_finite snapshot trace zero_nans"
+    ),
+    "gradxform.wrappers": "RawGradientNormsState raw_gradient_norms",
+}
 
 
 def homes_of(package: str) -> dict[str, str]:
@@ -30,7 +57,7 @@ def homes_of(package: str) -> dict[str, str]:
 
 
 def public_names(
-    package: str, forwards: Iterable[str] = (), suffix: str = ""
+    package: str, suffix: str = ""
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__all__`, the `__getattr__` and the `__dir__` of a package, or of a module.
 
@@ -40,13 +67,13 @@ def public_names(
 
     Args:
       package: its `__name__`.
-      forwards: names of `gradxform` that it has as well, but not in its `__all__`.
       suffix: what may follow a name of a class, such as "Optimizer".
     """
     homes = homes_of(package)
     names = sorted(homes)
     states = [name for name in names if name.endswith("State") and name != "OptState"]
     public = [name for name in names if name not in states] + states
+    forwards = FORWARDS.get(package, "").split()
     above = homes_of(_ROOT) if forwards else {}
     homes |= {name: above[name] for name in forwards}
     hides = {name for name, home in homes.items() if home != package}
@@ -70,8 +97,12 @@ def public_names(
         return attribute
 
     def __dir__() -> list[str]:
-        hidden = [name for name in attributes if name.startswith("__")]
-        return [*hidden, *public, *forwards]
+        if not homes:  # all that it has is Optax's
+            from gradxform._names.optax import names_of
+
+            return names_of(package)
+        own = [name for name in attributes if not public or name.startswith("__")]
+        return [*own, *public, *forwards]
 
     return public, __getattr__, __dir__
 
@@ -79,28 +110,6 @@ def public_names(
 def offered(name: str) -> Any:
     """Return a public name of `gradxform`: how a module gets at what stands above it."""
     return getattr(importlib.import_module(homes_of(_ROOT)[name]), name)
-
-
-def forwarded(
-    module: str, names: Iterable[str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a module that forwards names of `gradxform`.
-
-    Args:
-      module: its `__name__`.
-      names: the names of `gradxform` that it forwards.
-    """
-    homes = {name: home for name, home in homes_of(_ROOT).items() if name in frozenset(names)}
-
-    def __getattr__(name: str) -> Any:
-        if name in homes:
-            return offered(name)
-        return _module(module, name, [*homes, *vars(sys.modules[module])])
-
-    def __dir__() -> list[str]:
-        return [*homes, *vars(sys.modules[module])]
-
-    return __getattr__, __dir__
 
 
 class _Package(ModuleType):
@@ -126,11 +135,12 @@ def _module(package: str, name: str, public: list[str]) -> Any:
     if name.startswith("_"):  # Python and others look for names that a module may have
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
     full = f"{package}.{name}"
-    try:
-        return importlib.import_module(full)
-    except ModuleNotFoundError as error:
-        if error.name != full:  # something that the module itself needs
-            raise
+    if "__path__" in vars(sys.modules[package]):
+        try:
+            return importlib.import_module(full)
+        except ModuleNotFoundError as error:
+            if error.name != full:  # something that the module itself needs
+                raise
     from gradxform._names.optax import missing  # which needs JAX
 
     # An import statement asks whether the module has the name, and tells nothing of an

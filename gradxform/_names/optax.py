@@ -7,7 +7,6 @@ gradxform's own.
 
 import importlib
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -44,7 +43,7 @@ NAMES = frozenset(
 
 
 def missing(package: str, name: str, public: list[str], is_import: bool = False) -> Any:
-    """Return a name that a package does not have: of `gradxform` itself, one of `NAMES`.
+    """Return a name of Optax that a package does not have: one of `NAMES`, or any in `MODULES`.
 
     Args:
       package: its `__name__`.
@@ -53,9 +52,12 @@ def missing(package: str, name: str, public: list[str], is_import: bool = False)
       is_import: whether an import statement asks for the name.
 
     Raises:
-      AttributeError: if it is not one of `NAMES`.
+      AttributeError: if Optax is not asked for it, or does not have it.
       ImportError: the same, in an import statement.
     """
+    module = package.rpartition(".")[2]
+    if module in MODULES:
+        return _looked_up(package, _optax(package, f"optax.{module}"), name)
     if package == "gradxform":
         if name in NAMES:
             return _looked_up(f"{package}.{name}", _optax(f"{package}.{name}"), name)
@@ -70,19 +72,10 @@ def missing(package: str, name: str, public: list[str], is_import: bool = False)
     raise no_such_name(package, name, public)
 
 
-def module_from_optax(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a module that is Optax's module of that name."""
-    theirs = f"optax.{module.rpartition('.')[2]}"
-
-    def __getattr__(name: str) -> Any:
-        if name.startswith("_"):  # Python looks for `__path__` and the like
-            raise no_such_name(module, name, [])
-        return _looked_up(module, _optax(module, theirs), name)
-
-    def __dir__() -> list[str]:
-        return [name for name in dir(_optax(module, theirs)) if not name.startswith("_")]
-
-    return __getattr__, __dir__
+def names_of(package: str) -> list[str]:
+    """Return the public names of a module that is Optax's module of that name."""
+    theirs = _optax(package, f"optax.{package.rpartition('.')[2]}")
+    return [name for name in dir(theirs) if not name.startswith("_")]
 
 
 def _optax(what: str, module: str = "optax") -> ModuleType:

@@ -77,37 +77,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.compat.tf_contrib.tf_contrib": "AGN AdaMax AdamGS AdamW AddSign DropStaleGradient ElasticAverage ExtendWD_Adagrad ExtendWD_Adam ExtendWD_Ftrl ExtendWD_GradientDescent ExtendWD_Momentum ExtendWD_RMSProp GGT LARS LazyAdam LazyAdamGS ModelAverage MomentumW MovingAverage Nadam PowerSign RegAdagrad Shampoo Tower VariableClipping extend_with_decoupled_weight_decay get_cosine_decay_fn get_linear_decay_fn get_restart_decay_fn",
     },
     "gradxform.contrib": {
-        "gradxform.interop": "NormalizeState",
-        "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
-        "gradxform.optimizers.adopt": "acprop adopt",
-        "gradxform.optimizers.cocob": "cocob",
-        "gradxform.optimizers.dadapt": "dadapt_adamw prodigy",
-        "gradxform.optimizers.dog": "dog dowg",
-        "gradxform.optimizers.galore": "galore",
-        "gradxform.optimizers.madgrad": "madgrad",
-        "gradxform.optimizers.momo": "momo momo_adam",
-        "gradxform.optimizers.muon": "muon",
-        "gradxform.optimizers.privacy": "dpsgd",
-        "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_sgd",
-        "gradxform.optimizers.sophia": "sophia",
-        "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
-        "gradxform.transforms.adopt": "scale_by_acprop scale_by_adopt",
-        "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
-        "gradxform.transforms.dadapt": "DAdaptAdamWState ProdigyState",
-        "gradxform.transforms.dog": "DoGState DoWGState",
-        "gradxform.transforms.madgrad": "MadgradState scale_by_madgrad",
-        "gradxform.transforms.matrices.dimensions": "GaLoreDimensionNumbers MuonDimensionNumbers",
-        "gradxform.transforms.momo": "MomoAdamState MomoState",
-        "gradxform.transforms.muon": "MuonState scale_by_muon",
-        "gradxform.transforms.normalization": "normalize",
-        "gradxform.transforms.plateau": "ReduceLROnPlateauState reduce_on_plateau",
-        "gradxform.transforms.privacy": "DifferentiallyPrivateAggregateState differentially_private_aggregate",
-        "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian",
-        "gradxform.wrappers.complex_parts": "SplitRealAndImaginaryState split_real_and_imaginary",
-        "gradxform.wrappers.low_rank.galore": "GaLoreState scale_by_galore",
-        "gradxform.wrappers.mechanize": "MechanicState mechanize",
-        "gradxform.wrappers.sam": "SAMState sam",
-        "gradxform.wrappers.schedule_free": "ScheduleFreeState schedule_free schedule_free_eval_params",
+        "gradxform": "COCOBState DAdaptAdamWState DifferentiallyPrivateAggregateState DoGState DoWGState GaLoreDimensionNumbers GaLoreState HutchinsonState MadgradState MechanicState MomoAdamState MomoState MuonDimensionNumbers MuonState NormalizeState ProdigyState ReduceLROnPlateauState SAMState ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState ScheduleFreeState SophiaState SplitRealAndImaginaryState acprop ademamix adopt cocob dadapt_adamw differentially_private_aggregate dog dowg dpsgd galore hutchinson_estimator_diag_hessian madgrad mechanize momo momo_adam muon normalize prodigy reduce_on_plateau sam scale_by_acprop scale_by_ademamix scale_by_adopt scale_by_cocob scale_by_galore scale_by_madgrad scale_by_muon scale_by_simplified_ademamix schedule_free schedule_free_adamw schedule_free_eval_params schedule_free_sgd simplified_ademamix sophia split_real_and_imaginary",
     },
     "gradxform.distributed": {
         "gradxform.distributed.averaging.elastic": "AgnState ElasticAverageState agn elastic_average",
@@ -409,170 +379,105 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 
-# What configs may name, and where it is.
+# What configs may name: of these packages, where they have it, or of these modules.
 CONFIG_NAMES: dict[str, str] = {
-    "gradxform.compat.keras.keras": "keras:Adadelta keras:Adagrad keras:Adam keras:Adamax keras:Ftrl keras:LossScaleOptimizer keras:Nadam keras:RMSprop keras:SGD",
-    "gradxform.compat.keras.keras3": "keras3:Adadelta keras3:Adafactor keras3:Adagrad keras3:Adam keras3:AdamW keras3:Adamax keras3:Ftrl keras3:Lion keras3:Muon keras3:Nadam keras3:RMSprop keras3:SGD",
+    "gradxform": (
+        "GaLoreDimensionNumbers GradientTransformation GradientTransformationExtraArgs MultiSteps"
+        " MuonDimensionNumbers WrappedSchedule accumulate accumulate_rows acprop adabelief adadelta"
+        " adafactor adagc adagrad adagrad_da adam adamax adamaxw adamuon adamw adan"
+        " adaptive_grad_clip add_decayed_weights add_noise add_sign add_truncated_noise ademamix"
+        " adopt all_of amsgrad any_of apply_every apply_if_finite asam cautious cautious_adamw"
+        " cautious_lion centralize chain clip clip_by_block_norm clip_by_block_rms"
+        " clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob conditionally_mask"
+        " conditionally_transform constant_schedule cosine_decay_restarts cosine_decay_schedule"
+        " cosine_onecycle_schedule cosine_sign_decay count_updates cyclic_schedule dadapt_adamw"
+        " decoupled_weight_decay densify differentially_private_aggregate dion dion2"
+        " distributed_shampoo dog dowg dpsgd ema exponential_decay external_step factor_state"
+        " flatten fourth_root freeze fromage ftrl galore ggt grad_norm_to_clip_to_zero"
+        " grad_variance_scaled grams hutchinson_estimator_diag_hessian identity inject_hyperparams"
+        " inverse_sqrt_decay inverse_time_decay join_schedules kahan keep_matrix_norms"
+        " keep_params_nonnegative label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps"
+        " lbfgsb linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
+        " lookahead loss_scale madgrad mars_adamw masked master_weights matrix_split mechanize momo"
+        " momo_adam monitor moving_average muon muon_labels muonclip nadam nadamw named_chain"
+        " natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd none_of normalize"
+        " normalize_adaptively normalize_by_block_norm normalize_by_update_norm normalized_sgd"
+        " normuon novograd offload_state on_measurement only_dense only_rows optimistic_adam"
+        " optimistic_adam_v2 optimistic_gradient_descent orthogonalize_updates overwriting_average"
+        " param_group param_groups partition path_matches piecewise_constant_schedule"
+        " piecewise_interpolate_schedule polyak_sgd polynomial_schedule power_decay_rate"
+        " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
+        " proximal_sgd psgd_kron qk_clip quantize_state query_key radam raw_gradient_norms"
+        " reduce_on_plateau reg_adagrad restart_sign_decay rmsprop rowwise_adagrad rprop sam scale"
+        " scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up scale_by_adamax"
+        " scale_by_adamuon scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt"
+        " scale_by_amsgrad scale_by_backtracking_linesearch scale_by_belief scale_by_cocob"
+        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
+        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore"
+        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
+        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
+        " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
+        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
+        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
+        " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
+        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
+        " scale_by_soap scale_by_sophia scale_by_stddev scale_by_tf_adam scale_by_trust_ratio"
+        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd"
+        " scion selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
+        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
+        " sparse_adagrad sparse_semantics split_real_and_imaginary state_dtype stateless"
+        " stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"
+        " step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
+        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
+        " stochastic_weight_average sum_of trace undo_norm_growth variable_clipping variable_names"
+        " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"
+        " with_metrics yogi zclip zero_above_raw_norm zero_nans zero_non_finite"
+    ),
+    "gradxform.compat.keras.keras": (
+        "keras:Adadelta keras:Adagrad keras:Adam keras:Adamax keras:Ftrl keras:LossScaleOptimizer"
+        " keras:Nadam keras:RMSprop keras:SGD"
+    ),
+    "gradxform.compat.keras.keras3": (
+        "keras3:Adadelta keras3:Adafactor keras3:Adagrad keras3:Adam keras3:AdamW keras3:Adamax"
+        " keras3:Ftrl keras3:Lion keras3:Muon keras3:Nadam keras3:RMSprop keras3:SGD"
+    ),
     "gradxform.compat.keras.pairs": "aggregate_pairs of_pairs",
     "gradxform.compat.keras.rates": "at_most_inverse_sqrt last_of_every",
     "gradxform.compat.keras.transform": "from_keras",
     "gradxform.compat.returnn.rates": "cyclic_exponential_decay returnn_rate",
-    "gradxform.compat.returnn.raw_gradients": "add_truncated_noise clip_by_mean_norm clip_by_raw_norm raw_gradient_norms zero_above_raw_norm zero_non_finite",
-    "gradxform.compat.returnn.returnn": "returnn:AMSGrad returnn:CustomAdam returnn:CustomGradientDescent returnn:GradVarianceScaled returnn:NeuralOptimizer1 returnn:NormalizedSGD",
-    "gradxform.compat.tf1.tf1": "tf1:Adadelta tf1:Adagrad tf1:AdagradDA tf1:Adam tf1:Ftrl tf1:GradientDescent tf1:Momentum tf1:ProximalAdagrad tf1:ProximalGradientDescent tf1:RMSProp tf1:SyncReplicas",
-    "gradxform.compat.tf_contrib.tf_contrib": "tf_contrib:AGN tf_contrib:AdaMax tf_contrib:AdamGS tf_contrib:AdamW tf_contrib:AddSign tf_contrib:DropStaleGradient tf_contrib:ElasticAverage tf_contrib:ExtendWD_Adagrad tf_contrib:ExtendWD_Adam tf_contrib:ExtendWD_Ftrl tf_contrib:ExtendWD_GradientDescent tf_contrib:ExtendWD_Momentum tf_contrib:ExtendWD_RMSProp tf_contrib:GGT tf_contrib:LARS tf_contrib:LazyAdam tf_contrib:LazyAdamGS tf_contrib:ModelAverage tf_contrib:MomentumW tf_contrib:MovingAverage tf_contrib:Nadam tf_contrib:PowerSign tf_contrib:RegAdagrad tf_contrib:Shampoo tf_contrib:Tower tf_contrib:VariableClipping",
-    "gradxform.distributed.averaging.elastic": "agn elastic_average",
-    "gradxform.distributed.averaging.model_average": "model_average",
-    "gradxform.distributed.averaging.outer": "outer",
-    "gradxform.distributed.averaging.stale": "drop_stale",
-    "gradxform.distributed.averaging.synchronous": "sync_replicas",
-    "gradxform.distributed.averaging.tower": "tower",
-    "gradxform.distributed.matrices.shard_matrices": "shard_matrices",
-    "gradxform.distributed.wire.compression": "float8 int8 sign top_k",
-    "gradxform.distributed.wire.powersgd": "powersgd",
-    "gradxform.distributed.zero.zero": "zero1",
+    "gradxform.compat.returnn.returnn": (
+        "returnn:AMSGrad returnn:CustomAdam returnn:CustomGradientDescent"
+        " returnn:GradVarianceScaled returnn:NeuralOptimizer1 returnn:NormalizedSGD"
+    ),
+    "gradxform.compat.tf1.tf1": (
+        "tf1:Adadelta tf1:Adagrad tf1:AdagradDA tf1:Adam tf1:Ftrl tf1:GradientDescent tf1:Momentum"
+        " tf1:ProximalAdagrad tf1:ProximalGradientDescent tf1:RMSProp tf1:SyncReplicas"
+    ),
+    "gradxform.compat.tf_contrib.tf_contrib": (
+        "tf_contrib:AGN tf_contrib:AdaMax tf_contrib:AdamGS tf_contrib:AdamW tf_contrib:AddSign"
+        " tf_contrib:DropStaleGradient tf_contrib:ElasticAverage tf_contrib:ExtendWD_Adagrad"
+        " tf_contrib:ExtendWD_Adam tf_contrib:ExtendWD_Ftrl tf_contrib:ExtendWD_GradientDescent"
+        " tf_contrib:ExtendWD_Momentum tf_contrib:ExtendWD_RMSProp tf_contrib:GGT tf_contrib:LARS"
+        " tf_contrib:LazyAdam tf_contrib:LazyAdamGS tf_contrib:ModelAverage tf_contrib:MomentumW"
+        " tf_contrib:MovingAverage tf_contrib:Nadam tf_contrib:PowerSign tf_contrib:RegAdagrad"
+        " tf_contrib:Shampoo tf_contrib:Tower tf_contrib:VariableClipping"
+    ),
+    "gradxform.distributed": (
+        "agn drop_stale elastic_average float8 int8 model_average outer powersgd shard_matrices"
+        " sign sync_replicas top_k tower zero1"
+    ),
     "gradxform.experimental.averages": "accumulate_avg_updates average_per_element_updates averaged_incrementally",
     "gradxform.experimental.moments": "get_per_element_mean_and_sum_sq_diff_grads track_per_element_mean_and_variance_with_ema",
     "gradxform.experimental.process": "processed processed_per_element",
-    "gradxform.interop": "GradientTransformation GradientTransformationExtraArgs identity set_to_zero stateless stateless_with_tree_map",
-    "gradxform.leaves.masks": "all_of any_of label_by ndim_at_least none_of path_matches",
-    "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
-    "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
-    "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
-    "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
-    "gradxform.optimizers.adopt": "acprop adopt",
-    "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
-    "gradxform.optimizers.cautious": "cautious_adamw cautious_lion",
-    "gradxform.optimizers.cocob": "cocob",
-    "gradxform.optimizers.dadapt": "dadapt_adamw prodigy",
-    "gradxform.optimizers.dion": "dion dion2",
-    "gradxform.optimizers.distributed_shampoo": "distributed_shampoo",
-    "gradxform.optimizers.dog": "dog dowg",
-    "gradxform.optimizers.embeddings": "lazy_adam lazy_adamw rowwise_adagrad",
-    "gradxform.optimizers.factored": "adafactor sm3",
-    "gradxform.optimizers.galore": "galore",
-    "gradxform.optimizers.ggt": "ggt",
-    "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
-    "gradxform.optimizers.laprop": "laprop",
-    "gradxform.optimizers.layerwise": "fromage lamb lars novograd",
-    "gradxform.optimizers.lbfgs": "lbfgs",
-    "gradxform.optimizers.lbfgs_steps": "lbfgs_steps",
-    "gradxform.optimizers.lbfgsb": "lbfgsb",
-    "gradxform.optimizers.madgrad": "madgrad",
-    "gradxform.optimizers.mars": "mars_adamw",
-    "gradxform.optimizers.momentum": "sgd sgdw",
-    "gradxform.optimizers.momo": "momo momo_adam",
-    "gradxform.optimizers.muon": "muon",
-    "gradxform.optimizers.muonclip": "muonclip",
-    "gradxform.optimizers.noise": "noisy_sgd",
-    "gradxform.optimizers.normalization": "normalized_sgd",
-    "gradxform.optimizers.normuon": "adamuon normuon",
-    "gradxform.optimizers.privacy": "dpsgd",
-    "gradxform.optimizers.proximal": "adagrad_da ftrl proximal_adagrad proximal_sgd",
-    "gradxform.optimizers.psgd": "psgd_kron",
-    "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_sgd",
-    "gradxform.optimizers.scion": "scion",
-    "gradxform.optimizers.shampoo": "shampoo",
-    "gradxform.optimizers.sign": "lion sign_sgd signum",
-    "gradxform.optimizers.soap": "soap",
-    "gradxform.optimizers.sophia": "sophia",
-    "gradxform.optimizers.step_size": "polyak_sgd",
-    "gradxform.projections.polytopes": "projection_affine_set projection_birkhoff projection_box_section projection_polyhedron projection_sparse_simplex projection_transport",
-    "gradxform.projections.projections": "projection_box projection_hypercube projection_l1_ball projection_l1_sphere projection_l2_ball projection_l2_sphere projection_linf_ball projection_non_negative projection_simplex",
-    "gradxform.schedules.basic": "constant_schedule linear_schedule polynomial_schedule",
-    "gradxform.schedules.decay": "cosine_decay_restarts cosine_decay_schedule exponential_decay inverse_sqrt_decay inverse_time_decay linear_cosine_decay natural_exp_decay",
-    "gradxform.schedules.join": "join_schedules sgdr_schedule warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule",
-    "gradxform.schedules.periodic": "cosine_sign_decay cyclic_schedule linear_sign_decay restart_sign_decay",
-    "gradxform.schedules.piecewise": "cosine_onecycle_schedule linear_onecycle_schedule piecewise_constant_schedule piecewise_interpolate_schedule",
-    "gradxform.schedules.product": "product_schedule",
-    "gradxform.schedules.stateful": "WrappedSchedule",
-    "gradxform.transforms.accumulation": "apply_every",
-    "gradxform.transforms.adam": "scale_by_adam scale_by_amsgrad scale_by_nadam",
-    "gradxform.transforms.adam_kin": "scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
-    "gradxform.transforms.adaptive": "scale_by_adadelta scale_by_rms scale_by_rss scale_by_stddev",
-    "gradxform.transforms.ademamix": "scale_by_ademamix scale_by_simplified_ademamix",
-    "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
-    "gradxform.transforms.agreement": "scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
-    "gradxform.transforms.clipping": "adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm",
-    "gradxform.transforms.cocob": "scale_by_cocob",
-    "gradxform.transforms.constraints": "keep_params_nonnegative zero_nans",
-    "gradxform.transforms.counts": "count_updates",
-    "gradxform.transforms.dadapt": "step_by_dadapt_adamw step_by_prodigy",
-    "gradxform.transforms.densify": "densify",
-    "gradxform.transforms.dion": "scale_by_dion",
-    "gradxform.transforms.dion2": "scale_by_dion2",
-    "gradxform.transforms.dog": "scale_by_dog scale_by_dowg",
-    "gradxform.transforms.embeddings": "scale_by_adam_catching_up scale_by_rowwise_rss",
-    "gradxform.transforms.factored": "power_decay_rate scale_by_factored_rms scale_by_sm3",
-    "gradxform.transforms.ggt": "scale_by_ggt",
-    "gradxform.transforms.gradient_change": "scale_by_adan scale_by_optimistic_gradient scale_by_rprop",
-    "gradxform.transforms.kept_norms": "keep_matrix_norms",
-    "gradxform.transforms.laprop": "scale_by_laprop",
-    "gradxform.transforms.layerwise": "scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
-    "gradxform.transforms.lbfgs.lbfgs": "scale_by_lbfgs",
-    "gradxform.transforms.lbfgs.lbfgs_steps": "step_by_lbfgs",
-    "gradxform.transforms.lbfgs.lbfgsb": "step_by_lbfgsb",
-    "gradxform.transforms.lbfgs.line_search": "scale_by_backtracking_linesearch",
-    "gradxform.transforms.lbfgs.zoom": "scale_by_zoom_linesearch",
-    "gradxform.transforms.madgrad": "scale_by_madgrad",
-    "gradxform.transforms.mars": "scale_by_mars",
-    "gradxform.transforms.matrices.dimensions": "GaLoreDimensionNumbers MuonDimensionNumbers matrix_split",
-    "gradxform.transforms.momentum": "ema trace",
-    "gradxform.transforms.momo": "step_by_momo step_by_momo_adam",
-    "gradxform.transforms.muon": "muon_labels scale_by_muon scale_by_shape",
-    "gradxform.transforms.noise": "add_noise",
-    "gradxform.transforms.normalization": "centralize normalize normalize_adaptively normalize_by_block_norm normalize_by_update_norm",
-    "gradxform.transforms.normuon": "scale_by_adamuon scale_by_normuon",
-    "gradxform.transforms.orthogonal": "orthogonalize_updates scale_by_fans",
-    "gradxform.transforms.plateau": "reduce_on_plateau",
-    "gradxform.transforms.privacy": "differentially_private_aggregate",
-    "gradxform.transforms.proximal": "step_by_dual_averaging step_by_ftrl step_by_proximal_adagrad step_by_proximal_gradient",
-    "gradxform.transforms.psgd": "scale_by_psgd_kron",
-    "gradxform.transforms.scaling": "add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
-    "gradxform.transforms.scion": "scale_by_lmo",
-    "gradxform.transforms.shampoo.distributed_shampoo": "scale_by_distributed_shampoo",
-    "gradxform.transforms.shampoo.shampoo": "step_by_shampoo",
-    "gradxform.transforms.sign": "scale_by_lion scale_by_sign",
-    "gradxform.transforms.soap": "scale_by_soap",
-    "gradxform.transforms.sophia": "hutchinson_estimator_diag_hessian scale_by_sophia",
-    "gradxform.transforms.spikes": "adagc grad_norm_to_clip_to_zero zclip",
-    "gradxform.transforms.step_size": "scale_by_distance_over_gradients scale_by_polyak",
-    "gradxform.transforms.tf_adam": "scale_by_tf_adam",
-    "gradxform.wrappers.accumulation.accumulate": "accumulate",
-    "gradxform.wrappers.accumulation.rows": "accumulate_rows",
-    "gradxform.wrappers.average": "moving_average stochastic_weight_average",
-    "gradxform.wrappers.cautious": "cautious",
-    "gradxform.wrappers.complex_parts": "split_real_and_imaginary",
-    "gradxform.wrappers.compose": "chain named_chain sum_of",
-    "gradxform.wrappers.condition": "conditionally_mask conditionally_transform",
-    "gradxform.wrappers.decay": "decoupled_weight_decay",
-    "gradxform.wrappers.external_step": "external_step",
-    "gradxform.wrappers.factor": "factor_state",
-    "gradxform.wrappers.flatten": "flatten",
-    "gradxform.wrappers.frozen": "freeze selective_transform",
-    "gradxform.wrappers.guard": "apply_if_finite skip_not_finite",
-    "gradxform.wrappers.hyperparams.inject": "inject_hyperparams injected",
-    "gradxform.wrappers.lookahead": "lookahead",
-    "gradxform.wrappers.loss_scale": "loss_scale",
-    "gradxform.wrappers.low_rank.galore": "scale_by_galore",
-    "gradxform.wrappers.mechanize": "mechanize",
-    "gradxform.wrappers.monitor": "global_norm monitor on_measurement snapshot",
-    "gradxform.wrappers.multi_steps": "MultiSteps",
-    "gradxform.wrappers.muonclip": "qk_clip query_key",
-    "gradxform.wrappers.narrow.narrow_params": "kahan master_weights stochastic_rounding",
-    "gradxform.wrappers.norm_bounds": "variable_clipping",
-    "gradxform.wrappers.offload": "offload_state",
-    "gradxform.wrappers.overwrite": "overwriting_average",
-    "gradxform.wrappers.param_groups.groups": "param_groups",
-    "gradxform.wrappers.param_groups.param_group": "param_group",
-    "gradxform.wrappers.power_average": "power_moving_average",
-    "gradxform.wrappers.project": "project",
-    "gradxform.wrappers.sam": "asam sam",
-    "gradxform.wrappers.schedule_free": "schedule_free",
-    "gradxform.wrappers.select": "masked partition",
-    "gradxform.wrappers.sparse": "only_dense only_rows sparse_semantics",
-    "gradxform.wrappers.spikes": "skip_loss_spikes",
-    "gradxform.wrappers.stored.storage": "quantize_state state_dtype",
-    "gradxform.wrappers.variable_names": "variable_names",
-    "gradxform.wrappers.with_metrics": "with_metrics",
+    "gradxform.projections.polytopes": (
+        "projection_affine_set projection_birkhoff projection_box_section projection_polyhedron"
+        " projection_sparse_simplex projection_transport"
+    ),
+    "gradxform.projections.projections": (
+        "projection_box projection_hypercube projection_l1_ball projection_l1_sphere"
+        " projection_l2_ball projection_l2_sphere projection_linf_ball projection_non_negative"
+        " projection_simplex"
+    ),
+    "gradxform.wrappers.hyperparams.inject": "injected",
+    "gradxform.wrappers.monitor": "global_norm",
 }

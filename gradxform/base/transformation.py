@@ -15,6 +15,7 @@ from gradxform.base.methods import BoundMethod
 from gradxform.base.traits import Traits
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_slot
+from gradxform.leaves.no_gradient import moved_without
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import OptState, Params, SupportsTransform, Updates
 from gradxform.values import FrozenTree, Value
@@ -52,6 +53,11 @@ class GradientTransformation(Value, Traits, _OptaxClass):
         takes_functions = cls.made_of_functions and not dataclasses.is_dataclass(cls)
         made: Any = _with_functions(cls) if takes_functions else cls
         return object.__new__(made)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "moved" in vars(cls):
+            cls.moved = moved_without(cls.moved)
 
     def __init__(self, init: Callable[..., Any], update: Callable[..., Any]):
         # For signatures only: `__new__` returns an instance of a class with its own `__init__`.
@@ -121,12 +127,13 @@ class GradientTransformation(Value, Traits, _OptaxClass):
         """
         return x
 
+    @moved_without
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters.
 
         An average over replicas, for one, calls it, so that the next step does not undo the move.
         By default the slots named by `follows` move by as much, and the transforms named by `holds`
-        are told.
+        are told. Leaves that no gradient can have are holes, whoever overrides it.
 
         Args:
           state: the state after the last update.

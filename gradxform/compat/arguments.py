@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 from gradxform.leaves import masks
 from gradxform.schedules.basic import constant_schedule
 from gradxform.schedules.join import join_schedules
@@ -104,9 +104,7 @@ def named(factory: str, argument: str, names: Iterable[str] | None) -> masks.Mas
         or isinstance(names, str)
         or not all(isinstance(n, str) for n in names)
     ):
-        raise TypeError(
-            f"{factory}: {argument} must be a list of the names of parameters, got {shown(names)}."
-        )
+        raise TypeError(must_be(factory, argument, "a list of the names of parameters", names))
     pattern = "|".join(re.escape(n) for n in names)
     return masks.path_matches(f"^(?:{pattern})$") if pattern else None
 

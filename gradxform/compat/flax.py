@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of, shown
 from gradxform.leaves.states import check_state
 from gradxform.numerics import as_number, as_step, scalar
 from gradxform.slots import zero_count
@@ -38,8 +38,7 @@ def from_dynamic_scale(
     """
     if not all(hasattr(dynamic_scale, name) for name in _FIELDS):
         raise TypeError(
-            f"from_dynamic_scale: dynamic_scale must be a DynamicScale of Flax, got "
-            f"{shown(dynamic_scale)}."
+            must_be("from_dynamic_scale", "dynamic_scale", "a DynamicScale of Flax", dynamic_scale)
         )
     scale = as_number("from_dynamic_scale", "the scale", dynamic_scale.scale)
     least = getattr(dynamic_scale, "minimum_scale", None)

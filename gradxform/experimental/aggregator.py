@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.base import GradientTransformationExtraArgs
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of
 from gradxform.leaves import path_at
 from gradxform.types import OptState, Params, PyTree, Updates
 
@@ -49,8 +49,7 @@ def as_axes(part: Any, axis: Any) -> tuple[int, ...]:
     whole = isinstance(axes, tuple) and all(type(i) is int for i in axes)
     if not whole or not axes or len(set(axes)) != len(axes):
         raise ValueError(
-            f"{name_of(part)}: per_elt_axis must be an axis or a tuple of different axes, got "
-            f"{shown(axis)}."
+            must_be(part, "per_elt_axis", "an axis or a tuple of different axes", axis)
         )
     return axes
 

@@ -7,13 +7,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import EmptyState, Transform, transform
-from gradxform.experimental.aggregator import (
-    Aggregator,
-    MaybeAxis,
-    as_axes,
-    check_axes,
-    set_axes,
-)
+from gradxform.experimental.aggregator import Aggregator, MaybeAxis, as_axes, check_axes, set_axes
 from gradxform.leaves import align_params, align_slot, check_shapes, dtype_of
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, safe_increment, scalar

@@ -132,6 +132,16 @@ def update_without(
     return (new if holed_updates is updates else _with_holes_filled(new, updates)), state
 
 
+def moved_without(moved: Callable[..., OptState]) -> Callable[..., OptState]:
+    """Return a method `moved(state, old, new)` to which leaves without a gradient are holes."""
+
+    @functools.wraps(moved)
+    def call(owner: Any, state: OptState, old: Params, new: Params) -> OptState:
+        return moved(owner, state, as_holes(old), as_holes(new))
+
+    return call
+
+
 def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., tuple[Params, Any]]:
     """Return a method `step(grads, state, params)` to which leaves without a gradient are holes.
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.errors import shown
+from gradxform._jax.programs import by_program
+from gradxform.errors import must_be, shown
 from gradxform.leaves import dtype_of
 from gradxform.linalg import solves as linalg
 from gradxform.linalg.solves import HIGHEST
@@ -93,7 +94,7 @@ def power_iteration(
 
     first = jnp.zeros((), jnp.int32), v, av, jnp.zeros_like(_inner_product(v, av))
     # A v is one product nearer to the eigenvector than v.
-    _, _, av, eigenvalue = lax.while_loop(goes_on, turn, first)
+    _, _, av, eigenvalue = by_program(lambda x: lax.while_loop(goes_on, turn, x), first)
     return eigenvalue, _normalized(av)
 
 
@@ -146,9 +147,7 @@ def matrix_inverse_pth_root(
     equation (3.2).
     """
     if not isinstance(p, int) or isinstance(p, bool) or p < 1:
-        raise ValueError(
-            f"matrix_inverse_pth_root: p must be an integer of at least 1, got {shown(p)}."
-        )
+        raise ValueError(must_be("matrix_inverse_pth_root", "p", "an integer of at least 1", p))
     a = _square("matrix_inverse_pth_root", matrix)
     largest, _ = power_iteration(a, precision=precision)
     # At least a small one, so that a matrix of zeros has a root too.
@@ -209,7 +208,8 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
         return (new_x, new_x + (c - 1) / new_c * (new_x - x), new_c), None
 
     zeros = jnp.zeros_like(target)
-    (x, _, _), _ = lax.scan(turn, (zeros, zeros, jnp.zeros((), wide)), length=iters, unroll=unroll)
+    begun = zeros, zeros, jnp.zeros((), wide)
+    (x, _, _), _ = by_program(lambda x: lax.scan(turn, x, length=iters, unroll=unroll), begun)
     return cast(x, dtype) if jnp.issubdtype(dtype, jnp.inexact) else x
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform._jax.programs import by_program
 from gradxform._jax.versions import settled
 from gradxform.linalg.polar import (
     GRAM_RATIO as GRAM_RATIO,
@@ -222,7 +223,7 @@ def largest_eigenvalue(a: Array, turns: int = 30) -> Array:
         y = matmul(a, x)
         return over(y, frobenius_norm(y))
 
-    x = lax.fori_loop(0, turns, turn, x)
+    x = by_program(lambda x: lax.fori_loop(0, turns, turn, x), x)
     return jnp.squeeze(size * jnp.sum(x * matmul(a, x), axis=(-2, -1), keepdims=True), (-2, -1))
 
 
@@ -288,5 +289,5 @@ def _until_converged(
     far = jnp.full((*x.shape[:-2], 1, 1), np.inf, x.dtype)
     start = (jnp.zeros((), jnp.int32), x, y, far, far, far)
     start = settled(body, start, None)
-    _, x, y, *_ = lax.while_loop(condition, body, start)
+    _, x, y, *_ = by_program(lambda start: lax.while_loop(condition, body, start), start)
     return x, y

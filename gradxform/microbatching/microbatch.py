@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform._jax.versions import is_tracer
-from gradxform.errors import did_you_mean, leaf_path, shown
+from gradxform.errors import did_you_mean, leaf_path, must_be, shown
 from gradxform.microbatching.accumulator import AccumulationType, Sink, aggregated
 from gradxform.microbatching.batch import axis_of, check_divides, check_size, divided
 from gradxform.types import Array, PyTree
@@ -288,7 +288,5 @@ def _number_evaluated(caller: str, asked: Any, number: int) -> Any:
     if is_tracer(asked):
         return jnp.minimum(asked.astype(jnp.int32), number)
     if not 0 <= asked <= number:
-        raise ValueError(
-            f"{caller}: num_real_microbatches must be from 0 to {number}, got {shown(asked)}."
-        )
+        raise ValueError(must_be(caller, "num_real_microbatches", f"from 0 to {number}", asked))
     return int(asked)

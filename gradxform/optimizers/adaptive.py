@@ -1,6 +1,5 @@
 """Adagrad, RMSProp and their kin."""
 
-from gradxform.errors import shown
 from gradxform.optimizers.optimizer import optimizer, trace_or_identity
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
@@ -48,8 +47,6 @@ def rmsprop(
     Reference: Hinton, Neural Networks for Machine Learning, lecture 6e, 2012; Graves, Generating
     Sequences With Recurrent Neural Networks, 2013, equations (38-45).
     """
-    if not isinstance(centered, bool):
-        raise TypeError(f"rmsprop: centered must be True or False, got {shown(centered)}.")
     scale_by = scale_by_stddev if centered else scale_by_rms
     return chain(
         scale_by(decay, eps, initial_scale, eps_in_sqrt, bias_correction),

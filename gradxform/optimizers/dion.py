@@ -59,10 +59,8 @@ def dion(
         compute_dtype=compute_dtype,
     )
     matrices = chain(direction, scale_by_fans(numbers))
-    adam = adam_b1, adam_b2, adam_eps
-    return beside_adamw(
-        matrices, weight_dimension_numbers, learning_rate, weight_decay, adam_learning_rate, *adam
-    )
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)
 
 
 @optimizer
@@ -119,7 +117,5 @@ def dion2(
         weight_dimension_numbers=numbers,
     )
     matrices = chain(direction, scale_by_fans(numbers))
-    adam = adam_b1, adam_b2, adam_eps
-    return beside_adamw(
-        matrices, weight_dimension_numbers, learning_rate, weight_decay, adam_learning_rate, *adam
-    )
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from gradxform.base import Transform
-from gradxform.errors import shown
 from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.embeddings import scale_by_adam_catching_up, scale_by_rowwise_rss
@@ -18,11 +16,9 @@ __all__ = [
 ]
 
 
-def _adam(name: str, catch_up: bool, *arguments: Any) -> Transform:
-    """Return Adam's rule with these arguments, which catches up or does not."""
-    if not isinstance(catch_up, bool):
-        raise TypeError(f"{name}: catch_up must be True or False, got {shown(catch_up)}.")
-    return scale_by_adam_catching_up(*arguments) if catch_up else scale_by_adam(*arguments)
+def _adam(catch_up: bool) -> Any:
+    """Return the class of Adam's rule, which catches up or does not."""
+    return scale_by_adam_catching_up if catch_up else scale_by_adam
 
 
 @optimizer
@@ -55,7 +51,7 @@ def lazy_adam(
     Reference: TensorFlow, tf.contrib.opt.LazyAdamOptimizer, and tfa.optimizers.LazyAdam of
     TensorFlow Addons; Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015.
     """
-    direction = _adam("lazy_adam", catch_up, b1, b2, eps, eps_root, mu_dtype)
+    direction = _adam(catch_up)(b1, b2, eps, eps_root, mu_dtype)
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 
@@ -90,7 +86,7 @@ def lazy_adamw(
     Reference: TensorFlow, tf.contrib.opt.LazyAdamOptimizer; Loshchilov and Hutter, Decoupled Weight
     Decay Regularization, 2019, Algorithm 2.
     """
-    direction = _adam("lazy_adamw", catch_up, b1, b2, eps, eps_root, mu_dtype)
+    direction = _adam(catch_up)(b1, b2, eps, eps_root, mu_dtype)
     return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 

@@ -1,7 +1,6 @@
 """Optimizers whose state is smaller than the parameters."""
 
 from gradxform.base import Transform
-from gradxform.errors import shown
 from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.clipping import clip_by_block_rms
 from gradxform.transforms.factored import scale_by_factored_rms, scale_by_sm3
@@ -55,11 +54,6 @@ def adafactor(
     Reference: Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost,
     2018, Algorithms 4 to 6.
     """
-    if not isinstance(multiply_by_parameter_scale, bool):
-        raise TypeError(
-            "adafactor: multiply_by_parameter_scale must be True or False, got "
-            f"{shown(multiply_by_parameter_scale)}."
-        )
     parts: list[Transform] = [
         scale_by_factored_rms(factored, decay_rate, decay_offset, min_dim_size_to_factor, eps)
     ]

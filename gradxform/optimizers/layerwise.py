@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.layerwise import scale_by_novograd, scale_by_trust_ratio, undo_norm_growth
@@ -101,9 +101,7 @@ def _paper_ratio(
 ) -> scale_by_trust_ratio | masked:
     """Return the trust ratio with the norms of gradient and decay added."""
     if callable(weight_decay):
-        raise TypeError(
-            f"lars: weight_decay must be a number with sum_norms, got {shown(weight_decay)}."
-        )
+        raise TypeError(must_be("lars", "weight_decay", "a number with sum_norms", weight_decay))
     ratio = scale_by_trust_ratio(0.0, trust_coefficient, eps, weight_decay=weight_decay)
     return ratio if mask is True else masked(ratio, mask)
 

@@ -1,6 +1,6 @@
 """Gradient descent with normalized gradients."""
 
-from gradxform.errors import shown
+from gradxform.errors import must_be
 from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.normalization import normalize_by_block_norm, normalize_by_update_norm
 from gradxform.transforms.scaling import scale_by_learning_rate
@@ -34,7 +34,5 @@ def normalized_sgd(
         "tree": normalize_by_update_norm(eps=min_norm),
     }
     if norm_of not in rules:
-        raise ValueError(
-            f"normalized_sgd: norm_of must be one of 'array', 'tree', got {shown(norm_of)}."
-        )
+        raise ValueError(must_be("normalized_sgd", "norm_of", "one of 'array', 'tree'", norm_of))
     return chain(rules[norm_of], scale_by_learning_rate(learning_rate))

@@ -67,10 +67,8 @@ def normuon(
         compute_dtype=compute_dtype,
         weight_dimension_numbers=weight_dimension_numbers,
     )
-    adam = adam_b1, adam_b2, adam_eps
-    return beside_adamw(
-        matrices, weight_dimension_numbers, learning_rate, weight_decay, adam_learning_rate, *adam
-    )
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)
 
 
 @optimizer
@@ -127,7 +125,5 @@ def adamuon(
         compute_dtype=compute_dtype,
         weight_dimension_numbers=weight_dimension_numbers,
     )
-    adam = adam_b1, adam_b2, adam_eps
-    return beside_adamw(
-        matrices, weight_dimension_numbers, learning_rate, weight_decay, adam_learning_rate, *adam
-    )
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)

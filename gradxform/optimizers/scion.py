@@ -10,11 +10,7 @@ from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.orthogonal import orthogonalize_updates, scale_by_fans
-from gradxform.transforms.scaling import (
-    add_decayed_weights,
-    scale,
-    scale_by_learning_rate,
-)
+from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.transforms.scion import scale_by_lmo
 from gradxform.types import DType, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.compose import chain

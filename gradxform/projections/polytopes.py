@@ -5,13 +5,15 @@ wider. Iterations end at a tolerance, or after a number of turns. Derivatives ar
 exact projection onto the faces that the last turn found, not those of the turns.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform.errors import shown
+from gradxform._jax.programs import by_program
+from gradxform.errors import must_be, shown
 from gradxform.linalg import matmul
 from gradxform.numerics import at_least_float32, cast, promote, within
 from gradxform.projections.simplex import onto_simplex, threshold_of
@@ -42,9 +44,7 @@ def projection_sparse_simplex(
     name = "projection_sparse_simplex"
     x, (v,) = _vectors(name, x)
     if isinstance(max_nz, bool) or not isinstance(max_nz, int) or not 1 <= max_nz <= v.size:
-        raise ValueError(
-            f"{name}: max_nz must be an integer from 1 to {v.size}, got {shown(max_nz)}."
-        )
+        raise ValueError(must_be(name, "max_nz", f"an integer from 1 to {v.size}", max_nz))
     if isinstance(value, int | float) and not value >= 0:
         raise ValueError(f"{name}: value must be at least 0, got {value!r}.")
     find = lax.approx_max_k if use_approx_max_nz else lax.top_k
@@ -284,7 +284,7 @@ def _nearest(
 
     zeros = jnp.zeros_like(over)
     start = (jnp.zeros((), jnp.int32), zeros, zeros, jnp.zeros((), x.dtype), jnp.any(over > 0))
-    _, multipliers, *_ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, start)
+    _, multipliers, *_ = _while(maxiter, turn, start)
     return at - matmul(along.T, multipliers), multipliers > 0
 
 
@@ -306,7 +306,8 @@ def _inside_piece(x: Array, low: Array, high: Array, w: Array, c: Array) -> Arra
 
     size = ends.shape[0]
     start = (jnp.asarray(-1, jnp.int32), jnp.asarray(size, jnp.int32))
-    below, above = lax.fori_loop(0, size.bit_length() + 1, halve, start)
+    turns = size.bit_length() + 1
+    below, above = by_program(lambda x: lax.fori_loop(0, turns, halve, x), start)
     first, last = ends[jnp.maximum(below, 0)], ends[jnp.minimum(above, size - 1)]
     step = 1 + jnp.abs(first)
     return jnp.where(
@@ -374,10 +375,17 @@ def _potentials(s: Array, a: Array, b: Array, tol: Any, maxiter: int) -> tuple[A
         jnp.zeros_like(b),
         jnp.ones((), jnp.bool_),
     )
-    _, u, v, _ = lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, start)
+    _, u, v, _ = _while(maxiter, turn, start)
     return u, v
 
 
 def _threshold(row: Array, total: Array) -> Array:
     largest = jnp.max(row)
     return threshold_of(row - largest, total) + largest
+
+
+def _while(maxiter: int, turn: Callable[[Any], Any], begun: Any) -> Any:
+    """Return the end of turns that count themselves first and say last whether they go on."""
+    return by_program(
+        lambda x: lax.while_loop(lambda carry: carry[-1] & (carry[0] < maxiter), turn, x), begun
+    )

@@ -71,14 +71,7 @@ def projection_simplex(tree: PyTree, scale: Scalar = 1, axis: int | None = None)
     Reference: Duchi et al., Efficient Projections onto the l1-Ball for Learning in High Dimensions,
       2008, Figure 1.
     """
-    _check_scale("projection_simplex", scale)
-    if axis is not None:
-        return _each_slice(projection_simplex, tree, scale, axis)
-    leaves, treedef = _flat("projection_simplex", tree)
-    wide = _widened(leaves)
-    if not sum(x.size for x in wide):
-        return tree
-    return _narrowed(onto_simplex(wide, _scalar(scale, wide)), leaves, treedef)
+    return _of_radius(projection_simplex, onto_simplex, tree, scale, axis)
 
 
 def projection_l1_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -96,16 +89,12 @@ def projection_l1_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = Non
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    _check_scale("projection_l1_sphere", scale)
-    if axis is not None:
-        return _each_slice(projection_l1_sphere, tree, scale, axis)
-    leaves, treedef = _flat("projection_l1_sphere", tree)
-    wide = _widened(leaves)
-    if not sum(x.size for x in wide):
-        return tree
-    sizes = onto_simplex([x * _sign(x) for x in wide], _scalar(scale, wide))
-    new = [_sign(x) * size for x, size in zip(wide, sizes, strict=True)]
-    return _narrowed(new, leaves, treedef)
+    return _of_radius(projection_l1_sphere, _onto_l1_sphere, tree, scale, axis)
+
+
+def _onto_l1_sphere(xs: list[Array], radius: Array) -> list[Array]:
+    sizes = onto_simplex([x * _sign(x) for x in xs], radius)
+    return [_sign(x) * size for x, size in zip(xs, sizes, strict=True)]
 
 
 def projection_l1_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -120,20 +109,15 @@ def projection_l1_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None)
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    _check_scale("projection_l1_ball", scale)
-    if axis is not None:
-        return _each_slice(projection_l1_ball, tree, scale, axis)
-    leaves, treedef = _flat("projection_l1_ball", tree)
-    wide = _widened(leaves)
-    if not sum(x.size for x in wide):
-        return tree
-    sizes = [x * _sign(x) for x in wide]
-    radius = _scalar(scale, wide)
+    return _of_radius(projection_l1_ball, _onto_l1_ball, tree, scale, axis)
+
+
+def _onto_l1_ball(xs: list[Array], radius: Array) -> list[Array]:
+    sizes = [x * _sign(x) for x in xs]
     fits = sum(map(jnp.sum, sizes)) <= radius
     # A radius of infinity must not reach the derivative of what is not selected.
     sizes = onto_simplex(sizes, jnp.where(fits, jnp.ones_like(radius), radius))
-    new = [jnp.where(fits, x, _sign(x) * size) for x, size in zip(wide, sizes, strict=True)]
-    return _narrowed(new, leaves, treedef)
+    return [jnp.where(fits, x, _sign(x) * size) for x, size in zip(xs, sizes, strict=True)]
 
 
 def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -151,19 +135,16 @@ def projection_l2_sphere(tree: PyTree, scale: Scalar = 1, axis: int | None = Non
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    _check_scale("projection_l2_sphere", scale)
-    if axis is not None:
-        return _each_slice(projection_l2_sphere, tree, scale, axis)
-    leaves, treedef = _flat("projection_l2_sphere", tree)
-    wide = _widened(leaves)
-    if not sum(x.size for x in wide):
-        return tree
-    is_zero = jnp.max(jnp.abs(one_vector(wide))) == 0
-    scaled = [jnp.where(is_zero, jnp.ones_like(x), x) for x in wide]
+    return _of_radius(projection_l2_sphere, _onto_l2_sphere, tree, scale, axis)
+
+
+def _onto_l2_sphere(xs: list[Array], radius: Array) -> list[Array]:
+    is_zero = jnp.max(jnp.abs(one_vector(xs))) == 0
+    scaled = [jnp.where(is_zero, jnp.ones_like(x), x) for x in xs]
     unit = _one_over_largest(scaled)
     scaled = [x * unit for x in scaled]
-    factor = _scalar(scale, wide) / norm(scaled)
-    return _narrowed([x * factor for x in scaled], leaves, treedef)
+    factor = radius / norm(scaled)
+    return [x * factor for x in scaled]
 
 
 def projection_l2_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None) -> PyTree:
@@ -180,25 +161,18 @@ def projection_l2_ball(tree: PyTree, scale: Scalar = 1, axis: int | None = None)
     Raises:
       ValueError: if `scale` is negative, or an array does not have the axis.
     """
-    _check_scale("projection_l2_ball", scale)
-    if axis is not None:
-        return _each_slice(projection_l2_ball, tree, scale, axis)
-    leaves, treedef = _flat("projection_l2_ball", tree)
-    wide = _widened(leaves)
-    if not sum(x.size for x in wide):
-        return tree
-    unit = _one_over_largest(wide)
-    scaled, radius = [x * unit for x in wide], _scalar(scale, wide) * unit
+    return _of_radius(projection_l2_ball, _onto_l2_ball, tree, scale, axis)
+
+
+def _onto_l2_ball(xs: list[Array], radius: Array) -> list[Array]:
+    unit = _one_over_largest(xs)
+    scaled = [x * unit for x in xs]
     # The derivative of a norm is not defined at 0, and is not asked for inside the ball.
-    fits = jax.lax.stop_gradient(norm(scaled)) <= radius
+    fits = jax.lax.stop_gradient(norm(scaled)) <= radius * unit
     size = norm([jnp.where(fits, jnp.ones_like(x), x) for x in scaled])
     # The radius over the norm of the tree itself may be too small for a normal number.
-    shrunk = jnp.where(fits, jnp.ones_like(size), _scalar(scale, wide)) / size
-    return _narrowed(
-        [jnp.where(fits, x, y * shrunk) for x, y in zip(wide, scaled, strict=True)],
-        leaves,
-        treedef,
-    )
+    shrunk = jnp.where(fits, jnp.ones_like(size), radius) / size
+    return [jnp.where(fits, x, y * shrunk) for x, y in zip(xs, scaled, strict=True)]
 
 
 def projection_linf_ball(tree: PyTree, scale: Scalar = 1) -> PyTree:
@@ -298,6 +272,32 @@ def _flat(name: str, tree: PyTree) -> tuple[list[Array], Any]:
 
 def _as_arrays(tree: PyTree) -> PyTree:
     return jax.tree.map(jnp.asarray, tree)
+
+
+def _of_radius(
+    project: Callable[..., PyTree],
+    onto: Callable[[list[Array], Array], list[Array]],
+    tree: PyTree,
+    scale: Scalar,
+    axis: int | None,
+) -> PyTree:
+    """Return the projection of a tree by `onto`, which gets its leaves in one wide dtype.
+
+    Args:
+      project: the public function.
+      onto: the projection of one vector, given as a list of arrays, and the radius.
+      tree: as for the public function.
+      scale: likewise.
+      axis: likewise.
+    """
+    _check_scale(project.__name__, scale)
+    if axis is not None:
+        return _each_slice(project, tree, scale, axis)
+    leaves, treedef = _flat(project.__name__, tree)
+    wide = _widened(leaves)
+    if not sum(x.size for x in wide):
+        return tree
+    return _narrowed(onto(wide, _scalar(scale, wide)), leaves, treedef)
 
 
 def _each_slice(project: Callable[..., PyTree], tree: PyTree, scale: Scalar, axis: int) -> PyTree:

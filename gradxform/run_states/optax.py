@@ -22,7 +22,7 @@ from gradxform.schedules.stateful import WrappedScheduleState
 from gradxform.transforms.factored import ScaleBySM3State
 from gradxform.transforms.step_size import ScaleByDistanceOverGradientsState
 from gradxform.types import OptState, Params, SupportsTransform
-from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.values.content import parts_of
 from gradxform.wrappers.hyperparams.inject import InjectStatefulHyperparamsState, injected
 from gradxform.wrappers.lookahead import LookaheadState, LookaheadWithSlowState
 
@@ -316,14 +316,7 @@ def _optax_hyperparams(x: Any) -> dict[str, Any]:
         defaults = {k: parameters[k].default if k in parameters else None for k in arguments}
         dtypes = {k: _dtype_of(v, defaults[k]) for k, v in arguments.items()}
         return numbers | {k: v for k, v in dtypes.items() if v is not None}
-    parts: Any = ()
-    if isinstance(x, Value):
-        parts = fields_of(x).values()
-    elif isinstance(x, FrozenTree):
-        parts = x.leaves
-    elif type(x) in (tuple, list):
-        parts = x
-    return {k: v for part in parts for k, v in _optax_hyperparams(part).items()}
+    return {k: v for part in parts_of(x) or () for k, v in _optax_hyperparams(part).items()}
 
 
 def _dtype_of(x: Any, default: Any) -> Any:

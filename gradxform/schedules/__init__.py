@@ -20,14 +20,6 @@ if TYPE_CHECKING:
     from gradxform.schedules.schedule import *
     from gradxform.schedules.stateful import *
 
-# Names of higher floors, where Optax has them.
-_FORWARDS = [
-    "InjectHyperparamsState",
-    "InjectStatefulHyperparamsState",
-    "inject_hyperparams",
-    "inject_stateful_hyperparams",
-]
-
-_public, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)
+_public, __getattr__, __dir__ = _public_names(__name__)
 if not TYPE_CHECKING:  # a checker would take it for the whole list
     __all__ = _public

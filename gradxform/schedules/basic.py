@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.errors import name_of, require_non_negative, shown
+from gradxform.errors import must_be, require_non_negative
 from gradxform.numerics import scalar
 from gradxform.schedules.schedule import (
     Schedule,
@@ -81,10 +81,7 @@ def schedule_of(part: Any, name: str, x: Any) -> Callable[[Any], Any]:
     """Return `as_schedule(x)` for a schedule of other schedules, or raise with the name of `x`."""
     schedule = schedule_or_none(x)
     if schedule is None:
-        raise TypeError(
-            f"{name_of(part)}: {name} must be a schedule, a function of the count or a number, "
-            f"got {shown(x)}."
-        )
+        raise TypeError(must_be(part, name, "a schedule, a function of the count or a number", x))
     check_schedule(part, name, schedule)
     return schedule
 

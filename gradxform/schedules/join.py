@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.errors import name_of, require_non_negative, require_positive, shown
+from gradxform.errors import must_be, name_of, require_non_negative, require_positive, shown
 from gradxform.numerics import scalar
 from gradxform.schedules.basic import constant_schedule, linear_schedule, schedule_of
 from gradxform.schedules.decay import exponential_decay
@@ -241,9 +241,7 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, Any]]) -> join_schedules:
     """
     cycles: list[warmup_cosine_decay_schedule] = []
     if not isinstance(cosine_kwargs, Iterable):
-        raise TypeError(
-            f"sgdr_schedule: cosine_kwargs must be a list of dicts, got {shown(cosine_kwargs)}."
-        )
+        raise TypeError(must_be("sgdr_schedule", "cosine_kwargs", "a list of dicts", cosine_kwargs))
     for i, kwargs in enumerate(cosine_kwargs):
         if not isinstance(kwargs, dict):
             raise TypeError(

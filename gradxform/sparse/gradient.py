@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import must_be, require_choice, shown
 from gradxform.leaves import flatten_with_names, map_with_paths, masks, path_str
 from gradxform.sparse.loss import DifferentiatedLeaf, Loss
 from gradxform.types import PyTree
@@ -105,11 +105,7 @@ def differentiated(
     """Return `value_and_grad`, with the name of the part in messages."""
     if not callable(loss_fn):
         raise TypeError(f"{part}: loss_fn must be a function, got {shown(loss_fn)}.")
-    if mixed not in MIXED:
-        raise ValueError(
-            f"{part}: mixed must be one of 'error', 'dense', got {shown(mixed)}."
-            f"{did_you_mean(mixed, MIXED)}"
-        )
+    require_choice(part, "mixed", mixed, MIXED)
     single, numbers = _argnums(part, argnums)
     select = _selection(part, where)
 
@@ -148,9 +144,7 @@ def _argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
     except TypeError:
         entries, numbers = [], ()
     if not numbers or any(isinstance(i, bool) for i in entries):
-        raise TypeError(
-            f"{part}: argnums must be an int or a sequence of ints, got {shown(argnums)}."
-        )
+        raise TypeError(must_be(part, "argnums", "an int or a sequence of ints", argnums))
     return single, numbers
 
 

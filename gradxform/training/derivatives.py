@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import tree
+from gradxform._jax.programs import by_program
 from gradxform.leaves import dtype_of
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import Array, OptState, Params, PyTree, Updates
@@ -93,7 +94,9 @@ def value_and_grad_from_state(
             new_value = cast(jnp.asarray(new_value), dtype_of(value))
             return (new_value, jax.tree.map(jnp.asarray, aux)), new_grad
 
-        (value, aux), grad = lax.cond(jnp.isfinite(value), look_up, compute)
+        (value, aux), grad = by_program(
+            lambda known: lax.cond(known, look_up, compute), jnp.isfinite(value)
+        )
         return ((value, aux) if has_aux else value), grad
 
     return value_and_grad

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.errors import shown
+from gradxform.errors import must_be
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, shape_of, with_paths
 from gradxform.sparse.gradient import differentiated
 from gradxform.sparse.loss import check_loss, pair_of
@@ -70,8 +70,7 @@ def check_loss_fn(part: str, loss_fn: Any) -> None:
     """Require a function."""
     if not callable(loss_fn):
         raise TypeError(
-            f"{part}: loss_fn must be a function of the parameters that returns the loss, got "
-            f"{shown(loss_fn)}."
+            must_be(part, "loss_fn", "a function of the parameters that returns the loss", loss_fn)
         )
 
 
@@ -156,9 +155,7 @@ def _scalar(part: str, loss: Any, grad_loss: Any) -> Array:
         loss = jnp.asarray(loss)
     is_number = isinstance(grad_loss, int | float) and not isinstance(grad_loss, bool)
     if not is_number and not jnp.issubdtype(getattr(grad_loss, "dtype", bool), jnp.floating):
-        raise TypeError(
-            f"{part}: grad_loss must be a real number or array, got {shown(grad_loss)}."
-        )
+        raise TypeError(must_be(part, "grad_loss", "a real number or array", grad_loss))
     cotangent = jnp.asarray(grad_loss)
     if shape_of(cotangent) not in ((), shape_of(loss)):
         raise ValueError(

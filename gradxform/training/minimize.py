@@ -9,8 +9,9 @@ import numpy as np
 from jax import lax
 
 from gradxform import engine, tree
+from gradxform._jax.programs import by_program
 from gradxform.base.transformation import call_update, check_transform, extra_names
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 from gradxform.leaves import check_params
 from gradxform.numerics import cast
 from gradxform.training.derivatives import stored_pair, value_and_grad_from_state
@@ -153,7 +154,7 @@ def minimize(
             reason=reason.astype(jnp.int32),
         )
 
-    run = lax.while_loop(lambda run: run.reason == 0, turn, begun)
+    run = by_program(lambda begun: lax.while_loop(lambda run: run.reason == 0, turn, begun), begun)
     iterations = [said.iterations for said in _ends(run.state) if hasattr(said, "iterations")]
     return MinimizeResult(
         params=run.best,
@@ -169,8 +170,7 @@ def minimize(
 def _check_arguments(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: Any) -> None:
     if not callable(fun):
         raise TypeError(
-            "minimize: fun must be a function of the parameters that returns the value, got "
-            f"{shown(fun)}."
+            must_be("minimize", "fun", "a function of the parameters that returns the value", fun)
         )
     check_transform("minimize", tx, "tx")
     if params is None:

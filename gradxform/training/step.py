@@ -26,6 +26,7 @@ from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import Hole, put_live
 from gradxform.values.called import Called, has_called, replace_called
+from gradxform.values.content import is_hashable
 from gradxform.wrappers.loss_scale import unscaled
 
 
@@ -166,13 +167,11 @@ def make_step(
 def check_hashes(part: str, loss_fn: Any) -> None:
     """Require a function that can be a key of compiled programs."""
     check_loss_fn(part, loss_fn)
-    try:
-        hash(loss_fn)
-    except TypeError:
+    if not is_hashable(loss_fn):
         raise TypeError(
             f"{part}: loss_fn must hash, got a {type(loss_fn).__name__} that does not. Write a "
             "function that takes its arrays as arguments."
-        ) from None
+        )
 
 
 class Asked(NamedTuple):
@@ -207,11 +206,9 @@ class Step:
     ) -> tuple[Params, OptState, Any]:
         """Return the parameters and the state after one step, and the loss before it."""
         asked, numbers = self._program(step)
-        try:
-            hash(asked)
-        except TypeError:  # the transform holds a live number: this is part of another program
-            return one_step(asked, numbers, params, state, batch)
-        return donating(asked, numbers, params, state, batch)
+        # With a live number in the transform, this is part of another program.
+        run = donating if is_hashable(asked) else one_step
+        return run(asked, numbers, params, state, batch)
 
     def lower(self, params: Params, state: OptState, *batch: Any, step: Any = None) -> Any:
         """Return the step lowered for these arguments, as the `lower` of a jitted function does."""

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.leaves import Path, is_hole, masks, with_paths
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, is_function
@@ -80,8 +80,7 @@ def index_of(part: str, field: str, path: Any, paths: Sequence[Path]) -> int:
         path = "/".join(path)
     if not isinstance(path, str):
         raise TypeError(
-            f"{part}: {field} must be the path of a parameter, such as 'encoder/kernel', got "
-            f"{shown(path)}."
+            must_be(part, field, "the path of a parameter, such as 'encoder/kernel'", path)
         )
     path_names = ["/".join(names) for names in paths]
     if path not in path_names:

@@ -62,58 +62,6 @@ if TYPE_CHECKING:
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tf_adam import *
 
-# Names of higher floors, where Optax has them, or where they were.
-_FORWARDS = [
-    "AddTruncatedNoiseState",
-    "add_truncated_noise",
-    "clip_by_mean_norm",
-    "clip_by_raw_norm",
-    "zero_above_raw_norm",
-    "zero_non_finite",
-    "AddNoiseState",
-    "ApplyIfFiniteState",
-    "ConditionFn",
-    "ConditionallyMaskState",
-    "ConditionallyTransformState",
-    "EmaState",
-    "MaskedNode",
-    "MaskedState",
-    "MonitorState",
-    "MultiSteps",
-    "MultiStepsState",
-    "NonNegativeParamsState",
-    "PartitionState",
-    "ShouldSkipUpdateFunction",
-    "SnapshotState",
-    "TraceState",
-    "ZeroNansState",
-    "adaptive_grad_clip",
-    "add_decayed_weights",
-    "add_noise",
-    "apply_if_finite",
-    "chain",
-    "clip",
-    "clip_by_block_rms",
-    "clip_by_global_norm",
-    "conditionally_mask",
-    "conditionally_transform",
-    "ema",
-    "flatten",
-    "freeze",
-    "keep_params_nonnegative",
-    "masked",
-    "measure_with_ema",
-    "monitor",
-    "named_chain",
-    "partition",
-    "selective_transform",
-    "skip_large_updates",
-    "skip_not_finite",
-    "snapshot",
-    "trace",
-    "zero_nans",
-]
-
-_public, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)
+_public, __getattr__, __dir__ = _public_names(__name__)
 if not TYPE_CHECKING:  # a checker would take it for the whole list
     __all__ = _public

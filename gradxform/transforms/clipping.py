@@ -12,7 +12,8 @@ from gradxform.errors import name_of
 from gradxform.numerics import at_least_float32, cast, real_dtype, scalar, shrinking, within
 from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
-from gradxform.types import Array, Bound, Limit, NonNegative, Params, Scalar, Updates
+from gradxform.transforms.together import ScaledTogether
+from gradxform.types import Array, Bound, Limit, NonNegative, Params, Updates
 
 __all__ = [
     "adaptive_grad_clip",
@@ -95,7 +96,7 @@ class clip_by_block_norm(ArrayRule):
 
 
 @transform
-class clip_by_global_norm(ArrayRule):
+class clip_by_global_norm(ScaledTogether):
     """Scale all updates down together if their norm exceeds a maximum.
 
     Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider:
@@ -116,11 +117,6 @@ class clip_by_global_norm(ArrayRule):
     max_norm: Bound
     eps: NonNegative | None = field(default=None, kw_only=True)
 
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
-
     def prepare(
         self, updates: Updates, state: EmptyState, params: Params | None
     ) -> tuple[EmptyState, Array]:
@@ -128,10 +124,6 @@ class clip_by_global_norm(ArrayRule):
         size = scalar(global_norm(updates))
         size = size if self.eps is None else size + scalar(self.eps)
         return state, shrinking(size, self.max_norm)
-
-    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
-        """Return the scaled update."""
-        return factor * g
 
 
 @transform

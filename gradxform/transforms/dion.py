@@ -16,16 +16,7 @@ from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.tree_rules import live_key
-from gradxform.types import (
-    Array,
-    Decay,
-    DType,
-    Key,
-    MatrixSlot,
-    Params,
-    PositiveShare,
-    StaticTree,
-)
+from gradxform.types import Array, Decay, DType, Key, MatrixSlot, Params, PositiveShare, StaticTree
 from gradxform.values import Value
 
 __all__ = [

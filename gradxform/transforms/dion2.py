@@ -12,14 +12,7 @@ from jax import lax
 from gradxform import engine
 from gradxform.base import EmptyState, transform
 from gradxform.errors import name_of, require_at_least
-from gradxform.leaves import (
-    align_params,
-    align_slot,
-    check_shapes,
-    is_hole,
-    path_at,
-    with_paths,
-)
+from gradxform.leaves import align_params, align_slot, check_shapes, is_hole, path_at, with_paths
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zeros_like

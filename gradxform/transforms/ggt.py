@@ -22,17 +22,7 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import (
-    Array,
-    Decay,
-    NonNegative,
-    Params,
-    Positive,
-    Scalar,
-    Size,
-    Slot,
-    Updates,
-)
+from gradxform.types import Array, Decay, NonNegative, Params, Positive, Scalar, Size, Slot, Updates
 
 __all__ = [
     "scale_by_ggt",

@@ -9,20 +9,9 @@ import numpy as np
 
 from gradxform import engine, linalg
 from gradxform.base import transform
-from gradxform.errors import (
-    name_of,
-    require_one_of,
-    shown,
-)
-from gradxform.leaves import (
-    map_with_paths,
-)
-from gradxform.numerics import (
-    bias_correction,
-    safe_increment,
-    scalar,
-    scalar_dtype,
-)
+from gradxform.errors import must_be, name_of, require_one_of
+from gradxform.leaves import map_with_paths
+from gradxform.numerics import bias_correction, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers, matrices
 from gradxform.transforms.matrices.rule import MatrixRule, axes_of_all, check_compute_dtype
@@ -189,8 +178,7 @@ class scale_by_muon(MatrixRule):
         words = any(isinstance(x, str) for x in jax.tree.leaves(self.ns_coeffs))
         if words or not good or not np.isfinite(table).all():
             raise ValueError(
-                f"{name_of(self)}: ns_coeffs must be three numbers, or three for each turn, "
-                f"got {shown(self.ns_coeffs)}."
+                must_be(self, "ns_coeffs", "three numbers, or three for each turn", self.ns_coeffs)
             )
         return tuple(tuple(x) if isinstance(x, list) else x for x in table.tolist())
 

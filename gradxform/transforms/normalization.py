@@ -9,6 +9,7 @@ from gradxform.engine import global_norm
 from gradxform.numerics import not_zero, over, plus, scalar
 from gradxform.numerics.roots import root
 from gradxform.transforms.matrices.array_norms import array_norm
+from gradxform.transforms.together import ScaledTogether
 from gradxform.transforms.tree_rules import columns, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
 
@@ -46,7 +47,7 @@ class centralize(ArrayRule):
 
 
 @transform
-class normalize(ArrayRule):
+class normalize(ScaledTogether):
     """Divide all updates by their norm, so that it becomes 1.
 
     Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider:
@@ -60,20 +61,11 @@ class normalize(ArrayRule):
     2021, equation (2) with p = 2.
     """
 
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
-
     def prepare(
         self, updates: Updates, state: EmptyState, params: Params | None
     ) -> tuple[EmptyState, Array]:
         """Return the factor for all leaves."""
         return state, over(scalar(1.0), scalar(global_norm(updates)), 0)
-
-    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
-        """Return the scaled update."""
-        return factor * g
 
 
 @transform
@@ -120,7 +112,7 @@ def _stretched_square(g: Array, p: Array, eta: Scalar) -> tuple[Array]:
 
 
 @transform
-class normalize_by_update_norm(ArrayRule):
+class normalize_by_update_norm(ScaledTogether):
     """Divide all updates by their norm.
 
     Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider:
@@ -135,11 +127,6 @@ class normalize_by_update_norm(ArrayRule):
     scale_factor: Finite = 1.0
     eps: NonNegative = 1e-6
 
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
-
     def prepare(
         self, updates: Updates, state: EmptyState, params: Params | None
     ) -> tuple[EmptyState, Array]:
@@ -147,10 +134,6 @@ class normalize_by_update_norm(ArrayRule):
         norm = scalar(global_norm(updates))
         eps = not_zero(self.eps, norm.dtype, 0.5)
         return state, over(scalar(self.scale_factor), plus(norm, eps), eps)
-
-    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
-        """Return the scaled update."""
-        return factor * g
 
 
 @transform

@@ -11,7 +11,7 @@ from gradxform import engine
 from gradxform._jax.versions import is_tracer
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
 from gradxform.engine import PerLeaf
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be
 from gradxform.leaves import align, check_shapes, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import (
@@ -115,8 +115,7 @@ class hutchinson_estimator_diag_hessian(Transform):
         check_state(self, state, HutchinsonState)
         if not callable(obj_fn):
             raise TypeError(
-                f"{name_of(self)}: obj_fn must be the loss as a function of the parameters, got "
-                f"{shown(obj_fn)}."
+                must_be(self, "obj_fn", "the loss as a function of the parameters", obj_fn)
             )
         gs, treedef = jax.tree.flatten(updates)
 

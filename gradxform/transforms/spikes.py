@@ -21,6 +21,7 @@ from gradxform.numerics import (
 from gradxform.numerics.roots import root
 from gradxform.slots import zero_count
 from gradxform.transforms.matrices.array_norms import array_norm
+from gradxform.transforms.together import KeptTogether, ScaledTogether
 from gradxform.types import (
     Array,
     Bound,
@@ -87,7 +88,7 @@ class ZClipState(NamedTuple):
 
 
 @transform
-class zclip(ArrayRule):
+class zclip(ScaledTogether):
     """Scale all updates down together if their norm is many deviations above its mean.
 
     Update rule, with N = |g| the Euclidean norm over every entry of the tree, and a = decay; over
@@ -122,10 +123,6 @@ class zclip(ArrayRule):
 
     State = ZClipState
     step_fields = ()  # its count is of the norms in the statistics
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
 
     def init(self, params: Params) -> ZClipState:
         """Return empty statistics."""
@@ -152,10 +149,6 @@ class zclip(ArrayRule):
         total = jnp.where(is_spike, safe_increment(state.total_clipped), state.total_clipped)
         state = state._replace(count=count, mean=mean, var=var, total_clipped=total)
         return state, factor
-
-    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
-        """Return the scaled update."""
-        return factor * g
 
 
 class AdaGCState(NamedTuple):
@@ -258,7 +251,7 @@ class GradNormToClipToZeroState(NamedTuple):
 
 
 @transform
-class grad_norm_to_clip_to_zero(ArrayRule):
+class grad_norm_to_clip_to_zero(KeptTogether):
     """Replace all updates by zeros if their norm is too large, infinite or NaN.
 
     Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider:
@@ -276,10 +269,6 @@ class grad_norm_to_clip_to_zero(ArrayRule):
     max_norm: Bound
 
     State = GradNormToClipToZeroState
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
 
     def init(self, params: Params) -> GradNormToClipToZeroState:
         """Return a count of 0."""
@@ -293,7 +282,3 @@ class grad_norm_to_clip_to_zero(ArrayRule):
         keep = (size < jnp.inf) & (size <= within(self.max_norm, size.dtype))
         total = jnp.where(keep, state.total_zeroed, safe_increment(state.total_zeroed))
         return state._replace(total_zeroed=total), keep
-
-    def rule(self, g: Array, p: Array | None, keep: Array) -> Array:
-        """Return the update or zeros."""
-        return jnp.where(keep, g, jnp.zeros_like(g))

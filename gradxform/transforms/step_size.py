@@ -22,6 +22,7 @@ from gradxform.numerics import (
     within,
 )
 from gradxform.numerics.roots import one_over_root, root
+from gradxform.transforms.together import ScaledTogether
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.types import (
     Array,
@@ -138,7 +139,7 @@ def _sum_of_squares(p: Any) -> Array:
 
 
 @transform
-class scale_by_polyak(ArrayRule):
+class scale_by_polyak(ScaledTogether):
     """Rescale updates by Polyak's step size: the loss above its least value over |g|^2.
 
     Update rule, with |g| the Euclidean norm over every entry of the tree, in float32 or wider, and
@@ -168,11 +169,6 @@ class scale_by_polyak(ArrayRule):
     eps: NonNegative = 0.0
     variant: Choice = "sps"
 
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
-
     def __post_init__(self) -> None:
         require_one_of(self, "variant", ("sps", "sps+"))
 
@@ -189,7 +185,3 @@ class scale_by_polyak(ArrayRule):
         step = gap / jnp.where(is_flat, 1, square)
         largest = within(self.max_learning_rate, step.dtype)
         return state, jnp.where(is_flat, 0, jnp.minimum(step, largest))
-
-    def rule(self, g: Array, p: Array | None, step: Scalar) -> Array:
-        """Return the scaled update."""
-        return step * g

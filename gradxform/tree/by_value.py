@@ -1,7 +1,8 @@
 """Control flow outside of jit that is compiled once, and not at every call.
 
 JAX keys the programs of `lax.cond` and `lax.while_loop` by their functions. Closures are new
-functions at each call, so that a step outside of jit would compile one program or more.
+functions at each call, so that a step outside of jit would compile one program or more. `by_value`
+spares the trace, too; `by_program` spares the compiler only, and takes any closure.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gradxform._jax.programs import by_program
 from gradxform._jax.versions import is_tracer, is_tracing
 from gradxform.leaves.masks import hidden_paths
 from gradxform.numerics import scalar_dtype
@@ -35,22 +37,21 @@ def by_value(function: Callable[..., Any], form: Any, args: tuple[Any, ...]) -> 
 
     Args:
       function: a function of a module.
-      form: a hashable value. What cannot be hashed, such as a transform with a live number, does
-        not have a program to share.
-      args: trees of arrays, and of values: transforms, booleans and texts. A leaf of another kind,
-        such as a function, cannot be part of the key either.
+      form: a value. If it cannot be hashed, as a transform with a live number, each call traces its
+        program anew; see `by_program`.
+      args: trees of arrays, and of values: transforms, booleans and texts. With a leaf of another
+        kind, such as a function, each call traces its program anew, too.
     """
     leaves, treedef = jax.tree.flatten(args)
-    if any(map(is_tracer, leaves)) or not all(map(_is_known, leaves)) or is_tracing():
+    if any(map(is_tracer, leaves)) or is_tracing():
         return function(form, *args)
     fixed = tuple(_Array if _is_array(x) else x for x in leaves)
     context = str(scalar_dtype()), hidden_paths()
     key = _Key(function, form, treedef, fixed, context)
-    try:
-        hash(key)
-    except TypeError:
-        return function(form, *args)
-    return _run(key, [x for x in leaves if _is_array(x)])
+    arrays = [x for x in leaves if _is_array(x)]
+    if not all(map(_is_known, leaves)) or not _is_hashable(key):
+        return by_program(lambda arrays: _called(key, arrays), arrays)
+    return _run(key, arrays)
 
 
 def _is_array(x: Any) -> bool:
@@ -60,6 +61,14 @@ def _is_array(x: Any) -> bool:
 
 def _is_known(x: Any) -> bool:
     return _is_array(x) or isinstance(x, bool | str | Value)
+
+
+def _is_hashable(key: _Key) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
 
 
 def _called(key: _Key, arrays: list[Any]) -> Any:

@@ -92,6 +92,22 @@ def parts_of(x: Any) -> tuple[Any, ...] | None:
     return None if names is None else tuple(getattr(x, name) for name in names)
 
 
+def is_hashable(x: Any) -> bool:
+    """Whether `x` can be the key of a dict."""
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True
+
+
+def all_in(x: Any) -> Iterator[Any]:
+    """Yield `x` and what it has for parts, at any depth."""
+    yield x
+    for part in parts_of(x) or ():
+        yield from all_in(part)
+
+
 def with_parts(x: Any, parts: Sequence[Any]) -> Any:
     """Return a copy of `x` with other parts, in the order of `parts_of`."""
     if isinstance(x, Made):
@@ -248,9 +264,7 @@ def flaw_of(x: Any) -> str | None:
         return next(filter(None, map(flaw_of, parts)), None)
     if isinstance(x, list | set | dict):
         return f"a {type(x).__name__}, which can change. Give a tuple or a frozenset."
-    try:
-        hash(x)
-    except TypeError:
+    if not is_hashable(x):
         return f"{shown(x)}, which cannot be hashed. {_FREEZE}"
     if type(x).__hash__ is object.__hash__ and not callable(x) and _attributes_of(x):
         return f"{shown(x)}, which can change and is equal only to itself. {_FREEZE}"

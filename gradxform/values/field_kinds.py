@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of, shown
 from gradxform.values.value import FrozenTree, Value, is_function, normal
 
 
@@ -15,10 +15,7 @@ def static_key(part: Any, field: str, key: Any) -> Any:
     key = normal(tuple(key) if isinstance(key, list) else key)
     if isinstance(key, int) and not isinstance(key, bool):
         if not -(2**63) <= key < 2**63:
-            raise ValueError(
-                f"{name_of(part)}: {field} must be a seed of at most 64 bits, such as 0, got "
-                f"{shown(key)}."
-            )
+            raise ValueError(must_be(part, field, "a seed of at most 64 bits, such as 0", key))
         return key
     if isinstance(key, tuple) and key:
         words = key[1:] if isinstance(key[0], str) else key
@@ -36,9 +33,7 @@ def static_key(part: Any, field: str, key: Any) -> Any:
             return (str(jax.random.key_impl(key)), *words)
         if key.dtype == np.uint32 and key.ndim == 1:
             return tuple(int(w) for w in np.asarray(key))
-    raise TypeError(
-        f"{name_of(part)}: {field} must be an integer or one PRNG key, got {shown(key)}."
-    )
+    raise TypeError(must_be(part, field, "an integer or one PRNG key", key))
 
 
 def dtype_name(part: Any, field: str, x: Any) -> str:
@@ -48,13 +43,9 @@ def dtype_name(part: Any, field: str, x: Any) -> str:
             raise TypeError
         dtype = jnp.dtype(x)
     except (TypeError, ValueError, SyntaxError):  # NumPy reads "f4,i4" as one would code
-        raise TypeError(
-            f"{name_of(part)}: {field} must be a dtype or None, got {shown(x)}."
-        ) from None
+        raise TypeError(must_be(part, field, "a dtype or None", x)) from None
     if not jnp.issubdtype(dtype, jnp.inexact):
-        raise ValueError(
-            f"{name_of(part)}: {field} must be a floating dtype, got {shown(str(dtype))}."
-        )
+        raise ValueError(must_be(part, field, "a floating dtype", str(dtype)))
     return dtype.name
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from gradxform import types
 from gradxform._jax.versions import is_tracer
 from gradxform._names.signatures import ClassSignature
-from gradxform.errors import name_of, require_range, shown
+from gradxform.errors import must_be, name_of, require_range, shown
 from gradxform.values.content import flaw_of
 from gradxform.values.field_kinds import check_mask, dtype_name, static_key
 from gradxform.values.registry import check_name, register
@@ -351,16 +351,11 @@ def _number(part: Any, field: str, x: int, kinds: list[Any]) -> float:
     if int in kinds and fits:
         return x
     if float not in kinds:
-        raise ValueError(
-            f"{name_of(part)}: {field} must be an integer of 32 bits, at most 2**31 - 1, got "
-            f"{shown(x)}."
-        )
+        raise ValueError(must_be(part, field, "an integer of 32 bits, at most 2**31 - 1", x))
     try:
         return float(x)
     except OverflowError:
-        raise ValueError(
-            f"{name_of(part)}: {field} must be in the range of a float, got {shown(x)}."
-        ) from None
+        raise ValueError(must_be(part, field, "in the range of a float", x)) from None
 
 
 def _rule(kinds: list[Any]) -> str:

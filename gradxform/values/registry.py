@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, TypeVar
 
+from gradxform._names.lazy import homes_of
 from gradxform._names.table import CONFIG_NAMES
 from gradxform.errors import shown
 
@@ -22,7 +23,10 @@ class Registry(MutableMapping[str, Callable[..., Any]]):
         self._parts: dict[str, Callable[..., Any]] = {}
         # Where the names of this library are. Those with a colon are factories of the modules of
         # `compat`, which do not register themselves.
-        self._homes = {name: home for home, names in CONFIG_NAMES.items() for name in names.split()}
+        self._homes: dict[str, str] = {}
+        for module, names in CONFIG_NAMES.items():
+            homes = homes_of(module)
+            self._homes |= {name: homes.get(name, module) for name in names.split()}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         if name not in self._parts and name in self._homes:

@@ -46,6 +46,4 @@ if TYPE_CHECKING:
     from gradxform.wrappers.variable_names import *
     from gradxform.wrappers.with_metrics import *
 else:
-    # Names of a higher floor, where they were.
-    _FORWARDS = ["RawGradientNormsState", "raw_gradient_norms"]
-    __all__, __getattr__, __dir__ = _public_names(__name__, _FORWARDS)
+    __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -17,24 +17,12 @@ from gradxform.base import (
     tell_moved,
     transform,
 )
-from gradxform.errors import name_of, require_one_of, shown
-from gradxform.leaves import (
-    align,
-    align_params,
-    check_shapes,
-    flatten_updates,
-    require_params,
-)
+from gradxform.errors import name_of, require_one_of
+from gradxform.leaves import align, align_params, check_shapes, flatten_updates, require_params
 from gradxform.leaves.states import check_state
-from gradxform.numerics import (
-    as_step,
-    at_least_float32,
-    cast,
-    promote,
-    safe_increment,
-    scalar,
-)
+from gradxform.numerics import as_step, at_least_float32, cast, promote, safe_increment, scalar
 from gradxform.slots import zero_count
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied, decay_at
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
@@ -179,17 +167,11 @@ class MovingAverageState(NamedTuple):
     weight: Array  # scalar, at least float32; how much of the average comes from updates (debias)
     average: Slot  # like params, at least float32; what to evaluate
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the average."""
-        return {"average": self.average}
+    evaluated, exchanged = evaluates("average")
 
     def metrics(self) -> dict[str, Array]:
         """Return the scalars; the weight under a name that says whose it is."""
         return {"num_updates": self.num_updates, "average_weight": self.weight}
-
-    def exchanged(self, name: str, params: Params) -> "MovingAverageState":
-        """Return the state with `params` as the average."""
-        return self._replace(average=copied(params))
 
 
 @transform
@@ -248,13 +230,7 @@ class moving_average(Averager):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        k = self.num_updates
-        if isinstance(k, bool | float):
-            raise TypeError(
-                f"{name_of(self)}: num_updates must be an integer, 'count', 'step' or None, got "
-                f"{shown(k)}."
-            )
-        if isinstance(k, str):
+        if isinstance(self.num_updates, str):
             require_one_of(self, "num_updates", ["count", "step"])
 
     def init(self, params: Params) -> MovingAverageState:
@@ -322,13 +298,7 @@ class StochasticWeightAverageState(NamedTuple):
     num_updates: Array  # int32 scalar; updates so far
     average: Slot  # like params, at least float32; what to evaluate
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the average."""
-        return {"average": self.average}
-
-    def exchanged(self, name: str, params: Params) -> "StochasticWeightAverageState":
-        """Return the state with `params` as the average."""
-        return self._replace(average=copied(params))
+    evaluated, exchanged = evaluates("average")
 
 
 @transform

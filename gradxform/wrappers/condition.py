@@ -76,16 +76,9 @@ class _Condition(Guard):
         """Return whether the condition holds, the updates of `update_when`, and the new state."""
         found = check(self, updates, state, params, extra)
         ((flag,), *_) = found.flags
+        given = updates, state.inner_state, params, extra
         updates, inner_state = update_when(
-            self,
-            self.inner,
-            flag,
-            updates,
-            state.inner_state,
-            params,
-            extra,
-            zeros=zeros,
-            found=found.inside,
+            self, self.inner, flag, *given, zeros=zeros, found=found.inside
         )
         step = safe_increment(state.step)
         return flag, updates, state._replace(inner_state=inner_state, step=step)

@@ -22,14 +22,7 @@ from gradxform.leaves.row_sparse import RowSparse, coalesced
 from gradxform.leaves.states import check_state
 from gradxform.numerics import add, at_least_float32, cast, promote, safe_increment, times, value_at
 from gradxform.transforms.scaling import WeightDecaySchedule, start
-from gradxform.types import (
-    Array,
-    NonNegativeOrSchedule,
-    OptState,
-    Params,
-    StaticMask,
-    Updates,
-)
+from gradxform.types import Array, NonNegativeOrSchedule, OptState, Params, StaticMask, Updates
 from gradxform.wrappers.changed_steps import check_changeable, told, told_start
 from gradxform.wrappers.parts import check_movable, exact_part
 

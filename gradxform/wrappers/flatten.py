@@ -11,14 +11,7 @@ from jax import lax
 from gradxform._jax.versions import whole
 from gradxform.base import call_update, tell_moved, transform
 from gradxform.errors import name_of
-from gradxform.leaves import (
-    align,
-    align_params,
-    dtype_of,
-    is_abstract,
-    path_str,
-    with_paths,
-)
+from gradxform.leaves import align, align_params, dtype_of, is_abstract, path_str, with_paths
 from gradxform.leaves.states import laid_like
 from gradxform.numerics import cast, promote
 from gradxform.types import Array, OptState, Params, Updates

@@ -111,16 +111,9 @@ class apply_if_finite(Guard):
         finite, ((too_many,), *_) = found.finite, found.flags
         notfinite_count = jnp.where(finite, 0, notfinite_count)
         accept = finite | too_many
+        given = updates, state.inner_state, params, extra
         updates, inner_state = update_when(
-            self,
-            self.inner,
-            accept,
-            updates,
-            state.inner_state,
-            params,
-            extra,
-            zeros=True,
-            found=found.inside,
+            self, self.inner, accept, *given, zeros=True, found=found.inside
         )
         total = jnp.where(finite, state.total_notfinite, safe_increment(state.total_notfinite))
         return updates, state._replace(

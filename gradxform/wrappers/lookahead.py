@@ -19,6 +19,7 @@ from gradxform.leaves import align, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import cast, promote
 from gradxform.slots import zero_count
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
@@ -64,13 +65,7 @@ class LookaheadWithSlowState(NamedTuple):
     steps_since_sync: Array  # int32 scalar; fast steps since the last synchronization
     slow: Slot  # like params, at least float32; the slow weights
 
-    def evaluated(self, params: Params | None) -> dict[str, Any]:
-        """Return the slow weights."""
-        return {"slow": self.slow}
-
-    def exchanged(self, name: str, params: Params) -> "LookaheadWithSlowState":
-        """Return the state with `params` as the slow weights."""
-        return self._replace(slow=copied(params))
+    evaluated, exchanged = evaluates("slow")
 
 
 class LookaheadParams(NamedTuple):

@@ -24,15 +24,7 @@ from gradxform.numerics import (
     times,
 )
 from gradxform.slots import zero_count
-from gradxform.types import (
-    Array,
-    Fraction,
-    OptState,
-    Params,
-    PositiveInt,
-    Range,
-    Updates,
-)
+from gradxform.types import Array, Fraction, OptState, Params, PositiveInt, Range, Updates
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.parts import all_parts
 from gradxform.wrappers.update_when import update_when
@@ -194,14 +186,12 @@ class loss_scale(Guard):
         found = check(self, updates, state, params, extra)
         finite = found.finite
 
+        given = updates, state.inner_state, params, extra
         new, inner_state = update_when(
             self,
             self.inner,
             finite,
-            updates,
-            state.inner_state,
-            params,
-            extra,
+            *given,
             zeros=True,
             before=jax.tree_util.Partial(_times, factor),
             found=found.inside,

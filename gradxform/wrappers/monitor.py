@@ -6,13 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import (
-    EmptyState,
-    Transform,
-    call_update,
-    check_transform,
-    transform,
-)
+from gradxform.base import EmptyState, Transform, call_update, check_transform, transform
 from gradxform.engine import global_norm
 from gradxform.errors import name_of, shown
 from gradxform.interop import as_function

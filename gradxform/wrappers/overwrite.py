@@ -13,8 +13,9 @@ from gradxform.leaves import align, has_rows, require_params
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, promote, safe_increment
 from gradxform.slots import zero_count
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied, decay_at
-from gradxform.types import Array, Decay, OptState, Params, PositiveInt, PyTree, Slot, Updates
+from gradxform.types import Array, Decay, OptState, Params, PositiveInt, Slot, Updates
 from gradxform.wrappers.average import Averager, Rate
 from gradxform.wrappers.changed_steps import told
 
@@ -37,13 +38,7 @@ class OverwritingAverageState(NamedTuple):
     num_updates: Array  # int32 scalar; updates so far
     average: Slot  # like params, at least float32; what to evaluate
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the average."""
-        return {"average": self.average}
-
-    def exchanged(self, name: str, params: Params) -> "OverwritingAverageState":
-        """Return the state with `params` as the average."""
-        return self._replace(average=copied(params))
+    evaluated, exchanged = evaluates("average")
 
 
 @transform

@@ -8,13 +8,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform._jax import versions as _compat
-from gradxform.base import (
-    Transform,
-    call_update,
-    check_transform,
-    farthest,
-    transform,
-)
+from gradxform.base import Transform, call_update, check_transform, farthest, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_params, align_slot, require_params
 from gradxform.leaves.states import check_state, laid_like

@@ -16,14 +16,7 @@ from gradxform.base import (
     transform,
 )
 from gradxform.errors import name_of
-from gradxform.leaves import (
-    align,
-    align_params,
-    align_slot,
-    check_shapes,
-    dtype_of,
-    require_params,
-)
+from gradxform.leaves import align, align_params, align_slot, check_shapes, dtype_of, require_params
 from gradxform.leaves.states import check_state
 from gradxform.numerics import (
     ScheduleError,

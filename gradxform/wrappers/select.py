@@ -15,7 +15,7 @@ from gradxform.base import (
     tell_moved,
     transform,
 )
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import did_you_mean, must_be, name_of, shown
 from gradxform.leaves import (
     Path,
     align,
@@ -252,8 +252,7 @@ class partition(Transform):
         transforms = self.transforms
         if not isinstance(transforms, FrozenTree) or not isinstance(transforms.unfreeze(), dict):
             raise TypeError(
-                f"{name_of(self)}: transforms must be a dict from labels to transforms, "
-                f"got {shown(transforms)}."
+                must_be(self, "transforms", "a dict from labels to transforms", transforms)
             )
         for label, tx in transforms.unfreeze().items():
             check_transform(self, tx, f"the transform of {label!r}")

@@ -119,16 +119,9 @@ class skip_loss_spikes(Guard):
         usual, _ = self._usual(loss, state)
         found = check(self, updates, state, params, extra)
         ((run,), *_) = found.flags
+        given = updates, state.inner_state, params, extra
         updates, inner_state = update_when(
-            self,
-            self.inner,
-            run,
-            updates,
-            state.inner_state,
-            params,
-            extra,
-            zeros=True,
-            found=found.inside,
+            self, self.inner, run, *given, zeros=True, found=found.inside
         )
         skipped = safe_increment(state.consecutive_skips), safe_increment(state.total_skipped)
         return updates, state._replace(

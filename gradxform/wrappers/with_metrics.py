@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import Transform, call_update, check_transform, transform
-from gradxform.errors import name_of, require_one_of, shown
+from gradxform.errors import must_be, name_of, require_one_of
 from gradxform.leaves import Path, is_hole, path_str, require_params, widest_dtype, with_paths
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
@@ -105,10 +105,7 @@ class with_metrics(Transform):
         valid = isinstance(self.norms, tuple) and set(self.norms) <= set(NORMS)
         if not valid or len(set(self.norms)) != len(self.norms) or not self.norms:
             listed = ", ".join(map(repr, NORMS))
-            raise ValueError(
-                f"{name_of(self)}: norms must be a tuple of some of {listed}, got "
-                f"{shown(self.norms)}."
-            )
+            raise ValueError(must_be(self, "norms", f"a tuple of some of {listed}", self.norms))
 
     def init(self, params: Params) -> WithMetricsState:
         """Return norms of 0 and the inner state."""

@@ -9,6 +9,7 @@ import functools
 import importlib
 import inspect
 import pathlib
+import textwrap
 
 ROOT = pathlib.Path(__file__).parents[2]
 TABLE = ROOT / "gradxform" / "_names" / "table.py"
@@ -141,11 +142,42 @@ def written(name: str, about: str, table: dict[str, dict[str, str]]) -> str:
 def table() -> str:
     """The text of the table, as it should be."""
     public = {module: public_in(module) for module in modules() if is_lazy(module)}
-    names = written("NAMES", "The public names.", {k: v for k, v in public.items() if v})
-    lines = ["# What configs may name, and where it is."]
+    public = {module: files for module, files in public.items() if files}
+    known = homes_in("gradxform", public)
+    for module in public:
+        own = homes_in(module, public)
+        if own.items() <= known.items() and source_of(module).name != "__init__.py":
+            public[module] = {"gradxform": " ".join(sorted(own))}  # where their homes are said
+    names = written("NAMES", "The public names.", public)
+    lines = ["# What configs may name: of these packages, where they have it, or of these modules."]
     lines.append("CONFIG_NAMES: dict[str, str] = {")
-    lines += [f'    "{module}": "{names}",' for module, names in registered().items()]
+    for module, of_module in by_package(registered(), public).items():
+        first, *rest = textwrap.wrap(" ".join(sorted(of_module)), 90)
+        if rest:
+            rows = [f'        "{first}"', *(f'        " {row}"' for row in rest)]
+            lines += [f'    "{module}": (', *rows, "    ),"]
+        else:
+            lines.append(f'    "{module}": "{first}",')
     return "\n".join([HEAD, names, *lines, "}", ""])
+
+
+def homes_in(package: str, public: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The names that a package offers, each with its file."""
+    own: dict[str, str] = {}
+    for file, names in public[package].items():
+        own |= homes_in(file, public) if names == "*" else dict.fromkeys(names.split(), file)
+    return own
+
+
+def by_package(homes: dict[str, str], public: dict[str, dict[str, str]]) -> dict[str, list[str]]:
+    """Names under the package that offers them from their home, so that no home is said twice."""
+    packages = {k: homes_in(k, public) for k in ("gradxform", "gradxform.distributed")}
+    found: dict[str, list[str]] = {}
+    for module, names in homes.items():
+        for name in names.split():
+            offering = (k for k, own in packages.items() if own.get(name) == module)
+            found.setdefault(next(offering, module), []).append(name)
+    return dict(sorted(found.items()))
 
 
 if __name__ == "__main__":

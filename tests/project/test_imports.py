@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import gradxform as gx
-from gradxform._names.table import CONFIG_NAMES, NAMES
+from gradxform._names.table import NAMES
 from gradxform.values.registry import REGISTRY
 from tests.environment import limit
 from tests.project import names
@@ -24,7 +24,7 @@ USED = {
     "optimizers": {"adam", "optimizer"},
     "schedules": {"decay", "periodic", "schedule"},
     "transforms": {
-        *("adam", "clipping", "matrices", "momentum", "scaling"),
+        *("adam", "clipping", "matrices", "momentum", "scaling", "together"),
     },
     "wrappers": {"changed_steps", "compose", "parts"},
 }
@@ -153,7 +153,7 @@ def test_no_module_is_needed_to_load_itself():
     graph["gradxform"] = set()  # it needs three modules that need nothing
     for recipe in gx.OPTIMIZERS.values():  # whose docstrings are completed with those of others
         words = (recipe.__doc__ or "").partition("See also ")[2].partition(".")[0].split("`")[1::2]
-        homes = {home for home, own in CONFIG_NAMES.items() if set(own.split()) & set(words)}
+        homes = {REGISTRY._homes[word] for word in words if word in REGISTRY._homes}
         graph[recipe.__module__] |= homes - {recipe.__module__}
     done, path = set(), []
 
@@ -183,7 +183,7 @@ for module in modules:
     try:
         __import__(module)
         from gradxform.values.registry import REGISTRY
-        for name in homes.get(module, "").split():
+        for name in homes.get(module, ()):
             assert REGISTRY[name] is not None, name
             assert ":" in name or name in REGISTRY._parts, name
         code = 0
@@ -198,8 +198,11 @@ print(json.dumps(wrong))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork, which Windows does not have")
 def test_any_module_may_be_the_first_and_registers_its_parts():
     """Of those that have parts for configs, and of the packages."""
-    first = sorted({*CONFIG_NAMES, *NAMES})
-    assert run(ALONE, json.dumps(CONFIG_NAMES), json.dumps(first)) == []
+    parts = {}
+    for name, home in REGISTRY._homes.items():
+        parts.setdefault(home, []).append(name)
+    first = sorted({*parts, *NAMES})
+    assert run(ALONE, json.dumps(parts), json.dumps(first)) == []
 
 
 THREADS = """

@@ -75,6 +75,29 @@ def test_a_step_goes_on_from_where_something_else_has_moved_the_parameters(name)
         check_close("updates", updates_of(case, p, True), made, 1e-3, what=" without the moves")
 
 
+NO_GRADIENTS = {
+    "z key": jax.random.key(3),
+    "z step": jnp.asarray(3),
+    "z flags": np.asarray([True, False]),
+    "z number": 7,
+    "z none": None,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in TOLD if not CASES[name].names_leaves])
+def test_leaves_without_a_gradient_are_holes_in_a_move(name):
+    case = CASES[name]
+    with settings(case):
+        p = case.params()
+        (g,) = case.gradients(p, 1)
+        _, state = case.bound.update(g, case.bound.init(p), p)
+        expected = case.tx.moved(state, p, shifted(p))
+        nones = dict.fromkeys(NO_GRADIENTS)
+        _, state = case.bound.update(g | nones, case.bound.init(p | NO_GRADIENTS), p | NO_GRADIENTS)
+        made = case.tx.moved(state, p | NO_GRADIENTS, shifted(p) | NO_GRADIENTS)
+    check_close("moved", jax.tree.leaves(made), jax.tree.leaves(expected), 1e-6)
+
+
 def test_many_parts_are_told_of_moves():
     assert len(TOLD) > 15, TOLD
 

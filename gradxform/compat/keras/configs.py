@@ -1,12 +1,13 @@
 """Optimizers of Keras as plain data: of TensorFlow 2.8, of Keras 2.11 to 2.15, and of Keras 3."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.compat.keras import decays, keras3
-from gradxform.compat.keras.keras3_options import CLIPS, OPTIONS
+from gradxform.compat.keras.keras3_options import OPTIONS
+from gradxform.compat.keras.keywords import CLIPS
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer
 from gradxform.compat.keras.objects import Described, called, check_keys, described, known, written
 from gradxform.errors import shown
@@ -14,7 +15,7 @@ from gradxform.leaves.masks import path_matches
 from gradxform.schedules.basic import constant_schedule
 from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import SupportsTransform
-from gradxform.values import FrozenTree, Value, fields_of
+from gradxform.values.content import all_in
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.loss_scale import loss_scale
 from gradxform.wrappers.multi_steps import MultiSteps
@@ -193,19 +194,6 @@ def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) ->
     )
 
 
-def _values(x: Any) -> Iterator[Value]:
-    """Yield all values in `x`."""
-    if isinstance(x, Value):
-        yield x
-        for part in fields_of(x).values():
-            yield from _values(part)
-    elif isinstance(x, FrozenTree):
-        yield from _values(x.leaves)
-    elif type(x) is tuple:
-        for part in x:
-            yield from _values(part)
-
-
 def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str, list[Any]]:
     """Return what each argument of a factory may be, as far as the parts of `tx` allow."""
     choices: dict[str, list[Any]] = {}
@@ -222,14 +210,14 @@ def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str,
         elif name == "rms_rate":
             choices[name] = [sample, None]
         elif name == "exclude_layers":
-            patterns = [v.pattern for v in _values(tx) if isinstance(v, path_matches)]
+            patterns = [v.pattern for v in all_in(tx) if isinstance(v, path_matches)]
             # Of these the last may be that of exclude_embeddings.
             choices[name] = [patterns[:-1], patterns] if patterns else [[]]
         elif name == "beta_2_decay":  # the exponent has the other sign
             choices[name] = [Unknown(0.413719, lambda x: -x)]
         else:
             choices[name] = [sample]
-    values = list(_values(tx))
+    values = list(all_in(tx))
     held = set(map(type, values))
     for name, part in CLIPS.items():
         if part not in held:

@@ -11,11 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gradxform.compat.arguments import by_step, descend, with_semantics
-from gradxform.compat.keras import (
-    configs as _configs,
-    decays,
-    files as _files,
-)
+from gradxform.compat.keras import configs as _configs, decays, files as _files
 from gradxform.compat.keras.decays import (
     CosineDecay as CosineDecay,
     CosineDecayRestarts as CosineDecayRestarts,

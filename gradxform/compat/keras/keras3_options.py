@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.compat.arguments import not_below_zero
-from gradxform.compat.keras.keywords import is_present, presented
+from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented
 from gradxform.compat.keras.rates import last_of_every
-from gradxform.errors import did_you_mean, shown
-from gradxform.transforms.clipping import clip, clip_by_block_norm, clip_by_global_norm
+from gradxform.errors import did_you_mean, must_be
 from gradxform.transforms.scaling import scale
 from gradxform.types import Fixed, ZeroIsNone
 from gradxform.values.arguments import checked_call
@@ -21,11 +20,6 @@ from gradxform.wrappers.overwrite import overwriting_average
 
 Factory = Callable[..., chain]
 
-CLIPS: dict[str, Callable[[Any], Any]] = {
-    "clipnorm": clip_by_block_norm,
-    "global_clipnorm": clip_by_global_norm,
-    "clipvalue": clip,
-}
 OPTIONS: dict[str, tuple[Any, Any]] = {
     "weight_decay": (None, ZeroIsNone | None),
     "clipnorm": (None, ZeroIsNone | None),
@@ -59,11 +53,7 @@ def keras3_optimizer(function: Factory) -> Factory:
     own_parameters = [
         p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in own.parameters.values() if p.name != "name"
     ]
-    shared = [
-        inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for k, (default, kind) in OPTIONS.items()
-        if k not in own.parameters
-    ]
+    shared = keyword_parameters({k: x for k, x in OPTIONS.items() if k not in own.parameters})
     signature = own.replace(parameters=[*own_parameters, *shared])
     title = function.__name__
 
@@ -110,9 +100,7 @@ def _check(title: str, options: dict[str, Any]) -> None:
         if n is not None and n is not False and not (type(n) is int and n >= least):
             if n == 0 and type(n) is int:
                 continue
-            raise ValueError(
-                f"{title}: {name} must be an integer of at least {least}, or None, got {shown(n)}."
-            )
+            raise ValueError(must_be(title, name, f"an integer of at least {least}, or None", n))
     factor = options["loss_scale_factor"]
     if isinstance(factor, int | float) and not factor > 0:
         raise ValueError(

@@ -2,14 +2,14 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import jax.numpy as jnp
 
 from gradxform.compat.arguments import not_below_zero, with_semantics
 from gradxform.compat.keras.pairs import aggregate_pairs, of_pairs
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.interop import stateless
 from gradxform.schedules.decay import inverse_time_decay
 from gradxform.schedules.product import product_schedule
@@ -26,23 +26,23 @@ from gradxform.wrappers.compose import chain
 
 Factory = Callable[..., chain]
 
-_KEYWORDS = {
-    "clipnorm": None,
-    "clipvalue": None,
-    "global_clipnorm": None,
-    "decay": 0.0,
-    "lr": None,
-    "gradient_transformers": None,
-    "gradient_aggregator": None,
+CLIPS: dict[str, Callable[[Any], Any]] = {
+    "clipnorm": clip_by_block_norm,
+    "global_clipnorm": clip_by_global_norm,
+    "clipvalue": clip,
 }
-_ANNOTATIONS = {
-    "clipnorm": ZeroIsNone | None,
-    "clipvalue": ZeroIsNone | None,
-    "global_clipnorm": ZeroIsNone | None,
-    "decay": ZeroIsNone,
-    "lr": Annotated[Any, AliasOf("learning_rate")],
-    "gradient_transformers": Any,
-    "gradient_aggregator": Any,
+# The order in which Keras 2.8 clips.
+_CLIPS = ("clipvalue", "clipnorm", "global_clipnorm")
+
+# Each with its default and its annotation.
+_KEYWORDS: dict[str, tuple[Any, Any]] = {
+    "clipnorm": (None, ZeroIsNone | None),
+    "clipvalue": (None, ZeroIsNone | None),
+    "global_clipnorm": (None, ZeroIsNone | None),
+    "decay": (0.0, ZeroIsNone),
+    "lr": (None, Annotated[Any, AliasOf("learning_rate")]),
+    "gradient_transformers": (None, Any),
+    "gradient_aggregator": (None, Any),
 }
 
 _DOC = """
@@ -61,17 +61,12 @@ _DOC = """
 def keras_optimizer(function: Factory) -> Factory:
     """Add the keywords that all Keras optimizers share to a factory."""
     own = inspect.signature(function)
-    keywords = [
-        inspect.Parameter(
-            k, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=_ANNOTATIONS[k]
-        )
-        for k, default in _KEYWORDS.items()
-    ]
+    keywords = keyword_parameters(_KEYWORDS)
     own_parameters = [p for p in own.parameters.values() if p.name not in _KEYWORDS]
     signature = own.replace(parameters=[*own_parameters, *keywords])
 
     def made(*args: Any, **kwargs: Any) -> chain:
-        shared = dict(_KEYWORDS)
+        shared = {k: default for k, (default, _) in _KEYWORDS.items()}
         for k in list(kwargs):
             if k in shared:
                 shared[k] = kwargs.pop(k)
@@ -102,6 +97,14 @@ def keras_optimizer(function: Factory) -> Factory:
     return presented(factory, signature, function.__doc__, _DOC)
 
 
+def keyword_parameters(options: Mapping[str, tuple[Any, Any]]) -> list[inspect.Parameter]:
+    """Return the parameters of keywords that are given with their defaults and annotations."""
+    return [
+        inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for k, (default, kind) in options.items()
+    ]
+
+
 def presented(
     factory: Callable[..., chain], signature: inspect.Signature, doc: str | None, shared_doc: str
 ) -> Callable[..., chain]:
@@ -125,13 +128,6 @@ def adam_parts(
     return densify(), scale_by_tf_adam(beta_1, beta_2, epsilon)
 
 
-_CLIPS: dict[str, Callable[[float], Any]] = {
-    "clipvalue": clip,
-    "clipnorm": clip_by_block_norm,
-    "global_clipnorm": clip_by_global_norm,
-}
-
-
 def _clips(name: str, keywords: dict[str, Any]) -> list[Any]:
     """Return the parts that clip, from the keywords of an optimizer."""
     not_below_zero(name, **{k: keywords[k] for k in (*_CLIPS, "decay", "lr")})
@@ -145,7 +141,7 @@ def _clips(name: str, keywords: dict[str, Any]) -> list[Any]:
         clipping = next(iter(bounds))
         raise ValueError(f"{name}: gradient_transformers cannot be given with {clipping}.")
     # A bound of 0 makes every update 0, as in the original; the norms' parts need one above 0.
-    return [_CLIPS[k](bound) if is_present(bound) else clip(0.0) for k, bound in bounds.items()]
+    return [CLIPS[k](bound) if is_present(bound) else clip(0.0) for k, bound in bounds.items()]
 
 
 def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any]]:
@@ -159,8 +155,7 @@ def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any
         )
     if aggregator is not None and not callable(aggregator):
         raise TypeError(
-            f"{name}: gradient_aggregator must be a function of pairs (gradient, path), got "
-            f"{shown(aggregator)}."
+            must_be(name, "gradient_aggregator", "a function of pairs (gradient, path)", aggregator)
         )
     first = [] if aggregator is None else [aggregate_pairs(aggregator)]
     return first, [stateless(of_pairs(f)) for f in transformers or ()]

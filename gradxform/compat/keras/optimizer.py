@@ -1,7 +1,6 @@
 """A transform as an optimizer of Keras 3."""
 
 import functools
-import importlib
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from gradxform.errors import shown
 from gradxform.leaves import flatten_with_names
 from gradxform.tree.apply import apply_updates
 from gradxform.types import SupportsTransform
+from gradxform.values.config import from_config, to_config
 from gradxform.wrappers.loss_scale import has_loss_scale
 
 
@@ -88,120 +88,120 @@ def register_optimizer() -> type:
             "_backend_update_step, in which a transform sees all gradients; install a version of "
             "Keras that has it, such as 3.15."
         )
+    contents = {"__module__": __name__, "__doc__": "An optimizer of Keras 3; see `as_keras`."}
+    optimizer = type("TransformOptimizer", (_Steps, base), contents)
+    return keras.saving.register_keras_serializable("gradxform")(optimizer)
 
-    @keras.saving.register_keras_serializable("gradxform")
-    class TransformOptimizer(base):
-        """An optimizer of Keras 3 that takes the steps of a transform; see `as_keras`."""
 
-        def __init__(self, transform: Any, learning_rate: Any = 1.0, **options: Any):
-            super().__init__(learning_rate=learning_rate, **options)
-            # Keras tracks tuples and dicts among its attributes by replacing them.
-            self._held = types.SimpleNamespace(tx=transform)
+# Keras is not imported with this file: `register_optimizer` puts its class behind `_Steps`.
+_Behind: Any = object
 
-        @property
-        def transform(self) -> Any:
-            """The transform."""
-            return self._held.tx
 
-        @property
-        def state(self) -> Any:
-            """The state of the transform, in dicts by the paths of the model's variables.
+class _Steps(_Behind):
+    """What an optimizer of Keras 3 does to take the steps of a transform."""
 
-            Raises:
-              ValueError: before the optimizer is built.
-            """
-            held = self._held
-            if not self.built:
-                raise ValueError(
-                    f"{self.name}: the optimizer has no state yet; call build(trainable_variables)."
+    def __init__(self, transform: Any, learning_rate: Any = 1.0, **options: Any):
+        super().__init__(learning_rate=learning_rate, **options)
+        # Keras tracks tuples and dicts among its attributes by replacing them.
+        self._held = types.SimpleNamespace(tx=transform)
+
+    @property
+    def transform(self) -> Any:
+        """The transform."""
+        return self._held.tx
+
+    @property
+    def state(self) -> Any:
+        """The state of the transform, in dicts by the paths of the model's variables.
+
+        Raises:
+          ValueError: before the optimizer is built.
+        """
+        held = self._held
+        if not self.built:
+            raise ValueError(
+                f"{self.name}: the optimizer has no state yet; call build(trainable_variables)."
+            )
+        values = [f(v.value) for f, v in zip(held.restore, held.slots, strict=True)]
+        return jax.tree.unflatten(held.treedef, values)
+
+    def set_state(self, state: Any) -> None:
+        """Set the state of the transform.
+
+        Raises:
+          ValueError: before the optimizer is built, and for a state of another structure.
+        """
+        before, values = jax.tree.leaves(self.state), jax.tree.leaves(state)
+        if jax.tree.structure(state) != self._held.treedef or any(
+            jnp.shape(x) != jnp.shape(y) for x, y in zip(values, before, strict=True)
+        ):
+            raise ValueError(
+                f"{self.name}: the state must have the structure and shapes of the optimizer's "
+                "own; make it by transform.init of parameters in the same dicts."
+            )
+        self._assign_state(state)
+
+    def _assign_state(self, state: Any) -> None:
+        for v, x in zip(self._held.slots, jax.tree.leaves(state), strict=True):
+            self.assign(v, plain_array(x)[0])
+
+    def build(self, variables: Any) -> None:
+        """Make a variable of every array in the state."""
+        if self.built:
+            return
+        super().build(variables)
+        held = self._held
+        held.own = [v for v in variables if not getattr(v, "overwrite_with_gradient", False)]
+        held.tree = tree_of([v.path for v in held.own])
+        state = held.tx.init(held.tree([v.value for v in held.own]))
+        named, held.treedef = flatten_with_names(state)
+        held.slots, held.restore = [], []
+        for path, x in named:
+            data, restore = plain_array(x)
+            held.restore.append(restore)
+            held.slots.append(
+                self.add_variable(
+                    shape=data.shape,
+                    initializer=functools.partial(_copied, data),
+                    dtype=data.dtype.name,
+                    name=".".join(path).replace("/", "."),
                 )
-            values = [f(v.value) for f, v in zip(held.restore, held.slots, strict=True)]
-            return jax.tree.unflatten(held.treedef, values)
+            )
 
-        def set_state(self, state: Any) -> None:
-            """Set the state of the transform.
+    def _backend_update_step(self, grads: Any, variables: Any, learning_rate: Any) -> None:
+        held = self._held
+        # Keras leaves out the variables without a gradient.
+        of_index = {self._get_variable_index(v): g for g, v in zip(grads, variables, strict=True)}
+        gradients = held.tree([of_index.get(self._get_variable_index(v)) for v in held.own])
+        params = held.tree([v.value for v in held.own])
+        updates, state = held.tx.update(gradients, self.state, params)
+        rate = keras_on_jax("as_keras").ops.convert_to_tensor(learning_rate)
+        updates = jax.tree.map(lambda u: u * rate.astype(u.dtype), updates)
+        new = jax.tree.leaves(apply_updates(params, updates))
+        for v, p in zip(held.own, new, strict=True):
+            self.assign(v, p)
+        self._assign_state(state)
 
-            Raises:
-              ValueError: before the optimizer is built, and for a state of another structure.
-            """
-            before, values = jax.tree.leaves(self.state), jax.tree.leaves(state)
-            if jax.tree.structure(state) != self._held.treedef or any(
-                jnp.shape(x) != jnp.shape(y) for x, y in zip(values, before, strict=True)
-            ):
-                raise ValueError(
-                    f"{self.name}: the state must have the structure and shapes of the optimizer's "
-                    "own; make it by transform.init of parameters in the same dicts."
-                )
-            self._assign_state(state)
+    def finalize_variable_values(self, var_list: Any) -> None:
+        """Put the average in the place of the parameters."""
+        super().finalize_variable_values(var_list)
+        # In arrays of their own: `fit` donates both, and would fail when it is called again.
+        for v in var_list if self.use_ema else ():
+            v.assign(jnp.array(v.value, copy=True))
 
-        def _assign_state(self, state: Any) -> None:
-            for v, x in zip(self._held.slots, jax.tree.leaves(state), strict=True):
-                self.assign(v, plain_array(x)[0])
+    def get_config(self) -> dict[str, Any]:
+        """Return the config: Keras's options, and the transform as plain data.
 
-        def build(self, variables: Any) -> None:
-            """Make a variable of every array in the state."""
-            if self.built:
-                return
-            super().build(variables)
-            held = self._held
-            skipped = [getattr(v, "overwrite_with_gradient", False) for v in variables]
-            held.own = [v for v, skip in zip(variables, skipped, strict=True) if not skip]
-            held.tree = tree_of([v.path for v in held.own])
-            state = held.tx.init(held.tree([v.value for v in held.own]))
-            named, held.treedef = flatten_with_names(state)
-            held.slots, held.restore = [], []
-            for path, x in named:
-                data, restore = plain_array(x)
-                held.restore.append(restore)
-                held.slots.append(
-                    self.add_variable(
-                        shape=data.shape,
-                        initializer=functools.partial(_copied, data),
-                        dtype=data.dtype.name,
-                        name=".".join(path).replace("/", "."),
-                    )
-                )
+        Raises:
+          TypeError: with the path of what `to_config` cannot write.
+        """
+        return super().get_config() | {"transform": to_config(self.transform)}
 
-        def _backend_update_step(self, grads: Any, variables: Any, learning_rate: Any) -> None:
-            held = self._held
-            found = {self._get_variable_index(v): g for g, v in zip(grads, variables, strict=True)}
-            own = [found.get(self._get_variable_index(v)) for v in held.own]
-            params = held.tree([v.value for v in held.own])
-            updates, state = held.tx.update(held.tree(own), self.state, params)
-            rate = keras.ops.convert_to_tensor(learning_rate)
-            updates = jax.tree.map(lambda u: u * rate.astype(u.dtype), updates)
-            new = jax.tree.leaves(apply_updates(params, updates))
-            for v, p in zip(held.own, new, strict=True):
-                self.assign(v, p)
-            self._assign_state(state)
-
-        def finalize_variable_values(self, var_list: Any) -> None:
-            """Put the average in the place of the parameters."""
-            super().finalize_variable_values(var_list)
-            # In arrays of their own: `fit` donates both, and would fail when it is called again.
-            for v in var_list if self.use_ema else ():
-                v.assign(jnp.array(v.value, copy=True))
-
-        def get_config(self) -> dict[str, Any]:
-            """Return the config: Keras's options, and the transform as plain data.
-
-            Raises:
-              TypeError: with the path of what `to_config` cannot write.
-            """
-            return super().get_config() | {"transform": _config().to_config(self.transform)}
-
-        @classmethod
-        def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
-            """Return the optimizer of a config."""
-            made = config | {"transform": _config().from_config(config["transform"])}
-            return super().from_config(made, custom_objects)
-
-    return TransformOptimizer
-
-
-def _config() -> Any:
-    """Return `gradxform.config`, which is on a higher floor."""
-    return importlib.import_module("gradxform.config")
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+        """Return the optimizer of a config."""
+        options = config | {"transform": from_config(config["transform"])}
+        return super().from_config(options, custom_objects)
 
 
 def tree_of(paths: Sequence[str]) -> Callable[[Sequence[Any]], Any]:

@@ -1,7 +1,8 @@
 """The weights of Keras's optimizers: lists of arrays, as `optimizer.get_weights()` returns them."""
 
+import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -19,43 +20,22 @@ from gradxform.compat.keras.keras3_slots import (
     with_leaves,
 )
 from gradxform.compat.keras.loss_scale import own_weights, with_own_weights
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import did_you_mean, must_be, name_of, shown
 from gradxform.leaves import Path, is_hole, path_str, with_paths
 from gradxform.run_states.learning_rate import current_learning_rate
 from gradxform.run_states.slot_names import get_slots, set_slots
+from gradxform.run_states.slot_names.words import COUNTS
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import OptState, Params, SupportsTransform
 from gradxform.wrappers.hyperparams.inject import injected
 from gradxform.wrappers.loss_scale import loss_scale
 from gradxform.wrappers.parts import all_parts
 
-_STYLES = {2: "keras", 3: "keras3"}
-# The slots of each optimizer, in Keras's order: those of one tuple stand together for every
-# parameter, the tuples one after the other.
-_BLOCKS: dict[int, list[list[tuple[str, ...]]]] = {
-    2: [
-        [("m",), ("v",), ("vhat",)],
-        [("rms",), ("momentum",), ("mg",)],
-        [("accum_grad",), ("accum_var",)],
-        [("accumulator", "linear")],
-        [("accumulator",)],
-    ],
-    3: [
-        [("velocity",), ("momentum",), ("average_gradient",)],
-        [("momentum", "velocity"), ("velocity_hat",)],
-        [("momentum", "norm")],
-        [FACTORED],
-        [("accumulated_grad", "accumulated_delta_var")],
-        [("accumulator", "linear")],
-        [("accumulator",)],
-    ],
-}
-# Scalars besides the first: after it in Keras 2, at the end in Keras 3.
-_SCALARS = {2: "momentum_cache", 3: "product"}
-_ITERATIONS = {2: "iterations", 3: "iteration"}
 _RATE = "learning_rate"
 # What `inject_hyperparams` keeps besides: not Keras's, and not among its weights.
 _NOT_KERAS = ("hyperparams", "hyperparams_states")
+# The slots of optimizers that are the same in all versions of Keras.
+_OF_FTRL, _OF_ADAGRAD, _OF_SGD = (("accumulator", "linear"),), (("accumulator",),), (("momentum",),)
 
 
 class _Place(NamedTuple):
@@ -66,6 +46,81 @@ class _Place(NamedTuple):
 
     def __str__(self) -> str:
         return self.name if self.path is None else f"{self.name} of {path_str(self.path)}"
+
+
+def _of_keras_1(weights: list[Any], places: list[_Place], params: Params) -> list[Any]:
+    """Return a list as Keras 2 has it, of one that may be of Keras 1."""
+    if len(weights) == len(places) - 1:  # without iterations
+        return [np.zeros((), np.int64), *weights]
+    count, names = len(jax.tree.leaves(params)), {place.name for place in places}
+    if names == {"iterations", "m", "v"} and len(weights) == 3 * count + 1:  # with vhat
+        return weights[: len(places)]
+    return weights
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Keras:
+    """How one version of Keras lists the weights of its optimizers. The defaults are Keras 2's."""
+
+    number: int
+    style: str  # of the names of slots, in `get_slots`
+    scalar: str  # Nadam's: after the count, or `scalar_is_last`
+    scalar_is_last: bool = False
+    has_rate: bool = False  # whether the learning rate and the scale of the loss are weights
+    optional: tuple[str, ...] = ()  # slots of options, each for all parameters, before the others
+    # The slots of each optimizer, in Keras's order: those of one tuple stand together for every
+    # parameter, the tuples one after the other.
+    of_rms: tuple[tuple[str, ...], ...]
+    of_others: tuple[tuple[tuple[str, ...], ...], ...]
+    # A list of an earlier version as one of this, and slots as this version has them and as ours.
+    read: Callable[..., list[Any]]
+    to_keras: Callable[..., dict[str, Any]] = lambda caller, tx, slots, params: slots
+    from_keras: Callable[..., dict[str, Any]] = lambda tx, slots, old, params: slots
+
+    @property
+    def count(self) -> str:
+        """The name of the count, which is first."""
+        return COUNTS[self.style]
+
+
+_KERAS_2 = _Keras(
+    number=2,
+    style="keras",
+    scalar="momentum_cache",
+    of_rms=(("rms",), ("momentum",), ("mg",)),
+    of_others=(
+        (("m",), ("v",), ("vhat",)),
+        (("accum_grad",), ("accum_var",)),
+        *(_OF_FTRL, _OF_ADAGRAD, _OF_SGD),
+    ),
+    read=_of_keras_1,
+)
+_KERAS_3 = _Keras(
+    number=3,
+    style="keras3",
+    scalar="product",
+    scalar_is_last=True,
+    has_rate=True,
+    optional=OPTIONAL,
+    of_rms=(("velocity",), ("momentum",), ("average_gradient",)),
+    of_others=(
+        (("momentum", "velocity"), ("velocity_hat",)),
+        (("momentum", "norm"),),
+        (FACTORED,),
+        (("accumulated_grad", "accumulated_delta_var"),),
+        *(_OF_FTRL, _OF_ADAGRAD, _OF_SGD),
+    ),
+    read=lambda weights, places, params: weights,
+    to_keras=to_keras3,
+    from_keras=from_keras3,
+)
+
+
+def _keras_of(caller: str, version: int) -> _Keras:
+    for keras in (_KERAS_2, _KERAS_3):
+        if version == keras.number:
+            return keras
+    raise ValueError(f"{caller}: version must be 2 or 3, got {shown(version)}.")
 
 
 def get_weights(
@@ -107,15 +162,16 @@ def named_weights(
     order: Sequence[str] | None = None,
 ) -> list[tuple[str, np.ndarray]]:
     """Return the weights, each with its name, such as `dense/kernel/m`; see `get_weights`."""
-    if version == 3 and isinstance(tx, loss_scale):
+    keras = _keras_of(caller, version)
+    if keras.has_rate and isinstance(tx, loss_scale):
         inner = named_weights(caller, tx.inner, state.inner_state, params, version, order)
         return [*own_weights(state), *inner]
-    slots, places = _layout(caller, tx, state, params, version, order)
+    slots, places = _layout(caller, keras, tx, state, params, order)
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     weights = []
     for place in places:
         value = slots[place.name] if place.path is None else trees[place.name][place.path]
-        dtype = np.int64 if place.name == _ITERATIONS[version] else None
+        dtype = np.int64 if place.name == keras.count else None
         weights.append(("/".join((*(place.path or ()), place.name)), np.asarray(value, dtype)))
     return weights
 
@@ -155,18 +211,20 @@ def with_weights(
     order: Sequence[str] | None = None,
 ) -> OptState:
     """Return a state with these weights in place of its own; see `set_weights`."""
-    if version == 3 and isinstance(tx, loss_scale):
+    keras = _keras_of("set_weights", version)
+    if keras.has_rate and isinstance(tx, loss_scale):
         state, rest = with_own_weights(state, weights)
         inner = with_weights(tx.inner, state.inner_state, params, rest, version, order)
         return state._replace(inner_state=inner)
-    slots, places = _layout("set_weights", tx, state, params, version, order)
+    slots, places = _layout("set_weights", keras, tx, state, params, order)
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
         raise ValueError(f"set_weights: weights must be a list of arrays, got {shown(weights)}.")
-    values = _of_keras_2(list(weights), places, params) if version == 2 else list(weights)
+    values = keras.read(list(weights), places, params)
     if len(values) != len(places):
         raise ValueError(
             f"set_weights: got a list of {len(weights)}, expected {len(places)}: {_listed(places)}."
-            f"{_other_version(version)}"
+            f" Was the list made by another optimizer, or by Keras {5 - version} "
+            f"(version={5 - version})?"
         )
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     scalars: dict[str, Any] = {}
@@ -187,35 +245,30 @@ def with_weights(
         state = _with_rate(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
     names = dict.fromkeys(place.name for place in places if place.path is not None)
     new = scalars | {k: with_leaves(slots[k], list(trees[k].values())) for k in names}
-    if version == 3:
-        new = from_keras3(tx, new, get_slots(tx, state, _STYLES[3]), params)
-    return set_slots(tx, state, new, _STYLES[version])
+    new = keras.from_keras(tx, new, get_slots(tx, state, keras.style), params)
+    return set_slots(tx, state, new, keras.style)
 
 
 def _layout(
-    caller: str, tx: Any, state: Any, params: Any, version: int, order: Sequence[str] | None
+    caller: str, keras: _Keras, tx: Any, state: Any, params: Any, order: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[_Place]]:
     """Return the slots by Keras's names, and what stands where in the list."""
-    if version not in _STYLES or isinstance(version, bool):
-        raise ValueError(f"{caller}: version must be 2 or 3, got {shown(version)}.")
     paths = parameter_paths(caller, params, order)
-    slots = get_slots(tx, state, _STYLES[version])
-    slots = to_keras3(caller, tx, slots, params) if version == 3 else slots
-    first, scalar = _ITERATIONS[version], _SCALARS[version]
-    if first not in slots:
+    slots = keras.to_keras(caller, tx, get_slots(tx, state, keras.style), params)
+    if keras.count not in slots:
         raise ValueError(
             f"{caller}: nothing in the state of {name_of(tx)} counts the updates, as Keras does; "
             "use an optimizer of compat.keras, or add count_updates()."
         )
-    names = [k for k in slots if k not in (first, scalar, *_NOT_KERAS)]
-    blocks = _blocks(caller, tx, names, version)
-    head, tail = [_Place(first)], []
-    rate = _rate_variable(tx, state, slots) if version == 3 else None
+    names = [k for k in slots if k not in (keras.count, keras.scalar, *_NOT_KERAS)]
+    blocks = _blocks(caller, keras, tx, names)
+    head, tail = [_Place(keras.count)], []
+    rate = _rate_variable(tx, state, slots) if keras.has_rate else None
     if rate is not None:
         slots = slots | {_RATE: np.asarray(rate, np.float32)}
         head.append(_Place(_RATE))
-    if scalar in slots:
-        (head if version == 2 else tail).append(_Place(scalar))
+    if keras.scalar in slots:
+        (tail if keras.scalar_is_last else head).append(_Place(keras.scalar))
     trees = {k: dict(with_paths(slots[k])) for k in names}
     body = [
         _Place(k, path)
@@ -233,21 +286,19 @@ def _layout(
     return slots, [*head, *body, *tail]
 
 
-def _blocks(caller: str, tx: Any, names: list[str], version: int) -> list[tuple[str, ...]]:
+def _blocks(caller: str, keras: _Keras, tx: Any, names: list[str]) -> list[tuple[str, ...]]:
     """Return the blocks of the optimizer that has these slots."""
     has_rms = any(name_of(x) in ("scale_by_rms", "scale_by_stddev") for x in all_parts(tx))
-    kinds = _BLOCKS[version]
-    kinds = [kind for kind in kinds if version == 2 or (kind is kinds[0]) == has_rms]
-    optional = [(k,) for k in OPTIONAL if version == 3 and k in names]
+    optional = [(k,) for k in keras.optional if k in names]
     names = [k for k in names if (k,) not in optional]
-    for kind in [*kinds, [("momentum",)]]:
-        known = [k for block in kind for k in block]
+    for kind in (keras.of_rms,) if has_rms else keras.of_others:
         of_kind = [block for block in kind if set(block) <= set(names)]
-        if set(names) <= set(known) and {k for block in of_kind for k in block} == set(names):
+        if {k for block in of_kind for k in block} == set(names):
             return [*optional, *of_kind]
     raise ValueError(
         f"{caller}: {name_of(tx)} has slots {', '.join(map(repr, names))}, which are those of none "
-        f"of Keras {version}'s optimizers. Pass an optimizer of compat.keras and its own state."
+        f"of Keras {keras.number}'s optimizers. Pass an optimizer of compat.keras and its own "
+        "state."
     )
 
 
@@ -276,9 +327,7 @@ def parameter_paths(caller: str, params: Any, order: Sequence[str] | None) -> li
     if order is None:
         return list(paths.values())
     if isinstance(order, str) or not all(isinstance(k, str) for k in order):
-        raise ValueError(
-            f"{caller}: order must be a list of paths such as 'dense/kernel', got {shown(order)}."
-        )
+        raise ValueError(must_be(caller, "order", "a list of paths such as 'dense/kernel'", order))
     for name in order:
         if name not in paths:
             raise ValueError(
@@ -290,16 +339,6 @@ def parameter_paths(caller: str, params: Any, order: Sequence[str] | None) -> li
         what = f"leaves out {left_out[0]!r}" if left_out else "names a parameter twice"
         raise ValueError(f"{caller}: order {what}; it must name every parameter once.")
     return [paths[name] for name in order]
-
-
-def _of_keras_2(weights: list[Any], places: list[_Place], params: Any) -> list[Any]:
-    """Return a list as Keras 2 has it, of one of Keras 1."""
-    if len(weights) == len(places) - 1:  # without iterations
-        return [np.zeros((), np.int64), *weights]
-    count, names = len(jax.tree.leaves(params)), {place.name for place in places}
-    if names == {"iterations", "m", "v"} and len(weights) == 3 * count + 1:  # with vhat
-        return weights[: len(places)]
-    return weights
 
 
 def _array(where: str, x: Any) -> Any:
@@ -325,11 +364,6 @@ def _listed(places: list[_Place]) -> str:
         else:
             words[f"{' and '.join(names)} of {each}"] = None
     return ", then ".join(words)
-
-
-def _other_version(version: int) -> str:
-    other = 5 - version
-    return f" Was the list made by another optimizer, or by Keras {other} (version={other})?"
 
 
 def _with_rate(tx: Any, state: Any, ours: float, theirs: float) -> Any:

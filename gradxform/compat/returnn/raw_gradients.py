@@ -27,6 +27,7 @@ from gradxform.leaves.states import check_state
 from gradxform.numerics import as_step, safe_increment, scalar, shrinking
 from gradxform.slots import zero_count
 from gradxform.transforms.matrices.array_norms import array_norm, array_size
+from gradxform.transforms.together import KeptTogether, ScaledTogether
 from gradxform.transforms.tree_rules import key_or_seed, live_key
 from gradxform.types import Array, Bound, Key, NonNegative, OptState, Params, Scalar, Updates
 from gradxform.values.field_kinds import check_mask
@@ -140,7 +141,7 @@ def _raw_norm(part: Any, updates: Updates, raw_norms: Any) -> Array:
 
 
 @transform
-class clip_by_raw_norm(ArrayRule):
+class clip_by_raw_norm(ScaledTogether):
     """Scale all updates down together if the norm of the raw gradients exceeds a maximum.
 
     Update rule, with N the norm that `raw_gradient_norms` around this part has seen:
@@ -163,24 +164,15 @@ class clip_by_raw_norm(ArrayRule):
     max_norm: Bound
     tag: str | None = None
 
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
-
     def prepare(
         self, updates: Updates, state: EmptyState, params: Params | None, *, raw_norms: Any = None
     ) -> tuple[EmptyState, Array]:
         """Return the factor for all leaves."""
         return state, shrinking(_raw_norm(self, updates, raw_norms), self.max_norm)
 
-    def rule(self, g: Array, p: Array | None, factor: Scalar) -> Array:
-        """Return the scaled update."""
-        return factor * g
-
 
 @transform
-class zero_above_raw_norm(ArrayRule):
+class zero_above_raw_norm(KeptTogether):
     """Replace all updates by 0 if the norm of the raw gradients exceeds a maximum or is not finite.
 
     N as in `clip_by_raw_norm`. What comes after this part runs all the same; `apply_if_finite`, in
@@ -199,21 +191,12 @@ class zero_above_raw_norm(ArrayRule):
     max_norm: Bound
     tag: str | None = None
 
-    locality = "tree"
-    rule_locality = "entry"
-    asks_for_sums = True
-    handles_complex = True
-
     def prepare(
         self, updates: Updates, state: EmptyState, params: Params | None, *, raw_norms: Any = None
     ) -> tuple[EmptyState, Array]:
         """Return whether the updates pass."""
         norm = _raw_norm(self, updates, raw_norms)
         return state, jnp.isfinite(norm) & (norm <= scalar(self.max_norm))
-
-    def rule(self, g: Array, p: Array | None, passes: Array) -> Array:
-        """Return the update or zeros."""
-        return jnp.where(passes, g, jnp.zeros_like(g))
 
 
 @transform

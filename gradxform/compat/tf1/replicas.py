@@ -14,11 +14,11 @@ from gradxform.distributed.averaging.model_average import model_average
 from gradxform.distributed.averaging.stale import drop_stale
 from gradxform.distributed.averaging.synchronous import sync_replicas
 from gradxform.distributed.averaging.tower import tower
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import name_of, require_choice, shown
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Choice, Fixed, Size
-from gradxform.values import FrozenTree, Value, fields_of
 from gradxform.values.arguments import checked
+from gradxform.values.content import all_in
 from gradxform.wrappers.average import moving_average
 
 # TensorFlow's `Reduction`; its fifth value is "none".
@@ -203,11 +203,7 @@ def Tower(
         raise ValueError(
             "Tower: with loss_reduction 'none' there are several losses; reduce them first."
         )
-    if loss_reduction not in _REDUCTIONS:
-        raise ValueError(
-            f"Tower: loss_reduction must be one of {', '.join(map(repr, _REDUCTIONS))}, got "
-            f"{shown(loss_reduction)}.{did_you_mean(loss_reduction, _REDUCTIONS)}"
-        )
+    require_choice("Tower", "loss_reduction", loss_reduction, _REDUCTIONS)
     if inspect.isroutine(opt):
         try:
             inspect.signature(opt).bind()
@@ -222,7 +218,7 @@ def Tower(
 
 def _learning_rate(factory: str, opt: Any) -> float:
     """Return the one constant learning rate in an optimizer."""
-    rates = [r.learning_rate for r in _values_in(opt) if isinstance(r, scale_by_learning_rate)]
+    rates = [r.learning_rate for r in all_in(opt) if isinstance(r, scale_by_learning_rate)]
     if len(rates) != 1 or not isinstance(rates[0], int | float):
         listed = ", ".join(map(shown, rates)) or "none"
         raise ValueError(
@@ -230,15 +226,3 @@ def _learning_rate(factory: str, opt: Any) -> float:
             f"but {name_of(opt)} has {listed}; pass rho."
         )
     return rates[0]
-
-
-def _values_in(x: Any) -> list[Any]:
-    """Return `x` and all values in its fields, at any depth."""
-    parts: Any = ()
-    if isinstance(x, Value):
-        parts = fields_of(x).values()
-    elif isinstance(x, FrozenTree):
-        parts = x.leaves
-    elif type(x) is tuple:
-        parts = x
-    return [x, *(y for part in parts for y in _values_in(part))]

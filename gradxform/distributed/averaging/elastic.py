@@ -18,6 +18,7 @@ from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import align, align_slot
 from gradxform.numerics import cast, is_zero
 from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
@@ -97,13 +98,7 @@ class ElasticAverageState(NamedTuple):
     local_center: Slot  # the center l that this replica saw last, at least float32
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the center."""
-        return {"center": self.center}
-
-    def exchanged(self, name: str, params: Params) -> "ElasticAverageState":
-        """Return the state with `params` as the center."""
-        return self._replace(center=copied(params))
+    evaluated, exchanged = evaluates("center")
 
 
 @transform
@@ -257,13 +252,7 @@ class AgnState(NamedTuple):
     acc: Slot  # per replica, at least float32; the sum of the gradients since the last exchange
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the center."""
-        return {"center": self.center}
-
-    def exchanged(self, name: str, params: Params) -> "AgnState":
-        """Return the state with `params` as the center."""
-        return self._replace(center=copied(params))
+    evaluated, exchanged = evaluates("center")
 
 
 @transform

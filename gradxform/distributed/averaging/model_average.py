@@ -13,6 +13,7 @@ from gradxform.distributed.wire.feedback import first_feedback
 from gradxform.leaves.storage import is_stored
 from gradxform.numerics import cast, safe_increment
 from gradxform.slots import zero_count
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import (
     Array,
@@ -40,13 +41,7 @@ class ModelAverageState(NamedTuple):
     center: Slot  # with keep_center: the last average, at least float32, the same on all; or None
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the center, if there is one."""
-        return {} if self.center is None else {"center": self.center}
-
-    def exchanged(self, name: str, params: Params) -> "ModelAverageState":
-        """Return the state with `params` as the center."""
-        return self._replace(center=copied(params))
+    evaluated, exchanged = evaluates("center")
 
 
 @transform

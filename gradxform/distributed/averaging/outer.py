@@ -21,6 +21,7 @@ from gradxform.errors import name_of, shown
 from gradxform.leaves import align, dtype_of, path_at
 from gradxform.numerics import at_least_float32, cast, is_zero, safe_increment
 from gradxform.slots import zero_count
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.tree_rules import copied
 from gradxform.tree.apply import apply_updates
 from gradxform.types import (
@@ -53,13 +54,7 @@ class OuterState(NamedTuple):
     pending: Slot  # with a delay: the differences d that wait, the same on all replicas; or None
     feedback: Any = None  # with `compress`: per replica, what is still to be sent; or None
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the anchor."""
-        return {"anchor": self.anchor}
-
-    def exchanged(self, name: str, params: Params) -> "OuterState":
-        """Return the state with `params` as the anchor."""
-        return self._replace(anchor=copied(params))
+    evaluated, exchanged = evaluates("anchor")
 
 
 @transform
@@ -168,11 +163,6 @@ class outer(Exchanging):
 
     def _check_shares(self) -> None:
         """Require an anchor that can be divided, where `shard_anchor` asks for it."""
-        if not isinstance(self.shard_anchor, bool):
-            raise TypeError(
-                f"{name_of(self)}: shard_anchor must be True or False, got "
-                f"{shown(self.shard_anchor)}."
-            )
         if not self.shard_anchor:
             return
         if not self.inner_axes:

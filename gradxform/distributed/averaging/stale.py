@@ -90,17 +90,8 @@ class drop_stale(Guard):
         updates = merged_rows(updates)
         checks = check(self, updates, state, params, extra | {"grad_step": grad_step})
         ((fresh,), *_) = checks.flags
-        out, inner = update_when(
-            self,
-            self.inner,
-            fresh,
-            updates,
-            state.inner,
-            params,
-            extra,
-            zeros=True,
-            found=checks.inside,
-        )
+        inputs = updates, state.inner, params, extra
+        out, inner = update_when(self, self.inner, fresh, *inputs, zeros=True, found=checks.inside)
         return out, DropStaleState(
             inner,
             jnp.where(fresh, safe_increment(state.global_step), state.global_step),

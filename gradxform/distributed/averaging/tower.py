@@ -23,23 +23,12 @@ from gradxform.distributed.wire.axis import (
 )
 from gradxform.distributed.wire.feedback import check_sending, first_feedback, summed
 from gradxform.errors import name_of, require_one_of
-from gradxform.leaves import (
-    dtype_of,
-    flatten_updates,
-)
+from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import cast
 from gradxform.tree.apply import apply_updates
-from gradxform.types import (
-    Array,
-    Choice,
-    DType,
-    OptState,
-    Params,
-    PyTree,
-    Updates,
-)
+from gradxform.types import Array, Choice, DType, OptState, Params, PyTree, Updates
 
 __all__ = [
     "scale_loss",

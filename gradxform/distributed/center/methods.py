@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.base import EmptyState, call_update, check_transform
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of, shown
 from gradxform.leaves import align, check_shapes
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.tree.apply import apply_updates
@@ -168,8 +168,7 @@ class drop_stale(Method):
         check_transform(self, self.optimizer, "optimizer")
         if type(self.staleness) is not int or self.staleness < 0:
             raise ValueError(
-                "drop_stale: staleness must be an integer of at least 0, got "
-                f"{shown(self.staleness)}."
+                must_be("drop_stale", "staleness", "an integer of at least 0", self.staleness)
             )
 
     def init(self, center: PyTree) -> OptState:

@@ -14,7 +14,7 @@ from gradxform._names.version import __version__
 from gradxform.distributed.center.layout import flatten, layout_of
 from gradxform.distributed.center.methods import interpolate
 from gradxform.distributed.center.refusal import RefusedError
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 from gradxform.types import Params, PyTree, Updates
 
 # Takes the header and the leaves of a request, and returns those of the answer: `Center.answer`.
@@ -70,9 +70,7 @@ class Worker:
 
     def __init__(self, send: Send, like: PyTree, *, part: str = "Worker") -> None:
         if not callable(send):
-            raise TypeError(
-                f"{part}: send must be a function, such as center.answer, got {shown(send)}."
-            )
+            raise TypeError(must_be(part, "send", "a function, such as center.answer", send))
         self._part, self._send = part, send
         self._layout, self._treedef = layout_of(part, like), jax.tree.structure(like)
         self._name, self._number, self._introduced = secrets.token_hex(16), 0, False

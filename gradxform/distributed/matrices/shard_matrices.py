@@ -14,17 +14,9 @@ from gradxform.base import call_update, check_transform, transform
 from gradxform.distributed.matrices.state import Cuts, on_pieces, specs_of_pieces
 from gradxform.distributed.shares.param_places import axes_in
 from gradxform.distributed.shares.reach import check_entrywise, check_reach
-from gradxform.distributed.wire.axis import check_axis_name, check_bound, size_of
-from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.leaves import (
-    Path,
-    is_hole,
-    like_params,
-    masks,
-    path_str,
-    shape_of,
-    with_paths,
-)
+from gradxform.distributed.wire.axis import check_axis_name, check_bound, check_in_mesh, size_of
+from gradxform.errors import name_of, shown
+from gradxform.leaves import Path, is_hole, like_params, masks, path_str, shape_of, with_paths
 from gradxform.leaves.no_gradient import as_holes
 from gradxform.types import OptState, Params, PyTree, StaticTree, Updates
 from gradxform.values import FrozenTree, is_function
@@ -129,11 +121,7 @@ class shard_matrices(StatelessWrapper):
         names = getattr(mesh, "axis_names", None)
         if names is None:
             raise TypeError(f"{name_of(self)}: mesh must be a jax.sharding.Mesh, got {shown(mesh)}")
-        if self.axis not in names:
-            raise ValueError(
-                f"{name_of(self)}: the mesh lacks the axis {self.axis!r}, only "
-                f"{', '.join(names)}.{did_you_mean(self.axis, names)}"
-            )
+        check_in_mesh(self, self.axis, names)
 
     # ------------------------------------------------------------------------------ what is cut
 

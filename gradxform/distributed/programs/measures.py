@@ -17,7 +17,7 @@ from gradxform.distributed.averaging.synchronous import sync_replicas
 from gradxform.distributed.averaging.tower import Synchronous
 from gradxform.distributed.programs.collectives import Collective, count_jaxpr
 from gradxform.distributed.zero import zero1
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of
 from gradxform.leaves import dtype_of, shape_of
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import Array, OptState, Params
@@ -145,8 +145,7 @@ def _sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
     sizes: dict[str, int] = dict(shape) if isinstance(shape, Mapping) else {}
     if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes.values()):
         raise TypeError(
-            "exchange_metrics: mesh must be a mesh, or the sizes of its axes by name, got "
-            f"{shown(mesh)}."
+            must_be("exchange_metrics", "mesh", "a mesh, or the sizes of its axes by name", mesh)
         )
     for part in parts:
         for name in part.exchanges:

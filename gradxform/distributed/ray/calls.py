@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gradxform.distributed.center.refusal import CenterUnavailableError
-from gradxform.errors import shown
+from gradxform.errors import must_be, shown
 
 T = TypeVar("T")
 
@@ -65,9 +65,7 @@ def join_cluster(part: str, address: Any, timeout: float) -> Any:
             "address='host:port' of the cluster."
         )
     if not isinstance(address, str) or not address:
-        raise ValueError(
-            f"{part}: address must be 'host:port' of a cluster's head, got {shown(address)}."
-        )
+        raise ValueError(must_be(part, "address", "'host:port' of a cluster's head", address))
     _require_listener(part, address, timeout)
     check = "that it runs this version of Ray, " + SECRETS
     try:

@@ -3,7 +3,7 @@
 from gradxform.distributed.center.worker import Worker
 from gradxform.distributed.ray.calls import check_timeout
 from gradxform.distributed.ray.center import RayCenter
-from gradxform.errors import shown
+from gradxform.errors import must_be
 from gradxform.types import PyTree
 
 
@@ -46,8 +46,6 @@ class RayWorker(Worker):
         if isinstance(center, str):
             center = RayCenter.connect(center, address, timeout=timeout)
         if not isinstance(center, RayCenter):
-            raise TypeError(
-                f"RayWorker: center must be a RayCenter or its name, got {shown(center)}."
-            )
+            raise TypeError(must_be("RayWorker", "center", "a RayCenter or its name", center))
         send = center.sender("RayWorker", timeout)
         super().__init__(send, center.like if like is None else like, part="RayWorker")

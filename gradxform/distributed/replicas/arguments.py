@@ -12,6 +12,7 @@ from gradxform.errors import did_you_mean, leaf_path, shown
 from gradxform.leaves import dtype_of
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import PyTree
+from gradxform.values.content import is_hashable
 
 # How an argument is given: with an axis of replicas, or in one of these ways.
 EACH, STATIC, SHARED, KEY = "each", "static", "shared", "keys"
@@ -94,7 +95,7 @@ class Call:
         self.static = {e: x for e, x in entries if roles.of(e) == STATIC}
         self.dynamic = {e: x for e, x in entries if roles.of(e) != STATIC}
         for entry, x in self.static.items():
-            if not _is_hashable(x):
+            if not is_hashable(x):
                 raise TypeError(
                     f"Replicas: the static argument {entry!r} must be hashable, got {shown(x)}; "
                     "give arrays as shared=... instead."
@@ -164,14 +165,6 @@ class Call:
             return function(*args, **kwargs)
 
         return of_values
-
-
-def _is_hashable(x: Any) -> bool:
-    try:
-        hash(x)
-    except TypeError:
-        return False
-    return True
 
 
 def _is_typed_key(x: Any) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gradxform.distributed.shares.shared_leaves import is_shared
-from gradxform.errors import did_you_mean, shown
+from gradxform.distributed.wire.axis import check_in_mesh
+from gradxform.errors import shown
 from gradxform.leaves import dtype_of
 from gradxform.types import PyTree
 
@@ -37,6 +38,8 @@ def replica_mesh(
 ) -> Mesh:
     """Return a checked mesh, by default a new one of `n` devices."""
     if mesh is None:
+        if inner_axes:
+            raise ValueError("Replicas: inner_axes need a mesh that has them.")
         if len(outer) > 1:
             raise ValueError(f"Replicas: several axes of replicas, {outer}, need a mesh.")
         devices = jax.devices()
@@ -61,11 +64,7 @@ def replica_mesh(
 
 def _check_mesh(mesh: Mesh, axes: tuple[str, ...]) -> None:
     for axis in axes:
-        if axis not in mesh.shape:
-            raise ValueError(
-                f"Replicas: the mesh has no axis {axis!r}, only {', '.join(mesh.axis_names)}."
-                f"{did_you_mean(axis, mesh.axis_names)}"
-            )
+        check_in_mesh("Replicas", axis, mesh.axis_names)
     for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
         if kind == AxisType.Explicit:
             raise ValueError(

@@ -24,7 +24,7 @@ from gradxform.distributed.replicas.restore import abstract
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.specs.state_specs import state_specs
 from gradxform.distributed.wire.axis import axis_names
-from gradxform.errors import did_you_mean, leaf_path, shown
+from gradxform.errors import did_you_mean, leaf_path, require_choice, shown
 from gradxform.leaves.storage import is_on_host
 from gradxform.types import Params, PyTree
 
@@ -33,6 +33,30 @@ __all__ = [
 ]
 
 MODES = ("shard_map", "pmap", "jit", "vmap")
+
+
+def _check_mode(
+    mode: str, outer: tuple[str, ...], inner_axes: tuple[str, ...], manual: bool
+) -> None:
+    """Require a mode that exists, and that has what is asked of it."""
+    require_choice("Replicas", "mode", mode, MODES)
+    if inner_axes and mode not in ("shard_map", "jit"):
+        raise ValueError(f"Replicas: inner_axes need mode 'shard_map' or 'jit', not {mode!r}.")
+    if manual and (mode != "shard_map" or not inner_axes):
+        raise ValueError(
+            "Replicas: manual=True is for inner_axes under mode='shard_map', got inner_axes="
+            f"{inner_axes} and mode={mode!r}; leave manual out."
+        )
+    if len(outer) > 1 and mode != "shard_map":
+        raise ValueError(
+            f"Replicas: several axes of replicas, {outer}, need mode 'shard_map', not {mode!r}."
+        )
+
+
+def _check_number(n: int | None) -> None:
+    """Require a number of replicas, where it is given."""
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise ValueError(f"Replicas: n must be an int of at least 1, got {shown(n)}.")
 
 
 class Replicas:
@@ -80,41 +104,21 @@ class Replicas:
     ) -> None:
         outer, inner_axes = axis_names(axis), axis_names(inner_axes)
         check_axes(outer, inner_axes)
-        if mode not in MODES:
-            raise ValueError(
-                f"Replicas: mode must be one of {', '.join(map(repr, MODES))}, got {mode!r}."
-                f"{did_you_mean(mode, MODES)}"
-            )
-        if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-            raise ValueError(f"Replicas: n must be an int of at least 1, got {shown(n)}.")
-        if inner_axes and mode not in ("shard_map", "jit"):
-            raise ValueError(f"Replicas: inner_axes need mode 'shard_map' or 'jit', not {mode!r}.")
-        if inner_axes and mesh is None:
-            raise ValueError("Replicas: inner_axes need a mesh that has them.")
-        if manual and (mode != "shard_map" or not inner_axes):
-            raise ValueError(
-                "Replicas: manual=True is for inner_axes under mode='shard_map', got inner_axes="
-                f"{inner_axes} and mode={mode!r}; leave manual out."
-            )
-        if len(outer) > 1 and mode != "shard_map":
-            raise ValueError(
-                f"Replicas: several axes of replicas, {outer}, need mode 'shard_map', not {mode!r}."
-            )
+        _check_mode(mode, outer, inner_axes, manual)
+        _check_number(n)
         self.axis: Any = outer[0] if len(outer) == 1 else outer
         self.inner_axes, self.mode, self.check_vma = inner_axes, mode, check_vma
         self.manual = manual
+        bound = inner_axes if manual else ()  # the axes that a step may name besides
         if mode == "vmap":
             self.mesh, self.n = mesh, n or jax.device_count()
-            sizes = dict.fromkeys(outer, self.n)
+            sizes = {self.axis: self.n}
         else:
             self.mesh = replica_mesh(mesh, outer, inner_axes, n)
-            self.n = math.prod(self.mesh.shape[name] for name in outer)
-            sizes = {name: self.mesh.shape[name] for name in (*outer, *inner_axes)}
-        bound = inner_axes if manual else ()
-        sizes = {name: sizes[name] for name in (*outer, *bound)}
-        self._pod = Pod(
-            self.axis, bound, sizes, self.mesh, mode, check_vma, bool(inner_axes) and not manual
-        )
+            sizes = {name: self.mesh.shape[name] for name in (*outer, *bound)}
+            self.n = math.prod(sizes[name] for name in outer)
+        leaves_inner = bool(inner_axes) and not manual
+        self._pod = Pod(self.axis, bound, sizes, self.mesh, mode, check_vma, leaves_inner)
 
     def __repr__(self) -> str:
         return f"Replicas({self.axis!r}, n={self.n}, mode={self.mode!r})"

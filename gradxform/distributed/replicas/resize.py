@@ -9,7 +9,7 @@ import numpy as np
 
 from gradxform.distributed.replicas.mesh import resharder
 from gradxform.distributed.shares.shared_leaves import is_shared
-from gradxform.errors import did_you_mean, leaf_path, shown
+from gradxform.errors import did_you_mean, leaf_path, must_be, require_choice
 from gradxform.leaves import dtype_of, is_variable, names_of
 from gradxform.leaves.states import kinds_of_params
 from gradxform.numerics import at_least_float32
@@ -97,9 +97,7 @@ def resize_replicas(
     """
     ways = _ways(policy)
     if not isinstance(new_n, int) or isinstance(new_n, bool) or new_n < 1:
-        raise ValueError(
-            f"resize_replicas: new_n must be an int of at least 1, got {shown(new_n)}."
-        )
+        raise ValueError(must_be("resize_replicas", "new_n", "an int of at least 1", new_n))
     leaves, treedef = jax.tree.flatten(tree)
     shared = is_shared(tree)
     places = list(_places(tree, _Place((), (), False), kinds_of_params(tree)))
@@ -137,11 +135,7 @@ def _lying_as(fresh: Any, x: Any) -> Any:
 def _ways(policy: Mapping[str, str] | None) -> dict[str, str]:
     """Return the policy over the defaults, once its ways are checked."""
     for name, way in (policy or {}).items():
-        if way not in WAYS:
-            raise ValueError(
-                f"resize_replicas: the policy of {name!r} must be one of "
-                f"{', '.join(map(repr, WAYS))}, got {shown(way)}.{did_you_mean(way, WAYS)}"
-            )
+        require_choice("resize_replicas", f"the policy of {name!r}", way, WAYS)
     return POLICY | dict(policy or {})
 
 

@@ -13,16 +13,12 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform._jax.jaxprs import jaxprs_of, opened
-from gradxform.base import (
-    ArrayRule,
-    GradientTransformation,
-    locality_of,
-    own_locality_of,
-)
+from gradxform.base import ArrayRule, GradientTransformation, locality_of, own_locality_of
 from gradxform.errors import name_of
 from gradxform.interop import stateless, stateless_with_tree_map
 from gradxform.leaves import dtype_of
 from gradxform.types import Params
+from gradxform.values.content import is_hashable
 from gradxform.wrappers.parts import all_parts, inner_parts
 
 _LOOKS_AT = {"array": "whole arrays", "tree": "the whole tree"}
@@ -129,18 +125,10 @@ def check_entrywise(
     leaves, treedef = jax.tree.flatten(params)
     kinds = tuple((jnp.shape(p), dtype_of(p)) for p in leaves)
     for one in undeclared:
-        ask = _why_not_entrywise if _is_hashable(one) else _why_not_entrywise.__wrapped__
+        ask = _why_not_entrywise if is_hashable(one) else _why_not_entrywise.__wrapped__
         why = ask(one, treedef, kinds)
         if why:
             _refuse(part, one, why, so)
-
-
-def _is_hashable(x: Any) -> bool:
-    try:
-        hash(x)
-    except TypeError:
-        return False
-    return True
 
 
 @functools.lru_cache(maxsize=128)

@@ -21,9 +21,9 @@ from gradxform.distributed.shares.param_places import (
 )
 from gradxform.distributed.shares.shared_leaves import is_shared
 from gradxform.distributed.specs.slot_dims import as_seen, divide_feedback, give_rows, match_leaves
-from gradxform.distributed.wire.axis import axis_names
+from gradxform.distributed.wire.axis import axis_names, check_in_mesh
 from gradxform.distributed.wire.decisions import differing
-from gradxform.errors import did_you_mean, leaf_path, name_of, shown
+from gradxform.errors import leaf_path, name_of, shown
 from gradxform.leaves import dtype_of, path_at
 from gradxform.leaves.storage import StoredArray, is_stored
 from gradxform.types import Params, PyTree
@@ -393,8 +393,4 @@ def _check_in_mesh(name: str, mesh: Any, part: Any = "state_specs") -> None:
             f"state_specs: the mesh is needed, for the length of its axis {name!r}; give mesh=..., "
             "or call it under jax.set_mesh."
         )
-    if name not in mesh.shape:
-        raise ValueError(
-            f"{name_of(part)}: the mesh lacks the axis {name!r}, only {', '.join(mesh.axis_names)}."
-            f"{did_you_mean(name, mesh.axis_names)}"
-        )
+    check_in_mesh(part, name, mesh.axis_names)

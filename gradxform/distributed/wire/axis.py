@@ -5,6 +5,7 @@ The same code runs under `shard_map` (with and without `check_vma`), `pmap` and 
 sum must be marked as varying.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jax import lax
 
 from gradxform._jax import versions as _compat
 from gradxform._jax.versions import varying_axes
-from gradxform.errors import name_of, shown
+from gradxform.errors import did_you_mean, must_be, name_of
 from gradxform.leaves import path_at
 from gradxform.leaves.row_sparse import is_row_sparse
 from gradxform.numerics import at_least_float32, cast
@@ -37,6 +38,15 @@ def axis_names(axis: Axes) -> tuple[str, ...]:
     return (axis,) if isinstance(axis, str) else tuple(axis)
 
 
+def check_in_mesh(part: Any, axis: str, names: Iterable[str]) -> None:
+    """Require an axis to be among those of a mesh."""
+    if axis not in names:
+        raise ValueError(
+            f"{name_of(part)}: the mesh lacks the axis {axis!r}, only {', '.join(names)}."
+            f"{did_you_mean(axis, names)}"
+        )
+
+
 def check_axis_name(part: Any, field: str = "axis") -> None:
     """Require a field to be the name of an axis, or a tuple of different names."""
     axis = getattr(part, field)
@@ -44,8 +54,7 @@ def check_axis_name(part: Any, field: str = "axis") -> None:
     are_names = isinstance(names, tuple) and all(isinstance(n, str) and n for n in names)
     if not are_names or not names or len(set(names)) != len(names):
         raise ValueError(
-            f"{name_of(part)}: {field} must be the name of a mesh axis, or a tuple of different "
-            f"names, got {shown(axis)}."
+            must_be(part, field, "the name of a mesh axis, or a tuple of different names", axis)
         )
 
 

@@ -12,7 +12,7 @@ from gradxform.distributed.wire.axis import Axes, as_varying, axis_names, check_
 from gradxform.distributed.wire.compression import Blocks, Compression
 from gradxform.distributed.wire.powersgd import LowRank, powersgd
 from gradxform.distributed.wire.wire import Cast, Codec, Error, Sent, new_error, sums
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of, shown
 from gradxform.leaves import Path, align_slot, dtype_of, is_hole, path_at, structure_of, with_paths
 from gradxform.numerics import at_least_float32
 from gradxform.types import Array, PyTree, Slot
@@ -34,8 +34,7 @@ def check_sending(part: Any) -> None:
         return
     if not isinstance(compress, Compression):
         raise TypeError(
-            f"{name_of(part)}: compress must be a compression such as int8() or top_k(0.01), got "
-            f"{shown(compress)}."
+            must_be(part, "compress", "a compression such as int8() or top_k(0.01)", compress)
         )
     if dtype is not None:
         raise ValueError(

@@ -10,14 +10,7 @@ from jax.sharding import Mesh
 
 from gradxform import engine
 from gradxform._jax.versions import varying_like
-from gradxform.base import (
-    Transform,
-    call_update,
-    carried,
-    check_transform,
-    tell_moved,
-    transform,
-)
+from gradxform.base import Transform, call_update, carried, check_transform, tell_moved, transform
 from gradxform.distributed.matrices.state import Cuts, on_pieces
 from gradxform.distributed.shares.division import Division, divide
 from gradxform.distributed.shares.reach import check_entrywise, check_reach, sums_products

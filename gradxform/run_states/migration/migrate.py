@@ -10,7 +10,7 @@ import numpy as np
 
 from gradxform._jax.versions import is_tracer
 from gradxform.base import GradientTransformation, check_transform
-from gradxform.errors import name_of, shown
+from gradxform.errors import must_be, name_of
 from gradxform.leaves import Path, dtype_of, entry_name, with_paths
 from gradxform.leaves.storage import fetched, is_stored, on_host
 from gradxform.numerics import number_rank
@@ -131,9 +131,7 @@ def _checked_step(step: Any) -> Any:
     is_number = isinstance(step, int | np.integer | jax.Array) and not isinstance(step, bool)
     is_whole = is_number and jnp.shape(step) == () and jnp.issubdtype(dtype_of(step), jnp.integer)
     if not is_whole or (not is_tracer(step) and operator.index(step) < 0):
-        raise ValueError(
-            f"migrate_state: step must be a whole number, at least 0, got {shown(step)}."
-        )
+        raise ValueError(must_be("migrate_state", "step", "a whole number, at least 0", step))
     return jnp.asarray(step, jnp.int32)
 
 

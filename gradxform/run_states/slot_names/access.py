@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from gradxform._jax.versions import is_tracer
 from gradxform.base import check_transform
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import did_you_mean, name_of, require_choice, shown
 from gradxform.leaves import Path, dtype_of, is_hole, path_str
 from gradxform.numerics import number_rank
 from gradxform.run_states.slot_names.entries import Entry, as_whole, entries_of
-from gradxform.run_states.slot_names.owners import children_of, with_child
+from gradxform.run_states.slot_names.owners import children_of, node_at, with_child
 from gradxform.run_states.slot_names.words import STYLES
 from gradxform.types import OptState, SupportsTransform
 
@@ -112,7 +112,7 @@ def set_slots(
     for (path, field), new in fields.items():
         changes[path][field] = new
     for path in sorted(changes, key=len, reverse=True):  # inner states before those around them
-        state = with_child(state, path, _node_at(state, path)._replace(**changes[path]))
+        state = with_child(state, path, node_at(state, path)._replace(**changes[path]))
     return state
 
 
@@ -120,20 +120,10 @@ def _field_of(entry: Entry) -> Any:
     return getattr(entry.owned.state, entry.field)
 
 
-def _node_at(node: Any, path: Path) -> Any:
-    for name in path:
-        node = (children_of(node) or {})[name]
-    return node
-
-
 def _named_entries(caller: str, tx: Any, state: Any, names: str) -> dict[str, list[Entry]]:
     """Return the entries by name, with a path before names that would be ambiguous."""
     check_transform(caller, tx, "tx")
-    if not isinstance(names, str) or names not in STYLES:
-        raise ValueError(
-            f"{caller}: names must be one of {', '.join(map(repr, STYLES))}, got {shown(names)}."
-            f"{did_you_mean(names, STYLES)}"
-        )
+    require_choice(caller, "names", names, STYLES)
     alike: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries_of(tx, state, names):
         alike[entry.name].append(entry)

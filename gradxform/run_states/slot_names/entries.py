@@ -135,7 +135,7 @@ def _counts_of_tf1(owned: Owned, name: str) -> list[Entry]:
     entries = []
     for power, attribute in powers.items():
         decay = getattr(owned.rule, attribute)
-        read, write = _Power(power, decay, owned.rule), _from_powers(owned.rule, powers, power)
+        read, write = _power(decay), _from_powers(owned.rule, powers)
         shared = decay if isinstance(decay, float) else owned.path
         entries.append(Entry(power, owned, "count", read, write, shared))
     return entries
@@ -145,26 +145,23 @@ def _as_float(count: Any) -> Any:
     return jnp.asarray(count, jnp.float32)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Power:
-    """Reads a count as the power of a decay that TensorFlow keeps: decay^(count + 1)."""
+def _power(decay: Any) -> Callable[[Any], Any]:
+    """Return what reads a count as the power that TensorFlow keeps: decay^(count + 1)."""
 
-    name: str
-    decay: Any
-    rule: Any
-
-    def __call__(self, count: Any) -> Any:
-        if is_tracer(count) or is_tracer(self.decay):
-            return jnp.asarray(self.decay, jnp.float32) ** jnp.asarray(count + 1, jnp.float32)
+    def read(count: Any) -> Any:
+        if is_tracer(count) or is_tracer(decay):
+            return jnp.asarray(decay, jnp.float32) ** jnp.asarray(count + 1, jnp.float32)
         # In TensorFlow the decay is a float32 number; a power of many steps shows that.
-        return jnp.asarray(_float32(self.decay) ** (np.float64(np.asarray(count)) + 1), jnp.float32)
+        return jnp.asarray(_float32(decay) ** (np.float64(np.asarray(count)) + 1), jnp.float32)
+
+    return read
 
 
 def _float32(x: Any) -> np.float64:
     return np.float64(np.float32(np.asarray(x)))
 
 
-def _from_powers(rule: Any, powers: dict[str, str], name: str) -> Callable[[Any, Any, Values], Any]:
+def _from_powers(rule: Any, powers: dict[str, str]) -> Callable[[Any, Any, Values], Any]:
     """Return how a count follows from the powers: from the first that did not vanish."""
 
     def write(value: Any, old: Any, values: Values) -> Any:

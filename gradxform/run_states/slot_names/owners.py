@@ -110,7 +110,7 @@ def _walk(
         fields = tuple(k for k in state._fields if k not in inside)
         walk.owned.append(Owned(path, state, fields, tx, before, clock))
     for at, part in _transforms_of(tx, state, inside):
-        before = _walk(walk, part, _node_below(state, at), (*path, *at), before, clock)
+        before = _walk(walk, part, node_at(state, at), (*path, *at), before, clock)
     return before if inside else (*before, tx)
 
 
@@ -121,7 +121,8 @@ def _check_kind(tx: Any, state: Any) -> None:
         check_state(tx, state, kind)
 
 
-def _node_below(node: Any, path: Path) -> Any:
+def node_at(node: Any, path: Path) -> Any:
+    """Return the node of a state at a path."""
     for name in path:
         node = (children_of(node) or {})[name]
     return node

@@ -8,6 +8,7 @@ from gradxform import engine
 from gradxform.base import transform
 from gradxform.numerics import cast, real_dtype, scalar_dtype
 from gradxform.numerics.roots import root
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.lbfgs.compact import combined, summed
 from gradxform.transforms.lbfgs.lbfgs import inner, two_loops
 from gradxform.transforms.lbfgs.machine import (
@@ -22,8 +23,7 @@ from gradxform.transforms.lbfgs.machine import (
 )
 from gradxform.transforms.lbfgs.more_thuente import LARGEST, MoreThuenteState
 from gradxform.transforms.lbfgs.units import squares
-from gradxform.transforms.tree_rules import copied
-from gradxform.types import Array, NonNegative, Params, PyTree, Size, Slot
+from gradxform.types import Array, NonNegative, Params, Size, Slot
 
 __all__ = [
     "step_by_lbfgs",
@@ -57,13 +57,7 @@ class StepByLBFGSState(NamedTuple):
     unit: Any = None
     theta: Any = None  # scalar, at least float32; <y, y> / <s, y> of the last pair, 0 before it
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the accepted point."""
-        return {"params": self.params}
-
-    def exchanged(self, name: str, params: Params) -> "StepByLBFGSState":
-        """Return the state that keeps `params` in its place."""
-        return self._replace(params=copied(params))
+    evaluated, exchanged = evaluates("params")
 
     @classmethod
     def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:

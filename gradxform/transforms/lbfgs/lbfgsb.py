@@ -11,6 +11,7 @@ from gradxform.base import transform
 from gradxform.errors import name_of
 from gradxform.leaves import path_at
 from gradxform.numerics import cast, scalar_dtype
+from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.lbfgs import bounds
 from gradxform.transforms.lbfgs.cauchy import Box
 from gradxform.transforms.lbfgs.compact import Memory, order_of, summed
@@ -28,16 +29,7 @@ from gradxform.transforms.lbfgs.machine import (
 from gradxform.transforms.lbfgs.more_thuente import MoreThuenteState
 from gradxform.transforms.lbfgs.subspace import lengths, target
 from gradxform.transforms.lbfgs.units import squares
-from gradxform.transforms.tree_rules import copied
-from gradxform.types import (
-    Array,
-    NonNegative,
-    Params,
-    PyTree,
-    Size,
-    Slot,
-    StaticTree,
-)
+from gradxform.types import Array, NonNegative, Params, PyTree, Size, Slot, StaticTree
 
 __all__ = [
     "step_by_lbfgsb",
@@ -73,13 +65,7 @@ class StepByLBFGSBState(NamedTuple):
     unit: Any = None
     squared: Any = None  # scalar, at least float32; |g|^2 at x, of the entries that no bound holds
 
-    def evaluated(self, params: Params | None) -> dict[str, PyTree]:
-        """Return the accepted point."""
-        return {"params": self.params}
-
-    def exchanged(self, name: str, params: Params) -> "StepByLBFGSBState":
-        """Return the state that keeps `params` in its place."""
-        return self._replace(params=copied(params))
+    evaluated, exchanged = evaluates("params")
 
     @classmethod
     def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import tree
+from gradxform._jax.programs import by_program
 from gradxform.base import Transform, transform
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import align, align_params, require_params
@@ -18,6 +19,7 @@ from gradxform.numerics import add, at_least_float32, cast, promote, scalar, sca
 from gradxform.slots import zeros_like
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.tree.apply import apply_updates
+from gradxform.tree.by_value import by_value
 from gradxform.types import (
     Array,
     Bound,
@@ -269,7 +271,12 @@ class scale_by_backtracking_linesearch(Transform):
             error=scalar(jnp.inf),
             count=jnp.zeros((), jnp.int32),
         )
-        ended = lax.while_loop(self._goes_on, lambda search: self._step(line, search), begun)
+        ended = by_program(
+            lambda begun: lax.while_loop(
+                self._goes_on, lambda search: self._step(line, search), begun
+            ),
+            begun,
+        )
         t = jnp.where(jnp.isinf(ended.error), 0, ended.t)
         if self.verbose:
             print_failure(self, ended.error > self.atol, line, ended.t, ended.error)
@@ -314,12 +321,18 @@ class scale_by_backtracking_linesearch(Transform):
 
 def print_failure(part: Any, failed: Array, line: Line, t: Array, error: Array) -> None:
     """Print a line where a search failed."""
-    text = name_of(part) + (
+    by_value(_print_failure, name_of(part), (failed, t, error, line.value, line.slope))
+
+
+def _print_failure(
+    name: str, failed: Array, t: Array, error: Array, value: Array, slope: Array
+) -> None:
+    text = name + (
         ": the search failed at step length {t}; missing decrease {error}, loss {value}, slope "
         "{slope}"
     )
 
     def report() -> None:
-        jax.debug.print(text, t=t, error=error, value=line.value, slope=line.slope)
+        jax.debug.print(text, t=t, error=error, value=value, slope=slope)
 
     lax.cond(failed, report, lambda: None)

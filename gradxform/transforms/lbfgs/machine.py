@@ -18,13 +18,7 @@ from jax import lax
 from gradxform import engine, tree
 from gradxform.base import Transform
 from gradxform.errors import name_of, require_at_least
-from gradxform.leaves import (
-    align_params,
-    align_slot,
-    check_shapes,
-    is_abstract,
-    require_params,
-)
+from gradxform.leaves import align_params, align_slot, check_shapes, is_abstract, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import cast, over, safe_increment, scalar, scalar_dtype
 from gradxform.numerics.roots import root
@@ -186,6 +180,29 @@ def own_buffers(state: Any) -> Any:
     return jax.tree.map(lambda x: x if is_abstract(x) else jnp.copy(x), state)
 
 
+class _Point(NamedTuple):
+    """The point that the parameters are at, measured in the units of the run."""
+
+    value: Array
+    squared: Array  # |g|^2 of the gradient that is to vanish
+    free: Array  # |g|^2 of the entries that no bound holds
+    length: Array  # of the gradient that is to vanish, in the user's own units
+    scale: Array  # the units, as in the state
+    unit: Array
+    factor: Array  # brings into the units what was measured without them
+
+
+class _Verdict(NamedTuple):
+    """What the line search says of the point."""
+
+    search: Any  # after the point
+    is_finite: Array  # whether the value and the gradient are
+    begins: Array  # whether this is the first point, from which a search may start
+    accepted: Array  # whether it becomes the accepted point
+    restarts: Array  # whether the search has failed, so that its memory is forgotten
+    ends: Array  # whether a search along the gradient has failed
+
+
 @functools.partial(jax.jit, static_argnums=(0, 6))
 def _advanced(
     way: Way,
@@ -198,51 +215,31 @@ def _advanced(
 ) -> tuple[list[Array], Any]:
     """Return the updates and the state, all trees as lists of their leaves."""
     old, sums = state, way.measure(gs, ps, state)
-    is_over = state.converged | state.stalled | state.failed
     started = jnp.isfinite(state.last_squared)
+    point = _in_units(state, sums, started, value)
+    verdict = _judged(state, sums, started, point)
+    accepted = verdict.accepted
 
-    # The first point gives the units. What was measured there was not divided by them.
-    scale = jnp.where(started, state.scale, power_of(sums.size))
-    unit = jnp.where(started, state.unit, power_of(over(jnp.abs(value), sums.size, 0)))
-    factor = jnp.where(started, 1, 1 / scale)
-    squared, free = (divided(x, factor) for x in (sums.projected, sums.free))
-    trial = value / unit / scale
-    # A gradient whose square is 0 in this dtype may be longer than `tol`.
-    length = jnp.where(squared > 0, scale * root(squared), sums.absolute * state.scale)
-
-    is_finite = jnp.isfinite(trial + sums.slope + squared + free)
-    search = more_thuente.advanced(state.search, trial, jnp.where(is_finite, sums.slope, jnp.nan))
-    begins = ~is_over & ~started & (sums.outside == 0)
-    accepted = jnp.where(started, ~is_over & search.accepted, begins & is_finite)
-    gave_up = ~is_over & started & search.failed
-    restarts = gave_up & (state.pairs > 0)
-
+    # A pair needs two accepted points.
     stored = accepted & started & _is_curved(sums, state.squared)
     theta = jnp.where(stored, sums.y_y / jnp.where(stored, sums.s_y, 1), state.theta)
-    m = len(state.s_y)
-    newest = jnp.mod(state.pairs, m)
-    pairs = jnp.where(restarts, 0, jnp.where(stored, _one_more(state.pairs, m), state.pairs))
-    kept = _kept(gs, ps, state, accepted, stored, newest, factor)
-    here = jnp.where(accepted, trial, state.search.value)
-    noise = search.noise
-    progress = _progressed(state, accepted, here, squared, noise)
-    is_short = (length <= tol) & ((length > 0) | (sums.moving == 0))
-    converged = state.converged | (accepted & is_short)
-    # At the end of a search along the gradient: has the last trial become too short?
-    is_close = jnp.abs(trial - old.search.value) <= old.search.noise
-    ends = gave_up & ~restarts
-    stalled = (ends & is_close) | (accepted & ~converged & (progress["idle"] >= PATIENCE))
+    newest, pairs = _ring(state, stored, verdict.restarts)
+    kept = _kept(gs, ps, state, accepted, stored, newest, point.factor)
+    here = jnp.where(accepted, point.value, state.search.value)
+    progress = _progressed(state, accepted, here, point.squared, verdict.search.noise)
+    flags = _flags(state, sums, point, verdict, progress["idle"], tol)
 
-    free = jnp.where(accepted, free, state.squared)
-    units = {"scale": scale, "unit": unit}
+    # The next search begins where this one ended, or from the old point without a memory.
+    free = jnp.where(accepted, point.free, state.squared)
+    units = {"scale": point.scale, "unit": point.unit}
     units = {k: jnp.where(started | accepted, x, 1) for k, x in units.items()}
-    is_far = accepted & started & (old.search.t >= more_thuente.LARGEST)
+    is_far = accepted & started & (state.search.t >= more_thuente.LARGEST)
     last = jnp.where(is_far, root(sums.s_s), 0)
     first_theta, reach, is_raised = first_step(here, free, last, **units)
     step = Step(
         accepted=accepted,
         stored=stored,
-        starts=(accepted | restarts) & ~converged,
+        starts=(accepted | verdict.restarts) & ~flags["converged"],
         newest=newest,
         pairs=pairs,
         squared=free,
@@ -256,18 +253,65 @@ def _advanced(
     state = state._replace(iterations=iterations, theta=theta, squared=free, **units, **kept)
     state, slope, pairs, first, largest = way.aim(state, sums, step)
     begun = more_thuente.begun(here, slope, first, largest)
-    state = state._replace(
-        count=safe_increment(state.count),
-        pairs=pairs,
-        converged=converged,
-        stalled=state.stalled | stalled,
-        failed=state.failed | (ends & ~is_close) | (begins & ~is_finite),
-        search=where(step.starts, begun, search),
-        **progress,
-    )
-    goes_on = jnp.isfinite(state.last_squared) & ~(state.converged | state.stalled | state.failed)
+    search = where(step.starts, begun, verdict.search)
+    count = safe_increment(state.count)
+    state = state._replace(count=count, pairs=pairs, search=search, **flags, **progress)
+    goes_on = jnp.isfinite(state.last_squared) & ~_is_over(state)
     us = way.move(gs, ps, state, jnp.where(goes_on, state.search.t, 0))
     return us, tree.cast_like(state, old)
+
+
+def _is_over(state: Any) -> Array:
+    return state.converged | state.stalled | state.failed
+
+
+def _in_units(state: Any, sums: Sums, started: Array, value: Array) -> _Point:
+    """Return the point in the units of the run, which the first point gives."""
+    scale = jnp.where(started, state.scale, power_of(sums.size))
+    unit = jnp.where(started, state.unit, power_of(over(jnp.abs(value), sums.size, 0)))
+    # What was measured at the first point was not divided by them.
+    factor = jnp.where(started, 1, 1 / scale)
+    squared, free = (divided(x, factor) for x in (sums.projected, sums.free))
+    # A gradient whose square is 0 in this dtype may be longer than `tol`.
+    length = jnp.where(squared > 0, scale * root(squared), sums.absolute * state.scale)
+    return _Point(value / unit / scale, squared, free, length, scale, unit, factor)
+
+
+def _judged(state: Any, sums: Sums, started: Array, point: _Point) -> _Verdict:
+    """Return what becomes of the search at the point."""
+    is_over = _is_over(state)
+    is_finite = jnp.isfinite(point.value + sums.slope + point.squared + point.free)
+    slope = jnp.where(is_finite, sums.slope, jnp.nan)
+    search = more_thuente.advanced(state.search, point.value, slope)
+    begins = ~is_over & ~started & (sums.outside == 0)
+    accepted = jnp.where(started, ~is_over & search.accepted, begins & is_finite)
+    gave_up = ~is_over & started & search.failed
+    restarts = gave_up & (state.pairs > 0)
+    return _Verdict(search, is_finite, begins, accepted, restarts, gave_up & ~restarts)
+
+
+def _ring(state: Any, stored: Array, restarts: Array) -> tuple[Array, Array]:
+    """Return where in the memory the last pair belongs, and how many pairs there are with it."""
+    m = len(state.s_y)
+    pairs = jnp.where(stored, _one_more(state.pairs, m), state.pairs)
+    return jnp.mod(state.pairs, m), jnp.where(restarts, 0, pairs)
+
+
+def _flags(
+    state: Any, sums: Sums, point: _Point, verdict: _Verdict, idle: Array, tol: Array
+) -> dict[str, Array]:
+    """Return the fields of the state that say whether the run is over, and why."""
+    is_short = (point.length <= tol) & ((point.length > 0) | (sums.moving == 0))
+    converged = state.converged | (verdict.accepted & is_short)
+    # At the end of a search along the gradient: has the last trial become too short?
+    is_close = jnp.abs(point.value - state.search.value) <= state.search.noise
+    is_idle = verdict.accepted & ~converged & (idle >= PATIENCE)
+    is_worse = verdict.begins & ~verdict.is_finite
+    return {
+        "converged": converged,
+        "stalled": state.stalled | (verdict.ends & is_close) | is_idle,
+        "failed": state.failed | (verdict.ends & ~is_close) | is_worse,
+    }
 
 
 # ------------------------------------------------------------------------------- pairs and points

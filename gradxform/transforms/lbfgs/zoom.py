@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import tree
+from gradxform._jax.programs import by_program
 from gradxform.base import Transform, transform
 from gradxform.errors import require_one_of
 from gradxform.leaves.states import check_state, laid_like
@@ -174,10 +175,14 @@ class scale_by_zoom_linesearch(Transform):
         line = line_through(self, updates, params, value, grad, value_fn, extra)
         guess = state.learning_rate if self.initial_guess_strategy == "keep" else scalar(1.0)
         begun = _begun(line, line.like(grad, state.grad))
-        ended = lax.while_loop(
-            lambda search: ~(search.done | search.failed),
-            lambda search: self._step(line, guess, search),
+        ended = by_program(
+            lambda begun, guess: lax.while_loop(
+                lambda search: ~(search.done | search.failed),
+                lambda search: self._step(line, guess, search),
+                begun,
+            ),
             begun,
+            guess,
         )
         if self.verbose:
             print_failure(self, ended.failed, line, ended.point.t, ended.decrease_error)

@@ -90,8 +90,6 @@ class matrix_split(Value):
                 f"matrix_split: sizes must be a length of at least 1, or a tuple of them, got "
                 f"{shown(self.sizes)}."
             )
-        if type(self.axis) is not int:
-            raise TypeError(f"matrix_split: axis must be an integer, got {shown(self.axis)}.")
         object.__setattr__(self, "numbers", _ours(self.numbers, MuonDimensionNumbers))
         if not isinstance(self.numbers, MuonDimensionNumbers):
             raise TypeError(

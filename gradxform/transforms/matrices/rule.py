@@ -9,6 +9,7 @@ from gradxform import engine
 from gradxform.base import Transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
+    Aligned,
     align_params,
     align_slot,
     check_shapes,
@@ -177,60 +178,88 @@ class MatrixRule(Transform):
             require_params(self, params)
         state = check_state(self, state, self.State)
         gs, treedef = jax.tree.flatten(updates)
-        for i, g in enumerate(gs):
-            engine.check_gradient([self], updates, i, g)
-        names, matrix_names = slot_fields(self.State), marked_fields(self.State, MatrixSlot)
-        slots = [align_slot(self, updates, treedef, state, k) for k in names]
-        kept = [align_slot(self, updates, treedef, state, k) for k in matrix_names]
-        ps: list[Any] = [None] * len(gs)
-        if params is not None:
-            ps = align_params(self, updates, treedef, params).leaves
-        for k, slot in zip(names, slots, strict=True):
-            check_shapes(self, updates, slot.leaves, f"the state's {k} has")
+        ps, slots, kept = self._aligned(updates, treedef, state, params)
         views = self._views(updates)
-        if matrix_names:
-            dims = self._check_matrix_slots(updates, matrix_names, kept)
-            views = [v.with_slots(d) for v, d in zip(views, dims, strict=True)] if dims else views
-        if kept and len(kept[0].own) > len(gs):
-            views = self._numbered(views, kept, params)
+        if kept:
+            views = self._with_slots(views, updates, kept, params)
         accepts = accepted_by(type(self), "prepare")
         given = routed(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)
 
+        # Traced numbers of the rule go beside it: what is left of it is the key of the programs.
         live: list[Any] = []
         bare = self if self.is_static else take_live(self, live)
-        columns = [gs, ps, *(slot.leaves for slot in slots)]
+        columns = [gs, ps, *[slot.leaves for slot in slots.values()]]
         rows = engine.map_rows(_Entries(bare), columns, tuple(live), *scalars)
-        members, first = [], []
-        for i, ((x, _), view) in enumerate(zip(rows, views, strict=True)):
-            first.append(len(members))
-            kept_of_leaf = tuple(slot.leaves[i] for slot in kept)
-            members += [engine.Member(a, kept_of_leaf, v) for a, v in view.given(x)]
-        done = engine.map_matrices(self, members, scalars)
-        us = [
-            view.update([u for u, _ in done[i : i + len(view.parts)]])
-            for i, view in zip(first, views, strict=True)
-        ]
+        us, of_matrices = self._of_matrices(rows, views, kept, scalars)
         if self.finish is not None:
             us = self._finished(gs, us, [x for x, _ in rows], views, bare, live, scalars)
         us = [cast(u, g.dtype) for u, g in zip(us, gs, strict=True)]
-        new = {
-            name: slot.rebuilt([fresh[k] for _, fresh in rows])
-            for k, (name, slot) in enumerate(zip(names, slots, strict=True))
-        } | {
-            name: slot.rebuilt([done[i][1][k] for i in first])
-            for k, (name, slot) in enumerate(zip(matrix_names, kept, strict=True))
+        new = [(*own, *more) for (_, own), more in zip(rows, of_matrices, strict=True)]
+        fields = {
+            name: slot.rebuilt([x[k] for x in new])
+            for k, (name, slot) in enumerate((slots | kept).items())
         }
-        return jax.tree.unflatten(treedef, us), state._replace(**new)
+        return jax.tree.unflatten(treedef, us), state._replace(**fields)
 
-    def _check_matrix_slots(self, updates: Updates, names: Any, kept: Any) -> list[Any]:
+    def _aligned(
+        self, updates: Updates, treedef: Any, state: Any, params: Params | None
+    ) -> tuple[list[Any], dict[str, Aligned], dict[str, Aligned]]:
+        """Return the parameters, the slots and the slots for matrices, like the updates.
+
+        All shapes are checked, except for those of slots for matrices.
+        """
+        gradients = jax.tree.leaves(updates)
+        for i, g in enumerate(gradients):
+            engine.check_gradient([self], updates, i, g)
+        names, of_matrices = slot_fields(self.State), marked_fields(self.State, MatrixSlot)
+        slots = {k: align_slot(self, updates, treedef, state, k) for k in names}
+        kept = {k: align_slot(self, updates, treedef, state, k) for k in of_matrices}
+        ps: list[Any] = [None] * len(gradients)
+        if params is not None:
+            ps = align_params(self, updates, treedef, params).leaves
+        for k, slot in slots.items():
+            check_shapes(self, updates, slot.leaves, f"the state's {k} has")
+        return ps, slots, kept
+
+    def _with_slots(
+        self,
+        views: list[MatrixLeaf],
+        updates: Updates,
+        kept: dict[str, Aligned],
+        params: Params | None,
+    ) -> list[MatrixLeaf]:
+        """Return views that know how their slots are divided, and the numbers of their matrices."""
+        dims = self._check_matrix_slots(updates, kept)
+        views = [v.with_slots(d) for v, d in zip(views, dims, strict=True)] if dims else views
+        slots = list(kept.values())
+        # Some leaf of the state has no gradient at this step.
+        return self._numbered(views, slots, params) if len(slots[0].own) > len(views) else views
+
+    def _of_matrices(
+        self, rows: list[Any], views: list[MatrixLeaf], kept: dict[str, Aligned], scalars: Any
+    ) -> tuple[list[Array], list[tuple[Array, ...]]]:
+        """Return the update of every leaf, and its new slots for matrices, from `rule`."""
+        members, first = [], []
+        for i, ((x, _), view) in enumerate(zip(rows, views, strict=True)):
+            first.append(len(members))
+            own = tuple([slot.leaves[i] for slot in kept.values()])
+            members += [engine.Member(a, own, v) for a, v in view.given(x)]
+        results = engine.map_matrices(self, members, scalars)
+        us, new = [], []
+        for i, view in zip(first, views, strict=True):
+            us.append(view.update([u for u, _ in results[i : i + len(view.parts)]]))
+            new.append(results[i][1])  # only leaves of one part have slots: see `matrix_slots`
+        return us, new
+
+    def _check_matrix_slots(self, updates: Updates, kept: dict[str, Aligned]) -> list[Any]:
         """Require the slots for matrices to have the shapes that `init` gives them.
 
         Returns:
           For each leaf and each slot, the axis along which it is divided over devices, or None.
         """
         shapes = tuple(
-            (path, jnp.shape(g), tuple(jnp.shape(slot.leaves[i]) for slot in kept))
+            (path, jnp.shape(g), tuple(jnp.shape(slot.leaves[i]) for slot in kept.values()))
             for i, (path, g) in enumerate(_arrays(updates))
         )
         # What fits once fits at every step; a trace of `init` takes longer than a step's.
@@ -241,8 +270,8 @@ class MatrixRule(Transform):
         key = shapes, tuple(engine.cuts_of(updates))
         if key in fitting:
             return fitting[key]
-        wanted = self._shapes_of_slots(updates, names)
-        for name, slot, leaves in zip(names, kept, wanted, strict=True):
+        wanted = self._shapes_of_slots(updates, kept)
+        for (name, slot), leaves in zip(kept.items(), wanted, strict=True):
             for i, (had, needed) in enumerate(
                 zip(map(jnp.shape, slot.leaves), leaves, strict=True)
             ):
@@ -256,7 +285,7 @@ class MatrixRule(Transform):
         fitting[key] = []
         if engine.exchange_now() is not None:
             with engine.whole_slots():
-                whole = self._shapes_of_slots(updates, names)
+                whole = self._shapes_of_slots(updates, kept)
             of_slots = [
                 [_divided(*pair) for pair in zip(*both, strict=True)]
                 for both in zip(wanted, whole, strict=True)

@@ -8,7 +8,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.base import Transform, check_transform, locality_of, transform
-from gradxform.errors import name_of, require_at_least, require_in, shown
+from gradxform.errors import must_be, name_of, require_at_least, require_in, shown
 from gradxform.leaves import (
     Aligned,
     Path,
@@ -121,16 +121,11 @@ class accumulate_rows(Transform):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        k = self.every_k_schedule
-        if not isinstance(k, int) or isinstance(k, bool):
-            raise TypeError(f"{name_of(self)}: every_k_schedule must be an int, got {shown(k)}.")
         require_at_least(self, 1, "every_k_schedule")
         rows = FrozenTree(self.rows) if isinstance(self.rows, bool) else self.rows
         for n in rows.leaves if isinstance(rows, FrozenTree) else ():
             if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 0):
-                raise ValueError(
-                    f"{name_of(self)}: rows must be ints of at least 0, got {shown(n)}."
-                )
+                raise ValueError(must_be(self, "rows", "ints of at least 0", n))
             require_in(self, "rows", n, _COUNT)
 
     @property

@@ -19,13 +19,7 @@ from gradxform.base import (
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import widest_dtype
 from gradxform.leaves.states import check_state
-from gradxform.numerics import (
-    at_least_float32,
-    cast,
-    safe_increment,
-    scalar_dtype,
-    scalars_as,
-)
+from gradxform.numerics import at_least_float32, cast, safe_increment, scalar_dtype, scalars_as
 from gradxform.slots import zero_count
 from gradxform.types import Array, DType, Key, OptState, Params, StatefulSchedule, Updates
 from gradxform.values import Value, frozen, keeping_arrays, printed, thawed

@@ -35,14 +35,7 @@ from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
 from gradxform.numerics import safe_increment, scalar, value_at
 from gradxform.transforms.scaling import ScaleByScheduleState, start
-from gradxform.types import (
-    Array,
-    NonNegativeOrSchedule,
-    OptState,
-    Params,
-    PyTree,
-    Updates,
-)
+from gradxform.types import Array, NonNegativeOrSchedule, OptState, Params, PyTree, Updates
 from gradxform.wrappers.changed_steps import check_changeable, told
 from gradxform.wrappers.decay import decayed, scaled
 from gradxform.wrappers.param_groups.param_group import is_one, param_group

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gradxform.errors import did_you_mean, shown
+from gradxform.errors import must_be, require_choice, shown
 from gradxform.leaves import Path, is_hole, path_str, shape_of, with_paths
 from gradxform.leaves.masks import Mask, check_patterns
 from gradxform.types import Params
@@ -270,15 +270,9 @@ def mup(
     Reference: Yang et al., Tensor Programs V: Tuning Large Neural Networks via Zero-Shot
       Hyperparameter Transfer, 2022, Tables 3 and 8.
     """
-    if optimizer not in _OPTIMIZERS:
-        raise ValueError(
-            f"mup: optimizer must be one of {', '.join(map(repr, _OPTIMIZERS))}, got "
-            f"{shown(optimizer)}.{did_you_mean(optimizer, _OPTIMIZERS)}"
-        )
+    require_choice("mup", "optimizer", optimizer, _OPTIMIZERS)
     if inputs is not None and not isinstance(inputs, Mask):
-        raise TypeError(
-            f"mup: inputs must be a mask such as path_matches('bias$'), got {shown(inputs)}."
-        )
+        raise TypeError(must_be("mup", "inputs", "a mask such as path_matches('bias$')", inputs))
     check_patterns("mup", inputs, params)
     old, new = _shapes(base_params), _shapes(params)
     for path in [*old, *new]:
