@@ -14,6 +14,7 @@ from gradxform.errors import leaf_path, name_of
 from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
 from gradxform.leaves.states import laid_like
 from gradxform.numerics import cast
+from gradxform.numerics.loops import loop_at_most
 from gradxform.tree.by_value import by_value
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.wrappers.checks import Found, known
@@ -37,9 +38,9 @@ def update_when(
     """Return the result of `tx.update` if `due`, else `updates` and `state` unchanged.
 
     Uses a loop of at most one turn instead of `lax.cond`: a loop updates what it carries in place.
-    It cannot be differentiated in reverse mode; with `differentiable` there is a `lax.cond`
-    instead. (A selection between both results would make NaN of the derivative where that of the
-    result which is not selected is infinite.)
+    Where it is differentiated, and with `differentiable` everywhere, there is a `lax.cond` instead.
+    (A selection between both results would make NaN of the derivative where that of the result
+    which is not selected is infinite.)
 
     With `zeros` the updates are zeros if the step is not due. That is a `lax.cond`, too: the given
     updates do not become the result, so that a loop would have to copy them first.
@@ -118,7 +119,7 @@ def _conditional(
         carry = settled(turn, carry, (updates, params, extra))
         if differentiable or zeros:
             return lax.cond(due, turn, lambda carry: carry, carry)[1:]
-        return lax.while_loop(lambda carry: carry[0], turn, carry)[1:]
+        return loop_at_most(1, lambda carry: carry[0], turn, carry)[1:]
 
     return _with_floats(loop, state)
 
