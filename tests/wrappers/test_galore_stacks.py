@@ -143,7 +143,7 @@ def test_one_matrix_has_no_batch():
     tx = gx.scale_by_galore(2, weight_dimension_numbers=NUMBERS(-2, -1))
     state = tx.init({"w": jnp.ones((6, 4)), "k": jnp.ones((3, 6, 4)), "b": jnp.ones(3)})
     assert {k: x.shape for k, x in state.projector.items()} == {
-        "w": (6, 2), "k": (3, 6, 2), "b": (0, 0)
+        "w": (6, 2), "k": (3, 6, 2), "b": (1, 1)
     }  # fmt: skip
 
 
