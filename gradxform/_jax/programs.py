@@ -21,21 +21,45 @@ def by_program(function: Callable[..., Any], *args: Any) -> Any:
       function: any function of trees of arrays.
       args: its arguments.
     """
-    leaves, treedef = jax.tree.flatten(args)
+    leaves = jax.tree.leaves(args)
     config: Any = jax.config
     if any(map(is_tracer, leaves)) or is_tracing() or config.jax_disable_jit:
         return function(*args)
-    closed, shapes = jax.make_jaxpr(
-        lambda *leaves: function(*treedef.unflatten(leaves)), return_shape=True
-    )(*leaves)
-    jaxpr, consts = opened(closed)
+    jaxpr, consts, out = _traced(function, args)
     if any(map(is_tracer, consts)):  # those of derivatives outside of a trace
         return function(*args)
-    results = _run_program(_Program(jaxpr), consts, leaves)
-    return jax.tree.unflatten(jax.tree.structure(shapes), results)
+    return out.unflatten(_run_program(_Program(jaxpr), consts, leaves))
 
 
-_run_program = jax.jit(lambda program, consts, leaves: program(consts, leaves), static_argnums=0)
+def with_constants(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], list]:
+    """Return a function as one of what it has from elsewhere, too, and what that is.
+
+    The function is traced. It becomes `function(constants, *args)`, for arguments of the same types
+    as `args`.
+    """
+    jaxpr, constants, out = _traced(function, args)
+
+    def call(constants: list[Any], *args: Any) -> Any:
+        return out.unflatten(_called(jaxpr, constants, jax.tree.leaves(args)))
+
+    return call, constants
+
+
+def _traced(function: Callable[..., Any], args: Any) -> tuple[Any, list[Any], Any]:
+    """Return a function as an open jaxpr, its constants, and the structure of its result."""
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+    return *opened(closed), jax.tree.structure(shapes)
+
+
+def _called(jaxpr: Any, consts: list[Any], leaves: list[Any]) -> list[Any]:
+    import jax.extend.core as extend
+
+    return extend.jaxpr_as_fun(extend.ClosedJaxpr(jaxpr, consts))(*leaves)
+
+
+_run_program = jax.jit(
+    lambda program, consts, leaves: _called(program.jaxpr, consts, leaves), static_argnums=0
+)
 
 
 class _Program:
@@ -51,11 +75,6 @@ class _Program:
 
     def __hash__(self) -> int:
         return self._hash
-
-    def __call__(self, consts: list[Any], arrays: list[Any]) -> list[Any]:
-        import jax.extend.core as extend
-
-        return extend.jaxpr_as_fun(extend.ClosedJaxpr(self.jaxpr, consts))(*arrays)
 
 
 def _content_of(jaxpr: Any) -> tuple[Any, ...]:

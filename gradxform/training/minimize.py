@@ -12,8 +12,8 @@ from gradxform import engine, tree
 from gradxform._jax.programs import by_program
 from gradxform.base.transformation import call_update, check_transform, extra_names
 from gradxform.errors import must_be, shown
-from gradxform.leaves import check_params
-from gradxform.numerics import cast
+from gradxform.leaves import check_params, widest_dtype
+from gradxform.numerics import cast, scalars_as
 from gradxform.training.derivatives import stored_pair, value_and_grad_from_state
 from gradxform.training.loss_scales import refuse_scale
 from gradxform.transforms.lbfgs.line_search import where, without_aux
@@ -87,10 +87,10 @@ def minimize(
         which does not count, and `result.aux` is what it returns beside the lowest value.
 
     Returns:
-      The best parameters that were evaluated and their value, the state, counts, and the reason of
-      the end, which `result.why()` tells: "converged", by `tol` or by the optimizer's state;
-      "stalled" or "failed", as the state of `lbfgs_steps` says; "not finite" parameters; or
-      "max_evaluations".
+      The best parameters that were evaluated and their value, in float64 if a parameter has 64 bits
+      and else in float32, the state, counts, and the reason of the end, which `result.why()`
+      tells: "converged", by `tol` or by the optimizer's state; "stalled" or "failed", as the state
+      of `lbfgs_steps` says; "not finite" parameters; or "max_evaluations".
 
     Raises:
       TypeError: if `tx` is not an optimizer, if `fun` is not a function that returns a real scalar,
@@ -99,6 +99,18 @@ def minimize(
     """
     _check_arguments(fun, params, tx, tol, max_evaluations)
     params = jax.tree.map(_array, params)
+    with scalars_as(widest_dtype(params)):  # also in JAX's mode of 64 bits
+        return _minimized(fun, params, tx, tol, max_evaluations, has_aux)
+
+
+def _minimized(
+    fun: Callable[[Params], Any],
+    params: Params,
+    tx: Any,
+    tol: float,
+    max_evaluations: int,
+    has_aux: bool,
+) -> MinimizeResult:
     state = jax.tree.map(_array, tx.init(params))
     refuse_scale("minimize", state, "call it with the optimizer inside.")
 

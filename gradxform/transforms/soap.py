@@ -38,7 +38,7 @@ class SoapState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
     mu: MatrixSlot  # (B, m, n), at least float32; the average of the gradient, in the basis
     nu: MatrixSlot  # (B, m, n); the average of its square, in the basis
-    # For a side that keeps the identity (B, 0, 0).
+    # For a side that keeps the identity (B, 1, 1): Orbax does not save arrays without entries.
     left: MatrixSlot  # (B, m, m); the average of G G^T
     right: MatrixSlot  # (B, n, n); the average of G^T G
     left_basis: MatrixSlot  # (B, m, m); its eigenvectors as columns, nearly
@@ -133,11 +133,11 @@ class scale_by_soap(MatrixRule):
             return jnp.zeros((count, m, n), dtype)
 
         def left(count: int, m: int, n: int, dtype: Any) -> Array:
-            d = m if m <= self.max_precond_dim else 0
+            d = m if m <= self.max_precond_dim else 1
             return jnp.zeros((count, d, d), dtype)
 
         def right(count: int, m: int, n: int, dtype: Any) -> Array:
-            d = n if n <= self.max_precond_dim and not self.one_sided else 0
+            d = n if n <= self.max_precond_dim and not self.one_sided else 1
             return jnp.zeros((count, d, d), dtype)
 
         def identity(of: Any) -> Any:
@@ -191,9 +191,10 @@ class scale_by_soap(MatrixRule):
             size = (u.shape[-2] * u.shape[-1]) ** 0.5
             u = over(u * size, linalg.frobenius_norm(u))
         beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
-        if left.size:
+        has_left, has_right = _is_basis(left, g, -2), _is_basis(right, g, -1)
+        if has_left:
             left = beta * left + (1 - beta) * linalg.matmul(g, _transposed(g))
-        if right.size:
+        if has_right:
             right = beta * right + (1 - beta) * linalg.matmul(_transposed(g), g)
 
         def first() -> tuple[Array, ...]:
@@ -203,24 +204,26 @@ class scale_by_soap(MatrixRule):
             factors, old = (left, right), (q_left, q_right, m, v)
             return engine.renewed(_renewed, factors, old, count, self.precondition_frequency)
 
-        if left.size or right.size:
+        if has_left or has_right:
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
             # branch does not make one step of every period longer, as it would later.
             q_left, q_right, m, v = lax.cond(is_first, first, later)
         return u, m, v, left, right, q_left, q_right
 
     def _sandwich(self, a: Array, x: Array, b: Array) -> Array:
-        """Return a x b; an empty matrix stands for the identity."""
-        x = linalg.matmul_in(a, x, self.compute_dtype) if a.size else x
-        return linalg.matmul_in(x, b, self.compute_dtype) if b.size else x
+        """Return a x b; a matrix of another side than that of x stands for the identity."""
+        x = linalg.matmul_in(a, x, self.compute_dtype) if _is_basis(a, x, -2) else x
+        return linalg.matmul_in(x, b, self.compute_dtype) if _is_basis(b, x, -1) else x
 
 
 def _renewed(
     left: Array, right: Array, q_left: Array, q_right: Array, m: Array, v: Array
 ) -> tuple[Array, ...]:
     """Return the next bases, with both averages in them."""
-    new_left, of_rows = _followed(left, q_left)
-    new_right, of_columns = _followed(right, q_right)
+    new_left, of_rows = _followed(left, q_left) if _is_basis(left, m, -2) else (q_left, None)
+    new_right, of_columns = (
+        _followed(right, q_right) if _is_basis(right, m, -1) else (q_right, None)
+    )
     if of_rows is not None:
         m = linalg.matmul(linalg.matmul(_transposed(new_left), q_left), m)
         v = jnp.take_along_axis(v, of_rows[..., :, None], axis=-2)
@@ -230,10 +233,13 @@ def _renewed(
     return new_left, new_right, m, v
 
 
-def _followed(a: Array, q: Array) -> tuple[Array, Array | None]:
+def _is_basis(a: Array, x: Array, side: int) -> bool:
+    """Whether a matrix is one of that side of x, and not a place holder for the identity."""
+    return a.size > 0 and a.shape[-1] == x.shape[side]
+
+
+def _followed(a: Array, q: Array) -> tuple[Array, Array]:
     """Return the basis after one power iteration, and where each of its vectors was before."""
-    if not a.size:
-        return q, None
     # The basis does not depend on the size of the matrix, and the columns of a product have norms.
     product = linalg.matmul(over(a, jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)), q)
     order = jnp.argsort(jnp.sum(q * product, axis=-2), axis=-1, descending=True)

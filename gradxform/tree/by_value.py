@@ -63,9 +63,10 @@ def _is_known(x: Any) -> bool:
     return _is_array(x) or isinstance(x, bool | str | Value)
 
 
-def _is_hashable(key: _Key) -> bool:
+def _is_hashable(x: Any) -> bool:
+    """Whether a value has nothing in it that cannot be hashed, such as a live number."""
     try:
-        hash(key)
+        hash(x)
     except TypeError:
         return False
     return True

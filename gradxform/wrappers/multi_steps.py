@@ -44,11 +44,10 @@ class MultiSteps(Transform):
     micro-batch affects at most the step it belongs to. With `skip_not_finite` it affects no step,
     and `MultiSteps(apply_if_finite(opt, n), k)` drops the whole step.
 
-    `accumulate` weighs micro-batches, keeps steps where they are if some are left out, and can be
-    differentiated.
+    `accumulate` weighs micro-batches, and keeps steps where they are if some are left out.
 
     In a donated, jitted step the inner state is updated in place, without a second copy of the
-    gradients. The update cannot be differentiated in reverse mode.
+    gradients.
 
     Around a part that communicates between replicas, such as `distributed.tower`, all replicas skip
     a micro-batch that one of them must skip.

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from gradxform._jax.versions import settled, varying_axes, varying_like
@@ -14,8 +15,10 @@ from gradxform.errors import leaf_path, name_of
 from gradxform.leaves import dtype_of, has_rows, is_hole, path_str, with_paths
 from gradxform.leaves.states import laid_like
 from gradxform.numerics import cast
+from gradxform.numerics.loops import loop_at_most
 from gradxform.tree.by_value import by_value
 from gradxform.types import Array, OptState, Params, PyTree, Updates
+from gradxform.values.content import parts_of
 from gradxform.wrappers.checks import Found, known
 from gradxform.wrappers.parts import exact_part
 
@@ -37,9 +40,9 @@ def update_when(
     """Return the result of `tx.update` if `due`, else `updates` and `state` unchanged.
 
     Uses a loop of at most one turn instead of `lax.cond`: a loop updates what it carries in place.
-    It cannot be differentiated in reverse mode; with `differentiable` there is a `lax.cond`
-    instead. (A selection between both results would make NaN of the derivative where that of the
-    result which is not selected is infinite.)
+    Where it is differentiated, and with `differentiable` everywhere, there is a `lax.cond` instead.
+    (A selection between both results would make NaN of the derivative where that of the result
+    which is not selected is infinite.)
 
     With `zeros` the updates are zeros if the step is not due. That is a `lax.cond`, too: the given
     updates do not become the result, so that a loop would have to copy them first.
@@ -94,16 +97,22 @@ def _conditional(
     """Return what `update_when` does."""
     part, tx, differentiable, zeros = form
     sparse = has_rows(updates)
+    # What a loop may be differentiated with respect to, unless there is more in functions.
+    given = updates, params, extra, before, found
+    others = [x for x in jax.tree.leaves(given) if not isinstance(x, jax.Array)]
+    hides = any(map(_hides_numbers, (tx, *others)))
 
-    def called(given: Updates, its_state: OptState) -> tuple[Updates, OptState]:
-        given = given if before is None else before(given)
-        with known(given, found):
-            return call_update(tx, given, its_state, params, extra)
+    def called(own: Updates, its_state: OptState, given: Any = given) -> tuple[Updates, OptState]:
+        _, params, extra, before, found = given
+        own = own if before is None else before(own)
+        with known(own, found):
+            return call_update(tx, own, its_state, params, extra)
 
-    def turn(carry: tuple[Array, Updates, OptState]) -> tuple[Array, Updates, OptState]:
+    def turn(
+        carry: tuple[Array, Updates, OptState], given: Any = given
+    ) -> tuple[Array, Updates, OptState]:
         flag, old, old_state = carry
-        given = updates if sparse or zeros else old
-        new, new_state = called(given, old_state)
+        new, new_state = called(given[0] if sparse or zeros else old, old_state, given)
         new = new if sparse else like_before(part, tx, new, old)
         new_state = like_before(part, tx, new_state, old_state)
         return varying_like((jnp.zeros_like(flag), new, new_state), carry)
@@ -118,9 +127,19 @@ def _conditional(
         carry = settled(turn, carry, (updates, params, extra))
         if differentiable or zeros:
             return lax.cond(due, turn, lambda carry: carry, carry)[1:]
-        return lax.while_loop(lambda carry: carry[0], turn, carry)[1:]
+        known_all = None if hides else given
+        return loop_at_most(1, lambda carry, *_: carry[0], turn, carry, known_all)[1:]
 
     return _with_floats(loop, state)
+
+
+def _hides_numbers(x: Any) -> bool:
+    """Whether a value may have numbers in it that are traced: itself, or what a function has."""
+    parts = parts_of(x)
+    if parts is not None:
+        return any(map(_hides_numbers, parts))
+    plain = bool | int | float | complex | str | bytes | type | None | np.ndarray | np.generic
+    return not isinstance(x, plain)
 
 
 def check_exact(part: Any, tx: Any, updates: Updates) -> None:

@@ -30,7 +30,6 @@ WRAPPERS: dict[str, Case] = {
         gx.accumulate(gx.adam(0.1), 3),
         ref.accumulate(ADAM_STEP, 3),
         rows=False,
-        derivatives="forward",  # it has a loop, or with `differentiable` a branch
     ),
     "accumulate/bad": Case(
         gx.accumulate(gx.adam(0.1), 2),

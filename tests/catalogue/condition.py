@@ -19,14 +19,12 @@ WRAPPERS: dict[str, Case] = {
         gx.conditionally_mask(gx.adam(0.1), at_even_steps),
         ref.at_some_steps(ADAM_STEP, at_even_steps),
         pickles=False,
-        derivatives="forward",  # it has a loop
     ),
     "conditionally_transform": Case(
         gx.conditionally_transform(gx.adam(0.1), at_even_steps, forward_extra_args=True),
         ref.at_some_steps(ADAM_STEP, at_even_steps, lambda g: g),
         pickles=False,
         rows=False,
-        derivatives="forward",  # it has a loop
     ),
 }
 

@@ -92,7 +92,6 @@ WRAPPERS: dict[str, Case] = {
     "sync_replicas": Case(
         alone(gd.sync_replicas(gx.adam(0.1), "replica")),
         ADAM_STEP,
-        derivatives="forward",  # it has a loop
     ),
     # With copies of 16-bit parameters, updates lead to the copies' rounding.
     "zero1": Case(

@@ -68,7 +68,6 @@ BOWL = {
     "draw": steps_down,
     "huge_ok": False,
     "rows": False,
-    "derivatives": "forward",  # it has a loop
 }
 
 

@@ -28,7 +28,6 @@ WRAPPERS: dict[str, Case] = {
         gx.sam(gx.adam(0.1), CLIMB),
         ref.sam(with_lr(0.1, ADAM), NORMALIZED, 2),
         rows=False,
-        derivatives="forward",  # it has a loop
     ),
     "sam/three, kept": Case(
         gx.sam(gx.adam(0.1), gx.adam(0.2), 3, reset_state=False),

@@ -67,7 +67,6 @@ WRAPPERS: dict[str, Case] = {
         gx.MultiSteps(gx.adam(0.1), 3),
         ref.every(with_lr(0.1, ADAM), 3),
         rows=False,
-        derivatives="forward",  # it has a loop
     ),
     "MultiSteps/sum": Case(
         gx.MultiSteps(gx.trace(0.9), 2, use_grad_mean=False),
@@ -109,7 +108,6 @@ WRAPPERS: dict[str, Case] = {
         gx.accumulate_rows(gx.adam(0.1), 3, TABLES),
         ref.every(with_lr(0.1, ADAM), 3),
         rows=False,
-        derivatives="forward",  # it has a loop
     ),
 }
 

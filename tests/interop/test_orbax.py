@@ -1,10 +1,18 @@
 """Orbax saves and restores our states, and training continues bit for bit."""
 
+import functools
+import pickle
+
+import flax.serialization
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import gradxform as gx
+import gradxform.distributed as gd
+from gradxform.testing.promise import settings
+from tests.catalogue import CASES
 from tests.trees import assert_identical
 
 # Orbax and what it imports warn of their own deprecations.
@@ -88,3 +96,99 @@ def test_orbax_restores_onto_the_shards(tmp_path):
         found = checkpointer.restore(tmp_path / "state", tx.init(params))
     assert_identical(found, state)
     assert found[0].mu["w"].sharding.is_equivalent_to(split, 1)
+
+
+# -------------------------------------------------------------------------- arrays without entries
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_state_has_arrays_without_entries(name):
+    """Orbax refuses to save them."""
+    case = CASES[name]
+    with settings(case):
+        params = case.params()
+        state = jax.eval_shape(case.tx.init, params)
+    if all(x.size for x in jax.tree.leaves(params)):
+        assert all(x.size for x in jax.tree.leaves(state))
+
+
+ODD = {
+    "matrix": jnp.linspace(-1.0, 1.0, 480).reshape(24, 20),
+    "vector": jnp.ones(5),
+    "one": jnp.ones(1),
+    "scalar": jnp.asarray(0.5),
+    "half": jnp.ones((8, 4), jnp.bfloat16),
+    "none": jnp.zeros((0, 3)),
+}
+ODD_SAVED = {k: x for k, x in ODD.items() if x.size}
+COMPRESSIONS = {
+    "int8": gd.int8(16),
+    "float8": gd.float8(block=16),
+    "sign": gd.sign(16),
+    "top_k": gd.top_k(0.1, 16),
+    "powersgd": gd.powersgd(2),
+}
+SENDERS = {
+    "tower": lambda c: gd.tower(gx.sgd(0.1), "r", compress=c),
+    "sync_replicas": lambda c: gd.sync_replicas(gx.sgd(0.1), "r", compress=c),
+    "model_average": lambda c: gd.model_average(gx.sgd(0.1), "r", period=1, compress=c),
+    "diloco": lambda c: gd.diloco(gx.sgd(0.1), "r", period=1, compress=c),
+    "elastic_average": lambda c: gd.elastic_average(
+        gx.sgd(0.1), "r", period=1, rho=0.1, learning_rate=0.1, compress=c
+    ),
+    "agn": lambda c: gd.agn(gx.sgd(0.1), "r", period=1, compress=c),
+    "zero1": lambda c: gd.zero1(gx.sgd(0.1), "r", compress=c),
+}
+
+
+def on_two_replicas(tx, params):
+    """The state of two replicas, and a function that takes a step."""
+    both = jax.tree.map(lambda p: jnp.stack([p, p]), params)
+
+    def step(state, t):
+        grads = jax.tree.map(lambda p: jnp.stack([(t + 1) * p, p / 3]).astype(p.dtype), params)
+        update = functools.partial(tx.update, **({"sync": True} if hasattr(tx, "period") else {}))
+        return jax.vmap(update, axis_name="r")(grads, state, both)
+
+    return jax.jit(jax.vmap(tx.init, axis_name="r"))(both), jax.jit(step)
+
+
+FORMS = [(sender, form) for sender in SENDERS for form in ("int8", "powersgd")]
+
+
+@pytest.mark.parametrize(
+    ("sender", "form"), FORMS + [("tower", form) for form in ("float8", "sign", "top_k")]
+)
+def test_what_a_compression_remembers_is_saved(tmp_path, sender, form):
+    ocp = pytest.importorskip("orbax.checkpoint")
+    fresh, step = on_two_replicas(SENDERS[sender](COMPRESSIONS[form]), ODD_SAVED)
+    state = step(fresh, 0)[1]
+    expected = step(state, 1)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        found = [checkpointer.restore(tmp_path / "state", fresh)]
+    found.append(pickle.loads(pickle.dumps(state)))
+    found.append(flax.serialization.from_bytes(fresh, flax.serialization.to_bytes(state)))
+    for one in found:
+        assert_identical(one, state)
+        assert_identical(step(one, 1), expected)
+
+
+def as_it_was(x):
+    """What stood in states of before in the place of an integer."""
+    is_place = x.dtype == jnp.int8
+    return jnp.zeros((*x.shape[:-1], 0), jnp.float32) if is_place else x
+
+
+@pytest.mark.parametrize(("sender", "form"), FORMS)
+def test_a_run_goes_on_with_what_was_remembered_in_arrays_without_entries(sender, form):
+    fresh, step = on_two_replicas(SENDERS[sender](COMPRESSIONS[form]), ODD)
+    feedback, older = fresh.feedback, jax.tree.map(as_it_was, fresh.feedback)
+    assert any(np.size(x) == 0 for x in jax.tree.leaves(older))
+    assert all(np.size(x) for x in jax.tree.leaves(feedback))
+    state, old = fresh, fresh._replace(feedback=older)
+    for t in range(3):
+        updates, state = step(state, t)
+        old_updates, old = step(old, t)
+        assert_identical(old_updates, updates)

@@ -204,3 +204,21 @@ def test_a_loss_whose_squares_leave_float32_has_the_same_minimum(tx):
 def test_wrong_arguments_are_refused(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_the_dtype_of_the_parameters_says_what_is_a_rounding(x64):
+    """One last place above the lowest value, at a short gradient: in float32 that is no rise."""
+
+    def rounded(x):
+        rounding = jax.lax.stop_gradient(jnp.where(jnp.abs(x) < 0.01, 0.0078125, 0))
+        return 1e5 + rounding.astype(x.dtype) + x**2
+
+    with jax.enable_x64(x64):
+        start = jnp.asarray(0.05, jnp.float32)
+        result = gx.minimize(rounded, start, gx.sgd(0.45), 2e-2, 20)
+        assert result.why() == "converged" and result.evaluations == 2
+        assert result.value.dtype == jnp.float32
+        if x64:
+            wide = gx.minimize(rounded, start.astype(jnp.float64), gx.sgd(0.45), 2e-2, 20)
+            assert wide.why() == "max_evaluations" and wide.value.dtype == jnp.float64

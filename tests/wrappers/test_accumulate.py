@@ -239,16 +239,35 @@ def two_steps(scale, tx, grads):
     return sum(jnp.sum(p**2) for p in jax.tree.leaves(after(tx, grads, P)))
 
 
+WRAPPED = {
+    "accumulate": lambda inner: gx.accumulate(inner, 2),
+    "branching": lambda inner: gx.accumulate(inner, 2, differentiable=True),
+    "MultiSteps": lambda inner: gx.MultiSteps(inner, 2),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
 @pytest.mark.parametrize("inner", [gx.sgd(0.1, 0.9), ADAM])
-def test_a_step_can_be_differentiated_on_request(inner):
+def test_steps_can_be_differentiated_in_both_modes(inner, wrapped):
     grads = random_gradients(P, 4)
-    tx = gx.accumulate(inner, 2, differentiable=True)
+    tx = WRAPPED[wrapped](inner)
     slope = jax.jit(jax.grad(two_steps), static_argnums=1)(1.3, tx, grads)
     means = [jax.tree.map(lambda a, b: (a + b) / 2, *grads[i : i + 2]) for i in (0, 2)]
     expected = jax.grad(two_steps)(1.3, inner, means)
     np.testing.assert_allclose(slope, expected, rtol=1e-4)
-    with pytest.raises(ValueError, match="Reverse-mode"):
-        jax.grad(two_steps)(1.3, gx.accumulate(inner, 2), grads)
+    _, forward = jax.jvp(lambda scale: two_steps(scale, tx, grads), (1.3,), (1.0,))
+    np.testing.assert_allclose(slope, forward, rtol=1e-4)
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED)
+def test_a_number_of_the_inner_transform_has_a_derivative_in_both_modes(wrapped):
+    grads = random_gradients(P, 4)
+
+    def at(rate):
+        return two_steps(1.3, WRAPPED[wrapped](gx.sgd(rate)), grads)
+
+    slope, (_, forward) = jax.grad(at)(0.1), jax.jvp(at, (0.1,), (1.0,))
+    np.testing.assert_allclose([slope, forward], (at(0.101) - at(0.099)) / 0.002, rtol=1e-3)
 
 
 def test_what_is_left_out_has_a_derivative_of_0():

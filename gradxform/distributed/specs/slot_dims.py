@@ -8,7 +8,7 @@ import jax
 from gradxform.distributed.averaging.exchange import Exchanging
 from gradxform.distributed.shares.param_places import Parameter
 from gradxform.distributed.shares.shared_leaves import is_per_device
-from gradxform.distributed.wire.feedback import FeedbackState, LowRankState
+from gradxform.distributed.wire.feedback import FeedbackState, LowRankState, is_nothing
 from gradxform.leaves import Path, flatten_with_names
 from gradxform.leaves.storage import StoredArray, is_stored
 from gradxform.tree.params_in_state import map_params
@@ -182,9 +182,9 @@ def divide_feedback(
         if not _is_feedback(x):
             next(rest)
             continue
-        owns, others = ([(leaf.shape, next(rest)) for leaf in jax.tree.leaves(tree)] for tree in x)
-        for (shape, entries), (_, other) in zip(owns, others, strict=True):
-            if shape == (0,):
+        owns, others = ([(leaf, next(rest)) for leaf in jax.tree.leaves(tree)] for tree in x)
+        for (leaf, entries), (_, other) in zip(owns, others, strict=True):
+            if is_nothing(leaf):
                 continue
             of_pieces = tuple(name for entry in entries for name in entry)
             if isinstance(x, LowRankState):  # (..., n, rank), of each device's own matrices

@@ -62,14 +62,17 @@ def check_wire(part: Any, params: PyTree) -> None:
 
 
 class FeedbackState(NamedTuple):
-    """The rounding errors of a compression of blocks, still to be sent. Per replica."""
+    """The rounding errors of a compression of blocks, still to be sent. Per replica.
+
+    For a parameter that it does not take, both are one integer.
+    """
 
     own: Slot  # float32; of this replica's messages
     mean: Slot  # (length,) float32; of the sums in this replica's piece
 
 
 class LowRankState(NamedTuple):
-    """The memory of `powersgd`. Per replica."""
+    """The memory of `powersgd`. Per replica. For a parameter that travels whole, one integer."""
 
     own: Slot  # float32; what this replica's factors leave out and is still to be sent
     right: Slot  # (..., n, rank) float32; the right factors, the same on all replicas
@@ -84,7 +87,7 @@ def first_feedback(
 ) -> FeedbackState | LowRankState | None:
     """Return what a wrapper remembers before anything is sent; None without a compression.
 
-    Arrays of length 0 stand where nothing is remembered.
+    Where nothing is remembered stands `nothing`.
 
     Args:
       part: the wrapper.
@@ -102,7 +105,7 @@ def first_feedback(
     sliced = iter([inner_axes] * len(jax.tree.leaves(params)) if slices is None else slices)
     for path, p in with_paths(params):
         if not is_hole(p):
-            first = _first(part, path, p, axis, next(sliced), flat) or (_nothing(), _nothing())
+            first = _first(part, path, p, axis, next(sliced), flat) or (nothing(), nothing())
             pairs.append([marked(x, varying_axes(p)) for x in first])  # each device has its own
     treedef = jax.tree.structure(params)
     residuals, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
@@ -112,8 +115,14 @@ def first_feedback(
     return as_varying(FeedbackState(residuals, other), (*axis_names(axis), *inner_axes))
 
 
-def _nothing() -> Array:
-    return jnp.zeros((0,), jnp.float32)
+def nothing(dims: int = 1) -> Array:
+    """Return what stands in a state where nothing is remembered: an integer, which Orbax saves."""
+    return jnp.zeros((1,) * dims, jnp.int8)
+
+
+def is_nothing(x: Any) -> bool:
+    """Whether nothing is remembered; states of before have an array without entries there."""
+    return not x.size or not jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _first(
@@ -192,8 +201,7 @@ def summed(
     if slots:
         form = LowRank if isinstance(part.compress, powersgd) else Error
         columns = zip(*(slot.leaves for slot in slots), strict=True)
-        # An array of length 0 stands where nothing is remembered.
-        memory = [form(*pair) if pair[1].size else None for pair in columns]
+        memory = [None if is_nothing(pair[1]) else form(*pair) for pair in columns]
     totals: list[Any] = [None] * len(xs)
     outgoing: dict[int, Sent] = {}
     for i, (x, dtype, inner) in enumerate(zip(xs, dtypes, slices, strict=True)):

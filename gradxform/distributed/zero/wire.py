@@ -20,7 +20,13 @@ from gradxform.distributed.wire import (
 )
 from gradxform.distributed.wire.axis import as_varying, axis_names, size_of, widen
 from gradxform.distributed.wire.compression import Blocks
-from gradxform.distributed.wire.feedback import check_sending, check_wire, codec_of
+from gradxform.distributed.wire.feedback import (
+    check_sending,
+    check_wire,
+    codec_of,
+    is_nothing,
+    nothing,
+)
 from gradxform.distributed.wire.order import after
 from gradxform.distributed.wire.powersgd import LowRank, powersgd
 from gradxform.errors import name_of, shown
@@ -38,7 +44,7 @@ class ZeroFeedbackState(NamedTuple):
     """The rounding errors of a compression of blocks in `zero1`, still to be sent."""
 
     own: PerDevice  # by axis, float32; of what this device sends along it of the gradients
-    mean: Slot  # float32; of the steps of this device's shards; of length 0 where masters tell
+    mean: Slot  # float32; of the steps of this device's shards; an integer where masters tell
 
 
 class ZeroLowRankState(NamedTuple):
@@ -94,8 +100,8 @@ def first_memory(
     arrays = [(path, jnp.asarray(p)) for path, p in with_paths(params) if not is_hole(p)]
     if isinstance(part.compress, powersgd):
         firsts = [part.compress.first(path, p.shape) if _is_sent(p) else None for path, p in arrays]
-        owns = [_nothing(1, 0) if x is None else x.own[None] for x in firsts]
-        rights = [_nothing(0) if x is None else x.right for x in firsts]
+        owns = [nothing(2) if x is None else x.own[None] for x in firsts]
+        rights = [nothing() if x is None else x.right for x in firsts]
         residuals = as_varying(treedef.unflatten(owns), names)
         return ZeroLowRankState(residuals, treedef.unflatten(rights))
     # Shapes have as many dimensions for axes of any length: what an axis does not divide, too.
@@ -105,13 +111,13 @@ def first_memory(
         stages = _stages(division, p.shape)
         for name in names:
             shape = stages.get(name, p.shape)
-            columns[name].append(_nothing(1, *shape) if _is_sent(p) else _nothing(1, 0))
-        means.append(_nothing(*shard.shape) if shard is not None and _is_sent(p) else _nothing(0))
+            columns[name].append(_zeros(1, *shape) if _is_sent(p) else nothing(2))
+        means.append(_zeros(*shard.shape) if shard is not None and _is_sent(p) else nothing())
     residuals = {name: treedef.unflatten(column) for name, column in columns.items()}
     return ZeroFeedbackState(as_varying(residuals, names), treedef.unflatten(means))
 
 
-def _nothing(*shape: int) -> Array:
+def _zeros(*shape: int) -> Array:
     return jnp.zeros(shape, jnp.float32)
 
 
@@ -149,7 +155,7 @@ def memory_of(part: Any, params: Params, divisions: Sequence[Division], feedback
     out: list[Any] = []
     for i, (p, division, other) in enumerate(zip(leaves, divisions, others, strict=True)):
         residuals = [x[i] for x in owns]
-        if not residuals[0].size:
+        if is_nothing(residuals[0]):
             out.append(None)
             continue
         stages = _stages(division, jnp.shape(p))
@@ -165,7 +171,7 @@ def memory_of(part: Any, params: Params, divisions: Sequence[Division], feedback
             out.append(LowRank(residuals[0][0], other))
         else:
             by_axis = {name: x[0] for name, x in zip(names, residuals, strict=True)}
-            out.append(Memory(by_axis, other if other.size else None))
+            out.append(Memory(by_axis, None if is_nothing(other) else other))
     return out
 
 

@@ -209,7 +209,22 @@ def _is_entry(x: Any) -> bool:
 def walls(x: Array, low: Array, high: Array, per_unit: Array) -> tuple[Array, Array]:
     """Return the bounds as steps from x, times `per_unit`."""
     per_unit = cast(per_unit, x.dtype)
-    return (low - x) * per_unit, (high - x) * per_unit
+    return _way(x, low, per_unit), _way(x, high, per_unit)
+
+
+def _way(x: Array, bound: Array, per_unit: Array) -> Array:
+    """Return (bound - x) per_unit; at an infinite bound it has a derivative, of 0."""
+    is_bound = jnp.abs(bound) != jnp.inf
+    return jnp.where(is_bound, (jnp.where(is_bound, bound, 0) - x) * per_unit, bound)
+
+
+def reach(low: Array, high: Array, x: Array, step: Array) -> Array:
+    """Return which part of its step from x each entry can go; infinite without a bound or step."""
+    bound = jnp.where(step > 0, high, low)
+    ends = (step != 0) & (jnp.abs(bound) != jnp.inf)
+    bound = jnp.where(ends, bound, 0)
+    room = jnp.where(step > 0, bound - x, x - bound)
+    return jnp.where(ends, room / jnp.abs(jnp.where(ends, step, 1)), jnp.inf)
 
 
 def update_along(

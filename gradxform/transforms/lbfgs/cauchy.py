@@ -15,6 +15,8 @@ from jax import lax
 from gradxform import engine
 from gradxform.linalg import matmul
 from gradxform.numerics import cast, scalar_dtype
+from gradxform.numerics.loops import loop_at_most
+from gradxform.transforms.lbfgs import bounds
 from gradxform.transforms.lbfgs.compact import Memory, inner, products, summed
 from gradxform.types import Array
 
@@ -55,7 +57,8 @@ def cauchy_point(box: Box, memory: Memory) -> CauchyPoint:
     )
     # Squares of the gradient may overflow or vanish. The path is the same with -g / size for -g. A
     # power of 2 rounds no time: where the path ends at a break, that entry is at its bound.
-    size = lax.reduce_precision(jnp.max(jnp.abs(direction), initial=0), jnp.finfo(dtype).nexp, 0)
+    size = lax.stop_gradient(jnp.max(jnp.abs(direction), initial=0))
+    size = lax.reduce_precision(size, jnp.finfo(dtype).nexp, 0)
     size = jnp.where(size > 0, size, 1)
     path = _Path(time * size, direction / size, size, middle, memory)
     end, c = _first_minimum(path, memory.both(of_y, of_s) / size)
@@ -121,11 +124,13 @@ def _first_minimum(path: _Path, p: Array) -> tuple[Array, Array]:
         passed = lengths[:, None] * ps
         cs = place.c[None] + _before(passed)
         # The slope of the model where a segment begins, and its curvature.
-        slope = (theta * begins - path.size) * square_of
+        # No segment that begins at infinity is taken, but it would make NaN of derivatives.
+        known = jnp.where(begins < jnp.inf, begins, 0)
+        slope = (theta * known - path.size) * square_of
         slope = slope - jnp.sum(cs * matmul(ps, path.middle), axis=1)
         curvature = theta * square_of - jnp.sum(ps * matmul(ps, path.middle), axis=1)
-        further = jnp.maximum(-slope / jnp.maximum(curvature, least), 0)
-        further = jnp.where(square_of == 0, 0, further)
+        curvature = jnp.where(square_of == 0, 1, jnp.maximum(curvature, least))
+        further = jnp.where(square_of == 0, 0, jnp.maximum(-slope / curvature, 0))
         ends = (square_of == 0) | (begins + further < time_of)
         i = jnp.argmax(ends)
         found = ends[i]
@@ -140,7 +145,7 @@ def _first_minimum(path: _Path, p: Array) -> tuple[Array, Array]:
     chunks = len(time) // chunk
     zero = jnp.zeros((), d.dtype)
     begun = _Place(jnp.zeros((), jnp.int32), zero, p, jnp.zeros_like(p), jnp.zeros((), jnp.bool_))
-    end = lax.while_loop(lambda at: ~at.found & (at.chunk < chunks), look, begun)
+    end = loop_at_most(chunks, lambda at: ~at.found & (at.chunk < chunks), look, begun)
     return end.time, end.c
 
 
@@ -172,9 +177,8 @@ def _look(x: Array, g: Array, low: Array, high: Array, s: Array, y: Array) -> tu
     """Return when each entry reaches its bound, its direction, and products of the memory."""
     is_held = ((g < 0) & (x >= high)) | ((g > 0) & (x <= low))
     d = jnp.where(is_held, 0, -g)
-    room = jnp.where(d > 0, high - x, x - low)
-    # An entry that does not move is not a break of the path.
-    time = jnp.where(d == 0, jnp.inf, room / jnp.abs(jnp.where(d == 0, 1, d)))
+    # An entry that does not move, or has no bound there, is not a break of the path.
+    time = bounds.reach(low, high, x, d)
     own = products(s, y, jnp.ones_like(x, jnp.bool_))
     return time, d, own.s_s, own.s_y, inner(y, d[None])[:, 0], inner(s, d[None])[:, 0]
 

@@ -11,6 +11,7 @@ from gradxform.base import transform
 from gradxform.errors import name_of
 from gradxform.leaves import path_at
 from gradxform.numerics import cast, scalar_dtype
+from gradxform.numerics.loops import loop_at_most
 from gradxform.transforms.evaluated import evaluates
 from gradxform.transforms.lbfgs import bounds
 from gradxform.transforms.lbfgs.cauchy import Box
@@ -135,7 +136,8 @@ def _look(
     g = g * per_scale
     s, y = (p - x) * per_unit, g - last_g
     # p - clip(p - g, low, high), without the rounding of p - g.
-    projected = jnp.clip(g, (p - high) * per_scale, (p - low) * per_scale)
+    below, above = bounds.walls(p, low, high, per_scale)
+    projected = jnp.clip(g, -above, -below)
     products = map(jnp.sum, (g * d, s * s, s * y, y * y))
     sizes = jnp.sum(jnp.abs(projected)), jnp.sum(jnp.abs(g))
     free = squares(jnp.where(is_held, 0, g))
@@ -161,7 +163,7 @@ def _aim(
         return is_good | ~known, aim, slope, jnp.where(is_good, pairs, 0)
 
     carry = (~step.starts, state.direction, jnp.zeros_like(memory.theta), step.pairs)
-    _, aim, slope, pairs = lax.while_loop(lambda carry: ~carry[0], attempt, carry)
+    _, aim, slope, pairs = loop_at_most(2, lambda carry: ~carry[0], attempt, carry)
     is_begin = (state.iterations == 0) & ~step.is_raised
     first, largest = lengths(box, aim, step.reach, step.is_known, is_begin)
     state = state._replace(s_y=s_y, direction=aim, started=state.started | step.accepted)

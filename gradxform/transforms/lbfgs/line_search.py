@@ -16,6 +16,7 @@ from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import align, align_params, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import add, at_least_float32, cast, promote, scalar, scalar_dtype
+from gradxform.numerics.loops import loop_at_most
 from gradxform.slots import zeros_like
 from gradxform.transforms.tree_rules import as_loss
 from gradxform.tree.apply import apply_updates
@@ -272,8 +273,11 @@ class scale_by_backtracking_linesearch(Transform):
             count=jnp.zeros((), jnp.int32),
         )
         ended = by_program(
-            lambda begun: lax.while_loop(
-                self._goes_on, lambda search: self._step(line, search), begun
+            lambda begun: loop_at_most(
+                self.max_backtracking_steps + 1,
+                self._goes_on,
+                lambda search: self._step(line, search),
+                begun,
             ),
             begun,
         )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.numerics import cast
 from gradxform.numerics.roots import root
-from gradxform.transforms.lbfgs import more_thuente
+from gradxform.transforms.lbfgs import bounds, more_thuente
 from gradxform.transforms.lbfgs.cauchy import Box, cauchy_point
 from gradxform.transforms.lbfgs.compact import Memory, Products, combined, inner, products, summed
 from gradxform.types import Array
@@ -88,13 +88,12 @@ def _project(
     end = z + step
     is_cut = jnp.sum((end < low) | (end > high), dtype=x.dtype)
     end = jnp.clip(end, low, high)
-    return end, jnp.sum((end - x) * g), is_cut, jnp.min(reach(low, high, z, step), initial=jnp.inf)
-
-
-def reach(low: Array, high: Array, z: Array, step: Array) -> Array:
-    """Return which part of its step each entry can go."""
-    room = jnp.where(step > 0, high - z, z - low)
-    return jnp.where(step == 0, jnp.inf, room / jnp.abs(jnp.where(step == 0, 1, step)))
+    return (
+        end,
+        jnp.sum((end - x) * g),
+        is_cut,
+        jnp.min(bounds.reach(low, high, z, step), initial=jnp.inf),
+    )
 
 
 def _go_back(
@@ -110,7 +109,7 @@ def _go_back(
 ) -> tuple[Array, Array]:
     """Return the end of the step, or of that share of it; and <end - x, g>."""
     short = jnp.clip(z + cast(share, z.dtype) * step, low, high)
-    is_there = reach(low, high, z, step) <= share
+    is_there = bounds.reach(low, high, z, step) <= share
     short = jnp.where(is_there, jnp.where(step > 0, high, low), short)
     end = jnp.where(goes_back, short, end)
     return end, jnp.sum((end - x) * g)
@@ -143,5 +142,5 @@ def _limit(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
     """Return |aim - x|^2; how many entries have a bound, and both; how far all can go."""
     has = [jnp.isfinite(bound) for bound in (low, high)]
     bounded, boxed = (jnp.sum(f(*has), dtype=x.dtype) for f in (jnp.logical_or, jnp.logical_and))
-    room = jnp.min(reach(low, high, x, aim - x), initial=jnp.inf)
+    room = jnp.min(bounds.reach(low, high, x, aim - x), initial=jnp.inf)
     return jnp.sum((aim - x) ** 2), bounded, boxed, room

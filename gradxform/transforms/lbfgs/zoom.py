@@ -5,14 +5,15 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from gradxform import tree
 from gradxform._jax.programs import by_program
 from gradxform.base import Transform, transform
 from gradxform.errors import require_one_of
 from gradxform.leaves.states import check_state, laid_like
-from gradxform.numerics import scalar
+from gradxform.numerics import over, scalar
+from gradxform.numerics.loops import loop_at_most
+from gradxform.numerics.roots import root
 from gradxform.slots import zeros_like
 from gradxform.transforms.lbfgs.line_search import Line, line_through, print_failure, where
 from gradxform.types import (
@@ -176,7 +177,8 @@ class scale_by_zoom_linesearch(Transform):
         guess = state.learning_rate if self.initial_guess_strategy == "keep" else scalar(1.0)
         begun = _begun(line, line.like(grad, state.grad))
         ended = by_program(
-            lambda begun, guess: lax.while_loop(
+            lambda begun, guess: loop_at_most(
+                self.max_linesearch_steps,
                 lambda search: ~(search.done | search.failed),
                 lambda search: self._step(line, guess, search),
                 begun,
@@ -324,16 +326,21 @@ def _inside(search: _Search) -> Array:
 
 
 def _of_parabola(low: _Point, high: _Point) -> Array:
-    """Return the minimum of the parabola through two values and the slope at `low`."""
+    """Return the minimum of the parabola through two values and the slope at `low`.
+
+    NaN where there is none; derivatives are finite there, too.
+    """
     x = high.t - low.t
-    curvature = (high.value - low.value - low.slope * x) / (x * x)
-    return low.t - low.slope / (2 * curvature)
+    square = x * x
+    curvature = over(high.value - low.value - low.slope * x, square)
+    t = low.t - over(low.slope, 2 * curvature)
+    return jnp.where((square == 0) | (curvature == 0), jnp.nan, t)
 
 
 def _of_cubic(low: _Point, high: _Point, third: _Point) -> Array:
     """Return the minimum of the cubic through three values and the slope at `low`.
 
-    Not finite where there is none, or where two of the points are one.
+    NaN where there is none, or where two of the points are one; derivatives are finite there, too.
     """
 
     def above_tangent(point: _Point) -> tuple[Array, Array]:
@@ -342,6 +349,8 @@ def _of_cubic(low: _Point, high: _Point, third: _Point) -> Array:
 
     (x, r), (z, s) = above_tangent(high), above_tangent(third)
     below: Scalar = (x * z) ** 2 * (x - z)
-    a = (z * z * r - x * x * s) / below
-    b = (x * x * x * s - z * z * z * r) / below
-    return low.t + (jnp.sqrt(b * b - 3 * a * low.slope) - b) / (3 * a)
+    a = over(z * z * r - x * x * s, below)
+    b = over(x * x * x * s - z * z * z * r, below)
+    squared = b * b - 3 * a * low.slope
+    t = low.t + over(root(jnp.maximum(squared, 0)) - b, 3 * a)
+    return jnp.where((below != 0) & (a != 0) & (squared >= 0), t, jnp.nan)

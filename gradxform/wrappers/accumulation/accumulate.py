@@ -167,8 +167,8 @@ class accumulate(Guard):
         weight, or with a negative weight, is left out. Keyword-only.
       accumulator_dtype: the dtype of the accumulator. Defaults to the parameter's, or float32 for
         16-bit ones. Keyword-only.
-      differentiable: whether the update can be differentiated in reverse mode. The step then
-        branches instead of looping at most once, which may copy the inner state. Keyword-only.
+      differentiable: whether the step branches in every program, which may copy the inner state, as
+        it does where it is differentiated; else it loops at most once. Keyword-only.
 
     Raises:
       TypeError: at update, if `reduction` is "weighted" and `weight` is missing or is not one real
