@@ -75,6 +75,7 @@ tables: $(VENV)/.installed-test ## Write the tables of names, optimizers, famili
 	$(PY) -m gradxform list optimizers --markdown --into docs/optimizers.md
 	$(PY) -m gradxform port --table > docs/differences.md
 	$(PY) -m docs.site.families
+	$(PY) -m docs.site.traits
 	$(PY) -m tests.project.layout
 
 clean: ## Remove environments, caches and builds

@@ -24,6 +24,7 @@ class scale_by_agreement(gx.ArrayRule):
     b: float = 0.9
 
     State = AgreementState
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
 
     def rule(self, g, m, v, p):
         m, v = self.b * m + (1 - self.b) * g, self.b * v + (1 - self.b) * g * g

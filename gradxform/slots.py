@@ -39,16 +39,16 @@ def full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     return jax.tree.map(make, params)
 
 
-def real_zeros_like(params: PyTree) -> PyTree:
+def real_zeros_like(params: PyTree, dtype: Any = None) -> PyTree:
     """Return real zeros per parameter, also for a complex one: for sums of |g|^2."""
-    return real_full_like(params, 0)
+    return real_full_like(params, 0, dtype)
 
 
-def real_full_like(params: PyTree, fill: float) -> PyTree:
+def real_full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     """Return one real array filled with `fill` per parameter, also for a complex one."""
 
     def make(p: Any) -> jax.Array:
-        return _filled(p, fill, real_dtype(at_least_float32(dtype_of(p))))
+        return _filled(p, fill, dtype or real_dtype(at_least_float32(dtype_of(p))))
 
     return jax.tree.map(make, params)
 

@@ -48,6 +48,5 @@ def _start(rule: Any, params: Params, hint: Any, dtype_field: str | None) -> Any
     dtype = None if dtype_field is None else getattr(rule, dtype_field)
     if hint is Array:
         return zero_count()
-    if hint == NonNegativeSlot and dtype is None:
-        return real_zeros_like(params)
-    return zeros_like(params, dtype)
+    start = real_zeros_like if hint == NonNegativeSlot else zeros_like
+    return start(params, dtype)

@@ -1,7 +1,7 @@
 """Traits: the facts that one transform may know of another, all in one list.
 
 A wrapper that changes, moves, averages or divides what it holds asks for them. A trait that is
-declared wrongly or left out breaks the promise that its row names.
+declared wrongly or left out breaks the promise that its row names. `docs/traits.md` shows the list.
 """
 
 import inspect
@@ -17,7 +17,8 @@ class Trait(NamedTuple):
     sentence: str  # what a transform says by it
     declared_by: str  # who must declare it
     read_by: str  # the modules that ask for it
-    promise: str  # the promise that it breaks where it is wrong
+    kept_by: str  # the promise that it breaks where it is wrong, or the file of tests
+    type: str = ""  # its type, where the annotation is Any because a property may take its place
 
 
 class Traits:
@@ -33,6 +34,7 @@ class Traits:
             "base/rule, base/transformation, distributed/shares/reach, engine/rows, engine/run, "
             "wrappers/compose",
             "looks_no_further_than_it_says",
+            "str",
         ),
     ] = "tree"
     asks_for_sums: Annotated[
@@ -42,7 +44,7 @@ class Traits:
             "those of `engine.sum_of_squares`.",
             "Rules and wrappers that look at the whole tree, for `zero1`.",
             "distributed/shares/reach",
-            "pieces_equal_the_whole",
+            "tests/distributed/zero/test_catalogue.py",
         ),
     ] = False
     sees_pieces: Annotated[
@@ -52,7 +54,7 @@ class Traits:
             "or brings together what devices have pieces of.",
             "Rules that look at whole arrays, for `zero1`.",
             "distributed/shares/reach, engine/lift",
-            "pieces_equal_the_whole",
+            "tests/distributed/zero/test_catalogue.py",
         ),
     ] = False
     handles_rows: Annotated[
@@ -83,6 +85,7 @@ class Traits:
             "Whoever keeps such a slot.",
             "base/transformation, wrappers/parts, wrappers/stored/wrapper",
             "copies_move_with_the_parameters",
+            "tuple[str, ...]",
         ),
     ] = ()
     holds: Annotated[
@@ -114,6 +117,7 @@ class Traits:
             "Projections, bounds of norms, masters.",
             "wrappers/changed_steps",
             "says_where_its_steps_lead",
+            "bool",
         ),
     ] = False
     leaves_path: Annotated[
@@ -124,6 +128,7 @@ class Traits:
             "Whoever tries points that it does not accept.",
             "wrappers/average",
             "says_where_its_steps_lead",
+            "bool | str",
         ),
     ] = False
     records_params: Annotated[
@@ -145,6 +150,7 @@ class Traits:
             "Parts without a rule.",
             "training/loss_scales, wrappers/changed_steps",
             "says_what_its_updates_are",
+            "bool",
         ),
     ] = False
     zeros_unless: Annotated[
@@ -155,6 +161,7 @@ class Traits:
             "Whoever gathers gradients, so that `zero1` gathers parameters only after a step.",
             "distributed/zero/gather",
             "says_what_its_updates_are",
+            "str | None",
         ),
     ] = None
     exact_updates: Annotated[
@@ -185,7 +192,8 @@ class Traits:
             "Distributed transforms, and wrappers with an `axis_name`.",
             "distributed/matrices/shard_matrices, distributed/programs/measures, "
             "distributed/specs/state_specs, wrappers/agree, wrappers/loss_scale, wrappers/sam",
-            "exchanges_as_it_says",
+            "tests/base/test_traits.py",
+            "tuple[str, ...]",
         ),
     ] = ()
 
@@ -230,6 +238,7 @@ class Traits:
             "Whoever has a seed or a hyperparameter in its state.",
             "run_states/migration/sources",
             "says_what_its_state_holds",
+            "tuple[tuple[str, str], ...]",
         ),
     ] = ()
 
@@ -245,6 +254,7 @@ class RuleTraits(Traits):
             "Rules with a state.",
             "base/first_state, base/rule, base/transformation, leaves/states",
             "follows_its_reference",
+            "type | None",
         ),
     ] = None
     needs_params: Annotated[

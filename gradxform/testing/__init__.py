@@ -38,10 +38,17 @@ if TYPE_CHECKING:
         takes_params_by_keyword as takes_params_by_keyword,
     )
     from gradxform.testing.promises_inside import (
+        a_nan_goes_no_further_than_a_guard as a_nan_goes_no_further_than_a_guard,
+        moves_are_known_on_both_sides as moves_are_known_on_both_sides,
+        what_is_inside_is_told_of_moves as what_is_inside_is_told_of_moves,
         what_is_inside_knows_the_parameters as what_is_inside_knows_the_parameters,
     )
     from gradxform.testing.promises_locality import (
         looks_no_further_than_it_says as looks_no_further_than_it_says,
+    )
+    from gradxform.testing.promises_moves import (
+        copies_move_with_the_parameters as copies_move_with_the_parameters,
+        says_where_its_steps_lead as says_where_its_steps_lead,
     )
     from gradxform.testing.promises_numbers import (
         extremes_stay_finite as extremes_stay_finite,
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
         jit_changes_nothing as jit_changes_nothing,
         narrow_parameters_have_wide_slots as narrow_parameters_have_wide_slots,
         scalars_are_as_wide_as_the_leaves as scalars_are_as_wide_as_the_leaves,
+        turns_with_complex_numbers_or_refuses as turns_with_complex_numbers_or_refuses,
         vmaps_over_gradients as vmaps_over_gradients,
     )
     from gradxform.testing.promises_places import (
@@ -58,6 +66,10 @@ if TYPE_CHECKING:
         sharded_equals_unsharded as sharded_equals_unsharded,
     )
     from gradxform.testing.promises_rows import touches_rows_or_refuses as touches_rows_or_refuses
+    from gradxform.testing.promises_traits import (
+        says_what_its_state_holds as says_what_its_state_holds,
+        says_what_its_updates_are as says_what_its_updates_are,
+    )
     from gradxform.testing.references import (
         Reference as Reference,
         TreeReference as TreeReference,

@@ -16,9 +16,9 @@ from gradxform.testing.promises_form import (
 )
 from gradxform.testing.promises_inside import (
     a_nan_goes_no_further_than_a_guard,
+    moves_are_known_on_both_sides,
     what_is_inside_is_told_of_moves,
     what_is_inside_knows_the_parameters,
-    what_moves_parameters_is_known_on_both_sides,
 )
 from gradxform.testing.promises_locality import looks_no_further_than_it_says
 from gradxform.testing.promises_moves import (
@@ -71,7 +71,7 @@ PROMISES: dict[str, Promise] = {
         copies_move_with_the_parameters,
         what_is_inside_knows_the_parameters,
         what_is_inside_is_told_of_moves,
-        what_moves_parameters_is_known_on_both_sides,
+        moves_are_known_on_both_sides,
         a_nan_goes_no_further_than_a_guard,
         touches_rows_or_refuses,
         sharded_equals_unsharded,

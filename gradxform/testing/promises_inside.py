@@ -129,7 +129,7 @@ def what_is_inside_is_told_of_moves(case: Case) -> None:
     "A wrapper around others, and inside others, tells what it holds of every change: see `told` "
     "and `holds` in CONTRIBUTING.md."
 )
-def what_moves_parameters_is_known_on_both_sides(case: Case) -> None:
+def moves_are_known_on_both_sides(case: Case) -> None:
     """With `lookahead`, masters and an average over replicas around it, and inside it."""
     both_sides: dict[str, Callable[[Any], Any]] = {
         "lookahead": lambda tx: lookahead(tx, 2, 0.5),
@@ -198,7 +198,7 @@ def a_nan_goes_no_further_than_a_guard(case: Case) -> None:
             updates, state = step(g, state, p)
             if not all(np.all(np.isfinite(x)) for x in _arrays(updates).values()):
                 return  # what holds it computes with the NaN, too
-        _check_finite("the state inside the guard", _guarded(state))
+            _check_finite("the state inside the guard", _guarded(state))
 
 
 def _guarded(state: OptState) -> PyTree:

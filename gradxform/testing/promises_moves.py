@@ -141,7 +141,7 @@ def _check_undoing(case: Case, tx: Any, p: Params, g: Updates) -> None:
     to, from_new = (p, state), (new, tx.moved(state, p, new))
     for h in case.gradients(p, 4):
         to, from_new = (_step(case, h, state, x) for x, state in (to, from_new))
-        shares.append(_distance(to[0], from_new[0]) / _distance(p, new))
+        shares.append(_distance(to[0], from_new[0]) / (_distance(p, new) or 1.0))
     says = _any_part(tx, "undoes_moves")
     if shares[0] < 0.1 and not says:
         raise Broken("undoes_moves = False", expected="True: a step takes a move back")

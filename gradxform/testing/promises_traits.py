@@ -33,6 +33,33 @@ def says_what_its_state_holds(case: Case) -> None:
     _check_counts(tx, states, odd_states)
     _check_averages(tx, states, grads)
     _check_constants(case, tx, [*states, *odd_states])
+    _check_holds(tx, first, p)
+
+
+def _check_holds(tx: Any, state: Any, p: Params) -> None:
+    """Require `holds` to name the fields of the state that have states of what it holds."""
+    for name, inner in fields_of(tx).items():
+        if not isinstance(inner, Transform):
+            continue
+        expected = jax.tree.structure(inner.init(p)) if _takes(inner, p) else None
+        for field in state._fields:
+            structure = jax.tree.structure(getattr(state, field))
+            if structure == expected and structure.num_leaves and (name, field) not in tx.holds:
+                raise Broken(
+                    f"holds = {tx.holds}",
+                    expected=f"({name!r}, {field!r}) in it",
+                    leaf=f"state.{field}",
+                    remedy="Declare holds, of gradxform/base/traits.py, accordingly.",
+                )
+
+
+def _takes(tx: Any, p: Params) -> bool:
+    """Whether a transform takes these parameters, rather than some, or others, or an axis."""
+    try:
+        jax.eval_shape(tx.init, p)
+    except Exception:
+        return False
+    return True
 
 
 def _ours(case: Case) -> Any:
@@ -47,12 +74,8 @@ def _with_own_state(case: Case) -> tuple[Any, Any]:
     state = tx.init(p)
     if not hasattr(state, "_fields"):
         raise Skipped("it does not have a state of its own")
-    kinds = []
-    for part in tx.inner_transforms():
-        # A part that gets other parameters, or an axis, does not have the state of the whole.
-        with contextlib.suppress(Exception):
-            kinds.append(type(part.init(p)))
-    if type(state) in kinds:
+    parts = [part for part in tx.inner_transforms() if _takes(part, p)]
+    if type(state) in [type(part.init(p)) for part in parts]:
         raise Skipped("its state is that of its part")
     return tx, state
 
@@ -85,6 +108,20 @@ def _check_counts(tx: Any, states: Sequence[Any], odd_states: Sequence[Any]) -> 
                 expected="to name fields of some steps only"
                 if tx.counts_inner_steps
                 else "to name fields that count every step",
+                leaf=f"state.{field}",
+            )
+        taken = (
+            [
+                sum(int(getattr(s, tx.zeros_unless)) == 0 for s in states[1 : i + 1])
+                for i in range(len(states))
+            ]
+            if tx.zeros_unless
+            else None
+        )
+        if counts == taken and not counts_all and field not in tx.step_fields:
+            raise Broken(
+                f"step_fields = {tx.step_fields}",
+                expected=f"{field!r} in it, which counts the steps that are taken",
                 leaf=f"state.{field}",
             )
     # A wrapper may count its own steps, which begin with it, and not those of the run.
@@ -225,15 +262,11 @@ def says_what_its_updates_are(case: Case) -> None:
     tx, p = _ours(case), case.params()
     grads = case.gradients(p, 7)
     odd = [*grads, _times(grads[0], 1e4), _times(grads[1], jnp.nan)]
-    if not tx.inner_transforms():
-        outcomes = zip(odd, _steps(case, p, odd), strict=True)
-        kept = all(_same(u, g) for g, (u, _) in outcomes)
-        if kept and not tx.keeps_updates:
-            raise Broken(
-                "the updates that it gets", expected="other updates, or keeps_updates = True"
-            )
-        if tx.keeps_updates and not kept:
-            raise Broken("other updates than it gets", expected="those, as keeps_updates says")
+    kept = all(_same(u, g) for g, (u, _) in zip(odd, _steps(case, p, odd), strict=True))
+    if kept and not tx.keeps_updates:
+        raise Broken("the updates that it gets", expected="other updates, or keeps_updates = True")
+    if tx.keeps_updates and not kept:
+        raise Broken("other updates than it gets", expected="those, as keeps_updates says")
     with contextlib.suppress(Skipped):
         _check_zeros(*_with_own_state(case), list(_steps(case, p, grads)))
 

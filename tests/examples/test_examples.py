@@ -68,6 +68,9 @@ def test_the_new_optimizer_keeps_every_promise_and_trains():
         "derivatives_are_finite",
         "derivatives_equal_differences",
         "what_is_inside_knows_the_parameters",
+        "what_is_inside_is_told_of_moves",
+        "moves_are_known_on_both_sides",
+        "a_nan_goes_no_further_than_a_guard",
     }
     tx = gx.chain(rule(), gx.scale_by_learning_rate(0.1))
     assert gx.from_json(gx.to_json(tx)) == tx

@@ -140,6 +140,85 @@ class divides_by_the_mean_norm(gx.Transform):
         return divided, InnerState(inner_state)
 
 
+@gx.transform(name="tests:keeps_moves_to_itself")
+class keeps_moves_to_itself(gx.Transform):
+    """Pass everything on, and forget to say what it holds."""
+
+    inner: Any = gx.sgd(0.1)
+
+    def init(self, params):
+        return InnerState(self.inner.init(params))
+
+    def update(self, updates, state, params=None, **extra):
+        updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
+        return updates, InnerState(inner_state)
+
+
+@gx.transform(name="tests:taints_a_state")
+class taints_a_state(gx.Transform):
+    """Leave a step out by a factor of 0, in what it keeps for the inner transform."""
+
+    inner: Any = gx.sgd(0.1)
+
+    holds = (("inner", "inner_state"),)
+
+    def init(self, params):
+        return InnerState(self.inner.init(params))
+
+    def update(self, updates, state, params=None, **extra):
+        zero = sum(jnp.sum(g) for g in jax.tree.leaves(updates)).astype(jnp.float32) * 0.0
+        updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
+        inner_state = jax.tree.map(
+            lambda x: x + zero if jnp.issubdtype(x.dtype, jnp.floating) else x, inner_state
+        )
+        return updates, InnerState(inner_state)
+
+
+@gx.transform(name="tests:signs_of_real_parts")
+class signs_of_real_parts(gx.ArrayRule):
+    handles_complex = True
+
+    def rule(self, g, p):
+        return (jnp.sign(jnp.real(g)).astype(g.dtype),)
+
+
+@gx.transform(name="tests:only_looks")
+class only_looks(gx.ArrayRule):
+    """A part that passes updates on, and does not say so."""
+
+    def rule(self, g, p):
+        return (g,)
+
+
+@gx.transform(name="tests:averages_silently")
+class averages_silently(gx.ArrayRule):
+    State = SlotState
+
+    def rule(self, g, mu, p):
+        mu = 0.9 * mu + 0.1 * g
+        return mu, mu
+
+
+@gx.transform(name="tests:goes_to_one_place")
+class goes_to_one_place(gx.ArrayRule):
+    needs_params = True
+
+    def rule(self, g, p):
+        return (0.5 - p,)
+
+
+@gx.transform(name="tests:pulls_to_its_start")
+class pulls_to_its_start(gx.ArrayRule):
+    State = SlotState
+    needs_params = True
+
+    def init(self, params):
+        return SlotState(jax.tree.map(jnp.copy, params))
+
+    def rule(self, g, mu, p):
+        return 0.1 * (mu - p) - 0.1 * g, mu
+
+
 @gx.transform(name="tests:shares_with_params")
 class shares_with_params(Momentum):
     def init(self, params):
@@ -367,6 +446,44 @@ BROKEN = [
         "the copy['a']",
         "the parameters",
         "",
+    ),
+    (
+        divides_by_the_mean_norm(),
+        "moves_are_known_on_both_sides",
+        "the copy, lookahead around['a']",
+        "the parameters",
+        "",
+    ),
+    (
+        keeps_moves_to_itself(),
+        "what_is_inside_is_told_of_moves",
+        "the copy['a']",
+        "the parameters",
+        "",
+    ),
+    (
+        taints_a_state(),
+        "a_nan_goes_no_further_than_a_guard",
+        "the state inside the guard, ['copy']['a']",
+        "numbers",
+        "a NaN",
+    ),
+    (
+        signs_of_real_parts(),
+        "turns_with_complex_numbers_or_refuses",
+        "updates[0]['a']",
+        "turned as the gradients are",
+        "entries off",
+    ),
+    (only_looks(), "says_what_its_updates_are", "", "keeps_updates", "the updates that it gets"),
+    (averages_silently(), "says_what_its_state_holds", "state.mu", "('mu', 'g')", "()"),
+    (goes_to_one_place(), "says_where_its_steps_lead", "", "True", "undoes_moves = False"),
+    (
+        pulls_to_its_start(),
+        "copies_move_with_the_parameters",
+        "state.mu['a']",
+        "has moved them",
+        "before",
     ),
     (shares_with_params(), "owns_its_buffers", "state.mu['b']", "its own", "that of params['b']"),
     (

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform._jax.jaxprs import jaxprs_of, opened
 from gradxform.base import ArrayRule, GradientTransformation, locality_of, own_locality_of
+from gradxform.base.traits import Traits
 from gradxform.errors import name_of
 from gradxform.interop import stateless, stateless_with_tree_map
 from gradxform.leaves import dtype_of
@@ -93,7 +94,7 @@ def _declares_locality(tx: Any) -> bool:
         tx, stateless | stateless_with_tree_map
     ):
         return False
-    return any("locality" in vars(c) for c in type(tx).__mro__ if c is not GradientTransformation)
+    return any("locality" in vars(c) for c in type(tx).__mro__ if c is not Traits)
 
 
 def _refuse(part: Any, one: Any, why: str, so: str) -> NoReturn:

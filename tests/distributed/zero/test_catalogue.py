@@ -40,6 +40,7 @@ REFUSED = {
     ),
     "step_by_lbfgsb": (
         "step_by_lbfgsb",
+        "step_by_lbfgsb/from its bounds",
         "step_by_lbfgsb/two pairs, one bound",
         "step_by_lbfgsb/tol",
         "lbfgsb",
