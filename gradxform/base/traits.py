@@ -205,7 +205,8 @@ class Traits:
             "The slots that are decaying averages, each with what is averaged: another rule's "
             "average of the same goes on in it. Sums, maxima and averages with weights of their "
             "own are not named.",
-            "Rules.",
+            "Rules that keep little else: beside them, what begins at 0 would be taken to be as "
+            "old.",
             "run_states/migration/layout, run_states/migration/pairs",
             "says_what_its_state_holds",
         ),

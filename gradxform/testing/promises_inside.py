@@ -142,7 +142,8 @@ def moves_are_known_on_both_sides(case: Case) -> None:
             try:
                 holding = _holding(case, wrap if side == "inside" else lambda tx: tx)
                 tx = wrap(holding.tx) if side == "around" else holding.tx
-            except (Skipped, ValueError):  # refused, with an error that says why
+                jax.eval_shape(tx.init, case.params()) if name == "masters" else None
+            except (Skipped, ValueError, TypeError):  # refused, with an error that says why
                 continue
             _follow_copies(dataclasses.replace(case, tx=tx), f"the copy, {name} {side}")
             tried += 1

@@ -39,7 +39,7 @@ def copies_move_with_the_parameters(case: Case) -> None:
             carried = jax.tree_util.tree_map_with_path(
                 lambda at, x, path=path: _with_moves(x, p, new) if at == path else x, moved
             )
-            if not _lead_alike(case, grads, new, moved, carried):
+            if _pulls(case, grads, (p, new), moved, carried):
                 raise Broken(
                     "where the parameters were before",
                     expected="where something else has moved them",
@@ -48,15 +48,24 @@ def copies_move_with_the_parameters(case: Case) -> None:
         _, state = case.compiled(grads[0], state, p)
 
 
-def _lead_alike(case: Case, grads: list[Updates], p: Params, a: OptState, b: OptState) -> bool:
-    """Whether the updates from two states differ by no more than a factor for each array."""
-    p_of_a = p_of_b = p
+def _pulls(
+    case: Case, grads: list[Updates], way: tuple[Params, Params], a: OptState, b: OptState
+) -> bool:
+    """Whether steps from two states differ along the way that something has moved parameters."""
+    p_of_a = p_of_b = way[1]
     for g in grads:
         (u, a), (v, b) = case.compiled(g, a, p_of_a), case.compiled(g, b, p_of_b)
-        if not _all_parallel(u, v):
-            return False
+        if any(map(_is_along, *map(jax.tree.leaves, (u, v, *way)))):
+            return True
         p_of_a, p_of_b = apply_updates(p_of_a, u), apply_updates(p_of_b, v)
-    return True
+    return False
+
+
+def _is_along(u: Any, v: Any, old: Any, new: Any) -> bool:
+    difference, way = as_numpy(u) - as_numpy(v), as_numpy(new) - as_numpy(old)
+    lengths = np.linalg.norm(difference) * np.linalg.norm(way)
+    is_along = lengths > NEAR and abs(np.vdot(difference, way)) > 0.9 * lengths
+    return way.size > 1 and bool(is_along)
 
 
 def _copies(state: OptState, p: Params) -> list[Any]:
@@ -73,17 +82,6 @@ def _copies(state: OptState, p: Params) -> list[Any]:
 def _with_moves(x: Any, p: Params, new: Params) -> Any:
     pairs = zip(jax.tree.leaves(p), jax.tree.leaves(new), strict=True)
     return next(b.astype(x.dtype) for a, b in pairs if np.array_equal(as_numpy(x), as_numpy(a)))
-
-
-def _all_parallel(a: Updates, b: Updates) -> bool:
-    """Whether the updates of each array differ by no more than a factor, such as a step size."""
-    for x, y in zip(
-        map(as_numpy, jax.tree.leaves(a)), map(as_numpy, jax.tree.leaves(b)), strict=True
-    ):
-        lengths = np.linalg.norm(x) * np.linalg.norm(y)
-        if abs(np.vdot(x, y)) < 0.99 * lengths:
-            return False
-    return True
 
 
 def _ours(case: Case) -> Any:

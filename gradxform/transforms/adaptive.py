@@ -291,7 +291,6 @@ class scale_by_adadelta(ArrayRule):
 
     State = ScaleByAdaDeltaState
     locality = "entry"
-    averages_of = (("e_g", "|g|^2"),)
     handles_complex = True
 
     def rule(self, g: Array, v: Array, x: Array, p: Array | None) -> tuple[Array, Array, Array]:

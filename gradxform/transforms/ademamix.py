@@ -75,7 +75,6 @@ class scale_by_ademamix(ArrayRule):
 
     State = ScaleByAdemamixState
     locality = "entry"
-    averages_of = (("m1", "g"), ("m2", "g, slowly"), ("nu", "|g|^2"))
     handles_complex = True
 
     def __post_init__(self) -> None:
@@ -163,7 +162,6 @@ class scale_by_simplified_ademamix(ArrayRule):
 
     State = ScaleBySimplifiedAdEMAMixState
     locality = "entry"
-    averages_of = (("n", "|g|^2"),)
     step_fields = ("t",)
     handles_complex = True
 

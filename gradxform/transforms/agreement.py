@@ -218,7 +218,6 @@ class scale_by_grad_variance(ArrayRule):
 
     State = ScaleByGradVarianceState
     locality = "entry"
-    averages_of = (("mu", "g"),)
 
     def init(self, params: Params) -> ScaleByGradVarianceState:
         """Return averages of zeros."""

@@ -135,7 +135,6 @@ class step_by_dadapt_adamw(ArrayRule):
 
     State = DAdaptAdamWState
     locality = "tree"
-    averages_of = (("exp_avg_sq", "|g|^2"),)
     sees_pieces = True
     needs_params = True
 

@@ -102,7 +102,6 @@ class scale_by_adam_catching_up(ArrayRule):
 
     State = ScaleByAdamCatchingUpState
     locality = "row"
-    averages_of = (("mu", "g, to the last touch"), ("nu", "|g|^2, to the last touch"))
     handles_complex = True
 
     def __post_init__(self) -> None:

@@ -88,7 +88,6 @@ class scale_by_ggt(ArrayRule):
 
     State = ScaleByGgtState
     locality = "tree"
-    averages_of = (("mu", "g"),)
     sees_pieces = True
 
     def __post_init__(self):

@@ -82,7 +82,6 @@ class scale_by_adan(ArrayRule):
 
     State = ScaleByAdanState
     locality = "entry"
-    averages_of = (("m", "g"),)
     step_fields = ("t",)
     handles_complex = True
 

@@ -50,7 +50,6 @@ class scale_by_laprop(ArrayRule):
 
     State = ScaleByLaPropState
     locality = "entry"
-    averages_of = (("nu", "|g|^2"),)
     handles_complex = True
 
     def prepare(

@@ -295,7 +295,6 @@ class step_by_momo_adam(ArrayRule):
 
     State = MomoAdamState
     locality = "tree"
-    averages_of = (("exp_avg", "g"), ("exp_avg_sq", "|g|^2"))
     sees_pieces = True
     needs_params = True
 

@@ -220,7 +220,6 @@ class scale_by_sophia(ArrayRule):
 
     State = SophiaState
     locality = "tree"
-    averages_of = (("mu", "g"),)
     needs_params = True
 
     def __post_init__(self) -> None:

@@ -13,7 +13,6 @@ from gradxform.base import (
     call_update,
     check_transform,
     farthest,
-    tell_moved,
     transform,
 )
 from gradxform.errors import name_of
@@ -166,6 +165,7 @@ class decoupled_weight_decay(Transform):
     cautious: bool = field(default=False, kw_only=True)
     decay_first: bool = field(default=False, kw_only=True)
 
+    holds = (("inner", "inner_state"),)
     handles_rows = True
 
     def __post_init__(self) -> None:
@@ -193,11 +193,6 @@ class decoupled_weight_decay(Transform):
         """Return the inner state, and a count of 0 for a schedule."""
         masks.check_patterns(self, self.mask, params)
         return DecoupledWeightDecayState(self.inner.init(params), start(self._kind))
-
-    def moved(self, state: OptState, old: Params, new: Params) -> DecoupledWeightDecayState:
-        """Return the state after something else has moved the parameters."""
-        told_state = tell_moved(self.inner, state.inner_state, old, new)
-        return state._replace(inner_state=told_state)
 
     def _at(self, state: Any) -> tuple[Array, Any]:
         """Return this step's decay, and the state of the schedules after it."""

@@ -145,6 +145,7 @@ class lookahead(Transform):
     reset_state: bool = False
 
     follows = ("slow",)
+    holds = (("fast_optimizer", "fast_state"),)
 
     def __post_init__(self) -> None:
         check_transform(self, self.fast_optimizer, "fast_optimizer")
@@ -165,10 +166,8 @@ class lookahead(Transform):
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters."""
         if not is_pair(new):
-            state = super().moved(state, old, new)
-        else:
-            old, new = old.fast, new.fast
-        fast_state = tell_moved(self.fast_optimizer, state.fast_state, old, new)
+            return super().moved(state, old, new)
+        fast_state = tell_moved(self.fast_optimizer, state.fast_state, old.fast, new.fast)
         return state._replace(fast_state=fast_state)
 
     def update(

@@ -34,11 +34,16 @@ UNSEEN = {
     ("leaves_path", "step_by_lbfgsb"): "its steps need the loss as a function",
     ("undoes_moves", "step_by_ftrl"): "its first step takes back a part of a move only",
     ("zeros_unless", "skip_loss_spikes"): "the losses of the row do not rise",
+    **{
+        ("averages_of", f"scale_by_{name}"): "it keeps something else, too"
+        for name in ("amsgrad", "nadam", "adamax", "belief", "yogi", "acprop")
+    },
     ("begins_small", "scale_by_dog"): "the parameters of the rows are few and small",
     ("begins_small", "scale_by_dowg"): "the parameters of the rows are few and small",
     ("begins_small", "mechanize"): "the parameters of the rows are few and small",
     ("step_fields", "skip_loss_spikes"): "the losses of the row do not rise",
     ("step_fields", "drop_stale"): "a wrapper may count its own steps",
+    ("keeps_updates", "monitor"): "a wrapper may pass dense gradients on",
     ("holds", "raw_gradient_norms"): "its own `moved` tells what it holds",
     ("set_by", "injected"): "its numbers are not fields",
     ("rule_locality", "adagc"): "it refuses row-sparse gradients either way",

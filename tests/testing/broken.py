@@ -476,7 +476,7 @@ BROKEN = [
         "entries off",
     ),
     (only_looks(), "says_what_its_updates_are", "", "keeps_updates", "the updates that it gets"),
-    (averages_silently(), "says_what_its_state_holds", "state.mu", "('mu', 'g')", "()"),
+    (averages_silently(), "says_what_its_state_holds", "state", "{'mu': 'g'}", "()"),
     (goes_to_one_place(), "says_where_its_steps_lead", "", "True", "undoes_moves = False"),
     (
         pulls_to_its_start(),

@@ -87,6 +87,7 @@ class Exchanging(Transform, abc.ABC):
 
     locality = "tree"
     holds = (("inner", "inner"),)
+    step_fields = ("schedule_step",)
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
