@@ -52,7 +52,7 @@ class DistributedShampooState(NamedTuple):
     """
 
     count: Array  # int32 scalar; the number of updates so far
-    nu: MatrixSlot  # (B, m, n), at least float32; the squares of the grafted method; "sgd": (B, 1)
+    nu: MatrixSlot  # (B, m, n), at least float32; the squares of the grafted method; "sgd": (B, 0)
     left: MatrixSlot  # (B, p q, r, r); the sum or average of G G^T for each block
     right: MatrixSlot  # (B, p q, c, c); of G^T G
     left_root: MatrixSlot  # (B, p q, r, r); the inverse root of left
@@ -164,7 +164,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         """Return multiples of the identity as matrices, and the identity as their roots."""
 
         def squares(count: int, m: int, n: int, dtype: Any) -> Array:
-            return jnp.zeros((count, 1) if self.graft_type == "sgd" else (count, m, n), dtype)
+            return jnp.zeros((count, 0) if self.graft_type == "sgd" else (count, m, n), dtype)
 
         def matrix(of_rows: bool, factor: float) -> Any:
             def make(count: int, m: int, n: int, dtype: Any) -> Array:
