@@ -205,7 +205,7 @@ def refusals():
     return {
         "axis not in the mesh": (
             lambda: gd.Replicas("dcn", ("icy",), mesh, manual=True),
-            ("no axis 'icy'", "'ici'"),
+            ("lacks the axis 'icy'", "'ici'"),
         ),
         "another tree": (
             lambda: r.init(make, key, specs={"w": P()}),
