@@ -23,7 +23,7 @@ def loop_at_most(
     those of `most` turns, each of them a branch. They run only where something is differentiated.
 
     Args:
-      most: the largest number of turns. If it is an array, there is no reverse mode.
+      most: the largest number of turns. With an array, reverse mode does not work.
       goes_on: `goes_on(carry)`, whether there is another turn.
       turn: `turn(carry)`, the next carry.
       carry: a tree of arrays.

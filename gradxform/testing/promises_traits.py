@@ -59,7 +59,7 @@ def _takes(tx: Any, p: Params) -> bool:
     """Whether a transform takes these parameters, rather than some, or others, or an axis."""
     try:
         jax.eval_shape(tx.init, p)
-    except Exception:
+    except (NameError, TypeError, ValueError):  # of an axis, or of parameters
         return False
     return True
 

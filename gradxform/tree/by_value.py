@@ -16,6 +16,7 @@ from gradxform._jax.versions import is_tracer, is_tracing
 from gradxform.leaves.masks import hidden_paths
 from gradxform.numerics import scalar_dtype
 from gradxform.values import Value
+from gradxform.values.content import is_hashable
 
 
 class _Array:
@@ -49,7 +50,7 @@ def by_value(function: Callable[..., Any], form: Any, args: tuple[Any, ...]) -> 
     context = str(scalar_dtype()), hidden_paths()
     key = _Key(function, form, treedef, fixed, context)
     arrays = [x for x in leaves if _is_array(x)]
-    if not all(map(_is_known, leaves)) or not _is_hashable(key):
+    if not all(map(_is_known, leaves)) or not is_hashable(key):
         return by_program(lambda arrays: _called(key, arrays), arrays)
     return _run(key, arrays)
 
@@ -61,15 +62,6 @@ def _is_array(x: Any) -> bool:
 
 def _is_known(x: Any) -> bool:
     return _is_array(x) or isinstance(x, bool | str | Value)
-
-
-def _is_hashable(x: Any) -> bool:
-    """Whether a value has nothing in it that cannot be hashed, such as a live number."""
-    try:
-        hash(x)
-    except TypeError:
-        return False
-    return True
 
 
 def _called(key: _Key, arrays: list[Any]) -> Any:

@@ -208,7 +208,7 @@ def test_wrong_arguments_are_refused(call, error, words):
 
 @pytest.mark.parametrize("x64", [False, True])
 def test_the_dtype_of_the_parameters_says_what_is_a_rounding(x64):
-    """One last place above the lowest value, at a short gradient: in float32 that is no rise."""
+    """One last place above the lowest value, at a short gradient: float32 rounds that away."""
 
     def rounded(x):
         rounding = jax.lax.stop_gradient(jnp.where(jnp.abs(x) < 0.01, 0.0078125, 0))
