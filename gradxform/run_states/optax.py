@@ -25,6 +25,7 @@ from gradxform.types import OptState, Params, SupportsTransform
 from gradxform.values.content import parts_of
 from gradxform.wrappers.hyperparams.inject import InjectStatefulHyperparamsState, injected
 from gradxform.wrappers.lookahead import LookaheadState, LookaheadWithSlowState
+from gradxform.wrappers.low_rank.galore import GaLoreState
 
 
 def as_optax(tx: Transform) -> Any:
@@ -97,7 +98,8 @@ def from_optax_state(tx: SupportsTransform, state: Any, params: Params) -> OptSt
     Most states have the same structure in both libraries: pass Optax's state to `tx.update`, or
     restore its checkpoint onto `tx.init(params)`. This function is for the other cases: the nested
     dicts and lists of a checkpoint restored without a target, and the few states that are stored
-    differently here (`sm3`, `scale_by_distance_over_gradients`; see the table of differences).
+    differently here (`sm3`, `galore`, `scale_by_distance_over_gradients`; see the table of
+    differences).
 
     Everything is matched by name. Every array must have the shape that `tx` gives it, and is cast
     to its dtype. Nothing may be left over.
@@ -279,12 +281,33 @@ def _scalars(like: Any, field: Any, path: KeyPath) -> Any:
     return _fitted(like, field, path, leaf=entry)
 
 
+def _without_empty(like: Any, field: Any, path: KeyPath) -> Any:
+    """Return GaLore's projectors, with a scalar for each array that is not projected."""
+
+    def projector(like: Any, x: Any, path: KeyPath) -> Any:
+        is_empty = like.shape == () and jnp.shape(x) == (0, 0)
+        return _fitting_array(like, x.sum() if is_empty else x, path)
+
+    return _fitted(like, field, path, leaf=projector)
+
+
+def _with_empty(state: Any) -> dict[str, Any]:
+    """Return GaLore's projectors, without an entry where an array is not projected."""
+    return {
+        "projector": jax.tree.map(
+            lambda x: x if x.ndim else jnp.zeros((0, 0), x.dtype), state.projector
+        )
+    }
+
+
 _FROM_OPTAX: dict[Any, Converter] = {
+    (GaLoreState, "projector"): _without_empty,
     (ScaleBySM3State, "mu"): _vectors,
     (ScaleByDistanceOverGradientsState, "grad_sum_of_squares"): _scalars,
 }
 # For a class of states, the fields that Optax stores differently.
 _TO_OPTAX: dict[type, Callable[[Any], dict[str, Any]]] = {
+    GaLoreState: _with_empty,
     ScaleBySM3State: lambda state: {"mu": jax.tree.map(_vectors_of_axes, state.mu, state.nu)},
     ScaleByDistanceOverGradientsState: lambda state: {
         "grad_sum_of_squares": jax.tree.map(jnp.atleast_1d, state.grad_sum_of_squares)

@@ -260,6 +260,7 @@ MISTAKEN = "Optax takes every callable for a schedule, dtypes too"
 INTEGER = "an integer in the place of a real number is a real number here"
 SEED = "Optax takes a seed for a number that may be scheduled"
 ONES = "sums of shape (1,) there, scalars here"
+EMPTY = "a projector of shape (0, 0), which Orbax refuses, is a scalar here"
 SLOW = "the slow weights of plain parameters, which Optax does not take, lie in the state"
 
 
@@ -835,17 +836,21 @@ def contributed() -> Iterator[Call]:
         {"base_optimizer": of(lambda lib: lib.sgd(0.1, 0.9), "sgd(0.1, 0.9)"), **gaps},
         {"base_optimizer": of(lambda lib: lib.sgd(0.1), "sgd(0.1)"), **gaps},
         {"rank": 2, "weight_dimension_numbers": GALORE_NUMBERS},
+        reason=EMPTY,
         rank=[2, 128],
         update_proj_gap=[3],
     )
+    yield from row("scale_by_galore", arrays="matrix", rank=[2, 128])
     yield from row(
         "galore",
         {"base_optimizer": of(lambda lib: lib.scale_by_rms(), "scale_by_rms()")},
         {"weight_dimension_numbers": GALORE_NUMBERS},
+        reason=EMPTY,
         learning_rate=RATES,
         rank=[2, 128],
         **DECAY,
     )
+    yield from row("galore", arrays="matrix", learning_rate=RATES, rank=[2, 128])
     yield from row(
         "schedule_free_sgd",
         {"warmup_steps": 2, "weight_decay": 0.1},

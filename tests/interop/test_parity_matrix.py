@@ -155,8 +155,9 @@ def test_galore_equals_that_of_optax(name):
     optax_path, optax_state = in_optax(contrib.galore(**theirs))
     assert_same_path(path, optax_path)
     assert_same_kind(state[0], optax_state[0])
+    # What is not projected has one entry here, because Orbax refuses arrays without entries.
     assert jax.tree.map(jnp.shape, state[0].projector) == jax.tree.map(
-        jnp.shape, optax_state[0].projector
+        lambda x: jnp.shape(x) if x.size else (), optax_state[0].projector
     )
 
 

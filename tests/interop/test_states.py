@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import optax.contrib as contrib
 import pytest
 from flax import serialization
 
@@ -46,6 +47,28 @@ def test_shapes_are_enough_for_the_parameters():
     back = interop.to_optax_state(tx, state, shapes)
     assert jax.tree.structure(back) == jax.tree.structure(theirs)
     assert [v.shape for v in back[0].mu["w"]] == [(2,), (3,)]
+
+
+def test_what_galore_does_not_project_has_the_shapes_of_each_library():
+    params = PARAMS | {"entry": jnp.ones((1, 1))}  # its projector has the shape (1, 1)
+    tx = gx.galore(0.1, rank=1)
+    theirs = contrib.galore(0.1, rank=1).init(params)
+    state = interop.from_optax_state(tx, theirs, params)
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, tx.init(params))
+    back = interop.to_optax_state(tx, state, params)
+    assert jax.tree.map(jnp.shape, back) == jax.tree.map(jnp.shape, theirs)
+
+
+def test_shampoo_goes_on_from_squares_without_entries():
+    params = {"w": jnp.ones((2, 3))}
+    tx = gx.scale_by_distributed_shampoo()
+    state = tx.init(params)
+    older = state._replace(nu={"w": jnp.zeros((1, 0))})
+    updates, after = tx.update(params, older, params)
+    wanted, _ = tx.update(params, state, params)
+    np.testing.assert_array_equal(updates["w"], wanted["w"])
+    migrated, _ = gx.migrate_state(after, tx, tx, params)
+    assert jax.tree.structure(migrated) == jax.tree.structure(state)
 
 
 def test_wide_slots_take_narrow_ones():

@@ -73,6 +73,9 @@ class MatrixRule(Transform):
     devices divide. Devices exchange them together with the matrices. Slots without such an axis,
     and those of matrices that are not cut, are the same on all devices.
 
+    `unused_slots` are the names of the `MatrixSlot`s that this configuration does without: `init`
+    leaves them None, and `rule` neither gets nor returns them.
+
     `grams_needed(m, n)` lets devices keep the columns that they have of matrices with many more
     columns than rows. It returns how many products X X^H of matrices of these sides `rule` forms;
     `rule` then gets `(B, m, n / devices)` where `engine.columns_now()` is not None, and passes that
@@ -99,6 +102,11 @@ class MatrixRule(Transform):
     def exchange_dtype(self) -> Any:
         """The dtype in which devices exchange matrices."""
         return self.compute_dtype
+
+    @property
+    def unused_slots(self) -> tuple[str, ...]:
+        """The names of the slots for matrices that this configuration does without."""
+        return ()
 
     def grams_needed(self, m: int, n: int) -> int | None:
         """Return how many products X X^H the rule sums over devices that have columns of X.
@@ -212,7 +220,14 @@ class MatrixRule(Transform):
         gradients = jax.tree.leaves(updates)
         for i, g in enumerate(gradients):
             engine.check_gradient([self], updates, i, g)
-        names, of_matrices = slot_fields(self.State), marked_fields(self.State, MatrixSlot)
+        for name in self.unused_slots:
+            if any(map(jnp.size, jax.tree.leaves(getattr(state, name)))):
+                raise ValueError(
+                    f"{name_of(self)}: the state has arrays in {name}, which this transform does "
+                    "not keep. Was this state made by the same call?"
+                )
+        names, unused = slot_fields(self.State), self.unused_slots
+        of_matrices = [k for k in marked_fields(self.State, MatrixSlot) if k not in unused]
         slots = {k: align_slot(self, updates, treedef, state, k) for k in names}
         kept = {k: align_slot(self, updates, treedef, state, k) for k in of_matrices}
         ps: list[Any] = [None] * len(gradients)

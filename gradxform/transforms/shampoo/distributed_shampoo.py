@@ -3,6 +3,7 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -52,11 +53,17 @@ class DistributedShampooState(NamedTuple):
     """
 
     count: Array  # int32 scalar; the number of updates so far
-    nu: MatrixSlot  # (B, m, n), at least float32; the squares of the grafted method; "sgd": (B, 0)
+    nu: MatrixSlot  # (B, m, n), at least float32; the squares of the grafted method; "sgd": None
     left: MatrixSlot  # (B, p q, r, r); the sum or average of G G^T for each block
     right: MatrixSlot  # (B, p q, c, c); of G^T G
     left_root: MatrixSlot  # (B, p q, r, r); the inverse root of left
     right_root: MatrixSlot  # (B, p q, c, c)
+
+    @classmethod
+    def completed(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a state, also of one with `(B, 0)` squares where none are needed."""
+        is_older = all(jnp.ndim(x) == 2 for x in jax.tree.leaves(fields.get("nu")))
+        return fields | {"nu": None} if is_older else fields
 
 
 @transform
@@ -160,11 +167,16 @@ class scale_by_distributed_shampoo(MatrixRule):
                 "'adagrad'."
             )
 
+    @property
+    def unused_slots(self) -> tuple[str, ...]:
+        """The squares, for a graft that needs none."""
+        return ("nu",) if self.graft_type == "sgd" else ()
+
     def init(self, params: Params) -> DistributedShampooState:
         """Return multiples of the identity as matrices, and the identity as their roots."""
 
         def squares(count: int, m: int, n: int, dtype: Any) -> Array:
-            return jnp.zeros((count, 0) if self.graft_type == "sgd" else (count, m, n), dtype)
+            return jnp.zeros((count, m, n), dtype)
 
         def matrix(of_rows: bool, factor: float) -> Any:
             def make(count: int, m: int, n: int, dtype: Any) -> Array:
@@ -177,7 +189,7 @@ class scale_by_distributed_shampoo(MatrixRule):
 
         return DistributedShampooState(
             count=zero_count(),
-            nu=self.matrix_slots(params, squares),
+            nu=None if self.unused_slots else self.matrix_slots(params, squares),
             left=self.matrix_slots(params, matrix(True, self.matrix_epsilon)),
             right=self.matrix_slots(params, matrix(False, self.matrix_epsilon)),
             left_root=self.matrix_slots(params, matrix(True, 1.0)),
@@ -200,23 +212,18 @@ class scale_by_distributed_shampoo(MatrixRule):
             correction = 1 / (1 - beta2 ** scalar(safe_increment(count)))
         return state._replace(count=safe_increment(count)), count, of_new, correction
 
-    def rule(
-        self,
-        g: Array,
-        v: Array,
-        left: Array,
-        right: Array,
-        left_root: Array,
-        right_root: Array,
-        count: Array,
-        of_new: Scalar,
-        correction: Scalar,
-    ) -> tuple[Array, ...]:
-        """Return the preconditioned gradient at the length of the grafted step."""
+    def rule(self, g: Array, *slots_and_scalars: Any) -> tuple[Array, ...]:
+        """Return the preconditioned gradient at the length of the grafted step.
+
+        The slots are those of the state, without `nu` for graft_type "sgd".
+        """
+        *nu, left, right, left_root, right_root, count, of_new, correction = slots_and_scalars
         if not g.size:  # blocks of no entries cannot be counted
-            return g, v, left, right, left_root, right_root
+            return g, *nu, left, right, left_root, right_root
         g = squarable(g, (-2, -1))
-        d, v = self._grafted(g, v, of_new, correction)
+        d = g
+        if nu:
+            d, *nu = self._grafted(g, nu[0], of_new, correction)
         blocks = self._blocks(g)
         left, right = self._statistics(blocks, left, right, count, of_new)
         left_root, right_root = self._roots((left, right), (left_root, right_root), count)
@@ -226,13 +233,12 @@ class scale_by_distributed_shampoo(MatrixRule):
         s = over(s, jnp.max(jnp.abs(s), axis=(-2, -1), keepdims=True))
         s = over(s * linalg.frobenius_norm(d), linalg.frobenius_norm(s))
         u = jnp.where(count >= self.start_preconditioning_step, s, d)
-        return u, v, left, right, left_root, right_root
+        return u, *nu, left, right, left_root, right_root
 
     def _grafted(
         self, g: Array, v: Array, of_new: Scalar, correction: Scalar
     ) -> tuple[Array, Array]:
-        if self.graft_type == "sgd":
-            return g, v
+        """Return the step of a grafted method that keeps squares, and these."""
         v = v + g * g if self.graft_type == "adagrad" else self.beta2 * v + of_new * g * g
         return over_root(g, correction * v, self.diagonal_epsilon), v
 

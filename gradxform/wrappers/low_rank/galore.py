@@ -67,7 +67,7 @@ class GaLoreState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     base_optimizer_state: Any  # the state of the base transform, for the projected parameters
-    projector: Slot  # (*batch, longer side, rank), at least float32; (0, 0) if not projected
+    projector: Slot  # (*batch, longer side, rank), at least float32; () if not projected
 
 
 @transform

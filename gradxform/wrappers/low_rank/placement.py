@@ -64,7 +64,7 @@ class Placed(NamedTuple):
     @property
     def projector_shape(self) -> tuple[int, ...]:
         """The shape of the whole projector."""
-        return (0, 0) if self.axes is None else (*self.batch, max(self.sides), self.rank)
+        return () if self.axes is None else (*self.batch, max(self.sides), self.rank)
 
     @property
     def projected_shape(self) -> tuple[int, ...]:
