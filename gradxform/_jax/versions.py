@@ -81,19 +81,14 @@ def transparent(x: Any) -> Any:
     return jax.random.key_data(x)[..., 0]
 
 
-def varying(kind: Any) -> frozenset[str]:
-    """Return the mesh axes of an enclosing `shard_map` along which an array of this type varies.
+def varying_axes(x: Any) -> frozenset[str]:
+    """Return the mesh axes of an enclosing `shard_map` along which an array, or a type, may differ.
 
     Empty where JAX does not track it.
     """
+    kind: Any = jax.typeof(x) if isinstance(x, jax.Array) else x
     axes = getattr(getattr(kind, "manual_axis_type", None), "varying", None)
     return frozenset(axes or getattr(kind, "vma", None) or ())
-
-
-def varying_axes(x: Any) -> frozenset[str]:
-    """Return the mesh axes of an enclosing `shard_map` along which `x` may differ."""
-    # JAX refuses to type the shape of an array which a mesh axis that is left to the compiler cuts.
-    return varying(x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x))
 
 
 def knows_what_varies(axis: str) -> bool:
@@ -121,7 +116,7 @@ def zeros_of(aval: Any, lengths: tuple[int, ...] = ()) -> jax.Array:
     else:
         sharding = None
     zeros = jnp.zeros((*lengths, *aval.shape), aval.dtype, device=sharding)
-    return marked(zeros, varying(aval))
+    return marked(zeros, varying_axes(aval))
 
 
 def gathered(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from gradxform._jax.versions import is_tracer, is_tracing
+from gradxform._jax.versions import Tracer, is_tracer, is_tracing
 from gradxform.leaves.no_gradient import given_by_name
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.values.extra_args import OF_PARAMS
@@ -22,7 +22,7 @@ def explicit_mesh(tree: PyTree) -> Any:
     """Return the mesh over whose explicit axes an array of `tree` is divided, or None."""
     for x in jax.tree.leaves(tree):
         if isinstance(x, jax.Array):
-            sharding: Any = getattr(jax.typeof(x) if is_tracer(x) else x, "sharding", None)
+            sharding: Any = getattr(jax.typeof(x) if isinstance(x, Tracer) else x, "sharding", None)
             if isinstance(sharding, jax.NamedSharding) and sharding.mesh.explicit_axes:
                 if any(axes is not None for axes in sharding.spec):
                     return sharding.mesh

@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
     alike: bool  # whether another chunk has leaves of the same signatures
 
 
-def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> Iterator[Chunk]:
+def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> list[Chunk]:
     """Divide leaves into chunks so that as many chunks as possible are alike.
 
     Most trees consist of equal layers. If the number of leaves of every signature is a multiple of
@@ -37,13 +37,14 @@ def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> Iterato
     for i, key in enumerate(keys):
         place = None if places is None else places[i]
         groups.setdefault(place, {}).setdefault(key, []).append(i)
+    chunks: list[Chunk] = []
     for group in groups.values():
         alone = [i for same in group.values() if len(same) == 1 for i in same]
         for start in range(0, len(alone), CHUNK):
-            yield Chunk(alone[start : start + CHUNK], alike=False)
-        repeated = [same for same in group.values() if len(same) > 1]
-        if repeated:
-            yield from _layers(repeated)
+            chunks.append(Chunk(alone[start : start + CHUNK], alike=False))
+        if len(alone) < sum(map(len, group.values())):
+            chunks += _layers([same for same in group.values() if len(same) > 1])
+    return chunks
 
 
 def _layers(groups: list[list[int]]) -> Iterator[Chunk]:

@@ -6,9 +6,8 @@ each signature of a leaf, not once for each leaf.
 """
 
 import collections
-import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,11 +20,11 @@ from gradxform.engine.cuts import Cut, cuts_of, exchange_now
 from gradxform.engine.one_leaf import apply_rules
 from gradxform.engine.rounds import OnPiece, in_rounds
 from gradxform.engine.rows import check_shape, check_slot, check_stored, put_rows, take_rows
-from gradxform.engine.storage import Stored, TouchedRows, Whole
+from gradxform.engine.storage import TouchedRows
 from gradxform.errors import name_of
 from gradxform.leaves import Aligned, align, dtype_of, path_at
-from gradxform.leaves.row_sparse import RowSparse
-from gradxform.leaves.storage import is_stored
+from gradxform.leaves.row_sparse import RowSparse, is_row_sparse
+from gradxform.leaves.storage import StoredArray
 from gradxform.types import PyTree
 from gradxform.values import take_live
 from gradxform.values.content import key_of
@@ -71,7 +70,7 @@ class LeafView(NamedTuple):
     slots: tuple[tuple[Any, ...], ...]  # of each rule that acts, as the rule sees them
     scalars: tuple[tuple[Any, ...], ...]  # of each, those that differ from leaf to leaf
     statics: tuple[Static | None, ...]  # of each, what it must know of the leaf
-    stored: tuple[tuple[Stored, ...], ...]  # of each, the slots as the state keeps them
+    touched: tuple[tuple[TouchedRows, ...], ...] | None  # of each, the slots seen by rows; or None
     rows: RowSparse | None  # the row-sparse gradient
     apart: bool  # whether several slices of it may belong to one row, and stay apart
 
@@ -99,47 +98,68 @@ def map_leaves(
     ps: list[Any] = [None] * len(gs)
     if params is not None:
         ps = align(parts[0].rule, updates, treedef, params, "the parameters have").leaves
-    old = [[slot.leaves for slot in part.slots] for part in parts]
-    inputs = [_see(parts, old, updates, i, gs[i], ps[i]) for i in range(len(gs))]
+    views = _views(parts, updates, gs, ps)
     # A copy, because leaves on which a rule does not act keep its slots.
-    new = [[list(slot) for slot in slots] for slots in old]
-    for i, (u, results) in _run(parts, updates, inputs):
-        leaf = inputs[i]
+    new = [[list(slot.leaves) for slot in part.slots] for part in parts]
+    for i, (u, results) in _run(parts, updates, views):
+        leaf = views[i]
         gs[i] = u if leaf.rows is None else leaf.rows.with_values(u)
-        for k, stored, fresh in zip(leaf.on, leaf.stored, results, strict=True):
-            for j, (slot, x) in enumerate(zip(stored, fresh, strict=True)):
-                new[k][j][i] = slot.store(x)
+        if leaf.touched is not None:
+            pairs = zip(leaf.touched, results, strict=True)
+            results = [[*map(TouchedRows.store, *pair)] for pair in pairs]
+        for k, fresh in zip(leaf.on, results, strict=True):
+            for slot, x in zip(new[k], fresh, strict=True):
+                slot[i] = x
     return jax.tree.unflatten(treedef, gs), new
 
 
-def _see(
-    parts: Sequence[BoundRule], old: list[list[list[Any]]], updates: PyTree, i: int, g: Any, p: Any
-) -> LeafView:
-    """Return leaf `i` as the rules see it; for a row-sparse leaf, the touched rows.
+def _views(
+    parts: Sequence[BoundRule], updates: PyTree, gs: list[Any], ps: list[Any]
+) -> list[LeafView]:
+    """Return the leaves as the rules see them.
 
-    This runs for every leaf of every update, so it builds tuples from lists, which is faster.
+    This runs for every leaf of every update. Where the rules see all leaves alike, what they need
+    to know of one is made once.
     """
+    by_rule = []  # for each rule, the slots of every leaf
+    alike = not any(map(is_row_sparse, gs))
+    for part in parts:
+        columns = [slot.leaves for slot in part.slots]
+        by_rule.append(zip(*columns, strict=True) if columns else [()] * len(gs))
+        alike &= part.active is None and part.statics is None
+        alike &= PerLeaf not in map(type, part.shared)
+    leaves = zip(gs, ps, zip(*by_rule, strict=True), strict=True)
+    if not alike:
+        return [_see(parts, updates, i, *leaf) for i, leaf in enumerate(leaves)]
+    on, none, nothing = tuple(range(len(parts))), (None,) * len(parts), ((),) * len(parts)
+    return [LeafView(on, g, p, slots, nothing, none, None, None, False) for g, p, slots in leaves]
+
+
+def _see(
+    parts: Sequence[BoundRule], updates: PyTree, i: int, g: Any, p: Any, slots: Sequence[Any]
+) -> LeafView:
+    """Return leaf `i` as the rules see it; for a row-sparse leaf, the touched rows."""
     on = tuple([k for k, part in enumerate(parts) if part.active is None or part.active[i]])
     scalars = tuple(
         [tuple([x.values[i] for x in parts[k].shared if isinstance(x, PerLeaf)]) for k in on]
     )
     statics = tuple([None if (x := parts[k].statics) is None else x[i] for k in on])
-    rows = g if isinstance(g, RowSparse) else None
-    if rows is not None:
-        check_shape(parts[0].rule, updates, i, p)
-        for k in on:
-            for slot in old[k]:
-                where = path_at(updates, i)
-                check_slot(parts[k].rule, rows, slot[i], where)
-                check_stored(parts[k].rule, rows, slot[i], where)
-        p = None if p is None else take_rows(rows, p)
-        g = rows.values
+    slots, touched = tuple([slots[k] for k in on]), None
+    if not isinstance(g, RowSparse):
+        return LeafView(on, g, p, slots, scalars, statics, None, None, False)
+    rows = g
+    check_shape(parts[0].rule, updates, i, p)
+    for k, group in zip(on, slots, strict=True):
+        for slot in group:
+            where = path_at(updates, i)
+            check_slot(parts[k].rule, rows, slot, where)
+            check_stored(parts[k].rule, rows, slot, where)
+    p = None if p is None else take_rows(rows, p)
     # Slices that stay apart look their rows up themselves.
-    apart = rows is not None and rows.raw
-    keep = Whole if rows is None or apart else functools.partial(TouchedRows, rows)
-    stored = tuple([tuple([keep(slot[i]) for slot in old[k]]) for k in on])
-    slots = tuple([tuple([slot.load() for slot in group]) for group in stored])
-    return LeafView(on, g, p, slots, scalars, statics, stored, rows, apart)
+    if not rows.raw:
+        touched = tuple([tuple([TouchedRows(rows, x) for x in group]) for group in slots])
+        slots = tuple([tuple([x.load() for x in group]) for group in touched])
+    return LeafView(on, rows.values, p, slots, scalars, statics, touched, rows, rows.raw)
 
 
 class _Run(NamedTuple):
@@ -147,78 +167,93 @@ class _Run(NamedTuple):
 
     rules: tuple[Any, ...]  # without the live numbers in their fields
     live: tuple[Any, ...]  # those numbers
-    scalars: list[tuple[Any, ...]]  # of each rule; None in the places of those of single leaves
+    scalars: tuple[
+        tuple[Any, ...], ...
+    ]  # of each rule; None in the places of those of single leaves
     brief: dict[tuple[int, ...], bool]  # by the rules that act: whether they are brief
+
+    def acting(self, on: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the rules that act on a leaf, and their scalars."""
+        if len(on) == len(self.rules):
+            return self.rules, self.scalars
+        return tuple([self.rules[k] for k in on]), tuple([self.scalars[k] for k in on])
 
 
 def _run(
     parts: Sequence[BoundRule], updates: PyTree, leaves: list[LeafView]
-) -> Iterator[tuple[int, tuple[Any, Any]]]:
-    """Yield for each leaf on which a rule acts its index, its update and its new slots."""
-    live: list[Any] = []
-    rules = tuple(
-        part.rule if part.rule.is_static else take_live(part.rule, live) for part in parts
-    )
-    shared = [tuple(None if isinstance(x, PerLeaf) else x for x in p.shared) for p in parts]
-    run = _Run(rules, tuple(live), shared, {})
+) -> list[tuple[int, tuple[Any, Any]]]:
+    """Return for each leaf on which a rule acts its index, its update and its new slots."""
+    rules, live, scalars = [], [], []
+    for part in parts:
+        rules.append(part.rule if part.rule.is_static else take_live(part.rule, live))
+        shared = part.shared
+        if PerLeaf in map(type, shared):
+            shared = tuple([None if isinstance(x, PerLeaf) else x for x in shared])
+        scalars.append(shared)
+    run = _Run(tuple(rules), tuple(live), tuple(scalars), {})
     keys = [
         (leaf.on, leaf.statics, *map(signature, (leaf.g, leaf.p, *itertools.chain(*leaf.slots))))
         for leaf in leaves
     ]
-    # One leaf stands for all with its key: the first, as `reversed` writes it last.
-    for i in {key: i for i, key in reversed(list(enumerate(keys)))}.values():
-        _check_leaf(parts, updates, i, leaves[i].g, leaves[i].p)
+    # One leaf stands for all with its key: the first, as the last to be written.
+    for i in dict(zip(reversed(keys), reversed(range(len(keys))), strict=True)).values():
+        _check_leaf(rules, updates, i, leaves[i])
     if exchange_now() is not None and _looks_at_all(parts, leaves):
-        yield from _run_on_pieces(run, updates, leaves, keys)
-        return
+        return _run_on_pieces(run, updates, leaves, keys)
+    results: list[tuple[int, tuple[Any, Any]]] = []
     places = [(leaf.on, devices(leaf.g), leaf.apart) for leaf in leaves]
     for chunk, alike in chunked(keys, places):
         group = [leaves[i] for i in chunk]
         if group[0].apart:
-            yield from zip(chunk, [_slice_by_slice(run, leaf) for leaf in group], strict=True)
+            results += zip(chunk, [_slice_by_slice(run, leaf) for leaf in group], strict=True)
         elif group[0].on:
-            often = collections.Counter(keys[i] for i in chunk)
+            often = collections.Counter([keys[i] for i in chunk])
             repeated = [often[keys[i]] > 1 for i in chunk]
-            yield from zip(chunk, _run_chunk(run, group, repeated, alike), strict=True)
+            results += zip(chunk, _run_chunk(run, group, repeated, alike), strict=True)
+    return results
 
 
 def _looks_at_all(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
     """Whether a rule, or the form in which a slot is kept, may need sums over whole arrays."""
-    slots = (x for leaf in leaves for group in leaf.slots for x in group)
-    return any(part.rule.sees_pieces for part in parts) or any(
-        is_stored(x) and x.needs_means for x in slots
-    )
+    for part in parts:
+        if part.rule.sees_pieces:
+            return True
+    groups = itertools.chain.from_iterable([leaf.slots for leaf in leaves])
+    for x in itertools.chain.from_iterable(groups):
+        if isinstance(x, StoredArray) and x.needs_means:
+            return True
+    return False
 
 
 def _run_on_pieces(
     run: _Run, updates: PyTree, leaves: list[LeafView], keys: list[Any]
-) -> Iterator[tuple[int, tuple[Any, Any]]]:
-    """Yield what `_run` does, by rules that may ask for sums over whole arrays."""
+) -> list[tuple[int, tuple[Any, Any]]]:
+    """Return what `_run` does, by rules that may ask for sums over whole arrays."""
     often = collections.Counter(keys)
     on = [i for i, leaf in enumerate(leaves) if leaf.on]
     cuts = cuts_of(updates)
     calls = []
     for i in on:
         leaf = leaves[i]
-        rules, scalars = (tuple(x[k] for k in leaf.on) for x in (run.rules, run.scalars))
+        rules, scalars = run.acting(leaf.on)
         arrays = run.live, leaf.g, leaf.p, leaf.slots, leaf.scalars, scalars
         calls.append(OnPiece((rules, leaf.statics), cuts[i], arrays, often[keys[i]] > 1))
-    yield from zip(on, in_rounds(apply_rules, calls), strict=True)
+    return list(zip(on, in_rounds(apply_rules, calls), strict=True))
 
 
 def _run_chunk(run: _Run, group: list[LeafView], repeated: list[bool], alike: bool) -> list[Any]:
     """Return the updates and the new slots of the leaves of a chunk, by one call."""
     on, tracing = group[0].on, isinstance(group[0].g, Tracer)
-    rules, scalars = (tuple(x[k] for k in on) for x in (run.rules, run.scalars))
+    rules, scalars = run.acting(on)
     arrays = [(leaf.g, leaf.p, leaf.slots, leaf.scalars) for leaf in group]
-    statics = tuple(leaf.statics for leaf in group)
+    statics = tuple([leaf.statics for leaf in group])
     arguments = statics, rules, run.live, arrays, scalars
     # What is repeated in a chunk is traced once, as a call.
-    called = tuple(_ONE.called if again else _ONE.plain for again in repeated)
+    called = tuple([_ONE.called if again else _ONE.plain for again in repeated])
     if alike and tracing and on not in run.brief:
         run.brief[on] = _CHUNK.is_brief(len(group), called, *arguments)
     if alike and tracing and run.brief[on]:
-        inlined = tuple(_ONE.inlined if again else _ONE.plain for again in repeated)
+        inlined = tuple([_ONE.inlined if again else _ONE.plain for again in repeated])
         return _CHUNK.inlined(inlined, *arguments)
     return _CHUNK.choose(alike, tracing, brief=False)(called, *arguments)
 
@@ -279,12 +314,12 @@ def check_gradient(
                 )
 
 
-def _check_leaf(parts: Sequence[BoundRule], updates: PyTree, i: int, g: Any, p: Any) -> None:
-    first = parts[0].rule
-    check_gradient([part.rule for part in parts], updates, i, g)
+def _check_leaf(rules: Sequence[Any], updates: PyTree, i: int, leaf: LeafView) -> None:
+    g, p = leaf.g, leaf.p
+    check_gradient(rules, updates, i, g)
     if p is not None and jnp.shape(g) != jnp.shape(p):
         raise ValueError(
-            f"{name_of(first)}: gradient of {path_at(updates, i)} has shape "
+            f"{name_of(rules[0])}: gradient of {path_at(updates, i)} has shape "
             f"{jnp.shape(g)}, the parameter has {jnp.shape(p)}."
         )
 
@@ -321,7 +356,7 @@ def map_rows(
         return in_rounds(_of_row, calls)
     out: list[Any] = [None] * len(keys)
     brief = None  # unknown until two chunks are alike
-    for chunk, alike in chunked(keys, [devices(x) for x in columns[0]] if columns else None):
+    for chunk, alike in chunked(keys, list(map(devices, columns[0])) if columns else None):
         group = [tuple(column[i] for column in columns) for i in chunk]
         arguments = one, tuple(fixed[i] for i in chunk), group, scalars
         tracing = is_traced(group[0][0])

@@ -253,7 +253,7 @@ def run_batch(
             f"{shapes}; got {[x.shape for x in (u, *new)]}."
         )
     u = cast(rounded(u, narrow), dtype)
-    return u, [cast_slot(x, o.dtype) for x, o in zip(new, slots, strict=True)]
+    return u, list(map(cast_slot, new, slots))
 
 
 def rounded(x: Array, narrow: Any) -> Array:

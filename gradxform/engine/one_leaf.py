@@ -5,6 +5,7 @@ are cast back to the dtypes of the update and of the slots.
 """
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from gradxform.engine.tiles import apply_stored
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
 from gradxform.leaves.row_sparse import RowSparse
-from gradxform.leaves.storage import is_on_host, is_stored
+from gradxform.leaves.storage import are_arrays_here
 from gradxform.numerics import at_least_float32, cast, promote, real_dtype
 from gradxform.numerics.overflow import cast_slot
 from gradxform.types import Array
@@ -36,12 +37,12 @@ def apply_rules(
 
     The arguments are those of `apply_to_arrays`.
     """
+    if are_arrays_here(itertools.chain(*slots)):
+        return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
 
     def apply(g: Any, p: Any, slots: Any) -> tuple[Any, tuple[tuple[Any, ...], ...]]:
         return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
 
-    if not any(is_stored(x) or is_on_host(x) for group in slots for x in group):
-        return apply(g, p, slots)
     scalars = [x for group in (*local, *shared) for x in group if x is not None]
     return apply_stored(apply, rules, scalars, g, p, slots)
 
@@ -82,7 +83,7 @@ def apply_to_arrays(
     slices = g if isinstance(g, RowSparse) else None
     u = cast(jnp.asarray(g) if slices is None else slices.values, dtype)
     wide_p = None if p is None else cast(jnp.asarray(p), dtype)
-    live = tuple(up(x) for x in live)
+    live = tuple(map(up, live))
     out = []
     each = zip(rules, statics, slots, local, shared, strict=True)
     for rule, static, old, leaf_scalars, common in each:
@@ -95,33 +96,36 @@ def apply_to_arrays(
         # Real numbers meet complex ones, also where JAX is told to be strict.
         mixing = jax.numpy_dtype_promotion("standard") if is_complex else contextlib.nullcontext()
         with mixing:
-            result = rule_now(gradient, *(up(s) for s in old), wide_p, *last)
+            result = rule_now(gradient, *map(up, old), wide_p, *last)
         u, *new = result if isinstance(result, tuple) else (result,)
         if not hasattr(u, "dtype"):
             raise TypeError(
                 f"{name_of(rule)}: rule must return the update and then its slots, got "
                 f"{shown(result)}."
             )
-        _check_result(rule, g if slices is None else g.values, u, old, new)
-        out.append(tuple(cast_slot(s, o.dtype) for s, o in zip(new, old, strict=True)))
-        u = cast(u, dtype)
+        g_values = g if slices is None else g.values
+        if [*map(jnp.shape, (u, *new))] != [*map(jnp.shape, (g_values, *old))]:
+            raise _wrong_result(rule, g_values, u, old, new)
+        out.append(tuple(map(cast_slot, new, old)))
+        if u.dtype != dtype or getattr(u, "weak_type", False):
+            u = cast(u, dtype)
     return cast(u, g_dtype), tuple(out)
 
 
-def _check_result(rule: Any, g: Any, u: Array, old: Sequence[Array], new: Sequence[Array]) -> None:
+def _wrong_result(
+    rule: Any, g: Any, u: Array, old: Sequence[Array], new: Sequence[Array]
+) -> ValueError:
+    """Return the error of a rule whose update or slots have other shapes than before it."""
     if len(new) != len(old):
-        raise ValueError(
+        return ValueError(
             f"{name_of(rule)}: rule returned {len(new)} new slots, the state has {len(old)}. "
             "It must return the update and then every slot, in the state's order."
         )
     if jnp.shape(u) != jnp.shape(g):
-        raise ValueError(
+        return ValueError(
             f"{name_of(rule)}: rule made an update of shape {jnp.shape(u)} from a gradient of "
             f"shape {jnp.shape(g)}."
         )
-    for index, (n, o) in enumerate(zip(new, old, strict=True)):
-        if jnp.shape(n) != jnp.shape(o):
-            raise ValueError(
-                f"{name_of(rule)}: rule made slot {index} of shape {jnp.shape(n)}, the state has "
-                f"{jnp.shape(o)}."
-            )
+    shapes = [(jnp.shape(n), jnp.shape(o)) for n, o in zip(new, old, strict=True)]
+    index, (n, o) = next((i, pair) for i, pair in enumerate(shapes) if pair[0] != pair[1])
+    return ValueError(f"{name_of(rule)}: rule made slot {index} of shape {n}, the state has {o}.")

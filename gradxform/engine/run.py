@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from gradxform.engine import lift, rows
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
+    Aligned,
     align,
     flatten_updates,
     is_hole,
@@ -22,7 +23,7 @@ from gradxform.leaves import (
     require_params,
     with_paths,
 )
-from gradxform.leaves.row_sparse import RowSparse, coalesced
+from gradxform.leaves.row_sparse import coalesced, is_row_sparse
 from gradxform.leaves.states import check_state, slot_fields, state_kind
 from gradxform.numerics import ScheduleError, cast, has_64_bits, scalar_dtype
 from gradxform.types import OptState, Params, PyTree, Updates
@@ -110,7 +111,7 @@ def run_rules(
 ) -> tuple[Updates, list[OptState]]:
     """Run neighbouring rules over a tree, together; only the first may look at all updates."""
     leaves, treedef = flatten_updates(updates)
-    is_sparse = any(isinstance(g, RowSparse) for g in leaves)
+    is_sparse = any(map(is_row_sparse, leaves))
     if is_sparse:
         leaves = [coalesced(g) for g in leaves]
         updates = jax.tree.unflatten(treedef, leaves)
@@ -128,7 +129,7 @@ def run_rules(
         raise ValueError(reason) from None
     new_states = []
     for (part, state, names), slots in zip(ready, new_slots, strict=True):
-        trees = [old.rebuilt(new) for old, new in zip(part.slots, slots, strict=True)]
+        trees = map(Aligned.rebuilt, part.slots, slots)
         new_states.append(state._replace(**dict(zip(names, trees, strict=True))))
     return new_updates, new_states
 
@@ -142,7 +143,8 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
     kind = rule.__dict__.get("_state_kind")  # noted by init
     if kind is None:
         kind = state_kind(rule, like)
-    state = check_state(rule, state, kind)
+    if type(state) is not kind:
+        state = check_state(rule, state, kind)
     names = slot_fields(kind)
     mask = rule.active and rule.active(like)
     if mask is not None:
@@ -171,11 +173,11 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
     state, *scalars = prepared
     if step.is_wide:  # no leaf of a state ever changes its dtype
         state = _map_scalars(lambda new, old: cast(new, old.dtype), names, state, old)
-    slots = tuple(
+    slots = [
         align(rule, updates, treedef, getattr(state, k), f"the state's {k} has") for k in names
-    )
+    ]
     statics = None if rule.statics is None else _statics(rule, updates)
-    return _Ready(lift.BoundRule(rule, slots, tuple(scalars), mask, statics), state, names)
+    return _Ready(lift.BoundRule(rule, tuple(slots), tuple(scalars), mask, statics), state, names)
 
 
 def _statics(rule: Any, updates: PyTree) -> list[lift.Static]:

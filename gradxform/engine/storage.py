@@ -5,37 +5,11 @@ of it that a row-sparse gradient touches. Either may be kept in another form, a 
 rules of a leaf load that themselves, tile by tile.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gradxform.engine.rows import put_rows, take_rows
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.storage import StoredArray, fetched
-
-
-class Stored(Protocol):
-    """A slot of one leaf, as the state stores it."""
-
-    def load(self) -> Any:
-        """Return the array that a rule sees."""
-        ...
-
-    def store(self, new: Any) -> Any:
-        """Return what the state stores after a rule replaced the loaded array by `new`."""
-        ...
-
-
-class Whole(NamedTuple):
-    """A slot that a rule sees whole."""
-
-    array: Any
-
-    def load(self) -> Any:
-        """Return the array, in the form in which it is kept."""
-        return self.array
-
-    def store(self, new: Any) -> Any:
-        """Return the new array."""
-        return new
 
 
 class TouchedRows(NamedTuple):

@@ -43,7 +43,7 @@ def sum_of_squares(tree: PyTree) -> Array:
     sums = []
     for axes, leaves in shards.groups(tree):
         parts = []
-        for chunk, alike in chunked([signature(x) for x in leaves], [devices(x) for x in leaves]):
+        for chunk, alike in chunked(list(map(signature, leaves)), list(map(devices, leaves))):
             xs = [leaves[i] for i in chunk]
             form = _SUMS.choose(alike, is_traced(xs[0]), brief=False)
             parts.append(form(xs))

@@ -59,7 +59,7 @@ def as_holes(params: Params) -> Params:
 def float0_as_holes(updates: Updates) -> Updates:
     """Return updates with a MaskedNode in the place of every `float0`, a gradient of an integer."""
     leaves, treedef = jax.tree.flatten(updates)
-    if not any(map(_is_float0, leaves)):
+    if all(map(_takes_gradient, leaves)) or not any(map(_is_float0, leaves)):
         return updates
     return treedef.unflatten(MaskedNode() if _is_float0(x) else x for x in leaves)
 
@@ -119,6 +119,8 @@ def update_without(
     """
     arguments = given_by_name(args, kwargs)
     updates, params = arguments.get("updates"), arguments.get("params")
+    if all(map(_takes_gradient, jax.tree.leaves((updates, params)))):  # as usual
+        return update(*args, **kwargs)
     holed_updates = float0_as_holes(updates)
     holed_params = _as_holes_of(holed_updates, params)
     if holed_updates is updates and holed_params is params:

@@ -280,7 +280,9 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
       ValueError: if a leaf of `lead` is missing in `tree`, or a leaf of `tree` in `lead`, where
         there is not a hole either.
     """
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_stored)
+    leaves, treedef = jax.tree.flatten(tree)
+    if treedef != lead_def:  # what is stored is one leaf here, but a tree to JAX
+        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_stored)
     if treedef == lead_def:
         return Aligned(leaves, treedef, None, leaves)
     indices = {path: i for i, (path, _) in enumerate(with_paths(tree, is_stored))}

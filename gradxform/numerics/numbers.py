@@ -67,7 +67,7 @@ def safe_increment(count: Any) -> Array:
       ValueError: if `count` is neither integer nor floating.
     """
     count = count if isinstance(count, jax.Array) else jnp.asarray(count)
-    if not any(jnp.issubdtype(count.dtype, k) for k in (jnp.integer, jnp.floating)):
+    if not (jnp.issubdtype(count.dtype, jnp.integer) or jnp.issubdtype(count.dtype, jnp.floating)):
         raise ValueError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
     # This runs in every step of every chain, so it uses few operations, and those of `lax`, which
     # trace several times faster than those of `jnp`. An integer wraps around to its least value,

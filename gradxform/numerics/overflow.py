@@ -41,8 +41,15 @@ def quotient(x: Array, divisor: Array) -> Array:
     return (x * cast(lift, x.dtype)) / cast(divisor * lift, x.dtype)
 
 
-def cast_slot(x: Array, dtype: Any) -> Array:
-    """Return what a state keeps of `x` in `dtype`: where its range is smaller, at most its ends.
+def cast_slot(new: Array, old: Array) -> Array:
+    """Return `new` as the state keeps it in the place of `old`; see `cast_finite`."""
+    if new.dtype == old.dtype and not getattr(new, "weak_type", False):
+        return new
+    return cast_finite(new, old.dtype)
+
+
+def cast_finite(x: Array, dtype: Any) -> Array:
+    """Return `x` in `dtype`: where the range of `dtype` is smaller, at most its ends.
 
     An average of squares that became infinite in float16 would stay so, and stop its entry. An
     infinity and a NaN stay.

@@ -178,7 +178,7 @@ class _Planner:
             if source and after.aval.dtype != before.aval.dtype:
                 source = source._replace(dtypes=(*source.dtypes, after.aval.dtype))
             if source:
-                new_axes = _compat.varying(after.aval) - _compat.varying(before.aval)
+                new_axes = _compat.varying_axes(after.aval) - _compat.varying_axes(before.aval)
                 source = source._replace(axes=(*source.axes, *sorted(new_axes)))
             sources.append(source)
         function, reads, writes = self.function(eqn)

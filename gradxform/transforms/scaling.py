@@ -57,9 +57,11 @@ def counted(part: Any, x: Any, state: Any, kind: type) -> tuple[Any, ...]:
 
     A number does not need a count, and the rule reads it itself: `(EmptyState(),)`.
     """
+    kind = kind if callable(x) else EmptyState
+    if type(state) is not kind:
+        state = check_state(part, state, kind)
     if not callable(x):
-        return (check_state(part, state, EmptyState),)
-    state = check_state(part, state, kind)
+        return (state,)
     return state._replace(count=safe_increment(state.count)), value_at(x, state.count)
 
 

@@ -20,7 +20,7 @@ from gradxform.interop import stateless, stateless_with_tree_map
 from gradxform.leaves import dtype_of
 from gradxform.types import Params
 from gradxform.values.content import is_hashable
-from gradxform.wrappers.parts import all_parts, inner_parts
+from gradxform.wrappers.parts import all_parts, inner_parts, remembered
 
 _LOOKS_AT = {"array": "whole arrays", "tree": "the whole tree"}
 _NOT_ON_SHARDS = (
@@ -42,6 +42,11 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     Raises:
       ValueError: if a part looks further.
     """
+    # Whoever asks at each step gets the same answer.
+    return remembered(tx, "_reach", functools.partial(_reach, part))
+
+
+def _reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
     reach, undeclared = "entry", []
     for one in all_parts(tx):
         if isinstance(one, GradientTransformation) and one.sees_pieces:
@@ -64,6 +69,10 @@ def check_reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
 
 def sums_products(tx: Any) -> bool:
     """Return whether a rule in `tx` may sum products over devices that have columns of matrices."""
+    return remembered(tx, "_sums_products", _sums_products)
+
+
+def _sums_products(tx: Any) -> bool:
     return any(engine.grams_needed(one, 1, 2) is not None for one in all_parts(tx))
 
 

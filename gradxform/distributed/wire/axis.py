@@ -134,16 +134,18 @@ def require_local(part: Any, grads: PyTree, axis: Axes) -> None:
     Raises:
       AlreadyReducedError: if JAX knows that one has been summed.
     """
+    names = axis_names(axis)
     if not knows_what_varies(axis):
         return
     for i, g in enumerate(jax.tree.leaves(grads, is_leaf=is_row_sparse)):
-        if not any(varies(x, axis) for x in jax.tree.leaves(g)):
+        axes_of_parts = map(varying_axes, jax.tree.leaves(g))
+        if not any(axes.issuperset(names) for axes in axes_of_parts):
             raise AlreadyReducedError(
                 f"{name_of(part)}: the gradient of {path_at(grads, i)} is the same on all "
                 f"replicas of {axis!r}: it has been summed over them already, as shard_map does "
                 "where parameters are replicated (P()). Differentiate with respect to "
                 "gradxform.distributed.local_view(params, axis), or give every replica its own "
-                f"parameters (P({axis_names(axis)[0]!r}))."
+                f"parameters (P({names[0]!r}))."
             )
 
 

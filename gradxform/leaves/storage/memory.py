@@ -1,11 +1,12 @@
 """Where an array is kept: in the memory of the device, or in that of its host."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 
-from gradxform.leaves.storage.stored import is_stored
+from gradxform.leaves.storage.stored import StoredArray, is_stored
 
 Space = jax.memory.Space
 HOST = "pinned_host"  # the name of the host's memory
@@ -16,6 +17,16 @@ MEMORIES = {HOST: Space.Host}
 def is_on_host(x: Any) -> bool:
     """Whether an array is in the memory of the host, where no rule can compute with it."""
     return isinstance(x, jax.Array) and is_type_on_host(jax.typeof(x))
+
+
+def are_arrays_here(slots: Iterable[Any]) -> bool:
+    """Whether a rule can compute with all slots as they are: arrays in the device's memory."""
+    for x in slots:  # of every leaf that is traced: without a call for each
+        if isinstance(x, StoredArray):
+            return False
+        if isinstance(x, jax.Array) and jax.typeof(x).memory_space == Space.Host:
+            return False
+    return True
 
 
 def is_type_on_host(kind: Any) -> bool:

@@ -11,7 +11,7 @@ from gradxform.base import transform
 from gradxform.errors import name_of, require_at_least, require_one_of, shown
 from gradxform.leaves import shape_of
 from gradxform.leaves.storage import CODES, Blocks, Crossed, Rounded, StoredArray, code_named
-from gradxform.numerics.overflow import cast_slot
+from gradxform.numerics.overflow import cast_finite
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import Choice, DType, Key, NonNegativeInt, Size, StaticTree
 from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
@@ -152,6 +152,6 @@ class state_dtype(StorageWrapper):
     def stored(self, x: Any, slot: StateSlot) -> Any:
         """Return the array in the other dtype."""
         if not self.stochastic:
-            return cast_slot(jnp.asarray(x), jnp.dtype(self.dtype))
+            return cast_finite(jnp.asarray(x), jnp.dtype(self.dtype))
         where = zlib.crc32("/".join((slot.name, *slot.path)).encode())
         return Rounded.of(x, jax.random.fold_in(live_key(self.key), where))

@@ -525,7 +525,7 @@ class OtherType:
     """The type of an array as another JAX spells it."""
 
     def __init__(self, kind):
-        self.vma = _compat.varying(kind)
+        self.vma = _compat.varying_axes(kind)
 
 
 @pytest.mark.parametrize("part", [gd.tower, gd.sync_replicas])
