@@ -11,11 +11,11 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.cases import CHAINS, TREES
-from benchmarks.figures import FIGURES
 from benchmarks.options import Options, Results
-from benchmarks.pairs import PAIRS
-from benchmarks.sections import DEFAULT_SECTIONS, SECTIONS
+from benchmarks.sections.names import DEFAULT_SECTIONS, SECTIONS
+from benchmarks.subjects.cases import CHAINS, TREES
+from benchmarks.subjects.pairs import PAIRS
+from benchmarks.tables.figures import FIGURES
 
 RESULTS = Path(__file__).parent / "results"
 

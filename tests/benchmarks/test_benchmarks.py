@@ -9,11 +9,11 @@ import pytest
 
 import gradxform as gx
 from benchmarks.__main__ import main
-from benchmarks.cases import CHAINS, LIBRARIES, make_step, make_tree
-from benchmarks.measure import Budget, interleave
-from benchmarks.pairs import PAIRS
-from benchmarks.staging import stage
-from benchmarks.stepping import time_steps
+from benchmarks.subjects.cases import CHAINS, LIBRARIES, make_step, make_tree
+from benchmarks.subjects.pairs import PAIRS
+from benchmarks.timing.measure import Budget, interleave
+from benchmarks.timing.staging import stage
+from benchmarks.timing.stepping import time_steps
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Optax about its own arguments

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from benchmarks.matrix import product_flops
+from benchmarks.sections.matrix import product_flops
 from gradxform.sparse import RowSparse
 from gradxform.transforms.muon import polar_express
 

@@ -1,6 +1,7 @@
 """The sections by name. A new one is a module with a `SECTION` and a line here."""
 
-from benchmarks import (
+from benchmarks.options import Section
+from benchmarks.sections import (
     compression,
     core,
     imports,
@@ -14,7 +15,6 @@ from benchmarks import (
     wire,
     wrappers,
 )
-from benchmarks.options import Section
 
 SECTIONS: dict[str, Section] = {
     "core": core.SECTION,

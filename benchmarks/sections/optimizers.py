@@ -4,9 +4,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import paired
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.pairs import PAIRS
+from benchmarks.subjects.pairs import PAIRS
+from benchmarks.tables import paired
 
 
 def run(options: Options, job: Job) -> Results:

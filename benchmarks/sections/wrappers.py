@@ -12,10 +12,10 @@ import optax.contrib
 from rich.console import Console
 
 import gradxform as gx
-from benchmarks import paired
-from benchmarks.cases import LIBRARIES, OURS
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.pairs import Pair
+from benchmarks.subjects.cases import LIBRARIES, OURS
+from benchmarks.subjects.pairs import Pair
+from benchmarks.tables import paired
 
 RATE = 1e-3
 # Extra arguments of the wrappers that look at the loss.

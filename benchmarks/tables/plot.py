@@ -7,8 +7,8 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks import machine
-from benchmarks.figures import FIGURES, show_ratio
+from benchmarks.tables.figures import FIGURES, show_ratio
+from benchmarks.timing import machine
 
 # Ratios beyond these are drawn up to the edge; the label has the number.
 LOW, HIGH = 1 / 32, 4.0

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from benchmarks.cases import OURS, THEIRS
-from benchmarks.figures import at_most, show_ratio, show_value
+from benchmarks.subjects.cases import OURS, THEIRS
+from benchmarks.tables.figures import at_most, show_ratio, show_value
 
 # (chain, tree, figure) -> the largest ratio to Optax.
 RATIOS: dict[tuple[str, str, str], float] = {

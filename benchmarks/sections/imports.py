@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine
-from benchmarks.cases import OURS, THEIRS
 from benchmarks.options import Job, Options, Results, Section
+from benchmarks.subjects.cases import OURS, THEIRS
+from benchmarks.timing import machine
 
 LIBRARIES = (OURS, THEIRS)
 IMPORT = "import {} as lib"

@@ -16,10 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 import gradxform as gx
-from benchmarks import machine
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.problems import all_problems, rosenbrock
-from benchmarks.searches import evaluations_until, optaxs, ours, scipys
+from benchmarks.subjects.problems import all_problems, rosenbrock
+from benchmarks.subjects.searches import evaluations_until, optaxs, ours, scipys
+from benchmarks.timing import machine
 
 METHODS = {"SciPy, float64": scipys, "lbfgs_steps": ours, "Optax's lbfgs": optaxs}
 # The best value is that of a long run of SciPy's; the others stop earlier.

@@ -22,10 +22,10 @@ from rich.table import Table
 
 import gradxform as gx
 import gradxform.distributed as gd
-from benchmarks import machine
-from benchmarks.losses import EXAMPLES, characters
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.wire import on_devices
+from benchmarks.sections.losses import EXAMPLES, characters
+from benchmarks.sections.wire import on_devices
+from benchmarks.timing import machine
 
 STEPS, QUICK_STEPS, EVERY = 600, 60, 30  # all are multiples of the longest period
 SLICES, DEVICES_A_SLICE = 2, 4
@@ -142,7 +142,7 @@ def run(options: Options, job: Job) -> Results:
         "machine": machine.describe(),
         "options": options.as_json(),
         "steps": steps,
-        "cases": on_devices("benchmarks.pods", str(steps), seconds=SECONDS),
+        "cases": on_devices("benchmarks.sections.pods", str(steps), seconds=SECONDS),
     }
     job.save(results)
     job.advance()

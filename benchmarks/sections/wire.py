@@ -20,9 +20,9 @@ from rich.table import Table
 
 import gradxform as gx
 import gradxform.distributed as gd
-from benchmarks import machine
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.staging import static_costs
+from benchmarks.timing import machine
+from benchmarks.timing.staging import static_costs
 
 DEVICES, PERIOD, FRAGMENTS = 8, 10, 5
 SECONDS = 600
@@ -142,7 +142,7 @@ def run(options: Options, job: Job) -> Results:
         "section": "bytes",
         "machine": machine.describe(),
         "options": options.as_json(),
-        "cases": on_devices("benchmarks.wire"),
+        "cases": on_devices("benchmarks.sections.wire"),
     }
     job.save(results)
     job.advance()

@@ -17,12 +17,12 @@ from rich.console import Console
 from rich.table import Table
 
 import gradxform as gx
-from benchmarks import machine
-from benchmarks.cases import OURS, THEIRS
-from benchmarks.figures import show_value
-from benchmarks.measure import Budget, interleave, summarize
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.staging import static_costs
+from benchmarks.subjects.cases import OURS, THEIRS
+from benchmarks.tables.figures import show_value
+from benchmarks.timing import machine
+from benchmarks.timing.measure import Budget, interleave, summarize
+from benchmarks.timing.staging import static_costs
 
 WIDTH, IDS, QUICK_IDS, HIDDEN = 64, 4096, 64, 16
 SIZES = (1_000, 4_000, 16_000, 64_000, 100_000, 1_000_000, 4_000_000)

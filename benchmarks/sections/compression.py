@@ -20,10 +20,10 @@ from rich.table import Table
 
 import gradxform as gx
 import gradxform.distributed as gd
-from benchmarks import machine
-from benchmarks.losses import EXAMPLES, digits
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.wire import DEVICES, on_devices
+from benchmarks.sections.losses import EXAMPLES, digits
+from benchmarks.sections.wire import DEVICES, on_devices
+from benchmarks.timing import machine
 
 SEEDS, STEPS = 5, 630
 AXIS = "replica"
@@ -126,7 +126,7 @@ def run(options: Options, job: Job) -> Results:
         "cases": [],
     }
     job.begin("counting")
-    sent = on_devices("benchmarks.compression")
+    sent = on_devices("benchmarks.sections.compression")
     job.advance()
     tasks = [digits(options.seed + i, steps) for i in range(seeds)]
     for method in METHODS:

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.cases import OURS, THEIRS
-from benchmarks.measure import Budget, interleave
+from benchmarks.subjects.cases import OURS, THEIRS
+from benchmarks.timing.measure import Budget, interleave
 
 
 def time_steps(

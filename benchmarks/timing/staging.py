@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from benchmarks.cases import LIBRARIES, make_step
-from benchmarks.measure import Budget, turned
 from benchmarks.options import Options
+from benchmarks.subjects.cases import LIBRARIES, make_step
+from benchmarks.timing.measure import Budget, turned
 
 # The figures that this module measures.
 STAGED = ("trace", "lower", "trace+lower", "compile")

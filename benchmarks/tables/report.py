@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from benchmarks import machine
-from benchmarks.cases import OURS, THEIRS
-from benchmarks.figures import FIGURES, at_most, show_ratio, show_value, title
-from benchmarks.targets import OTHERWISE
+from benchmarks.subjects.cases import OURS, THEIRS
+from benchmarks.tables.figures import FIGURES, at_most, show_ratio, show_value, title
+from benchmarks.tables.targets import OTHERWISE
+from benchmarks.timing import machine
 
 # Two libraries that compute the same numbers agree much better than this after some steps.
 SUSPICIOUS_DIFFERENCE = 1e-3

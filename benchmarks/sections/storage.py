@@ -15,10 +15,10 @@ from rich.table import Table
 
 import gradxform as gx
 import gradxform.distributed as gd
-from benchmarks import machine
-from benchmarks.cases import make_tree
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.staging import static_costs
+from benchmarks.subjects.cases import make_tree
+from benchmarks.timing import machine
+from benchmarks.timing.staging import static_costs
 
 STORAGES: dict[str, Callable[[Any], Any]] = {
     "float32": lambda tx: tx,

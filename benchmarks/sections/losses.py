@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 import gradxform as gx
-from benchmarks import machine
 from benchmarks.options import Job, Options, Results, Section
+from benchmarks.timing import machine
 from gradxform.losses import softmax_cross_entropy_with_integer_labels
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"

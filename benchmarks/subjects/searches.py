@@ -9,7 +9,7 @@ import optax
 from scipy.optimize import minimize as scipy_minimize
 
 import gradxform as gx
-from benchmarks.problems import Problem
+from benchmarks.subjects.problems import Problem
 
 Curve = tuple[np.ndarray, np.ndarray]  # evaluations so far, and the loss of the point after them
 

@@ -12,14 +12,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import machine, plot, report
-from benchmarks.cases import LIBRARIES, OURS, THEIRS, make_tree
-from benchmarks.figures import FIGURES, title
-from benchmarks.measure import Budget, summarize
 from benchmarks.options import Job, Options, Results
-from benchmarks.pairs import Pair
-from benchmarks.staging import orders, stage, static_costs
-from benchmarks.stepping import size, time_steps
+from benchmarks.subjects.cases import LIBRARIES, OURS, THEIRS, make_tree
+from benchmarks.subjects.pairs import Pair
+from benchmarks.tables import plot, report
+from benchmarks.tables.figures import FIGURES, title
+from benchmarks.timing import machine
+from benchmarks.timing.measure import Budget, summarize
+from benchmarks.timing.staging import orders, stage, static_costs
+from benchmarks.timing.stepping import size, time_steps
 
 MEASURED = ("step", "temp", "trace+lower")
 TREES, QUICK_TREES = ("256-mixed",), ("8-mixed",)

@@ -10,7 +10,7 @@ import optax
 import optax.contrib
 
 import gradxform
-from benchmarks.cases import LIBRARIES, THEIRS
+from benchmarks.subjects.cases import LIBRARIES, THEIRS
 
 # Optimizers that need more than a learning rate, or are of little interest without it.
 ARGUMENTS: dict[str, dict[str, Any]] = {

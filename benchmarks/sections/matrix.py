@@ -22,10 +22,11 @@ from rich.table import Table
 
 import gradxform as gx
 import gradxform.distributed as gd
-from benchmarks import machine, phases
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.staging import static_costs
-from benchmarks.wire import DEVICES, on_devices
+from benchmarks.sections import phases
+from benchmarks.sections.wire import DEVICES, on_devices
+from benchmarks.timing import machine
+from benchmarks.timing.staging import static_costs
 from gradxform._jax.jaxprs import jaxprs_of
 
 LAYERS, WIDTH = 8, 128
@@ -188,7 +189,7 @@ def run(options: Options, job: Job) -> Results:
         "options": options.as_json(),
         "one": one,
         "phases": of_period,
-        "cases": on_devices("benchmarks.matrix"),
+        "cases": on_devices("benchmarks.sections.matrix"),
     }
     job.save(results)
     job.advance()

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from benchmarks import machine, plot, report
-from benchmarks.cases import (
+from benchmarks.options import Job, Options, Results, Section
+from benchmarks.subjects.cases import (
     CHAINS,
     DEFAULT_TREES,
     LIBRARIES,
@@ -16,12 +16,13 @@ from benchmarks.cases import (
     THEIRS,
     make_tree,
 )
-from benchmarks.figures import FIGURES
-from benchmarks.measure import Budget, interleave, summarize
-from benchmarks.options import Job, Options, Results, Section
-from benchmarks.staging import Staged, orders, stage, static_costs
-from benchmarks.stepping import size, time_steps
-from benchmarks.targets import judge
+from benchmarks.tables import plot, report
+from benchmarks.tables.figures import FIGURES
+from benchmarks.tables.targets import judge
+from benchmarks.timing import machine
+from benchmarks.timing.measure import Budget, interleave, summarize
+from benchmarks.timing.staging import Staged, orders, stage, static_costs
+from benchmarks.timing.stepping import size, time_steps
 
 Samples = dict[str, list[float]]  # by library
 

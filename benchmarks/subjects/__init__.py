@@ -1,0 +1,1 @@
+"""What is measured: parameter trees, optimizers of both libraries, and functions to search on."""

@@ -1,0 +1,1 @@
+"""What is shown of the measured figures: their names, tables, pictures and targets."""

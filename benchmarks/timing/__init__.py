@@ -1,0 +1,1 @@
+"""How something is measured: interleaved calls, compiled steps in turns, and the machine."""
