@@ -100,9 +100,18 @@ def grad(
 
 
 def differentiated(
-    part: str, loss_fn: Any, where: Any, argnums: Any, has_aux: bool, mixed: str
+    part: str,
+    loss_fn: Any,
+    where: Any,
+    argnums: Any,
+    has_aux: bool,
+    mixed: str,
+    unused: Any = "without rows",
 ) -> Callable[..., tuple[Any, Any]]:
-    """Return `value_and_grad`, with the name of the part in messages."""
+    """Return `value_and_grad`, with the name of the part in messages.
+
+    With `unused=None`, the gradient of a table that the loss does not use is None.
+    """
     if not callable(loss_fn):
         raise TypeError(f"{part}: loss_fn must be a function, got {shown(loss_fn)}.")
     require_choice(part, "mixed", mixed, MIXED)
@@ -125,7 +134,7 @@ def differentiated(
                 all_args[i] = arg
             return loss_fn(*all_args, **kwargs)
 
-        value, aux, gradients = Loss(part, of_leaves, has_aux, leaves).differentiate(mixed)
+        value, aux, gradients = Loss(part, of_leaves, has_aux, leaves).differentiate(mixed, unused)
         gradients = jax.tree.unflatten(structure, gradients)
         return ((value, aux) if has_aux else value), gradients
 

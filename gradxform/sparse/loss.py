@@ -52,8 +52,8 @@ class Loss:
         is_loss = [i == 0 for i, _ in enumerate(jaxpr.outvars)]
         self.plan = plan(jaxpr, consts, sources, is_loss)
 
-    def differentiate(self, mixed: str) -> tuple[Any, Any, list[Any]]:
-        """Return the loss, `aux`, and the gradients of the leaves."""
+    def differentiate(self, mixed: str, unused: Any) -> tuple[Any, Any, list[Any]]:
+        """Return the loss, `aux`, and the gradients of the leaves; see `differentiated`."""
         if self.plan.dense and mixed == "error":
             raise ValueError(self._refusal(self.plan.dense[0]))
         free = [leaf.value for leaf in self.leaves if not leaf.is_table]
@@ -73,6 +73,9 @@ class Loss:
         sparse: list[Any] = self._row_sparse(rows, probe_gradients)
         for t, array in dense_gradients.items():
             sparse[t] = sparse[t].add_to(array) if sparse[t].values.size else array
+        if unused is None:
+            used = dense.keys() | {lookup.source.table for lookup in self.plan.lookups}
+            sparse = [g if t in used else None for t, g in enumerate(sparse)]
         return loss, self._aux(aux), self._merged(sparse, free_gradients)
 
     def _merged(self, tables: list[Any], others: list[Any]) -> list[Any]:

@@ -10,6 +10,7 @@ from gradxform.errors import must_be
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, shape_of, with_paths
 from gradxform.sparse.gradient import differentiated
 from gradxform.sparse.loss import check_loss, pair_of
+from gradxform.training.dependence import Dependence
 from gradxform.training.var_list import listed, selected
 from gradxform.types import Array, Params, Updates
 from gradxform.wrappers.loss_scale import times_scale
@@ -29,7 +30,8 @@ def compute_gradients(
     `(loss, gradients)` of `loss_fn(params, *batch)`, or `((loss, aux), gradients)`, as
     `jax.value_and_grad` returns them. What `var_list` leaves out costs no backward pass: it is a
     constant of the loss. Its gradient is None, which every transform takes for "leave this
-    parameter, and its slots, as they are". Works under `jax.jit`, `jax.lax.scan` and
+    parameter, and its slots, as they are". So is that of a parameter on which the loss does not
+    depend, for which `jax.grad` has zeros. Works under `jax.jit`, `jax.lax.scan` and
     `distributed.Replicas`; `make_step` compiles it together with the update.
 
     A loss that is not a scalar needs `grad_loss`. (TensorFlow would sum it.) For an optimizer with
@@ -96,9 +98,15 @@ def gradients_of(
         if is_on:
             _check_floating(part, path, leaf)
 
+    sparse = {path for path, i, table in zip(paths, on, tables, strict=True) if i and table}
+    dependence = Dependence()
+
     def objective(chosen: Params) -> tuple[Any, tuple[Any, Any]]:
         next_chosen = iter(jax.tree.leaves(chosen))
         all_leaves = [next(next_chosen) if i else x for i, x in zip(on, leaves, strict=True)]
+        for i, path in enumerate(paths):
+            if on[i] and path not in sparse:
+                all_leaves[i] = dependence.watched(i, all_leaves[i])
         out = loss_fn(jax.tree.unflatten(treedef, all_leaves), *args)
         loss, aux = pair_of(part, out) if asked.has_aux else (out, None)
         total = _scalar(part, loss, grad_loss)
@@ -108,12 +116,17 @@ def gradients_of(
     chosen = jax.tree.unflatten(
         treedef, [x if i else None for i, x in zip(on, leaves, strict=True)]
     )
-    sparse = {path for path, i, table in zip(paths, on, tables, strict=True) if i and table}
     if sparse:
-        both = differentiated(part, objective, lambda path, _: path in sparse, 0, True, "error")
+        both = differentiated(
+            part, objective, lambda path, _: path in sparse, 0, True, "error", unused=None
+        )
     else:
         both = jax.value_and_grad(objective, has_aux=True)
     (_, (loss, aux)), gradients = both(chosen)
+    # A parameter without an influence stays where it is, with its slots, as under a gradient tape.
+    gs = treedef.flatten_up_to(gradients)
+    used = [path in sparse or i in dependence.indices for i, path in enumerate(paths)]
+    gradients = treedef.unflatten(g if u else None for g, u in zip(gs, used, strict=True))
     return ((loss, aux) if asked.has_aux else loss), gradients
 
 

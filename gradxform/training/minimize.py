@@ -15,6 +15,7 @@ from gradxform.errors import must_be, shown
 from gradxform.leaves import check_params, widest_dtype
 from gradxform.numerics import cast, scalars_as
 from gradxform.training.derivatives import stored_pair, value_and_grad_from_state
+from gradxform.training.gradients import Differentiation, gradients_of
 from gradxform.training.loss_scales import refuse_scale
 from gradxform.transforms.lbfgs.line_search import where, without_aux
 from gradxform.transforms.tree_rules import as_loss
@@ -213,7 +214,7 @@ def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Ar
     """Return the value and the gradient, and the number of evaluations with this one."""
     stored = stored_pair(run.state)
     if stored is None:
-        value, grad = jax.value_and_grad(loss)(run.params)
+        value, grad = gradients_of("minimize", loss, run.params, (), Differentiation(), None)
         return value, grad, run.evaluations + 1
     value, grad = value_and_grad_from_state(loss)(run.params, state=run.state)
     is_new = ~jnp.isfinite(stored[0])

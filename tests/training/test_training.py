@@ -122,7 +122,7 @@ def test_aux_is_returned_beside_the_loss():
 
 def test_grad_loss_is_the_cotangent():
     def rows(p, x):
-        return jnp.tanh(x @ p["enc"]["w"]) @ p["out"]
+        return jnp.tanh(x @ p["enc"]["w"] + p["enc"]["b"][None]) @ p["out"]
 
     cotangent = jnp.array([1.0, -2.0, 0.0, 0.5])
     loss, grads = gx.compute_gradients(rows, params(), X, grad_loss=cotangent)
