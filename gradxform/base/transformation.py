@@ -14,7 +14,7 @@ from gradxform._names.lazy import offered
 from gradxform.base.methods import BoundMethod
 from gradxform.base.traits import Traits
 from gradxform.errors import name_of, shown
-from gradxform.leaves import align, align_slot
+from gradxform.leaves import Path, align, align_slot
 from gradxform.leaves.no_gradient import moved_without
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.types import OptState, Params, SupportsTransform, Updates
@@ -126,6 +126,14 @@ class GradientTransformation(Value, Traits, _OptaxClass):
           param: the parameter.
         """
         return x
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return where the states of the transforms in it are, each with its transform.
+
+        A place is a path in `state`: the names of fields, keys and indices. The root, `()`, is that
+        of a wrapper without a state of its own. By default what `holds` says.
+        """
+        return [((its_state,), getattr(self, field)) for field, its_state in self.holds]
 
     @moved_without
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from gradxform import engine
 from gradxform.base import EmptyState, Transform, transform
 from gradxform.experimental.aggregator import Aggregator, MaybeAxis, as_axes, check_axes, set_axes
-from gradxform.leaves import align_params, align_slot, check_shapes, dtype_of
+from gradxform.leaves import Path, align_params, align_slot, check_shapes, dtype_of
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, safe_increment, scalar
 from gradxform.slots import zero_count, zeros_like
@@ -148,6 +148,10 @@ class averaged_incrementally(Aggregator, Transform):
         """Return the average over elements and the one over micro-batches, as one chain."""
         means = average_per_element_updates(self.per_elt_axis)
         return [chain(means, accumulate_avg_updates(self.accumulation_steps))]
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return that the state is that of the chain."""
+        return [((), *self.inner_transforms())]
 
     def init(self, params: Params) -> OptState:
         """Return the states of the two averages."""

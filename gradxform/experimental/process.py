@@ -7,6 +7,7 @@ from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.errors import name_of, shown
 from gradxform.experimental.aggregator import Aggregator
 from gradxform.interop import identity
+from gradxform.leaves import Path
 from gradxform.types import OptState, Params, Updates
 from gradxform.wrappers.agree import agreed
 from gradxform.wrappers.parts import all_parts
@@ -54,6 +55,11 @@ class _Process(Transform):
         parts = self.preprocessor, self.aggregator, self.postprocessor
         first, second, third = (part.init(params) for part in parts)
         return first, second, third
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the places of the three states."""
+        parts = self.preprocessor, self.aggregator, self.postprocessor
+        return [((str(i),), part) for i, part in enumerate(parts)]
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any

@@ -12,7 +12,7 @@ from gradxform._jax.versions import is_tracer
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
 from gradxform.engine import PerLeaf
 from gradxform.errors import must_be
-from gradxform.leaves import align, check_shapes, dtype_of, require_params
+from gradxform.leaves import Path, align, check_shapes, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import (
     at_least_float32,
@@ -224,6 +224,10 @@ class scale_by_sophia(ArrayRule):
 
     def __post_init__(self) -> None:
         check_transform(self, self.hessian_diagonal_fn, "hessian_diagonal_fn")
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the place of the estimator's state."""
+        return [(("hessian_fn_state",), self.hessian_diagonal_fn)]
 
     def init(self, params: Params) -> SophiaState:
         """Return averages of zeros and the estimator's state."""

@@ -21,7 +21,7 @@ from gradxform.base import (
 )
 from gradxform.engine import run_rules
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.leaves import dtype_of, flatten_updates
+from gradxform.leaves import Path, dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import is_row_sparse
 from gradxform.numerics import cast, promote
 from gradxform.types import OptState, Params, Updates
@@ -92,6 +92,11 @@ class _Chain(Transform):
         for tx, i, own in recorded:
             new_states[i] = told(tx, new_states[i], params, own, updates)
         return updates, _nested_states(self, iter(new_states), state)
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the places of the states, by index or by name."""
+        self.split_state(state)  # requires a state for each
+        return [((name,), tx) for name, tx in zip(self.part_names(), self.inner(), strict=True)]
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the states after something else has moved the parameters."""
@@ -203,6 +208,10 @@ class chain(_Chain):
         """Return the transforms in order."""
         return self.transforms
 
+    def part_names(self) -> list[str]:
+        """Return the indices."""
+        return [str(i) for i in range(len(self.transforms))]
+
     def split_state(self, state: OptState) -> Sequence[Any]:
         """Return the states in order."""
         return _check_states(self, self.transforms, state)
@@ -251,6 +260,10 @@ class named_chain(_Chain):
     def inner(self) -> tuple[Any, ...]:
         """Return the transforms in order."""
         return tuple(tx for _, tx in self.transforms)
+
+    def part_names(self) -> list[str]:
+        """Return the names."""
+        return [name for name, _ in self.transforms]
 
     def split_state(self, state: OptState) -> Sequence[Any]:
         """Return the states in order."""
@@ -323,6 +336,11 @@ class sum_of(Transform):
     def init(self, params: Params) -> tuple[OptState, ...]:
         """Return the tuple of states."""
         return tuple(tx.init(params) for tx in self.transforms)
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the places of the states, by index."""
+        _check_states(self, self.transforms, state)
+        return [((str(i),), tx) for i, tx in enumerate(self.transforms)]
 
     def moved(self, state: OptState, old: Params, new: Params) -> tuple[OptState, ...]:
         """Return the states after something else has moved the parameters."""

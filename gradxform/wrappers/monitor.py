@@ -10,7 +10,15 @@ from gradxform.base import EmptyState, Transform, call_update, check_transform, 
 from gradxform.engine import global_norm
 from gradxform.errors import name_of, shown
 from gradxform.interop import as_function
-from gradxform.leaves import align_params, dtype_of, is_abstract, path_str, structure_of, with_paths
+from gradxform.leaves import (
+    Path,
+    align_params,
+    dtype_of,
+    is_abstract,
+    path_str,
+    structure_of,
+    with_paths,
+)
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, scalar_dtype
 from gradxform.transforms.momentum import ema
@@ -170,6 +178,13 @@ class monitor(Transform):
             measurements[name] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return MonitorState(measurements, tuple(states))
 
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the places of the states of the measures that are transforms."""
+        measures = enumerate(measure for _, measure in self.measures)
+        return [
+            (("measure_states", str(i)), x) for i, x in measures if isinstance(x, SupportsTransform)
+        ]
+
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, MonitorState]:
@@ -235,6 +250,10 @@ class on_measurement(Transform):
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
         object.__setattr__(self, "measure", as_function(self.measure))
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the place of the inner state."""
+        return [(("1",), self.inner)]
 
     def init(self, params: Params) -> tuple[EmptyState, Any]:
         """Return the inner state for the measurement of the parameters."""

@@ -22,7 +22,7 @@ from gradxform.interop import (
     stateless,
     stateless_with_tree_map,
 )
-from gradxform.leaves import dtype_of, is_hole, path_str, with_paths
+from gradxform.leaves import Path, dtype_of, is_hole, path_str, with_paths
 from gradxform.types import OptState, Params, Updates
 
 T = TypeVar("T")
@@ -54,6 +54,10 @@ class StatelessWrapper(Transform):
     def init(self, params: Params) -> OptState:
         """Return the inner state, with slots for all parameters."""
         return self.inner.init(params)
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return that the state is the inner transform's."""
+        return [((), self.inner)]
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the inner state after something else has moved the parameters."""

@@ -201,6 +201,10 @@ class masked(Transform):
 
         return _once(self.mask, None, updates, params, chosen)
 
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the place of the inner state."""
+        return [(("inner_state",), self.inner)]
+
     def moved(self, state: OptState, old: Params, new: Params) -> MaskedState:
         """Return the state after something else has moved the parameters."""
         return _tell_masked(self, self.inner, self._chosen(new, new), state, old, new)
@@ -335,6 +339,13 @@ class partition(Transform):
             for label, tx, chosen in self._groups(params, params)
         }
         return PartitionState(as_node(states))
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the places of the groups' states, by label."""
+        transforms = self.transforms.unfreeze()
+        return [
+            (("inner_states", str(label), "inner_state"), tx) for label, tx in transforms.items()
+        ]
 
     def moved(self, state: OptState, old: Params, new: Params) -> PartitionState:
         """Return the states after something else has moved the parameters."""

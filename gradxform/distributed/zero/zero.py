@@ -42,6 +42,7 @@ from gradxform.distributed.zero.wire import (
     step_codec,
 )
 from gradxform.leaves import (
+    Path,
     align,
     align_params,
     align_slot,
@@ -365,6 +366,10 @@ class zero1(Transform):
     def _varying_like(self, new: Zero1State, old: Zero1State) -> Zero1State:
         """Mark the new state as varying where the old one may, if JAX tracks that."""
         return varying_like(new, old) if knows_what_varies(self.axes) else new
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the place of the inner state."""
+        return [(("inner",), self.inner)]
 
     def moved(self, state: OptState, old: Params, new: Params) -> Zero1State:
         """Return the state with this device's copies moved as the parameters were."""

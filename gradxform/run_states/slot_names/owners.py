@@ -1,6 +1,6 @@
 """Which transform each state belongs to, for any transform and its state, without parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import jax
@@ -10,11 +10,8 @@ from gradxform.errors import name_of
 from gradxform.leaves import Path, entry_name
 from gradxform.leaves.masks import MaskedState
 from gradxform.leaves.states import check_state, holds_states, kinds_of_params, slot_fields
-from gradxform.wrappers.compose import chain, named_chain, sum_of
 from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.hyperparams.inject import injected
-from gradxform.wrappers.parts import StatelessWrapper, inner_parts
-from gradxform.wrappers.select import masked
 
 
 class Owned(NamedTuple):
@@ -85,33 +82,44 @@ def _walk(
 ) -> tuple[Any, ...]:
     """Add the states of a transform to `walk`; return `before` with the transforms in it."""
     tx = unwrapped(tx)
-    if isinstance(tx, StatelessWrapper):
-        clock = tx if isinstance(tx, external_step) else clock
-        return _walk(walk, tx.inner, state, path, before, clock)
-    if type(state).__name__ == MaskedState.__name__ and hasattr(state, "inner_state"):
-        # The state of a group, and then `tx` is the transform of the group; or that of `masked`.
-        inner = tx.inner if isinstance(tx, masked) else tx
-        return _walk(walk, inner, state.inner_state, (*path, "inner_state"), before, clock)
-    children = children_of(state) or {}
-    if isinstance(tx, chain | named_chain | sum_of):
-        transforms = tx.transforms if isinstance(tx, sum_of) else tx.inner()
-        states = state if isinstance(tx, sum_of) else tx.split_state(state)
-        names = [name for name, _ in tx.transforms] if isinstance(tx, named_chain) else None
-        for i, (part, its_state) in enumerate(zip(transforms, states, strict=True)):
-            at = (*path, str(i) if names is None else names[i])
-            before = _walk(walk, part, its_state, at, before, clock)
-        return before
-    slots = slot_fields(type(state)) if hasattr(state, "_fields") else ()
-    inside = {
-        k: x for k, x in children.items() if k not in slots and holds_states(x, walk.of_params)
-    }
-    if hasattr(state, "_fields"):
+    inner = tx.inner_states(state) if isinstance(tx, GradientTransformation) else []
+    clock = tx if isinstance(tx, external_step) else clock
+    if not inner and type(state).__name__ == MaskedState.__name__:  # of a rule with a mask
+        state, path = state.inner_state, (*path, "inner_state")
+    elif all(at for at, _ in inner):  # it has a state of its own
         _check_kind(tx, state)
-        fields = tuple(k for k in state._fields if k not in inside)
-        walk.owned.append(Owned(path, state, fields, tx, before, clock))
-    for at, part in _transforms_of(tx, state, inside):
+    places = {at for at, _ in inner}
+    if isinstance(tx, injected):
+        places.add(("hyperparams_states",))  # the schedules' own, which are not slots
+    _add(walk, tx, state, path, before, clock, places)
+    for at, part in inner:
         before = _walk(walk, part, node_at(state, at), (*path, *at), before, clock)
-    return before if inside else (*before, tx)
+    return before if inner else (*before, tx)
+
+
+def _add(
+    walk: _Walk,
+    tx: Any,
+    node: Any,
+    path: Path,
+    before: tuple[Any, ...],
+    clock: external_step | None,
+    others: Collection[Path],
+) -> None:
+    """Add the states in `node`, but not those at the paths `others`, which have other owners."""
+    if () in others:
+        return
+    slots = slot_fields(type(node)) if hasattr(node, "_fields") else ()
+    inside = {
+        k: x
+        for k, x in (children_of(node) or {}).items()
+        if k not in slots and holds_states(x, walk.of_params)
+    }
+    if hasattr(node, "_fields"):
+        fields = tuple(k for k in node._fields if k not in inside)
+        walk.owned.append(Owned(path, node, fields, tx, before, clock))
+    for k, x in inside.items():  # whose they are is not known
+        _add(walk, None, x, (*path, k), before, clock, {at[1:] for at in others if at[0] == k})
 
 
 def _check_kind(tx: Any, state: Any) -> None:
@@ -126,24 +134,6 @@ def node_at(node: Any, path: Path) -> Any:
     for name in path:
         node = (children_of(node) or {})[name]
     return node
-
-
-def _transforms_of(tx: Any, state: Any, inside: dict[str, Any]) -> Sequence[tuple[Path, Any]]:
-    """Return the path of each state inside another, with the transform that it belongs to."""
-    if isinstance(tx, injected):
-        hyperparams = {k: state.hyperparams[k] for k in state.hyperparams}
-        return [(("inner_state",), tx.inner_with(hyperparams))]
-    holds = {its_state: field for field, its_state in getattr(tx, "holds", ())}
-    if holds and set(inside) <= set(holds):
-        return [((k,), getattr(tx, holds[k])) for k in inside]
-    inner = inner_parts(tx) if isinstance(tx, GradientTransformation) else []
-    places: list[tuple[Path, Any]] = [((k,), x) for k, x in inside.items()]
-    while len(places) == 1 and len(inner) > 1 and not hasattr(places[0][1], "_fields"):
-        (at, node) = places[0]
-        places = [((*at, k), x) for k, x in (children_of(node) or {}).items()]
-    if len(places) != len(inner):  # of another library, or of a shape of its own
-        return [(at, None) for at, _ in places]
-    return [(at, part) for (at, _), part in zip(places, inner, strict=True)]
 
 
 def rule_name(owned: Owned) -> str:

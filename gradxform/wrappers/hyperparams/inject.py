@@ -17,7 +17,7 @@ from gradxform.base import (
     transform,
 )
 from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.leaves import widest_dtype
+from gradxform.leaves import Path, widest_dtype
 from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, safe_increment, scalar_dtype, scalars_as
 from gradxform.slots import zero_count
@@ -358,6 +358,10 @@ class injected(Transform):
     def inner_transforms(self) -> list[Any]:
         """Return the inner transform of the first step, as a list."""
         return [self.at_first()]
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the place of the inner state, with the inner transform of the last step."""
+        return [(("inner_state",), self.inner_with(dict(state.hyperparams)))]
 
     @property
     def locality(self) -> str:

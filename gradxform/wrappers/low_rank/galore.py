@@ -18,14 +18,7 @@ from gradxform.base import (
     transform,
 )
 from gradxform.errors import require_at_least
-from gradxform.leaves import (
-    align,
-    align_params,
-    dtype_of,
-    is_hole,
-    shape_of,
-    with_paths,
-)
+from gradxform.leaves import Path, align, align_params, dtype_of, is_hole, shape_of, with_paths
 from gradxform.leaves.states import check_state
 from gradxform.linalg.products import adjoint
 from gradxform.numerics import at_least_float32, cast, safe_increment
@@ -41,6 +34,7 @@ from gradxform.transforms.matrices.dimensions import (
 from gradxform.types import (
     Array,
     Finite,
+    OptState,
     Params,
     PositiveInt,
     PyTree,
@@ -138,6 +132,10 @@ class scale_by_galore(Transform):
 
     def _base(self) -> SupportsTransform:
         return scale_by_adam() if self.base_optimizer is None else self.base_optimizer
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the place of the base transform's state."""
+        return [(("base_optimizer_state",), self._base())]
 
     def _matrices(self, tree: PyTree) -> list[MatrixAxes | None]:
         """Return the axes of every leaf of a tree; None for those that are not projected."""

@@ -243,6 +243,15 @@ class param_groups(Transform):
             )
         return {None: state.inner_state, **state.group_states}
 
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the places of the optimizers' states."""
+        own = {rule.title: rule.inner for rule in self.rules if rule.inner is not None}
+        places = [(("inner_state", "inner_state"), self.inner)]
+        return places + [
+            (("group_states", str(title), "inner_state"), own[title])
+            for title in state.group_states
+        ]
+
     def moved(self, state: OptState, old: Params, new: Params) -> ParamGroupsState:
         """Return the state after something else has moved the parameters."""
         states = self._states(state)
