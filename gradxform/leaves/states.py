@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from gradxform.errors import name_of
-from gradxform.leaves.trees import is_hole, like_params
+from gradxform.leaves.trees import Path, entry_name, is_hole, like_params
 from gradxform.types import NonNegativeSlot, PyTree, Slot
 
 _SLOTS = {"Slot": Slot, "NonNegativeSlot": NonNegativeSlot}
@@ -81,6 +81,21 @@ def kinds_of_params(tree: PyTree) -> frozenset[type]:
 def holds_states(x: PyTree, of_params: Collection[type] = ()) -> bool:
     """Whether a tree contains a state: a NamedTuple that is none of those of the parameters."""
     return not named_tuples_in(x) <= set(of_params)
+
+
+def children_of(node: Any) -> dict[str, Any] | None:
+    """Return the children of a node by name; None for an array."""
+    flat, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
+    if treedef == jax.tree.structure(0):
+        return None
+    return {entry_name(path[-1]): child for path, child in flat}
+
+
+def node_at(node: Any, path: Path) -> Any:
+    """Return the node of a state at a path."""
+    for name in path:
+        node = (children_of(node) or {})[name]
+    return node
 
 
 def state_kind(rule: Any, tree: PyTree) -> type:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, GradientTransformation, unwrapped
 from gradxform.errors import name_of, shown
-from gradxform.leaves.states import check_state, slot_fields
+from gradxform.leaves.states import check_state, children_of, slot_fields
 from gradxform.numerics import ScheduleError, value_at
 from gradxform.transforms.plateau import reduce_on_plateau
 from gradxform.transforms.scaling import scale, scale_by_schedule
@@ -19,7 +19,6 @@ from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.hyperparams.inject import InjectStatefulHyperparamsState, injected
 from gradxform.wrappers.param_groups.groups import param_groups
 from gradxform.wrappers.param_groups.param_group import OTHERS, is_one
-from gradxform.wrappers.parts import StatelessWrapper
 from gradxform.wrappers.select import masked, partition
 
 # The fields of a rule's state that count its updates.
@@ -146,39 +145,36 @@ def _rates(tx: Any, state: OptState) -> list[_Rate]:
         return _of_chain(tx, state)
     if isinstance(tx, partition):
         groups = tx.transforms.unfreeze() if isinstance(tx.transforms, FrozenTree) else {}
-        states = _part(tx, state, "inner_states")
-        parts = {k: (x, _part(tx, states, k)) for k, x in groups.items()}
-        return _labelled({k: (x, _part(tx, s, "inner_state")) for k, (x, s) in parts.items()})
+        places = {k: ("inner_states", k, "inner_state") for k in groups}
+        return _labelled({k: (x, _part(tx, state, *places[k])) for k, x in groups.items()})
     if isinstance(tx, sum_of):
         return _labelled(dict(enumerate(zip(tx.transforms, state, strict=True))))
     if isinstance(tx, injected):
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
         return _rates(tx.at_next(state), _part(tx, state, "inner_state"))
-    if isinstance(tx, StatelessWrapper):
-        return _rates(tx.inner, state)
     if isinstance(tx, param_groups):
         return _of_groups(tx, state)
     if isinstance(tx, reduce_on_plateau):
         factor = _part(tx, state, "scale")
         return [_Rate((), (factor,), factor)]
-    inner = _inner(tx, state)
+    inner = tx.inner_states(state)
     if inner:  # of several the first takes the steps
-        return _rates(*inner[0])
+        path, part = inner[0]
+        return _rates(part, _part(tx, state, *path))
     return _rate_of_rule(tx, state, _FIELDS.get(type(tx), "learning_rate"))
 
 
 def _of_groups(tx: param_groups, state: OptState) -> list[_Rate]:
     """Return the rates of the groups that move, times their multipliers."""
-    common, states_of_groups = (_part(tx, state, name) for name in ("inner_state", "group_states"))
-    rates_of_all = _rates(tx.inner, _part(tx, common, "inner_state"))
+    rates_of_all = _rates(tx.inner, _part(tx, state, "inner_state", "inner_state"))
     rates: list[_Rate] = []
     for rule in tx.rules:
         if rule.freeze:
             continue
         its_rates = rates_of_all
         if rule.inner is not None:
-            its_state = _part(tx, _part(tx, states_of_groups, rule.title), "inner_state")
-            its_rates = _rates(rule.inner, its_state)
+            place = "group_states", rule.title, "inner_state"
+            its_rates = _rates(rule.inner, _part(tx, state, *place))
         if its_rates and not is_one(rule.learning_rate):
             multipliers = _part(tx, state, "multipliers")
             its_rates = _rate_products(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
@@ -186,28 +182,17 @@ def _of_groups(tx: param_groups, state: OptState) -> list[_Rate]:
     return rates + [rate._replace(labels=(OTHERS, *rate.labels)) for rate in rates_of_all]
 
 
-def _inner(tx: Any, state: OptState) -> list[tuple[Any, OptState]]:
-    """Return the transforms in a wrapper's fields, each with its state."""
-    if tx.holds:
-        return [(getattr(tx, k), _part(tx, state, its_state)) for k, its_state in tx.holds]
-    held = []
-    for k, part in fields_of(tx).items():
-        for name in (k, f"{k}_state", k.replace("optimizer", "state")):
-            if name in getattr(state, "_fields", ()) and hasattr(part, "update"):
-                held.append((part, getattr(state, name)))
-                break
-    return held
-
-
-def _part(tx: Any, state: Any, name: Any) -> Any:
-    """Return the part of a wrapper's state with a name."""
-    parts = state if isinstance(state, dict) else getattr(state, "_asdict", dict)()
-    if name not in parts:
-        raise TypeError(
-            f"current_learning_rate: the state of {name_of(tx)} must have {name!r}, got "
-            f"{type(state).__name__}. Was this state made by another transform's init?"
-        )
-    return parts[name]
+def _part(tx: Any, state: Any, *path: Any) -> Any:
+    """Return the part of a wrapper's state at a path."""
+    for name in path:
+        parts = children_of(state) or {}
+        if str(name) not in parts:
+            raise TypeError(
+                f"current_learning_rate: the state of {name_of(tx)} must have {name!r}, got "
+                f"{type(state).__name__}. Was this state made by another transform's init?"
+            )
+        state = parts[str(name)]
+    return state
 
 
 def _of_chain(tx: Any, state: OptState) -> list[_Rate]:

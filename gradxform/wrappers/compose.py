@@ -50,6 +50,10 @@ class _Chain(Transform):
         """Return the transforms in order."""
 
     @abc.abstractmethod
+    def part_names(self) -> list[str]:
+        """Return the key, in the state, of each transform's state, in order."""
+
+    @abc.abstractmethod
     def split_state(self, state: Any) -> Sequence[Any]:
         """Return the states in the transforms' order."""
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from gradxform._jax.versions import is_tracer
-from gradxform.base import call_update, unwrapped
+from gradxform.base import GradientTransformation, call_update, unwrapped
 from gradxform.distributed.averaging.elastic import agn, elastic_average
 from gradxform.distributed.averaging.exchange import Exchanging
 from gradxform.distributed.averaging.outer import outer
@@ -19,9 +19,10 @@ from gradxform.distributed.programs.collectives import Collective, count_jaxpr
 from gradxform.distributed.zero import zero1
 from gradxform.errors import must_be, name_of
 from gradxform.leaves import dtype_of, shape_of
+from gradxform.leaves.states import node_at
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import Array, OptState, Params
-from gradxform.wrappers.parts import StatelessWrapper, all_parts, inner_parts
+from gradxform.wrappers.parts import all_parts, inner_parts
 
 __all__ = [
     "exchange_metrics",
@@ -120,16 +121,9 @@ def _exchanging(tx: Any, state: Any) -> Iterator[_PartAndState]:
     tx = unwrapped(tx)
     if isinstance(tx, _EXCHANGES):
         yield _PartAndState(tx, state)
-    holds = getattr(tx, "holds", ()) or ((("inner", "inner"),) if isinstance(tx, zero1) else ())
-    inner = inner_parts(tx)
-    if holds:
-        for field, its_state in holds:
-            yield from _exchanging(getattr(tx, field), getattr(state, its_state))
-    elif isinstance(tx, StatelessWrapper):
-        yield from _exchanging(tx.inner, state)
-    elif isinstance(state, tuple) and not hasattr(state, "_fields") and len(state) == len(inner):
-        for one, its_state in zip(inner, state, strict=True):
-            yield from _exchanging(one, its_state)
+    inner = tx.inner_states(state) if isinstance(tx, GradientTransformation) else []
+    for path, part in inner:
+        yield from _exchanging(part, node_at(state, path))
 
 
 def _label(one: _PartAndState, places: Sequence[_PartAndState]) -> str:

@@ -11,9 +11,10 @@ from gradxform._jax.versions import is_tracer
 from gradxform.base import check_transform
 from gradxform.errors import did_you_mean, name_of, require_choice, shown
 from gradxform.leaves import Path, dtype_of, is_hole, path_str
+from gradxform.leaves.states import children_of, node_at
 from gradxform.numerics import number_rank
 from gradxform.run_states.slot_names.entries import Entry, as_whole, entries_of
-from gradxform.run_states.slot_names.owners import children_of, node_at, with_child
+from gradxform.run_states.slot_names.owners import with_child
 from gradxform.run_states.slot_names.words import STYLES
 from gradxform.types import OptState, SupportsTransform
 

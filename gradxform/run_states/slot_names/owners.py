@@ -9,7 +9,14 @@ from gradxform.base import GradientTransformation, unwrapped
 from gradxform.errors import name_of
 from gradxform.leaves import Path, entry_name
 from gradxform.leaves.masks import MaskedState
-from gradxform.leaves.states import check_state, holds_states, kinds_of_params, slot_fields
+from gradxform.leaves.states import (
+    check_state,
+    children_of,
+    holds_states,
+    kinds_of_params,
+    node_at,
+    slot_fields,
+)
 from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.hyperparams.inject import injected
 
@@ -51,14 +58,6 @@ def owned_states(tx: Any, state: Any) -> list[Owned]:
     walk = _Walk([], kinds_of_params(state))
     _walk(walk, tx, state, (), (), None)
     return walk.owned
-
-
-def children_of(node: Any) -> dict[str, Any] | None:
-    """Return the children of a node by name; None for an array."""
-    flat, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
-    if treedef == jax.tree.structure(0):
-        return None
-    return {entry_name(path[-1]): child for path, child in flat}
 
 
 def with_child(node: Any, path: Path, child: Any) -> Any:
@@ -127,13 +126,6 @@ def _check_kind(tx: Any, state: Any) -> None:
     kind = getattr(tx, "State", None)
     if isinstance(kind, type):
         check_state(tx, state, kind)
-
-
-def node_at(node: Any, path: Path) -> Any:
-    """Return the node of a state at a path."""
-    for name in path:
-        node = (children_of(node) or {})[name]
-    return node
 
 
 def rule_name(owned: Owned) -> str:

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import gradxform as gx
 import gradxform.distributed as gd
-from benchmarks import matrix
+from benchmarks.sections import matrix
 from gradxform import engine
 from gradxform.base import transform
 from gradxform.testing import hlo
