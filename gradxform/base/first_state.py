@@ -28,10 +28,10 @@ def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
         raise TypeError(
             f"{cls.__name__}: State must be the class of a NamedTuple, got {shown(kind)}."
         )
-    known, hints = {x.name for x in dataclasses.fields(cls)}, hints_of(kind)
+    rule_fields, hints = {x.name for x in dataclasses.fields(cls)}, hints_of(kind)
     starts: dict[str, tuple[Any, str | None]] = {}
     for field in kind._fields:
-        # A string that says nothing at run time leaves a count without a hint.
+        # `Array` is not defined at run time where it is imported for type checkers only.
         hint = hints.get(field, Array if field == "count" else None)
         if hint not in (Slot, NonNegativeSlot) and (field, hint) != ("count", Array):
             raise TypeError(
@@ -39,8 +39,8 @@ def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
                 f"{kind.__name__}. The default init starts fields annotated Slot or "
                 "NonNegativeSlot with zeros, and `count: Array` with 0; it does not know others."
             )
-        dtype = f"{field}_dtype"
-        starts[field] = hint, dtype if dtype in known else None
+        dtype_field = f"{field}_dtype"
+        starts[field] = hint, dtype_field if dtype_field in rule_fields else None
     return starts
 
 
