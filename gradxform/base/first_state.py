@@ -14,7 +14,7 @@ def first_state(rule: Any, params: Params) -> Any:
     """Return the first state of a rule, of the class that it calls `State`."""
     kind = rule.State
     starts = starts_of(type(rule), kind)
-    return kind(**{k: _start(rule, params, *how) for k, how in starts.items()})
+    return kind(**{k: _first_slot(rule, params, *how) for k, how in starts.items()})
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
     return starts
 
 
-def _start(rule: Any, params: Params, hint: Any, dtype_field: str | None) -> Any:
+def _first_slot(rule: Any, params: Params, hint: Any, dtype_field: str | None) -> Any:
     dtype = None if dtype_field is None else getattr(rule, dtype_field)
     if hint is Array:
         return zero_count()

@@ -293,12 +293,14 @@ def traits_of(kind: type[Traits] = RuleTraits) -> Mapping[str, Trait]:
     rows: dict[str, Trait] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Traits):
-            rows |= {k: row for k, x in inspect.get_annotations(base).items() if (row := _row(x))}
+            rows |= {
+                k: row for k, x in inspect.get_annotations(base).items() if (row := _trait_in(x))
+            }
     return rows
 
 
-def _row(annotation: Any) -> Trait | None:
+def _trait_in(annotation: Any) -> Trait | None:
     """Return the entry in the annotation of an attribute, at any depth of it."""
     if isinstance(annotation, Trait):
         return annotation
-    return next((row for x in get_args(annotation) if (row := _row(x))), None)
+    return next((row for x in get_args(annotation) if (row := _trait_in(x))), None)
