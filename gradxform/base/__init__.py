@@ -1,6 +1,6 @@
-"""What a transform is: `Transform`, `ArrayRule`, and questions that may be asked of any.
+"""The bases of transforms, `Transform` and `ArrayRule`, and questions that each can answer.
 
-Rules, wrappers and whatever stands above import these names. Below are the engine and the leaves.
+Rules, wrappers and the packages above import these names. The engine and the leaves are below.
 """
 
 from typing import TYPE_CHECKING

@@ -2,8 +2,8 @@
 
 The types of arrays say how they lie along explicit axes, and JAX refuses an operation whose result
 could lie in several ways: a product that sums along a divided axis, a reshape that joins two, a
-decomposition. How an optimizer computes is its own affair, so `update` leaves these axes to the
-compiler, as a mesh with automatic axes does, and its results have the types of what they replace.
+decomposition. Callers need not know how an optimizer computes, so `update` leaves these axes to the
+compiler, as a mesh with automatic axes does. Its results have the types of what they replace.
 """
 
 import functools
@@ -41,13 +41,18 @@ def update_freed(
     parameters among the extra arguments see explicit axes.
     """
     axes = _FreedAxes(mesh)
-    given = given_by_name(args, kwargs)
-    params = given.get("params")
-    functions = {k: axes.outside(given[k], params) for k in OF_PARAMS if callable(given.get(k))}
-    freed = {k: x if k in functions else axes.free(x) for k, x in given.items()}
+    arguments = given_by_name(args, kwargs)
+    params = arguments.get("params")
+    functions = {
+        k: axes.outside(arguments[k], params) for k in OF_PARAMS if callable(arguments.get(k))
+    }
+    freed = {k: x if k in functions else axes.free(x) for k, x in arguments.items()}
     with axes.within():
         updates, state = update(**freed | functions)
-    return axes.place(updates, given["updates"], params), axes.place(state, given["state"])
+    # An update lies like its gradient, or, where that has another shape, such as one with an axis
+    # of examples, like its parameter.
+    placed = axes.place(updates, arguments["updates"], params)
+    return placed, axes.place(state, arguments["state"])
 
 
 class _FreedAxes:
@@ -58,7 +63,7 @@ class _FreedAxes:
         self._mesh = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
         self._freed = self._mesh.update_axis_types(freed)
         self._around = jax.sharding.get_abstract_mesh()
-        # Outside of a trace, arrays have devices, and to put them where they are copies nothing.
+        # Outside of a trace, arrays have devices, and putting them where they are copies nothing.
         self._devices = None if self._mesh is mesh else mesh.devices
 
     def within(self) -> Any:
@@ -88,8 +93,8 @@ class _FreedAxes:
         def call(freed: Params, *args: Any, **kwargs: Any) -> Any:
             placed = self.place(freed, params)
             with jax.sharding.use_abstract_mesh(self._around):
-                made = function(placed, *args, **kwargs)
-            return self.free(made)
+                result = function(placed, *args, **kwargs)
+            return self.free(result)
 
         return call
 
@@ -103,17 +108,17 @@ class _FreedAxes:
             return tree
         xs, specs = [leaves[i] for i in at], [spec(i, leaves[i]) for i in at]
         if self._devices is None or is_tracing() or any(map(is_tracer, xs)):
-            if new is self._freed:
+            if new is self._freed:  # JAX does not let a type name axes that the compiler divides
                 specs = [jax.P()] * len(at)
-            put: Any = jax.sharding.reshard(xs, [jax.NamedSharding(new, s) for s in specs])
+            retyped: Any = jax.sharding.reshard(xs, [jax.NamedSharding(new, s) for s in specs])
         else:
             mesh = jax.sharding.Mesh(self._devices, new.axis_names, new.axis_types)
             kinds = [x.sharding.memory_kind for x in xs]
-            there = zip(specs, kinds, strict=True)
-            put = jax.device_put(
-                xs, [jax.NamedSharding(mesh, s, memory_kind=kind) for s, kind in there]
+            places = zip(specs, kinds, strict=True)
+            retyped = jax.device_put(
+                xs, [jax.NamedSharding(mesh, s, memory_kind=kind) for s, kind in places]
             )
-        for i, x in zip(at, put, strict=True):
+        for i, x in zip(at, retyped, strict=True):
             leaves[i] = x
         return treedef.unflatten(leaves)
 

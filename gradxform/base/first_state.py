@@ -14,7 +14,7 @@ def first_state(rule: Any, params: Params) -> Any:
     """Return the first state of a rule, of the class that it calls `State`."""
     kind = rule.State
     starts = starts_of(type(rule), kind)
-    return kind(**{k: _start(rule, params, *how) for k, how in starts.items()})
+    return kind(**{k: _first_slot(rule, params, *how) for k, how in starts.items()})
 
 
 @functools.cache
@@ -28,10 +28,10 @@ def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
         raise TypeError(
             f"{cls.__name__}: State must be the class of a NamedTuple, got {shown(kind)}."
         )
-    known, hints = {x.name for x in dataclasses.fields(cls)}, hints_of(kind)
+    rule_fields, hints = {x.name for x in dataclasses.fields(cls)}, hints_of(kind)
     starts: dict[str, tuple[Any, str | None]] = {}
     for field in kind._fields:
-        # A string that says nothing at run time leaves a count without a hint.
+        # `Array` is not defined at run time where it is imported for type checkers only.
         hint = hints.get(field, Array if field == "count" else None)
         if hint not in (Slot, NonNegativeSlot) and (field, hint) != ("count", Array):
             raise TypeError(
@@ -39,12 +39,12 @@ def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
                 f"{kind.__name__}. The default init starts fields annotated Slot or "
                 "NonNegativeSlot with zeros, and `count: Array` with 0; it does not know others."
             )
-        dtype = f"{field}_dtype"
-        starts[field] = hint, dtype if dtype in known else None
+        dtype_field = f"{field}_dtype"
+        starts[field] = hint, dtype_field if dtype_field in rule_fields else None
     return starts
 
 
-def _start(rule: Any, params: Params, hint: Any, dtype_field: str | None) -> Any:
+def _first_slot(rule: Any, params: Params, hint: Any, dtype_field: str | None) -> Any:
     dtype = None if dtype_field is None else getattr(rule, dtype_field)
     if hint is Array:
         return zero_count()

@@ -16,15 +16,15 @@ from gradxform.values.extra_args import check_arguments_of_loss, check_names
 # The arguments of every `update`.
 _CALL = ("updates", "state", "params")
 
-# While someone asks: the transforms whose `init` was called, each with the state that it returned.
+# Within `noting_inits`: the transforms whose `init` was called, each with the state it returned.
 _INITS: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("inits", default=None)
 
 
 class _Changes(NamedTuple):
-    """What wrappers change in the states of the transforms in them, the innermost first."""
+    """The changes by wrappers to the states of the transforms in them, the innermost first."""
 
-    each: tuple[Callable[[Any, Any], Any], ...]
-    done: list[Any]  # the states that have changed
+    functions: tuple[Callable[[Any, Any], Any], ...]
+    results: list[Any]  # the changed states
 
 
 _CHANGES: ContextVar[_Changes | None] = ContextVar("changes", default=None)
@@ -45,12 +45,10 @@ def noting_inits() -> Iterator[list[tuple[Any, Any]]]:
 def changing_states(change: Callable[[Any, Any], Any]) -> Iterator[None]:
     """Let every `init` return `change(owner, state)`, once for each state.
 
-    A wrapper without a state of its own returns that of its inner transform, which has changed.
+    A wrapper without a state of its own returns that of its inner transform, already changed.
     """
-    now = _CHANGES.get()
-    token = _CHANGES.set(
-        _Changes((change,), []) if now is None else _Changes((change, *now.each), now.done)
-    )
+    outer = _CHANGES.get() or _Changes((), [])
+    token = _CHANGES.set(_Changes((change, *outer.functions), outer.results))
     try:
         yield
     finally:
@@ -58,16 +56,16 @@ def changing_states(change: Callable[[Any, Any], Any]) -> Iterator[None]:
 
 
 def noted(init: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an `init` of a class that wrappers can change, and that notes its states."""
+    """Return an `init` of a class whose states wrappers can change and `noting_inits` notes."""
 
     @functools.wraps(init)
     def call(owner: Any, *args: Any, **kwargs: Any) -> Any:
         state = init(owner, *args, **kwargs)
         changes, inits = _CHANGES.get(), _INITS.get()
-        if changes is not None and not any(state is x for x in changes.done):
-            for change in changes.each:
+        if changes is not None and not any(state is x for x in changes.results):
+            for change in changes.functions:
                 state = change(owner, state)
-            changes.done.append(state)
+            changes.results.append(state)
         if inits is not None:
             inits.append((owner, state))
         return state
@@ -108,15 +106,15 @@ class BoundMethod:
         return update_without(self.call, args, kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function without `check`, which the outermost transform has done."""
+        """Call the function without `check`, which the outermost transform has called."""
         if self.name == "update" and not self.owner.made_of_functions:
             mesh = explicit_mesh(args[0] if args else kwargs.get("updates"))
             if mesh is not None:
                 return update_freed(mesh, self.call, args, kwargs)
         if not has_64_bits():
             return self._function(self.owner, *args, **kwargs)
-        # The first argument is the parameters in `init`, the updates in `update`. Without
-        # parameters the state, which was made for them, has their width.
+        # The first argument is the parameters in `init`, the updates in `update`. Where the
+        # parameters are left out, the state has their width, since `init` made it for them.
         first, state, params = (*args, None, None, None)[:3]
         params = kwargs.get("params", params)
         trees = (first, kwargs.get("updates"), state if params is None else params)
@@ -126,16 +124,16 @@ class BoundMethod:
     def check(self, names: tuple[str, ...]) -> None:
         """Refuse an argument with a name close to one that a part takes."""
         if names not in self._checked:
-            known = self.owner.extra_names()
-            if known is not None:
-                check_names(self.owner, known.union(_CALL), names)
+            extra_names = self.owner.extra_names()
+            if extra_names is not None:
+                check_names(self.owner, extra_names.union(_CALL), names)
             self._checked.add(names)
 
     def check_arguments_of_loss(self, extra: dict[str, Any]) -> None:
-        """Refuse an argument that neither a part takes nor the loss that a line search calls."""
-        known = self.owner.extra_names()
-        if known is not None and "value_fn" in known:
-            check_arguments_of_loss(self.owner, known.union(_CALL), extra)
+        """Refuse an argument that neither a part nor the loss of a line search takes."""
+        extra_names = self.owner.extra_names()
+        if extra_names is not None and "value_fn" in extra_names:
+            check_arguments_of_loss(self.owner, extra_names.union(_CALL), extra)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BoundMethod) or type(self) is not type(other):

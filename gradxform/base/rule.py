@@ -1,4 +1,4 @@
-"""The bases of transforms: `Transform`, and `ArrayRule` for one given by its rule for an array."""
+"""The bases of transforms: `Transform`, and `ArrayRule` for one that a rule for arrays defines."""
 
 import abc
 import functools
@@ -63,14 +63,14 @@ class Transform(GradientTransformationExtraArgs, abc.ABC):
 
 
 class ArrayRule(Transform, RuleTraits):
-    """A transform given by its rule for one array.
+    """A transform defined by its rule for one array.
 
-    A subclass says `State`, the class of its state, `rule`, and, if it has scalars to compute once
-    a step, `prepare`. A state that does not start with zeros needs an `init`. The fields of the
-    state that are annotated `Slot` are handed to `rule` leaf by leaf, in order.
+    A subclass defines `State`, the class of its state, `rule`, and, if it has scalars to compute
+    once a step, `prepare`. A state that does not start with zeros needs an `init`. `rule` gets the
+    fields of the state that are annotated `Slot` leaf by leaf, in order.
     """
 
-    handles_rows = True  # the lift shows the rule the touched rows, if it may
+    handles_rows = True  # the engine gives the rule the touched rows, if its locality allows it
     locality = "array"
     # `active(tree)` returns a tree of booleans, the leaves on which the rule acts, or None for all.
     active: Any = None
@@ -89,12 +89,13 @@ class ArrayRule(Transform, RuleTraits):
         A field annotated `Slot` starts with zeros like the parameters, in float32 for 16-bit ones
         or in the dtype that the rule has in its field `<slot>_dtype`. A `NonNegativeSlot` starts
         with real zeros, also for complex parameters. A field `count: Array` starts with 0, in
-        int32. A rule without `State` has no state. Other fields and other numbers need an `init`
-        of their own.
+        int32. A rule without `State` does not have a state. Other fields and other numbers need an
+        `init` of their own.
         """
         return first_state(self, params)
 
-    if TYPE_CHECKING:  # A rule has slots of its own, and names the extra arguments that it needs.
+    # Any signature may override these: a rule takes its own slots and names its extra arguments.
+    if TYPE_CHECKING:
 
         def rule(self, *args: Any, **kwargs: Any) -> Any: ...
 
@@ -114,7 +115,7 @@ class ArrayRule(Transform, RuleTraits):
             """Return the state with its scalars advanced, then the scalars of this step.
 
             Called once a step. `updates` is the whole tree for a rule whose locality is "tree", and
-            None for others, because those run together with their neighbours. Extra arguments that
+            None for others, because they run together with their neighbours. Extra arguments that
             a rule needs (`value`, ...) are keyword-only parameters of its `prepare`.
             """
             return (state,)
@@ -147,46 +148,47 @@ def transform(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
       name: the name in configs, `"package:name"`, for classes outside gradxform.
     """
 
-    def made(cls: Any) -> Any:
-        return _made_transform(cls, name)
+    def decorate(cls: Any) -> Any:
+        return _as_transform(cls, name)
 
-    return made if cls is None else made(cls)
+    return decorate if cls is None else decorate(cls)
 
 
-def _made_transform(cls: Any, name: str | None) -> Any:
+def _as_transform(cls: Any, name: str | None) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, GradientTransformation)):
-        called = getattr(cls, "__name__", "transform")
+        class_name = getattr(cls, "__name__", "transform")
         raise TypeError(
-            f"{called}: a transform subclasses ArrayRule or Transform, {shown(cls)} does not."
+            f"{class_name}: a transform subclasses ArrayRule or Transform, {shown(cls)} does not."
         )
     for method in ("init", "update"):  # abstract where a pair is not made of two functions
         if getattr(cls, method) is getattr(GradientTransformation, method):
             raise TypeError(f"{cls.__name__}: a transform must define {method}.")
     locality = cls.__dict__.get("locality", "array")
     if not (isinstance(locality, property) or locality in LOCALITIES):
-        listed = ", ".join(repr(k) for k in LOCALITIES)
+        choices = ", ".join(repr(k) for k in LOCALITIES)
         raise ValueError(
-            f"{cls.__name__}: locality must be one of {listed}, got {shown(locality)}."
+            f"{cls.__name__}: locality must be one of {choices}, got {shown(locality)}."
         )
-    made = made_value(cls, name)
-    if getattr(made, "static", None) is not None:
-        made.statics = _static_of_each_leaf
+    kind = made_value(cls, name)
+    if getattr(kind, "static", None) is not None:
+        kind.statics = _static_of_each_leaf
     for method in ("init", "update"):
-        function = getattr(made, method)
-        if method == "init" and issubclass(made, ArrayRule):
+        function = getattr(kind, method)
+        if method == "init" and issubclass(kind, ArrayRule):
             default = function in (ArrayRule.init, _default_init)
-            if default and made.State is None:
-                made.State = EmptyState
-            elif default and isinstance(made.State, type):  # not a property, which init reads
-                starts_of(made, made.State)
+            if default and kind.State is None:
+                kind.State = EmptyState
+            elif default and isinstance(kind.State, type):  # `init` checks that of a property
+                starts_of(kind, kind.State)
             function = _default_init if default else _checked_init(function)
-        if method == "update" and not made.handles_rows:
+        if method == "update" and not kind.handles_rows:
             function = _without_rows(function)
-        setattr(made, method, ValueMethod(function))
-    for method in ("update", "prepare"):  # read once, and not in a user's first trace
-        if hasattr(made, method):
-            accepted_by(made, method)
-    return made
+        setattr(kind, method, ValueMethod(function))
+    # Their signatures are cached here, so that a user's first trace need not read them.
+    for method in ("update", "prepare"):
+        if hasattr(kind, method):
+            accepted_by(kind, method)
+    return kind
 
 
 def _static_of_each_leaf(rule: Any, updates: Updates) -> list[Any]:

@@ -1,7 +1,7 @@
 """Traits: the facts that one transform may know of another, all in one list.
 
-A wrapper that changes, moves, averages or divides what it holds asks for them. A trait that is
-declared wrongly or left out breaks the promise that its row names. `docs/traits.md` shows the list.
+Wrappers that change, move, average or divide what they hold read them. A trait that is declared
+wrongly or left out breaks the promise that its row names. `docs/traits.md` shows the list.
 """
 
 import inspect
@@ -12,7 +12,7 @@ __all__ = ["Trait", "Traits", "RuleTraits", "traits_of"]
 
 
 class Trait(NamedTuple):
-    """What the list says of a trait, beside its name, its type and its default."""
+    """The entry of a trait in the list, beside its name, its type and its default."""
 
     sentence: str  # what a transform says by it
     declared_by: str  # who must declare it
@@ -22,7 +22,7 @@ class Trait(NamedTuple):
 
 
 class Traits:
-    """What a transform says of itself, with what holds of one that does not."""
+    """The facts that a transform declares of itself, each with a default."""
 
     # --------------------------------------------------------------------------- how far it looks
 
@@ -40,7 +40,7 @@ class Traits:
     asks_for_sums: Annotated[
         ClassVar[bool],
         Trait(
-            "All that it asks of the whole tree are sums that are right for shards too, such as "
+            "All that it needs of the whole tree are sums that are right for shards too, such as "
             "those of `engine.sum_of_squares`.",
             "Rules and wrappers that look at the whole tree, for `zero1`.",
             "distributed/shares/reach",
@@ -50,8 +50,8 @@ class Traits:
     sees_pieces: Annotated[
         ClassVar[bool],
         Trait(
-            "It looks at whole arrays or matrices by the engine (`array_sums`, ...), which adds "
-            "or brings together what devices have pieces of.",
+            "It looks at whole arrays or matrices only through the engine (`array_sums`, ...), "
+            "which adds or gathers the pieces that devices have.",
             "Rules that look at whole arrays, for `zero1`.",
             "distributed/shares/reach, engine/lift",
             "tests/distributed/zero/test_catalogue.py",
@@ -70,7 +70,7 @@ class Traits:
         ClassVar[str | None],
         Trait(
             "Why `update` refuses a `RowSparse`, where its locality is not the reason.",
-            "Whoever refuses them.",
+            "Transforms that refuse them.",
             "base/rule",
             "touches_rows_or_refuses",
         ),
@@ -81,8 +81,8 @@ class Traits:
     follows: Annotated[
         Any,
         Trait(
-            "The slots that are copies of the parameters, and move with them whoever moves them.",
-            "Whoever keeps such a slot.",
+            "The slots that are copies of the parameters, and move with them, whatever moves them.",
+            "Transforms that keep such a slot.",
             "base/transformation, wrappers/parts, wrappers/stored/wrapper",
             "copies_move_with_the_parameters",
             "tuple[str, ...]",
@@ -91,8 +91,8 @@ class Traits:
     holds: Annotated[
         ClassVar[tuple[tuple[str, str], ...]],
         Trait(
-            "For each transform in it the field that has it, and the field of the state that has "
-            "that one's state.",
+            "For each transform in it, the field that holds it, and the field of the state that "
+            "holds its state.",
             "Wrappers, unless they define `moved`.",
             "base/transformation, distributed/programs/measures, run_states/learning_rate, "
             "run_states/slot_names/owners, training/loss_scales, wrappers/checks, "
@@ -104,7 +104,7 @@ class Traits:
         ClassVar[bool],
         Trait(
             "Its steps lead to a place that does not depend on where the parameters are.",
-            "Whoever goes on from a place of its own, such as a center.",
+            "Transforms that go on from a place of their own, such as a center.",
             "wrappers/parts",
             "says_where_its_steps_lead",
         ),
@@ -125,7 +125,7 @@ class Traits:
         Trait(
             "The parameters between some of its updates are not those of the run. A string says "
             "what takes the place of their average.",
-            "Whoever tries points that it does not accept.",
+            "Transforms that try points, and may reject them.",
             "wrappers/average",
             "says_where_its_steps_lead",
             "bool | str",
@@ -146,7 +146,7 @@ class Traits:
     keeps_updates: Annotated[
         Any,
         Trait(
-            "Its updates are those that it gets, as of a part that only looks at them.",
+            "It returns the updates that it gets, as a part that only looks at them does.",
             "Parts without a rule.",
             "training/loss_scales, wrappers/changed_steps",
             "says_what_its_updates_are",
@@ -156,9 +156,10 @@ class Traits:
     zeros_unless: Annotated[
         Any,
         Trait(
-            "The field of the state that is 0 after every update that may not be zeros; None if "
-            "any may be.",
-            "Whoever gathers gradients, so that `zero1` gathers parameters only after a step.",
+            "The field of the state that is 0 after every update that is not all zeros; None "
+            "without such a field.",
+            "Transforms that gather gradients, so that `zero1` gathers parameters only after a "
+            "step.",
             "distributed/zero/gather",
             "says_what_its_updates_are",
             "str | None",
@@ -176,9 +177,8 @@ class Traits:
     begins_small: Annotated[
         ClassVar[bool],
         Trait(
-            "Its first steps are so small that parameters of 16 bits round them away, and the "
-            "later ones grow by how far the parameters have moved: without masters, they never "
-            "do.",
+            "Its first steps are so small that 16-bit parameters round them away, and later steps "
+            "grow with the distance moved: without masters, the parameters never move.",
             "Rules that find their step size from the distance moved.",
             "tables/describe",
             "narrow_parameters_have_wide_slots",
@@ -187,8 +187,8 @@ class Traits:
     exchanges: Annotated[
         Any,
         Trait(
-            "The mesh axes between whose devices `update` itself exchanges something. Who runs it "
-            "under a condition has the condition agreed on along them first.",
+            "The mesh axes between whose devices `update` itself exchanges something. Before "
+            "something runs it under a condition, the devices must agree on that along them.",
             "Distributed transforms, and wrappers with an `axis_name`.",
             "distributed/matrices/shard_matrices, distributed/programs/measures, "
             "distributed/specs/state_specs, wrappers/agree, wrappers/loss_scale, wrappers/sam",
@@ -205,8 +205,8 @@ class Traits:
             "The slots that are decaying averages, each with what is averaged: another rule's "
             "average of the same goes on in it. Sums, maxima and averages with weights of their "
             "own are not named.",
-            "Rules that keep little else: beside them, what begins at 0 would be taken to be as "
-            "old.",
+            "Rules that keep little else: another slot, which begins at 0, would seem to be as old "
+            "as the average.",
             "run_states/migration/layout, run_states/migration/pairs",
             "says_what_its_state_holds",
         ),
@@ -215,7 +215,7 @@ class Traits:
         ClassVar[tuple[str, ...]],
         Trait(
             "The fields of the state that count the steps of the run.",
-            "Whoever counts them under another name, or something else under this one.",
+            "Transforms that count them under another name, or something else under this one.",
             "run_states/metrics, run_states/migration/layout, run_states/migration/pairs, "
             "run_states/migration/sources",
             "says_what_its_state_holds",
@@ -224,7 +224,8 @@ class Traits:
     counts_inner_steps: Annotated[
         ClassVar[bool],
         Trait(
-            "These are the steps of the transform inside, which has gone on when a wrapper begins.",
+            "Its `step_fields` count the steps of the transform inside, which may have taken some "
+            "before the wrapper begins.",
             "Wrappers that take several gradients for a step.",
             "run_states/migration/layout, run_states/migration/sources",
             "says_what_its_state_holds",
@@ -233,10 +234,10 @@ class Traits:
     set_by: Annotated[
         Any,
         Trait(
-            "The fields of the state that begin as the transform says, each with the attribute "
-            "that says so (a value, or a dict of them): if another transform says something else, "
-            "that holds.",
-            "Whoever has a seed or a hyperparameter in its state.",
+            "The fields of the state that begin with the value of an attribute, or with the values "
+            "of a dict, each with that attribute: where a state goes on under a transform with "
+            "another value, it takes that.",
+            "Transforms that have a seed or a hyperparameter in their state.",
             "run_states/migration/sources",
             "says_what_its_state_holds",
             "tuple[tuple[str, str], ...]",
@@ -245,7 +246,7 @@ class Traits:
 
 
 class RuleTraits(Traits):
-    """What an `ArrayRule` says of itself besides."""
+    """The facts that only an `ArrayRule` declares of itself."""
 
     State: Annotated[
         Any,
@@ -292,12 +293,14 @@ def traits_of(kind: type[Traits] = RuleTraits) -> Mapping[str, Trait]:
     rows: dict[str, Trait] = {}
     for base in reversed(kind.__mro__):
         if issubclass(base, Traits):
-            rows |= {k: row for k, x in inspect.get_annotations(base).items() if (row := _row(x))}
+            rows |= {
+                k: row for k, x in inspect.get_annotations(base).items() if (row := _trait_in(x))
+            }
     return rows
 
 
-def _row(annotation: Any) -> Trait | None:
-    """Return what the annotation of an attribute says, in whatever it is wrapped."""
+def _trait_in(annotation: Any) -> Trait | None:
+    """Return the entry in the annotation of an attribute, at any depth of it."""
     if isinstance(annotation, Trait):
         return annotation
-    return next((row for x in get_args(annotation) if (row := _row(x))), None)
+    return next((row for x in get_args(annotation) if (row := _trait_in(x))), None)

@@ -1,4 +1,4 @@
-"""The base of all transforms, and questions that may be asked of any transformation."""
+"""The base of all transforms, and questions that any transformation can answer."""
 
 import dataclasses
 import functools
@@ -45,14 +45,14 @@ class GradientTransformation(Value, Traits, _OptaxClass):
         out. The extra arguments that it names (or all, if it has `**kwargs`) reach it.
     """
 
-    # Whether the class, without fields of its own, is called with two functions.
+    # Whether calling the class with two functions makes an instance, if it does not have fields.
     made_of_functions: ClassVar[bool] = True
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Make an instance; of two functions that of a class with fields for them."""
+        """Make an instance; for two functions, of a class whose fields hold them."""
         takes_functions = cls.made_of_functions and not dataclasses.is_dataclass(cls)
-        made: Any = _with_functions(cls) if takes_functions else cls
-        return object.__new__(made)
+        kind: Any = _with_functions(cls) if takes_functions else cls
+        return object.__new__(kind)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -81,19 +81,19 @@ class GradientTransformation(Value, Traits, _OptaxClass):
     def extra_names(self) -> frozenset[str] | None:
         """Return the names of the extra arguments of `update` that any part takes; None: any name.
 
-        An `update` of this library hands its `**extra` on to the transforms in its fields. The
-        `**extra` of another library's may be anything.
+        An `update` of this library passes its `**extra` on to the transforms in its fields. That of
+        another library may take any name.
         """
         return self._names_of("update")
 
     def _names_of(self, method: str) -> frozenset[str] | None:
-        """Return the names that a method takes, and those of the parts if it hands the rest on."""
+        """Return the names that a method takes, and those of the parts if it passes others on."""
         anything, named, _ = accepted_by(type(self), method)
         if not anything:
             return named
         if getattr(type(self), method).__module__.split(".")[0] != "gradxform":
             return None
-        return _union(named, self.inner_transforms())
+        return _with_extra_names(named, self.inner_transforms())
 
     def inner_transforms(self) -> list[Any]:
         """Return the transforms in the fields, in order."""
@@ -140,8 +140,8 @@ class GradientTransformation(Value, Traits, _OptaxClass):
         """Return the state after something else has moved the parameters.
 
         An average over replicas, for one, calls it, so that the next step does not undo the move.
-        By default the slots named by `follows` move by as much, and the transforms named by `holds`
-        are told. Leaves that no gradient can have are holes, whoever overrides it.
+        By default the slots named by `follows` move as far, and the transforms named by `holds`
+        hear of the move. An override, too, sees holes for leaves that no gradient can have.
 
         Args:
           state: the state after the last update.
@@ -149,8 +149,8 @@ class GradientTransformation(Value, Traits, _OptaxClass):
           new: where they are now, as `old` with a hole for what the transform does not see.
         """
         for field, its_state in self.holds:
-            told = tell_moved(getattr(self, field), getattr(state, its_state), old, new)
-            state = state._replace(**{its_state: told})
+            inner_state = tell_moved(getattr(self, field), getattr(state, its_state), old, new)
+            state = state._replace(**{its_state: inner_state})
         if not self.follows:
             return state
         news, treedef = jax.tree.flatten(new)
@@ -223,11 +223,12 @@ def call_update(
         engine.refuse_rows(tx, updates, "is not a transform of this library")
     update: Any = tx.update
     extra = routed(tx, accepted(tx, update), extra)
+    # The outermost transform has checked the names of extra arguments.
     call = update.call if isinstance(update, BoundMethod) else update
-    made = call(updates, state, params, **extra)
-    if not isinstance(made, tuple | list) or len(made) != 2:
-        raise TypeError(f"{name_of(tx)}: update must return (updates, state), got {shown(made)}.")
-    return made[0], made[1]
+    result = call(updates, state, params, **extra)
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise TypeError(f"{name_of(tx)}: update must return (updates, state), got {shown(result)}.")
+    return result[0], result[1]
 
 
 def extra_names(tx: SupportsTransform) -> frozenset[str] | None:
@@ -238,13 +239,13 @@ def extra_names(tx: SupportsTransform) -> frozenset[str] | None:
     return None if anything else named
 
 
-def _union(named: frozenset[str], parts: Sequence[Any]) -> frozenset[str] | None:
+def _with_extra_names(names: frozenset[str], parts: Sequence[Any]) -> frozenset[str] | None:
     for part in parts:
-        more = extra_names(part)
-        if more is None:
+        part_names = extra_names(part)
+        if part_names is None:
             return None
-        named |= more
-    return named
+        names |= part_names
+    return names
 
 
 def _transforms_in(x: Any) -> Iterator[Any]:
@@ -264,9 +265,9 @@ def _is_transform(x: Any) -> bool:
 
 
 def unwrapped(tx: Any) -> Any:
-    """Return the transform whose own `init` and `update` an object consists of, or else the object.
+    """Return the transform whose `init` and `update` make up an object, or else the object.
 
-    Of `as_optax(tx)` and `GradientTransformation(*tx)` that is `tx`.
+    For `as_optax(tx)` and `GradientTransformation(*tx)`, that is `tx`.
     """
     init, update = _functions_of(tx)
     if not isinstance(init, BoundMethod) or not isinstance(update, BoundMethod):
@@ -312,11 +313,12 @@ def check_transform(part: Any, tx: Any, what: str) -> None:
         )
 
 
+# Within `own_locality_of`, parts count as entrywise, so that a wrapper tells its own locality.
 _ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 def locality_of(tx: Any) -> str:
-    """Return how far `tx` looks; an object that does not say is taken to look at everything."""
+    """Return how far `tx` looks; "tree" for an object that does not say."""
     if _ALONE.get():
         return "entry"
     tx = unwrapped(tx)
@@ -334,12 +336,12 @@ def own_locality_of(tx: Any) -> str:
 
 
 def farthest(transforms: Sequence[Any]) -> str:
-    """Return the farthest locality of several transforms; "entry" of none."""
+    """Return the farthest locality of several transforms; "entry" if there are none."""
     return max((locality_of(tx) for tx in transforms), key=LOCALITIES.index, default="entry")
 
 
 def rules_with_state(kind: str) -> list[type[GradientTransformation]]:
-    """Return the registered rules whose state has a class of that name."""
+    """Return the registered rules whose states are of the class with this name."""
     return [
         rule
         for rule in dict.fromkeys(REGISTRY.parts())

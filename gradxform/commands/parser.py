@@ -34,7 +34,7 @@ SHAPES = "dense/kernel=300x20,dense/bias=20:bfloat16"
 
 def params(text: str) -> Any:
     """Read the shapes of parameters, as in `SHAPES`; a scalar is `name=()`."""
-    import jax  # the help needs no arrays
+    import jax  # the help does not need arrays
     import jax.numpy as jnp
 
     tree: dict[str, Any] = {}

@@ -114,7 +114,7 @@ def _tiling(
     if units < 2 or g.size < SMALL:
         return None
     fit = min(fit, units // 2)  # at least two: a loop of one turn would not be one
-    # A number of rows that divides them all needs no code for the rest.
+    # A number of rows that divides them all does not need code for the rest.
     even = [n for n in range(max(fit // 2, 1), max(fit, 1) + 1) if whole % (n * unit) == 0]
     n = even[-1] if even else max(fit, 1)
     if not even and ways > 1:

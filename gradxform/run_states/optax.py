@@ -55,7 +55,7 @@ def as_optax(tx: Transform) -> Any:
 class _InitInOptax(BoundMethod):
     """The `init` of a transform, which returns a state in Optax's classes.
 
-    The `update` needs no counterpart: a state keeps the classes that it has.
+    The `update` does not need a counterpart: a state keeps the classes that it has.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

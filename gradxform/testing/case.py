@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.base import GradientTransformation, GradientTransformationExtraArgs
+from gradxform.base import GradientTransformation, GradientTransformationExtraArgs, Transform
 from gradxform.interop import OfFunctions, OfFunctionsExtraArgs
 from gradxform.leaves.storage import is_stored
 from gradxform.testing.references import Reference, TreeReference
@@ -71,11 +71,11 @@ class Case:
       rtol: the tolerance to its reference in float32, relative to the movement.
       pickles: whether it consists only of values, so that it prints, pickles and goes to JSON.
       huge_ok: whether updates must be finite for gradients up to the largest number of their
-        dtype; or a number, up to that share of it.
+        dtype; or, if it is a number, up to that share of it.
       derivatives: which derivatives through an update are finite and right; "forward" if it has
-        loops that JAX cannot differentiate backward, None if it has no derivatives.
-      holds_optimizer: whether the one transform that it holds, if it does, gets the parameters and
-        their gradients in their own places.
+        loops that JAX cannot differentiate backward, None if it does not have derivatives.
+      holds_optimizer: whether the transform inside it, if there is one, gets the parameters and
+        their gradients unchanged in form.
       rows: whether it must accept row-sparse gradients (True) or refuse them (False). By default
         it must accept them if its locality is at most a row.
       extra: the extra arguments of every update: a dict, or `extra(updates, params)` that returns
@@ -115,7 +115,7 @@ class Case:
 
     @functools.cached_property
     def compiled(self) -> Any:
-        """Its update under `jax.jit`, compiled once for all promises with the same shapes."""
+        """The update under `jax.jit`, compiled once for all promises with the same shapes."""
         return jax.jit(self.bound.update)
 
     def extra_of(self, updates: Updates, params: Params | None) -> dict[str, Any]:
@@ -130,7 +130,7 @@ class Case:
         return as_dtype(example_params() if self.tree is None else self.tree, dtype)
 
     def like(self, grads: Updates) -> Updates:
-        """Return gradients in the form that an update takes, with an axis of examples if it has."""
+        """Return gradients in the form of an update's, with or without an axis of examples."""
         if self.examples is None:
             return grads
         return jax.tree.map(lambda g: jnp.broadcast_to(g, (self.examples, *g.shape)), grads)
@@ -177,6 +177,11 @@ def inside(x: Any) -> Iterator[Any]:
         parts = x
     for part in parts:
         yield from inside(part)
+
+
+def transforms_by_field(tx: Any) -> dict[str, Any]:
+    """Return the transforms of this library in the fields of a transform."""
+    return {k: x for k, x in fields_of(tx).items() if isinstance(x, Transform)}
 
 
 def _is_foreign(x: Any) -> bool:

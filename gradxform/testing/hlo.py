@@ -86,18 +86,19 @@ def wire_bytes(
     """
     if period is not None and period < 1:
         raise ValueError(f"wire_bytes: period must be at least 1, got {period!r}.")
-    counted = compiled if isinstance(compiled, list) else collectives(compiled)
+    transfers = compiled if isinstance(compiled, list) else collectives(compiled)
     if per_slice is not None:
-        counted = [c for c in counted if _crosses(c, per_slice)]
-    always, each = _split(counted, 0)
+        transfers = [c for c in transfers if _crosses_slices(c, per_slice)]
+    always, each = _bytes_by_condition(transfers, 0)
     return WireBytes(always, tuple(each), period or 1)
 
 
-def _crosses(c: Collective, per_slice: int) -> bool:
+def _crosses_slices(c: Collective, per_slice: int) -> bool:
+    # Programs for TPUs send to other slices through the host; such a `send` does not name groups.
     return c.kind == "send" or any(len({d // per_slice for d in g}) > 1 for g in c.groups)
 
 
-def _split(collectives: Iterable[Collective], depth: int) -> tuple[float, list[float]]:
+def _bytes_by_condition(collectives: Iterable[Collective], depth: int) -> tuple[float, list[float]]:
     """Return the bytes sent always, and those of the costliest branch of each condition.
 
     Args:
@@ -105,17 +106,17 @@ def _split(collectives: Iterable[Collective], depth: int) -> tuple[float, list[f
       depth: the number of these conditions.
     """
     always = 0.0
-    inside: dict[str, dict[int, list[Collective]]] = {}  # by condition, then by branch
+    conditional: dict[str, dict[int, list[Collective]]] = {}  # by condition, then by branch
     for c in collectives:
         if len(c.conditions) == depth:
             always += c.sent
         else:
             condition, branch = c.conditions[depth]
-            inside.setdefault(condition, {}).setdefault(branch, []).append(c)
+            conditional.setdefault(condition, {}).setdefault(branch, []).append(c)
     each = []
-    for branches in inside.values():
-        splits = [_split(branch, depth + 1) for branch in branches.values()]
-        each.append(max(own + sum(deeper) for own, deeper in splits))
+    for branches in conditional.values():
+        costs = [_bytes_by_condition(branch, depth + 1) for branch in branches.values()]
+        each.append(max(sent + sum(deeper) for sent, deeper in costs))
     return always, each
 
 
@@ -140,7 +141,7 @@ def collectives(compiled: Any) -> list[Collective]:
 
 
 class _Run(NamedTuple):
-    """How a computation runs."""
+    """One way in which a computation runs."""
 
     times: int
     conditions: Conditions
@@ -168,7 +169,7 @@ class _Walk(NamedTuple):
         text, times, conditions = one.text, run.times, run.conditions
         if one.opcode == "while":
             body, turns = hlo_text.attribute(text, "body"), hlo_text.trip_count(text)
-            if turns is None:
+            if turns is None:  # counts as a condition, under which the body runs once
                 return [(body, _Run(times, (*conditions, (one.name, 0)), False, {}))]
             return [(body, _Run(times * turns, conditions, False, {}))]
         if one.opcode == "conditional":
@@ -202,9 +203,9 @@ class _Walk(NamedTuple):
         chain, index = hlo_text.chain_of(one.text), len(self.collectives)
         if chain is not None:
             index = run.chains.setdefault((chain, kind), index)
-        if index < len(self.collectives):  # another part of a collective that is noted already
-            noted = self.collectives[index]
-            self.collectives[index] = noted._replace(bytes=max(noted.bytes, size))
+        if index < len(self.collectives):  # another part of a collective that is in the list
+            first = self.collectives[index]
+            self.collectives[index] = first._replace(bytes=max(first.bytes, size))
             return
         self.collectives.append(
             Collective(kind, size, group, name, run.times, run.conditions, groups)

@@ -1,8 +1,8 @@
 """Reading from a compiled program what it computes while it sends.
 
-The text of a scheduled program has its instructions in the order in which a device runs them. What
-stands between the start of a collective and its end runs while the bytes travel. This is an order,
-not a time: it does not say if the computation takes longer than the bytes.
+The text of a scheduled program has its instructions in the order in which a device runs them. Those
+between the start of a collective and its end run while the bytes travel. This is an order, not a
+time: it does not say whether the computation takes longer than the transfer.
 """
 
 import re
@@ -16,7 +16,7 @@ _PRODUCTS = ("dot", "convolution")
 
 
 class Overlap(NamedTuple):
-    """One collective of a program, and what is computed meanwhile.
+    """One collective of a program, and what the device computes meanwhile.
 
     Attributes:
       kind: as in `hlo.Collective`.
@@ -33,11 +33,11 @@ class Overlap(NamedTuple):
 
 
 def overlaps(compiled: Any) -> list[Overlap]:
-    """Return the collectives of a scheduled program, each with what is computed meanwhile.
+    """Return the collectives of a scheduled program, each with what the device computes meanwhile.
 
     A collective starts and ends with a pair of `-start` and `-done`, or, as compilers for TPUs
     split it, with the first and the last of the fusions that share a `chain_id`; products that are
-    fused with a part of it count. Products within loops and conditions between do not count.
+    fused with a part of it count. Products in loops and conditions in between do not count.
 
     Args:
       compiled: the result of `jax.jit(f).lower(...).compile()`, or its text.
@@ -55,49 +55,53 @@ def overlaps(compiled: Any) -> list[Overlap]:
         for one in instructions
         if one.opcode in ("fusion", "async-start") and (callee := _callee(one))
     }
-    found: list[Overlap] = []
-    for name in program.computations:
-        if name not in fused:
-            found += _in_computation(program, name)
-    return found
+    # A fused computation counts where its fusion stands.
+    return [
+        overlap
+        for name in program.computations
+        if name not in fused
+        for overlap in _overlaps_in(program, name)
+    ]
 
 
 def _callee(one: Instruction) -> str | None:
     return hlo_text.attribute(one.text, "calls")
 
 
-def _inside(program: Program, one: Instruction) -> list[Instruction]:
+def _instructions_of(program: Program, one: Instruction) -> list[Instruction]:
     """Return the instructions that a fusion runs, or an instruction alone."""
     if one.opcode not in ("fusion", "async-start"):
         return [one]
     inner = program.computations.get(_callee(one) or "", [])
-    return [deeper for each in inner for deeper in _inside(program, each)]
+    return [deeper for each in inner for deeper in _instructions_of(program, each)]
 
 
-def _in_computation(program: Program, name: str) -> list[Overlap]:
-    parts = [_inside(program, one) for one in program.computations[name]]
+def _overlaps_in(program: Program, name: str) -> list[Overlap]:
+    parts = [_instructions_of(program, one) for one in program.computations[name]]
     products = [sum(x.opcode in _PRODUCTS for x in part) for part in parts]
-    found: list[Overlap] = []
-    chains: dict[str, tuple[int, int, Overlap]] = {}  # its first and last place, and what it is
+    all_overlaps: list[Overlap] = []
+    chains: dict[str, tuple[int, int, Overlap]] = {}  # the first and the last place of each
     for i, (one, part) in enumerate(zip(program.computations[name], parts, strict=True)):
         for x in part:
             kind = x.opcode.removesuffix("-start")
             if kind not in KINDS:
                 continue
-            what = _described(program, x, kind, name)
+            overlap = _without_products(program, x, kind, name)
             chain = hlo_text.chain_of(x.text)
             if chain is not None:
-                first, _, noted = chains.get(chain, (i, i, what))
-                chains[chain] = first, i, max(noted, what, key=lambda w: w.sent)
+                first, _, largest = chains.get(chain, (i, i, overlap))
+                chains[chain] = first, i, max(largest, overlap, key=lambda part: part.sent)
                 continue
-            end = _end(program.computations[name], i) if _starts(one) else i
-            found.append(what._replace(products=sum(products[i + 1 : end])))
-    for first, last, what in chains.values():
-        found.append(what._replace(products=sum(products[first : last + 1])))
-    return found
+            end = _end_of(program.computations[name], i) if _starts(one) else i
+            all_overlaps.append(overlap._replace(products=sum(products[i + 1 : end])))
+    # The fusions of a chain compute themselves: those at both ends count.
+    for first, last, overlap in chains.values():
+        all_overlaps.append(overlap._replace(products=sum(products[first : last + 1])))
+    return all_overlaps
 
 
-def _described(program: Program, one: Instruction, kind: str, name: str) -> Overlap:
+def _without_products(program: Program, one: Instruction, kind: str, name: str) -> Overlap:
+    """Return a collective of the computation `name`, before products are counted."""
     groups = hlo_text.groups_of(one.text, program.devices)
     group = max(map(len, groups))
     whole = Collective(kind, whole_bytes(one, kind, group), group, name)
@@ -108,12 +112,13 @@ def _starts(one: Instruction) -> bool:
     return one.opcode.endswith("-start") or one.opcode == "send"
 
 
-def _end(instructions: list[Instruction], start: int) -> int:
-    """Return the place of the instruction that waits for the one at a place."""
+def _end_of(instructions: list[Instruction], start: int) -> int:
+    """Return the place of the instruction that waits for the one at `start`."""
     one = instructions[start]
-    done = one.opcode.removesuffix("-start") + "-done"
-    names = re.compile(rf"(?<![\w.\-]){re.escape(one.name)}(?![\w.\-])")
+    opcode = one.opcode.removesuffix("-start") + "-done"
+    # Names have dots and dashes, which `\b` would take for their ends.
+    name = re.compile(rf"(?<![\w.\-]){re.escape(one.name)}(?![\w.\-])")
     for i in range(start + 1, len(instructions)):
-        if instructions[i].opcode == done and names.search(instructions[i].text):
+        if instructions[i].opcode == opcode and name.search(instructions[i].text):
             return i
     return start

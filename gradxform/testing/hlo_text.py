@@ -113,7 +113,7 @@ def _bytes(kind: str, digits: str, lengths: str) -> int:
     if kind in ("token", "opaque"):
         return 0
     bits = 8 if kind == "pred" else int(digits or 0)
-    # A dynamic length, `<=8`, counts as its upper bound.
+    # A dynamic length, `<=8`, counts as its upper bound; bytes are rounded up, for types of 4 bits.
     count = math.prod(int(n.strip().lstrip("<=")) for n in lengths.split(",") if n.strip())
     return -(-count * bits // 8)
 
@@ -134,9 +134,9 @@ def attribute(text: str, name: str) -> str | None:
 
 def branches(text: str) -> list[str]:
     """Return the names of the computations of a conditional."""
-    listed = re.search(r"\bbranch_computations=\{([^}]*)\}", text)
-    if listed:
-        return [name.strip().lstrip("%") for name in listed[1].split(",")]
+    names = re.search(r"\bbranch_computations=\{([^}]*)\}", text)
+    if names:
+        return [name.strip().lstrip("%") for name in names[1].split(",")]
     both = (attribute(text, "true_computation"), attribute(text, "false_computation"))
     return [name for name in both if name]
 
@@ -156,7 +156,7 @@ def chain_of(text: str) -> str | None:
 def groups_of(text: str, devices: int) -> Groups:
     """Return the groups of devices within which a collective runs.
 
-    They are spelled `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)` or `mesh['x'=2,'y'=4] {'y'}`, the last
+    The spellings are `{{0,1},{2,3}}`, `[2,4]<=[4,2]T(1,0)` and `mesh['x'=2,'y'=4] {'y'}`, the last
     also with `device_ids=([2,4]T(1,0))` or with a part of an axis, `{'x':(2)4}`. An empty list
     means one group of all devices.
     """
@@ -206,6 +206,8 @@ def _mesh_groups(mesh: str, order: str, axes: str) -> Groups:
             (int(before), int(n)) for axis, before, n in group_axes if axis == name and n
         )
         covered = 1
+        # `(before)n` is a dimension of length n within an axis, where those to the left of it have
+        # `before` entries in all. The rest of the axis makes dimensions that are not grouped.
         for before, n in parts:
             if before > covered:
                 shape.append(before // covered)

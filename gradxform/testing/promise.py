@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform._jax.jaxprs import jaxprs_of, line_of, opened, variables
+from gradxform.base import Transform
 from gradxform.testing.case import Case
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates
@@ -77,7 +78,7 @@ def promise(remedy: str) -> Callable[[Promise], Promise]:
                 raise
             except Exception as error:  # any error of the transform breaks the promise
                 raise Broken(
-                    f"{type(error).__name__}: {_shortened(error)}",
+                    f"{type(error).__name__}: {shortened(' '.join(str(error).split()), 300)}",
                     expected="no error",
                     remedy=remedy,
                     promise=name,
@@ -88,14 +89,25 @@ def promise(remedy: str) -> Callable[[Promise], Promise]:
     return register
 
 
-def _shortened(error: Exception, length: int = 300) -> str:
-    text = " ".join(str(error).split())
+def shortened(text: str, length: int) -> str:
+    """Return a text, or its beginning if it is longer than `length`."""
     return text if len(text) <= length else text[:length] + " ..."
+
+
+def transform_of(case: Case) -> Any:
+    """Return the transform of a case.
+
+    Raises:
+      Skipped: if it is one of another library.
+    """
+    if case.foreign or not isinstance(case.tx, Transform):
+        raise Skipped("other libraries do not promise this")
+    return case.tx
 
 
 @contextlib.contextmanager
 def settings(case: Case) -> Iterator[None]:
-    """Run under the strictest promotion, whatever JAX is configured to do."""
+    """Run under the strictest promotion, whatever the configuration of JAX."""
     lax = case.foreign  # other libraries may rely on implicit promotion
     with (
         jax.numpy_dtype_promotion("standard" if lax else "strict"),
@@ -128,7 +140,7 @@ def run(
 def wide_numbers(program: Any) -> Iterator[str]:
     """Yield the operations of a traced program with float64 results, except random draws."""
     for eqn in opened(program)[0].eqns:
-        if any(jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key) for v in variables(eqn.invars)):
+        if any(is_key(v.aval) for v in variables(eqn.invars)):
             continue
         inner = [jaxpr for _, jaxpr in jaxprs_of(eqn)]
         for jaxpr in inner:
@@ -159,17 +171,8 @@ def check_structure(name: str, got: PyTree, expected: PyTree, remedy: str = "") 
     for path in actual_paths:
         if path not in expected_paths:
             raise Broken("a leaf", expected="none", leaf=path, remedy=remedy)
-    raise Broken(
-        _cut(jax.tree.structure(got)),
-        expected=_cut(jax.tree.structure(expected)),
-        leaf=name,
-        remedy=remedy,
-    )
-
-
-def _cut(x: Any, length: int = 120) -> str:
-    text = str(x)
-    return text if len(text) <= length else text[:length] + " ..."
+    actual, promised = (shortened(str(jax.tree.structure(tree)), 120) for tree in (got, expected))
+    raise Broken(actual, expected=promised, leaf=name, remedy=remedy)
 
 
 def type_str(x: Any) -> str:
@@ -189,9 +192,14 @@ def check_types(name: str, got: PyTree, expected: PyTree, remedy: str = "") -> N
             raise Broken(type_str(a), expected=type_str(b), leaf=path, remedy=remedy)
 
 
+def is_key(x: Any) -> bool:
+    """Whether an array is one of typed keys."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def as_numpy(x: Any) -> Any:
     """Return a leaf as float64, complex128 or integers."""
-    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+    if isinstance(x, jax.Array) and is_key(x):
         return np.asarray(jax.random.key_data(x))
     if jnp.issubdtype(jnp.result_type(x), jnp.floating):
         return np.asarray(x, np.float64)
@@ -210,7 +218,7 @@ def check_close(
 ) -> None:
     """Require every entry to be within `atol + rtol |expected|` of the expected one.
 
-    With `sway`, entries that are further off may differ by as much more as roundings change them.
+    With `sway`, entries that are further off may differ by that much more.
 
     Args:
       name: the name of the tree, with which paths begin.
@@ -228,6 +236,7 @@ def check_close(
         a, b = as_numpy(leaf), as_numpy(expected_leaves[i])
         if a.shape != b.shape:
             raise Broken(f"the shape {a.shape}", expected=f"{b.shape}{what}", leaf=path)
+        # At least 1e-6: where a leaf is nearly 0 everywhere, its size would allow nothing.
         size = max(1e-6, float(np.max(np.abs(b), initial=0.0)))
         allowed = (rtol * size if atol is None else atol[i]) + rtol * np.abs(b)
         exact = not np.issubdtype(b.dtype, np.inexact)

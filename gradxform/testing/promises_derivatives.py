@@ -12,8 +12,8 @@ from gradxform.testing.promise import Broken, Skipped, as_numpy, check_close, le
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, PyTree
 
-# Points at which roots, quotients and sorted values often have no derivative: what all entries of
-# the parameters are, and of the gradients; None for entries that differ.
+# Points at which roots, quotients and sorted values often lack a derivative: the value of all
+# entries of the parameters, and that of the gradients; None for entries that differ.
 POINTS: dict[str, tuple[float | None, float | None]] = {
     "parameters of 0": (0.0, None),
     "gradients of 0": (None, 0.0),
@@ -23,7 +23,7 @@ POINTS: dict[str, tuple[float | None, float | None]] = {
 
 
 @promise(
-    "Guard what has no derivative before it is computed: gradxform's root and over, or jnp.where "
+    "Guard what lacks a derivative before it is computed: gradxform's root and over, or jnp.where "
     "on the argument (on the result it is too late, since 0 times an infinite derivative is NaN)."
 )
 def derivatives_are_finite(case: Case) -> None:
@@ -33,20 +33,21 @@ def derivatives_are_finite(case: Case) -> None:
     if case.derivatives is None:
         raise Skipped("derivatives are not asked for")
     tree = case.params()
-    (given,) = case.gradients(tree, 1)
+    (grads,) = case.gradients(tree, 1)
     for name, (p_entries, g_entries) in POINTS.items():
-        p, g = _filled(tree, p_entries), _filled(given, g_entries)
-        numbers, outputs = _of_numbers(case, (g, case.bound.init(p), p))
+        p, g = _filled(tree, p_entries), _filled(grads, g_entries)
+        numbers, outputs = _numbers_and_outputs(case, (g, case.bound.init(p), p))
         directions = {path: jnp.full_like(x, 0.5) for path, x in numbers.items()}
         _, forward = jax.jvp(outputs, (numbers,), (directions,))
-        _check(name, "forward", forward)
+        _check_finite(name, "forward", forward)
         if case.derivatives == "both":
-            made, pull = jax.vjp(outputs, numbers)
-            _check(name, "backward", pull({k: jnp.ones_like(x) for k, x in made.items()})[0])
+            results, pull = jax.vjp(outputs, numbers)
+            ones = {k: jnp.ones_like(x) for k, x in results.items()}
+            _check_finite(name, "backward", pull(ones)[0])
 
 
-# Central differences in float64 are right to some 1e-10 of the result with this step, and to some
-# 1e-6 of the derivative where the rule is smooth.
+# With this step, central differences in float64 are right to about 1e-10 of the result, and where
+# the rule is smooth to about 1e-6 of the derivative.
 STEP = 1e-6
 
 
@@ -55,24 +56,23 @@ STEP = 1e-6
     "given to it by a custom derivative, must be constant; jnp.where must choose between results."
 )
 def derivatives_equal_differences(case: Case) -> None:
-    """Derivatives along a direction are the limits of differences of updates, beside 0 and ties."""
+    """Derivatives along a direction are the limits of differences, away from 0 and from ties."""
     if case.foreign:
         raise Skipped("other libraries do not promise this")
     if case.derivatives is None:
         raise Skipped("derivatives are not asked for")
     if case.narrow:
-        raise Skipped("what is rounded has no limit")
+        raise Skipped("differences of rounded numbers do not have a limit")
     with jax.enable_x64(True):
         tree = jax.tree.map(_in_64_bits, case.params())
         first, second = jax.tree.map(_in_64_bits, case.gradients(tree, 2))
-        # Two steps, since the numbers of a state, such as those of a symmetric matrix, depend on
-        # each other. The second is taken elsewhere than where the first leads, which may make
-        # numbers equal.
+        # Two steps, because the numbers of a state depend on each other, as those of a symmetric
+        # matrix do. The second does not begin where the first leads, where numbers may be equal.
         state = case.bound.init(tree)
         updates, _ = case.bound.update(first, state, tree)
-        moved = jax.tree.map(lambda p, q: q + p / 16, tree, apply_updates(tree, updates))
-        numbers, outputs = _of_numbers(case, (first, state, tree), (second, moved))
-        # A share of each number, since second moments may be smaller than any step for all.
+        elsewhere = jax.tree.map(lambda p, q: q + p / 16, tree, apply_updates(tree, updates))
+        numbers, outputs = _numbers_and_outputs(case, (first, state, tree), (second, elsewhere))
+        # A share of each number: a step of one size for all may exceed a second moment.
         rng = np.random.default_rng(2)
         along = {
             path: jnp.where(jnp.isfinite(x), x, 0)
@@ -83,17 +83,17 @@ def derivatives_equal_differences(case: Case) -> None:
         numbers = {path: numbers[path] for path in along}
 
         def at(t: float) -> dict[str, Any]:
-            moved = {path: x + t * along[path] for path, x in numbers.items()}
-            return {path: as_numpy(x) for path, x in outputs(moved).items()}
+            point = {path: x + t * along[path] for path, x in numbers.items()}
+            return {path: as_numpy(x) for path, x in outputs(point).items()}
 
         _, derivative = jax.jvp(outputs, (numbers,), (along,))
         ahead, behind = at(STEP), at(-STEP)
         for path, x in derivative.items():
-            # An infinite bound in a state that stays has a derivative of 0.
+            # An infinite bound that stays has a derivative of 0, and a difference that is NaN.
             stays = ahead[path] == behind[path]
             rise = np.where(stays, 0, ahead[path]) - np.where(stays, 0, behind[path])
             difference = rise / (2 * STEP)
-            allowed = [1e-4 * _largest(difference) + 1e-8 * _largest(ahead[path])]
+            allowed = [1e-4 * _largest_finite(difference) + 1e-8 * _largest_finite(ahead[path])]
             what = ", the limit of differences"
             check_close(path, as_numpy(x), difference, 1e-4, allowed, what)
 
@@ -104,20 +104,20 @@ def _filled(tree: PyTree, entries: float | None) -> PyTree:
     return jax.tree.map(lambda x: jnp.full_like(x, entries), tree)
 
 
-def _largest(x: Any) -> float:
+def _largest_finite(x: Any) -> float:
     return float(np.max(np.abs(x), initial=0.0, where=np.isfinite(x)))
 
 
 def _in_64_bits(x: Array) -> Array:
-    if not _is_number(x):
+    if not _is_inexact(x):
         return x
     return x.astype(jnp.complex128 if jnp.iscomplexobj(x) else jnp.float64)
 
 
-def _of_numbers(
+def _numbers_and_outputs(
     case: Case, first: tuple[PyTree, PyTree, PyTree], then: tuple[PyTree, PyTree] | None = None
 ) -> tuple[dict[str, Array], Callable[..., dict[str, Array]]]:
-    """Return the floating arrays that steps are taken from, and what they lead to, as a function.
+    """Return the floating arrays that steps start from, and the function from these to results.
 
     Args:
       case: the transform.
@@ -135,17 +135,17 @@ def _of_numbers(
         updates, state = case.bound.update(g, state, p)
         if then:
             updates, state = case.bound.update(then[0], state, then[1])
-        named = leaves_of("updates", updates) | leaves_of("state", state)
-        return {path: x for path, x in named.items() if _is_number(x)}
+        results = leaves_of("updates", updates) | leaves_of("state", state)
+        return {path: x for path, x in results.items() if _is_inexact(x)}
 
-    return {path: x for path, x in inputs.items() if _is_number(x)}, outputs
+    return {path: x for path, x in inputs.items() if _is_inexact(x)}, outputs
 
 
-def _is_number(x: Any) -> bool:
+def _is_inexact(x: Any) -> bool:
     return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _check(point: str, mode: str, derivatives: dict[str, Array]) -> None:
+def _check_finite(point: str, mode: str, derivatives: dict[str, Array]) -> None:
     for path, x in derivatives.items():
         if not np.all(np.isfinite(as_numpy(x))):
             raise Broken(

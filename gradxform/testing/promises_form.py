@@ -54,10 +54,10 @@ def state_is_a_scan_carry(case: Case) -> None:
             if leaf.weak_type:
                 raise Broken("a weakly typed number", expected="a dtype", leaf=path)
         updates, after = jax.eval_shape(tx.update, g, state, tree)
-        wanted = jax.eval_shape(_without_examples, g, tree)
+        expected = jax.eval_shape(_without_examples, g, tree)
         if exact_part(tx) is not None:
-            wanted = jax.tree.map(lambda g, p: _exact(g, p.dtype), wanted, tree)
-        check_types("updates", updates, wanted)
+            expected = jax.tree.map(lambda g, p: _exact(g, p.dtype), expected, tree)
+        check_types("updates", updates, expected)
         check_types("state", after, jax.eval_shape(lambda s: s, state))
 
     def steps(tree: Params, grads: Updates) -> Any:
@@ -74,6 +74,7 @@ def state_is_a_scan_carry(case: Case) -> None:
 
 
 def _exact(g: Any, p_dtype: Any) -> Any:
+    """Return the type of an exact update: float32 for a parameter of fewer bits."""
     is_narrow = jnp.issubdtype(p_dtype, jnp.floating) and p_dtype.itemsize < 4
     return jax.ShapeDtypeStruct(g.shape, jnp.float32 if is_narrow else g.dtype)
 
@@ -120,9 +121,9 @@ def _namespace(tx: Any) -> dict[str, Any]:
     """Return the names that `repr` may use: public ones, and the classes and functions inside."""
     names: dict[str, Any] = dict(REGISTRY)
     for x in inside(tx):
-        named = type(x) if isinstance(x, Value) else x
-        if inspect.isroutine(named) or isinstance(named, type):
-            names[named.__qualname__.split(".")[-1]] = named
+        thing = type(x) if isinstance(x, Value) else x
+        if inspect.isroutine(thing) or isinstance(thing, type):
+            names[thing.__qualname__.split(".")[-1]] = thing
     return names
 
 
@@ -152,7 +153,7 @@ def goes_to_json_and_back(case: Case) -> None:
         raise Skipped("it does not consist of values only")
     if unnamed:
         name = unnamed[0].__name__
-        raise Skipped(f"{name} has no name for configs; give it one: name='package:{name}'")
+        raise Skipped(f"{name} needs a name for configs: name='package:{name}'")
     text = to_json(case.tx)
     if from_json(text) != case.tx:
         raise Broken(repr(from_json(text)), expected=repr(case.tx))
@@ -187,6 +188,7 @@ def holes_pass(case: Case) -> None:
                 leaf="state" + jax.tree_util.keystr(where),
             )
 
+    # A parameter that is None: a new one, or the first if the transform names the leaves it knows.
     if len(leaves) > 1:
         can_add = isinstance(tree, dict) and not case.names_leaves
         params = {**tree, "none": None} if can_add else _without_first(tree)
@@ -212,7 +214,7 @@ def takes_params_by_keyword(case: Case) -> None:
     b, _ = case.bound.update(g, state, params=tree)
     check_close("updates", b, a, 0, what=" by position")
     if not case.foreign:
-        # A line search hands on what it does not know, and refuses what its loss does not know.
+        # A line search passes unknown arguments on to its loss, which refuses this one.
         is_search = "value_fn" in case.extra_of(g, tree)
         c, _ = case.bound.update(g, state, tree, **({} if is_search else {"nobody_asked": 1}))
         check_close("updates", c, a, 0, what=" without the extra argument")
@@ -223,7 +225,7 @@ def takes_params_by_keyword(case: Case) -> None:
     "that begins with the name of the transform and asks for the parameters."
 )
 def asks_for_params_by_name(case: Case) -> None:
-    """`update(g, state)` gives the same result, or an error that names the part to need params."""
+    """`update(g, state)` gives the same result, or an error names the part that needs params."""
     if case.foreign:
         raise Skipped("other libraries need not say that they need the parameters")
     tree = case.params()

@@ -1,4 +1,4 @@
-"""A promise of wrappers: what they hold knows where the parameters go."""
+"""Promises of wrappers: what they hold knows where the parameters go."""
 
 import contextlib
 import dataclasses
@@ -13,11 +13,19 @@ from gradxform.base import Transform, call_update, locality_of, transform
 from gradxform.distributed.averaging.model_average import model_average
 from gradxform.distributed.replicas.replicas import Replicas
 from gradxform.leaves import is_hole, path_str, with_paths
-from gradxform.testing.case import Case
-from gradxform.testing.promise import Broken, Skipped, as_numpy, check_close, promise, run
+from gradxform.testing.case import Case, transforms_by_field
+from gradxform.testing.promise import (
+    Broken,
+    Skipped,
+    as_numpy,
+    check_close,
+    promise,
+    run,
+    transform_of,
+)
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Slot, Updates
-from gradxform.values import fields_of, replace
+from gradxform.values import replace
 from gradxform.wrappers.average import moving_average, stochastic_weight_average
 from gradxform.wrappers.guard import ApplyIfFiniteState, apply_if_finite
 from gradxform.wrappers.lookahead import lookahead
@@ -33,14 +41,14 @@ class CopyState(NamedTuple):
     """State of `_copying`."""
 
     inner_state: Any  # the inner state
-    copy: Slot  # like the parameters; where they should be
+    copy: Slot  # where the parameters should be
 
 
 @transform
 class _copying(Transform):
     """Keep a copy of the parameters, add the inner updates to it, and lead to it.
 
-    If it is not told of a move, its next step undoes it.
+    If it does not learn of a move, its next step undoes the move.
     """
 
     inner: Any
@@ -60,7 +68,7 @@ class _copying(Transform):
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, CopyState]:
-        """Return the way to the copy."""
+        """Return updates that lead to the copy."""
         updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
         copy = jax.tree.map(lambda c, u: c + u.astype(c.dtype), state.copy, updates)
         updates = jax.tree.map(lambda u, c, p: (c - p).astype(u.dtype), updates, copy, params)
@@ -73,7 +81,7 @@ class _copying(Transform):
     'holds, as holds = (("inner", "inner_state"),).'
 )
 def what_is_inside_knows_the_parameters(case: Case) -> None:
-    """Averages and copies of the parameters inside a wrapper are of the parameters that result."""
+    """Inside a wrapper, averages and copies of the parameters follow those that result."""
     recording = _around(case)
     with_recorders = jax.jit(recording.bound.update)
     p = case.params()
@@ -81,28 +89,26 @@ def what_is_inside_knows_the_parameters(case: Case) -> None:
     end, *_ = run(case.bound, p, grads)
     state = recording.bound.init(p)
     for g in grads:
-        before = _recorded(state)
+        before = _recorder_states(state)
         updates, state = with_recorders(g, state, p)
         old, p = p, apply_updates(p, updates)
-        _check_records(before, _recorded(state), old, p)
-    _check("params", _arrays(p), _arrays(end), "without what records them")
+        _check_records(before, _recorder_states(state), old, p)
+    _check_near("params", _arrays_by_path(p), _arrays_by_path(end), "without the recorders")
 
 
 def _around(case: Case) -> Case:
-    """Return the case with what records the parameters around the transform that it holds."""
-    return _holding(case, lambda tx: moving_average(stochastic_weight_average(tx, 0, 2), 0.5))
+    """Return the case with recorders of the parameters around the transform that it holds."""
+    return _with_copy(case, lambda tx: moving_average(stochastic_weight_average(tx, 0, 2), 0.5))
 
 
-def _holding(case: Case, wrap: Callable[[Any], Any]) -> Case:
+def _with_copy(case: Case, wrap: Callable[[Any], Any]) -> Case:
     """Return the case with a copy of the parameters, and a wrapper, around what it holds."""
-    if case.foreign or not isinstance(case.tx, Transform):
-        raise Skipped("other libraries do not promise this")
-    held = {k: x for k, x in fields_of(case.tx).items() if isinstance(x, Transform)}
-    if len(held) != 1:
+    inner_transforms = transforms_by_field(transform_of(case))
+    if len(inner_transforms) != 1:
         raise Skipped("it does not hold one transform")
     if not case.holds_optimizer:
         raise Skipped("what it holds does not see the parameters and their gradients")
-    ((field, inner),) = held.items()
+    ((field, inner),) = inner_transforms.items()
     try:
         return dataclasses.replace(case, tx=replace(case.tx, **{field: wrap(_copying(inner))}))
     except ValueError as error:
@@ -115,14 +121,14 @@ def _holding(case: Case, wrap: Callable[[Any], Any]) -> Case:
 )
 def what_is_inside_is_told_of_moves(case: Case) -> None:
     """A copy of the parameters inside a wrapper moves when something else moves them."""
-    holding = _holding(case, lambda tx: tx)
+    copying = _with_copy(case, lambda tx: tx)
     p = case.params()
     (g,) = case.gradients(p, 1)
-    updates, state = jax.jit(holding.bound.update)(g, holding.bound.init(p), p)
+    updates, state = jax.jit(copying.bound.update)(g, copying.bound.init(p), p)
     p = apply_updates(p, updates)
     new = jax.tree.map(lambda x: x / 2, p)
-    moved = holding.tx.moved(state, p, new)
-    _check("the copy", *_beside(_copy_in(moved), new), "the parameters")
+    state = copying.tx.moved(state, p, new)
+    _check_near("the copy", *_in_one_form(_copy_in(state), new), "the parameters")
 
 
 @promise(
@@ -130,29 +136,30 @@ def what_is_inside_is_told_of_moves(case: Case) -> None:
     "and `holds` in CONTRIBUTING.md."
 )
 def moves_are_known_on_both_sides(case: Case) -> None:
-    """With `lookahead`, masters and an average over replicas around it, and inside it."""
+    """A copy inside follows the parameters with `lookahead`, masters or an average of replicas."""
     both_sides: dict[str, Callable[[Any], Any]] = {
         "lookahead": lambda tx: lookahead(tx, 2, 0.5),
         "masters": master_weights,
         "an average over replicas": lambda tx: model_average(tx, AXIS, period=2),
     }
-    tried = 0
+    count = 0
     for name, wrap in both_sides.items():
         for side in ("around", "inside"):
             try:
-                holding = _holding(case, wrap if side == "inside" else lambda tx: tx)
-                tx = wrap(holding.tx) if side == "around" else holding.tx
-                jax.eval_shape(tx.init, case.params()) if name == "masters" else None
+                copying = _with_copy(case, wrap if side == "inside" else lambda tx: tx)
+                tx = wrap(copying.tx) if side == "around" else copying.tx
+                if name == "masters":  # some refuse them only in `init`, which sees the parameters
+                    jax.eval_shape(tx.init, case.params())
             except (Skipped, ValueError, TypeError):  # refused, with an error that says why
                 continue
-            _follow_copies(dataclasses.replace(case, tx=tx), f"the copy, {name} {side}")
-            tried += 1
-    if not tried:
+            _check_copies(dataclasses.replace(case, tx=tx), f"the copy, {name} {side}")
+            count += 1
+    if not count:
         raise Skipped("it holds nothing that records the parameters, or refuses all of these")
 
 
-def _follow_copies(case: Case, name: str) -> None:
-    """Require the copy to be of the parameters that result, on each of two replicas."""
+def _check_copies(case: Case, name: str) -> None:
+    """Require the copy to equal the parameters that result, on each of two replicas."""
     is_narrow = exact_part(case.tx) is not None
     replicas = Replicas(AXIS, n=2, mode="vmap")
 
@@ -169,8 +176,10 @@ def _follow_copies(case: Case, name: str) -> None:
         each = jax.tree.map(lambda x: jnp.stack([x, x / 2]), g)
         both, state = step(each, state, both)
         for i in range(2):
-            copy, own = jax.tree.map(lambda x, i=i: x[i], (_copy_in(state), both))
-            _check(name, *_beside(copy, own), "the parameters", 2**-7 if is_narrow else NEAR)
+            copy, params = jax.tree.map(lambda x, i=i: x[i], (_copy_in(state), both))
+            _check_near(
+                name, *_in_one_form(copy, params), "the parameters", 2**-7 if is_narrow else NEAR
+            )
 
 
 @promise(
@@ -179,7 +188,7 @@ def _follow_copies(case: Case, name: str) -> None:
 )
 def a_nan_goes_no_further_than_a_guard(case: Case) -> None:
     """`apply_if_finite` around it keeps parameters and state, and inside it the inner state."""
-    _holding(case, lambda tx: tx)  # skips what does not hold an optimizer
+    _with_copy(case, lambda tx: tx)  # skips what does not hold an optimizer
     if any(getattr(part, "exchanges", ()) for part in all_parts(case.tx)):
         raise Skipped("a guard around it needs its axes")
     p = case.params()
@@ -193,23 +202,23 @@ def a_nan_goes_no_further_than_a_guard(case: Case) -> None:
         check_close("updates", updates, jax.tree.map(jnp.zeros_like, updates), 0.0)
         check_close("state", state.inner_state, before.inner_state, 0.0, what=", as before the NaN")
     with contextlib.suppress(ValueError, Skipped):
-        inside = _holding(case, lambda tx: apply_if_finite(tx, 3)).bound
+        inside = _with_copy(case, lambda tx: apply_if_finite(tx, 3)).bound
         step, state = jax.jit(inside.update), inside.init(p)
         for g in grads:
             updates, state = step(g, state, p)
-            if not all(np.all(np.isfinite(x)) for x in _arrays(updates).values()):
+            if not all(np.all(np.isfinite(x)) for x in _arrays_by_path(updates).values()):
                 return  # what holds it computes with the NaN, too
-            _check_finite("the state inside the guard", _guarded(state))
+            _check_finite("the state inside the guard", _state_in_guard(state))
 
 
-def _guarded(state: OptState) -> PyTree:
-    """Return the state of what a guard holds, at any depth of a state."""
+def _state_in_guard(state: OptState) -> PyTree:
+    """Return the state inside a guard, at any depth of a state."""
     flat = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, ApplyIfFiniteState))
     return next(x.inner_state for x in flat if isinstance(x, ApplyIfFiniteState))
 
 
 def _check_finite(name: str, tree: PyTree) -> None:
-    for path, x in _arrays(tree).items():
+    for path, x in _arrays_by_path(tree).items():
         if not np.all(np.isfinite(x)):
             raise Broken("a NaN", expected="numbers", leaf=f"{name}, {path_str(path)}")
 
@@ -217,54 +226,56 @@ def _check_finite(name: str, tree: PyTree) -> None:
 def _copy_in(state: OptState) -> PyTree:
     """Return the copy of the parameters at any depth of a state."""
     flat = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, CopyState))
-    (found,) = (x for x in flat if isinstance(x, CopyState))
-    return found.copy
+    (copy_state,) = (x for x in flat if isinstance(x, CopyState))
+    return copy_state.copy
 
 
-def _recorded(state: OptState) -> tuple[Any, Any, Any]:
+def _recorder_states(state: OptState) -> tuple[Any, Any, Any]:
     """Return the states of the two averages and of the copy, at any depth of a state."""
 
     def is_it(x: Any) -> bool:
         return isinstance(getattr(getattr(x, "inner_state", None), "inner_state", None), CopyState)
 
-    (found,) = (x for x in jax.tree.leaves(state, is_leaf=is_it) if is_it(x))
-    return found, found.inner_state, found.inner_state.inner_state
+    (outer,) = (x for x in jax.tree.leaves(state, is_leaf=is_it) if is_it(x))
+    return outer, outer.inner_state, outer.inner_state.inner_state
 
 
 def _check_records(before: Any, after: Any, old: Params, new: Params) -> None:
     """Require the records after a step to be those of the parameters before and after it."""
-    (average, mean, _), (new_average, new_mean, copied) = before, after
-    _check("the copy", *_beside(copied.copy, new), "the parameters")
+    (average, mean, _), (new_average, new_mean, copy_state) = before, after
+    _check_near("the copy", *_in_one_form(copy_state.copy, new), "the parameters")
     first, last = int(average.num_updates), int(new_average.num_updates)
+    # How far each moves towards the parameters: half the way at every step, and the mean of every
+    # second step by its share in the steps so far.
     of_average = 0.5 if last else 0.0
     of_mean = 0.0 if last % 2 else 1 / (last // 2 + 1) if last else 0.0
-    for name, one, then, share in (
+    for name, old_state, new_state, share in (
         ("the moving average", average, new_average, of_average),
         ("the mean", mean, new_mean, of_mean),
     ):
-        was, ends = _beside(one.average, new)
-        _, starts = _beside(one.average, old)
-        # Without a step inside, what moves the parameters moves the end of the last step.
+        was, ends = _in_one_form(old_state.average, new)
+        _, starts = _in_one_form(old_state.average, old)
+        # Without a step inside, a move of the parameters moves the end of the last step.
         expected = {
             path: x + share * (ends[path] - (x if first < last else starts[path]))
             for path, x in was.items()
         }
-        _check(name, _beside(then.average, new)[0], expected, "of the parameters")
+        _check_near(name, _in_one_form(new_state.average, new)[0], expected, "of the parameters")
 
 
-def _arrays(tree: PyTree) -> dict[Any, Any]:
+def _arrays_by_path(tree: PyTree) -> dict[Any, Any]:
     return {path: as_numpy(x) for path, x in with_paths(tree) if not is_hole(x)}
 
 
-def _beside(slot: PyTree, params: Params) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _in_one_form(slot: PyTree, params: Params) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Return a slot, and the parameters in its form: some leaves, or all in one vector."""
-    ours, theirs = _arrays(slot), _arrays(params)
+    ours, theirs = _arrays_by_path(slot), _arrays_by_path(params)
     if not set(ours) <= set(theirs):
         theirs = {path: np.concatenate([np.ravel(x) for x in theirs.values()]) for path in ours}
     return ours, {path: theirs[path] for path in ours}
 
 
-def _check(
+def _check_near(
     name: str, got: dict[Any, Any], expected: dict[Any, Any], what: str, near: float = NEAR
 ) -> None:
     for path, x in got.items():

@@ -14,7 +14,7 @@ from gradxform.testing.promise import Broken, Skipped, as_numpy, promise, run
 from gradxform.types import Array, PyTree
 
 STEPS = 3
-# Changes of a number: to another one, and to one that spreads through every sum.
+# Changes of a number: to another one, and to NaN, which spreads through every sum.
 CHANGES = {
     "another number": lambda x: jnp.asarray(0.3, x.dtype) - x * jnp.asarray(1.7, x.dtype),
     "NaN": lambda x: jnp.full_like(x, jnp.nan),
@@ -73,6 +73,7 @@ def changes_beyond(case: Case, locality: str) -> Iterator[tuple[str, str]]:
                 leaves[i] = leaves[i].at[index].set(change(leaves[i][index]))
                 return jax.tree.unflatten(treedef, leaves)
 
+            # The axis of examples comes first in a gradient, and all of them change.
             lead = () if case.examples is None else (slice(None),)
             _, *after = steps(changed(tree), [changed(g, lead) for g in grads])
             for leaf in _differing(before, after, path, x.shape, locality, region):
@@ -93,7 +94,7 @@ def _differing(
     old_leaves = jax.tree_util.tree_leaves_with_path(before)
     for (leaf_path, old), new in zip(old_leaves, new_leaves, strict=True):
         a, b = as_numpy(old), as_numpy(new)
-        differs = np.asarray((a != b) & ((a == a) | (b == b)))
+        differs = np.asarray((a != b) & ((a == a) | (b == b)))  # two NaNs do not
         starts = range(len(leaf_path) - len(path) + 1)
         if any(leaf_path[i : i + len(path)] == path for i in starts):
             has_region = {"entry": a.shape == shape, "row": a.shape[:1] == shape[:1], "array": True}

@@ -16,6 +16,7 @@ from gradxform.testing.promise import (
     as_numpy,
     check_close,
     check_types,
+    is_key,
     leaves_of,
     promise,
     run,
@@ -40,7 +41,7 @@ WIDE = 5e-8
 def follows_its_reference(case: Case) -> None:
     """Seven steps in float32 are those of the NumPy reference in float64."""
     if case.reference is None:
-        raise Skipped("it has no reference, or its numbers are random")
+        raise Skipped("it does not have a reference, or its numbers are random")
     _follow(case, jnp.float32, STEPS, case.rtol, case.compiled)
 
 
@@ -66,6 +67,8 @@ def _follow(case: Case, dtype: Any, steps: int, rtol: float, update: Any = None)
             what=f" by the reference at step {t + 1}",
             sway=(lambda t=t: slack()[1][t]) if with_slack else None,
         )
+    # Relative to the way that the parameters have gone, and at least a hundredth of their size:
+    # relative to the size alone, short ways would pass whatever they are.
     movement = [
         max(np.max(np.abs(b - first), initial=0.0), np.max(np.abs(b), initial=0.0) * 1e-2)
         for b, first in zip(jax.tree.leaves(end), jax.tree.leaves(start), strict=True)
@@ -125,7 +128,7 @@ def scalars_are_as_wide_as_the_leaves(case: Case) -> None:
             try:
                 _follow(*steps, case.rtol, update)
             except Broken:
-                return  # the rule is wrong in float32 too, which `follows_its_reference` reports
+                return  # wrong in float32 too, which `follows_its_reference` reports
             raise
 
 
@@ -138,12 +141,12 @@ def jit_changes_nothing(case: Case) -> None:
     tree = case.params()
     grads = case.gradients(tree, 3)
     eager = run(case.bound, tree, grads)
-    compiled = functools.partial(run, case.bound, update=case.compiled)
-    jitted = compiled(tree, grads)
-    slack = functools.cache(lambda: sway(compiled, tree, grads))
+    run_compiled = functools.partial(run, case.bound, update=case.compiled)
+    results = run_compiled(tree, grads)
+    slack = functools.cache(lambda: sway(run_compiled, tree, grads))
     for i, name in enumerate(("params", "updates", "state")):
         check_close(
-            name, jitted[i], eager[i], 1e-5, what=" without jit", sway=lambda i=i: slack()[i]
+            name, results[i], eager[i], 1e-5, what=" without jit", sway=lambda i=i: slack()[i]
         )
 
 
@@ -193,15 +196,16 @@ def _check_exactness(tx: Any, tree: Params, updates: Updates) -> None:
 
 
 def _check_begins_small(case: Case, tree: Params, g: Updates) -> None:
-    """Require `begins_small` of what would move 16-bit parameters if it had moved them before."""
+    """Require `begins_small` of a rule whose steps stay small because 16-bit parameters stay."""
     says = any(getattr(part, "begins_small", False) for part in all_parts(case.tx))
     wide_g, wide_tree = jax.tree.map(_widened, g), jax.tree.map(_widened, tree)
-    stays, narrow = _after(case, tree, g, 20)
-    _, wide = _after(case, wide_tree, wide_g, 20)
-    _, first = _after(case, wide_tree, wide_g, 1)
-    leaves_out = stays and wide > 2 * narrow and not says
+    stays, narrow = _moves_after(case, tree, g, 20)
+    _, wide = _moves_after(case, wide_tree, wide_g, 20)
+    _, first = _moves_after(case, wide_tree, wide_g, 1)
+    is_missing = stays and wide > 2 * narrow and not says
+    # Other hyperparameters than the defaults may begin with a larger step.
     is_wrong = says and _with_defaults(case.tx) == case.tx and wide < 1.5 * first
-    if leaves_out or is_wrong:
+    if is_missing or is_wrong:
         raise Broken(
             f"begins_small = {says}",
             expected=f"{not says}: the 20th step is {wide:.2g} in float32 and {narrow:.2g} in "
@@ -216,8 +220,8 @@ def _with_defaults(tx: Any) -> Any:
     return None
 
 
-def _after(case: Case, tree: Params, g: Updates, steps: int) -> tuple[bool, float]:
-    """Return whether some steps left the parameters where they were, and how far the last goes."""
+def _moves_after(case: Case, tree: Params, g: Updates, steps: int) -> tuple[bool, float]:
+    """Return whether some steps leave the parameters in place, and the size of the last update."""
     params, state, updates = tree, case.bound.init(tree), g
     for _ in range(steps):
         updates, state = case.compiled(g, state, params)
@@ -250,15 +254,11 @@ def turns_with_complex_numbers_or_refuses(case: Case) -> None:
             raise Broken("no error", expected="TypeError, as handles_complex = False says")
         return
     first = case.tx.init(jax.tree.map(jnp.zeros_like, tree))
-    if any(_is_key(x) or np.any(np.asarray(x)) for x in jax.tree.leaves(first)):
+    if any(is_key(x) or np.any(np.asarray(x)) for x in jax.tree.leaves(first)):
         raise Skipped("its state begins with numbers of its own")
     _, updates, _ = run(case.tx, tree, grads, case.compiled)
     _, got, _ = run(case.tx, turned(tree), [turned(g) for g in grads], case.compiled)
     check_close("updates", got, turned(updates), 1e-2, what=", turned as the gradients are")
-
-
-def _is_key(x: Any) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def _widened(x: jax.Array) -> jax.Array:
@@ -285,7 +285,7 @@ def extremes_stay_finite(case: Case) -> None:
         raise Skipped("other libraries do not promise this")
     for dtype in (jnp.float32, jnp.float16):
         tree = case.params(dtype)
-        # An empty array in one of the two: the other has the shapes that are compiled already.
+        # In one of the two, an array is empty. The other has the shapes that are compiled already.
         if dtype == jnp.float16 and case.tree is None and not case.names_leaves:
             tree["empty"] = jnp.zeros((0, 3), dtype)
         start = case.bound.init(tree)
@@ -293,8 +293,8 @@ def extremes_stay_finite(case: Case) -> None:
             if kind == "huge" and not case.huge_ok:
                 continue
             share = float(case.huge_ok) if kind == "huge" else 1.0
-            made = jax.tree.map(lambda p, make=make, share=share: make(p) * share, tree)
-            state, g = start, case.like(made)
+            extremes = jax.tree.map(lambda p, make=make, share=share: make(p) * share, tree)
+            state, g = start, case.like(extremes)
             for step in range(2):
                 updates, state = case.compiled(g, state, tree)
                 for index, (path, u) in enumerate(leaves_of("updates", updates).items()):
@@ -337,12 +337,12 @@ def vmaps_over_gradients(case: Case) -> None:
     grads = case.gradients(tree, 3)
     state = case.bound.init(tree)
     batch = jax.tree.map(lambda *x: jnp.stack(x), *grads)
-    batched, _ = jax.jit(jax.vmap(case.bound.update, (0, None, None)))(batch, state, tree)
+    batch_updates, _ = jax.jit(jax.vmap(case.bound.update, (0, None, None)))(batch, state, tree)
 
     def update(tree: Params, g: Updates) -> Updates:
         return case.compiled(g, state, tree)[0]
 
     for i, g in enumerate(grads):
-        updates = jax.tree.map(lambda x, i=i: x[i], batched)
+        updates = jax.tree.map(lambda x, i=i: x[i], batch_updates)
         slack = functools.partial(sway, update, tree, g)
         check_close("updates", updates, update(tree, g), 1e-5, what=" alone", sway=slack)

@@ -15,6 +15,7 @@ from gradxform.testing.promise import (
     Skipped,
     as_numpy,
     check_close,
+    is_key,
     leaves_of,
     promise,
     run,
@@ -25,7 +26,7 @@ from gradxform.tree.apply import apply_updates
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.wrappers.compose import chain
 
-# The most devices that are used.
+# The most devices that a promise uses.
 DEVICES = 8
 
 
@@ -34,7 +35,7 @@ DEVICES = 8
     "and the dtypes of the gradients."
 )
 def runs_inside_optax_and_optax_inside(case: Case) -> None:
-    """Steps in `optax.chain`, and beside Optax's transforms in `chain`, equal those by itself."""
+    """Steps in `optax.chain`, and with Optax's transforms in `chain`, equal those by itself."""
     try:
         import optax
     except ImportError:
@@ -60,13 +61,13 @@ def runs_inside_optax_and_optax_inside(case: Case) -> None:
 
         traced = in_turn(case.bound.update)
         alone = functools.partial(_params_after, in_turn(case.compiled))
-        for mixed, where in (
+        for pair, where in (
             (optax.chain(case.bound, half), "outside of optax.chain"),
             (chain(case.bound, half), "without optax.scale beside it"),
         ):
             # Nearly always the program is the same, and need not be compiled and run.
-            if not _same_program(mixed, traced, tree, grads[0]):
-                params, slack = _params_after(mixed, tree, grads), lambda: sway(alone, tree, grads)
+            if not _same_program(pair, traced, tree, grads[0]):
+                params, slack = _params_after(pair, tree, grads), lambda: sway(alone, tree, grads)
                 expected = alone(tree, grads)
                 check_close("params", params, expected, 1e-5, what=f" {where}", sway=slack)
 
@@ -79,15 +80,15 @@ def _same_program(a: Any, b: Any, tree: Params, grads: Updates) -> bool:
         for tx, state in zip((a, b), states, strict=True)
     )
     return (
-        _equal(*map(jax.tree.leaves, states))
+        _equal_arrays(*map(jax.tree.leaves, states))
         and str(ours) == str(theirs)
-        and _equal(ours.consts, theirs.consts)
+        and _equal_arrays(ours.consts, theirs.consts)
         # It passes on what the next step takes.
         and jax.tree.structure((updates, state)) == jax.tree.structure((grads, states[0]))
     )
 
 
-def _equal(a: list[Any], b: list[Any]) -> bool:
+def _equal_arrays(a: list[Any], b: list[Any]) -> bool:
     """Whether lists of arrays have the same types and numbers."""
     return list(map(type_str, a)) == list(map(type_str, b)) and all(
         np.array_equal(as_numpy(x), as_numpy(y)) for x, y in zip(a, b, strict=True)
@@ -117,7 +118,7 @@ def owns_its_buffers(case: Case) -> None:
         state = init(params)
         owners: dict[int, str] = {}
         for path, x in {**leaves_of("params", params), **leaves_of("state", state)}.items():
-            if not isinstance(x, jax.Array) or not x.size or _is_key(x):
+            if not isinstance(x, jax.Array) or not x.size or is_key(x):
                 continue
             pointer = x.addressable_shards[0].data.unsafe_buffer_pointer()
             if pointer in owners:
@@ -127,10 +128,6 @@ def owns_its_buffers(case: Case) -> None:
             owners[pointer] = path
         params, state = step(params, state, g)
         step(params, state, g)
-
-
-def _is_key(x: jax.Array) -> bool:
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 @promise(
@@ -153,7 +150,7 @@ def sharded_equals_unsharded(case: Case) -> None:
     def update(grads: Updates, state: OptState, params: Params) -> Any:
         state = jax.tree.map(lambda x: x if len(x.devices()) > 1 else place_whole(x), state)
         after = case.compiled(grads, state, params)
-        # Where the arguments were, so that the next step is the same program.
+        # The next step gets its arguments in the same places, so that its program is the same.
         return jax.tree.map(
             lambda new, old: jax.device_put(new, old.sharding), after, (params, state)
         )
@@ -179,19 +176,19 @@ def runs_on_explicit_meshes(case: Case) -> None:
     grads = case.gradients(tree, 2)
     steps = functools.partial(_params_after, case.bound, update=case.compiled)
     expected, slack = steps(tree, grads), functools.partial(sway, steps, tree, grads)
-    first, given = jax.tree.map(functools.partial(_put, mesh), (tree, grads))
+    first, divided_grads = jax.tree.map(functools.partial(_divided_over, mesh), (tree, grads))
     params = first
     with jax.set_mesh(mesh):
         state = case.bound.init(params)
         _check_slots(state, first)
-        updates, state = case.bound.update(given[0], state, params)
-        params = _moved(params, updates, first, state)
-        updates, state = case.compiled(given[1], state, params)
-        params = _moved(params, updates, first, state)
+        updates, state = case.bound.update(divided_grads[0], state, params)
+        params = _checked_step(params, updates, first, state)
+        updates, state = case.compiled(divided_grads[1], state, params)
+        params = _checked_step(params, updates, first, state)
     check_close("params", params, expected, 1e-5, what=" on one device", sway=slack)
 
 
-def _moved(params: Params, updates: Updates, first: Params, state: OptState) -> Params:
+def _checked_step(params: Params, updates: Updates, first: Params, state: OptState) -> Params:
     """Return the parameters after a step whose results lie like the first ones."""
     old = leaves_of("updates", first)
     for path, x in leaves_of("updates", updates).items():
@@ -201,10 +198,12 @@ def _moved(params: Params, updates: Updates, first: Params, state: OptState) -> 
 
 
 def _check_slots(state: OptState, params: Params) -> None:
-    """Require every slot of the shape of its parameter to lie like it."""
-    divided = {path: p for path, p in leaves_of("", params).items() if path and any(_spec(p))}
+    """Require every slot that has the shape of its parameter to lie like it."""
+    divided_params = {
+        path: p for path, p in leaves_of("", params).items() if path and any(_spec(p))
+    }
     for slot, x in leaves_of("state", state).items():
-        for path, p in divided.items():
+        for path, p in divided_params.items():
             if slot.endswith(path) and jnp.shape(x) == p.shape:
                 _check_place(slot, x, p)
 
@@ -226,34 +225,36 @@ def _spec(x: Array) -> tuple[Any, ...]:
 def _explicit_mesh(tree: Params) -> Mesh:
     """Return a mesh of two explicit axes that divides most dimensions of arrays of `tree`."""
     most = min(jax.device_count(), DEVICES)
-    divided = {
-        (n, m): sum(sum(map(bool, _axes(x, {"x": n, "y": m}))) for x in jax.tree.leaves(tree))
+    counts = {  # of divided dimensions
+        (n, m): sum(
+            sum(map(bool, _dividing_axes(x, {"x": n, "y": m}))) for x in jax.tree.leaves(tree)
+        )
         for n in range(2, most + 1)
         for m in range(1, n + 1)
         if n * m <= most
     }
-    if not any(divided.values()):
+    if not any(counts.values()):
         raise Skipped(
             f"two axes of {most} devices divide no dimension of a parameter; "
             "XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight devices"
         )
-    sizes = max(divided, key=lambda sizes: (divided[sizes], sizes))
+    sizes = max(counts, key=lambda sizes: (counts[sizes], sizes))
     devices = jax.devices()[: sizes[0] * sizes[1]]
     return jax.make_mesh(sizes, ("x", "y"), axis_types=(AxisType.Explicit,) * 2, devices=devices)
 
 
-def _axes(x: Array, sizes: Mapping[str, int]) -> list[str | None]:
-    """Return for each dimension of `x` a mesh axis that divides it; each divides one of them."""
-    left, axes = {name: n for name, n in sizes.items() if n > 1}, []
+def _dividing_axes(x: Array, sizes: Mapping[str, int]) -> list[str | None]:
+    """Return for each dimension of `x` a mesh axis that divides it; no axis divides two of them."""
+    free, axes = {name: n for name, n in sizes.items() if n > 1}, []
     for size in x.shape:
-        axes.append(next((name for name, n in left.items() if size and size % n == 0), None))
-        left.pop(axes[-1], None)
+        axes.append(next((name for name, n in free.items() if size and size % n == 0), None))
+        free.pop(axes[-1], None)
     return axes
 
 
-def _put(mesh: Mesh, x: Array) -> Array:
+def _divided_over(mesh: Mesh, x: Array) -> Array:
     """Return an array with as many of its dimensions divided as the axes of a mesh allow."""
-    return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*_axes(x, mesh.shape))))
+    return jax.device_put(x, NamedSharding(mesh, PartitionSpec(*_dividing_axes(x, mesh.shape))))
 
 
 def _devices_for(tree: Params) -> int:
@@ -263,13 +264,13 @@ def _devices_for(tree: Params) -> int:
         raise Skipped(
             "there is one device; XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight"
         )
-    divided = {
+    counts = {  # of divided arrays
         n: sum(_divided_axis(x, n) is not None for x in jax.tree.leaves(tree))
         for n in range(2, most + 1)
     }
-    if not any(divided.values()):
+    if not any(counts.values()):
         raise Skipped(f"2 to {most} devices divide no dimension of a parameter")
-    return max(divided, key=lambda n: (divided[n], n))
+    return max(counts, key=lambda n: (counts[n], n))
 
 
 def _divided_axis(x: Array, n: int) -> int | None:

@@ -10,7 +10,15 @@ import numpy as np
 from gradxform.base import locality_of
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.testing.case import Case, inside
-from gradxform.testing.promise import Broken, Skipped, check_close, leaves_of, promise, run
+from gradxform.testing.promise import (
+    Broken,
+    Skipped,
+    check_close,
+    is_key,
+    leaves_of,
+    promise,
+    run,
+)
 from gradxform.testing.rounding import sway
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates
@@ -32,10 +40,11 @@ def touches_rows_or_refuses(case: Case) -> None:
     if any(isinstance(x, sparse_semantics | only_dense | only_rows) for x in inside(case.tx)):
         raise Skipped("it chooses how to treat row-sparse gradients")
     tree = case.params()
-    at = _table(tree)
+    at = _index_of_table(tree)
     if at is None or case.examples is not None:
         raise Skipped("no parameter has rows")
     flat, treedef = jax.tree.flatten(tree)
+    # The parameter becomes some rows of a larger table, whose other rows no gradient touches.
     rows = flat[at]
     n = rows.shape[0] + UNTOUCHED
     where = np.random.default_rng(3).permutation(n)[: rows.shape[0]]  # in any order
@@ -48,7 +57,7 @@ def touches_rows_or_refuses(case: Case) -> None:
     grads = case.gradients(tree, 2)
     for g in grads:
         dense = jax.tree.leaves(g)
-        slices = _split(where, dense[at], n)
+        slices = _as_slices(where, dense[at], n)
         sparse = jax.tree.unflatten(treedef, [*dense[:at], slices, *dense[at + 1 :]])
         try:
             updates, state = case.tx.update(sparse, state, large, **case.extra_of(g, large))
@@ -89,18 +98,18 @@ def _run_dense(case: Case, tree: Params, grads: list[Updates]) -> Params:
 
 def _is_random(state: OptState) -> bool:
     """Whether the state has a PRNG key; random numbers depend on the shapes."""
-    kinds = [x.dtype for x in jax.tree.leaves(state)]
-    return any(k == jnp.uint32 or jnp.issubdtype(k, jax.dtypes.prng_key) for k in kinds)
+    return any(x.dtype == jnp.uint32 or is_key(x) for x in jax.tree.leaves(state))
 
 
-def _table(tree: PyTree) -> int | None:
+def _index_of_table(tree: PyTree) -> int | None:
     """Return the index of the largest real array with rows."""
     sizes = [x.size if x.ndim and not jnp.iscomplexobj(x) else 0 for x in jax.tree.leaves(tree)]
     return int(np.argmax(sizes)) if any(sizes) else None
 
 
-def _split(where: Any, g: jax.Array, n: int) -> RowSparse:
+def _as_slices(where: Any, g: jax.Array, n: int) -> RowSparse:
     """Return a gradient with every row as two slices, and a slice of padding."""
+    # The slices of a row must be added up, and those with an index out of range left out.
     values = jnp.concatenate([g / 2, g[::-1] / 2, jnp.ones_like(g[:1])])
     return RowSparse(np.concatenate([where, where[::-1], [n]]), values, n)
 

@@ -1,4 +1,4 @@
-"""Promises about traits: what a transform says of its state, of its updates and of its steps."""
+"""Promises about traits: what a transform declares about its state, updates and steps."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gradxform.base import Transform
 from gradxform.leaves.states import holds_states, slot_fields
-from gradxform.testing.case import Case
-from gradxform.testing.promise import Broken, Skipped, as_numpy, promise
+from gradxform.testing.case import Case, transforms_by_field
+from gradxform.testing.promise import Broken, Skipped, as_numpy, promise, transform_of
 from gradxform.tree.apply import apply_updates
 from gradxform.types import Params, PyTree, Updates
 from gradxform.values import fields_of, replace
 
 STEPS = 4
-# What averages are named after, computed from a gradient.
+# What a slot may average, computed from a gradient, by its name in `averages_of`.
 AVERAGED = {"g": lambda g: g, "|g|^2": lambda g: np.abs(g) ** 2}
 
 
@@ -27,9 +26,10 @@ def says_what_its_state_holds(case: Case) -> None:
     tx, first = _with_own_state(case)
     p = case.params()
     grads = case.gradients(p, STEPS)
-    states = [first, *(s for _, s in _steps(case, p, grads))]
-    odd = [_times(g, factor) for g, factor in zip(grads, (1.0, 0.0, 1e4, jnp.nan), strict=True)]
-    odd_states = [first, *(s for _, s in _steps(case, p, odd))]
+    states = [first, *(s for _, s in _outcomes(case, p, grads))]
+    # A field that counts only some steps shows itself at zeros, spikes and NaNs.
+    odd = [_scaled(g, factor) for g, factor in zip(grads, (1.0, 0.0, 1e4, jnp.nan), strict=True)]
+    odd_states = [first, *(s for _, s in _outcomes(case, p, odd))]
     _check_counts(tx, states, odd_states)
     _check_averages(tx, states, grads)
     _check_constants(case, tx, [*states, *odd_states])
@@ -39,14 +39,12 @@ def says_what_its_state_holds(case: Case) -> None:
 
 def _check_holds(tx: Any, state: Any, p: Params) -> None:
     """Require `holds` to name the fields of the state that have states of what it holds."""
-    for name, inner in fields_of(tx).items():
-        if not isinstance(inner, Transform):
-            continue
-        expected = [jax.tree.structure(inner.init(p))] if _takes(inner, p) else []
+    for name, inner in transforms_by_field(tx).items():
+        expected = [jax.tree.structure(inner.init(p))] if _takes_params(inner, p) else []
         for field in state._fields:
             structure = jax.tree.structure(getattr(state, field))
-            named = {place for _, place in tx.holds}
-            if field not in named and structure in expected and structure.num_leaves:
+            held_fields = {place for _, place in tx.holds}
+            if field not in held_fields and structure in expected and structure.num_leaves:
                 raise Broken(
                     f"holds = {tx.holds}",
                     expected=f"({name!r}, {field!r}) in it",
@@ -55,7 +53,7 @@ def _check_holds(tx: Any, state: Any, p: Params) -> None:
                 )
 
 
-def _takes(tx: Any, p: Params) -> bool:
+def _takes_params(tx: Any, p: Params) -> bool:
     """Whether a transform takes these parameters, rather than some, or others, or an axis."""
     try:
         jax.eval_shape(tx.init, p)
@@ -64,25 +62,19 @@ def _takes(tx: Any, p: Params) -> bool:
     return True
 
 
-def _ours(case: Case) -> Any:
-    if case.foreign or not isinstance(case.tx, Transform):
-        raise Skipped("other libraries do not promise this")
-    return case.tx
-
-
 def _with_own_state(case: Case) -> tuple[Any, Any]:
     """Return the transform and its first state, if it has one that its parts do not have."""
-    tx, p = _ours(case), case.params()
+    tx, p = transform_of(case), case.params()
     state = tx.init(p)
     if not hasattr(state, "_fields"):
         raise Skipped("it does not have a state of its own")
-    parts = [part for part in tx.inner_transforms() if _takes(part, p)]
+    parts = [part for part in tx.inner_transforms() if _takes_params(part, p)]
     if type(state) in [type(part.init(p)) for part in parts]:
         raise Skipped("its state is that of its part")
     return tx, state
 
 
-def _steps(case: Case, p: Params, grads: Sequence[Updates]) -> Iterator[tuple[Updates, Any]]:
+def _outcomes(case: Case, p: Params, grads: Sequence[Updates]) -> Iterator[tuple[Updates, Any]]:
     """Yield the updates and the state of each step."""
     state = case.bound.init(p)
     for g in grads:
@@ -91,7 +83,7 @@ def _steps(case: Case, p: Params, grads: Sequence[Updates]) -> Iterator[tuple[Up
         yield updates, state
 
 
-def _times(tree: PyTree, factor: float) -> PyTree:
+def _scaled(tree: PyTree, factor: float) -> PyTree:
     return jax.tree.map(lambda x: x * jnp.asarray(factor, x.dtype), tree)
 
 
@@ -112,7 +104,8 @@ def _check_counts(tx: Any, states: Sequence[Any], odd_states: Sequence[Any]) -> 
                 else "to name fields that count every step",
                 leaf=f"state.{field}",
             )
-        taken = (
+        # A wrapper that gathers gradients takes a step where the field of `zeros_unless` is 0.
+        steps_so_far = (
             [
                 sum(int(getattr(s, tx.zeros_unless)) == 0 for s in states[1 : i + 1])
                 for i in range(len(states))
@@ -120,7 +113,7 @@ def _check_counts(tx: Any, states: Sequence[Any], odd_states: Sequence[Any]) -> 
             if tx.zeros_unless
             else None
         )
-        if counts == taken and not counts_all and field not in tx.step_fields:
+        if counts == steps_so_far and not counts_all and field not in tx.step_fields:
             raise Broken(
                 f"step_fields = {tx.step_fields}",
                 expected=f"{field!r} in it, which counts the steps that are taken",
@@ -144,40 +137,42 @@ def _check_averages(tx: Any, states: Sequence[Any], grads: Sequence[Updates]) ->
     names = dict(tx.averages_of)
     averages: dict[str, str] = {}
     for field in slot_fields(type(states[0])):
-        slots = [_arrays(getattr(s, field)) for s in states]
-        for averaged, f in AVERAGED.items():
-            decays = _decays(slots, [[f(x) for x in _arrays(g)] for g in grads])
-            if names.get(field) == averaged and decays is None:
+        slots = [_leaf_arrays(getattr(s, field)) for s in states]
+        for name, f in AVERAGED.items():
+            decays = _decays(slots, [[f(x) for x in _leaf_arrays(g)] for g in grads])
+            if names.get(field) == name and decays is None:
                 raise Broken(
                     "something else",
-                    expected=f"an average of {averaged}, as averages_of says",
+                    expected=f"an average of {name}, as averages_of says",
                     leaf=f"state.{field}",
                 )
             if decays is not None and decays[0] > 0 and np.ptp(decays) < 1e-3:
-                averages.setdefault(field, averaged)
-    # Beside a count of many steps, something else that begins at 0 would be taken to be as old.
+                averages.setdefault(field, name)
+    # Only a rule without other slots: one that begins at 0 beside an average that goes on, with a
+    # count of many steps, would seem to be as old.
     others = {*states[0]._fields} - {*averages, *names, *tx.step_fields, *dict(tx.set_by)}
-    of_ones = all(np.all(x * x == x) for g in grads for x in _arrays(g))  # g and g^2 are the same
+    # Where all entries are 0 or 1, g and |g|^2 are the same.
+    of_ones = all(np.all(x * x == x) for g in grads for x in _leaf_arrays(g))
     if not others and not of_ones and not set(averages) <= set(names):
         raise Broken(f"averages_of = {tx.averages_of}", expected=f"{averages}", leaf="state")
 
 
-def _arrays(tree: PyTree) -> list[Any]:
+def _leaf_arrays(tree: PyTree) -> list[Any]:
     return [as_numpy(x) for x in jax.tree.leaves(tree)]
 
 
-def _decays(slots: list[list[Any]], averaged: list[list[Any]]) -> list[float] | None:
+def _decays(slots: list[list[Any]], terms: list[list[Any]]) -> list[float] | None:
     """Return b of each step in a <- b a + (1 - b) f, if there is one for all entries."""
     decays = []
-    for old, new, f in zip(slots, slots[1:], averaged, strict=False):
+    for old, new, f in zip(slots, slots[1:], terms, strict=False):
         if [x.shape for x in new] != [x.shape for x in f]:
             return None
         # Relative to the largest entry: rounding makes small ones uncertain.
-        way, moved = (
+        way, move = (
             np.concatenate([np.ravel(a - b) for a, b in zip(x, old, strict=True)]) for x in (f, new)
         )
-        share = float(np.real(np.vdot(way, moved) / max(float(np.real(np.vdot(way, way))), 1e-30)))
-        if not 0 < share <= 1 + 1e-5 or np.max(np.abs(moved - share * way)) > 1e-4 * share * np.max(
+        share = float(np.real(np.vdot(way, move) / max(float(np.real(np.vdot(way, way))), 1e-30)))
+        if not 0 < share <= 1 + 1e-5 or np.max(np.abs(move - share * way)) > 1e-4 * share * np.max(
             np.abs(way)
         ):
             return None
@@ -186,21 +181,21 @@ def _decays(slots: list[list[Any]], averaged: list[list[Any]]) -> list[float] | 
 
 
 def _check_constants(case: Case, tx: Any, states: Sequence[Any]) -> None:
-    """Require what stays as an argument says, and keys, to be named in `set_by`."""
+    """Require `set_by` to name the fields that an argument sets and no step changes, and keys."""
     for field, name in tx.set_by:
         begins, says = _numbers(getattr(states[0], field)), getattr(tx, name)
-        is_number = isinstance(says, int | float) and not _is_key(getattr(states[0], field))
-        if is_number and not _equal(begins, [np.asarray(says)]):
+        is_number = isinstance(says, int | float) and not _is_any_key(getattr(states[0], field))
+        if is_number and not _equal_numbers(begins, [np.asarray(says)]):
             raise Broken(
                 f"{begins}", expected=f"{name} = {says}, as set_by says", leaf=f"state.{field}"
             )
     for name, value in fields_of(tx).items():
-        other = _another(tx, name, value)
+        other = _with_another_number(tx, name, value)
         state = None if other is None else other.init(case.params())
         if type(state) is not type(states[0]):
             continue
         for field in _fields_that_stay(states):
-            if (field, name) not in tx.set_by and _tells(case, states[0], state, field):
+            if (field, name) not in tx.set_by and _keeps_difference(case, states[0], state, field):
                 raise Broken(
                     f"set_by = {tx.set_by}",
                     expected=f"({field!r}, {name!r}) in it",
@@ -212,24 +207,26 @@ def _fields_that_stay(states: Sequence[Any]) -> Iterator[str]:
     """Yield the fields of a state that no step changes, and those of keys."""
     for field in set(states[0]._fields) - set(slot_fields(type(states[0]))):
         values = [_numbers(getattr(s, field)) for s in states]
-        if _is_key(getattr(states[0], field)) or all(_equal(values[0], x) for x in values):
+        if _is_any_key(getattr(states[0], field)) or all(
+            _equal_numbers(values[0], x) for x in values
+        ):
             yield field
 
 
-def _tells(case: Case, state: Any, other: Any, field: str) -> bool:
-    """Whether a field differs from that of another transform, and a step does not mend that."""
+def _keeps_difference(case: Case, state: Any, other: Any, field: str) -> bool:
+    """Whether a field differs from another transform's, and a step does not undo that."""
     ours, theirs = (_numbers(getattr(s, field)) for s in (state, other))
-    if ours is None or theirs is None or _equal(ours, theirs):
+    if ours is None or theirs is None or _equal_numbers(ours, theirs):
         return False
     if [x.shape for x in ours] != [x.shape for x in theirs]:
         return False
     p = case.params()
     (g,) = case.gradients(p, 1)
-    _, mended = case.compiled(g, state._replace(**{field: getattr(other, field)}), p)
-    return not _equal(_numbers(getattr(mended, field)), ours)
+    _, after = case.compiled(g, state._replace(**{field: getattr(other, field)}), p)
+    return not _equal_numbers(_numbers(getattr(after, field)), ours)
 
 
-def _another(tx: Any, name: str, value: Any) -> Any:
+def _with_another_number(tx: Any, name: str, value: Any) -> Any:
     """Return the transform with another number or key in a field, or None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -244,15 +241,15 @@ def _numbers(x: Any) -> list[Any] | None:
     """Return the numbers and keys in a field of a state, or None if it has states of parts."""
     if holds_states(x):
         return None
-    return [np.asarray(jax.random.key_data(a) if _is_key(a) else a) for a in jax.tree.leaves(x)]
+    return [np.asarray(jax.random.key_data(a) if _is_any_key(a) else a) for a in jax.tree.leaves(x)]
 
 
-def _is_key(x: Any) -> bool:
+def _is_any_key(x: Any) -> bool:
     dtype = getattr(x, "dtype", np.dtype(bool))
     return jnp.issubdtype(dtype, jax.dtypes.prng_key) or (dtype == jnp.uint32 and x.shape == (2,))
 
 
-def _equal(a: list[Any] | None, b: list[Any] | None) -> bool:
+def _equal_numbers(a: list[Any] | None, b: list[Any] | None) -> bool:
     if a is None or b is None or len(a) != len(b):
         return False
     return all(x.shape == y.shape and bool(np.all(x == y)) for x, y in zip(a, b, strict=True))
@@ -261,21 +258,21 @@ def _equal(a: list[Any] | None, b: list[Any] | None) -> bool:
 @promise("Declare keeps_updates or zeros_unless, of gradxform/base/traits.py, accordingly.")
 def says_what_its_updates_are(case: Case) -> None:
     """Its updates are those that it gets, or zeros, exactly when its traits say so."""
-    tx, p = _ours(case), case.params()
+    tx, p = transform_of(case), case.params()
     grads = case.gradients(p, 7)
-    odd = [*grads, _times(grads[0], 1e4), _times(grads[1], jnp.nan)]
-    kept = all(_same(u, g) for g, (u, _) in zip(odd, _steps(case, p, odd), strict=True))
-    if kept and not tx.keeps_updates and not tx.inner_transforms():
+    odd = [*grads, _scaled(grads[0], 1e4), _scaled(grads[1], jnp.nan)]
+    is_same = all(_same_tree(u, g) for g, (u, _) in zip(odd, _outcomes(case, p, odd), strict=True))
+    if is_same and not tx.keeps_updates and not tx.inner_transforms():
         raise Broken("the updates that it gets", expected="other updates, or keeps_updates = True")
-    if tx.keeps_updates and not kept:
+    if tx.keeps_updates and not is_same:
         raise Broken("other updates than it gets", expected="those, as keeps_updates says")
     with contextlib.suppress(Skipped):
-        _check_zeros(*_with_own_state(case), list(_steps(case, p, grads)))
+        _check_zeros(*_with_own_state(case), list(_outcomes(case, p, grads)))
 
 
 def _check_zeros(tx: Any, state: Any, outcomes: Sequence[tuple[Updates, Any]]) -> None:
     """Require `zeros_unless` to name the field that is 0 after every update that is not zeros."""
-    zeros = [not any(np.any(x) for x in _arrays(updates)) for updates, _ in outcomes]
+    zeros = [not any(np.any(x) for x in _leaf_arrays(updates)) for updates, _ in outcomes]
     between = any(zeros[i] and not zeros[i + 1] for i in range(len(zeros) - 1))
     fields = [k for k in state._fields if _is_count(getattr(state, k))]
     for field in fields:
@@ -294,7 +291,7 @@ def _check_zeros(tx: Any, state: Any, outcomes: Sequence[tuple[Updates, Any]]) -
             )
 
 
-def _same(a: PyTree, b: PyTree) -> bool:
+def _same_tree(a: PyTree, b: PyTree) -> bool:
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
     return jax.tree.structure(a) == jax.tree.structure(b) and all(
         x.shape == y.shape and bool(jnp.all((x == y) | ((x != x) & (y != y)))) for x, y in pairs

@@ -10,7 +10,7 @@ import jax
 from gradxform.base import GradientTransformation, check_transform
 from gradxform.errors import did_you_mean, shown
 from gradxform.testing.case import Case, inside, is_known_function
-from gradxform.testing.promise import Broken, Skipped
+from gradxform.testing.promise import Broken, Skipped, shortened
 from gradxform.testing.promises import PROMISES
 from gradxform.testing.references import Reference, TreeReference
 from gradxform.types import Params, PyTree, Updates
@@ -227,8 +227,7 @@ def _has_only_values(tx: Any) -> bool:
     return True
 
 
-def _subject(tx: Any, length: int = 200) -> str:
-    text = (
-        " ".join(repr(tx).split()) if isinstance(tx, GradientTransformation) else type(tx).__name__
-    )
-    return text if len(text) <= length else text[:length] + " ..."
+def _subject(tx: Any) -> str:
+    if not isinstance(tx, GradientTransformation):
+        return type(tx).__name__
+    return shortened(" ".join(repr(tx).split()), 200)

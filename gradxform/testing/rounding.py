@@ -19,7 +19,7 @@ from gradxform.types import PyTree
 # A few units in the last place of float32.
 NUDGE = 5e-7
 # The signs are drawn several times, because two that cancel would hide a movement. The roundings of
-# another processor are one more draw, which may move a result further than these by that factor.
+# another processor are one more draw, which may move a result further than these, by this factor.
 DRAWS, FURTHER = 3, 4.0
 
 

@@ -1,4 +1,4 @@
-"""What a transform loses when its state is kept in fewer bits, as a table."""
+"""Tables of the errors of a transform whose state is stored in fewer bits."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from gradxform.wrappers import quantize_state, state_dtype
 
 Storage = Callable[[Any], Any]
 
-# A block of 256 entries can have one of at most 16 times the root of its mean square.
+# In a block of 256 entries, one can be at most 16 times the root of the mean square.
 OUTLIER = 8.0
 
 
@@ -41,14 +41,14 @@ def storages_of(block: int = 256, min_size: int = 4096) -> dict[str, Storage]:
 
 @dataclass(frozen=True)
 class StorageFinding:
-    """What one storage does to a transform.
+    """The effect of one storage on a transform.
 
     Args:
       storage: its name.
       bytes_per_parameter: of the state, as stored.
-      update_error: the root mean square of what the last update differs by, relative to that of
+      update_error: the root mean square of the difference in the last update, relative to that of
         the update without a storage.
-      state_error: the same of the slots after the last step, that of the worst one.
+      state_error: the same for the slots after the last step, of the worst one.
       refusal: why the transform cannot be stored so; None if it can.
     """
 
@@ -61,12 +61,13 @@ class StorageFinding:
 
 @dataclass(frozen=True)
 class Outliers:
-    """Blocks of a slot of which one entry is far larger than the others.
+    """The blocks of a slot in which one entry is far larger than the others.
 
     Args:
       slot: the path of the array in the state.
       blocks: the number of its blocks.
-      with_outlier: of how many the largest entry exceeds 8 times the root of the mean square.
+      with_outlier: the number of those whose largest entry exceeds 8 times the root of the mean
+        square.
       largest: that ratio of the worst block.
     """
 
@@ -78,7 +79,7 @@ class Outliers:
 
 @dataclass(frozen=True, repr=False)
 class StorageReport:
-    """What storages do to a transform; prints as a table.
+    """The effects of storages on a transform; prints as a table.
 
     Args:
       subject: the transform, as printed.
@@ -136,14 +137,14 @@ def check_storage(
     block: int = 256,
     min_size: int = 4096,
 ) -> StorageReport:
-    """Run a transform with its state in each storage, and report what that changes.
+    """Run a transform with its state in each storage, and report the errors.
 
         print(check_storage(my_transform(0.9), params, grads))
 
     Every run gets the same gradients and the same parameters, which take the steps of the run
-    without a storage. So the errors are those of the storage alone. Blocks with an outlier, of
-    which the other entries are rounded most, are listed by slot: leave these out with `which`, or
-    take smaller blocks.
+    without a storage. So the errors are those of the storage alone. The report also lists the slots
+    that have blocks with an outlier, whose other entries are rounded most: leave these slots out
+    with `which`, or take smaller blocks.
 
     Args:
       tx: the transform.
@@ -158,27 +159,31 @@ def check_storage(
       ValueError: if there are no gradients, or they do not have the structure of the parameters.
     """
     check_transform("check_storage", tx, "tx")
-    steps = _steps(params, grads)
-    plain_updates, plain, visited = _run(tx, params, steps, None)
+    steps = _gradients_of_steps(params, grads)
+    plain_updates, plain, way = _run_steps(tx, params, steps, None)
     size = sum(np.size(x) for x in jax.tree.leaves(params))
     findings = []
     for name, storage in (storages or storages_of(block, min_size)).items():
         try:
             stored = storage(tx)
-            updates, state, _ = _run(stored, params, steps, visited)
+            updates, state, _ = _run_steps(stored, params, steps, way)
         except (TypeError, ValueError) as error:
             findings.append(StorageFinding(name, refusal=str(error)))
             continue
-        held = sum(x.nbytes for x in jax.tree.leaves(state)) / max(size, 1)
-        off = _error([*jax.tree.leaves(updates)], [*jax.tree.leaves(plain_updates)])
-        pairs = zip(_arrays(state), _arrays(plain), strict=True)
-        worst = max((_error([x], [y]) for x, y in pairs if np.size(y) > 1), default=0.0)
-        findings.append(StorageFinding(name, held, off, worst))
+        bytes_per_parameter = sum(x.nbytes for x in jax.tree.leaves(state)) / max(size, 1)
+        update_error = _relative_error(
+            [*jax.tree.leaves(updates)], [*jax.tree.leaves(plain_updates)]
+        )
+        pairs = zip(_arrays_of_state(state), _arrays_of_state(plain), strict=True)
+        # A single 0 stands for an array of integers, which is never stored.
+        errors = (_relative_error([x], [y]) for x, y in pairs if np.size(y) > 1)
+        state_error = max(errors, default=0.0)
+        findings.append(StorageFinding(name, bytes_per_parameter, update_error, state_error))
     outliers = _outliers(plain, block, min_size)
     return StorageReport(repr(tx), len(steps), tuple(findings), tuple(outliers))
 
 
-def _steps(params: Params, grads: Any) -> list[Updates]:
+def _gradients_of_steps(params: Params, grads: Any) -> list[Updates]:
     """Return the gradients of each step."""
     structure = jax.tree.structure(params)
     if jax.tree.structure(grads) == structure:
@@ -192,8 +197,8 @@ def _steps(params: Params, grads: Any) -> list[Updates]:
     return steps
 
 
-def _run(
-    tx: Any, params: Params, steps: Sequence[Updates], visited: Sequence[Params] | None
+def _run_steps(
+    tx: Any, params: Params, steps: Sequence[Updates], way: Sequence[Params] | None
 ) -> tuple[Updates, OptState, list[Params]]:
     """Return the last update, the last state, and the parameters of each step.
 
@@ -201,30 +206,31 @@ def _run(
       tx: the transform.
       params: the parameters to begin with.
       steps: the gradients of each step.
-      visited: the parameters of each step, where they are given.
+      way: the parameters of each step; None if they take the steps of the updates.
     """
-    state, update, updates, seen = jax.jit(tx.init)(params), jax.jit(tx.update), params, []
+    state, update, updates = jax.jit(tx.init)(params), jax.jit(tx.update), params
+    points = []
     for i, g in enumerate(steps):
-        params = params if visited is None else visited[i]
-        seen.append(params)
+        params = params if way is None else way[i]
+        points.append(params)
         updates, state = update(g, state, params)
-        if visited is None:
+        if way is None:
             params = jax.tree.map(lambda p, u: jnp.asarray(p + u, p.dtype), params, updates)
-    return updates, state, seen
+    return updates, state, points
 
 
-def _arrays(state: OptState) -> list[np.ndarray]:
+def _arrays_of_state(state: OptState) -> list[np.ndarray]:
     """Return the arrays of a state as a rule sees them."""
     leaves = jax.tree.leaves(state, is_leaf=is_stored)
-    seen = [fetched(x).load() if is_stored(x) else x for x in leaves]
-    return [np.asarray(x, np.float64) if _is_number(x) else np.zeros(1) for x in seen]
+    arrays = [fetched(x).load() if is_stored(x) else x for x in leaves]
+    return [np.asarray(x, np.float64) if _is_floating(x) else np.zeros(1) for x in arrays]
 
 
-def _is_number(x: Any) -> bool:
+def _is_floating(x: Any) -> bool:
     return jnp.issubdtype(dtype_of(x), jnp.floating)
 
 
-def _error(new: Sequence[Any], old: Sequence[Any]) -> float:
+def _relative_error(new: Sequence[Any], old: Sequence[Any]) -> float:
     """Return the root of the sum of squared differences, relative to that of `old`."""
     pairs = [[np.asarray(x, np.float64) for x in pair] for pair in zip(new, old, strict=True)]
     off = sum(float(np.sum(np.square(a - b))) for a, b in pairs)
@@ -233,13 +239,14 @@ def _error(new: Sequence[Any], old: Sequence[Any]) -> float:
 
 
 def _outliers(state: OptState, block: int, min_size: int) -> list[Outliers]:
-    """Return which arrays of a state have blocks with an outlier, the worst first."""
-    found = []
+    """Return the arrays of a state that have blocks with an outlier, the worst first."""
+    outliers = []
     for path, x in flatten_with_names(state, is_stored)[0]:
-        if is_stored(x) or not _is_number(x) or not np.ndim(x) or np.size(x) < max(min_size, 1):
+        if is_stored(x) or not _is_floating(x) or not np.ndim(x) or np.size(x) < max(min_size, 1):
             continue
         x = np.asarray(x, np.float64)
         length = min(block, x.shape[-1])
+        # The last block of a row may be shorter: padding must not count in its mean.
         padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % length)])
         counts = np.pad(np.ones(x.shape[-1]), (0, -x.shape[-1] % length)).reshape(-1, length)
         blocks = padded.reshape(-1, counts.shape[0], length)
@@ -248,5 +255,5 @@ def _outliers(state: OptState, block: int, min_size: int) -> list[Outliers]:
         ratios = top / np.sqrt(np.where(mean > 0, mean, 1.0))
         many = int(np.sum(ratios > OUTLIER))
         if many:
-            found.append(Outliers(path_str(path), ratios.size, many, float(np.max(ratios))))
-    return sorted(found, key=lambda o: -o.largest)
+            outliers.append(Outliers(path_str(path), ratios.size, many, float(np.max(ratios))))
+    return sorted(outliers, key=lambda o: -o.largest)

@@ -67,8 +67,8 @@ def value_and_grad_from_state(
       argnums: the arguments that the optimizer moves, as in `jax.value_and_grad`: of several, the
         parameters of the optimizer are a tuple.
       has_aux: whether `value_fn` returns a pair `(value, aux)`; the returned function then returns
-        `((value, aux), grad)`. The state holds no aux: `value_fn` is evaluated for it, without a
-        gradient.
+        `((value, aux), grad)`. The state does not hold aux: `value_fn` is evaluated for it,
+        without a gradient.
 
     Raises:
       ValueError: from the returned function, if the state holds no pair of `value` and `grad`, as

@@ -30,7 +30,7 @@ _MOST = np.iinfo(np.int32).max  # evaluations are counted in int32
 
 
 class MinimizeResult(NamedTuple):
-    """What `minimize` returns."""
+    """The result of `minimize`."""
 
     params: Params  # the best parameters that were evaluated
     value: Array  # the value there

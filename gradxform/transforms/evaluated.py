@@ -1,4 +1,4 @@
-"""What a state keeps to be evaluated in the place of the parameters, as `eval_params` reads it."""
+"""The trees in a state to evaluate in the place of the parameters, as `eval_params` reads them."""
 
 from collections.abc import Callable
 from typing import Any

@@ -300,7 +300,7 @@ def _only(x: Any) -> Any:
 def _written_v3(
     factory: Factory, arguments: dict[str, Any], name: str | None, is_2_15: bool
 ) -> dict[str, Any] | None:
-    """Return a config of Keras 3, or of Keras 2.11 to 2.15; None if that has no such optimizer."""
+    """Return a config of Keras 3, or of Keras 2.11 to 2.15; None if that lacks the optimizer."""
     title = factory.__name__
     config = {k: default for k, (default, _) in OPTIONS.items()} | arguments
     from_start = config.pop("ema_from_start")

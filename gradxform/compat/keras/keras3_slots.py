@@ -1,4 +1,4 @@
-"""What Keras 3 keeps in another form: Adafactor's moments, Muon's, and those of its options."""
+"""The slots that Keras 3 keeps in another form: moments of Adafactor, Muon and the options."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -11,8 +11,8 @@ from gradxform.types import PositiveInt
 from gradxform.values.arguments import checked
 from gradxform.wrappers.loss_scale import LARGEST, LEAST, LossScaleState, loss_scale
 
-# In the order in which Keras has them, before those of the optimizer inside. The first two have no
-# meaning: they stay 0.
+# In the order in which Keras has them, before those of the optimizer inside. The first two
+# do not mean anything: they stay 0.
 _NAMES = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
 

@@ -98,7 +98,7 @@ _Behind: Any = object
 
 
 class _Steps(_Behind):
-    """What an optimizer of Keras 3 does to take the steps of a transform."""
+    """The methods by which an optimizer of Keras 3 takes the steps of a transform."""
 
     def __init__(self, transform: Any, learning_rate: Any = 1.0, **options: Any):
         super().__init__(learning_rate=learning_rate, **options)

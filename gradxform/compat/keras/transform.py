@@ -33,7 +33,7 @@ class FromKerasState(NamedTuple):
 
 
 class _Variables(NamedTuple):
-    """What stands where in the list of an optimizer's variables."""
+    """The places in the list of an optimizer's variables."""
 
     optimizer: Any
     params: list[Any]  # Keras's variables
@@ -49,7 +49,7 @@ class from_keras(Transform):
     Its value is the optimizer's config without the name: two of equal configs are equal. The state
     of the optimizer is not taken over; it begins anew, with `init`. For Keras's own classes
     `compat.keras.deserialize(keras.optimizers.serialize(optimizer))` makes a chain of this
-    library's parts, which needs no Keras. This is for all others, also classes of your own, if
+    library's parts, which does not need Keras. This is for all others, also classes of your own, if
     they are registered with `keras.saving.register_keras_serializable`.
 
     The updates are the differences of the parameters, rounded once more. Parameters whose gradient

@@ -39,7 +39,7 @@ _OF_FTRL, _OF_ADAGRAD, _OF_SGD = (("accumulator", "linear"),), (("accumulator",)
 
 
 class _Place(NamedTuple):
-    """What stands at one place of the list: a scalar, or the slot of a parameter."""
+    """The entry at one place of the list: a scalar, or the slot of a parameter."""
 
     name: str
     path: Path | None = None
@@ -140,7 +140,7 @@ def get_weights(
     `step_counter` and `dynamic_scale`, and then the weights of the optimizer inside.
 
     Args:
-      tx: an optimizer of `compat.keras`, also inside wrappers that have no arrays of their own.
+      tx: an optimizer of `compat.keras`, also inside wrappers without arrays of their own.
       state: its state.
       params: the parameters.
       version: 2 or 3.

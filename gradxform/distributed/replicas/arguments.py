@@ -1,4 +1,4 @@
-"""What the arguments and results of a step for one replica are to all replicas."""
+"""The roles of the arguments and results of one replica's step in the step of all replicas."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -116,7 +116,7 @@ class Call:
 
     @property
     def key(self) -> Any:
-        """What must be equal for two calls to share a compiled program."""
+        """The key that is equal for two calls if they can share a compiled program."""
         # 1, 1.0 and True are equal, and are not the same to a program.
         static = tuple((e, type(x), x) for e, x in self.static.items())
         return tuple(self.entries), static

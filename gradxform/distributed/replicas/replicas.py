@@ -129,7 +129,7 @@ class Replicas:
         """Return the sharding of an array, with an axis of replicas or shared; None for "vmap".
 
         Args:
-          shared: whether all replicas share the array, so that it has no axis of replicas.
+          shared: whether all replicas share the array, which then lacks an axis of replicas.
           inner: how one replica's array is divided over inner axes, a `PartitionSpec`.
         """
         if self.mesh is None or self.mode == "vmap":

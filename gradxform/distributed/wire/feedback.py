@@ -44,7 +44,7 @@ def check_sending(part: Any) -> None:
 
 
 def check_wire(part: Any, params: PyTree) -> None:
-    """Require what is sent of each parameter to be no wider than the parameter.
+    """Require the array sent for each parameter to be at most as wide as the parameter.
 
     Raises:
       ValueError: if `wire_dtype` is wider.

@@ -248,7 +248,7 @@ def update_along(
     # p + u is rounded, and could be outside. The next smaller u then leads to the inside.
     for _ in range(2):
         end = _rounded(start + u, p.dtype)
-        step = lax.stop_gradient(cast(u, g.dtype))  # a next number has no derivative
+        step = lax.stop_gradient(cast(u, g.dtype))  # `nextafter` does not have a derivative
         step = lax.nextafter(step, jnp.zeros_like(step))
         u = jnp.where((end < low) | (end > high), cast(step, wide), u)
     end = _rounded(start + u, p.dtype)

@@ -177,7 +177,7 @@ def _look(x: Array, g: Array, low: Array, high: Array, s: Array, y: Array) -> tu
     """Return when each entry reaches its bound, its direction, and products of the memory."""
     is_held = ((g < 0) & (x >= high)) | ((g > 0) & (x <= low))
     d = jnp.where(is_held, 0, -g)
-    # An entry that does not move, or has no bound there, is not a break of the path.
+    # An entry that does not move, or does not have a bound there, is not a break of the path.
     time = bounds.reach(low, high, x, d)
     own = products(s, y, jnp.ones_like(x, jnp.bool_))
     return time, d, own.s_s, own.s_y, inner(y, d[None])[:, 0], inner(s, d[None])[:, 0]

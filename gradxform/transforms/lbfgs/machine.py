@@ -40,7 +40,7 @@ ACCEPTED_INSTEAD = "eval_params(state, params) is the accepted point."
 
 
 class Sums(NamedTuple):
-    """What is known of a point: sums over all entries."""
+    """The sums over all entries that describe a point."""
 
     slope: Array  # <d, g>
     s_s: Array  # |s|^2, for the step s from the accepted point
@@ -56,7 +56,7 @@ class Sums(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What a step does with the point that it is at, and what a new search needs."""
+    """The decisions of a step about its point, and the numbers that a new search needs."""
 
     accepted: Array  # whether the parameters become the accepted point
     stored: Array  # whether the last pair enters the memory
@@ -71,7 +71,7 @@ class Step(NamedTuple):
 
 
 class Way(NamedTuple):
-    """What differs with bounds; all trees are lists of their leaves.
+    """The parts of a step that differ with bounds; all trees are lists of their leaves.
 
     Attributes:
       slots: the names of the state's slots, those like the parameters first.
@@ -193,7 +193,7 @@ class _Point(NamedTuple):
 
 
 class _Verdict(NamedTuple):
-    """What the line search says of the point."""
+    """The verdict of the line search on the point."""
 
     search: Any  # after the point
     is_finite: Array  # whether the value and the gradient are
@@ -405,7 +405,7 @@ def _progressed(
 
 
 def completed(fields: dict[str, Any], theta: Any) -> dict[str, Any]:
-    """Return the fields of a state from those of the form that had no unit of lengths.
+    """Return the fields of a state from those of the older form, without a unit of lengths.
 
     Args:
       fields: the older fields.
@@ -416,5 +416,5 @@ def completed(fields: dict[str, Any], theta: Any) -> dict[str, Any]:
 
 
 def is_older(fields: dict[str, Any]) -> bool:
-    """Whether fields are of the form that had no unit of lengths."""
+    """Whether fields are of the older form, without a unit of lengths."""
     return fields.get("unit") is None

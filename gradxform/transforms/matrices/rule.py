@@ -248,7 +248,7 @@ class MatrixRule(Transform):
         dims = self._check_matrix_slots(updates, kept)
         views = [v.with_slots(d) for v, d in zip(views, dims, strict=True)] if dims else views
         slots = list(kept.values())
-        # Some leaf of the state has no gradient at this step.
+        # At this step, some leaf of the state is without a gradient.
         return self._numbered(views, slots, params) if len(slots[0].own) > len(views) else views
 
     def _of_matrices(

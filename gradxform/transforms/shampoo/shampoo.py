@@ -89,8 +89,8 @@ class step_by_shampoo(Transform):
     result is the whole step: scaled by the negative learning rate.
 
     Time grows as d^3 and memory as d^2 for an axis of length d: `svd_interval=20` or so makes the
-    roots affordable. With a `mat_gbar_decay` of 1 the steps shrink as those of Adagrad do. There is
-    no grafting and no blocking. In float32, roots of singular matrices have three digits; where
+    roots affordable. With a `mat_gbar_decay` of 1 the steps shrink as those of Adagrad do. It uses
+    neither grafting nor blocking. In float32, roots of singular matrices have three digits; where
     epsilon is below 1e-7 of the largest eigenvalue, its rounding, that is added instead.
 
     If an entry of an array's gradient exceeds 2.6e15 (in float32), that gradient is first scaled
