@@ -93,10 +93,8 @@ class Traits:
         Trait(
             "For each transform in it, the field that holds it, and the field of the state that "
             "holds its state.",
-            "Wrappers, unless they define `moved`.",
-            "base/transformation, distributed/programs/measures, run_states/learning_rate, "
-            "run_states/slot_names/owners, training/loss_scales, wrappers/checks, "
-            "wrappers/parts",
+            "Wrappers, unless they define `moved` and `inner_states`.",
+            "base/transformation, training/loss_scales, wrappers/checks, wrappers/parts",
             "what_is_inside_is_told_of_moves",
         ),
     ] = ()
