@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -120,6 +121,8 @@ class scale_by_factored_rms(ArrayRule):
       epsilon: added to every square, at least 0.
       decay_rate_fn: a function of the number of earlier updates and the exponent that returns the
         decay b, in [0, 1].
+      last_axes: whether the last two axes form the matrix, not the two largest, as in Keras.
+        Keyword-only.
 
     Reference: Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost,
     2018, Algorithms 4 and 5, without their clipping.
@@ -131,6 +134,7 @@ class scale_by_factored_rms(ArrayRule):
     min_dim_size_to_factor: Size = 128
     epsilon: NonNegative = 1e-30
     decay_rate_fn: Callable[..., Any] = power_decay_rate
+    last_axes: bool = field(default=False, kw_only=True)
 
     State = FactoredState
     locality = "array"
@@ -147,11 +151,13 @@ class scale_by_factored_rms(ArrayRule):
             ) from None
 
     def factored_axes(self, shape: tuple[int, ...]) -> tuple[int, int] | None:
-        """Return the second largest and the largest axis, or None for an array kept in full.
+        """Return the shorter and the longer axis of the matrix, or None for an array kept in full.
 
-        The later of two axes of equal size counts as larger.
+        The later of two axes of equal size counts as longer.
         """
-        return matrix_axes(shape, self.min_dim_size_to_factor) if self.factored else None
+        first = max(len(shape) - 2, 0) if self.last_axes else 0
+        axes = matrix_axes(shape[first:], self.min_dim_size_to_factor) if self.factored else None
+        return None if axes is None else (first + axes[0], first + axes[1])
 
     def init(self, params: Params) -> FactoredState:
         """Return moments of zeros."""

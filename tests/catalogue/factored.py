@@ -28,6 +28,12 @@ TRANSFORMS: dict[str, Case] = {
         ref.factored_rms(0.5, 0.1, smallest=2, offset=2),
         rows=False,
     ),
+    "scale_by_factored_rms/last_axes": Case(
+        gx.scale_by_factored_rms(min_dim_size_to_factor=2, last_axes=True),
+        ref.factored_rms(smallest=2, last_axes=True),
+        tree={"k": jnp.ones((5, 2, 3)), "w": jnp.ones((3, 2)), "b": jnp.ones(4)},
+        rows=False,
+    ),
     "scale_by_sm3": Case(gx.scale_by_sm3(), ref.sm3(0.9), rows=False),
     "scale_by_sm3/forgetting": Case(
         gx.scale_by_sm3(0.5, 0.9, 0.1), ref.sm3(0.5, 0.9, 0.1), rows=False

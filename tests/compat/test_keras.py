@@ -241,8 +241,34 @@ def test_a_rate_of_the_state_goes_there_and_back(optimizer):
         compat.keras.set_weights(door(0.1), params, weights, version=3, order=ORDER)
 
 
+@pytest.mark.parametrize("shape", [(5, 5, 2, 3), (5, 4, 3), (4, 3), (3, 4), (4,)])
+def test_adafactor_factors_the_axes_that_keras_factors(shape):
+    """The last two, also where others are longer; its weights go over and back."""
+    rng = np.random.default_rng(0)
+    tx, params = compat.keras3.Adafactor(0.1), {"k": rng.normal(size=shape).astype(np.float32)}
+    grads = [{"k": rng.normal(size=shape).astype(np.float32)} for _ in range(4)]
+    optimizer, variable = O.Adafactor(0.1), keras.Variable(params["k"], name="k")
+    state = tx.init(params)
+    for g in grads[:2]:
+        optimizer.apply([g["k"]], [variable])
+        updates, state = tx.update(g, state, params)
+        params = gx.apply_updates(params, updates)
+    np.testing.assert_allclose(params["k"], variable.value, 1e-5, 1e-6)
+    theirs = [np.asarray(v.value) for v in optimizer.variables]
+    ours = compat.keras.get_weights(tx, state, params, version=3)
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5)
+    state = compat.keras.set_weights(tx, params, theirs, version=3)
+    for g in grads[2:]:
+        optimizer.apply([g["k"]], [variable])
+        updates, state = tx.update(g, state, params)
+        params = gx.apply_updates(params, updates)
+    np.testing.assert_allclose(params["k"], variable.value, 1e-5, 1e-6)
+
+
 def test_moments_of_other_axes_are_refused():
-    tx, params = compat.keras3.Adafactor(0.1), {"k": np.ones((5, 4, 3), np.float32)}
+    tx = gx.chain(gx.scale_by_factored_rms(min_dim_size_to_factor=0), gx.scale_by_learning_rate(1))
+    params = {"k": np.ones((5, 4, 3), np.float32)}
     with pytest.raises(ValueError, match=r"^get_weights: \['k'\] has shape .*; Keras's Adafa"):
         compat.keras.get_weights(tx, tx.init(params), params, version=3)
     with pytest.raises(ValueError, match=r"^set_weights: \['k'\] has shape .* with init\.$"):

@@ -7,7 +7,7 @@ import numpy as np
 from tests.references.base import Reference
 
 
-def factored_rms(exponent=0.8, epsilon=1e-30, smallest=128, offset=0):
+def factored_rms(exponent=0.8, epsilon=1e-30, smallest=128, offset=0, last_axes=False):
     """Shazeer and Stern, Algorithms 4 and 5, with decay 1 - t^-0.8 (section 7.2)."""
 
     def start(p):
@@ -17,6 +17,8 @@ def factored_rms(exponent=0.8, epsilon=1e-30, smallest=128, offset=0):
         b = 1 - max(t - offset, 1) ** -exponent
         v = b * slots[0] + (1 - b) * (g**2 + epsilon)
         axes = sorted(range(g.ndim), key=lambda k: g.shape[k])[-2:]
+        if last_axes:
+            axes = [g.ndim - 2, g.ndim - 1]
         if g.ndim < 2 or g.shape[axes[0]] < smallest:
             return g / np.sqrt(v), (v,)
         second, first = axes

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -68,11 +69,17 @@ def saved_optimizer(path: str | os.PathLike[str]) -> Saved:
     h5py = imported("load_optimizer", "h5py")
     if not os.path.isfile(name):
         raise FileNotFoundError(f"load_optimizer: there is no file {name!r}.")
-    if zipfile.is_zipfile(name):
-        return _of_archive(name, h5py)
-    if h5py.is_hdf5(name):
-        with h5py.File(name, "r") as file:
-            return _of_hdf5(name, file)
+    try:
+        if zipfile.is_zipfile(name):
+            return _of_archive(name, h5py)
+        if h5py.is_hdf5(name):
+            with h5py.File(name, "r") as file:
+                return _of_hdf5(name, file)
+    except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"load_optimizer: {name!r} is damaged: {error}. Save the model again, or copy the file "
+            "once more."
+        ) from None
     raise ValueError(
         f"load_optimizer: {name!r} is neither a .keras archive nor an HDF5 file; save the model "
         "with model.save('model.keras')."

@@ -226,14 +226,17 @@ def Adafactor(
     """Second moments of rows and columns: `scale_by_factored_rms`, `clip_by_block_rms`.
 
     Then `scale_by_param_block_rms` and the learning rate, at most 1 / sqrt(t), also without
-    relative_step, as in the original. In an array of more than two dimensions the two largest axes
-    form the matrix; in the original the last two do.
+    relative_step, as in the original. In an array of more than two dimensions the last two axes
+    form the matrix.
 
     Reference: `keras.optimizers.Adafactor`.
     """
     return chain(
         scale_by_factored_rms(
-            decay_rate=-beta_2_decay, min_dim_size_to_factor=0, epsilon=epsilon_1
+            decay_rate=-beta_2_decay,
+            min_dim_size_to_factor=0,
+            epsilon=epsilon_1,
+            last_axes=True,
         ),
         clip_by_block_rms(clip_threshold),
         scale_by_param_block_rms(epsilon_2),

@@ -1,6 +1,8 @@
 """Checkpoints of TensorFlow 1: parameters and slots as arrays by the names of variables."""
 
 import os
+import zipfile
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +14,7 @@ from gradxform.base import check_transform
 from gradxform.compat.tf1.names import AVERAGE, all_names, default_name, exact_names, variables_of
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import Path, is_hole, with_paths
+from gradxform.numerics import number_rank
 from gradxform.run_states.slot_names import get_slots, set_slots
 from gradxform.types import OptState, Params, SupportsTransform
 
@@ -111,8 +114,10 @@ def from_checkpoint(
 
     Raises:
       TypeError: if `arrays` is neither a dict nor a path, or a name is not a string.
-      ValueError: if a parameter, a slot or a power is missing, has another shape, or is of another
-        decay than `tx`; if several optimizers fit and no `name` says which.
+      FileNotFoundError: if there is no such file.
+      ValueError: if the file is not one of NumPy's archives; if a parameter, a slot or a power is
+        missing, has another shape or kind of numbers, or is of another decay than `tx`; if several
+        optimizers fit and no `name` says which.
     """
     check_transform("from_checkpoint", tx, "tx")
     names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
@@ -195,14 +200,33 @@ def _rank(slot: str) -> tuple[int, int, str]:
 
 def _arrays_by_name(arrays: Any) -> dict[str, Any]:
     if isinstance(arrays, str | os.PathLike):
-        with np.load(arrays) as data:
-            arrays = dict(data)
+        arrays = _arrays_in_file(arrays)
     if not isinstance(arrays, Mapping):
         raise TypeError(
             "from_checkpoint: arrays must be a dict by the names of variables or the path of a "
             f".npz file, got {shown(arrays)}."
         )
     return {str(k).removesuffix(":0"): x for k, x in arrays.items()}
+
+
+def _arrays_in_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the arrays in a `.npz` file by name."""
+    name = os.fspath(path)
+    if not os.path.isfile(name):
+        raise FileNotFoundError(f"from_checkpoint: there is no file {name!r}.")
+    if not zipfile.is_zipfile(name):
+        raise ValueError(
+            f"from_checkpoint: {name!r} is not a .npz file; write one with "
+            "np.savez(path, **arrays)."
+        )
+    try:
+        with np.load(name) as data:
+            return dict(data)
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"from_checkpoint: {name!r} is damaged, or holds objects: {error}. Write it anew with "
+            "np.savez(path, **arrays)."
+        ) from None
 
 
 def _param(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
@@ -212,8 +236,14 @@ def _param(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
             f"from_checkpoint: the checkpoint lacks the variable {variable!r}; it has "
             f"{_listed(arrays)}.{did_you_mean(variable, arrays)}"
         )
-    _check_shape(variable, "the parameter", arrays[variable], p)
-    return jnp.asarray(arrays[variable], p.dtype)
+    x = np.asarray(arrays[variable])
+    _check_shape(variable, "the parameter", x, p)
+    if not 0 < number_rank(x.dtype) <= number_rank(p.dtype):
+        raise ValueError(
+            f"from_checkpoint: {variable!r} has dtype {x.dtype}, the parameter {p.dtype}, which "
+            "does not hold such numbers."
+        )
+    return jnp.asarray(x.astype(p.dtype))
 
 
 def _slot(arrays: Mapping[str, Any], path: Path, variable: str, slot: str, old: Any) -> Any:

@@ -1,0 +1,130 @@
+"""Files that cannot be read, and variables of other numbers, end in one sentence with the path."""
+
+import json
+import zipfile
+
+import h5py
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gradxform.compat import keras, tf1
+
+pytestmark = pytest.mark.end_to_end
+
+PARAMS = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+TX = tf1.Momentum(0.1, 0.9)
+
+
+def arrays():
+    return tf1.to_checkpoint(TX, TX.init(PARAMS), PARAMS)
+
+
+def one_array(path):
+    with open(path, "wb") as file:
+        np.save(file, np.ones(3))
+
+
+def text(path):
+    path.write_text("hello")
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def truncated(path):
+    np.savez(path, **arrays())
+    path.write_bytes(path.read_bytes()[:200])
+
+
+def damaged(path):
+    np.savez(path, **arrays())
+    data = bytearray(path.read_bytes())
+    data[60:90] = bytes(30)
+    path.write_bytes(data)
+
+
+def objects(path):
+    np.savez(path, w=np.array([None, 1], object))
+
+
+@pytest.mark.parametrize(
+    ("write", "flaw"),
+    [
+        (one_array, "is not a .npz file"),
+        (text, "is not a .npz file"),
+        (empty, "is not a .npz file"),
+        (truncated, "is not a .npz file"),
+        (damaged, "is damaged, or holds objects"),
+        (objects, "is damaged, or holds objects"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_read(tmp_path, write, flaw):
+    path = tmp_path / "run.npz"
+    write(path)
+    with pytest.raises(ValueError, match=r"^from_checkpoint: ") as error:
+        tf1.from_checkpoint(TX, PARAMS, path)
+    assert flaw in str(error.value)
+    assert repr(str(path)) in str(error.value)
+    assert "np.savez(path, **arrays)." in str(error.value)
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^from_checkpoint: there is no file '.*run\.npz'"):
+        tf1.from_checkpoint(TX, PARAMS, tmp_path / "run.npz")
+
+
+@pytest.mark.parametrize("variable", ["w", "w/Momentum"])
+@pytest.mark.parametrize("kind", [complex, object])
+def test_numbers_that_a_parameter_does_not_hold(variable, kind):
+    other = arrays() | {variable: np.full((3, 2), 1, kind)}
+    with pytest.raises((TypeError, ValueError), match=r"'w'.* has dtype (complex\d+|object), the "):
+        tf1.from_checkpoint(TX, PARAMS, other)
+
+
+def test_wider_numbers_are_read():
+    params, _ = tf1.from_checkpoint(TX, PARAMS, arrays() | {"w": np.full((3, 2), 2, np.int64)})
+    assert params["w"].dtype == jnp.float32
+    np.testing.assert_array_equal(params["w"], 2)
+
+
+CONFIG = {"class_name": "SGD", "config": {}}
+
+
+def hdf5(path):
+    with h5py.File(path, "w") as file:
+        file["weights"] = np.ones(1000)
+        file.attrs["training_config"] = json.dumps({"optimizer_config": CONFIG})
+    return path.read_bytes()
+
+
+def cut_hdf5(path):
+    path.write_bytes(hdf5(path)[:900])
+
+
+def only_a_signature(path):
+    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+
+
+def archive_of(weights):
+    def write(path):
+        data = hdf5(path)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("config.json", json.dumps({"compile_config": {"optimizer": CONFIG}}))
+            archive.writestr("model.weights.h5", data[:weights])
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "write",
+    [cut_hdf5, only_a_signature, archive_of(500), archive_of(0)],
+    ids=["cut", "signature", "cut weights", "without weights"],
+)
+def test_a_model_that_cannot_be_read(tmp_path, write):
+    path = tmp_path / "model"
+    write(path)
+    with pytest.raises(ValueError, match=r"^load_optimizer: '.*model' is damaged: ") as error:
+        keras.load_optimizer(path, PARAMS)
+    assert "Save the model again" in str(error.value)
