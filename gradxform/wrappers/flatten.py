@@ -98,13 +98,14 @@ class flatten(StatelessWrapper):
             aligned = align_params(self, updates, treedef, params)
             where = list(range(len(gs))) if aligned.where is None else aligned.where
             dtype = promote(*map(dtype_of, gs)) if gs else jnp.float32
-            given = dict(zip(where, gs, strict=True))
+            g_at = dict(zip(where, gs, strict=True))
             columns = [
-                given[i] if i in given else jnp.zeros(jnp.shape(p), dtype)
+                g_at[i] if i in g_at else jnp.zeros(jnp.shape(p), dtype)
                 for i, p in enumerate(aligned.own)
             ]
             ps = self._vector(aligned.own)
         u, new_state = call_update(self.inner, self._vector(columns), state, ps, extra)
+        # Zeros stood for the gradients of None: their slots must not decay.
         frozen = sorted(set(range(len(columns))) - set(where))
         if frozen:
             new_state = _with_old(state, new_state, columns, frozen)

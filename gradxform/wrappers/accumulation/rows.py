@@ -136,7 +136,7 @@ class accumulate_rows(Transform):
     def _sizes(self, params: PyTree) -> PyTree:
         """Return the number of slices for every parameter."""
 
-        def check(path: Path, n: Any) -> int:
+        def checked_size(path: Path, n: Any) -> int:
             if not isinstance(n, int) or isinstance(n, bool) or n < 0:
                 raise ValueError(
                     f"{name_of(self)}: rows must be ints of at least 0, got {shown(n)} for "
@@ -145,7 +145,7 @@ class accumulate_rows(Transform):
             return n
 
         sizes = masks.resolve(self, self.rows, params, kind=object)
-        return map_with_paths(check, sizes)
+        return map_with_paths(checked_size, sizes)
 
     def init(self, params: Params) -> AccumulateRowsState:
         """Return an empty accumulator, empty buffers and the optimizer's state."""
@@ -208,10 +208,12 @@ class accumulate_rows(Transform):
 
         dense, accs = self._accumulated(treedef, gs, state)
         tables = [g for g in gs if isinstance(g, RowSparse)]
-        buffers = self._filled(tables, state)
+        buffers = self._filled_buffers(tables, state)
         next_dense, next_buffer = iter(dense), iter(buffers)
         total = [
-            self._gathered(next(next_buffer), g) if isinstance(g, RowSparse) else next(next_dense)
+            self._gradient_of(next(next_buffer), g)
+            if isinstance(g, RowSparse)
+            else next(next_dense)
             for g in gs
         ]
         total, inner_state = jax.tree.unflatten(treedef, total), state.inner_opt_state
@@ -247,7 +249,9 @@ class accumulate_rows(Transform):
         weight = 1.0 / scalar(state.mini_step + 1)
         return engine.map_rows(add, [dense, accs.leaves], weight, None), accs
 
-    def _filled(self, tables: list[RowSparse], state: AccumulateRowsState) -> list[RowBuffer]:
+    def _filled_buffers(
+        self, tables: list[RowSparse], state: AccumulateRowsState
+    ) -> list[RowBuffer]:
         """Return the buffers with the slices of this micro-batch."""
         buffers = jax.tree.leaves(state.acc_rows, is_leaf=_is_buffer)
         if len(buffers) != len(tables):
@@ -258,7 +262,7 @@ class accumulate_rows(Transform):
             )
         return [_written(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)]
 
-    def _gathered(self, buffer: RowBuffer, g: RowSparse) -> RowSparse:
+    def _gradient_of(self, buffer: RowBuffer, g: RowSparse) -> RowSparse:
         """Return the slices of a buffer as one gradient."""
         rows = RowSparse(buffer.indices, buffer.values, g.num_rows)
         return rows / self.every_k_schedule if self.use_grad_mean else rows
