@@ -76,7 +76,7 @@ class master_weights(NarrowParams):
         """How the copies are kept."""
         return Remainder() if self.remainders else Master()
 
-    def _check(self, path: Path, p: Any) -> None:
+    def _check_dtype(self, path: Path, p: Any) -> None:
         dtype = dtype_of(p)
         if self.remainders and jnp.issubdtype(dtype, jnp.floating) and dtype != jnp.bfloat16:
             raise ValueError(
@@ -87,7 +87,7 @@ class master_weights(NarrowParams):
 
     def init(self, params: Params) -> MasterWeightsState:
         """Return the inner state of the copies, and the copies."""
-        return MasterWeightsState(*self._begun(params))
+        return MasterWeightsState(*self._first_state(params))
 
 
 class StochasticRoundingState(NamedTuple):
@@ -137,11 +137,11 @@ class stochastic_rounding(NarrowParams):
 
     def init(self, params: Params) -> StochasticRoundingState:
         """Return the inner state, and the key."""
-        inner_state, _ = self._begun(params)
+        inner_state, _ = self._first_state(params)
         seed = jax.random.bits(live_key(self.key), (), jnp.uint32)
         return StochasticRoundingState(inner_state, jnp.stack([seed, jnp.zeros_like(seed)]))
 
-    def _keys(self, updates: Updates, state: Any) -> tuple[list[Any], Any]:
+    def _rounding_keys(self, updates: Updates, state: Any) -> tuple[list[Any], Any]:
         """Return a key for each update, from its path, and the state with the next key."""
         paths = ["/".join(path) for path, g in with_paths(updates) if not is_hole(g)]
         seeds = [np.asarray([zlib.crc32(path.encode()), 0], np.uint32) for path in paths]
@@ -192,4 +192,4 @@ class kahan(NarrowParams):
 
     def init(self, params: Params) -> KahanState:
         """Return the inner state, and zeros."""
-        return KahanState(*self._begun(params))
+        return KahanState(*self._first_state(params))
