@@ -31,9 +31,9 @@ class cautious(StatelessWrapper):
         u = u' k n / (sum(k) + xi)
 
     An entry that only momentum would move stays, also where its gradient is 0. The others move
-    further: twice as far where half of an array agrees. Around a whole optimizer the mask takes its
-    weight decay too; `cautious_adamw` has it outside, as the paper does. The inner state is that
-    without `cautious`; a part of it that keeps copies of the parameters is told where they go.
+    further: twice as far where half of an array agrees. Around a whole optimizer the mask covers
+    the weight decay too; `cautious_adamw` has the decay outside, as in the paper. The state is the
+    inner state; an inner part that keeps copies of the parameters is told where they go.
 
     Wrap it in `distributed.tower`, not the other way around, so that all replicas compare the mean
     gradient. A scalar parameter moves by 1 / (1 + xi) of its update.
@@ -94,7 +94,7 @@ def _agreeing(u: Array, g: Array, xi: Any, sign: int) -> Array:
     u, g = cast(u, wide), cast(g, wide)
     if jnp.iscomplexobj(u):
         along = jnp.real(u * jnp.conj(g))
-    else:  # of signs, because a product of small numbers is 0
+    else:  # signs, because a product of small numbers is 0
         along = jnp.sign(u) * jnp.sign(g)
     uphill = sign * along <= 0  # False for a NaN, which is not hidden
     real = real_dtype(wide)

@@ -222,7 +222,7 @@ class named_chain(_Chain):
       *transforms: pairs `(name, transform)` with different names.
 
     Raises:
-      ValueError: if two names are equal, or as `chain`; at update, if a name has no state.
+      ValueError: if two names are equal, or as `chain`; at update, if a name does not have a state.
     """
 
     transforms: tuple[Any, ...] = ()

@@ -81,7 +81,7 @@ def eval_params(
         are averages of several lengths and `length` is not one of them; if a leaf does not have the
         shape of its parameter; or if nothing is there and no parameters are given.
     """
-    trees = [_chosen(of_state, length) for of_state in _find(state, params)]
+    trees = [_chosen(choices, length) for choices in _find(state, params)]
     if length is not None and not any(_is_length(tree.name) for tree in trees):
         raise ValueError(
             f"eval_params: length is {length!r}, but {name_of(type(state))} has no average of a "
@@ -120,7 +120,7 @@ def swap(
     Raises:
       ValueError: as `eval_params`.
     """
-    trees = [_chosen(of_state, length) for of_state in _find(state, params)]
+    trees = [_chosen(choices, length) for choices in _find(state, params)]
     new, params_at = _merged(trees, params)
 
     def exchange(x: Any, path: Any) -> Any:

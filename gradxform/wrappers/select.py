@@ -89,10 +89,10 @@ def _merge(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
     return jax.tree.unflatten(treedef, merged)
 
 
-def _read(
+def _evaluated_mask(
     part: Any, mask: Any, updates: Updates, params: Params | None, **options: Any
 ) -> tuple[dict[Path, Any], dict[Path, Any]]:
-    """Evaluate a mask or labels for the parameters, or without them for the updates."""
+    """Evaluate a mask or labels for the parameters, or for the updates if these are not given."""
     tree = updates if params is None else params
     return masks.by_path(part, mask, tree, whole=params is not None, **options)
 
@@ -100,11 +100,11 @@ def _read(
 def _once(
     mask: Any, labels: Any, updates: Updates, params: Params | None, make: Callable[[], T]
 ) -> T:
-    """Return `make()`, what a mask or labels choose; remembered where that is safe."""
-    if not masks.tells_by_shape(mask):
+    """Return `make()`, the choice of a mask or of labels; remembered where that is safe."""
+    if not masks.tells_by_shape(mask):  # it may look at values, which differ from step to step
         return make()
-    what = ("chosen", mask, labels, params is None, masks.hidden_paths())
-    return remembered(what, updates if params is None else params, make)
+    key = ("chosen", mask, labels, params is None, masks.hidden_paths())
+    return remembered(key, updates if params is None else params, make)
 
 
 def _check_structure(part: Any, updates: Updates, params: Params | None) -> None:
@@ -136,7 +136,7 @@ def _update_masked(
             for k, v in extra.items()
         }
     inner_params = params
-    if params is not None:
+    if params is not None:  # functions such as `grad_fn` take and return whole trees
         inner_params = _keep(params, chosen, part, "the parameters have")
         extra = seen_whole(
             extra,
@@ -194,12 +194,12 @@ class masked(Transform):
         return _init_masked(self, self.inner, self._chosen(params, params), params)
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> Chosen:
-        def chosen() -> Chosen:
-            leaves, branches = _read(self, self.mask, updates, params)
+        def choose() -> Chosen:
+            leaves, branches = _evaluated_mask(self, self.mask, updates, params)
             left_out = frozenset(path for path, is_in in branches.items() if not is_in)
             return Chosen(leaves, left_out)
 
-        return _once(self.mask, None, updates, params, chosen)
+        return _once(self.mask, None, updates, params, choose)
 
     def moved(self, state: OptState, old: Params, new: Params) -> MaskedState:
         """Return the state after something else has moved the parameters."""
@@ -238,7 +238,7 @@ class partition(Transform):
         are split too. Keyword-only.
 
     Raises:
-      ValueError: if there is no transform for a parameter's label, or if a `path_matches` or an
+      ValueError: if a parameter's label does not have a transform, or if a `path_matches` or an
         entry of a tree of labels does not match any parameter.
     """
 
@@ -287,11 +287,11 @@ class partition(Transform):
         return {_key(label) for label in self.transforms.unfreeze()}
 
     def _refuse(self, label: Any, subject: str) -> None:
-        known = list(self.transforms.unfreeze())
+        labels = list(self.transforms.unfreeze())
         raise ValueError(
             f"{name_of(self)}: {subject} has no transform; there are "
-            f"{', '.join(map(repr, known))}."
-            f"{did_you_mean(label, [k for k in known if isinstance(k, str)])}"
+            f"{', '.join(map(repr, labels))}."
+            f"{did_you_mean(label, [k for k in labels if isinstance(k, str)])}"
         )
 
     @property
@@ -310,22 +310,22 @@ class partition(Transform):
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> dict[tuple[bool, Any], Chosen]:
         """Return the parameters that have each label, by the key of the label."""
-        labels, branches = _read(
+        labels, branches = _evaluated_mask(
             self, self.param_labels, updates, params, kind=object, is_entry=self._is_entry
         )
-        known, keys = self._keys(), {path: _key(label) for path, label in labels.items()}
+        label_keys, keys = self._keys(), {path: _key(label) for path, label in labels.items()}
         for path, key in keys.items():
-            if key not in known:
+            if key not in label_keys:
                 label = labels[path]
                 subject = f"the parameter {path_str(path)} has the label {shown(label)}, which"
                 self._refuse(label, subject)
 
         return {
-            own: Chosen(
-                {path: key == own for path, key in keys.items()},
-                frozenset(path for path, x in branches.items() if _key(x) != own),
+            label_key: Chosen(
+                {path: key == label_key for path, key in keys.items()},
+                frozenset(path for path, x in branches.items() if _key(x) != label_key),
             )
-            for own in known
+            for label_key in label_keys
         }
 
     def init(self, params: Params) -> PartitionState:

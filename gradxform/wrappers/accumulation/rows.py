@@ -56,7 +56,7 @@ __all__ = [
 class RowBuffer(NamedTuple):
     """The slices of one table from the micro-batches of a step so far."""
 
-    indices: Array  # int32 [every_k_schedule * rows]; num_rows where there is no slice yet
+    indices: Array  # int32 [every_k_schedule * rows]; num_rows where a slice is missing yet
     values: Array  # [every_k_schedule * rows, ...], in accumulator_dtype
 
 
