@@ -106,7 +106,7 @@ class _Chain(Transform):
     @functools.cached_property
     def _plan(self) -> list[list[Any]]:
         """The runs of parts that go through the leaves together; nested chains are flattened."""
-        return _runs(_flat_parts(self))
+        return _runs_of_parts(_flat_parts(self))
 
 
 def _flat_parts(tx: Any) -> list[Any]:
@@ -116,7 +116,7 @@ def _flat_parts(tx: Any) -> list[Any]:
     return [flat for part in tx.inner() for flat in _flat_parts(part)]
 
 
-def _runs(parts: Sequence[Any]) -> list[list[Any]]:
+def _runs_of_parts(parts: Sequence[Any]) -> list[list[Any]]:
     """Return the parts in runs: neighboring rules together, any other transform by itself."""
     runs: list[list[Any]] = []
     for part in parts:

@@ -64,7 +64,7 @@ class _Condition(Guard):
         flag = self.should_transform_fn(state.step, **forwarded)
         return (as_flag(self, "the result of should_transform_fn", flag),)
 
-    def _run(
+    def _run_inner(
         self,
         updates: Updates,
         state: Any,
@@ -130,7 +130,7 @@ class conditionally_transform(_Condition):
     ) -> tuple[Updates, ConditionallyTransformState]:
         """Run the inner update if the condition holds."""
         check_state(self, state, ConditionallyTransformState)
-        flag, new, state = self._run(updates, state, params, extra)
+        flag, new, state = self._run_inner(updates, state, params, extra)
         # Updates that pass move the parameters, and the inner transform has not taken that step.
         inner_updates = zero_unless(flag, new)
         inner_state = told(self.inner, state.inner_state, params, inner_updates, new)
@@ -179,5 +179,7 @@ class conditionally_mask(_Condition):
     ) -> tuple[Updates, ConditionallyMaskState]:
         """Run the inner update if the condition holds."""
         check_state(self, state, ConditionallyMaskState)
-        _, updates, state = self._run(engine.merged_rows(updates), state, params, extra, zeros=True)
+        _, updates, state = self._run_inner(
+            engine.merged_rows(updates), state, params, extra, zeros=True
+        )
         return updates, state

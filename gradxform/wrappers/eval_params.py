@@ -81,7 +81,7 @@ def eval_params(
         are averages of several lengths and `length` is not one of them; if a leaf does not have the
         shape of its parameter; or if nothing is there and no parameters are given.
     """
-    trees = [_chosen(choices, length) for choices in _find(state, params)]
+    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
     if length is not None and not any(_is_length(tree.name) for tree in trees):
         raise ValueError(
             f"eval_params: length is {length!r}, but {name_of(type(state))} has no average of a "
@@ -89,7 +89,7 @@ def eval_params(
         )
     if params is None:
         return _only_tree(state, trees)
-    return _merged(trees, params)[0]
+    return _with_trees(trees, params)[0]
 
 
 def swap(
@@ -120,8 +120,8 @@ def swap(
     Raises:
       ValueError: as `eval_params`.
     """
-    trees = [_chosen(choices, length) for choices in _find(state, params)]
-    new, params_at = _merged(trees, params)
+    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
+    new, params_at = _with_trees(trees, params)
 
     def exchange(x: Any, path: Any) -> Any:
         label = _label(x, path)
@@ -161,7 +161,7 @@ def _label(x: Any, path: Any) -> str:
     return f"{name_of(type(x))} at {leaf_path(path)}"
 
 
-def _find(state: Any, params: Params | None, path: Any = ()) -> Iterator[list[_Tree]]:
+def _trees_by_state(state: Any, params: Params | None, path: Any = ()) -> Iterator[list[_Tree]]:
     """Yield the trees to evaluate of each state, the outer states first."""
     flat, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_has_kind)
     for step, x in flat:
@@ -181,7 +181,7 @@ def _find(state: Any, params: Params | None, path: Any = ()) -> Iterator[list[_T
             yield trees
         inside, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda y, x=x: y is not x)
         for field, part in inside:
-            yield from _find(part, params, (*here, *field))
+            yield from _trees_by_state(part, params, (*here, *field))
 
 
 def _is_length(name: str) -> bool:
@@ -192,7 +192,7 @@ def _is_length(name: str) -> bool:
     return True
 
 
-def _chosen(trees: list[_Tree], length: float | None) -> _Tree:
+def _chosen_tree(trees: list[_Tree], length: float | None) -> _Tree:
     """Return the tree of the length asked for, or the only one."""
     by_length = {float(tree.name): tree for tree in trees if _is_length(tree.name)}
     if not by_length or (length is None and len(by_length) == 1):
@@ -242,7 +242,7 @@ def _ambiguity(one: _Tree, other: _Tree, of: str) -> str:
     )
 
 
-def _merged(trees: list[_Tree], params: Params) -> tuple[Params, dict[Path, Any]]:
+def _with_trees(trees: list[_Tree], params: Params) -> tuple[Params, dict[Path, Any]]:
     """Return the tree to evaluate, and the parameters that it replaces, by path."""
     plain = params.fast if is_pair(params) else params
     owners: dict[Path, _Tree] = {}

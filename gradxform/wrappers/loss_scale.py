@@ -269,11 +269,11 @@ def _cast_like(new: Updates, grads: Updates) -> Updates:
     leaves, treedef = flatten_updates(new)
     dtypes = [dtype_of(x) for x in flatten_updates(grads)[0]]
     return jax.tree.unflatten(
-        treedef, [_cast(x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
+        treedef, [_in_dtype(x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
     )
 
 
-def _cast(x: Any, dtype: Any) -> Any:
+def _in_dtype(x: Any, dtype: Any) -> Any:
     return x.with_values(cast(x.values, dtype)) if isinstance(x, RowSparse) else cast(x, dtype)
 
 

@@ -64,7 +64,7 @@ class Chosen(NamedTuple):
         return [p for p in self.leaves if any(p[: len(b)] == b for b in self.left_out)]
 
 
-def _keep(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
+def _keep_chosen(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
     """Return `tree` with a MaskedNode for each leaf, and each branch, that is not chosen."""
     flat, treedef = chosen.flatten(tree)
     leaves = []
@@ -81,7 +81,7 @@ def _keep(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
     return jax.tree.unflatten(treedef, leaves)
 
 
-def _merge(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
+def _fill_holes(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
     """Return the leaves of `new`, and those of `old` where `new` has a hole."""
     flat, treedef = chosen.flatten(old)
     new_leaves = jax.tree.leaves(new, is_leaf=is_update_leaf)
@@ -114,7 +114,7 @@ def _check_structure(part: Any, updates: Updates, params: Params | None) -> None
 
 def _init_masked(part: Any, tx: Any, chosen: Chosen, params: Params) -> MaskedState:
     """Return the first state of `tx`, for the chosen parameters."""
-    inner_params = _keep(params, chosen, part, "the parameters have")
+    inner_params = _keep_chosen(params, chosen, part, "the parameters have")
     with masks.hiding(chosen.hidden()):
         return MaskedState(inner_state=tx.init(inner_params))
 
@@ -132,28 +132,28 @@ def _update_masked(
     if part.mask_compatible_extra_args:
         like = structure_of(updates)
         extra = {
-            k: _keep(v, chosen, part, f"{k} has") if structure_of(v) == like else v
+            k: _keep_chosen(v, chosen, part, f"{k} has") if structure_of(v) == like else v
             for k, v in extra.items()
         }
     inner_params = params
     if params is not None:  # functions such as `grad_fn` take and return whole trees
-        inner_params = _keep(params, chosen, part, "the parameters have")
+        inner_params = _keep_chosen(params, chosen, part, "the parameters have")
         extra = seen_whole(
             extra,
-            lambda chosen_params: _merge(chosen_params, params, chosen),
-            lambda grads: _keep(grads, chosen, part, "the gradients of grad_fn have"),
+            lambda chosen_params: _fill_holes(chosen_params, params, chosen),
+            lambda grads: _keep_chosen(grads, chosen, part, "the gradients of grad_fn have"),
         )
-    inner_updates = _keep(updates, chosen, part, "the updates have")
+    inner_updates = _keep_chosen(updates, chosen, part, "the updates have")
     with masks.hiding(chosen.hidden()):
         new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
-    return _merge(new, updates, chosen), state._replace(inner_state=inner_state)
+    return _fill_holes(new, updates, chosen), state._replace(inner_state=inner_state)
 
 
 def _tell_masked(
     part: Any, tx: Any, chosen: Chosen, state: MaskedState, old: Params, new: Params
 ) -> MaskedState:
     """Tell `tx` how the chosen parameters have moved."""
-    old, new = (_keep(params, chosen, part, "the parameters have") for params in (old, new))
+    old, new = (_keep_chosen(params, chosen, part, "the parameters have") for params in (old, new))
     return state._replace(inner_state=tell_moved(tx, state.inner_state, old, new))
 
 
@@ -266,8 +266,8 @@ class partition(Transform):
                 f"parameters, got {shown(labels)}."
             )
         for label in self._static_labels():
-            if _key(label) not in self._keys():
-                self._refuse(label, f"the label {shown(label)} of param_labels")
+            if _label_key(label) not in self._label_keys():
+                self._refuse_label(label, f"the label {shown(label)} of param_labels")
 
     def _static_labels(self) -> list[Any]:
         """Return the labels that are known without parameters."""
@@ -281,12 +281,14 @@ class partition(Transform):
 
     def _is_entry(self, x: Any) -> bool:
         """Whether `x` is one entry of a tree of labels: a hole, or a tuple that is a label."""
-        return is_update_leaf(x) or (type(x) is tuple and any(x == k for _, k in self._keys()))
+        return is_update_leaf(x) or (
+            type(x) is tuple and any(x == k for _, k in self._label_keys())
+        )
 
-    def _keys(self) -> set[tuple[bool, Any]]:
-        return {_key(label) for label in self.transforms.unfreeze()}
+    def _label_keys(self) -> set[tuple[bool, Any]]:
+        return {_label_key(label) for label in self.transforms.unfreeze()}
 
-    def _refuse(self, label: Any, subject: str) -> None:
+    def _refuse_label(self, label: Any, subject: str) -> None:
         labels = list(self.transforms.unfreeze())
         raise ValueError(
             f"{name_of(self)}: {subject} has no transform; there are "
@@ -302,28 +304,31 @@ class partition(Transform):
     def _groups(self, updates: PyTree, params: PyTree | None) -> list[tuple[Any, Any, Chosen]]:
         """Return every label with its transform and the parameters that have it."""
         transforms = self.transforms.unfreeze()
-        labels = tuple(map(_key, transforms))
+        labels = tuple(map(_label_key, transforms))
         chosen = _once(
             self.param_labels, labels, updates, params, lambda: self._chosen(updates, params)
         )
-        return [(label, tx, chosen[_key(label)]) for label, tx in transforms.items()]
+        return [(label, tx, chosen[_label_key(label)]) for label, tx in transforms.items()]
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> dict[tuple[bool, Any], Chosen]:
         """Return the parameters that have each label, by the key of the label."""
         labels, branches = _evaluated_mask(
             self, self.param_labels, updates, params, kind=object, is_entry=self._is_entry
         )
-        label_keys, keys = self._keys(), {path: _key(label) for path, label in labels.items()}
+        label_keys, keys = (
+            self._label_keys(),
+            {path: _label_key(label) for path, label in labels.items()},
+        )
         for path, key in keys.items():
             if key not in label_keys:
                 label = labels[path]
                 subject = f"the parameter {path_str(path)} has the label {shown(label)}, which"
-                self._refuse(label, subject)
+                self._refuse_label(label, subject)
 
         return {
             label_key: Chosen(
                 {path: key == label_key for path, key in keys.items()},
-                frozenset(path for path, x in branches.items() if _key(x) != label_key),
+                frozenset(path for path, x in branches.items() if _label_key(x) != label_key),
             )
             for label_key in label_keys
         }
@@ -351,7 +356,7 @@ class partition(Transform):
         check_state(self, state, PartitionState)
         _check_structure(self, updates, params)
         groups, inner_states = self._groups(updates, params), state.inner_states
-        if set(map(_key, inner_states)) != {_key(label) for label, _, _ in groups}:
+        if set(map(_label_key, inner_states)) != {_label_key(label) for label, _, _ in groups}:
             raise ValueError(
                 f"{name_of(self)}: the transforms are {[label for label, _, _ in groups]!r}, "
                 f"the state has {list(inner_states)!r}. Was this state made by another "
@@ -369,6 +374,6 @@ multi_transform = partition  # Optax's older name
 MultiTransformState = PartitionState
 
 
-def _key(label: Any) -> tuple[bool, Any]:
+def _label_key(label: Any) -> tuple[bool, Any]:
     """Return a key by which True and 1, which are equal in Python, are different labels."""
     return isinstance(label, bool), label

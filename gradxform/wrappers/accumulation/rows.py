@@ -70,7 +70,7 @@ class AccumulateRowsState(NamedTuple):
     acc_rows: Any  # like params: a RowBuffer for every table, holes for others
 
 
-def _emptied(acc: Array, due: Array) -> Array:
+def _emptied_if_due(acc: Array, due: Array) -> Array:
     return jnp.where(due, jnp.zeros_like(acc), acc)
 
 
@@ -222,8 +222,8 @@ class accumulate_rows(Transform):
         out, inner_state = update_when(self, self.inner, due, total, inner_state, params, extra)
         us = treedef.flatten_up_to(out)
         if not tables:  # with tables, the updates are zeros already where no step was due
-            us = [_emptied(u, ~due) for u in us]
-        out = [_as(u, g.dtype) for u, g in zip(us, gs, strict=True)]
+            us = [_emptied_if_due(u, ~due) for u in us]
+        out = [_in_dtype(u, g.dtype) for u, g in zip(us, gs, strict=True)]
         buffers = [
             buffer._replace(indices=jnp.where(due, g.num_rows, buffer.indices))
             for buffer, g in zip(buffers, tables, strict=True)
@@ -233,7 +233,7 @@ class accumulate_rows(Transform):
             mini_step=jnp.where(due, 0, safe_increment(state.mini_step)),
             gradient_step=jnp.where(due, safe_increment(state.gradient_step), state.gradient_step),
             inner_opt_state=inner_state,
-            acc_grads=accs.rebuilt(engine.map_rows(_emptied, [dense], due)),
+            acc_grads=accs.rebuilt(engine.map_rows(_emptied_if_due, [dense], due)),
             acc_rows=jax.tree.unflatten(buffers_def, buffers),
         )
 
@@ -260,7 +260,7 @@ class accumulate_rows(Transform):
                 f"have row-sparse gradients for {len(tables)}. A table that a micro-batch does not "
                 "look up has a gradient of padding, not of None."
             )
-        return [_written(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)]
+        return [_buffer_with(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)]
 
     def _gradient_of(self, buffer: RowBuffer, g: RowSparse) -> RowSparse:
         """Return the slices of a buffer as one gradient."""
@@ -268,7 +268,7 @@ class accumulate_rows(Transform):
         return rows / self.every_k_schedule if self.use_grad_mean else rows
 
 
-def _as(u: Any, dtype: Any) -> Any:
+def _in_dtype(u: Any, dtype: Any) -> Any:
     return u.with_values(cast(u.values, dtype)) if isinstance(u, RowSparse) else cast(u, dtype)
 
 
@@ -276,7 +276,7 @@ def _is_buffer(x: Any) -> bool:
     return isinstance(x, RowBuffer)
 
 
-def _written(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
+def _buffer_with(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
     """Return the buffer with the slices of this micro-batch at their place."""
     start = mini_step * g.indices.shape[0]
     return RowBuffer(

@@ -80,7 +80,7 @@ class Placement(NamedTuple):
         if self.axes is None:
             return ()
         n = len(self.batch)
-        return self._divided(self.projector_shape, (n, n + 1))
+        return self._divided_cuts(self.projector_shape, (n, n + 1))
 
     @property
     def projected_cuts(self) -> Cuts:
@@ -89,9 +89,11 @@ class Placement(NamedTuple):
             return self.cut.cuts
         n = len(self.batch)
         by_side = (n + 1, n) if self.tall else (n, n + 1)
-        return self._divided(self.projected_shape, (0,) if engine.cuts_rows_only() else by_side)
+        return self._divided_cuts(
+            self.projected_shape, (0,) if engine.cuts_rows_only() else by_side
+        )
 
-    def _divided(self, shape: tuple[int, ...], dims: Sequence[int]) -> Cuts:
+    def _divided_cuts(self, shape: tuple[int, ...], dims: Sequence[int]) -> Cuts:
         """Let mesh axes cut the batch as in the array, or each the first of `dims` it divides."""
         piece, cuts, batch_cuts = list(shape), [], dict(self._along((), 0))
         for axis, size in self.cut.sizes:

@@ -215,31 +215,31 @@ class param_groups(Transform):
                 )
         return Assigned(rule_of)
 
-    def _runs(self, assigned: Assigned) -> list[tuple[str | None, Any]]:
+    def _optimizers(self, assigned: Assigned) -> list[tuple[str | None, Any]]:
         """Return each optimizer on its own parameters, with its name; None for the common one."""
         separate = {i for i, r in enumerate(self.rules) if r.inner is not None}
         common = {i for i, r in enumerate(self.rules) if not r.freeze} - separate
-        runs = [(None, self.inner, assigned.of({None, *common}))]
-        runs += [
+        optimizers = [(None, self.inner, assigned.of({None, *common}))]
+        optimizers += [
             (self.rules[i].title, self.rules[i].inner, assigned.of({i})) for i in sorted(separate)
         ]
         return [
             (title, masked(tx, functools.partial(_mask_of_paths, paths=paths)))
-            for title, tx, paths in runs
+            for title, tx, paths in optimizers
         ]
 
     # ----------------------------------------------------------------------------- the transform
 
     def init(self, params: Params) -> ParamGroupsState:
         """Return the states of all optimizers, each for its own parameters."""
-        common, *separate = self._runs(self.assigned(params, params))
+        common, *separate = self._optimizers(self.assigned(params, params))
         return ParamGroupsState(
             inner_state=common[1].init(params),
             group_states={title: tx.init(params) for title, tx in separate},
             multipliers=start(ScaleByScheduleState if self._has_schedule else EmptyState),
         )
 
-    def _states(self, state: ParamGroupsState) -> dict[str | None, MaskedState]:
+    def _checked_states(self, state: ParamGroupsState) -> dict[str | None, MaskedState]:
         """Return the states of the optimizers by name, and require one for each."""
         titles = {r.title for r in self.rules if r.inner is not None}
         if set(state.group_states) != titles:
@@ -251,8 +251,8 @@ class param_groups(Transform):
 
     def moved(self, state: OptState, old: Params, new: Params) -> ParamGroupsState:
         """Return the state after something else has moved the parameters."""
-        states = self._states(state)
-        for title, tx in self._runs(self.assigned(new, new)):
+        states = self._checked_states(state)
+        for title, tx in self._optimizers(self.assigned(new, new)):
             states[title] = tell_moved(tx, states[title], old, new)
         return state._replace(inner_state=states.pop(None), group_states=states)
 
@@ -261,15 +261,15 @@ class param_groups(Transform):
     ) -> tuple[Updates, ParamGroupsState]:
         """Update every group with its optimizer, and multiply."""
         state = check_state(self, state, ParamGroupsState)
-        states = self._states(state)
+        states = self._checked_states(state)
         kind = ScaleByScheduleState if self._has_schedule else EmptyState
         multipliers = check_state(self, state.multipliers, kind)
         if self.weight_decay is not None:
             require_params(self, params)
         assigned = self.assigned(updates, params)
-        runs = self._runs(assigned)
+        optimizers = self._optimizers(assigned)
         inner_updates = updates
-        for title, tx in runs:
+        for title, tx in optimizers:
             inner_updates, states[title] = call_update(
                 tx, inner_updates, states[title], params, extra
             )
@@ -278,7 +278,7 @@ class param_groups(Transform):
             return value_at(x, multipliers.count) if callable(x) else x
 
         updates = self._multiplied(inner_updates, params, assigned, at)
-        for title, tx in runs:
+        for title, tx in optimizers:
             states[title] = told(tx, states[title], params, inner_updates, updates)
         if kind is ScaleByScheduleState:
             multipliers = multipliers._replace(count=safe_increment(multipliers.count))
