@@ -128,14 +128,14 @@ def swap(
         tree = next((tree for tree in trees if tree.label == label), None)
         if tree is None:
             return None
-        if type(x) is not _kind_of(x):
+        if type(x) is not _kind_of(x):  # it has the fields, but not the methods
             raise ValueError(
                 f"swap: {label} is a state of Optax; convert it with interop.from_optax_state."
             )
         leaves = [params_at[path] for path in tree.leaves]
         return x.exchanged(tree.name, jax.tree.unflatten(jax.tree.structure(tree.tree), leaves))
 
-    if is_pair(params):
+    if is_pair(params):  # its halves change places
         new = type(params)(fast=new, slow=params.fast)
     return new, _rebuilt(state, (), exchange)
 
@@ -254,7 +254,7 @@ def _with_trees(trees: list[_Tree], params: Params) -> tuple[Params, dict[Path, 
     params_at, new = {}, []
     flat = with_paths(plain)
     for path, p in flat:
-        if is_hole(p) or path not in owners:
+        if is_hole(p) or path not in owners:  # a mask hides it from the part that averages
             new.append(p)
             continue
         x = owners[path].leaves[path]

@@ -171,6 +171,7 @@ class MultiSteps(Transform):
         if skip is None:
             (due,) = agreed(self.opt, (due,), updates, inner, params, extra)
         else:
+            # One replica that skips makes all skip, and a skipped micro-batch does not end a step.
             due, counts = agreed(self.opt, (due, ~skip), updates, inner, params, extra)
             due, skip = due & counts, ~counts
         means = engine.map_rows(add, [gs, accs.leaves], weight, skip)

@@ -205,7 +205,7 @@ class qk_clip(StatelessWrapper):
         bound, share = scalar(self.threshold), scalar(self.query_share)
         for name, layer in self.layers:
             for path, power in ((layer.queries, share), (layer.keys, 1 - share)):
-                if path not in axes or path not in paths:
+                if path not in axes or path not in paths:  # masked, or without a gradient
                     continue
                 k = paths.index(path)
                 self._check_logits(name, largest[name], path, shapes[k], axes[path])

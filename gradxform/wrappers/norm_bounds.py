@@ -120,6 +120,7 @@ class variable_clipping(StatelessWrapper):
         dims_of: dict[Any, Dims] = {}
         for which, dims in self.dims_by_path:
             paths = list(self._selected(which, params))
+            # A mask around this may hide the parameter that a path names.
             if isinstance(which, str) and not paths and not hidden:
                 listed = ", ".join(repr("/".join(path)) for path in list(shapes)[:8])
                 raise ValueError(

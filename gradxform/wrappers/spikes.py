@@ -116,6 +116,7 @@ class skip_loss_spikes(Guard):
         check_state(self, state, SkipLossSpikesState)
         updates = engine.merged_rows(updates)
         loss, extra = as_number(self, "value", value), extra | {"value": value}
+        # All replicas agree on whether to run; the statistics of each follow its own loss.
         usual, _ = self._usual(loss, state)
         findings = check(self, updates, state, params, extra)
         ((run,), *_) = findings.flags

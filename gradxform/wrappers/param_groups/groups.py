@@ -268,6 +268,7 @@ class param_groups(Transform):
             require_params(self, params)
         assigned = self.assigned(updates, params)
         optimizers = self._optimizers(assigned)
+        # Each optimizer changes the updates of its own parameters, and passes the others on.
         inner_updates = updates
         for title, tx in optimizers:
             inner_updates, states[title] = call_update(
@@ -297,6 +298,7 @@ class param_groups(Transform):
         us, treedef = flatten_updates(updates)
         places = [path for path, u in with_paths(updates) if not is_hole(u)]
         groups = [assigned.rule_of[path] for path in places]
+        # Leaves of one treatment are mapped together, whatever their group.
         by_kind: dict[Any, list[int]] = {"frozen": [], "scaled": [], "decaying": []}
         factors = {i: self._factors(i, at) for i in set(groups)}
         for k, i in enumerate(groups):
@@ -310,7 +312,7 @@ class param_groups(Transform):
         for kind, indices in by_kind.items():
             columns = [[us[k] for k in indices]]
             rates = [scalar(factors[groups[k]].rate) for k in indices]
-            if kind == "frozen":
+            if kind == "frozen":  # these are still gradients: no optimizer has seen them
                 results = engine.map_rows(_zero_update, columns)
             elif kind == "scaled":
                 results = engine.map_rows(scaled, [*columns, rates])

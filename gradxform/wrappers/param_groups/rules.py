@@ -323,6 +323,7 @@ def _kind_and_growth(
             f"mup: {path_str(path)} is empty in base_params, with shape {old}; a dimension of 0 "
             "cannot grow."
         )
+    # Inputs are the first of two growing dimensions, as in a kernel of shape (inputs, outputs).
     growth = new[growing[0]] / old[growing[0]]
     if is_input or growing == [len(new) - 1]:
         return "input", growth

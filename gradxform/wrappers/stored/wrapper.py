@@ -113,6 +113,7 @@ class StorageWrapper(StatelessWrapper):
                 new[name] = self._stored_slot(owner, is_chosen, slot_at, getattr(state, name))
             return state._replace(**new) if new else state
 
+        # Parts make their states at any depth of `inner`; each returns its own in the new form.
         with changing_states(with_stored_slots):
             state = self.inner.init(params)
         for name in self.names() or ():
