@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import call_update, locality_of, transform
+from gradxform.base import call_update, transform
 from gradxform.leaves import check_shapes
 from gradxform.numerics import at_least_float32, cast, over, promote, real_dtype
 from gradxform.types import Array, NonNegative, OptState, Params, Updates
 from gradxform.wrappers.agree import refuse_exchange
 from gradxform.wrappers.changed_steps import check_changeable, told
-from gradxform.wrappers.parts import StatelessWrapper, check_movable
+from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
     "cautious",
@@ -69,8 +69,7 @@ class cautious(StatelessWrapper):
     @property
     def locality(self) -> str:
         """That of the inner transform, but at least the array."""
-        inner = locality_of(self.inner)
-        return inner if inner == "tree" else "array"
+        return at_least("array", self.inner)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any

@@ -8,6 +8,7 @@ from gradxform.errors import name_of
 from gradxform.leaves import path_str, shape_of
 from gradxform.leaves.storage import Factored, matrix_axes
 from gradxform.types import NonNegativeInt, StaticTree
+from gradxform.wrappers.parts import at_least
 from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
 
 __all__ = [
@@ -76,8 +77,7 @@ class factor_state(StorageWrapper):
     @property
     def locality(self) -> str:
         """At least the array, whose means are kept."""
-        inner = super().locality
-        return inner if inner == "tree" else "array"
+        return at_least("array", self.inner)
 
     def qualifies(self, x: Any, slot: StateSlot) -> bool:
         """Whether an array has a matrix that is large enough."""

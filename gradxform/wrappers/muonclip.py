@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform import engine
-from gradxform.base import LOCALITIES, call_update, locality_of, transform
+from gradxform.base import call_update, transform
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import (
     align_params,
@@ -25,7 +25,7 @@ from gradxform.types import Array, Bound, OptState, Params, UnitInterval, Update
 from gradxform.values import Value
 from gradxform.values.fields import value
 from gradxform.wrappers.changed_steps import told
-from gradxform.wrappers.parts import StatelessWrapper, check_movable
+from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
     "qk_clip",
@@ -136,7 +136,7 @@ class qk_clip(StatelessWrapper):
     @property
     def locality(self) -> str:
         """That of the inner transform, but at least the array."""
-        return max("array", locality_of(self.inner), key=LOCALITIES.index)
+        return at_least("array", self.inner)
 
     def init(self, params: Params) -> OptState:
         """Return the inner state."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import LOCALITIES, call_update, locality_of, transform
+from gradxform.base import call_update, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
     align_params,
@@ -25,7 +25,7 @@ from gradxform.numerics import at_least_float32, cast, promote, scalar, shrinkin
 from gradxform.transforms.matrices.array_norms import array_norms
 from gradxform.types import Array, Bound, OptState, Params, Updates
 from gradxform.wrappers.changed_steps import told
-from gradxform.wrappers.parts import StatelessWrapper, check_movable
+from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
     "variable_clipping",
@@ -106,7 +106,7 @@ class variable_clipping(StatelessWrapper):
     def locality(self) -> str:
         """A row, or whole arrays if dimension 0 is summed over; the inner one if farther."""
         in_rows = all(d > 0 for _, dims in self.dims_by_path for d in dims)
-        return max("row" if in_rows else "array", locality_of(self.inner), key=LOCALITIES.index)
+        return at_least("row" if in_rows else "array", self.inner)
 
     def init(self, params: Params) -> OptState:
         """Return the inner state."""

@@ -14,7 +14,6 @@ from gradxform.base import (
     Transform,
     call_update,
     check_transform,
-    locality_of,
     transform,
 )
 from gradxform.errors import require_at_least
@@ -57,6 +56,7 @@ from gradxform.wrappers.low_rank.placement import (
     renewed,
     zeros_like_parameter,
 )
+from gradxform.wrappers.parts import at_least
 
 __all__ = [
     "scale_by_galore",
@@ -139,7 +139,7 @@ class scale_by_galore(Transform):
     @property
     def locality(self) -> str:
         """That of the base transform, but at least the array."""
-        return "tree" if locality_of(self._base_transform()) == "tree" else "array"
+        return at_least("array", self._base_transform())
 
     def _base_transform(self) -> SupportsTransform:
         return scale_by_adam() if self.base_optimizer is None else self.base_optimizer
