@@ -194,9 +194,9 @@ class moving_average(Averager):
     Until step `start`, a is p itself. After it, a moves at every `every`-th step, by d as it
     stands, and k counts these moves.
 
-    Whoever moves the parameters after this step (`lookahead`, `distributed.model_average`, ...) may
-    stand around it, and in a `chain` of this library parts that change its updates may stand after
-    it: the average then follows the parameters to where they have gone. In `optax.chain` it must be
+    Wrappers that move the parameters after a step (`lookahead`, `distributed.model_average`, ...)
+    may stand around it, and in a `chain` of this library parts that change its updates may follow:
+    the average then follows the parameters to where they have gone. In `optax.chain` it must be
     the last part. Every entry is averaged, also in rows without a gradient; a parameter whose
     gradient is None is left out for the step. Parameters of 16 bits are averaged as they are after
     rounding. Inside `MultiSteps` it averages once per step, around it once per micro-batch.
@@ -323,8 +323,8 @@ class stochastic_weight_average(Averager):
     the average be the ends of its cycles. Statistics of batch normalization are not parameters:
     compute them anew for the average.
 
-    It meets other parts of a chain, other wrappers, row-sparse gradients and gradients of None as
-    `moving_average` does.
+    With other parts of a chain, other wrappers, row-sparse gradients and gradients of None it works
+    as `moving_average` does.
 
     Args:
       inner: the optimizer.

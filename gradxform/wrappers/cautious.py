@@ -68,7 +68,7 @@ class cautious(StatelessWrapper):
 
     @property
     def locality(self) -> str:
-        """That of the inner transform, but at least the array."""
+        """How far the inner transform looks, but at least the array."""
         return at_least("array", self.inner)
 
     def update(

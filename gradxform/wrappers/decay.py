@@ -42,7 +42,7 @@ def scaled(u: Any, factor: Array) -> Any:
 
 
 def decayed(u: Any, p: Array, factor: Array, decay: Array) -> Any:
-    """Return `factor * u - decay * p`; of row-sparse updates the touched rows decay."""
+    """Return `factor * u - decay * p`; for row-sparse updates only touched rows decay."""
     if isinstance(u, RowSparse):
         rows = u.coalesce()
         return rows.with_values(decayed(rows.values, rows.take(p), factor, decay))
@@ -67,7 +67,7 @@ def _fully_decayed(u: Any, p: Array, decay: Array) -> Any:
 
 
 def _updated_and_decayed(u: Any, g: Any, p: Array, decay: Array, cautious: bool) -> Any:
-    """Return the update with decay; of a row-sparse gradient only the touched rows decay."""
+    """Return the update with decay; for a row-sparse gradient only touched rows decay."""
     rule = cautiously_decayed if cautious else _fully_decayed
     if isinstance(g, RowSparse) and not isinstance(u, RowSparse):
         rows = coalesced(g.with_raw(False))
@@ -137,7 +137,7 @@ class decoupled_weight_decay(Transform):
     only where the step agrees: where -u p >= 0. With `decay_first` the parameters decay before the
     step, as in TensorFlow: the inner transform sees the decayed ones, p - weight_decay p.
 
-    Of a row-sparse gradient only the touched rows decay. An inner transform that keeps copies of
+    For a row-sparse gradient, only touched rows decay. An inner transform that keeps copies of
     the parameters is told about the decay.
 
     Args:

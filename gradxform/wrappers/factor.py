@@ -84,7 +84,7 @@ class factor_state(StorageWrapper):
         return super().qualifies(x, slot) and self._axes(x, slot) is not None
 
     def _axes(self, x: Any, slot: StateSlot) -> tuple[int, int] | None:
-        """Return the axes of the matrix of an array; of a piece, those of the whole array."""
+        """Return the axes of the matrix of an array; for a piece, those of the whole array."""
         shape, cut = shape_of(x), engine.cut_at(slot.path)
         if cut.cuts and len(shape) > 1 and shape != slot.param:
             raise ValueError(

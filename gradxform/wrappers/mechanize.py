@@ -77,8 +77,8 @@ class mechanize(Transform):
     The numbers are Optax's. Unlike the paper, both compute delta from x0 instead of keeping it, and
     clip h.
 
-    Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the whole in
-    `master_weights(...)`.
+    Parameters in bfloat16 or float16 would round the first steps away and never move: wrap the
+    whole in `master_weights(...)`.
 
     Args:
       base_optimizer: the optimizer.

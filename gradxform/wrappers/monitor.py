@@ -71,7 +71,7 @@ class snapshot(Transform):
     """Measure the updates at this place of a chain, and keep the last measurement in the state.
 
     The updates pass unchanged. `tree.get(state, measure_name)` returns the measurement; after
-    `init` it is that of the parameters.
+    `init`, the measurement of the parameters.
 
     Args:
       measure_name: the name of the measurement in the state.

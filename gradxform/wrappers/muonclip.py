@@ -79,8 +79,8 @@ class qk_clip(StatelessWrapper):
     the threshold; biases stay. Every update needs `max_logits=`: a dict with the names of `layers`,
     and for each the largest logits of its heads, before the softmax, over the whole batch:
     `(heads,)`, for stacked layers `(layers, heads)`. Queries and keys must have the same number of
-    heads. A parameter whose gradient is None stays as it is. What changes the updates afterwards,
-    such as a later part of a chain, is refused.
+    heads. A parameter whose gradient is None stays as it is. A later part of a chain that changes
+    the updates is refused.
 
     Args:
       inner: the optimizer.
@@ -135,7 +135,7 @@ class qk_clip(StatelessWrapper):
 
     @property
     def locality(self) -> str:
-        """That of the inner transform, but at least the array."""
+        """How far the inner transform looks, but at least the array."""
         return at_least("array", self.inner)
 
     def init(self, params: Params) -> OptState:
@@ -279,7 +279,7 @@ def _param(path: str) -> str:
 
 
 class _Heads(NamedTuple):
-    """Where the heads of a parameter lie."""
+    """The places of the heads of a parameter."""
 
     axes: tuple[int, ...]  # in the order of the logits
     lengths: tuple[int, ...]  # of these axes in the array of all devices, from the first axis on

@@ -44,10 +44,10 @@ class variable_clipping(StatelessWrapper):
         u <- p' max_norm / max(||p'||, max_norm) - p
 
     For a kernel of shape (inputs, outputs), dimension 0 bounds the weights into each output. Norms
-    hold after a step; parameters that are too large at the start are clipped by the first one. What
-    changes the updates afterwards, such as a later part of a chain, is refused.
+    hold after a step; parameters that are too large at the start are clipped by the first one. A
+    later part of a chain that changes the updates is refused.
 
-    Of a row-sparse gradient only the touched rows are clipped. If dimension 0 is listed, the norm
+    For a row-sparse gradient, only touched rows are clipped. If dimension 0 is listed, the norm
     needs the whole array: all of it is clipped, and the update is dense. With `per_slice` the
     correction of a row is added once for every slice of the gradient that touches it, as in
     TensorFlow, which then overshoots.

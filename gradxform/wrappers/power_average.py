@@ -83,8 +83,8 @@ class power_moving_average(Averager):
     `power_snapshots(state)` at regular steps, and after the run `reconstruct_average` makes the
     average of any length of them.
 
-    It meets other parts of a chain, other wrappers, row-sparse gradients and gradients of None as
-    `moving_average` does.
+    With other parts of a chain, other wrappers, row-sparse gradients and gradients of None it works
+    as `moving_average` does.
 
     Args:
       inner: the optimizer.

@@ -30,8 +30,8 @@ class project(StatelessWrapper):
         u <- projection(p + u) - p      on the leaves that `mask` selects, as one tree
 
     With `scale(-lr)` inside, this is projected gradient descent. The projection sees float32 or
-    wider. What changes the updates of a project, such as a later part of a chain, is refused,
-    because the parameters would leave the set. An inner transform that keeps copies of the
+    wider. A later part of a chain that changes the updates is refused, because the parameters would
+    leave the set. An inner transform that keeps copies of the
     parameters is told where they are. A parameter without a gradient does not move, and is not
     seen. Row-sparse gradients are refused.
 

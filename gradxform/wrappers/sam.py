@@ -62,8 +62,8 @@ class sam(Transform):
     with batch statistics can be trained. It needs the gradient as a function,
     `update(grads, state, params, grad_fn=grad_fn)`, with
     `grad_fn = jax.grad(lambda params, i: loss(params, batch))`; i = 0, 1, ... counts the calls in a
-    period, as a Python integer, and may choose another batch. What stands before `sam` in a chain
-    does not see these gradients.
+    period, as a Python integer, and may choose another batch. Parts before `sam` in a chain do
+    not see these gradients.
 
     A NaN in a climb stays in the parameters: put `apply_if_finite` around `sam`, not inside.
     An average of the parameters belongs inside, as `sam(moving_average(...), ...)`.
@@ -126,7 +126,7 @@ class sam(Transform):
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """Where the outer step starts, if the state holds it."""
+        """The slot with the start of the outer step, if the state holds it."""
         return () if self.opaque_mode else ("cache",)
 
     def init(self, params: Params) -> SAMState:

@@ -70,8 +70,8 @@ class with_metrics(Transform):
     not move, because it is below half of their last place. In bfloat16 these are the steps below
     1/512 of an entry. If it is near 1, see `master_weights`.
 
-    Costs one more pass over what `norms` names. Of a row-sparse leaf only the touched rows are
-    measured, also of the parameter.
+    This costs one more pass over the trees in `norms`. For a row-sparse leaf, only the touched rows
+    are measured, those of the parameter too.
 
     Replicas measure what they see, without communication: around `distributed.tower` each its own
     gradient, inside it the mean of all. Inside `distributed.zero1` norms cover all shards.
@@ -85,8 +85,8 @@ class with_metrics(Transform):
       lost_steps: whether to count the entries that do not move. Keyword-only.
 
     Raises:
-      ValueError: at update, if no parameters are given and they are asked for; or for a gradient
-        of something that was not a parameter at init.
+      ValueError: at update, if the parameters are needed and not given; or for a gradient of
+        something that was not a parameter at init.
     """
 
     inner: Any

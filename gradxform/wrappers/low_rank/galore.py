@@ -138,7 +138,7 @@ class scale_by_galore(Transform):
 
     @property
     def locality(self) -> str:
-        """That of the base transform, but at least the array."""
+        """How far the base transform looks, but at least the array."""
         return at_least("array", self._base_transform())
 
     def _base_transform(self) -> SupportsTransform:
@@ -255,7 +255,7 @@ def _is_tall(g: Array, axes: MatrixAxes) -> bool:
 
 
 def _projection(g: Array, projector: Array, axes: MatrixAxes | None) -> Array:
-    """Return the projection of a gradient; of a piece, with the rows that belong to it."""
+    """Return the projection of a gradient; for a piece, by the rows that belong to it."""
     if axes is None:
         return g
     tall, matrices = _is_tall(g, axes), axes.to_stacks(g)

@@ -50,9 +50,9 @@ class master_weights(NarrowParams):
     a float32, and takes 2. Both forms have the same copies, bit for bit; of two bfloat16 that are
     equally near, p is the larger in magnitude with `remainders`, and the even one without.
 
-    The updates are in float32, so that their sums with the parameters are exact. What changes them
-    afterwards, such as a later part of a chain, is refused. If something else moves a parameter
-    between two steps, the copy follows.
+    The updates are in float32, so that their sums with the parameters are exact. A later part of a
+    chain that changes them is refused. If something else moves a parameter between two steps, the
+    copy follows.
 
     Args:
       inner: the optimizer.
@@ -112,8 +112,8 @@ class stochastic_rounding(NarrowParams):
     let the learning rate fall, to be rid of it.
 
     The inner transform gets parameters and gradients in float32. Parameters in float32 or wider,
-    complex and integer ones pass as they are. The updates are in float32; what changes them
-    afterwards is refused.
+    complex and integer ones pass as they are. The updates are in float32; a later part of a chain
+    that changes them is refused.
 
     Args:
       inner: the optimizer.
@@ -171,8 +171,8 @@ class kahan(NarrowParams):
     as pruning does.
 
     The inner transform gets parameters and gradients in float32. Parameters in float32 or wider,
-    complex and integer ones pass as they are. The updates are in float32; what changes them
-    afterwards is refused.
+    complex and integer ones pass as they are. The updates are in float32; a later part of a chain
+    that changes them is refused.
 
     Args:
       inner: the optimizer.

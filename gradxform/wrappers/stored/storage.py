@@ -115,7 +115,7 @@ class state_dtype(StorageWrapper):
 
     Args:
       inner: a transform whose rules look no further than a row.
-      dtype: the dtype of the slots. Those of integers and of complex numbers keep theirs.
+      dtype: the dtype of the slots. Slots of integers and of complex numbers keep theirs.
       stochastic: whether to round by chance, for bfloat16. Keyword-only.
       key: the seed of the chance: an integer or a PRNG key; required with `stochastic`.
         Keyword-only.
