@@ -33,8 +33,8 @@ class flatten(StatelessWrapper):
     A rule that looks at a whole array now looks at the whole tree: `clip_by_block_norm` becomes
     `clip_by_global_norm`. A rule that looks at axes, such as Muon, and a mask that names leaves
     find one vector. This saves calls for many small arrays, and copies every gradient twice; on
-    large arrays it costs more than it saves. Arrays of several dtypes become a vector of the widest; the
-    state is that of this vector.
+    large arrays it costs more than it saves. Arrays of several dtypes become a vector of the
+    widest; the state is that of this vector.
 
     A gradient of None freezes its entries, and those of every slot, for this step.
 
