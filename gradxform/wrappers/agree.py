@@ -36,8 +36,8 @@ def refuse_exchange(part: Any, tx: Any) -> None:
     """Require that no part of `tx`, inside `part`, exchanges anything between replicas.
 
     Raises:
-      ValueError: if one does: `part` would decide on the gradients before the exchange, so that its
-        state would be another on every replica.
+      ValueError: if one does: `part` would decide on the gradients before the exchange, and its
+        state would differ from replica to replica.
     """
     for inner in _exchanging(tx)[0]:
         raise ValueError(
@@ -57,8 +57,8 @@ def agreed(
 ) -> tuple[Array, ...]:
     """Return for each flag whether it is true on all replicas between which `tx` communicates.
 
-    Costs one maximum of one number per flag. If `tx` does not communicate, the flags are returned
-    as they are. The other arguments are those of the update that depends on the flags.
+    This costs one maximum of one number per flag. If `tx` does not communicate, the flags are
+    returned as they are. The other arguments are those of the update that depends on the flags.
     """
     return true_on_all(flags, axes_of(tx, updates, state, params, extra))
 
@@ -67,8 +67,8 @@ def true_on_all(flags: tuple[Array, ...], axes: Collection[str]) -> tuple[Array,
     """Return for each flag whether it is true on all devices along the axes."""
     if not axes or not flags:
         return flags
-    made = largest({jnp.float32: [as_number(flag) for flag in flags]}, axes)[jnp.float32]
-    return tuple(made[i] == 0 for i in range(len(flags)))
+    maxima = largest({jnp.float32: [as_number(flag) for flag in flags]}, axes)[jnp.float32]
+    return tuple(maxima[i] == 0 for i in range(len(flags)))
 
 
 def axes_of(
@@ -79,7 +79,7 @@ def axes_of(
     for part in parts:
         check_bound(part, part.exchanges)
     axes = {name for part in parts for name in part.exchanges}
-    if any_undeclared:
+    if any_undeclared:  # only its program shows the axes
         program = jax.make_jaxpr(lambda u, s: call_update(tx, u, s, params, extra))(updates, state)
         axes |= jaxprs.collective_axes(program)
     return frozenset(axes)
@@ -88,7 +88,7 @@ def axes_of(
 def largest(numbers: Mapping[Any, Sequence[Array]], axes: Collection[str]) -> dict[Any, Array]:
     """Return for each dtype the largest of each of its scalars over the devices along the axes.
 
-    They decide, and do not have a derivative.
+    The results decide what runs, and do not have a derivative.
     """
     rows = {dtype: jnp.stack(xs) for dtype, xs in numbers.items() if xs}
     if not axes:
@@ -118,5 +118,5 @@ def _is_undeclared(part: Any) -> bool:
     """Whether only the traced program of a part shows if it communicates."""
     if not isinstance(part, GradientTransformation) or type(part) in OF_FUNCTIONS:
         return True
-    ours = type(part).__module__.split(".")[0] == "gradxform"
-    return not ours and type(part).exchanges is Transform.exchanges
+    is_ours = type(part).__module__.split(".")[0] == "gradxform"
+    return not is_ours and type(part).exchanges is Transform.exchanges

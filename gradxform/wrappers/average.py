@@ -86,16 +86,16 @@ class Averager(Transform):
         check_transform(self, self.inner, "inner")
         for part in all_parts(self.inner):
             if isinstance(part, GradientTransformation) and part.leaves_path:
-                name, own = name_of(part), name_of(self)
+                name, outer = name_of(part), name_of(self)
                 if isinstance(part.leaves_path, str):
                     raise ValueError(
-                        f"{own}: {name} in it tries points, and the average would contain those "
+                        f"{outer}: {name} in it tries points, and the average would contain those "
                         f"that it does not accept. {part.leaves_path}"
                     )
                 raise ValueError(
-                    f"{own}: {name} in it lets the parameters climb between its steps, and the "
-                    f"average would contain these climbs. Put it inside: {name}({own}(...), ...); "
-                    "or let opaque_mode=True hide them."
+                    f"{outer}: {name} in it lets the parameters climb between its steps, and the "
+                    f"average would contain these climbs. Put it inside: {name}({outer}(...), "
+                    "...); or let opaque_mode=True hide them."
                 )
 
     @property
@@ -130,6 +130,7 @@ class Averager(Transform):
         require_params(self, params)
         state = check_state(self, state, self.State)
         updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
+        # The rates of a step are those of the state after it.
         state = self.counted(state._replace(inner_state=inner_state), extra)
         _, treedef = flatten_updates(updates)
         align_params(self, updates, treedef, params)
@@ -147,7 +148,7 @@ class Averager(Transform):
         """Return the state as if the last step had led to where something else has moved them."""
         inner_state = tell_moved(self.inner, state.inner_state, old, new)
         state = state._replace(inner_state=inner_state)
-        if starts_elsewhere():
+        if starts_elsewhere():  # the next step leads on from there before it is averaged
             return state
         news, treedef = jax.tree.flatten(new)
         olds = align(self, new, treedef, old, "the parameters had").leaves
@@ -170,7 +171,7 @@ class MovingAverageState(NamedTuple):
     evaluated, exchanged = evaluates("average")
 
     def metrics(self) -> dict[str, Array]:
-        """Return the scalars; the weight under a name that says whose it is."""
+        """Return the scalars; `weight` alone would not say of what."""
         return {"num_updates": self.num_updates, "average_weight": self.weight}
 
 
@@ -193,13 +194,12 @@ class moving_average(Averager):
     Until step `start`, a is p itself. After it, a moves at every `every`-th step, by d as it
     stands, and k counts these moves.
 
-    Whoever moves the parameters after this step (`lookahead`, `distributed.model_average`, ...) may
-    stand around it, and in a `chain` of this library parts that change its updates may stand after
-    it: the average then contains where the parameters have gone. In `optax.chain` it must be the
-    last part. Every entry is averaged, also in rows
-    without a gradient; a parameter whose gradient is None is left out for the step. Parameters of
-    16 bits are averaged as they are after rounding. Inside `MultiSteps` it averages once per step,
-    around it once per micro-batch.
+    Wrappers that move the parameters after a step (`lookahead`, `distributed.model_average`, ...)
+    may stand around it, and in a `chain` of this library parts that change its updates may follow:
+    the average then follows the parameters to where they have gone. In `optax.chain` it must be
+    the last part. Every entry is averaged, also in rows without a gradient; a parameter whose
+    gradient is None is left out for the step. Parameters of 16 bits are averaged as they are after
+    rounding. Inside `MultiSteps` it averages once per step, around it once per micro-batch.
 
     Args:
       inner: the optimizer.
@@ -268,22 +268,28 @@ class moving_average(Averager):
         """Return the number of steps since the average began; at most 0 before."""
         return state.num_updates if self.start is None else state.num_updates - self.start
 
+    @property
+    def _period(self) -> int:
+        return 1 if self.every is None else self.every
+
     def _is_due(self, state: MovingAverageState) -> Array:
         since = self._since(state)
-        return (since > 0) & (since % (1 if self.every is None else self.every) == 0)
+        return (since > 0) & (since % self._period == 0)
 
     def _share(self, state: MovingAverageState) -> Array:
         """Return 1 - d."""
-        moves = jnp.maximum(self._since(state), 0) // (1 if self.every is None else self.every)
+        moves = jnp.maximum(self._since(state), 0) // self._period
         _, share = decay_at(self.decay, state.num_updates)
         if self.num_updates is None:
             return share
         k = scalar(moves if isinstance(self.num_updates, str) else self.num_updates)
+        # TensorFlow's warm-up: 1 - (1 + k) / (10 + k).
         return jnp.maximum(share, 9 / (10 + k))
 
     def rates(self, state: MovingAverageState) -> dict[str, Rate]:
         """Return 1 - d, and with debias its part of the weights so far."""
         is_before = self._since(state) <= 0
+        # A weight of 0 means no move yet, so that nothing is to be normalized.
         weight = jnp.where(is_before | (state.weight == 0), 1, state.weight)
         share = jnp.where(is_before, 1, self._share(state))
         always = self.start is None and self.every is None
@@ -317,8 +323,8 @@ class stochastic_weight_average(Averager):
     the average be the ends of its cycles. Statistics of batch normalization are not parameters:
     compute them anew for the average.
 
-    It meets other parts of a chain, other wrappers, row-sparse gradients and gradients of None as
-    `moving_average` does.
+    With other parts of a chain, other wrappers, row-sparse gradients and gradients of None it works
+    as `moving_average` does.
 
     Args:
       inner: the optimizer.

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import call_update, locality_of, transform
+from gradxform.base import call_update, transform
 from gradxform.leaves import check_shapes
 from gradxform.numerics import at_least_float32, cast, over, promote, real_dtype
 from gradxform.types import Array, NonNegative, OptState, Params, Updates
 from gradxform.wrappers.agree import refuse_exchange
 from gradxform.wrappers.changed_steps import check_changeable, told
-from gradxform.wrappers.parts import StatelessWrapper, check_movable
+from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
     "cautious",
@@ -31,9 +31,9 @@ class cautious(StatelessWrapper):
         u = u' k n / (sum(k) + xi)
 
     An entry that only momentum would move stays, also where its gradient is 0. The others move
-    further: twice as far where half of an array agrees. Around a whole optimizer the mask takes its
-    weight decay too; `cautious_adamw` has it outside, as the paper does. The inner state is that
-    without `cautious`; a part of it that keeps copies of the parameters is told where they go.
+    further: twice as far where half of an array agrees. Around a whole optimizer the mask covers
+    the weight decay too; `cautious_adamw` has the decay outside, as in the paper. The state is the
+    inner state; an inner part that keeps copies of the parameters is told where they go.
 
     Wrap it in `distributed.tower`, not the other way around, so that all replicas compare the mean
     gradient. A scalar parameter moves by 1 / (1 + xi) of its update.
@@ -68,9 +68,8 @@ class cautious(StatelessWrapper):
 
     @property
     def locality(self) -> str:
-        """That of the inner transform, but at least the array."""
-        inner = locality_of(self.inner)
-        return inner if inner == "tree" else "array"
+        """How far the inner transform looks, but at least the array."""
+        return at_least("array", self.inner)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -94,7 +93,7 @@ def _agreeing(u: Array, g: Array, xi: Any, sign: int) -> Array:
     u, g = cast(u, wide), cast(g, wide)
     if jnp.iscomplexobj(u):
         along = jnp.real(u * jnp.conj(g))
-    else:  # of signs, because a product of small numbers is 0
+    else:  # signs, because a product of small numbers is 0
         along = jnp.sign(u) * jnp.sign(g)
     uphill = sign * along <= 0  # False for a NaN, which is not hidden
     real = real_dtype(wide)

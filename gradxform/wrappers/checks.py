@@ -1,13 +1,14 @@
-"""What the guards of a step look at, found once for all of them, on all replicas together.
+"""The findings of a step's guards: computed once for all guards, and on all replicas together.
 
 Guards directly inside each other get the same gradients. The outermost finds, for itself and for
-those inside, whether these are finite and what else each of them asks, with one maximum of a few
-numbers over the replicas; the guards inside remember it. A part that is not a guard ends the line:
-what is inside of it, such as the optimizer of one replica, looks for itself.
+those inside, whether these are finite and what else each guard asks, with one maximum of a few
+numbers over the replicas; the guards inside reuse the findings. A part that is not a guard ends the
+line: the parts inside it, such as the optimizer of one replica, look for themselves.
 """
 
 import contextlib
 import contextvars
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -64,12 +65,12 @@ class Guard(Transform):
         return None
 
 
-class Found(NamedTuple):
-    """What is known on all devices together, for a guard and those inside it.
+class Findings(NamedTuple):
+    """The findings of all devices together, for a guard and those inside it.
 
     Attributes:
-      guards: for each guard, what it is.
-      flags: for each guard, its flags.
+      guards: the guards, the outermost first.
+      flags: the flags of each guard.
       sizes: for each guard, those of the gradients that it gets, times its own factor; None if no
         guard looks at them.
     """
@@ -86,41 +87,45 @@ class Found(NamedTuple):
         return sizes.finite()
 
     @property
-    def inside(self) -> "Found":
-        """What is known for the guards inside the first."""
-        return Found(self.guards[1:], self.flags[1:], self.sizes[1:])
+    def inside(self) -> "Findings":
+        """The findings for the guards inside the first."""
+        return Findings(self.guards[1:], self.flags[1:], self.sizes[1:])
 
 
 class _Member(NamedTuple):
-    """A guard of a line, and what it gets."""
+    """A guard of a line, with its state and its extra arguments."""
 
     guard: Guard
     state: Any
     extra: dict[str, Any]
 
 
-class _Known(NamedTuple):
+class _Remembered(NamedTuple):
     leaves: list[Any]
-    found: Found
+    findings: Findings
 
 
-_KNOWN: contextvars.ContextVar[_Known | None] = contextvars.ContextVar("known", default=None)
+_REMEMBERED: contextvars.ContextVar[_Remembered | None] = contextvars.ContextVar(
+    "findings", default=None
+)
 
 
 @contextlib.contextmanager
-def known(updates: Updates, found: Found | None) -> Iterator[None]:
-    """Remember what is known of these very arrays for the guards that run in this context."""
-    now = _Known(jax.tree.leaves(updates), found) if found and found.guards else None
-    token = _KNOWN.set(now)
+def remembering(updates: Updates, findings: Findings | None) -> Iterator[None]:
+    """Let the guards that run in this context reuse the findings about these very arrays."""
+    record = (
+        _Remembered(jax.tree.leaves(updates), findings) if findings and findings.guards else None
+    )
+    token = _REMEMBERED.set(record)
     try:
         yield
     finally:
-        _KNOWN.reset(token)
+        _REMEMBERED.reset(token)
 
 
 def check(
     guard: Guard, updates: Updates, state: OptState, params: Params | None, extra: dict[str, Any]
-) -> Found:
+) -> Findings:
     """Return what a guard needs to know, the same on all replicas that its inner part involves.
 
     Outside of `distributed` wrappers nothing is sent. Inside one that divides arrays, as `zero1`
@@ -133,18 +138,19 @@ def check(
       params: the parameters.
       extra: the extra arguments.
     """
-    found = _known(guard, updates)
-    if found is not None:
-        return found
+    findings = _remembered(guard, updates)
+    if findings is not None:
+        return findings
     if guard.agrees_over:
         check_bound(guard, guard.agrees_over)
     inner_state = getattr(state, _inner_field(guard))
     axes = axes_of(guard.inner, updates, inner_state, params, extra) | set(guard.agrees_over)
     line = list(_line(guard, state, extra))
-    looks = any(one.looks_at_gradients for one, _, _ in line)
+    looks = any(member.guard.looks_at_gradients for member in line)
+    # Devices with shards of an array see different gradients, and may have other flags.
     if looks or guard.flags_vary:
         axes |= set(engine.shard_axes())
-    return _found(line, updates, axes, looks)
+    return _findings_of(line, updates, axes, looks)
 
 
 def _line(guard: Any, state: Any, extra: dict[str, Any]) -> Iterator[_Member]:
@@ -162,43 +168,42 @@ def _inner_field(guard: Guard) -> str:
     return field
 
 
-def _known(guard: Guard, updates: Updates) -> Found | None:
-    """Return what an outer guard has found for this one and these very arrays."""
-    now = _KNOWN.get()
-    if now is None or now.found.guards[0] is not guard:
+def _remembered(guard: Guard, updates: Updates) -> Findings | None:
+    """Return the findings of an outer guard for this one, if it gets these very arrays."""
+    record = _REMEMBERED.get()
+    if record is None or record.findings.guards[0] is not guard:
         return None
     leaves = jax.tree.leaves(updates)
-    alike = len(leaves) == len(now.leaves) and all(map(_is, leaves, now.leaves))
-    return now.found if alike else None
+    alike = len(leaves) == len(record.leaves) and all(map(operator.is_, leaves, record.leaves))
+    return record.findings if alike else None
 
 
-def _is(a: Any, b: Any) -> bool:
-    return a is b
-
-
-def _found(line: list[_Member], updates: Updates, axes: frozenset[str], looks: bool) -> Found:
-    """Find what a line of guards needs to know."""
+def _findings_of(
+    line: list[_Member], updates: Updates, axes: frozenset[str], looks: bool
+) -> Findings:
+    """Return the findings of a line of guards."""
     sizes = sizes_of(updates) if looks else None
     flags: list[tuple[Array, ...]] = []
     for i, (guard, state, extra) in enumerate(line):
         try:
             flags.append(guard.flags(state, extra, sizes))
-        except KeyError:  # the guard itself says which argument is missing
+        except KeyError:  # an extra argument is missing, and the guard itself says which one
             if not i:
                 raise
-            break
+            break  # it raises the error where it runs
     line = line[: len(flags)]
     factors = [guard.gradient_factor(state) for guard, state, _ in line]
     if axes:
-        flags, sizes, factors = _on_all(flags, sizes, factors, axes)
-    of_each: list[Sizes | None] = []
+        flags, sizes, factors = _over_devices(flags, sizes, factors, axes)
+    # The factors multiply up: a guard gets the gradients that all guards around it have scaled.
+    guard_sizes: list[Sizes | None] = []
     for factor in factors:
         sizes = sizes if sizes is None or factor is None else sizes.times(factor)
-        of_each.append(sizes)
-    return Found(tuple(one.guard for one in line), tuple(flags), tuple(of_each))
+        guard_sizes.append(sizes)
+    return Findings(tuple(member.guard for member in line), tuple(flags), tuple(guard_sizes))
 
 
-def _on_all(
+def _over_devices(
     flags: list[tuple[Array, ...]],
     sizes: Sizes | None,
     factors: list[Array | None],
@@ -213,16 +218,16 @@ def _on_all(
         return x.dtype, len(row) - 1
 
     # Where factors differ by mistake, the largest is the safe one.
-    of_flags = [[place(as_number(flag)) for flag in some] for some in flags]
-    of_sizes = {} if sizes is None else {k: place(x) for k, x in sizes.by_dtype.items()}
-    of_factors = [None if x is None else place(x) for x in factors]
+    flag_places = [[place(as_number(flag)) for flag in guard_flags] for guard_flags in flags]
+    size_places = {} if sizes is None else {k: place(x) for k, x in sizes.by_dtype.items()}
+    factor_places = [None if x is None else place(x) for x in factors]
     rows = largest(numbers, axes)
 
     def at(where: tuple[Any, int]) -> Array:
         return rows[where[0]][where[1]]
 
     return (
-        [tuple(at(where) == 0 for where in some) for some in of_flags],
-        None if sizes is None else Sizes({k: at(where) for k, where in of_sizes.items()}),
-        [None if where is None else at(where) for where in of_factors],
+        [tuple(at(where) == 0 for where in places) for places in flag_places],
+        None if sizes is None else Sizes({k: at(where) for k, where in size_places.items()}),
+        [None if where is None else at(where) for where in factor_places],
     )

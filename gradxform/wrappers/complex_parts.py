@@ -47,7 +47,7 @@ def _parts_of(x: Any) -> Any:
     return SplitRealAndImaginaryArrays(jnp.real(x), jnp.imag(x))
 
 
-def _split(tree: PyTree) -> PyTree:
+def _as_pairs(tree: PyTree) -> PyTree:
     return map_updates(_parts_of, tree)
 
 
@@ -55,7 +55,7 @@ def _is_pair(x: Any) -> bool:
     return isinstance(x, SplitRealAndImaginaryArrays)
 
 
-def _merged(updates: PyTree) -> PyTree:
+def _with_pairs_merged(updates: PyTree) -> PyTree:
     """Return updates with every pair as one complex array."""
 
     def merge(x: Any) -> Any:
@@ -80,7 +80,7 @@ class split_real_and_imaginary(Transform):
         u = inner(a) + i inner(b)
 
     Real leaves pass as they are. Any rule then works with complex parameters, also one that is not
-    defined for complex numbers. To the inner transform the leaf `w` is two, `w.real` and
+    defined for complex numbers. The inner transform sees the leaf `w` as two, `w.real` and
     `w.imaginary`, and the path of either contains that of the leaf. A rule that computes a modulus,
     such as `scale_by_adam`, has other numbers inside than outside. JAX gives the conjugate of the
     gradient that descends: conjugate it first, as `jax.tree.map(jnp.conj, grads)`.
@@ -99,25 +99,25 @@ class split_real_and_imaginary(Transform):
 
     @property
     def locality(self) -> str:
-        """How far the inner transform looks; but both parts of a complex entry are one."""
+        """How far the inner transform looks; both parts of a complex entry count as one entry."""
         return locality_of(self.inner)
 
     def init(self, params: Params) -> SplitRealAndImaginaryState:
         """Return the inner state, for the real and imaginary parts."""
-        return SplitRealAndImaginaryState(self.inner.init(_split(params)))
+        return SplitRealAndImaginaryState(self.inner.init(_as_pairs(params)))
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the inner state after something else has moved the parameters."""
-        told = tell_moved(self.inner, state.inner_state, _split(old), _split(new))
-        return state._replace(inner_state=told)
+        inner_state = tell_moved(self.inner, state.inner_state, _as_pairs(old), _as_pairs(new))
+        return state._replace(inner_state=inner_state)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SplitRealAndImaginaryState]:
         """Return the merged updates of the parts."""
         state = check_state(self, state, SplitRealAndImaginaryState)
-        params = None if params is None else _split(params)
+        params = None if params is None else _as_pairs(params)
         parts, inner_state = call_update(
-            self.inner, _split(updates), state.inner_state, params, extra
+            self.inner, _as_pairs(updates), state.inner_state, params, extra
         )
-        return _merged(parts), state._replace(inner_state=inner_state)
+        return _with_pairs_merged(parts), state._replace(inner_state=inner_state)

@@ -68,7 +68,7 @@ class _Chain(Transform):
 
     @property
     def keeps_updates(self) -> bool:
-        """Whether all parts do."""
+        """Whether all parts keep their updates."""
         return all(getattr(unwrapped(tx), "keeps_updates", False) for tx in self.inner())
 
     def init(self, params: Params) -> OptState:
@@ -93,8 +93,9 @@ class _Chain(Transform):
                 new_states.append(new)
                 if records_params(run[0]):
                     recorded.append((run[0], start, updates))
-        for tx, i, own in recorded:
-            new_states[i] = told(tx, new_states[i], params, own, updates)
+        # A later part may have changed the updates that an average has recorded.
+        for tx, i, part_updates in recorded:
+            new_states[i] = told(tx, new_states[i], params, part_updates, updates)
         return updates, _nested_states(self, iter(new_states), state)
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
@@ -114,7 +115,7 @@ class _Chain(Transform):
     @functools.cached_property
     def _plan(self) -> list[list[Any]]:
         """The runs of parts that go through the leaves together; nested chains are flattened."""
-        return _runs(_flat_parts(self))
+        return _runs_of_parts(_flat_parts(self))
 
 
 def _flat_parts(tx: Any) -> list[Any]:
@@ -124,10 +125,11 @@ def _flat_parts(tx: Any) -> list[Any]:
     return [flat for part in tx.inner() for flat in _flat_parts(part)]
 
 
-def _runs(parts: Sequence[Any]) -> list[list[Any]]:
+def _runs_of_parts(parts: Sequence[Any]) -> list[list[Any]]:
     """Return the parts in runs: neighboring rules together, any other transform by itself."""
     runs: list[list[Any]] = []
     for part in parts:
+        # A rule that looks at the whole tree must see all updates of the rules before it.
         joins = (
             runs
             and isinstance(part, ArrayRule)
@@ -158,7 +160,7 @@ def _nested_states(tx: _Chain, states: Iterator[Any], like: Any) -> OptState:
     return tx.join_states(new, like)
 
 
-def _count(items: Sequence[Any], noun: str) -> str:
+def _plural(items: Sequence[Any], noun: str) -> str:
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
 
 
@@ -166,12 +168,12 @@ def _check_states(part: Any, transforms: Sequence[Any], state: Any) -> Sequence[
     """Return `state`, which must be a tuple of one state for each transform."""
     if not isinstance(state, tuple | list) or hasattr(state, "_fields"):
         raise TypeError(
-            f"{name_of(part)}: the state must be a tuple of {_count(transforms, 'state')}, "
+            f"{name_of(part)}: the state must be a tuple of {_plural(transforms, 'state')}, "
             f"got {type(state).__name__}. Was this state made by another transform's init?"
         )
     if len(state) != len(transforms):
         raise ValueError(
-            f"{name_of(part)}: {_count(transforms, 'transform')} but {_count(state, 'state')}. "
+            f"{name_of(part)}: {_plural(transforms, 'transform')} but {_plural(state, 'state')}. "
             "Was this state made by another chain's init?"
         )
     return state
@@ -233,7 +235,7 @@ class named_chain(_Chain):
       *transforms: pairs `(name, transform)` with different names.
 
     Raises:
-      ValueError: if two names are equal, or as `chain`; at update, if a name has no state.
+      ValueError: if two names are equal, or as `chain`; at update, if a name does not have a state.
     """
 
     transforms: tuple[Any, ...] = ()
@@ -273,23 +275,24 @@ class named_chain(_Chain):
         """Return the states in order."""
         if not isinstance(state, Mapping):
             raise TypeError(
-                f"{name_of(self)}: the state must be a dict of {_count(self.transforms, 'state')}, "
-                f"got {type(state).__name__}. Was this state made by another transform's init?"
+                f"{name_of(self)}: the state must be a dict of "
+                f"{_plural(self.transforms, 'state')}, got {type(state).__name__}. Was this state "
+                "made by another transform's init?"
             )
-        known = [name for name, _ in self.transforms]
-        for name in known:
+        names = [name for name, _ in self.transforms]
+        for name in names:
             if name not in state:
                 raise ValueError(
                     f"{name_of(self)}: no state for {name!r}.{did_you_mean(name, state)} "
                     "Was this state made by another chain's init?"
                 )
         for name in state:
-            if name not in known:
+            if name not in names:
                 raise ValueError(
                     f"{name_of(self)}: a state named {name!r} but no such transform."
-                    f"{did_you_mean(name, known)} Was this state made by another chain's init?"
+                    f"{did_you_mean(name, names)} Was this state made by another chain's init?"
                 )
-        return [state[name] for name in known]
+        return [state[name] for name in names]
 
     def join_states(self, states: Sequence[Any], like: Any) -> Mapping[str, Any]:
         """Return the states by name, in an OrderedDict, or in the kind of dict that `like` is."""
@@ -305,7 +308,7 @@ class sum_of(Transform):
     Update rule: u = u_1 + u_2 + ..., where u_i is the result of transform i for g. The state is
     the tuple of their states. A sum of row-sparse updates is row-sparse; the sum of a row-sparse
     and a dense update is dense. An average of the parameters in one of the transforms, such as
-    `moving_average`, contains where the sum has led.
+    `moving_average`, is that of the points to which the sum leads.
 
     Args:
       *transforms: at least one transform.
@@ -362,16 +365,16 @@ class sum_of(Transform):
         ]
         leaves, treedef = flatten_updates(updates)
         parts = [treedef.flatten_up_to(u) for u, _ in results]
-        sums = engine.map_rows(_sum, [leaves, *parts]) if leaves else []
+        sums = engine.map_rows(_sum_of_parts, [leaves, *parts]) if leaves else []
         total = jax.tree.unflatten(treedef, sums)
         new_states = (
-            told(tx, s, params, own, total) if records_params(tx) else s
-            for tx, (own, s) in zip(self.transforms, results, strict=True)
+            told(tx, s, params, part_updates, total) if records_params(tx) else s
+            for tx, (part_updates, s) in zip(self.transforms, results, strict=True)
         )
         return total, tuple(new_states)
 
 
-def _sum(g: Any, *parts: Any) -> Any:
+def _sum_of_parts(g: Any, *parts: Any) -> Any:
     """Return the sum of the parts, dense ones first, in the dtype of `g`."""
     dtype = dtype_of(g)
     total = None

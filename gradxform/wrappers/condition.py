@@ -26,7 +26,7 @@ __all__ = [
 
 
 class _Condition(Guard):
-    """What the two wrappers share: fields, the decision, and the update on it."""
+    """Base of the two wrappers: their fields, the decision, and the update that depends on it."""
 
     inner: Any
     should_transform_fn: Callable[..., Any]
@@ -64,7 +64,7 @@ class _Condition(Guard):
         flag = self.should_transform_fn(state.step, **forwarded)
         return (as_flag(self, "the result of should_transform_fn", flag),)
 
-    def _run(
+    def _run_inner(
         self,
         updates: Updates,
         state: Any,
@@ -74,11 +74,11 @@ class _Condition(Guard):
         zeros: bool = False,
     ) -> tuple[Array, Updates, Any]:
         """Return whether the condition holds, the updates of `update_when`, and the new state."""
-        found = check(self, updates, state, params, extra)
-        ((flag,), *_) = found.flags
-        given = updates, state.inner_state, params, extra
+        findings = check(self, updates, state, params, extra)
+        ((flag,), *_) = findings.flags
+        arguments = updates, state.inner_state, params, extra
         updates, inner_state = update_when(
-            self, self.inner, flag, *given, zeros=zeros, found=found.inside
+            self, self.inner, flag, *arguments, zeros=zeros, found=findings.inside
         )
         step = safe_increment(state.step)
         return flag, updates, state._replace(inner_state=inner_state, step=step)
@@ -130,10 +130,10 @@ class conditionally_transform(_Condition):
     ) -> tuple[Updates, ConditionallyTransformState]:
         """Run the inner update if the condition holds."""
         check_state(self, state, ConditionallyTransformState)
-        flag, new, state = self._run(updates, state, params, extra)
-        # Updates that pass move the parameters without the inner transform.
-        own = zero_unless(flag, new)
-        inner_state = told(self.inner, state.inner_state, params, own, new)
+        flag, new, state = self._run_inner(updates, state, params, extra)
+        # Updates that pass move the parameters, and the inner transform has not taken that step.
+        inner_updates = zero_unless(flag, new)
+        inner_state = told(self.inner, state.inner_state, params, inner_updates, new)
         return new, state._replace(inner_state=inner_state)
 
 
@@ -179,5 +179,7 @@ class conditionally_mask(_Condition):
     ) -> tuple[Updates, ConditionallyMaskState]:
         """Run the inner update if the condition holds."""
         check_state(self, state, ConditionallyMaskState)
-        _, updates, state = self._run(engine.merged_rows(updates), state, params, extra, zeros=True)
+        _, updates, state = self._run_inner(
+            engine.merged_rows(updates), state, params, extra, zeros=True
+        )
         return updates, state

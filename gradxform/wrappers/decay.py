@@ -42,7 +42,7 @@ def scaled(u: Any, factor: Array) -> Any:
 
 
 def decayed(u: Any, p: Array, factor: Array, decay: Array) -> Any:
-    """Return `factor * u - decay * p`; of row-sparse updates the touched rows decay."""
+    """Return `factor * u - decay * p`; for row-sparse updates only touched rows decay."""
     if isinstance(u, RowSparse):
         rows = u.coalesce()
         return rows.with_values(decayed(rows.values, rows.take(p), factor, decay))
@@ -51,7 +51,7 @@ def decayed(u: Any, p: Array, factor: Array, decay: Array) -> Any:
 
 
 def cautiously_decayed(u: Any, p: Array, decay: Array) -> Any:
-    """Return `u - decay * p` where that shortens no step: where `u` does not lead away from 0."""
+    """Return `u - decay * p` where `u` does not lead away from 0, so that no step is shortened."""
     if isinstance(u, RowSparse):
         rows = u.coalesce()
         return rows.with_values(cautiously_decayed(rows.values, rows.take(p), decay))
@@ -66,14 +66,14 @@ def _fully_decayed(u: Any, p: Array, decay: Array) -> Any:
     return decayed(u, p, jnp.ones_like(decay), decay)
 
 
-def _after(u: Any, g: Any, p: Array, decay: Array, cautious: bool) -> Any:
-    """Return the update with decay; of a row-sparse gradient only the touched rows decay."""
-    one = cautiously_decayed if cautious else _fully_decayed
+def _updated_and_decayed(u: Any, g: Any, p: Array, decay: Array, cautious: bool) -> Any:
+    """Return the update with decay; for a row-sparse gradient only touched rows decay."""
+    rule = cautiously_decayed if cautious else _fully_decayed
     if isinstance(g, RowSparse) and not isinstance(u, RowSparse):
         rows = coalesced(g.with_raw(False))
         old = rows.with_values(rows.take(u))
-        return u + (one(old, p, decay) - old)
-    return one(u, p, decay)
+        return u + (rule(old, p, decay) - old)
+    return rule(u, p, decay)
 
 
 def _in_dtype_of(u: Any, g: Any) -> Any:
@@ -104,7 +104,7 @@ def _moved_by(p: Array, change: Any) -> Array:
     return cast(add(p, change), p.dtype)
 
 
-def _joined(u: Any, change: Any) -> Any:
+def _with_change(u: Any, change: Any) -> Any:
     """Return the sum of an update and a change by decay, in the dtype of the update."""
     if isinstance(u, RowSparse) or isinstance(change, RowSparse):
         dtype = dtype_of(u)
@@ -122,7 +122,7 @@ class DecoupledWeightDecayState(NamedTuple):
     """State of `decoupled_weight_decay`."""
 
     inner_state: Any
-    decay: Any  # the count of updates if the decay or its rate is a schedule
+    decay: Any  # the count of updates, if the decay or its rate is a schedule
 
 
 @transform
@@ -137,7 +137,7 @@ class decoupled_weight_decay(Transform):
     only where the step agrees: where -u p >= 0. With `decay_first` the parameters decay before the
     step, as in TensorFlow: the inner transform sees the decayed ones, p - weight_decay p.
 
-    Of a row-sparse gradient only the touched rows decay. An inner transform that keeps copies of
+    For a row-sparse gradient, only touched rows decay. An inner transform that keeps copies of
     the parameters is told about the decay.
 
     Args:
@@ -185,23 +185,23 @@ class decoupled_weight_decay(Transform):
         return farthest([self.inner])
 
     @property
-    def _kind(self) -> Any:
+    def _schedule_kind(self) -> Any:
         scheduled = callable(self.weight_decay) or callable(self.learning_rate)
         return WeightDecaySchedule if scheduled else EmptyState
 
     def init(self, params: Params) -> DecoupledWeightDecayState:
         """Return the inner state, and a count of 0 for a schedule."""
         masks.check_patterns(self, self.mask, params)
-        return DecoupledWeightDecayState(self.inner.init(params), start(self._kind))
+        return DecoupledWeightDecayState(self.inner.init(params), start(self._schedule_kind))
 
-    def _at(self, state: Any) -> tuple[Array, Any]:
+    def _decay_at(self, state: Any) -> tuple[Array, Any]:
         """Return this step's decay, and the state of the schedules after it."""
-        state = check_state(self, state, self._kind)
+        state = check_state(self, state, self._schedule_kind)
         count: Any = getattr(state, "count", 0)
         decay = value_at(self.weight_decay, count)
         if self.learning_rate is not None:
             decay = value_at(self.learning_rate, count) * decay
-        if self._kind is EmptyState:
+        if self._schedule_kind is EmptyState:
             return decay, state
         return decay, state._replace(count=safe_increment(state.count))
 
@@ -211,7 +211,7 @@ class decoupled_weight_decay(Transform):
         """Take the inner step, and decay."""
         require_params(self, params)
         state = check_state(self, state, DecoupledWeightDecayState)
-        decay, schedules = self._at(state.decay)
+        decay, schedules = self._decay_at(state.decay)
         gs, treedef = flatten_updates(updates)
         aligned = align_params(self, updates, treedef, params)
         ps = aligned.leaves
@@ -220,33 +220,41 @@ class decoupled_weight_decay(Transform):
             mask = masks.resolve(self, self.mask, params)
             is_in = align(self, updates, treedef, mask, "the mask has").leaves
             where = [k for k in where if is_in[k]]
-        ours: list[Any] = [[column[k] for k in where] for column in (gs, ps)]
-        seen, changes, inner_state = params, [], state.inner_state
+        gs_in, ps_in = ([column[k] for k in where] for column in (gs, ps))
+        inner_params, changes, inner_state = params, [], state.inner_state
         if self.decay_first:
-            changes = engine.map_rows(_decay_of, ours, decay)
+            changes = engine.map_rows(_decay_of, [gs_in, ps_in], decay)
             moved_ps = list(ps)
-            for k, p in zip(where, engine.map_rows(_moved_by, [ours[1], changes]), strict=True):
+            for k, p in zip(where, engine.map_rows(_moved_by, [ps_in, changes]), strict=True):
                 moved_ps[k] = p
-            seen = aligned.rebuilt(moved_ps)
-            inner_state = told_start(self.inner, inner_state, params, seen)
-        given = updates
+            inner_params = aligned.rebuilt(moved_ps)
+            inner_state = told_start(self.inner, inner_state, params, inner_params)
+        inner_grads = updates
         if self.cautious:
-            # Rounded to 8 bits, a small step would be 0 and its sign unknown.
-            wide = iter(engine.map_rows(_wide_enough, ours[:1]))
-            given = treedef.unflatten([next(wide) if k in where else g for k, g in enumerate(gs)])
-        own, inner_state = call_update(self.inner, given, inner_state, seen, extra)
-        us = treedef.flatten_up_to(own)
-        mine = [us[k] for k in where]
+            # A step has the dtype of its gradient. In 8 bits a small one would be 0, and its sign
+            # unknown.
+            wide = iter(engine.map_rows(_wide_enough, [gs_in]))
+            inner_grads = treedef.unflatten(
+                [next(wide) if k in where else g for k, g in enumerate(gs)]
+            )
+        inner_updates, inner_state = call_update(
+            self.inner, inner_grads, inner_state, inner_params, extra
+        )
+        us = treedef.flatten_up_to(inner_updates)
+        us_in = [us[k] for k in where]
         if self.decay_first:
-            new = engine.map_rows(_joined, [mine, changes])
+            new = engine.map_rows(_with_change, [us_in, changes])
         else:
-            statics = [self.cautious] * len(mine)
-            new = engine.map_rows(_after, [mine, *ours], decay, statics=statics)
+            statics = [self.cautious] * len(where)
+            new = engine.map_rows(
+                _updated_and_decayed, [us_in, gs_in, ps_in], decay, statics=statics
+            )
+            # Back in the dtypes of the gradients that were widened, unless updates must stay exact.
             if self.cautious and exact_part(self.inner) is None:
-                new = engine.map_rows(_in_dtype_of, [new, ours[0]])
+                new = engine.map_rows(_in_dtype_of, [new, gs_in])
         for k, u in zip(where, new, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
-        if not self.decay_first:
-            inner_state = told(self.inner, inner_state, params, own, changed)
+        if not self.decay_first:  # else the inner transform already knows the decayed parameters
+            inner_state = told(self.inner, inner_state, params, inner_updates, changed)
         return changed, state._replace(inner_state=inner_state, decay=schedules)

@@ -1,4 +1,4 @@
-"""What to evaluate and save, where that is not the parameters themselves."""
+"""Averages, slow weights and centers, to evaluate and save in the place of the parameters."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -42,10 +42,10 @@ class Evaluated(Protocol):
 _OF_OPTAX: dict[str, Any] = {kind.__name__: kind for kind in (LookaheadState, ScheduleFreeState)}
 
 
-class _Found(NamedTuple):
+class _Tree(NamedTuple):
     """One tree to evaluate."""
 
-    label: str  # the class of its state, and where that is
+    label: str  # the class of its state, and its place
     name: str
     leaves: dict[Path, Any]
     tree: PyTree
@@ -81,21 +81,21 @@ def eval_params(
         are averages of several lengths and `length` is not one of them; if a leaf does not have the
         shape of its parameter; or if nothing is there and no parameters are given.
     """
-    found = [_chosen(all_of_one, length) for all_of_one in _find(state, params)]
-    if length is not None and not any(_is_length(one.name) for one in found):
+    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
+    if length is not None and not any(_is_length(tree.name) for tree in trees):
         raise ValueError(
             f"eval_params: length is {length!r}, but {name_of(type(state))} has no average of a "
             "power_moving_average."
         )
     if params is None:
-        return _alone(state, found)
-    return _merged(found, params)[0]
+        return _only_tree(state, trees)
+    return _with_trees(trees, params)[0]
 
 
 def swap(
     state: OptState, params: Params, *, length: float | None = None
 ) -> tuple[Params, OptState]:
-    """Exchange the parameters and what to evaluate: the one takes the place of the other.
+    """Exchange the parameters and the tree to evaluate: each takes the place of the other.
 
     The first result is `eval_params(state, params)`, to be saved or exported under the parameters'
     own names; the state then holds the parameters. Swap again before you go on training:
@@ -120,23 +120,22 @@ def swap(
     Raises:
       ValueError: as `eval_params`.
     """
-    found = [_chosen(all_of_one, length) for all_of_one in _find(state, params)]
-    new, owned = _merged(found, params)
+    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
+    new, params_at = _with_trees(trees, params)
 
     def exchange(x: Any, path: Any) -> Any:
         label = _label(x, path)
-        taken = [one for one in found if one.label == label]
-        if not taken:
+        tree = next((tree for tree in trees if tree.label == label), None)
+        if tree is None:
             return None
-        [one] = taken
-        if type(x) is not _kind_of(x):
+        if type(x) is not _kind_of(x):  # it has the fields, but not the methods
             raise ValueError(
                 f"swap: {label} is a state of Optax; convert it with interop.from_optax_state."
             )
-        mine = [owned[path] for path in one.leaves]
-        return x.exchanged(one.name, jax.tree.unflatten(jax.tree.structure(one.tree), mine))
+        leaves = [params_at[path] for path in tree.leaves]
+        return x.exchanged(tree.name, jax.tree.unflatten(jax.tree.structure(tree.tree), leaves))
 
-    if is_pair(params):
+    if is_pair(params):  # its halves change places
         new = type(params)(fast=new, slow=params.fast)
     return new, _rebuilt(state, (), exchange)
 
@@ -145,7 +144,7 @@ def swap(
 
 
 def _kind_of(x: Any) -> Any:
-    """Return the class that knows what a state has to evaluate; None if it has nothing."""
+    """Return the class with the methods of `Evaluated` for a state; None if there is none."""
     if isinstance(x, type):
         return None
     if isinstance(x, Evaluated):
@@ -162,26 +161,27 @@ def _label(x: Any, path: Any) -> str:
     return f"{name_of(type(x))} at {leaf_path(path)}"
 
 
-def _find(state: Any, params: Params | None, path: Any = ()) -> Iterator[list[_Found]]:
-    """Yield for each state what it has to evaluate, the outer ones first."""
+def _trees_by_state(state: Any, params: Params | None, path: Any = ()) -> Iterator[list[_Tree]]:
+    """Yield the trees to evaluate of each state, the outer states first."""
     flat, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_has_kind)
-    for more, x in flat:
-        here = (*path, *more)
+    for step, x in flat:
+        here = (*path, *step)
         kind = _kind_of(x)
         if kind is None:
             continue
-        whole = params if kind is LookaheadState or not is_pair(params) else params.fast
-        trees = kind.evaluated(x, whole)
+        # `lookahead` evaluates the slow half of a pair; all others replace the fast half.
+        plain = params if kind is LookaheadState or not is_pair(params) else params.fast
+        by_name = kind.evaluated(x, plain)
         label = _label(x, here)
-        found = [
-            _Found(label, name, {p: leaf for p, leaf in with_paths(t) if not is_hole(leaf)}, t)
-            for name, t in trees.items()
+        trees = [
+            _Tree(label, name, {p: leaf for p, leaf in with_paths(t) if not is_hole(leaf)}, t)
+            for name, t in by_name.items()
         ]
-        if found:
-            yield found
+        if trees:
+            yield trees
         inside, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda y, x=x: y is not x)
         for field, part in inside:
-            yield from _find(part, params, (*here, *field))
+            yield from _trees_by_state(part, params, (*here, *field))
 
 
 def _is_length(name: str) -> bool:
@@ -192,9 +192,9 @@ def _is_length(name: str) -> bool:
     return True
 
 
-def _chosen(trees: list[_Found], length: float | None) -> _Found:
+def _chosen_tree(trees: list[_Tree], length: float | None) -> _Tree:
     """Return the tree of the length asked for, or the only one."""
-    by_length = {float(one.name): one for one in trees if _is_length(one.name)}
+    by_length = {float(tree.name): tree for tree in trees if _is_length(tree.name)}
     if not by_length or (length is None and len(by_length) == 1):
         return trees[0]
     if length not in by_length:
@@ -216,45 +216,45 @@ _WHERE = (
 )
 
 
-def _alone(state: Any, found: list[_Found]) -> PyTree:
+def _only_tree(state: Any, trees: list[_Tree]) -> PyTree:
     """Return the only tree of a state."""
-    if not found:
+    if not trees:
         raise ValueError(
             f"eval_params: {name_of(type(state))} does not contain {_WHERE} Pass the parameters to "
             "get them back where there is nothing else to evaluate."
         )
-    if len(found) > 1:
-        raise ValueError(_two(found[0], found[1], ""))
-    tree = found[0].tree
+    if len(trees) > 1:
+        raise ValueError(_ambiguity(trees[0], trees[1], ""))
+    tree = trees[0].tree
     holes = [path for path, leaf in with_paths(tree) if is_hole(leaf)]
     if holes:
         raise ValueError(
-            f"eval_params: {found[0].label} does not have {path_str(holes[0])}, which a mask hides "
+            f"eval_params: {trees[0].label} does not have {path_str(holes[0])}, which a mask hides "
             "from it; pass the parameters."
         )
     return tree
 
 
-def _two(one: _Found, other: _Found, of: str) -> str:
+def _ambiguity(one: _Tree, other: _Tree, of: str) -> str:
     return (
         f"eval_params: {one.label} and {other.label} both have something to evaluate{of}; pass the "
         "state of the one that you mean."
     )
 
 
-def _merged(found: list[_Found], params: Params) -> tuple[Params, dict[Path, Any]]:
-    """Return what to evaluate, and the parameters in whose place it stands by path."""
-    own = params.fast if is_pair(params) else params
-    owners: dict[Path, _Found] = {}
-    for one in found:
-        for path in one.leaves:
+def _with_trees(trees: list[_Tree], params: Params) -> tuple[Params, dict[Path, Any]]:
+    """Return the tree to evaluate, and the parameters that it replaces, by path."""
+    plain = params.fast if is_pair(params) else params
+    owners: dict[Path, _Tree] = {}
+    for tree in trees:
+        for path in tree.leaves:
             if path in owners:
-                raise ValueError(_two(owners[path], one, f" for {path_str(path)}"))
-            owners[path] = one
-    owned, new = {}, []
-    flat = with_paths(own)
+                raise ValueError(_ambiguity(owners[path], tree, f" for {path_str(path)}"))
+            owners[path] = tree
+    params_at, new = {}, []
+    flat = with_paths(plain)
     for path, p in flat:
-        if is_hole(p) or path not in owners:
+        if is_hole(p) or path not in owners:  # a mask hides it from the part that averages
             new.append(p)
             continue
         x = owners[path].leaves[path]
@@ -263,23 +263,23 @@ def _merged(found: list[_Found], params: Params) -> tuple[Params, dict[Path, Any
                 f"eval_params: {path_str(path)} of {owners[path].label} has shape {jnp.shape(x)}, "
                 f"the parameter has {jnp.shape(p)}."
             )
-        owned[path] = p
+        params_at[path] = p
         new.append(cast(jnp.asarray(x), dtype_of(p)))
     for path in owners:
-        if path not in owned:
+        if path not in params_at:
             raise ValueError(
                 f"eval_params: {owners[path].label} has a leaf {path_str(path)}, the parameters "
                 "none. Is this the state of other parameters?"
             )
-    treedef = jax.tree.structure(own, is_leaf=is_hole)
-    return jax.tree.unflatten(treedef, new), owned
+    treedef = jax.tree.structure(plain, is_leaf=is_hole)
+    return jax.tree.unflatten(treedef, new), params_at
 
 
 def _rebuilt(state: Any, path: Any, exchange: Callable[[Any, Any], Any]) -> Any:
-    """Return a state with what `exchange` returns in the place of each part, unless it is None."""
+    """Return a state with each part replaced by what `exchange` returns, unless that is None."""
 
-    def one(more: Any, x: Any) -> Any:
-        here = (*path, *more)
+    def one(step: Any, x: Any) -> Any:
+        here = (*path, *step)
         if not _has_kind(x):
             return x
         new = exchange(x, here)

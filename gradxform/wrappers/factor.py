@@ -8,6 +8,7 @@ from gradxform.errors import name_of
 from gradxform.leaves import path_str, shape_of
 from gradxform.leaves.storage import Factored, matrix_axes
 from gradxform.types import NonNegativeInt, StaticTree
+from gradxform.wrappers.parts import at_least
 from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
 
 __all__ = [
@@ -19,14 +20,14 @@ __all__ = [
 class factor_state(StorageWrapper):
     """Keep a second moment of an optimizer as the means of its rows and of its columns.
 
-    A matrix of m x n entries takes m + n numbers. A step of `inner` sees, in place of the moment v
-    that it has left,
+    A matrix of m x n entries takes m + n numbers. In place of the moment v of its last step, a step
+    of `inner` sees
 
         v_ij = r_i c_j / mean(r), with r the row means and c the column means of v,
 
-    and computes with it in float32; the means of what it makes of v are kept. Of the average
-    v <- b v + (1 - b) g^2 they are just the averages of the row and column means of g^2, which is
-    what Adafactor keeps; the update divides by v itself, though, with all of g^2 in it.
+    and computes with it in float32. The state keeps the means of the new v. For the average
+    v <- b v + (1 - b) g^2 these are the averages of the row and column means of g^2, as in
+    Adafactor; the update, however, divides by v itself, with all of g^2 in it.
 
     In an array of more dimensions the two largest axes form the matrix, and the others are batch
     axes. Vectors, scalars, and arrays whose second largest axis is shorter than
@@ -41,8 +42,8 @@ class factor_state(StorageWrapper):
 
     Args:
       inner: a transform whose rules look no further than an array.
-      slot: the name of the slot, or several. The rule must say that it has no negative entries: its
-        annotation is `NonNegativeSlot`.
+      slot: the name of the slot, or several. The rule must annotate it `NonNegativeSlot`: it does
+        not have negative entries.
       min_dim_size_to_factor: the least size of the second largest axis, at least 0.
 
     Raises:
@@ -76,15 +77,14 @@ class factor_state(StorageWrapper):
     @property
     def locality(self) -> str:
         """At least the array, whose means are kept."""
-        inner = super().locality
-        return inner if inner == "tree" else "array"
+        return at_least("array", self.inner)
 
     def qualifies(self, x: Any, slot: StateSlot) -> bool:
         """Whether an array has a matrix that is large enough."""
         return super().qualifies(x, slot) and self._axes(x, slot) is not None
 
     def _axes(self, x: Any, slot: StateSlot) -> tuple[int, int] | None:
-        """Return the axes of the matrix of an array, or of that of which a device has a piece."""
+        """Return the axes of the matrix of an array; for a piece, those of the whole array."""
         shape, cut = shape_of(x), engine.cut_at(slot.path)
         if cut.cuts and len(shape) > 1 and shape != slot.param:
             raise ValueError(
@@ -92,8 +92,8 @@ class factor_state(StorageWrapper):
                 "shape of the parameter, which is divided over devices. Leave it out: name other "
                 "slots in slot=(...)."
             )
-        whole = cut.whole(shape) if len(shape) > 1 else shape
-        return matrix_axes(whole, self.min_dim_size_to_factor)
+        full_shape = cut.whole(shape) if len(shape) > 1 else shape
+        return matrix_axes(full_shape, self.min_dim_size_to_factor)
 
     def stored(self, x: Any, slot: StateSlot) -> Any:
         """Return the means of the array."""

@@ -1,4 +1,4 @@
-"""How large gradients are: the largest magnitude of their entries, infinite if one is not finite.
+"""Sizes of gradients: the largest magnitude of their entries, infinite if one is not finite.
 
 A flag would not do for a guard that scales the gradients first, such as `loss_scale`.
 """
@@ -38,13 +38,13 @@ def sizes_of(tree: PyTree) -> Sizes:
       TypeError: if a leaf is not an array of numbers.
     """
     by_dtype: dict[Any, list[Array]] = {}
-    for size in engine.map_rows(_size, [leaves_of(tree)]):
+    for size in engine.map_rows(_leaf_size, [leaves_of(tree)]):
         by_dtype.setdefault(size.dtype, []).append(size)
-    return Sizes({dtype: _largest(jnp.stack(sizes)) for dtype, sizes in by_dtype.items()})
+    return Sizes({dtype: _largest_size(jnp.stack(sizes)) for dtype, sizes in by_dtype.items()})
 
 
-def _largest(sizes: Array) -> Array:
-    # NaN may be lost in a maximum over devices, and an infinity cannot.
+def _largest_size(sizes: Array) -> Array:
+    # A maximum over devices may lose NaN, but not an infinity.
     finite = jnp.all(jnp.isfinite(sizes))
     return jnp.where(finite, jnp.max(sizes), jnp.full((), jnp.inf, sizes.dtype))
 
@@ -54,15 +54,15 @@ def entries(x: Any) -> Any:
     return x.with_values(x.values).values if isinstance(x, RowSparse) else x
 
 
-def _size(x: Any) -> Array:
+def _leaf_size(x: Any) -> Array:
     x = entries(x)
     if not jnp.issubdtype(dtype_of(x), jnp.number):
         raise TypeError(f"all_finite: tree must be a tree of numbers, got {shown(x)}.")
     if jnp.iscomplexobj(x):  # the absolute value of a finite number may overflow
-        return jnp.maximum(_size(jnp.real(x)), _size(jnp.imag(x)))
+        return jnp.maximum(_leaf_size(jnp.real(x)), _leaf_size(jnp.imag(x)))
     size = jnp.abs(x)
-    if jnp.issubdtype(size.dtype, jnp.inexact):  # a maximum over devices may lose NaN
+    if jnp.issubdtype(size.dtype, jnp.inexact):  # an infinity is not lost
         size = jnp.where(size == size, size, jnp.full((), jnp.inf, size.dtype))
-    # Unlike `all`, a maximum needs no array of booleans on the CPU.
+    # Unlike `all`, a maximum does not need an array of booleans on the CPU.
     largest = jnp.max(size, initial=0)
     return cast(largest, at_least_float32(largest.dtype))

@@ -30,11 +30,11 @@ class flatten(StatelessWrapper):
 
         u = inner(g), divided into arrays again
 
-    What looks at a whole array now looks at the whole tree: `clip_by_block_norm` becomes
-    `clip_by_global_norm`. What looks at axes, such as Muon, or names leaves, such as a mask, finds
-    one vector. It saves calls for many small arrays, and copies every gradient twice; on large
-    arrays it costs more than it saves. Arrays of several dtypes become a vector of the widest; the
-    state is that of this vector.
+    A rule that looks at a whole array now looks at the whole tree: `clip_by_block_norm` becomes
+    `clip_by_global_norm`. A rule that looks at axes, such as Muon, and a mask that names leaves
+    find one vector. This saves calls for many small arrays, and copies every gradient twice; on
+    large arrays it costs more than it saves. Arrays of several dtypes become a vector of the
+    widest; the state is that of this vector.
 
     A gradient of None freezes its entries, and those of every slot, for this step.
 
@@ -98,17 +98,18 @@ class flatten(StatelessWrapper):
             aligned = align_params(self, updates, treedef, params)
             where = list(range(len(gs))) if aligned.where is None else aligned.where
             dtype = promote(*map(dtype_of, gs)) if gs else jnp.float32
-            given = dict(zip(where, gs, strict=True))
+            g_at = dict(zip(where, gs, strict=True))
             columns = [
-                given[i] if i in given else jnp.zeros(jnp.shape(p), dtype)
+                g_at[i] if i in g_at else jnp.zeros(jnp.shape(p), dtype)
                 for i, p in enumerate(aligned.own)
             ]
             ps = self._vector(aligned.own)
         u, new_state = call_update(self.inner, self._vector(columns), state, ps, extra)
+        # Zeros stood for the gradients of None: their slots must not decay.
         frozen = sorted(set(range(len(columns))) - set(where))
         if frozen:
-            new_state = _with_old(state, new_state, columns, frozen)
-        pieces = _divided(u, columns)
+            new_state = _with_frozen_entries(state, new_state, columns, frozen)
+        pieces = _pieces_of_vector(u, columns)
         us = [cast(pieces[i], dtype_of(g)) for i, g in zip(where, gs, strict=True)]
         return jax.tree.unflatten(treedef, us), new_state
 
@@ -122,14 +123,16 @@ class flatten(StatelessWrapper):
                 )
 
 
-def _divided(vector: Any, columns: list[Any]) -> list[Array]:
+def _pieces_of_vector(vector: Any, columns: list[Any]) -> list[Array]:
     """Return the pieces of a vector in the shapes of the columns."""
     shapes = [jnp.shape(x) for x in columns]
     pieces = lax.split(vector, [math.prod(shape) for shape in shapes]) if shapes else []
     return [lax.reshape(x, shape) for x, shape in zip(pieces, shapes, strict=True)]
 
 
-def _with_old(old: OptState, new: OptState, columns: list[Any], frozen: list[int]) -> OptState:
+def _with_frozen_entries(
+    old: OptState, new: OptState, columns: list[Any], frozen: list[int]
+) -> OptState:
     """Return the new state with the old entries of frozen columns in every slot.
 
     A slot is an array of the vector's shape.

@@ -41,7 +41,7 @@ def freeze(mask: StaticMask) -> masked:
 
 @checked
 def selective_transform(optimizer: Any, *, freeze_mask: StaticMask) -> partition:
-    """Return an optimizer of the parameters that are not frozen; frozen ones have no slots.
+    """Return an optimizer of the parameters that are not frozen; frozen ones do not have slots.
 
     Args:
       optimizer: a transform.
@@ -59,11 +59,11 @@ def selective_transform(optimizer: Any, *, freeze_mask: StaticMask) -> partition
         labels: Any = masks.label_by(("freeze", freeze_mask), ("train", True))
         return partition(transforms, labels)
     if is_function(freeze_mask) and not isinstance(freeze_mask, masks.label_by):
-        return partition(transforms, lambda params: _labels(freeze_mask(params)))
-    return partition(transforms, _labels(freeze_mask))
+        return partition(transforms, lambda params: _freeze_labels(freeze_mask(params)))
+    return partition(transforms, _freeze_labels(freeze_mask))
 
 
-def _labels(mask: Any) -> Any:
+def _freeze_labels(mask: Any) -> Any:
     """Return the tree of labels for a tree of booleans."""
 
     def label(entry: Any) -> str:

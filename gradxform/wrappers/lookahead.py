@@ -193,7 +193,7 @@ class lookahead(Transform):
             self.fast_optimizer, updates, state.fast_state, fast, extra
         )
         sync = state.steps_since_sync >= self.sync_period - 1
-        if self.reset_state:  # replicas may have to reset the state together
+        if self.reset_state:  # replicas that communicate must reset their states together
             (sync,) = agreed(self.fast_optimizer, (sync,), updates, state.fast_state, fast, extra)
         us, treedef = jax.tree.flatten(updates)
         ps = align(self, updates, treedef, fast, "the parameters have").leaves
@@ -203,14 +203,14 @@ class lookahead(Transform):
         pulled = engine.map_rows(pull, [us, ps, slow.leaves], sync, self.slow_step_size)
         new = jax.tree.unflatten(treedef, [u for u, _ in pulled])
         keeps = keeps_copies(self.fast_optimizer)
-        if keeps:
+        if keeps:  # its copies are where its own updates lead, not where the pull leads
             before, after = apply_updates(fast, updates), apply_updates(fast, new)
             fast_state = tell_moved(self.fast_optimizer, fast_state, before, after)
         if self.reset_state:
             first = self.fast_optimizer.init(fast)
-            if keeps:
+            if keeps:  # `init` copies the parameters before this step
                 first = tell_moved(self.fast_optimizer, first, fast, apply_updates(fast, new))
-            first = laid_like(first, fast_state)
+            first = laid_like(first, fast_state)  # another library may return other classes
             fast_state = jax.tree.map(lambda a, b: jnp.where(sync, b, a), fast_state, first)
         steps = jnp.where(sync, 0, state.steps_since_sync + 1)
         if pair:

@@ -128,8 +128,8 @@ class loss_scale(Guard):
                 "scaled once. Keep the outer one."
             )
         names = "min_scale", "initial_scale", "max_scale"
-        known = [(k, x) for k in names if isinstance(x := getattr(self, k), int | float)]
-        for (low, least), (high, largest) in itertools.pairwise(known):
+        numbers = [(k, x) for k in names if isinstance(x := getattr(self, k), int | float)]
+        for (low, least), (high, largest) in itertools.pairwise(numbers):
             if least > largest:
                 raise ValueError(
                     f"{name_of(self)}: {low} must be at most {high}, got {least} and {largest}."
@@ -174,36 +174,36 @@ class loss_scale(Guard):
         """Run the inner update on the gradients of the loss itself, if they are finite."""
         check_state(self, state, LossScaleState)
         updates = engine.merged_rows(updates)
-        for i, g in enumerate(flatten_updates(updates)[0]):  # integers would become floats
+        for i, g in enumerate(flatten_updates(updates)[0]):  # the factor would make integers floats
             if not jnp.issubdtype(dtype_of(g), jnp.inexact):
                 engine.check_gradient([self], updates, i, g)
-        # One multiplication per entry. Of a power of two, it is the division.
+        # One multiplication per entry; for a power of two it equals the division.
         factor = self.gradient_factor(state)
-        # The largest magnitude of all entries, in one pass. The sum of squares of a clip inside
-        # cannot tell: that of finite float32 numbers above 1.8e19 overflows, so that steps which a
-        # clip makes harmless would be skipped; and as it is part of the branch that this flag
-        # chooses, it could not be shared. A scale below 1 may overflow what is finite.
-        found = check(self, updates, state, params, extra)
-        finite = found.finite
+        # The guards look at the largest magnitude, in one pass. The sum of squares of a clip inside
+        # would not do: for finite float32 numbers above 1.8e19 it overflows, and steps that the
+        # clip makes harmless would be skipped. Nor can it be shared, since it belongs to the branch
+        # that this flag chooses. The factor counts: a scale below 1 may overflow finite gradients.
+        findings = check(self, updates, state, params, extra)
+        finite = findings.finite
 
-        given = updates, state.inner_state, params, extra
+        arguments = updates, state.inner_state, params, extra
         new, inner_state = update_when(
             self,
             self.inner,
             finite,
-            *given,
+            *arguments,
             zeros=True,
-            before=jax.tree_util.Partial(_times, factor),
-            found=found.inside,
+            before=jax.tree_util.Partial(_updates_times, factor),
+            found=findings.inside,
         )
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
         state = state._replace(
-            **self._next(state, finite), total_skipped=skipped, inner_state=inner_state
+            **self._next_scale(state, finite), total_skipped=skipped, inner_state=inner_state
         )
         self._raise_if_stuck(state)
         return _cast_like(new, updates), state
 
-    def _next(self, state: LossScaleState, finite: Array) -> dict[str, Any]:
+    def _next_scale(self, state: LossScaleState, finite: Array) -> dict[str, Any]:
         """Return the fields of the state that follow the scale, after this step."""
         scale, steps = scalar(state.loss_scale), safe_increment(state.finite_steps)
         steps, spared = jnp.where(finite, steps, jnp.zeros_like(steps)), state.spared
@@ -214,12 +214,12 @@ class loss_scale(Guard):
         fields = {"spared": spared, "stuck_steps": stuck}
         if self.growth_interval is None:
             return fields | {"loss_scale": state.loss_scale, "finite_steps": steps}
-        grows, falls = steps >= self.growth_interval, ~finite
+        grows, falls = steps >= self.growth_interval, ~finite  # never both: a bad step counts 0
         if spared is not None:
             falls = falls & (spared == 0)
-            left = jnp.where(finite, spared, jnp.maximum(spared - 1, 0))
-            first = self._first_spared()
-            fields["spared"] = left if first is None else jnp.where(grows, first, left)
+            remaining = jnp.where(finite, spared, jnp.maximum(spared - 1, 0))
+            first = self._first_spared()  # None if the state is that of another hysteresis
+            fields["spared"] = remaining if first is None else jnp.where(grows, first, remaining)
         more = jnp.minimum(scale * scalar(self.growth_factor), scalar(self.max_scale))
         less = jnp.maximum(scale * scalar(self.backoff_factor), scalar(self.min_scale))
         scale = jnp.where(grows, more, jnp.where(falls, less, scale))
@@ -250,10 +250,10 @@ class loss_scale(Guard):
 
 def unscaled(updates: Updates, scale: Array) -> Updates:
     """Return gradients of a loss times a scale as those of the loss, in float32 or wider."""
-    return _times(1 / scale, updates)
+    return _updates_times(1 / scale, updates)
 
 
-def _times(factor: Array, updates: Updates) -> Updates:
+def _updates_times(factor: Array, updates: Updates) -> Updates:
     leaves, treedef = flatten_updates(updates)
     return jax.tree.unflatten(treedef, engine.map_rows(_leaf_times, [leaves], factor))
 
@@ -264,16 +264,16 @@ def _leaf_times(g: Any, factor: Array) -> Any:
     return times(factor, cast(g, at_least_float32(dtype_of(g))))
 
 
-def _cast_like(new: Updates, given: Updates) -> Updates:
-    """Return updates in the dtypes of the gradients of which they were made."""
+def _cast_like(new: Updates, grads: Updates) -> Updates:
+    """Return updates in the dtypes of their gradients."""
     leaves, treedef = flatten_updates(new)
-    dtypes = [dtype_of(x) for x in flatten_updates(given)[0]]
+    dtypes = [dtype_of(x) for x in flatten_updates(grads)[0]]
     return jax.tree.unflatten(
-        treedef, [_cast(x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
+        treedef, [_in_dtype(x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
     )
 
 
-def _cast(x: Any, dtype: Any) -> Any:
+def _in_dtype(x: Any, dtype: Any) -> Any:
     return x.with_values(cast(x.values, dtype)) if isinstance(x, RowSparse) else cast(x, dtype)
 
 
@@ -293,22 +293,22 @@ def scale_in(part: Any, state: OptState) -> Array:
     Raises:
       ValueError: if there is none, or there are several.
     """
-    found = _states_in(state)
-    if len(found) != 1:
-        have = f"{len(found)} scales" if found else "no scale"
+    states = _states_in(state)
+    if len(states) != 1:
+        have = f"{len(states)} scales" if states else "no scale"
         raise ValueError(
             f"{name_of(part)}: the state has {have} in it, and a loss has one. Wrap the whole "
             "optimizer, as loss_scale(...), and pass its state."
         )
-    (scale,) = jax.tree.leaves(found[0].loss_scale)  # the value of a variable of nnx
+    (scale,) = jax.tree.leaves(states[0].loss_scale)  # the value of a variable of nnx
     return as_number(part, "the scale in the state", scale)
 
 
 def _states_in(state: Any) -> list[LossScaleState]:
-    def is_one(x: Any) -> bool:
+    def is_scale_state(x: Any) -> bool:
         return isinstance(x, LossScaleState)
 
-    return [x for x in jax.tree.leaves(state, is_leaf=is_one) if is_one(x)]
+    return [x for x in jax.tree.leaves(state, is_leaf=is_scale_state) if is_scale_state(x)]
 
 
 def scaled_loss(loss: Any, state: OptState) -> Array:

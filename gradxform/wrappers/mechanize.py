@@ -77,8 +77,8 @@ class mechanize(Transform):
     The numbers are Optax's. Unlike the paper, both compute delta from x0 instead of keeping it, and
     clip h.
 
-    Parameters in bfloat16 or float16 round the first steps away, and never move: wrap the whole in
-    `master_weights(...)`.
+    Parameters in bfloat16 or float16 would round the first steps away and never move: wrap the
+    whole in `master_weights(...)`.
 
     Args:
       base_optimizer: the optimizer.
@@ -145,15 +145,16 @@ class mechanize(Transform):
         gs, treedef = jax.tree.flatten(updates)
         ps = align_params(self, updates, treedef, params).leaves
         x0 = align_slot(self, updates, treedef, state, "x0")
-        # What was restored after init is where the run begins.
+        # Parameters that were restored after `init` are where the run begins.
         is_first = state.count == 0
-        firsts = engine.map_rows(_first, [x0.leaves, ps], is_first)
+        firsts = engine.map_rows(_start_of_run, [x0.leaves, ps], is_first)
         r, m, v, s = self._tuned(state, updates, [gs, ps, firsts])
+        # Delta is relative to the old scale, as the parameters are; the step to the new one.
         before, after = jnp.sum(state.s) + scalar(self.eps), jnp.sum(s)
         columns = [treedef.flatten_up_to(base_updates), gs, ps, firsts]
-        us = engine.map_rows(_step, columns, before, after)
+        us = engine.map_rows(_scaled_step, columns, before, after)
         new = jax.tree.unflatten(treedef, us)
-        if keeps_copies(self.base_optimizer):
+        if keeps_copies(self.base_optimizer):  # its copies are where its own updates lead
             expected, actual = apply_updates(params, base_updates), apply_updates(params, new)
             base_state = tell_moved(self.base_optimizer, base_state, expected, actual)
         return new, state._replace(
@@ -176,10 +177,9 @@ class mechanize(Transform):
         along_g, along_p, g_square, p_square = tree_sums(_products, updates, leaves)
         decay = scalar(self.weight_decay) * total * root(g_square) / (root(p_square) + eps)
         h = (along_g + decay * along_p) / (total + eps)
-        powers = [0.1**i for i in range(1, self.num_betas + 1)]
-        betas = scalar(np.asarray([1 - power for power in powers]))
+        betas = scalar(np.asarray([1 - 0.1**i for i in range(1, self.num_betas + 1)]))
         old_m = cast(state.m, h.dtype)
-        m = jnp.maximum(betas * old_m, jnp.abs(h) + eps)
+        m = jnp.maximum(betas * old_m, jnp.abs(h) + eps)  # r clips by the m of the last step
         v = jnp.square(betas) * cast(state.v, h.dtype) + jnp.square(h)
         r = betas * cast(state.r, h.dtype) + jnp.clip(h, -old_m, old_m) * old_s
         wealth = scalar(self.s_init) / self.num_betas * m + jnp.maximum(r, 0)
@@ -192,7 +192,7 @@ class mechanize(Transform):
         )
 
 
-def _first(x0: Array, p: Array, is_first: Array) -> Array:
+def _start_of_run(x0: Array, p: Array, is_first: Array) -> Array:
     return jnp.where(is_first, cast(jnp.asarray(p), x0.dtype), x0)
 
 
@@ -200,9 +200,9 @@ def _products(g: Array, p: Array, x0: Array) -> tuple[Array, ...]:
     return g * (x0 - p), p * (x0 - p), g * g, p * p
 
 
-def _step(u: Array, g: Array, p: Array, x0: Array, before: Scalar, after: Scalar) -> Array:
+def _scaled_step(u: Array, g: Array, p: Array, x0: Array, before: Scalar, after: Scalar) -> Array:
     """Return x0 - S (delta - u) - p, summed so that x0 and p cancel first."""
     wide = promote(u.dtype, p.dtype, x0.dtype)
-    rest = 1 - after / before
+    share = 1 - after / before  # of the way from p back to x0
     moved = cast(x0, wide) - cast(p, wide)
-    return cast(cast(rest, wide) * moved + cast(after, wide) * cast(u, wide), g.dtype)
+    return cast(cast(share, wide) * moved + cast(after, wide) * cast(u, wide), g.dtype)

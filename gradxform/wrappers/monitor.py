@@ -49,12 +49,12 @@ class MonitorState(NamedTuple):
     measure_states: tuple[Any, ...]  # the state of each measure, in their order
 
 
-def _arrays(measurement: PyTree) -> PyTree:
-    """Return a measurement as arrays of its own, not weakly typed."""
+def _copied_arrays(measurement: PyTree) -> PyTree:
+    """Return copies of the arrays of a measurement, not weakly typed."""
     return jax.tree.map(lambda x: jnp.array(x, dtype_of(x), copy=True), measurement)
 
 
-def _like(part: Any, name: str, new: PyTree, old: PyTree) -> PyTree:
+def _in_form_of(part: Any, name: str, new: PyTree, old: PyTree) -> PyTree:
     """Return a measurement in the dtypes of the state's, and require the same form."""
     new = jax.tree.map(jnp.asarray, new)
     here, before = ([(p, jnp.shape(x)) for p, x in with_paths(tree)] for tree in (new, old))
@@ -79,7 +79,7 @@ class snapshot(Transform):
     """Measure the updates at this place of a chain, and keep the last measurement in the state.
 
     The updates pass unchanged. `tree.get(state, measure_name)` returns the measurement; after
-    `init` it is that of the parameters.
+    `init`, the measurement of the parameters.
 
     Args:
       measure_name: the name of the measurement in the state.
@@ -105,7 +105,7 @@ class snapshot(Transform):
         """Return the measurement of the parameters."""
         if any(map(is_abstract, jax.tree.leaves(params))):
             return SnapshotState({self.measure_name: jax.eval_shape(self.measure, params)})
-        return SnapshotState({self.measure_name: _arrays(self.measure(params))})
+        return SnapshotState({self.measure_name: _copied_arrays(self.measure(params))})
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -115,7 +115,7 @@ class snapshot(Transform):
         _check_updates(self, updates, params)
         _check_names(self, state.measurement, [self.measure_name])
         old = state.measurement[self.measure_name]
-        new = _like(self, self.measure_name, self.measure(updates), old)
+        new = _in_form_of(self, self.measure_name, self.measure(updates), old)
         return updates, state._replace(measurement={self.measure_name: new})
 
 
@@ -169,11 +169,11 @@ class monitor(Transform):
 
     def init(self, params: Params) -> MonitorState:
         """Return the states of the measures, and zeros as measurements."""
-        states = [_init(measure, params) for _, measure in self.measures]
+        states = [_first_measure_state(measure, params) for _, measure in self.measures]
         measurements = {}
         for (name, measure), state in zip(self.measures, states, strict=True):
             shapes = jax.eval_shape(
-                lambda p, s, measure=measure: _updated(measure, p, s, p, {})[0], params, state
+                lambda p, s, measure=measure: _measured(measure, p, s, p, {})[0], params, state
             )
             measurements[name] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return MonitorState(measurements, tuple(states))
@@ -197,12 +197,14 @@ class monitor(Transform):
                 "states. Was this state made by another transform's init?"
             )
         olds = state.measurements
-        if olds:  # Optax's first state has none
+        if olds:  # the first state of Optax does not have any
             _check_names(self, olds, [name for name, _ in self.measures])
         measurements, states = {}, []
         for (name, measure), old in zip(self.measures, state.measure_states, strict=True):
-            new, its_state = _updated(measure, updates, old, params, extra)
-            measurements[name] = _like(self, name, new, olds[name] if olds else _arrays(new))
+            new, its_state = _measured(measure, updates, old, params, extra)
+            measurements[name] = _in_form_of(
+                self, name, new, olds[name] if olds else _copied_arrays(new)
+            )
             states.append(its_state)
         return updates, state._replace(measurements=measurements, measure_states=tuple(states))
 
@@ -215,12 +217,12 @@ def _check_names(part: Any, actual: Mapping[str, Any], names: list[str]) -> None
         )
 
 
-def _init(measure: Any, params: Params) -> OptState:
-    """Return the first state of a measure; a function has none."""
+def _first_measure_state(measure: Any, params: Params) -> OptState:
+    """Return the first state of a measure; an empty one for a function."""
     return measure.init(params) if isinstance(measure, SupportsTransform) else EmptyState()
 
 
-def _updated(
+def _measured(
     measure: Any, updates: Updates, state: OptState, params: Params | None, extra: dict[str, Any]
 ) -> tuple[PyTree, OptState]:
     """Return a measurement and the new state of its measure."""
@@ -263,7 +265,7 @@ class on_measurement(Transform):
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[PyTree, tuple[Any, Any]]:
-        """Return what the inner transform makes of the measurement."""
+        """Return the result of the inner transform for the measurement."""
         if not isinstance(state, tuple | list) or len(state) != 2:
             raise TypeError(
                 f"{name_of(self)}: the state must be a pair, got {shown(state)}. Was this state "
@@ -278,11 +280,11 @@ class on_measurement(Transform):
 def _floats(measurement: PyTree) -> PyTree:
     """Return a measurement as arrays of floats, at least float32."""
 
-    def one(x: Any) -> Any:
-        kept = jnp.issubdtype(dtype_of(x), jnp.inexact)
-        return cast(jnp.asarray(x), at_least_float32(dtype_of(x)) if kept else scalar_dtype())
+    def as_float(x: Any) -> Any:
+        is_inexact = jnp.issubdtype(dtype_of(x), jnp.inexact)
+        return cast(jnp.asarray(x), at_least_float32(dtype_of(x)) if is_inexact else scalar_dtype())
 
-    return jax.tree.map(one, measurement)
+    return jax.tree.map(as_float, measurement)
 
 
 def measure_with_ema(

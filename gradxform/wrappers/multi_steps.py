@@ -15,7 +15,12 @@ from gradxform.leaves.states import check_state
 from gradxform.numerics import safe_increment, scalar
 from gradxform.slots import zero_count, zeros_like
 from gradxform.types import Array, DType, OptState, Params, Slot, Updates
-from gradxform.wrappers.accumulation.accumulate import period_at, running_mean, running_sum, split
+from gradxform.wrappers.accumulation.accumulate import (
+    period_at,
+    running_mean,
+    running_sum,
+    step_or_total,
+)
 from gradxform.wrappers.agree import agreed
 from gradxform.wrappers.update_when import check_exact, update_when
 
@@ -166,12 +171,13 @@ class MultiSteps(Transform):
         if skip is None:
             (due,) = agreed(self.opt, (due,), updates, inner, params, extra)
         else:
+            # One replica that skips makes all skip, and a skipped micro-batch does not end a step.
             due, counts = agreed(self.opt, (due, ~skip), updates, inner, params, extra)
             due, skip = due & counts, ~counts
         means = engine.map_rows(add, [gs, accs.leaves], weight, skip)
         mean = jax.tree.unflatten(treedef, means)
         out, inner_state = update_when(self, self.opt, due, mean, inner, params, extra)
-        pairs = engine.map_rows(split, [jax.tree.leaves(out), gs, accs.leaves], due)
+        pairs = engine.map_rows(step_or_total, [jax.tree.leaves(out), gs, accs.leaves], due)
         mini_step = jnp.where(due, 0, safe_increment(state.mini_step))
         return jax.tree.unflatten(treedef, [u for u, _ in pairs]), state._replace(
             mini_step=mini_step if skip is None else jnp.where(skip, state.mini_step, mini_step),

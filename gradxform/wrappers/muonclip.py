@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform import engine
-from gradxform.base import LOCALITIES, call_update, locality_of, transform
+from gradxform.base import call_update, transform
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import (
     align_params,
@@ -25,7 +25,7 @@ from gradxform.types import Array, Bound, OptState, Params, UnitInterval, Update
 from gradxform.values import Value
 from gradxform.values.fields import value
 from gradxform.wrappers.changed_steps import told
-from gradxform.wrappers.parts import StatelessWrapper, check_movable
+from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
     "qk_clip",
@@ -79,8 +79,8 @@ class qk_clip(StatelessWrapper):
     the threshold; biases stay. Every update needs `max_logits=`: a dict with the names of `layers`,
     and for each the largest logits of its heads, before the softmax, over the whole batch:
     `(heads,)`, for stacked layers `(layers, heads)`. Queries and keys must have the same number of
-    heads. A parameter whose gradient is None stays as it is. What changes the updates afterwards,
-    such as a later part of a chain, is refused.
+    heads. A parameter whose gradient is None stays as it is. A later part of a chain that changes
+    the updates is refused.
 
     Args:
       inner: the optimizer.
@@ -111,22 +111,22 @@ class qk_clip(StatelessWrapper):
         pairs = self.layers
         if isinstance(pairs, Mapping):
             pairs = tuple(pairs.items())
-        good = isinstance(pairs, tuple) and all(
+        valid = isinstance(pairs, tuple) and all(
             isinstance(pair, tuple | list)
             and len(pair) == 2
             and isinstance(pair[0], str)
             and isinstance(pair[1], query_key)
             for pair in pairs
         )
-        if not good or not pairs:
+        if not valid or not pairs:
             raise TypeError(
                 f"{name_of(self)}: layers must be a dict from names of attention layers to "
                 f"query_key(...), got {shown(self.layers)}."
             )
         object.__setattr__(self, "layers", tuple((name, layer) for name, layer in pairs))
-        named = [path for _, layer in pairs for path in (layer.queries, layer.keys)]
-        for path in named:
-            if named.count(path) > 1:
+        paths = [path for _, layer in pairs for path in (layer.queries, layer.keys)]
+        for path in paths:
+            if paths.count(path) > 1:
                 raise ValueError(
                     f"{name_of(self)}: two entries of layers have the parameter {path!r}."
                 )
@@ -135,8 +135,8 @@ class qk_clip(StatelessWrapper):
 
     @property
     def locality(self) -> str:
-        """That of the inner transform, but at least the array."""
-        return max("array", locality_of(self.inner), key=LOCALITIES.index)
+        """How far the inner transform looks, but at least the array."""
+        return at_least("array", self.inner)
 
     def init(self, params: Params) -> OptState:
         """Return the inner state."""
@@ -144,11 +144,11 @@ class qk_clip(StatelessWrapper):
         return self.inner.init(params)
 
     def _axes(self, params: Params) -> dict[str, tuple[int, ...]]:
-        """Return the axes of the heads by path, of parameters that are not hidden."""
-        whole = with_paths(engine.whole_shapes(params))
-        shapes = {"/".join(path): shape_of(p) for path, p in whole if not is_hole(p)}
+        """Return the axes of the heads by path, for the parameters that are not hidden."""
+        leaves = with_paths(engine.whole_shapes(params))
+        shapes = {"/".join(path): shape_of(p) for path, p in leaves if not is_hole(p)}
         hidden = {"/".join(path) for path, p in with_paths(params) if is_hole(p)}
-        found = {}
+        axes_at = {}
         for _, layer in self.layers:
             axes = layer.heads if isinstance(layer.heads, tuple) else (layer.heads,)
             for path in (layer.queries, layer.keys):
@@ -164,22 +164,22 @@ class qk_clip(StatelessWrapper):
                 if is_twice or not all(-n <= axis < n for axis in axes):
                     raise ValueError(
                         f"{name_of(self)}: layers has heads={layer.heads!r} for "
-                        f"{_at(path)}, whose shape is {shapes[path]}. Name axes of it."
+                        f"{_param(path)}, whose shape is {shapes[path]}. Name axes of it."
                     )
-                found[path] = tuple(axis % n for axis in axes)
-            if layer.queries in found and layer.keys in found:
-                self._check_heads(layer, shapes, found)
-        return found
+                axes_at[path] = tuple(axis % n for axis in axes)
+            if layer.queries in axes_at and layer.keys in axes_at:
+                self._check_heads(layer, shapes, axes_at)
+        return axes_at
 
     def _check_heads(self, layer: query_key, shapes: Any, axes: Any) -> None:
-        """Refuse keys that several queries share: an axis of whole heads does not show them."""
+        """Refuse keys that several queries share, which an axis of whole heads would not show."""
         ends = layer.queries, layer.keys
         q, k = ([shapes[path][axis] for axis in axes[path]] for path in ends)
         if q != k and math.prod(shapes[ends[0]]) != math.prod(shapes[ends[1]]):
             raise ValueError(
-                f"{name_of(self)}: the axes of the heads have lengths {q} in {_at(ends[0])} and "
-                f"{k} in {_at(ends[1])}. Heads that share their keys cannot be clipped one by one; "
-                "leave the layer out of layers."
+                f"{name_of(self)}: the axes of the heads have lengths {q} in {_param(ends[0])} and "
+                f"{k} in {_param(ends[1])}. Heads that share their keys cannot be clipped one by "
+                "one; leave the layer out of layers."
             )
 
     def update(
@@ -198,56 +198,60 @@ class qk_clip(StatelessWrapper):
         axes = self._axes(params)
         shapes = [shape_of(x) for x in jax.tree.leaves(engine.whole_shapes(updates))]
         cuts = engine.cuts_of(updates)
-        largest = self._logits(max_logits)
-        own, state = call_update(self.inner, updates, state, params, extra)
-        us = treedef.flatten_up_to(own)
+        largest = self._checked_logits(max_logits)
+        inner_updates, state = call_update(self.inner, updates, state, params, extra)
+        us = treedef.flatten_up_to(inner_updates)
         paths = ["/".join(path) for path, u in with_paths(updates) if not is_hole(u)]
         bound, share = scalar(self.threshold), scalar(self.query_share)
         for name, layer in self.layers:
             for path, power in ((layer.queries, share), (layer.keys, 1 - share)):
-                if path not in axes or path not in paths:
+                if path not in axes or path not in paths:  # masked, or without a gradient
                     continue
                 k = paths.index(path)
                 self._check_logits(name, largest[name], path, shapes[k], axes[path])
                 columns = [us[k]], [ps[k]], [largest[name]]
                 heads = _Heads.of(shapes[k], axes[path], cuts[k])
-                [us[k]] = engine.map_rows(_clipped, columns, bound, power, statics=[heads])
+                [us[k]] = engine.map_rows(
+                    _with_heads_clipped, columns, bound, power, statics=[heads]
+                )
         changed = jax.tree.unflatten(treedef, us)
-        return changed, told(self.inner, state, params, own, changed)
+        return changed, told(self.inner, state, params, inner_updates, changed)
 
-    def _logits(self, given: Any) -> dict[str, Any]:
+    def _checked_logits(self, max_logits: Any) -> dict[str, Any]:
         """Return the largest logits of every layer."""
         names = [name for name, _ in self.layers]
-        if not isinstance(given, Mapping):
+        if not isinstance(max_logits, Mapping):
             name, layer = self.layers[0]
-            got = "none were given" if given is None else f"got {shown(given)}"
+            got = "none were given" if max_logits is None else f"got {shown(max_logits)}"
             raise ValueError(
-                f"{name_of(self)}: {_at(layer.queries)} and {_at(layer.keys)} need the largest "
-                f"logit of every head, and {got}. Pass update(..., max_logits={{{name!r}: "
+                f"{name_of(self)}: {_param(layer.queries)} and {_param(layer.keys)} need the "
+                f"largest logit of every head, and {got}. Pass update(..., max_logits={{{name!r}: "
                 "array}) with one for each head."
             )
         for name, layer in self.layers:
-            if name not in given:
-                had = f"has {', '.join(map(repr, given))}" if given else "is empty"
+            if name not in max_logits:
+                had = f"has {', '.join(map(repr, max_logits))}" if max_logits else "is empty"
                 raise ValueError(
                     f"{name_of(self)}: max_logits lacks {name!r}, the layer of "
-                    f"{_at(layer.queries)}; it {had}. Pass the largest logit of each of its heads."
+                    f"{_param(layer.queries)}; it {had}. Pass the largest logit of each of its "
+                    "heads."
                 )
-            if not hasattr(given[name], "dtype"):
+            if not hasattr(max_logits[name], "dtype"):
                 try:
-                    np.asarray("none" if given[name] is None else given[name], np.float64)
+                    # NumPy would take None for NaN.
+                    np.asarray("none" if max_logits[name] is None else max_logits[name], np.float64)
                 except (TypeError, ValueError):
                     raise TypeError(
-                        f"{name_of(self)}: max_logits[{name!r}], for {_at(layer.queries)}, must be "
-                        f"an array with a number for each head, got {shown(given[name])}."
+                        f"{name_of(self)}: max_logits[{name!r}], for {_param(layer.queries)}, must "
+                        f"be an array with a number for each head, got {shown(max_logits[name])}."
                     ) from None
-        for name in given:
+        for name in max_logits:
             if name not in names:
                 raise ValueError(
                     f"{name_of(self)}: max_logits has {name!r}, which is not in layers; there are "
                     f"{', '.join(map(repr, names))}.{did_you_mean(name, names)}"
                 )
-        return {name: jnp.asarray(given[name]) for name in names}
+        return {name: jnp.asarray(max_logits[name]) for name in names}
 
     def _check_logits(
         self, name: str, s: Array, path: str, shape: tuple[int, ...], axes: tuple[int, ...]
@@ -255,7 +259,7 @@ class qk_clip(StatelessWrapper):
         """Require one real number for each head of a parameter."""
         if not jnp.issubdtype(s.dtype, jnp.floating):
             raise TypeError(
-                f"{name_of(self)}: max_logits[{name!r}], for {_at(path)}, must be floating, got "
+                f"{name_of(self)}: max_logits[{name!r}], for {_param(path)}, must be floating, got "
                 f"dtype {s.dtype}."
             )
         lengths = tuple(shape[axis] for axis in axes)
@@ -265,17 +269,17 @@ class qk_clip(StatelessWrapper):
         if not fits:
             raise ValueError(
                 f"{name_of(self)}: max_logits[{name!r}] has shape {s.shape}, and the axes {axes} "
-                f"of {_at(path)} have the lengths {lengths}. Pass one number for each head; an "
+                f"of {_param(path)} have the lengths {lengths}. Pass one number for each head; an "
                 "axis must be a multiple of their number."
             )
 
 
-def _at(path: str) -> str:
+def _param(path: str) -> str:
     return f"parameter {path_str(tuple(path.split('/')))}"
 
 
 class _Heads(NamedTuple):
-    """Where the heads of a parameter lie."""
+    """The places of the heads of a parameter."""
 
     axes: tuple[int, ...]  # in the order of the logits
     lengths: tuple[int, ...]  # of these axes in the array of all devices, from the first axis on
@@ -289,11 +293,14 @@ class _Heads(NamedTuple):
         return cls(axes, tuple(shape[axis] for axis in order), cut._replace(cuts=cuts))
 
 
-def _clipped(u: Array, p: Array, s: Array, bound: Array, power: Array, heads: _Heads) -> Array:
+def _with_heads_clipped(
+    u: Array, p: Array, s: Array, bound: Array, power: Array, heads: _Heads
+) -> Array:
     """Return the update that also multiplies each head of a parameter by its factor."""
     wide = at_least_float32(promote(u.dtype, p.dtype))
     s = cast(s, at_least_float32(promote(s.dtype, real_dtype(wide))))
     factor = shrinking(s, cast(bound, s.dtype)) ** cast(power, s.dtype)
+    # One factor for each entry: the axes of the logits in order, each head as long as its block.
     axes = heads.axes
     order = sorted(range(len(axes)), key=lambda i: axes[i])
     factor = jnp.transpose(factor, order)
@@ -303,5 +310,6 @@ def _clipped(u: Array, p: Array, s: Array, bound: Array, power: Array, heads: _H
     others = tuple(i for i in range(p.ndim) if i not in axes)
     factor = cast(jnp.broadcast_to(jnp.expand_dims(factor, others), p.shape), wide)
     before = cast(p, wide)
-    kept = cast(factor * (before + cast(u, wide)) - before, u.dtype)
-    return jnp.where(factor == 1, u, kept)
+    shrunk = cast(factor * (before + cast(u, wide)) - before, u.dtype)
+    # p + u - p would round the update of a head that does not shrink.
+    return jnp.where(factor == 1, u, shrunk)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import LOCALITIES, call_update, locality_of, transform
+from gradxform.base import call_update, transform
 from gradxform.errors import name_of, shown
 from gradxform.leaves import (
     align_params,
@@ -25,7 +25,7 @@ from gradxform.numerics import at_least_float32, cast, promote, scalar, shrinkin
 from gradxform.transforms.matrices.array_norms import array_norms
 from gradxform.types import Array, Bound, OptState, Params, Updates
 from gradxform.wrappers.changed_steps import told
-from gradxform.wrappers.parts import StatelessWrapper, check_movable
+from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable
 
 __all__ = [
     "variable_clipping",
@@ -44,10 +44,10 @@ class variable_clipping(StatelessWrapper):
         u <- p' max_norm / max(||p'||, max_norm) - p
 
     For a kernel of shape (inputs, outputs), dimension 0 bounds the weights into each output. Norms
-    hold after a step; parameters that are too large at the start are clipped by the first one. What
-    changes the updates afterwards, such as a later part of a chain, is refused.
+    hold after a step; parameters that are too large at the start are clipped by the first one. A
+    later part of a chain that changes the updates is refused.
 
-    Of a row-sparse gradient only the touched rows are clipped. If dimension 0 is listed, the norm
+    For a row-sparse gradient, only touched rows are clipped. If dimension 0 is listed, the norm
     needs the whole array: all of it is clipped, and the update is dense. With `per_slice` the
     correction of a row is added once for every slice of the gradient that touches it, as in
     TensorFlow, which then overshoots.
@@ -87,9 +87,9 @@ class variable_clipping(StatelessWrapper):
                 f"{name_of(self)}: dims_by_path must be a dict from paths of parameters to "
                 f"dimensions, got {shown(self.dims_by_path)}."
             )
-        object.__setattr__(self, "dims_by_path", tuple(map(self._pair, pairs)))
+        object.__setattr__(self, "dims_by_path", tuple(map(self._checked_pair, pairs)))
 
-    def _pair(self, pair: Any) -> tuple[str | Mask, Dims]:
+    def _checked_pair(self, pair: Any) -> tuple[str | Mask, Dims]:
         """Return one entry of `dims_by_path`, with its dimensions as a tuple."""
         if isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str | Mask):
             which, dims = pair
@@ -106,27 +106,28 @@ class variable_clipping(StatelessWrapper):
     def locality(self) -> str:
         """A row, or whole arrays if dimension 0 is summed over; the inner one if farther."""
         in_rows = all(d > 0 for _, dims in self.dims_by_path for d in dims)
-        return max("row" if in_rows else "array", locality_of(self.inner), key=LOCALITIES.index)
+        return at_least("row" if in_rows else "array", self.inner)
 
     def init(self, params: Params) -> OptState:
         """Return the inner state."""
-        self._dims(params, params)
+        self._dims_of_leaves(params, params)
         return self.inner.init(params)
 
-    def _dims(self, updates: Updates, params: Params) -> list[Dims]:
-        """Return the dimensions for every leaf of the updates; none for those that stay."""
+    def _dims_of_leaves(self, updates: Updates, params: Params) -> list[Dims]:
+        """Return the dimensions for every leaf of the updates; () for those without a bound."""
         shapes = {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
         hidden = [path for path, p in with_paths(params) if is_hole(p)]
         dims_of: dict[Any, Dims] = {}
         for which, dims in self.dims_by_path:
-            mine = list(self._selected(which, params))
-            if isinstance(which, str) and not mine and not hidden:
+            paths = list(self._selected(which, params))
+            # A mask around this may hide the parameter that a path names.
+            if isinstance(which, str) and not paths and not hidden:
                 listed = ", ".join(repr("/".join(path)) for path in list(shapes)[:8])
                 raise ValueError(
                     f"{name_of(self)}: dims_by_path has {which!r}, which is not the path of a "
                     f"parameter; there are {listed}."
                 )
-            for path in mine:
+            for path in paths:
                 if path in dims_of:
                     raise ValueError(
                         f"{name_of(self)}: two entries of dims_by_path match {path_str(path)}."
@@ -158,32 +159,30 @@ class variable_clipping(StatelessWrapper):
         require_params(self, params)
         gs, treedef = flatten_updates(updates)
         ps = align_params(self, updates, treedef, params).leaves
-        dims = self._dims(updates, params)
-        own, state = call_update(self.inner, updates, state, params, extra)
-        us = treedef.flatten_up_to(own)
+        dims = self._dims_of_leaves(updates, params)
+        inner_updates, state = call_update(self.inner, updates, state, params, extra)
+        us = treedef.flatten_up_to(inner_updates)
         where = [k for k in range(len(us)) if dims[k]]
         columns = [[column[k] for k in where] for column in (us, gs, ps)]
         statics = [(dims[k], self.per_slice) for k in where]
         bound = scalar(self.max_norm)
         cuts = engine.cuts_of(updates)
         cuts = [cuts[k] for k in where]
-        clipped = engine.map_rows(_clip, columns, bound, statics=statics, cuts=cuts)
+        clipped = engine.map_rows(_clipped_leaf, columns, bound, statics=statics, cuts=cuts)
         for k, u in zip(where, clipped, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
-        return changed, told(self.inner, state, params, own, changed)
+        return changed, told(self.inner, state, params, inner_updates, changed)
 
 
-def _clip(u: Any, g: Any, p: Array, max_norm: Array, how: tuple[Dims, bool]) -> Any:
+def _clipped_leaf(u: Any, g: Any, p: Array, max_norm: Array, options: tuple[Dims, bool]) -> Any:
     """Return the update that also clips the parameter."""
-    dims, per_slice = how
-    if not isinstance(g, RowSparse):
-        return _clipped(u.to_dense() if isinstance(u, RowSparse) else u, p, max_norm, dims)
-    if 0 in dims:
-        return _clipped(u.to_dense() if isinstance(u, RowSparse) else u, p, max_norm, dims)
+    dims, per_slice = options
+    if not isinstance(g, RowSparse) or 0 in dims:  # a norm over rows needs all of them
+        return _clipped_update(u.to_dense() if isinstance(u, RowSparse) else u, p, max_norm, dims)
     rows = u.coalesce() if isinstance(u, RowSparse) else coalesced(g.with_raw(False))
     old = rows.values if isinstance(u, RowSparse) else rows.take(u)
-    new = _clipped(old, rows.take(p), max_norm, dims)
+    new = _clipped_update(old, rows.take(p), max_norm, dims)
     if per_slice:
         slices = jnp.zeros(g.num_rows + 1, jnp.int32).at[g.indices].add(1)
         times = cast(slices[rows.indices], old.dtype).reshape(-1, *[1] * (old.ndim - 1))
@@ -193,7 +192,7 @@ def _clip(u: Any, g: Any, p: Array, max_norm: Array, how: tuple[Dims, bool]) -> 
     return u + rows.with_values(new - old)
 
 
-def _clipped(u: Array, p: Array, max_norm: Array, dims: Dims) -> Array:
+def _clipped_update(u: Array, p: Array, max_norm: Array, dims: Dims) -> Array:
     """Return the update, shortened so that the norm of the parameter holds after it."""
     wide = at_least_float32(promote(u.dtype, p.dtype))
     before = cast(p, wide)
@@ -202,5 +201,6 @@ def _clipped(u: Array, p: Array, max_norm: Array, dims: Dims) -> Array:
     factor = taming(engine.array_max(jnp.abs(after), dims, keepdims=True))
     (size,) = array_norms(after * cast(factor, wide), axes=dims)
     shrink = shrinking(size, cast(max_norm, factor.dtype) * factor)
-    kept = cast(after * cast(shrink, wide) - before, u.dtype)
-    return jnp.where(shrink == 1, u, kept)
+    clipped = cast(after * cast(shrink, wide) - before, u.dtype)
+    # p + u - p would round an update that is not clipped.
+    return jnp.where(shrink == 1, u, clipped)

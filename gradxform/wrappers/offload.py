@@ -23,10 +23,10 @@ __all__ = [
 class offload_state(StorageWrapper):
     """Keep the slots of an optimizer in the memory of the host.
 
-    The rule is that of `inner`, and so is the state, but for where its arrays are. A slot comes to
-    the device when its turn comes, in tiles of its first axis (of stacked layers, layer by layer),
-    and goes back. The device holds the tiles of the moment instead of the state; the step takes
-    longer by what the transfers take, as far as the compiler cannot overlap them.
+    Rule and state are those of `inner`; only the place of the arrays differs. A slot comes to the
+    device when its turn comes, in tiles of its first axis (for stacked layers, layer by layer), and
+    goes back. The device holds the current tiles instead of the state. A step takes longer by the
+    time of those transfers that the compiler cannot overlap.
 
     Call `init` under `jax.jit`: the state is then not on the device before it is on the host.
 
@@ -34,8 +34,8 @@ class offload_state(StorageWrapper):
       inner: a transform whose rules look no further than an array. It may store its slots in fewer
         bits: `offload_state(quantize_state(adam(1e-3)))`.
       memory_kind: the memory: `"pinned_host"`, from which devices read by themselves.
-      min_size: arrays with fewer entries stay, because a transfer takes a while to begin. At least
-        0. Keyword-only.
+      min_size: arrays with fewer entries stay, because a transfer is slow to begin. At least 0.
+        Keyword-only.
       which: what to move, as in `quantize_state`. Keyword-only.
 
     Raises:

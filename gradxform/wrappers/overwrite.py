@@ -104,7 +104,7 @@ class overwriting_average(Averager):
         steps = self._steps(state)
         if self.from_first_step:
             share = jnp.where(steps == 0, jnp.ones_like(share), share)
-        # What was overwritten equals the average, which follows wherever that is moved.
+        # Before the first update the average equals the parameters, and moves with them.
         share = jnp.where(state.num_updates == 0, jnp.ones_like(share), share)
         return {"average": (share, None)}
 
@@ -115,22 +115,24 @@ class overwriting_average(Averager):
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """Return the inner updates, or those that lead to the average, and the state with it."""
-        own, state = super().update(updates, state, params, **extra)
+        inner_updates, state = super().update(updates, state, params, **extra)
         if self.every is None:
-            return own, state
-        if has_rows(own):
+            return inner_updates, state
+        if has_rows(inner_updates):
             raise TypeError(
                 f"{name_of(self)}: with every={self.every!r} the average takes the place of all "
                 "rows, which row-sparse updates cannot say; put densify() before the optimizer, or "
                 "leave out every."
             )
-        us, treedef = jax.tree.flatten(own)
+        us, treedef = jax.tree.flatten(inner_updates)
         require_params(self, params)
-        ps = align(self, own, treedef, params, "the parameters have").leaves
-        averages = align(self, own, treedef, state.average, "the state's average has").leaves
+        ps = align(self, inner_updates, treedef, params, "the parameters have").leaves
+        averages = align(
+            self, inner_updates, treedef, state.average, "the state's average has"
+        ).leaves
         changed = engine.map_rows(_onto, [us, ps, averages], self._is_due(state))
         new = jax.tree.unflatten(treedef, changed)
-        inner_state = told(self.inner, state.inner_state, params, own, new)
+        inner_state = told(self.inner, state.inner_state, params, inner_updates, new)
         return new, state._replace(inner_state=inner_state)
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 
 from gradxform.base import (
+    LOCALITIES,
     GradientTransformation,
     Transform,
     check_transform,
@@ -62,6 +63,11 @@ class StatelessWrapper(Transform):
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the inner state after something else has moved the parameters."""
         return tell_moved(self.inner, state, old, new)
+
+
+def at_least(reach: str, tx: Any) -> str:
+    """Return how far a transform looks, or `reach` if that is farther."""
+    return max(reach, locality_of(tx), key=LOCALITIES.index)
 
 
 def inner_parts(tx: Any) -> list[Any]:

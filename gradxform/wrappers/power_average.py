@@ -34,6 +34,7 @@ def exponent_of(length: float) -> float:
     It solves length^2 (gamma + 2)^2 (gamma + 3) = gamma + 1.
     """
     inverse = length**-2
+    # gamma^3 + 7 gamma^2 + (16 - 1/length^2) gamma + (12 - 1/length^2), whose largest root is real.
     roots = np.roots([1.0, 7.0, 16.0 - inverse, 12.0 - inverse])
     return max(0.0, float(np.max(roots.real)))
 
@@ -82,8 +83,8 @@ class power_moving_average(Averager):
     `power_snapshots(state)` at regular steps, and after the run `reconstruct_average` makes the
     average of any length of them.
 
-    It meets other parts of a chain, other wrappers, row-sparse gradients and gradients of None as
-    `moving_average` does.
+    With other parts of a chain, other wrappers, row-sparse gradients and gradients of None it works
+    as `moving_average` does.
 
     Args:
       inner: the optimizer.
@@ -134,7 +135,7 @@ class power_moving_average(Averager):
 
     def rates(self, state: PowerMovingAverageState) -> dict[str, Rate]:
         """Return 1 - (1 - 1/t)^(g + 1) for every length."""
-        # Before the first update, too, the average is where the parameters are.
+        # At t = 1 the rate is 1: before the first update, too, the average equals the parameters.
         t = jnp.maximum(scalar(state.num_updates), 1)
         log = jnp.log1p(-1 / t)  # minus infinity at t = 1
         return {
@@ -201,9 +202,8 @@ def reconstruct_average(
     """Return the power function average of any length, from saved averages of other lengths.
 
     The result is the combination of the saved averages whose weights of the steps are nearest to
-    those of the length asked for, in the sense of least squares. Lengths between those that were
-    kept are met best; it takes snapshots from the whole run, some tens of them, each with two
-    lengths.
+    those of `length`, in the sense of least squares. Lengths between those of the snapshots come
+    out best. Take some tens of snapshots over the whole run, each with two lengths.
 
     Args:
       snapshots: all that `power_snapshots` returned during a run; their averages may be restored
@@ -216,32 +216,33 @@ def reconstruct_average(
 
     Raises:
       TypeError: if the length is not a number, or a snapshot is not a `PowerSnapshot`.
-      ValueError: if there is no snapshot, if the step is before the first or after the last
+      ValueError: if there are none, if the step is before the first or after the last
         snapshot, if a number is out of range, or if the averages differ in structure or shape.
 
     Reference: Karras et al., Analyzing and Improving the Training Dynamics of Diffusion Models,
     2024, section 3.2 and Algorithm 3.
     """
-    saved = [_checked(i, snapshot) for i, snapshot in enumerate(snapshots)]
-    if not saved:
+    snapshots = [_checked_snapshot(i, snapshot) for i, snapshot in enumerate(snapshots)]
+    if not snapshots:
         raise ValueError(
             "reconstruct_average: snapshots must have at least one snapshot, got none."
         )
     _check_length("reconstruct_average", length)
-    first, last = (pick(s.step for s in saved) for pick in (min, max))
+    first, last = (pick(s.step for s in snapshots) for pick in (min, max))
     step = last if step is None else step
     if not first <= step <= last:
         raise ValueError(
             f"reconstruct_average: step must be from {first} to {last}, the steps of the first and "
             f"of the last snapshot, got {shown(step)}."
         )
-    factors = _factors([s.step for s in saved], [s.length for s in saved], step, length)
-    flat = [jax.tree_util.tree_flatten_with_path(s.average) for s in saved]
+    factors = _factors([s.step for s in snapshots], [s.length for s in snapshots], step, length)
+    flat = [jax.tree_util.tree_flatten_with_path(s.average) for s in snapshots]
     for leaves, treedef in flat:
         _check_alike(leaves, treedef, *flat[-1])
     sums = []
     for column in zip(*(leaves for leaves, _ in flat), strict=True):
         dtype = np.asarray(column[-1][1]).dtype
+        # Factors of either sign cancel: their sum needs float64.
         wide = np.promote_types(dtype, np.float64)
         total = sum(
             f * np.asarray(x).astype(wide) for f, (_, x) in zip(factors, column, strict=True)
@@ -250,21 +251,20 @@ def reconstruct_average(
     return jax.tree.unflatten(flat[-1][1], sums)
 
 
-def _checked(index: int, snapshot: Any) -> PowerSnapshot:
+def _checked_snapshot(index: int, snapshot: Any) -> PowerSnapshot:
     if getattr(snapshot, "_fields", None) != PowerSnapshot._fields:
         raise TypeError(
             f"reconstruct_average: snapshots[{index}] must be a PowerSnapshot, got "
             f"{shown(snapshot)}. Make one of what you restored: "
             "PowerSnapshot(step, length, average)."
         )
-    made = PowerSnapshot(int(snapshot.step), float(snapshot.length), snapshot.average)
-    _check_length(f"reconstruct_average: snapshots[{index}]", made.length)
-    if made.step < 1:
+    step, length = int(snapshot.step), float(snapshot.length)
+    _check_length(f"reconstruct_average: snapshots[{index}]", length)
+    if step < 1:
         raise ValueError(
-            f"reconstruct_average: snapshots[{index}] must have a step of at least 1, got "
-            f"{made.step}."
+            f"reconstruct_average: snapshots[{index}] must have a step of at least 1, got {step}."
         )
-    return made
+    return PowerSnapshot(step, length, snapshot.average)
 
 
 def _check_alike(leaves: Any, treedef: Any, last_leaves: Any, last_treedef: Any) -> None:
@@ -285,6 +285,7 @@ def _factors(
     t = np.asarray([*steps, step], np.float64)
     g = np.asarray([*map(exponent_of, lengths), exponent_of(length)])
     products = _inner_products(t[:, None], g[:, None], t[None], g[None])
+    # Averages of near steps are almost equal, and the system almost singular: cut off its noise.
     return np.linalg.lstsq(products[:-1, :-1], products[:-1, -1], rcond=1e-13)[0]
 
 

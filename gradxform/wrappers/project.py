@@ -30,8 +30,8 @@ class project(StatelessWrapper):
         u <- projection(p + u) - p      on the leaves that `mask` selects, as one tree
 
     With `scale(-lr)` inside, this is projected gradient descent. The projection sees float32 or
-    wider. What changes the updates of a project, such as a later part of a chain, is refused,
-    because the parameters would leave the set. An inner transform that keeps copies of the
+    wider. A later part of a chain that changes the updates is refused, because the parameters would
+    leave the set. An inner transform that keeps copies of the
     parameters is told where they are. A parameter without a gradient does not move, and is not
     seen. Row-sparse gradients are refused.
 
@@ -72,23 +72,23 @@ class project(StatelessWrapper):
                 f"{name_of(self)}: projection must be a function of a tree, such as "
                 f"projections.projection_l2_ball, got {shown(self.projection)}."
             )
-        named = self._named()
-        if not isinstance(named, dict) or not all(isinstance(k, str) for k in named):
+        arguments = self._keywords()
+        if not isinstance(arguments, dict) or not all(isinstance(k, str) for k in arguments):
             raise TypeError(
                 f"{name_of(self)}: arguments must be a dict from the names of arguments of the "
                 f"projection, got {shown(self.arguments)}."
             )
         try:
-            inspect.signature(self.projection).bind(None, **named)
+            inspect.signature(self.projection).bind(None, **arguments)
         except TypeError as error:
             raise TypeError(
                 f"{name_of(self)}: {name_of(self.projection)} does not take a tree and the "
-                f"arguments {named}: {error}."
+                f"arguments {arguments}: {error}."
             ) from None
         except ValueError:  # a builtin may not say what it takes
             pass
 
-    def _named(self) -> Any:
+    def _keywords(self) -> Any:
         """Return the further arguments as a dict."""
         return {} if self.arguments is None else thawed(self.arguments)
 
@@ -109,44 +109,43 @@ class project(StatelessWrapper):
         require_params(self, params)
         _, treedef = flatten_updates(updates)
         ps = align_params(self, updates, treedef, params).leaves
-        own, state = call_update(self.inner, updates, state, params, extra)
-        us = treedef.flatten_up_to(own)
+        inner_updates, state = call_update(self.inner, updates, state, params, extra)
+        us = treedef.flatten_up_to(inner_updates)
         is_in = [True] * len(us)
         if self.mask is not None:
             mask = masks.resolve(self, self.mask, params)
             is_in = align(self, updates, treedef, mask, "the mask has").leaves
-        points: list[Any] = [
-            add(
-                *(cast(jnp.asarray(x), at_least_float32(promote(p.dtype, u.dtype))) for x in (p, u))
-            )
-            if chosen
-            else MaskedNode()
-            for p, u, chosen in zip(ps, us, is_in, strict=True)
+        points = [
+            _moved(p, u) if selected else MaskedNode()
+            for p, u, selected in zip(ps, us, is_in, strict=True)
         ]
         for k, point in self._projected(points, treedef):
             u, p = us[k], ps[k]
             us[k] = cast(point - cast(jnp.asarray(p), point.dtype), u.dtype)
         changed = jax.tree.unflatten(treedef, us)
-        return changed, told(self.inner, state, params, own, changed)
+        return changed, told(self.inner, state, params, inner_updates, changed)
 
     def _projected(self, points: list[Any], treedef: Any) -> list[tuple[int, Any]]:
         """Return the projected points, each with its index; `points` has holes for the others."""
-        chosen = [k for k, x in enumerate(points) if not isinstance(x, MaskedNode)]
+        indices = [k for k, x in enumerate(points) if not isinstance(x, MaskedNode)]
         if self.each:
-            return [(k, self._call(points[k], points[k])) for k in chosen]
+            return [(k, self._projection_of(points[k])) for k in indices]
         tree = jax.tree.unflatten(treedef, points)
-        new = jax.tree.leaves(self._call(tree, tree))
-        return list(zip(chosen, new, strict=True))
+        new = jax.tree.leaves(self._projection_of(tree))
+        return list(zip(indices, new, strict=True))
 
-    def _call(self, tree: Any, like: Any) -> Any:
-        new = self.projection(tree, **self._named())
-        same = jax.tree.structure(new) == jax.tree.structure(like)
-        old_leaves, new_leaves = jax.tree.leaves(like), jax.tree.leaves(new)
-        if not same or any(
-            jnp.shape(x) != jnp.shape(y) for x, y in zip(new_leaves, old_leaves, strict=False)
-        ):
+    def _projection_of(self, tree: Any) -> Any:
+        new = self.projection(tree, **self._keywords())
+        shapes, new_shapes = ([jnp.shape(x) for x in jax.tree.leaves(t)] for t in (tree, new))
+        if jax.tree.structure(new) != jax.tree.structure(tree) or new_shapes != shapes:
             raise ValueError(
                 f"{name_of(self)}: {name_of(self.projection)} must return a tree of the structure "
                 f"and shapes of its argument, got {shown(new)}."
             )
-        return jax.tree.map(lambda x, y: cast(jnp.asarray(x), y.dtype), new, like)
+        return jax.tree.map(lambda x, y: cast(jnp.asarray(x), y.dtype), new, tree)
+
+
+def _moved(p: Any, u: Any) -> Any:
+    """Return a parameter after its update, in float32 or wider."""
+    wide = at_least_float32(promote(p.dtype, u.dtype))
+    return add(cast(jnp.asarray(p), wide), cast(jnp.asarray(u), wide))

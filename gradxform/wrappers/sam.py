@@ -43,7 +43,7 @@ class SAMState(NamedTuple):
 
 @transform
 class sam(Transform):
-    """Climb to a worse place nearby, and apply from where you were the gradient found there.
+    """Climb to a worse place nearby, and apply the gradient there from where the climb began.
 
     Update rule, with a' the update of the adversarial optimizer and u' that of the outer one, in a
     period of `sync_period` calls:
@@ -62,8 +62,8 @@ class sam(Transform):
     with batch statistics can be trained. It needs the gradient as a function,
     `update(grads, state, params, grad_fn=grad_fn)`, with
     `grad_fn = jax.grad(lambda params, i: loss(params, batch))`; i = 0, 1, ... counts the calls in a
-    period, as a Python integer, and may choose another batch. What stands before `sam` in a chain
-    does not see these gradients.
+    period, as a Python integer, and may choose another batch. Parts before `sam` in a chain do
+    not see these gradients.
 
     A NaN in a climb stays in the parameters: put `apply_if_finite` around `sam`, not inside.
     An average of the parameters belongs inside, as `sam(moving_average(...), ...)`.
@@ -126,7 +126,7 @@ class sam(Transform):
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """Where the outer step starts, if the state holds it."""
+        """The slot with the start of the outer step, if the state holds it."""
         return () if self.opaque_mode else ("cache",)
 
     def init(self, params: Params) -> SAMState:
@@ -170,26 +170,22 @@ class sam(Transform):
         is_last = state.steps_since_sync == self.sync_period - 1
         all_ps, structure = jax.tree.flatten(params)
         cache = align_slot(self, params, structure, state, "cache")
-        pairs = engine.map_rows(_start, [cache.leaves, all_ps], is_first)
-        starts = jax.tree.unflatten(structure, [start for start, _ in pairs])
-        # What the outer optimizer sees: the same numbers in the parameters' dtypes.
+        pairs = engine.map_rows(_start_of_period, [cache.leaves, all_ps], is_first)
+        wide_start = jax.tree.unflatten(structure, [start for start, _ in pairs])
+        # The outer optimizer sees the same numbers in the dtypes of the parameters.
         start = jax.tree.unflatten(structure, [p for _, p in pairs])
 
-        given = updates, state.opt_state, start, extra
-        (steps,) = agreed(self.optimizer, (is_last,), *given)
-        given = updates, state.adv_state, params, extra
-        (climbs,) = agreed(self.adv_optimizer, (~is_last,), *given)
-        outer, opt_state = update_when(
-            self, self.optimizer, steps, updates, state.opt_state, start, extra
-        )
-        climb, adv_state = update_when(
-            self, self.adv_optimizer, climbs, updates, state.adv_state, params, extra
-        )
+        step_arguments = updates, state.opt_state, start, extra
+        climb_arguments = updates, state.adv_state, params, extra
+        (steps,) = agreed(self.optimizer, (is_last,), *step_arguments)
+        (climbs,) = agreed(self.adv_optimizer, (~is_last,), *climb_arguments)
+        outer, opt_state = update_when(self, self.optimizer, steps, *step_arguments)
+        climb, adv_state = update_when(self, self.adv_optimizer, climbs, *climb_arguments)
         gs, treedef = jax.tree.flatten(updates)
         ps = align(self, updates, treedef, params, "the parameters have").leaves
-        froms = align(self, updates, treedef, starts, "the cache has").leaves
-        columns = [treedef.flatten_up_to(outer), treedef.flatten_up_to(climb), gs, ps, froms]
-        us = engine.map_rows(_chosen, columns, is_last)
+        starts = align(self, updates, treedef, wide_start, "the cache has").leaves
+        columns = [treedef.flatten_up_to(outer), treedef.flatten_up_to(climb), gs, ps, starts]
+        us = engine.map_rows(_back_or_climb, columns, is_last)
         if self.reset_state:
             first = laid_like(self.adv_optimizer.init(start), adv_state)
             adv_state = jax.tree.map(lambda a, b: jnp.where(is_last, b, a), adv_state, first)
@@ -217,6 +213,7 @@ class sam(Transform):
                 f"the parameters and the index of the step, got {shown(grad_fn)}; call "
                 "update(updates, state, params, grad_fn=...)."
             )
+        # A Python loop, so that `grad_fn` gets its index as an integer.
         adv_params, adv_state, grads = params, state.adv_state, updates
         for i in range(self.sync_period - 1):
             climb, adv_state = call_update(self.adv_optimizer, grads, adv_state, adv_params, extra)
@@ -244,11 +241,11 @@ class sam(Transform):
         align_params(self, updates, treedef, jax.tree.unflatten(treedef, new))
         if self.batch_axis_name is not None:
             check_bound(self, self.exchanges)
-            new = [self._mean(g, self.batch_axis_name) for g in new]
+            new = [self._mean_gradient(g, self.batch_axis_name) for g in new]
         new = [cast(jnp.asarray(x), g.dtype) for x, g in zip(new, gs, strict=True)]
         return jax.tree.unflatten(treedef, new)
 
-    def _mean(self, g: Array, axis: str) -> Array:
+    def _mean_gradient(self, g: Array, axis: str) -> Array:
         """Return the mean over the replicas, formed in float32 or wider."""
         wide = cast(jnp.asarray(g), at_least_float32(g.dtype))
         if _compat.knows_what_varies(axis) and axis not in _compat.varying_axes(wide):
@@ -260,14 +257,16 @@ class sam(Transform):
         return lax.pmean(wide, axis)
 
 
-def _start(cache: Array, p: Array, is_first: Array) -> tuple[Array, Array]:
-    """Return where the period has begun, wide and in the dtype of the parameter."""
+def _start_of_period(cache: Array, p: Array, is_first: Array) -> tuple[Array, Array]:
+    """Return where the period began, in the dtypes of the cache and of the parameter."""
     p = jnp.asarray(p)
     start = jnp.where(is_first, cast(p, cache.dtype), cache)
     return start, cast(start, p.dtype)
 
 
-def _chosen(outer: Array, climb: Array, g: Array, p: Array, start: Array, is_last: Array) -> Array:
+def _back_or_climb(
+    outer: Array, climb: Array, g: Array, p: Array, start: Array, is_last: Array
+) -> Array:
     """Return the way back and the outer step at the last call, else the climb."""
     wide = promote(outer.dtype, p.dtype, start.dtype)
     back = cast(start, wide) - cast(p, wide) + cast(outer, wide)

@@ -107,12 +107,12 @@ def _x_of(y: Array, z: Array, inverse: Array) -> Array:
     """Return x, for which y = b1 x + (1 - b1) z, in float32 or wider; `inverse` is 1 / b1."""
     wide = at_least_float32(promote(dtype_of(y), z.dtype))
     y, z = cast(jnp.asarray(y), wide), cast(z, wide)
-    if inverse.ndim:  # all have the axes of replicas
+    if inverse.ndim:  # in the state of several replicas, whose axes come first
         inverse = jnp.reshape(inverse, inverse.shape + (1,) * (y.ndim - inverse.ndim))
     return z + cast(inverse, wide) * (y - z)
 
 
-def _step(
+def _step_with_x(
     u: Array, y: Array, z: Array, x: Array | None, inverse: Array, b1: Array, c: Array
 ) -> tuple[Array, ...]:
     """Return the update of y, and the new z and x."""
@@ -128,7 +128,7 @@ def _step(
 def _step_without_x(
     u: Array, y: Array, z: Array, inverse: Array, b1: Array, c: Array
 ) -> tuple[Array, Array]:
-    u, z, _ = _step(u, y, z, None, inverse, b1, c)
+    u, z, _ = _step_with_x(u, y, z, None, inverse, b1, c)
     return u, z
 
 
@@ -212,7 +212,7 @@ class schedule_free(Transform):
         require_params(self, params)
         has_x = getattr(state, "_fields", None) == ScheduleFreeWithXState._fields
         state = check_state(self, state, ScheduleFreeWithXState if has_x else ScheduleFreeState)
-        inverse = 1 / state.b1
+        inverse = 1 / state.b1  # of the b1 that the parameters were computed with; it may change
         state, c = self._counted(state)
         base_updates, base_state = call_update(
             self.base_optimizer, updates, state.base_optimizer_state, params, extra
@@ -223,12 +223,12 @@ class schedule_free(Transform):
         for slot in slots:
             check_shapes(self, base_updates, slot.leaves, "the state has")
         columns = [us, ys, *(slot.leaves for slot in slots)]
-        one = _step if has_x else _step_without_x
-        rows = engine.map_rows(one, columns, inverse, state.b1, c)
+        rule = _step_with_x if has_x else _step_without_x
+        rows = engine.map_rows(rule, columns, inverse, state.b1, c)
         new = jax.tree.unflatten(treedef, [u for u, *_ in rows])
-        if keeps_copies(self.base_optimizer):
-            where = [apply_updates(params, x) for x in (base_updates, new)]
-            base_state = tell_moved(self.base_optimizer, base_state, *where)
+        if keeps_copies(self.base_optimizer):  # its copies are where its own updates lead
+            places = [apply_updates(params, x) for x in (base_updates, new)]
+            base_state = tell_moved(self.base_optimizer, base_state, *places)
         trees = {
             k: slot.rebuilt([row[1 + i] for row in rows])
             for i, (k, slot) in enumerate(zip(("z", "x"), slots, strict=False))

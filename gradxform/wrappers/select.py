@@ -64,7 +64,7 @@ class Chosen(NamedTuple):
         return [p for p in self.leaves if any(p[: len(b)] == b for b in self.left_out)]
 
 
-def _keep(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
+def _keep_chosen(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
     """Return `tree` with a MaskedNode for each leaf, and each branch, that is not chosen."""
     flat, treedef = chosen.flatten(tree)
     leaves = []
@@ -81,7 +81,7 @@ def _keep(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
     return jax.tree.unflatten(treedef, leaves)
 
 
-def _merge(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
+def _fill_holes(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
     """Return the leaves of `new`, and those of `old` where `new` has a hole."""
     flat, treedef = chosen.flatten(old)
     new_leaves = jax.tree.leaves(new, is_leaf=is_update_leaf)
@@ -89,10 +89,10 @@ def _merge(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
     return jax.tree.unflatten(treedef, merged)
 
 
-def _read(
+def _evaluated_mask(
     part: Any, mask: Any, updates: Updates, params: Params | None, **options: Any
 ) -> tuple[dict[Path, Any], dict[Path, Any]]:
-    """Evaluate a mask or labels for the parameters, or without them for the updates."""
+    """Evaluate a mask or labels for the parameters, or for the updates if these are not given."""
     tree = updates if params is None else params
     return masks.by_path(part, mask, tree, whole=params is not None, **options)
 
@@ -100,11 +100,11 @@ def _read(
 def _once(
     mask: Any, labels: Any, updates: Updates, params: Params | None, make: Callable[[], T]
 ) -> T:
-    """Return `make()`, what a mask or labels choose; remembered where that is safe."""
-    if not masks.tells_by_shape(mask):
+    """Return `make()`, the choice of a mask or of labels; remembered where that is safe."""
+    if not masks.tells_by_shape(mask):  # it may look at values, which differ from step to step
         return make()
-    what = ("chosen", mask, labels, params is None, masks.hidden_paths())
-    return remembered(what, updates if params is None else params, make)
+    key = ("chosen", mask, labels, params is None, masks.hidden_paths())
+    return remembered(key, updates if params is None else params, make)
 
 
 def _check_structure(part: Any, updates: Updates, params: Params | None) -> None:
@@ -114,7 +114,7 @@ def _check_structure(part: Any, updates: Updates, params: Params | None) -> None
 
 def _init_masked(part: Any, tx: Any, chosen: Chosen, params: Params) -> MaskedState:
     """Return the first state of `tx`, for the chosen parameters."""
-    inner_params = _keep(params, chosen, part, "the parameters have")
+    inner_params = _keep_chosen(params, chosen, part, "the parameters have")
     with masks.hiding(chosen.hidden()):
         return MaskedState(inner_state=tx.init(inner_params))
 
@@ -132,28 +132,28 @@ def _update_masked(
     if part.mask_compatible_extra_args:
         like = structure_of(updates)
         extra = {
-            k: _keep(v, chosen, part, f"{k} has") if structure_of(v) == like else v
+            k: _keep_chosen(v, chosen, part, f"{k} has") if structure_of(v) == like else v
             for k, v in extra.items()
         }
     inner_params = params
-    if params is not None:
-        inner_params = _keep(params, chosen, part, "the parameters have")
+    if params is not None:  # functions such as `grad_fn` take and return whole trees
+        inner_params = _keep_chosen(params, chosen, part, "the parameters have")
         extra = seen_whole(
             extra,
-            lambda chosen_params: _merge(chosen_params, params, chosen),
-            lambda grads: _keep(grads, chosen, part, "the gradients of grad_fn have"),
+            lambda chosen_params: _fill_holes(chosen_params, params, chosen),
+            lambda grads: _keep_chosen(grads, chosen, part, "the gradients of grad_fn have"),
         )
-    inner_updates = _keep(updates, chosen, part, "the updates have")
+    inner_updates = _keep_chosen(updates, chosen, part, "the updates have")
     with masks.hiding(chosen.hidden()):
         new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
-    return _merge(new, updates, chosen), state._replace(inner_state=inner_state)
+    return _fill_holes(new, updates, chosen), state._replace(inner_state=inner_state)
 
 
 def _tell_masked(
     part: Any, tx: Any, chosen: Chosen, state: MaskedState, old: Params, new: Params
 ) -> MaskedState:
     """Tell `tx` how the chosen parameters have moved."""
-    old, new = (_keep(params, chosen, part, "the parameters have") for params in (old, new))
+    old, new = (_keep_chosen(params, chosen, part, "the parameters have") for params in (old, new))
     return state._replace(inner_state=tell_moved(tx, state.inner_state, old, new))
 
 
@@ -194,12 +194,12 @@ class masked(Transform):
         return _init_masked(self, self.inner, self._chosen(params, params), params)
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> Chosen:
-        def chosen() -> Chosen:
-            leaves, branches = _read(self, self.mask, updates, params)
+        def choose() -> Chosen:
+            leaves, branches = _evaluated_mask(self, self.mask, updates, params)
             left_out = frozenset(path for path, is_in in branches.items() if not is_in)
             return Chosen(leaves, left_out)
 
-        return _once(self.mask, None, updates, params, chosen)
+        return _once(self.mask, None, updates, params, choose)
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return the place of the inner state."""
@@ -242,7 +242,7 @@ class partition(Transform):
         are split too. Keyword-only.
 
     Raises:
-      ValueError: if there is no transform for a parameter's label, or if a `path_matches` or an
+      ValueError: if a parameter's label does not have a transform, or if a `path_matches` or an
         entry of a tree of labels does not match any parameter.
     """
 
@@ -270,8 +270,8 @@ class partition(Transform):
                 f"parameters, got {shown(labels)}."
             )
         for label in self._static_labels():
-            if _key(label) not in self._keys():
-                self._refuse(label, f"the label {shown(label)} of param_labels")
+            if _label_key(label) not in self._label_keys():
+                self._refuse_label(label, f"the label {shown(label)} of param_labels")
 
     def _static_labels(self) -> list[Any]:
         """Return the labels that are known without parameters."""
@@ -285,17 +285,19 @@ class partition(Transform):
 
     def _is_entry(self, x: Any) -> bool:
         """Whether `x` is one entry of a tree of labels: a hole, or a tuple that is a label."""
-        return is_update_leaf(x) or (type(x) is tuple and any(x == k for _, k in self._keys()))
+        return is_update_leaf(x) or (
+            type(x) is tuple and any(x == k for _, k in self._label_keys())
+        )
 
-    def _keys(self) -> set[tuple[bool, Any]]:
-        return {_key(label) for label in self.transforms.unfreeze()}
+    def _label_keys(self) -> set[tuple[bool, Any]]:
+        return {_label_key(label) for label in self.transforms.unfreeze()}
 
-    def _refuse(self, label: Any, subject: str) -> None:
-        known = list(self.transforms.unfreeze())
+    def _refuse_label(self, label: Any, subject: str) -> None:
+        labels = list(self.transforms.unfreeze())
         raise ValueError(
             f"{name_of(self)}: {subject} has no transform; there are "
-            f"{', '.join(map(repr, known))}."
-            f"{did_you_mean(label, [k for k in known if isinstance(k, str)])}"
+            f"{', '.join(map(repr, labels))}."
+            f"{did_you_mean(label, [k for k in labels if isinstance(k, str)])}"
         )
 
     @property
@@ -306,30 +308,33 @@ class partition(Transform):
     def _groups(self, updates: PyTree, params: PyTree | None) -> list[tuple[Any, Any, Chosen]]:
         """Return every label with its transform and the parameters that have it."""
         transforms = self.transforms.unfreeze()
-        labels = tuple(map(_key, transforms))
+        labels = tuple(map(_label_key, transforms))
         chosen = _once(
             self.param_labels, labels, updates, params, lambda: self._chosen(updates, params)
         )
-        return [(label, tx, chosen[_key(label)]) for label, tx in transforms.items()]
+        return [(label, tx, chosen[_label_key(label)]) for label, tx in transforms.items()]
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> dict[tuple[bool, Any], Chosen]:
         """Return the parameters that have each label, by the key of the label."""
-        labels, branches = _read(
+        labels, branches = _evaluated_mask(
             self, self.param_labels, updates, params, kind=object, is_entry=self._is_entry
         )
-        known, keys = self._keys(), {path: _key(label) for path, label in labels.items()}
+        label_keys, keys = (
+            self._label_keys(),
+            {path: _label_key(label) for path, label in labels.items()},
+        )
         for path, key in keys.items():
-            if key not in known:
+            if key not in label_keys:
                 label = labels[path]
                 subject = f"the parameter {path_str(path)} has the label {shown(label)}, which"
-                self._refuse(label, subject)
+                self._refuse_label(label, subject)
 
         return {
-            own: Chosen(
-                {path: key == own for path, key in keys.items()},
-                frozenset(path for path, x in branches.items() if _key(x) != own),
+            label_key: Chosen(
+                {path: key == label_key for path, key in keys.items()},
+                frozenset(path for path, x in branches.items() if _label_key(x) != label_key),
             )
-            for own in known
+            for label_key in label_keys
         }
 
     def init(self, params: Params) -> PartitionState:
@@ -362,7 +367,7 @@ class partition(Transform):
         check_state(self, state, PartitionState)
         _check_structure(self, updates, params)
         groups, inner_states = self._groups(updates, params), state.inner_states
-        if set(map(_key, inner_states)) != {_key(label) for label, _, _ in groups}:
+        if set(map(_label_key, inner_states)) != {_label_key(label) for label, _, _ in groups}:
             raise ValueError(
                 f"{name_of(self)}: the transforms are {[label for label, _, _ in groups]!r}, "
                 f"the state has {list(inner_states)!r}. Was this state made by another "
@@ -380,6 +385,6 @@ multi_transform = partition  # Optax's older name
 MultiTransformState = PartitionState
 
 
-def _key(label: Any) -> tuple[bool, Any]:
+def _label_key(label: Any) -> tuple[bool, Any]:
     """Return a key by which True and 1, which are equal in Python, are different labels."""
     return isinstance(label, bool), label

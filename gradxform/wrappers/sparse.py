@@ -91,7 +91,7 @@ class _OnlyKind(StatelessWrapper):
 
     inner: Any
 
-    def _run(
+    def _update_kind(
         self,
         sparse: bool,
         updates: Updates,
@@ -103,12 +103,12 @@ class _OnlyKind(StatelessWrapper):
         if params is not None:  # the inner transform does not check what it does not see
             align_params(self, updates, treedef, params)
         is_in = [isinstance(g, RowSparse) == sparse for g in gs]
-        inner_gs = [g if own else MaskedNode() for g, own in zip(gs, is_in, strict=True)]
+        inner_gs = [g if inside else MaskedNode() for g, inside in zip(gs, is_in, strict=True)]
         updates, state = call_update(
             self.inner, jax.tree.unflatten(treedef, inner_gs), state, params, extra
         )
         us = treedef.flatten_up_to(updates)
-        out = [u if own else g for u, g, own in zip(us, gs, is_in, strict=True)]
+        out = [u if inside else g for u, g, inside in zip(us, gs, is_in, strict=True)]
         return jax.tree.unflatten(treedef, out), state
 
 
@@ -128,7 +128,7 @@ class only_dense(_OnlyKind):
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """Update the leaves with a dense gradient."""
-        return self._run(False, updates, state, params, extra)
+        return self._update_kind(False, updates, state, params, extra)
 
 
 @transform
@@ -145,4 +145,4 @@ class only_rows(_OnlyKind):
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """Update the leaves with a row-sparse gradient."""
-        return self._run(True, updates, state, params, extra)
+        return self._update_kind(True, updates, state, params, extra)

@@ -116,12 +116,13 @@ class skip_loss_spikes(Guard):
         check_state(self, state, SkipLossSpikesState)
         updates = engine.merged_rows(updates)
         loss, extra = as_number(self, "value", value), extra | {"value": value}
+        # All replicas agree on whether to run; the statistics of each follow its own loss.
         usual, _ = self._usual(loss, state)
-        found = check(self, updates, state, params, extra)
-        ((run,), *_) = found.flags
-        given = updates, state.inner_state, params, extra
+        findings = check(self, updates, state, params, extra)
+        ((run,), *_) = findings.flags
+        arguments = updates, state.inner_state, params, extra
         updates, inner_state = update_when(
-            self, self.inner, run, *given, zeros=True, found=found.inside
+            self, self.inner, run, *arguments, zeros=True, found=findings.inside
         )
         skipped = safe_increment(state.consecutive_skips), safe_increment(state.total_skipped)
         return updates, state._replace(
@@ -134,7 +135,7 @@ class skip_loss_spikes(Guard):
     def _usual(self, loss: Array, state: SkipLossSpikesState) -> tuple[Array, Array]:
         """Return whether a loss does not stand out, and whether its step may be taken."""
         mean, finite = scalar(state.mean), jnp.isfinite(loss)
-        # An infinite bound times a deviation of 0 is NaN, of which nothing is greater.
+        # Infinite deviations times a variance of 0 are NaN, and no loss is greater than NaN.
         is_far = loss > mean + scalar(self.deviations) * jnp.sqrt(scalar(state.var))
         is_multiple = (mean > 0) & (loss > scalar(self.factor) * mean)
         usual = finite & ~((state.count >= self.warmup_steps) & (is_far | is_multiple))
@@ -146,9 +147,11 @@ class skip_loss_spikes(Guard):
         """Return the statistics with the loss of a step that is taken; anew if it stands out."""
         old = {"count": state.count, "mean": state.mean, "var": state.var}
         count, mean, var = (jnp.where(usual, x, jnp.zeros_like(x)) for x in old.values())
-        # What is not in the statistics must not become NaN on its way.
-        seen = jnp.where(run, loss, jnp.zeros_like(loss))
-        spread = next_spread(count, scalar(mean), scalar(var), seen, self.decay, self.warmup_steps)
+        # A loss that is not counted must not turn the statistics into NaN before the selection.
+        sample = jnp.where(run, loss, jnp.zeros_like(loss))
+        spread = next_spread(
+            count, scalar(mean), scalar(var), sample, self.decay, self.warmup_steps
+        )
         new = safe_increment(count), *spread
         return {
             k: jnp.where(run, n.astype(o.dtype), o)

@@ -19,7 +19,7 @@ from gradxform.numerics.loops import loop_at_most
 from gradxform.tree.by_value import by_value
 from gradxform.types import Array, OptState, Params, PyTree, Updates
 from gradxform.values.content import parts_of
-from gradxform.wrappers.checks import Found, known
+from gradxform.wrappers.checks import Findings, remembering
 from gradxform.wrappers.parts import exact_part
 
 
@@ -35,17 +35,17 @@ def update_when(
     differentiable: bool = False,
     zeros: bool = False,
     before: Callable[[Updates], Updates] | None = None,
-    found: Found | None = None,
+    found: Findings | None = None,
 ) -> tuple[Updates, OptState]:
     """Return the result of `tx.update` if `due`, else `updates` and `state` unchanged.
 
     Uses a loop of at most one turn instead of `lax.cond`: a loop updates what it carries in place.
     Where it is differentiated, and with `differentiable` everywhere, there is a `lax.cond` instead.
-    (A selection between both results would make NaN of the derivative where that of the result
-    which is not selected is infinite.)
+    (A selection between both results would have a derivative of NaN where the derivative of the
+    other result is infinite.)
 
-    With `zeros` the updates are zeros if the step is not due. That is a `lax.cond`, too: the given
-    updates do not become the result, so that a loop would have to copy them first.
+    With `zeros` the updates are zeros if the step is not due. That is a `lax.cond`, too: `updates`
+    do not become the result, so that a loop would have to copy them first.
 
     The result has the dtypes of `updates` and `state`, whatever dtypes `tx` returns, so that they
     do not depend on `due`.
@@ -53,9 +53,9 @@ def update_when(
     If a leaf of the updates is row-sparse and the update is not due, the result is zeros in the
     form that `tx` returns.
 
-    What `tx` gets is `before(updates)`. That is computed within the branch, where XLA fuses it with
-    what `tx` does. Of a `jax.tree_util.Partial` the arrays are arguments of the program, which
-    other closures are not. `found` is what is known for the guards with which `tx` begins.
+    `tx` gets `before(updates)`, computed within the branch, where XLA fuses it with the work of
+    `tx`. The arrays of a `jax.tree_util.Partial` are arguments of the program; those of other
+    closures are not. `found` are the findings for the guards with which `tx` begins.
     """
     # Neither form needs less memory everywhere. Temporary memory of a donated, compiled step of
     # `MultiSteps` on the CPU, in sizes of the parameters, loop and branch: adam 0.67 and 0.00,
@@ -64,13 +64,13 @@ def update_when(
     # Under `vmap` the branch needs less. With `zeros` the branch does not need more for any of
     # these, and it accesses 2 sizes less (adam: 12 and 14).
     check_exact(part, tx, updates)
-    form = _Form(part, tx, differentiable, zeros)
-    given = due, updates, state, params, _taken(tx, extra), before, found
-    return by_value(_conditional, form, given)
+    key = _ProgramKey(part, tx, differentiable, zeros)
+    arguments = due, updates, state, params, _accepted_extra(tx, extra), before, found
+    return by_value(_conditional, key, arguments)
 
 
-class _Form(NamedTuple):
-    """What the program of an update on a condition depends on, besides its arguments."""
+class _ProgramKey(NamedTuple):
+    """Key of the program of a conditional update: all that it depends on beside its arguments."""
 
     part: Any
     tx: Any
@@ -78,41 +78,44 @@ class _Form(NamedTuple):
     zeros: bool
 
 
-def _taken(tx: Any, extra: dict[str, Any]) -> dict[str, Any]:
+def _accepted_extra(tx: Any, extra: dict[str, Any]) -> dict[str, Any]:
     """Return extra arguments without the functions that `tx` does not take."""
     names = extra_names(tx)
     return {k: x for k, x in extra.items() if names is None or k in names or not callable(x)}
 
 
 def _conditional(
-    form: _Form,
+    key: _ProgramKey,
     due: Array,
     updates: Updates,
     state: OptState,
     params: Params | None,
     extra: dict[str, Any],
     before: Callable[[Updates], Updates] | None,
-    found: Found | None,
+    findings: Findings | None,
 ) -> tuple[Updates, OptState]:
-    """Return what `update_when` does."""
-    part, tx, differentiable, zeros = form
+    """Return the result of `update_when`."""
+    part, tx, differentiable, zeros = key
     sparse = has_rows(updates)
-    # What a loop may be differentiated with respect to, unless there is more in functions.
-    given = updates, params, extra, before, found
-    others = [x for x in jax.tree.leaves(given) if not isinstance(x, jax.Array)]
+    # All that the loop may be differentiated by, unless a function hides more numbers.
+    arguments = updates, params, extra, before, findings
+    others = [x for x in jax.tree.leaves(arguments) if not isinstance(x, jax.Array)]
     hides = any(map(_hides_numbers, (tx, *others)))
 
-    def called(own: Updates, its_state: OptState, given: Any = given) -> tuple[Updates, OptState]:
-        _, params, extra, before, found = given
-        own = own if before is None else before(own)
-        with known(own, found):
-            return call_update(tx, own, its_state, params, extra)
+    def called(
+        grads: Updates, its_state: OptState, arguments: Any = arguments
+    ) -> tuple[Updates, OptState]:
+        _, params, extra, before, findings = arguments
+        grads = grads if before is None else before(grads)
+        with remembering(grads, findings):
+            return call_update(tx, grads, its_state, params, extra)
 
     def turn(
-        carry: tuple[Array, Updates, OptState], given: Any = given
+        carry: tuple[Array, Updates, OptState], arguments: Any = arguments
     ) -> tuple[Array, Updates, OptState]:
         flag, old, old_state = carry
-        new, new_state = called(given[0] if sparse or zeros else old, old_state, given)
+        # Where the carry begins as zeros, the gradients are only in the arguments.
+        new, new_state = called(arguments[0] if sparse or zeros else old, old_state, arguments)
         new = new if sparse else like_before(part, tx, new, old)
         new_state = like_before(part, tx, new_state, old_state)
         return varying_like((jnp.zeros_like(flag), new, new_state), carry)
@@ -122,19 +125,19 @@ def _conditional(
             first = _zero_updates(called, updates, state)
         else:
             first = jax.tree.map(strong, updates)
-            first = jax.tree.map(_zeros, first) if zeros else first
+            first = jax.tree.map(_same_zeros, first) if zeros else first
         carry = (due, first, jax.tree.map(strong, state))
         carry = settled(turn, carry, (updates, params, extra))
         if differentiable or zeros:
             return lax.cond(due, turn, lambda carry: carry, carry)[1:]
-        known_all = None if hides else given
-        return loop_at_most(1, lambda carry, *_: carry[0], turn, carry, known_all)[1:]
+        sources = None if hides else arguments
+        return loop_at_most(1, lambda carry, *_: carry[0], turn, carry, sources)[1:]
 
     return _with_floats(loop, state)
 
 
 def _hides_numbers(x: Any) -> bool:
-    """Whether a value may have numbers in it that are traced: itself, or what a function has."""
+    """Whether a value, or the closure of a function, may hold numbers that are traced."""
     parts = parts_of(x)
     if parts is not None:
         return any(map(_hides_numbers, parts))
@@ -169,8 +172,8 @@ def _zero_updates(
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-def _zeros(x: Array) -> Array:
-    """Return zeros that are the same on all devices, of which `tx` may return updates that are."""
+def _same_zeros(x: Array) -> Array:
+    """Return zeros that do not vary over devices: the updates of `tx` may not vary either."""
     return jnp.zeros(x.shape, x.dtype) if varying_axes(x) else jnp.zeros_like(x)
 
 
@@ -184,7 +187,7 @@ class IntegerForFloat(Exception):
 def _with_floats(
     loop: Callable[[OptState], tuple[Updates, OptState]], state: OptState
 ) -> tuple[Updates, OptState]:
-    """Return `loop(state)`; if a user has set a hyperparameter to 1, it is taken as 1.0."""
+    """Return `loop(state)`; a hyperparameter that a user has set to 1 counts as 1.0."""
     try:
         return loop(state)
     except IntegerForFloat as error:
@@ -203,9 +206,9 @@ def like_before(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
 
     Args:
       part: the part that runs `tx`, for messages.
-      tx: what has made `new`, for messages.
+      tx: the transform that returned `new`, for messages.
       new: updates or a state.
-      old: what it was made of.
+      old: the updates or the state before.
 
     Raises:
       IntegerForFloat: if `old` has an integer or boolean where `new` has a float.
@@ -219,7 +222,7 @@ def like_before(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
                 f"{name_of(part)}: {name_of(tx)} changed the structure of its state or "
                 f"updates{where}."
             )
-        new = laid_like(new, old)
+        new = laid_like(new, old)  # another library may change the classes alone
 
     def cast_leaf(path: tuple[Any, ...], x: Any, old_x: Any) -> Array:
         if jnp.shape(x) != jnp.shape(old_x):
@@ -237,5 +240,5 @@ def like_before(part: Any, tx: Any, new: PyTree, old: PyTree) -> PyTree:
 def became_float(old: Any, new: Any) -> bool:
     """Whether `old` is an integer or boolean and `new` a float."""
     before, after = dtype_of(old), dtype_of(new)
-    whole = jnp.issubdtype(before, jnp.integer) or jnp.issubdtype(before, jnp.bool_)
-    return whole and jnp.issubdtype(after, jnp.floating)
+    is_integer = jnp.issubdtype(before, jnp.integer) or jnp.issubdtype(before, jnp.bool_)
+    return is_integer and jnp.issubdtype(after, jnp.floating)

@@ -1,4 +1,4 @@
-"""What the variables of an optimizer are called in checkpoints of TensorFlow 1."""
+"""Names of the variables of an optimizer in checkpoints of TensorFlow 1."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ __all__ = [
 
 @transform
 class variable_names(StatelessWrapper):
-    """Remember what TensorFlow 1 calls the variables of an optimizer.
+    """Remember the names of the variables of an optimizer in TensorFlow 1.
 
     `compat.tf1.to_checkpoint` and `from_checkpoint` read the names: with `slot_name="Mine"` the
     slots of a parameter `w` are `w/Mine`, `w/Mine_1`, and so on. The factories of `compat.tf1`,

@@ -37,13 +37,13 @@ class WithMetricsState(NamedTuple):
     def metrics(self) -> dict[str, Array]:
         """Return the norms, and the ratios to the norm of the parameters."""
         norms = {k: _by_name(getattr(self, f"{k}_norm")) for k in NORMS}
-        numbers = {_key(f"{k}_norm", n): x for k in NORMS for n, x in norms[k].items()}
+        numbers = {_metric_name(f"{k}_norm", n): x for k in NORMS for n, x in norms[k].items()}
         for k in ("gradient", "update"):
             for n, size in norms["parameter"].items():
                 if n in norms[k]:
-                    numbers[_key(f"{k}_ratio", n)] = over(norms[k][n], size)
+                    numbers[_metric_name(f"{k}_ratio", n)] = over(norms[k][n], size)
         lost = _by_name(self.lost_steps)
-        return numbers | {_key("lost_steps", n): x for n, x in lost.items()}
+        return numbers | {_metric_name("lost_steps", n): x for n, x in lost.items()}
 
 
 def _by_name(norms: Any) -> dict[str, Array]:
@@ -53,7 +53,7 @@ def _by_name(norms: Any) -> dict[str, Array]:
     return norms if isinstance(norms, dict) else {"": norms}
 
 
-def _key(norm: str, name: str) -> str:
+def _metric_name(norm: str, name: str) -> str:
     return f"{norm}/{name}" if name else norm
 
 
@@ -70,8 +70,8 @@ class with_metrics(Transform):
     not move, because it is below half of their last place. In bfloat16 these are the steps below
     1/512 of an entry. If it is near 1, see `master_weights`.
 
-    Costs one more pass over what `norms` names. Of a row-sparse leaf only the touched rows are
-    measured, also of the parameter.
+    This costs one more pass over the trees in `norms`. For a row-sparse leaf, only the touched rows
+    are measured, those of the parameter too.
 
     Replicas measure what they see, without communication: around `distributed.tower` each its own
     gradient, inside it the mean of all. Inside `distributed.zero1` norms cover all shards.
@@ -85,8 +85,8 @@ class with_metrics(Transform):
       lost_steps: whether to count the entries that do not move. Keyword-only.
 
     Raises:
-      ValueError: at update, if no parameters are given and they are asked for; or for a gradient
-        of something that was not a parameter at init.
+      ValueError: at update, if the parameters are needed and not given; or for a gradient of
+        something that was not a parameter at init.
     """
 
     inner: Any
@@ -109,8 +109,9 @@ class with_metrics(Transform):
 
     def init(self, params: Params) -> WithMetricsState:
         """Return norms of 0 and the inner state."""
-        every = [path for path, _ in with_paths(params)]
-        ends = {"tree": 0, "group": _first_difference(every) + 1, "leaf": None}
+        # Behind a mask the groups are those of all parameters, also of those it hides.
+        all_paths = [path for path, _ in with_paths(params)]
+        ends = {"tree": 0, "group": _first_difference(all_paths) + 1, "leaf": None}
         names: dict[str, Path] = {}
         for path in [path for path, p in with_paths(params) if not is_hole(p)]:
             name = "/".join(path[: ends[self.per]])
@@ -143,15 +144,17 @@ class with_metrics(Transform):
         updates, inner_state = call_update(self.inner, grads, state.inner_state, params, extra)
         leaves = {"gradient": _by_path(grads), "update": _by_path(updates)}
         if "parameter" in self.norms:
-            leaves["parameter"] = _touched(leaves["gradient"], _by_path(params))
+            leaves["parameter"] = _touched_rows(leaves["gradient"], _by_path(params))
         norms = {
             f"{k}_norm": self._norms(getattr(state, f"{k}_norm"), leaves[k]) for k in self.norms
         }
         if self.lost_steps:
-            lost, every = _lost(leaves["update"], _touched(leaves["update"], _by_path(params)))
+            lost, sizes = _lost_entries(
+                leaves["update"], _touched_rows(leaves["update"], _by_path(params))
+            )
             norms["lost_steps"] = jax.tree.map(
                 lambda x, n, old: cast(over(x, n), old.dtype),
-                *(self._sums(state.lost_steps, x) for x in (lost, every)),
+                *(self._sums(state.lost_steps, x) for x in (lost, sizes)),
                 state.lost_steps,
             )
         return updates, state._replace(inner_state=inner_state, **norms)
@@ -161,11 +164,11 @@ class with_metrics(Transform):
         sums = self._sums(old, _squares(leaves))
         return jax.tree.map(lambda x, old: cast(root(x), old.dtype), sums, old)
 
-    def _sums(self, old: Any, of_leaves: dict[Path, Array]) -> Any:
+    def _sums(self, old: Any, numbers: dict[Path, Array]) -> Any:
         """Return the sums of the numbers of leaves, in the form of `old`."""
         sums = dict.fromkeys(_by_name(old), jnp.zeros((), jnp.float32))
-        for path, number in of_leaves.items():
-            # That of a group is the only one with which the path begins.
+        for path, number in numbers.items():
+            # A path begins with the name of one group only.
             starts = ("/".join(path[:k]) for k in range(len(path) + 1))
             name = next(filter(sums.__contains__, starts), None)
             if name is None:
@@ -187,11 +190,11 @@ def _by_path(tree: PyTree) -> dict[Path, Any]:
     return {path: x for path, x in with_paths(tree) if not is_hole(x)}
 
 
-def _touched(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
+def _touched_rows(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
     """Return the parameters; of one with a row-sparse gradient, the touched rows."""
     rows = {path: g for path, g in grads.items() if isinstance(g, RowSparse)}
-    taken = {path: g.with_values(engine.take_rows(g, params[path])) for path, g in rows.items()}
-    return params | taken
+    touched = {path: g.with_values(engine.take_rows(g, params[path])) for path, g in rows.items()}
+    return params | touched
 
 
 def _squares(leaves: dict[Path, Any]) -> dict[Path, Array]:
@@ -200,16 +203,16 @@ def _squares(leaves: dict[Path, Any]) -> dict[Path, Array]:
     return engine.over_all_shards(dict(zip(leaves, sums, strict=True)))
 
 
-def _lost(
+def _lost_entries(
     updates: dict[Path, Any], params: dict[Path, Any]
 ) -> tuple[dict[Path, Array], dict[Path, Array]]:
     """Return for each update how many entries it does not move, and how many there are."""
-    pairs = engine.map_rows(_lost_of, [list(updates.values()), [params[k] for k in updates]])
-    lost, every = ({k: pair[i] for k, pair in zip(updates, pairs, strict=True)} for i in range(2))
-    return engine.over_all_shards(lost), engine.over_all_shards(every)
+    pairs = engine.map_rows(_lost_of_leaf, [list(updates.values()), [params[k] for k in updates]])
+    lost, sizes = ({k: pair[i] for k, pair in zip(updates, pairs, strict=True)} for i in range(2))
+    return engine.over_all_shards(lost), engine.over_all_shards(sizes)
 
 
-def _lost_of(u: Any, p: Any) -> tuple[Array, Array]:
+def _lost_of_leaf(u: Any, p: Any) -> tuple[Array, Array]:
     u, p = (x.values if isinstance(x, RowSparse) else jnp.asarray(x) for x in (u, p))
     there = cast(add(p, u), p.dtype)
     if jnp.iscomplexobj(p):

@@ -34,7 +34,7 @@ from gradxform.types import (
     Slot,
     Updates,
 )
-from gradxform.wrappers.checks import Found, Guard, check
+from gradxform.wrappers.checks import Findings, Guard, check
 from gradxform.wrappers.finite import Sizes
 from gradxform.wrappers.update_when import check_exact, update_when
 
@@ -53,7 +53,7 @@ def running_mean(g: Array, acc: Array, weight: Array, skip: Array | None) -> Arr
     """Return the mean with one more micro-batch; `weight` is its share of the new mean."""
     wide = promote(g.dtype, acc.dtype)
     a, g = cast(acc, wide), cast(g, wide)
-    # What is skipped is left out before the arithmetic, so that its derivative is 0 and not NaN.
+    # A skipped gradient is replaced before the arithmetic, so that its derivative is 0, not NaN.
     g = g if skip is None else jnp.where(skip, a, g)
     return a + (g - a) * cast(weight, jnp.finfo(wide).dtype)
 
@@ -65,7 +65,7 @@ def running_sum(g: Array, acc: Array, weight: Array, skip: Array | None) -> Arra
     return cast(acc, wide) + (g if skip is None else jnp.where(skip, jnp.zeros_like(g), g))
 
 
-def split(x: Array, g: Array, acc: Array, due: Array) -> tuple[Array, Array]:
+def step_or_total(x: Array, g: Array, acc: Array, due: Array) -> tuple[Array, Array]:
     """Return the update, which is `x` if a step was due, and the accumulator, `x` otherwise.
 
     The other of the two is zero.
@@ -88,10 +88,10 @@ def period_at(part: Any, name: str, step: Array) -> Array:
     k: Any = getattr(part, name)
     k = k(step) if callable(k) else k
     valid = isinstance(k, int | float) or getattr(k, "shape", None) == ()
-    # True is 1 to Python, but whoever returns it means something else.
+    # True is 1 to Python, but a function that returns it does not mean a number.
     valid = valid and not isinstance(k, bool) and getattr(k, "dtype", None) != np.bool_
     if valid and not is_tracer(k):
-        number = np.asarray(k)  # a comparison of JAX's is traced under jit, also of known arrays
+        number = np.asarray(k)  # under jit, JAX would trace the comparison even of known arrays
         valid = bool(1 <= number < np.inf) and bool(number == np.floor(number))
         if valid and number >= 2**31:
             raise ValueError(
@@ -119,15 +119,15 @@ class AccumulateState(NamedTuple):
     total_skipped: Array  # int32 scalar; micro-batches left out since init
 
 
-class _Count(NamedTuple):
-    """What becomes of a micro-batch, all of it agreed on by all replicas."""
+class _Decision(NamedTuple):
+    """The decision about a micro-batch, on which all replicas agree."""
 
-    valid: Array | None  # whether it is one; None where nothing is checked
-    some_left_out: bool  # whether there may be micro-batches whose gradient is not used
+    valid: Array | None  # whether its gradient may be used; None where nothing is checked
+    some_left_out: bool  # whether the gradients of some micro-batches may not be used
     due: Array  # whether the step is taken
     share: Array  # its part of the new mean; 0 if its gradient is not used
     total: Array  # the weight in the accumulator with it
-    found: Found  # for the guards with which the inner optimizer begins
+    findings: Findings  # for the guards with which the inner optimizer begins
 
 
 @transform
@@ -226,6 +226,7 @@ class accumulate(Guard):
 
         With weights also whether the micro-batch is valid, which depends on its weight.
         """
+        # What is in the accumulator must have some weight: a mean over nothing is not a step.
         last, before = self._is_last(state, extra.get("flush")), scalar(state.total_weight)
         if self.reduction != "weighted":
             return (last, last & (before > 0)) if self.skip_not_finite else (last,)
@@ -267,24 +268,24 @@ class accumulate(Guard):
         check_state(self, state, AccumulateState)
         check_exact(self, self.inner, updates)
         w = self._weight(weight)
-        if self.reduction != "weighted" and weight is not None:  # it is for another part
+        if self.reduction != "weighted" and weight is not None:  # an inner part may take it
             extra = extra | {"weight": weight}
         if flush is not None:
             extra = extra | {"flush": flush}  # for accumulators inside, too
         last = self._is_last(state, flush)
-        count = self._count(w, updates, state, params, extra)
+        decision = self._decided(w, updates, state, params, extra)
         if self.reduction == "weighted":
-            extra = extra | {"weight": count.total}
+            extra = extra | {"weight": decision.total}
         step = self._stepped_alone if self.every == 1 else self._stepped
-        out, inner_state, acc_grads = step(count, updates, state, params, extra)
+        out, inner_state, acc_grads = step(decision, updates, state, params, extra)
         skipped = state.total_skipped
-        if count.valid is not None:
-            skipped = jnp.where(count.valid, skipped, safe_increment(skipped))
-        total, dtype = count.total, state.total_weight.dtype
+        if decision.valid is not None:
+            skipped = jnp.where(decision.valid, skipped, safe_increment(skipped))
+        total, dtype = decision.total, state.total_weight.dtype
         next_step = safe_increment(state.gradient_step)
         return out, state._replace(
             mini_step=jnp.where(last, 0, safe_increment(state.mini_step)),
-            gradient_step=jnp.where(count.due, next_step, state.gradient_step),
+            gradient_step=jnp.where(decision.due, next_step, state.gradient_step),
             inner_state=inner_state,
             acc_grads=acc_grads,
             total_weight=cast(jnp.where(last, jnp.zeros_like(total), total), dtype),
@@ -300,40 +301,42 @@ class accumulate(Guard):
                 "call update(updates, state, params, weight=...)."
             )
         w = as_number(self, "weight", weight)
-        # NumPy compares: under jit a comparison of JAX's is traced, also of a known weight.
+        # NumPy compares: under jit, JAX would trace the comparison even of a known weight.
         if not is_tracer(weight) and np.asarray(weight) < 0:
             raise ValueError(f"{name_of(self)}: weight must be at least 0, got {shown(weight)}.")
         return w
 
-    def _count(
+    def _decided(
         self,
         w: Array,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,
         extra: dict[str, Any],
-    ) -> _Count:
-        """Decide, together with all replicas, what becomes of a micro-batch of weight `w`."""
+    ) -> _Decision:
+        """Decide about a micro-batch of weight `w`, together with all replicas."""
         weighted, before = self.reduction == "weighted", scalar(state.total_weight)
         extra = extra | {"weight": w} if weighted else extra
-        found = check(self, updates, state, params, extra)
-        valid, ((due, *rest), *_) = None, found.flags
+        findings = check(self, updates, state, params, extra)
+        valid, flags = None, findings.flags[0]
+        due = flags[0]
         if self.skip_not_finite:
-            with_it, without_it = due, rest[0]
-            valid = rest[1] if weighted else found.finite
+            with_it, without_it = flags[:2]
+            valid = flags[2] if weighted else findings.finite
             due = jnp.where(valid, with_it, without_it)
-            # XLA makes selections of a small branch, and would compute the conjunction over all
+            # XLA turns a small branch into selections, and would compute the conjunction over all
             # leaves anew for each of them. It computes a root once.
             due = jnp.sqrt(scalar(due)) > 0 if self.differentiable else due
             w = jnp.where(valid, w, jnp.zeros_like(w))
         total = before + w
+        # A weight of 0 in all is a share of 0, not 0 / 0.
         share = w / jnp.where(total == 0, 1, total)
         some_left_out = self.skip_not_finite or weighted
-        return _Count(valid, some_left_out, due, share, total, found.inside)
+        return _Decision(valid, some_left_out, due, share, total, findings.inside)
 
     def _stepped_alone(
         self,
-        count: _Count,
+        decision: _Decision,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,
@@ -346,16 +349,16 @@ class accumulate(Guard):
                 "made with another `every`?"
             )
         inner = self.inner, updates, state.inner_state, params, extra
-        if not count.some_left_out:
+        if not decision.some_left_out:
             return *call_update(*inner), state.acc_grads
         out, inner_state = update_when(
-            self, self.inner, count.due, *inner[1:], zeros=True, found=count.found
+            self, self.inner, decision.due, *inner[1:], zeros=True, found=decision.findings
         )
         return out, inner_state, state.acc_grads
 
     def _stepped(
         self,
-        count: _Count,
+        decision: _Decision,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,
@@ -369,21 +372,23 @@ class accumulate(Guard):
             align_params(self, updates, treedef, params)
         check_shapes(self, updates, accs.leaves, "the state's acc_grads has")
         add = running_sum if self.reduction == "sum" else running_mean
-        # Also a valid one of weight 0 is left out: 0 x NaN is NaN. The share is asked because XLA
+        # A valid micro-batch of weight 0 is left out too: 0 x NaN is NaN. The share decides: XLA
         # computes a division once. It would compute `valid`, a conjunction over all leaves, anew
         # for every leaf, and the program would grow with the square of their number.
-        skip = count.share == 0 if count.some_left_out else None
-        totals = engine.map_rows(add, [gs, accs.leaves], count.share, skip)
+        skip = decision.share == 0 if decision.some_left_out else None
+        totals = engine.map_rows(add, [gs, accs.leaves], decision.share, skip)
         out, inner_state = update_when(
             self,
             self.inner,
-            count.due,
+            decision.due,
             jax.tree.unflatten(treedef, totals),
             state.inner_state,
             params,
             extra,
             differentiable=self.differentiable,
         )
-        pairs = engine.map_rows(split, [jax.tree.leaves(out), gs, accs.leaves], count.due)
+        pairs = engine.map_rows(
+            step_or_total, [jax.tree.leaves(out), gs, accs.leaves], decision.due
+        )
         acc_grads = accs.rebuilt([acc for _, acc in pairs])
         return jax.tree.unflatten(treedef, [u for u, _ in pairs]), inner_state, acc_grads

@@ -56,7 +56,7 @@ __all__ = [
 class RowBuffer(NamedTuple):
     """The slices of one table from the micro-batches of a step so far."""
 
-    indices: Array  # int32 [every_k_schedule * rows]; num_rows where there is no slice yet
+    indices: Array  # int32 [every_k_schedule * rows]; num_rows where a slice is missing yet
     values: Array  # [every_k_schedule * rows, ...], in accumulator_dtype
 
 
@@ -70,7 +70,7 @@ class AccumulateRowsState(NamedTuple):
     acc_rows: Any  # like params: a RowBuffer for every table, holes for others
 
 
-def _emptied(acc: Array, due: Array) -> Array:
+def _emptied_if_due(acc: Array, due: Array) -> Array:
     return jnp.where(due, jnp.zeros_like(acc), acc)
 
 
@@ -136,7 +136,7 @@ class accumulate_rows(Transform):
     def _sizes(self, params: PyTree) -> PyTree:
         """Return the number of slices for every parameter."""
 
-        def check(path: Path, n: Any) -> int:
+        def checked_size(path: Path, n: Any) -> int:
             if not isinstance(n, int) or isinstance(n, bool) or n < 0:
                 raise ValueError(
                     f"{name_of(self)}: rows must be ints of at least 0, got {shown(n)} for "
@@ -145,7 +145,7 @@ class accumulate_rows(Transform):
             return n
 
         sizes = masks.resolve(self, self.rows, params, kind=object)
-        return map_with_paths(check, sizes)
+        return map_with_paths(checked_size, sizes)
 
     def init(self, params: Params) -> AccumulateRowsState:
         """Return an empty accumulator, empty buffers and the optimizer's state."""
@@ -208,10 +208,12 @@ class accumulate_rows(Transform):
 
         dense, accs = self._accumulated(treedef, gs, state)
         tables = [g for g in gs if isinstance(g, RowSparse)]
-        buffers = self._filled(tables, state)
+        buffers = self._filled_buffers(tables, state)
         next_dense, next_buffer = iter(dense), iter(buffers)
         total = [
-            self._gathered(next(next_buffer), g) if isinstance(g, RowSparse) else next(next_dense)
+            self._gradient_of(next(next_buffer), g)
+            if isinstance(g, RowSparse)
+            else next(next_dense)
             for g in gs
         ]
         total, inner_state = jax.tree.unflatten(treedef, total), state.inner_opt_state
@@ -220,8 +222,8 @@ class accumulate_rows(Transform):
         out, inner_state = update_when(self, self.inner, due, total, inner_state, params, extra)
         us = treedef.flatten_up_to(out)
         if not tables:  # with tables, the updates are zeros already where no step was due
-            us = [_emptied(u, ~due) for u in us]
-        out = [_as(u, g.dtype) for u, g in zip(us, gs, strict=True)]
+            us = [_emptied_if_due(u, ~due) for u in us]
+        out = [_in_dtype(u, g.dtype) for u, g in zip(us, gs, strict=True)]
         buffers = [
             buffer._replace(indices=jnp.where(due, g.num_rows, buffer.indices))
             for buffer, g in zip(buffers, tables, strict=True)
@@ -231,7 +233,7 @@ class accumulate_rows(Transform):
             mini_step=jnp.where(due, 0, safe_increment(state.mini_step)),
             gradient_step=jnp.where(due, safe_increment(state.gradient_step), state.gradient_step),
             inner_opt_state=inner_state,
-            acc_grads=accs.rebuilt(engine.map_rows(_emptied, [dense], due)),
+            acc_grads=accs.rebuilt(engine.map_rows(_emptied_if_due, [dense], due)),
             acc_rows=jax.tree.unflatten(buffers_def, buffers),
         )
 
@@ -247,7 +249,9 @@ class accumulate_rows(Transform):
         weight = 1.0 / scalar(state.mini_step + 1)
         return engine.map_rows(add, [dense, accs.leaves], weight, None), accs
 
-    def _filled(self, tables: list[RowSparse], state: AccumulateRowsState) -> list[RowBuffer]:
+    def _filled_buffers(
+        self, tables: list[RowSparse], state: AccumulateRowsState
+    ) -> list[RowBuffer]:
         """Return the buffers with the slices of this micro-batch."""
         buffers = jax.tree.leaves(state.acc_rows, is_leaf=_is_buffer)
         if len(buffers) != len(tables):
@@ -256,15 +260,15 @@ class accumulate_rows(Transform):
                 f"have row-sparse gradients for {len(tables)}. A table that a micro-batch does not "
                 "look up has a gradient of padding, not of None."
             )
-        return [_written(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)]
+        return [_buffer_with(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)]
 
-    def _gathered(self, buffer: RowBuffer, g: RowSparse) -> RowSparse:
+    def _gradient_of(self, buffer: RowBuffer, g: RowSparse) -> RowSparse:
         """Return the slices of a buffer as one gradient."""
         rows = RowSparse(buffer.indices, buffer.values, g.num_rows)
         return rows / self.every_k_schedule if self.use_grad_mean else rows
 
 
-def _as(u: Any, dtype: Any) -> Any:
+def _in_dtype(u: Any, dtype: Any) -> Any:
     return u.with_values(cast(u.values, dtype)) if isinstance(u, RowSparse) else cast(u, dtype)
 
 
@@ -272,7 +276,7 @@ def _is_buffer(x: Any) -> bool:
     return isinstance(x, RowBuffer)
 
 
-def _written(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
+def _buffer_with(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
     """Return the buffer with the slices of this micro-batch at their place."""
     start = mini_step * g.indices.shape[0]
     return RowBuffer(

@@ -18,7 +18,7 @@ from gradxform.wrappers.hyperparams.schedule_states import is_stateful
 _ZERO = annotation_kinds(ZeroIsNone)[-1]
 
 
-def same(x: Any, default: Any) -> bool:
+def is_default(x: Any, default: Any) -> bool:
     """Whether an argument is its default."""
     try:
         return x is default or key_of(x) == key_of(default)
@@ -46,19 +46,19 @@ def split_arguments(
       arguments: pairs of name and value.
       static: the names of arguments that are neither numbers nor schedules.
     """
-    numbers, schedules, rest = {}, {}, {}
+    numbers, schedules, others = {}, {}, {}
     annotations = annotations_of(factory)
     for name, x in arguments:
         annotation = annotations.get(name, inspect.Parameter.empty)
         if name in static or isinstance(x, bool) or _is_static(annotation, x):
-            rest[name] = x
+            others[name] = x
         elif isinstance(x, int | float | jax.Array):
             numbers[name] = x
         elif is_stateful(x) or _is_schedule(x, annotation):
             schedules[name] = x
         else:
-            rest[name] = x
-    return numbers, schedules, rest
+            others[name] = x
+    return numbers, schedules, others
 
 
 def _is_static(annotation: Any, x: Any) -> bool:

@@ -29,7 +29,7 @@ from gradxform.values.field_kinds import static_key
 from gradxform.values.fields import annotation_kinds, check_schedule, normalized, value
 from gradxform.wrappers.hyperparams.arguments import (
     annotations_of,
-    same,
+    is_default,
     split_arguments,
     without_aliases,
 )
@@ -101,16 +101,16 @@ class inject_hyperparams(Value):
 
     def __post_init__(self) -> None:
         names = (self.static_args,) if isinstance(self.static_args, str) else self.static_args
-        known = list(inspect.signature(self.inner_factory).parameters)
+        arguments = list(inspect.signature(self.inner_factory).parameters)
         for name in names:
-            if name not in known:
-                raise ValueError(self._unknown(name, known, "static_args: "))
+            if name not in arguments:
+                raise ValueError(self._unknown_argument(name, arguments, "static_args: "))
         object.__setattr__(self, "static_args", tuple(sorted(names)))
 
-    def _unknown(self, name: str, known: list[str], where: str = "") -> str:
+    def _unknown_argument(self, name: str, names: list[str], where: str = "") -> str:
         return (
             f"inject_hyperparams: {where}{name_of(self.inner_factory)} has no argument {name!r}, "
-            f"only {', '.join(known)}.{did_you_mean(name, known)}"
+            f"only {', '.join(names)}.{did_you_mean(name, names)}"
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> "injected":
@@ -122,16 +122,16 @@ class inject_hyperparams(Value):
                 f"inject_hyperparams: {name_of(self.inner_factory)} takes any number of "
                 "arguments; give a factory whose arguments have names."
             )
-        known = list(signature.parameters)
+        names = list(signature.parameters)
         for name in kwargs:
-            if name not in known:
-                raise TypeError(self._unknown(name, known))
+            if name not in names:
+                raise TypeError(self._unknown_argument(name, names))
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(
                 f"inject_hyperparams: {name_of(self.inner_factory)} {error}; its arguments are "
-                f"{', '.join(known)}."
+                f"{', '.join(names)}."
             ) from None
         bound.apply_defaults()
         annotations = annotations_of(self.inner_factory)
@@ -194,7 +194,7 @@ class injected(Transform):
     set_by = (("hyperparams", "numbers"),)
 
     def __post_init__(self) -> None:
-        numbers, schedules, _ = self._split()
+        numbers, schedules, _ = self._split_arguments()
         for name, schedule in schedules.items():
             if not is_stateful(schedule):
                 check_schedule(self.factory.inner_factory, name, schedule)
@@ -203,7 +203,7 @@ class injected(Transform):
             inner = self.inner_with(numbers | values)
             check_transform("inject_hyperparams", inner, "what the factory returns")
 
-        # The factory must accept a traced number where a schedule is given.
+        # A schedule reaches the factory as a traced number, which it must accept.
         jax.eval_shape(check, {k: jax.ShapeDtypeStruct((), jnp.float32) for k in schedules})
 
     def __repr__(self) -> str:
@@ -217,17 +217,19 @@ class injected(Transform):
 
     def _changed(self) -> list[tuple[str, Any]]:
         """Return the arguments that differ from the factory's defaults."""
-        known = inspect.signature(self.factory.inner_factory).parameters
-        return [(k, v) for k, v in self.arguments if not same(v, frozen(known[k].default))]
+        parameters = inspect.signature(self.factory.inner_factory).parameters
+        return [
+            (k, v) for k, v in self.arguments if not is_default(v, frozen(parameters[k].default))
+        ]
 
-    def _split(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    def _split_arguments(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         """Return the numbers, the schedules, and all other arguments."""
         factory = self.factory
         return split_arguments(factory.inner_factory, self.arguments, factory.static_args)
 
     def _schedules(self) -> dict[str, StatefulSchedule]:
         """Return the schedules, each as one with a state."""
-        return {k: with_state(x) for k, x in self._split()[1].items()}
+        return {k: with_state(x) for k, x in self._split_arguments()[1].items()}
 
     def _where(self, name: str) -> str:
         return f"inject_hyperparams: {name_of(self.factory.inner_factory)}: {name}"
@@ -235,7 +237,7 @@ class injected(Transform):
     def extra_names(self) -> frozenset[str] | None:
         """Return the extra arguments that the inner transform and the schedules take."""
         names = super().extra_names()
-        for schedule in self._split()[1].values():
+        for schedule in self._split_arguments()[1].values():
             more = schedule_extra_names(schedule)
             names = None if names is None or more is None else names | more
         return names
@@ -243,27 +245,27 @@ class injected(Transform):
     @property
     def numbers(self) -> dict[str, Any]:
         """The hyperparameters that are numbers, by name."""
-        return self._split()[0]
+        return self._split_arguments()[0]
 
     def others(self) -> dict[str, Any]:
         """Return the arguments that are not hyperparameters, by name."""
-        return self._split()[2]
+        return self._split_arguments()[2]
 
-    def _scalar(self, x: Any) -> Array:
+    def _as_scalar(self, x: Any) -> Array:
         x = jnp.asarray(x)
         if not jnp.issubdtype(x.dtype, jnp.floating):
             return cast(x, x.dtype)
         dtype = self.factory.hyperparam_dtype
         return x.astype(at_least_float32(dtype) if dtype else scalar_dtype())
 
-    def _set(self, name: str, x: Any, first: Any) -> Array:
+    def _from_state(self, name: str, x: Any, first: Any) -> Array:
         """Return a hyperparameter of the state, which a user may have set, in the dtype of init."""
-        dtype, number = self._scalar(first).dtype, jnp.asarray(x)
+        dtype, number = self._as_scalar(first).dtype, jnp.asarray(x)
         if number.dtype == dtype:
             return cast(number, dtype)
-        whole = jnp.issubdtype(number.dtype, jnp.integer) or number.dtype == bool
-        if not (whole or jnp.issubdtype(number.dtype, jnp.floating)) or (
-            jnp.issubdtype(dtype, jnp.integer) and not whole
+        is_integer = jnp.issubdtype(number.dtype, jnp.integer) or number.dtype == bool
+        if not (is_integer or jnp.issubdtype(number.dtype, jnp.floating)) or (
+            jnp.issubdtype(dtype, jnp.integer) and not is_integer
         ):
             raise TypeError(
                 f"inject_hyperparams: the hyperparameter {name!r} is of dtype {dtype} since init, "
@@ -278,25 +280,25 @@ class injected(Transform):
         with keeping_arrays():
             return self.factory.inner_factory(**(hyperparams | others))
 
-    def _check_hyperparams(self, hyperparams: dict[str, Any], known: list[str]) -> None:
-        for name in known:
+    def _check_hyperparams(self, hyperparams: dict[str, Any], names: list[str]) -> None:
+        for name in names:
             if name not in hyperparams:
                 raise ValueError(
                     f"inject_hyperparams: the state has no hyperparameter {name!r}, only "
                     f"{', '.join(hyperparams)}. Was this state made by another optimizer?"
                 )
         for name, x in hyperparams.items():
-            if name not in known and name in self.others():
+            if name not in names and name in self.others():
                 raise ValueError(
                     f"{self._where(name)} was {printed(self.others()[name])} when the optimizer "
                     "was made, which is not a hyperparameter in the state, because it decides "
                     "which parts, shapes or constants the optimizer has; make it anew with "
                     "another value."
                 )
-            if name not in known:
+            if name not in names:
                 raise ValueError(
                     f"inject_hyperparams: {name_of(self.factory.inner_factory)} has no "
-                    f"hyperparameter {name!r}, only {', '.join(known)}.{did_you_mean(name, known)}"
+                    f"hyperparameter {name!r}, only {', '.join(names)}.{did_you_mean(name, names)}"
                 )
             if not isinstance(x, int | float) and getattr(x, "shape", None) != ():
                 raise TypeError(
@@ -312,15 +314,15 @@ class injected(Transform):
         self, inner_with: Callable[[dict[str, Array]], Any], params: Params
     ) -> InjectStatefulHyperparamsState:
         """Return the first state, of the inner transform that `inner_with(hyperparams)` returns."""
-        states, hyperparams = self._first()
+        states, hyperparams = self._at_init()
         inner_state = inner_with(hyperparams).init(params)
         return InjectStatefulHyperparamsState(zero_count(), hyperparams, states, inner_state)
 
-    def _first(self) -> tuple[dict[str, Any], dict[str, Array]]:
+    def _at_init(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the states of the schedules and the hyperparameters of the first step."""
-        numbers, schedules = self._split()[0], self._schedules()
+        numbers, schedules = self._split_arguments()[0], self._schedules()
         states = {k: first_state(x) for k, x in schedules.items()}
-        hyperparams = {k: self._scalar(x) for k, x in numbers.items()}
+        hyperparams = {k: self._as_scalar(x) for k, x in numbers.items()}
         return states, hyperparams | self._scheduled(schedules, states, {}, "init")
 
     def _scheduled(
@@ -332,28 +334,28 @@ class injected(Transform):
     ) -> dict[str, Array]:
         """Return the hyperparameters that are schedules, each in its state."""
         return {
-            k: self._scalar(value_in(self._where(k), x, states[k], extra, moment))
+            k: self._as_scalar(value_in(self._where(k), x, states[k], extra, moment))
             for k, x in schedules.items()
         }
 
-    def _next(
+    def _at_update(
         self, state: InjectStatefulHyperparamsState, extra: dict[str, Any], moment: str
     ) -> tuple[dict[str, Array], dict[str, StatefulSchedule], dict[str, Any]]:
         """Return the hyperparameters of the next step, the schedules, and their states."""
-        numbers, schedules = self._split()[0], self._schedules()
+        numbers, schedules = self._split_arguments()[0], self._schedules()
         self._check_hyperparams(state.hyperparams, [*numbers, *schedules])
         states = checked_states("inject_hyperparams", state.hyperparams_states, schedules)
-        hyperparams = {k: self._set(k, state.hyperparams[k], x) for k, x in numbers.items()}
+        hyperparams = {k: self._from_state(k, state.hyperparams[k], x) for k, x in numbers.items()}
         hyperparams |= self._scheduled(schedules, states, extra, moment)
         return hyperparams, schedules, states
 
     def at_first(self) -> Any:
         """Return the inner transform of the first step."""
-        return self.inner_with(self._first()[1])
+        return self.inner_with(self._at_init()[1])
 
     def at_next(self, state: InjectStatefulHyperparamsState) -> Any:
         """Return the inner transform of the next step after a state."""
-        return self.inner_with(self._next(state, {}, "init")[0])
+        return self.inner_with(self._at_update(state, {}, "init")[0])
 
     def inner_transforms(self) -> list[Any]:
         """Return the inner transform of the first step, as a list."""
@@ -370,7 +372,7 @@ class injected(Transform):
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the state after something else has moved the parameters."""
-        inner = self.inner_with({k: self._scalar(x) for k, x in state.hyperparams.items()})
+        inner = self.inner_with({k: self._as_scalar(x) for k, x in state.hyperparams.items()})
         return state._replace(inner_state=tell_moved(inner, state.inner_state, old, new))
 
     def update(
@@ -379,7 +381,7 @@ class injected(Transform):
         """Update with the state's hyperparameters, and those of schedules at their next value."""
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
         with scalars_as(widest_dtype((updates, state.hyperparams) if params is None else params)):
-            hyperparams, schedules, states = self._next(state, extra, "update")
+            hyperparams, schedules, states = self._at_update(state, extra, "update")
             states = {
                 k: next_state(self._where(k), x, states[k], extra) for k, x in schedules.items()
             }

@@ -14,7 +14,6 @@ from gradxform.base import (
     Transform,
     call_update,
     check_transform,
-    locality_of,
     transform,
 )
 from gradxform.errors import require_at_least
@@ -45,7 +44,13 @@ from gradxform.types import (
     SupportsTransform,
     Updates,
 )
-from gradxform.wrappers.low_rank.placement import Placed, leading_vectors, renewed, zeros_for
+from gradxform.wrappers.low_rank.placement import (
+    Placement,
+    leading_vectors,
+    renewed,
+    zeros_like_parameter,
+)
+from gradxform.wrappers.parts import at_least
 
 __all__ = [
     "scale_by_galore",
@@ -127,10 +132,10 @@ class scale_by_galore(Transform):
 
     @property
     def locality(self) -> str:
-        """That of the base transform, but at least the array."""
-        return "tree" if locality_of(self._base()) == "tree" else "array"
+        """How far the base transform looks, but at least the array."""
+        return at_least("array", self._base_transform())
 
-    def _base(self) -> SupportsTransform:
+    def _base_transform(self) -> SupportsTransform:
         return scale_by_adam() if self.base_optimizer is None else self.base_optimizer
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
@@ -139,13 +144,14 @@ class scale_by_galore(Transform):
 
     def _matrices(self, tree: PyTree) -> list[MatrixAxes | None]:
         """Return the axes of every leaf of a tree; None for those that are not projected."""
-        given, one = self.weight_dimension_numbers, None
-        if given is None or isinstance(given, GaLoreDimensionNumbers):
-            given, one = None, given
+        numbers: Any = self.weight_dimension_numbers
+        common = numbers if isinstance(numbers, GaLoreDimensionNumbers) else None
+        by_leaf = None if common is not None else numbers
         out = []
-        for path, x, axes in matrices(self, given, GaLoreDimensionNumbers, tree):
-            if given is None and (jnp.ndim(x) == 2 if one is None else jnp.ndim(x) >= 2):
-                axes = axes_of(self, path, x, one or GaLoreDimensionNumbers())
+        for path, x, axes in matrices(self, by_leaf, GaLoreDimensionNumbers, tree):
+            # By default only arrays of two dimensions are matrices: a third may be of any meaning.
+            if by_leaf is None and (jnp.ndim(x) == 2 if common is None else jnp.ndim(x) >= 2):
+                axes = axes_of(self, path, x, common or GaLoreDimensionNumbers())
             empty = not math.prod(jnp.shape(x))  # it has nothing to project
             out.append(None if empty else axes)
         return out
@@ -153,28 +159,31 @@ class scale_by_galore(Transform):
     def init(self, params: Params) -> GaLoreState:
         """Return projectors of zeros, and the base state for the projected parameters."""
         ps, treedef = jax.tree.flatten(params)
-        projectors, projected, placed = [], [], self._placed(params)
-        for p, one in zip(ps, placed, strict=True):
+        projectors, projected, placements = [], [], self._placements(params)
+        for p, placement in zip(ps, placements, strict=True):
             dtype = at_least_float32(dtype_of(p))
-            projectors.append(zeros_for(p, one, True, dtype))
-            projected.append(zeros_for(p, one, False, dtype) if one.axes else zeros_like(p))
-        with _as_projections(params, placed):
-            base_state = self._base().init(jax.tree.unflatten(treedef, projected))
+            projectors.append(zeros_like_parameter(p, placement, True, dtype))
+            if placement.axes is None:
+                projected.append(zeros_like(p))
+            else:
+                projected.append(zeros_like_parameter(p, placement, False, dtype))
+        with _as_projections(params, placements):
+            base_state = self._base_transform().init(jax.tree.unflatten(treedef, projected))
         return GaLoreState(
             count=zero_count(),
             base_optimizer_state=base_state,
             projector=jax.tree.unflatten(treedef, projectors),
         )
 
-    def _placed(self, tree: PyTree) -> list[Placed]:
-        """Return how each leaf, or this device's piece of it, is projected."""
+    def _placements(self, tree: PyTree) -> list[Placement]:
+        """Return for each leaf how it, or this device's piece of it, is projected."""
         leaves = zip(
             jax.tree.leaves(tree),
             self._matrices(engine.whole_shapes(tree)),
             engine.cuts_of(tree),
             strict=True,
         )
-        return [Placed(axes, shape_of(x), cut, self.rank) for x, axes, cut in leaves]
+        return [Placement(axes, shape_of(x), cut, self.rank) for x, axes, cut in leaves]
 
     def update(
         self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
@@ -185,36 +194,38 @@ class scale_by_galore(Transform):
         if params is not None:
             align_params(self, updates, treedef, params)
         projector = align(self, updates, treedef, state.projector, "the state has")
-        placed, projectors = self._placed(updates), projector.leaves
-        axes, cuts = [one.axes for one in placed], [one.cut for one in placed]
+        placements, projectors = self._placements(updates), projector.leaves
+        axes, cuts = [where.axes for where in placements], [where.cut for where in placements]
 
         due = state.count % self.update_proj_gap == 0
         wide = [cast(jnp.asarray(g), p.dtype) for g, p in zip(gs, projectors, strict=True)]
+        # On whole arrays, the new projector and the projection are one function of each leaf.
         if engine.exchange_now() is None:
             projected = engine.map_rows(_project, [wide, projectors], due, statics=axes)
             projections = [r for r, _ in projected]
             used = projectors = [p for _, p in projected]
         else:
-            projectors = renewed(placed, wide, projectors, due)
+            projectors = renewed(placements, wide, projectors, due)
             used = [
-                p if one.axes is None else one.used(p)
-                for one, p in zip(placed, projectors, strict=True)
+                p if where.axes is None else where.projector_rows(p)
+                for where, p in zip(placements, projectors, strict=True)
             ]
             parts = engine.map_rows(_projection, [wide, used], statics=axes, cuts=cuts)
             projections = [
-                r if one.axes is None else one.laid(r) for one, r in zip(placed, parts, strict=True)
+                r if where.axes is None else where.projection_piece(r)
+                for where, r in zip(placements, parts, strict=True)
             ]
-        with _as_projections(updates, placed):
+        with _as_projections(updates, placements):
             base_updates, base_state = call_update(
-                self._base(),
+                self._base_transform(),
                 jax.tree.unflatten(treedef, projections),
                 state.base_optimizer_state,
-                None,
+                None,  # the parameters are not projected
                 extra,
             )
         steps = [
-            u if one.axes is None else one.spread(u)
-            for one, u in zip(placed, treedef.flatten_up_to(base_updates), strict=True)
+            u if where.axes is None else where.as_product(u)
+            for where, u in zip(placements, treedef.flatten_up_to(base_updates), strict=True)
         ]
         us = engine.map_rows(_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts)
         return jax.tree.unflatten(treedef, us), state._replace(
@@ -242,7 +253,7 @@ def _is_tall(g: Array, axes: MatrixAxes) -> bool:
 
 
 def _projection(g: Array, projector: Array, axes: MatrixAxes | None) -> Array:
-    """Return the projection of a gradient; of a piece, with the rows that belong to it."""
+    """Return the projection of a gradient; for a piece, by the rows that belong to it."""
     if axes is None:
         return g
     tall, matrices = _is_tall(g, axes), axes.to_stacks(g)
@@ -264,9 +275,9 @@ def _project_back(
 
 
 @contextlib.contextmanager
-def _as_projections(tree: PyTree, placed: list[Placed]) -> Iterator[None]:
-    """Let the base transform see pieces of projections, where devices have pieces."""
+def _as_projections(tree: PyTree, placements: list[Placement]) -> Iterator[None]:
+    """Divide arrays as projections are, for the base transform."""
     paths = [path for path, x in with_paths(tree) if not is_hole(x)]
-    cuts = {path: one.projected_cuts for path, one in zip(paths, placed, strict=True)}
+    cuts = {path: where.projected_cuts for path, where in zip(paths, placements, strict=True)}
     with engine.cut_anew(cuts):
         yield

@@ -22,28 +22,28 @@ __all__ = []
 Cuts = tuple[tuple[str, int], ...]
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """How one array, of which a device may have a piece, is projected.
 
     Projector and projection have the batch of the array, if it has one, as their first axes. What
     is cut along the batch stays so: a device has the projectors of its own matrices. Other mesh
     axes divide the projector along its longer side, and the projection along the side that it
-    shares with the array, or else along the rank. A product needs the rows of the projector, and
-    gives the columns of the projection, that belong to the device's piece: its own ones, where the
-    array is cut along the same side, or else all come together first.
+    shares with the array, or else along the rank. A product needs the rows of the projector that
+    belong to the device's piece, and gives the columns of the projection that belong to it. Where
+    the array is cut along the same side, the device has them; else they are gathered first.
     """
 
     axes: MatrixAxes | None  # None if it is not projected
     shape: tuple[int, ...]  # of this device's piece
     cut: engine.Cut
-    most: int  # the rank, unless a side is shorter
+    max_rank: int  # the rank, unless a side is shorter
 
     @property
     def batch(self) -> tuple[int, ...]:
         """The lengths of the axes that are a batch of matrices, of the whole array."""
         assert self.axes is not None
-        whole = self.cut.whole(self.shape)
-        return tuple(whole[d] for d in self.axes.batch)
+        shape = self.cut.whole(self.shape)
+        return tuple(shape[d] for d in self.axes.batch)
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -59,7 +59,7 @@ class Placed(NamedTuple):
     @property
     def rank(self) -> int:
         """The number of singular vectors."""
-        return min(self.most, *self.sides)
+        return min(self.max_rank, *self.sides)
 
     @property
     def projector_shape(self) -> tuple[int, ...]:
@@ -80,7 +80,7 @@ class Placed(NamedTuple):
         if self.axes is None:
             return ()
         n = len(self.batch)
-        return self._divided(self.projector_shape, (n, n + 1))
+        return self._divided_cuts(self.projector_shape, (n, n + 1))
 
     @property
     def projected_cuts(self) -> Cuts:
@@ -89,20 +89,22 @@ class Placed(NamedTuple):
             return self.cut.cuts
         n = len(self.batch)
         by_side = (n + 1, n) if self.tall else (n, n + 1)
-        return self._divided(self.projected_shape, (0,) if engine.cuts_rows_only() else by_side)
+        return self._divided_cuts(
+            self.projected_shape, (0,) if engine.cuts_rows_only() else by_side
+        )
 
-    def _divided(self, shape: tuple[int, ...], dims: Sequence[int]) -> Cuts:
-        """Let each mesh axis cut the batch as in the array, or the first of `dims` it divides."""
-        piece, cuts, of_batch = list(shape), [], dict(self._along((), 0))
+    def _divided_cuts(self, shape: tuple[int, ...], dims: Sequence[int]) -> Cuts:
+        """Let mesh axes cut the batch as in the array, or each the first of `dims` it divides."""
+        piece, cuts, batch_cuts = list(shape), [], dict(self._along((), 0))
         for axis, size in self.cut.sizes:
             can = (d for d in dims if size > 1 and piece[d] and piece[d] % size == 0)
-            dim = of_batch[axis] if axis in of_batch else next(can, None)
+            dim = batch_cuts[axis] if axis in batch_cuts else next(can, None)
             if dim is not None:
                 piece[dim] //= size
                 cuts.append((axis, dim))
         return tuple(cuts)
 
-    def _of_side(self, is_long: bool) -> tuple[int, ...]:
+    def _side_dims(self, is_long: bool) -> tuple[int, ...]:
         """Return the dimensions of the array that make its longer or its shorter side."""
         assert self.axes is not None
         return self.axes.rows if self.tall == is_long else self.axes.columns
@@ -124,73 +126,73 @@ class Placed(NamedTuple):
     # What is cut along the first dimension of a side is cut in the same way along the side. Cuts of
     # a later dimension never equal those of a projector or a projection, which are along the side.
 
-    def used(self, projector: Array) -> Array:
+    def projector_rows(self, projector: Array) -> Array:
         """Return the rows of the projector that belong to the piece of the array."""
-        dims, n = self._of_side(True), len(self.batch)
+        dims, n = self._side_dims(True), len(self.batch)
         cuts = self._along(dims, n)
         if cuts == self.projector_cuts:
             return projector
-        whole = self.cut.whole(self.shape)
-        undone, made = self._differing(self.projector_cuts, cuts)
-        x = _gathered(projector, undone)
-        x = jnp.reshape(x, (*x.shape[:n], *(whole[d] for d in dims), self.rank))
-        x = _own(x, made)
+        full_shape = self.cut.whole(self.shape)
+        old_cuts, new_cuts = self._differing(self.projector_cuts, cuts)
+        x = _gathered(projector, old_cuts)
+        x = jnp.reshape(x, (*x.shape[:n], *(full_shape[d] for d in dims), self.rank))
+        x = _own_piece(x, new_cuts)
         return jnp.reshape(x, (*x.shape[:n], -1, self.rank))
 
-    def _natural(self) -> tuple[Cuts, tuple[int, ...], bool]:
-        """Return how what a product gives is divided, as an array of what shape.
+    def _product_layout(self) -> tuple[Cuts, tuple[int, ...], bool]:
+        """Return the cuts and the whole shape of a product, before its sides are flattened.
 
-        The last result says whether that is how the projection lies.
+        The last result says whether the projection is divided in the same way.
         """
-        dims, first = self._of_side(False), len(self.batch) + self.tall
-        cuts, whole = self._along(dims, first), self.cut.whole(self.shape)
-        side = tuple(whole[d] for d in dims)
+        dims, first = self._side_dims(False), len(self.batch) + self.tall
+        cuts, full_shape = self._along(dims, first), self.cut.whole(self.shape)
+        side = tuple(full_shape[d] for d in dims)
         sides = (self.rank, *side) if self.tall else (*side, self.rank)
         return cuts, (*self.batch, *sides), cuts == self.projected_cuts
 
-    def laid(self, x: Array) -> Array:
-        """Return this device's piece of the projection from what the product gives."""
-        cuts, shape, is_piece = self._natural()
+    def projection_piece(self, x: Array) -> Array:
+        """Return this device's piece of the projection, from its piece of the product."""
+        cuts, shape, is_piece = self._product_layout()
         if is_piece:
             return x
-        undone, made = self._differing(cuts, self.projected_cuts)
-        x = _gathered(jnp.reshape(x, _piece(shape, cuts, self.cut)), undone)
+        old_cuts, new_cuts = self._differing(cuts, self.projected_cuts)
+        x = _gathered(jnp.reshape(x, _piece_shape(shape, cuts, self.cut)), old_cuts)
         n = len(self.batch)
-        return _own(jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:])), made)
+        return _own_piece(jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:])), new_cuts)
 
-    def spread(self, x: Array) -> Array:
-        """Undo `laid`."""
-        cuts, shape, is_piece = self._natural()
+    def as_product(self, x: Array) -> Array:
+        """Return a piece of a projection as a piece of the product: undo `projection_piece`."""
+        cuts, shape, is_piece = self._product_layout()
         if is_piece:
             return x
-        undone, made = self._differing(self.projected_cuts, cuts)
-        x, n = _gathered(x, undone), len(self.batch)
-        x = _own(jnp.reshape(x, (*x.shape[:n], *shape[n:])), made)
+        old_cuts, new_cuts = self._differing(self.projected_cuts, cuts)
+        x, n = _gathered(x, old_cuts), len(self.batch)
+        x = _own_piece(jnp.reshape(x, (*x.shape[:n], *shape[n:])), new_cuts)
         sides = (self.rank, -1) if self.tall else (-1, self.rank)
         return jnp.reshape(x, (*x.shape[:n], *sides))
 
     def vectors_of(self, x: Array) -> Array:
-        """Return this device's piece of the projector from its piece of what `_Vectors` returns."""
+        """Return this device's piece of the projector from `_LeadingVectors` of its piece."""
         assert self.axes is not None
         batch = self.axes.batch
-        whole = _gathered(x, tuple(c for c in self.cut.cuts if c[1] not in batch))
-        x = self.axes.to_stacks(whole)
+        gathered = _gathered(x, tuple(c for c in self.cut.cuts if c[1] not in batch))
+        x = self.axes.to_stacks(gathered)
         x = x[..., : self.rank] if self.tall else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
-        return _own(x, _after_batch(self.projector_cuts, len(batch)))
+        return _own_piece(x, _after_batch(self.projector_cuts, len(batch)))
 
 
 def _after_batch(cuts: Cuts, n: int) -> Cuts:
     return tuple(c for c in cuts if c[1] >= n)
 
 
-def _piece(shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut) -> tuple[int, ...]:
+def _piece_shape(shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut) -> tuple[int, ...]:
     sizes, out = dict(cut.sizes), list(shape)
     for axis, dim in cuts:
         out[dim] //= sizes[axis]
     return tuple(out)
 
 
-def _own(x: Array, cuts: Cuts) -> Array:
+def _own_piece(x: Array, cuts: Cuts) -> Array:
     return engine.own_piece(x, engine.Cut(cuts))
 
 
@@ -198,60 +200,62 @@ def _gathered(x: Array, cuts: Cuts) -> Array:
     return engine.exchange_now().gather(x, cuts) if cuts else x
 
 
-def zeros_of(placed: Placed, projector: bool, dtype: Any) -> Array:
+def zeros_of(placement: Placement, projector: bool, dtype: Any) -> Array:
     """Return this device's piece of a projector, or of a projection, of zeros."""
     if projector:
-        return _own(jnp.zeros(placed.projector_shape, dtype), placed.projector_cuts)
-    return _own(jnp.zeros(placed.projected_shape, dtype), placed.projected_cuts)
+        return _own_piece(jnp.zeros(placement.projector_shape, dtype), placement.projector_cuts)
+    return _own_piece(jnp.zeros(placement.projected_shape, dtype), placement.projected_cuts)
 
 
-def zeros_for(p: Any, placed: Placed, projector: bool, dtype: Any) -> Array:
-    """Return `zeros_of` for a parameter; those of a whole stack lie as its matrices do."""
-    zeros, axes = zeros_of(placed, projector, dtype), placed.axes
+def zeros_like_parameter(p: Any, placement: Placement, projector: bool, dtype: Any) -> Array:
+    """Return `zeros_of` for a parameter; for a whole stack they lie where its matrices lie."""
+    zeros, axes = zeros_of(placement, projector, dtype), placement.axes
     if axes is None or not axes.batch or engine.exchange_now() is not None:
         return zeros
     return zeros + zeros_along(p, axes.batch, dtype)[..., None, None]
 
 
 def renewed(
-    placed: Sequence[Placed], gs: Sequence[Array], projectors: Sequence[Array], due: Array
+    placements: Sequence[Placement], gs: Sequence[Array], projectors: Sequence[Array], due: Array
 ) -> list[Array]:
     """Return the projectors, those of matrices anew where it is due.
 
     Each device computes the singular vectors of its share of the matrices.
 
     Args:
-      placed: how each array is projected.
+      placements: how each array is projected.
       gs: the gradients, as wide as the projectors.
       projectors: this device's pieces of the old ones.
       due: whether to compute them, the same on all devices.
     """
-    mine = [i for i, one in enumerate(placed) if one.axes is not None]
+    indices = [i for i, where in enumerate(placements) if where.axes is not None]
     out = list(projectors)
-    if not mine:
+    if not indices:
         return out
-    like = [zeros_of(placed[i], True, projectors[i].dtype) for i in mine]
-    old = varying_like([projectors[i] for i in mine], like)
+    # Both branches of the condition must vary over the same devices.
+    like = [zeros_of(placements[i], True, projectors[i].dtype) for i in indices]
+    old = varying_like([projectors[i] for i in indices], like)
 
     def renew() -> list[Array]:
-        leaves = [leaf_of(placed[i].shape, placed[i].axes, placed[i].cut, True) for i in mine]
+        places = [placements[i] for i in indices]
+        leaves = [leaf_of(where.shape, where.axes, where.cut, True) for where in places]
         members = []
-        for i, leaf in zip(mine, leaves, strict=True):
-            ((given, view),) = leaf.given((gs[i],))
-            members.append(engine.Member(given, (), view))
-        done = engine.map_matrices(_Vectors(placed[mine[0]].most), members, ())
+        for i, leaf in zip(indices, leaves, strict=True):
+            ((arrays, view),) = leaf.given((gs[i],))
+            members.append(engine.Member(arrays, (), view))
+        vectors = engine.map_matrices(_LeadingVectors(places[0].max_rank), members, ())
         new = []
-        for i, leaf, (u, _), x in zip(mine, leaves, done, old, strict=True):
-            new.append(cast(placed[i].vectors_of(leaf.update([u])), x.dtype))
+        for where, leaf, (u, _), x in zip(places, leaves, vectors, old, strict=True):
+            new.append(cast(where.vectors_of(leaf.update([u])), x.dtype))
         return varying_like(new, old)
 
-    for i, x in zip(mine, lax.cond(due, renew, lambda: old), strict=True):
+    for i, x in zip(indices, lax.cond(due, renew, lambda: old), strict=True):
         out[i] = x
     return out
 
 
 @dataclass(frozen=True)
-class _Vectors:
+class _LeadingVectors:
     """The leading singular vectors of the longer sides of matrices, among zeros."""
 
     rank: int
@@ -259,7 +263,7 @@ class _Vectors:
     is_static = True
 
     def rule(self, g: Array) -> Array:
-        """Return them in the first columns of arrays like tall matrices, or in the first rows."""
+        """Return them in the first columns of tall matrices, or in the first rows of others."""
         *_, n, k = g.shape
         rank = min(self.rank, n, k)
         u, vh = linalg.one_by_one(_singular_vectors, g)

@@ -1,4 +1,4 @@
-"""What wrappers for parameters of 16 bits or fewer share: where a parameter goes is assigned."""
+"""Base of wrappers for parameters of 16 bits or fewer, which assign parameters, and do not add."""
 
 from typing import Any, NamedTuple
 
@@ -37,8 +37,8 @@ def is_narrow(x: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
 
 
-class _Leaf(NamedTuple):
-    """What becomes of a parameter."""
+class _Outcome(NamedTuple):
+    """The outcome of a step for one parameter."""
 
     change: Any  # the update
     new: Any  # the parameter, where it is narrow
@@ -67,20 +67,20 @@ class NarrowParams(Transform):
         """How far the inner transform looks."""
         return locality_of(self.inner)
 
-    def _check(self, path: Path, p: Any) -> None:
+    def _check_dtype(self, path: Path, p: Any) -> None:
         """Require a parameter to be of a dtype that the form takes."""
 
     def kept_from(self, old: Any, slot: str, x: Any, param: Any) -> Any:
-        """Return the slot of a parameter in the own form, from that of another one."""
+        """Return the slot of a parameter in the form of this wrapper, from that of another."""
         if slot != self.slot or old.form == self.form or not is_narrow(param):
             return x
         return self.form.kept(old.form.wide(jnp.asarray(param), x), jnp.asarray(param))
 
     def _slots(self, params: Params) -> PyTree:
-        """Return the slots; of a parameter that needs none, one number, as savers refuse none."""
+        """Return the slots; a single 0 where none is needed, as savers refuse empty arrays."""
         for path, p in with_paths(params):
             if not is_hole(p):
-                self._check(path, p)
+                self._check_dtype(path, p)
         return jax.tree.map(self._slot, params)
 
     def _slot(self, p: Any) -> Array:
@@ -88,7 +88,7 @@ class NarrowParams(Transform):
             return self.form.first(jnp.asarray(p))
         return jnp.zeros((1,), jnp.float32)
 
-    def _begun(self, params: Params) -> tuple[OptState, PyTree]:
+    def _first_state(self, params: Params) -> tuple[OptState, PyTree]:
         """Return the inner state, of wide parameters, and the slots."""
         slots = self._slots(params) if self.slot else None
         return self.inner.init(self._wide(params, slots)), slots
@@ -96,20 +96,20 @@ class NarrowParams(Transform):
     def _wide(self, params: Params, slots: PyTree) -> Params:
         """Return the parameters as the inner transform sees them."""
         ps, treedef = jax.tree.flatten(params)
-        kept = [None] * len(ps)
+        leaves = [None] * len(ps)
         if slots is not None:
-            kept = align(self, params, treedef, slots, f"the state's {self.slot} has").leaves
-            self._check_slots(params, kept)
+            leaves = align(self, params, treedef, slots, f"the state's {self.slot} has").leaves
+            self._check_slots(params, leaves)
         narrow = [i for i, p in enumerate(ps) if is_narrow(p)]
-        columns = [[ps[i] for i in narrow], [kept[i] for i in narrow]]
+        columns = [[ps[i] for i in narrow], [leaves[i] for i in narrow]]
         for i, p in zip(narrow, engine.map_rows(_Widen(self.form), columns), strict=True):
             ps[i] = p
         return treedef.unflatten(ps)
 
     def _check_slots(self, params: Params, slots: list[Any]) -> None:
-        ps, wanted = map(jax.tree.leaves, (params, jax.eval_shape(self._slots, params)))
-        for i, (p, slot, like) in enumerate(zip(ps, slots, wanted, strict=True)):
-            if jnp.size(slot) < 2 and not is_narrow(p):  # older states have none for it
+        ps, shapes = map(jax.tree.leaves, (params, jax.eval_shape(self._slots, params)))
+        for i, (p, slot, like) in enumerate(zip(ps, slots, shapes, strict=True)):
+            if jnp.size(slot) < 2 and not is_narrow(p):  # older states differ here
                 continue
             if (jnp.shape(slot), dtype_of(slot)) != (like.shape, like.dtype):
                 raise ValueError(
@@ -122,12 +122,12 @@ class NarrowParams(Transform):
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, Any]:
-        """Return updates whose sums with the parameters are what is wanted.
+        """Return updates whose sums with the parameters are the new parameters.
 
         Those of narrow parameters are in float32, so that no sum is rounded twice.
         """
-        treedef, leaves, state = self._taken(updates, state, params, extra, True)
-        return treedef.unflatten([leaf.change for leaf in leaves]), state
+        treedef, outcomes, state = self._outcomes(updates, state, params, extra, True)
+        return treedef.unflatten([outcome.change for outcome in outcomes]), state
 
     def step(
         self, grads: Updates, state: OptState, params: Params, **extra: Any
@@ -141,17 +141,17 @@ class NarrowParams(Transform):
           **extra: extra arguments of the inner transform.
         """
         self.check_extra(extra)
-        treedef, leaves, state = self._taken(grads, state, params, extra, False)
+        treedef, outcomes, state = self._outcomes(grads, state, params, extra, False)
         ps = align_params(self, grads, treedef, params)
-        pairs = zip(ps.leaves, leaves, strict=True)
+        pairs = zip(ps.leaves, outcomes, strict=True)
         return ps.rebuilt(
-            [leaf.new if is_narrow(p) else apply_updates(p, leaf.change) for p, leaf in pairs]
+            [x.new if is_narrow(p) else apply_updates(p, x.change) for p, x in pairs]
         ), state
 
-    def _taken(
+    def _outcomes(
         self, updates: Updates, state: Any, params: Any, extra: dict[str, Any], added: bool
-    ) -> tuple[Any, list[_Leaf], Any]:
-        """Return the structure of the updates, what becomes of each parameter, and the state.
+    ) -> tuple[Any, list[_Outcome], Any]:
+        """Return the structure of the updates, the outcome for each parameter, and the state.
 
         Args:
           updates: the gradients.
@@ -166,26 +166,29 @@ class NarrowParams(Transform):
         gs, treedef = flatten_updates(updates)
         ps = align_params(self, updates, treedef, params).leaves
         wide = self._wide(params, getattr(state, self.slot) if self.slot else None)
-        given = [_widened(g) if is_narrow(p) else g for g, p in zip(gs, ps, strict=True)]
-        own, inner_state = call_update(
-            self.inner, treedef.unflatten(given), state.inner_state, wide, extra
+        inner_grads = [_widened(g) if is_narrow(p) else g for g, p in zip(gs, ps, strict=True)]
+        inner_updates, inner_state = call_update(
+            self.inner, treedef.unflatten(inner_grads), state.inner_state, wide, extra
         )
-        us = treedef.flatten_up_to(own)
+        us = treedef.flatten_up_to(inner_updates)
         slot = align_slot(self, updates, treedef, state, self.slot) if self.slot else None
-        kept = [None] * len(gs) if slot is None else slot.leaves
-        keys, state = self._keys(updates, state)
-        done = [_Leaf(*x) for x in zip(us, ps, kept, strict=True)]
+        slots = [None] * len(gs) if slot is None else slot.leaves
+        keys, state = self._rounding_keys(updates, state)
+        # Wide parameters keep the inner update; those of narrow ones are replaced below.
+        outcomes = [_Outcome(*x) for x in zip(us, ps, slots, strict=True)]
         narrow = [i for i, p in enumerate(ps) if is_narrow(p)]
-        seen = [_seen(*(column[i] for column in (us, ps, kept))) for i in narrow]
-        columns = [*map(list, zip(*seen, strict=True)), [keys[i] for i in narrow]]
-        made = engine.map_rows(_Assign(self.form, added), columns) if narrow else []
-        for i, leaf in zip(narrow, made, strict=True):
-            done[i] = _put(done[i], _Leaf(*leaf))
+        rows = [_moving_rows(*(column[i] for column in (us, ps, slots))) for i in narrow]
+        columns = [*map(list, zip(*rows, strict=True)), [keys[i] for i in narrow]]
+        results = engine.map_rows(_Assign(self.form, added), columns) if narrow else []
+        for i, result in zip(narrow, results, strict=True):
+            outcomes[i] = _outcome_from_rows(outcomes[i], _Outcome(*result))
         if slot is not None:
-            state = state._replace(**{self.slot: slot.rebuilt([leaf.slot for leaf in done])})
-        return treedef, done, state._replace(inner_state=inner_state)
+            state = state._replace(
+                **{self.slot: slot.rebuilt([outcome.slot for outcome in outcomes])}
+            )
+        return treedef, outcomes, state._replace(inner_state=inner_state)
 
-    def _keys(self, updates: Updates, state: Any) -> tuple[list[Any], Any]:
+    def _rounding_keys(self, updates: Updates, state: Any) -> tuple[list[Any], Any]:
         """Return a key for each update, and the state after they are used."""
         return [None] * len(flatten_updates(updates)[0]), state
 
@@ -197,29 +200,29 @@ def _widened(g: Any) -> Any:
     return cast(jnp.asarray(g), at_least_float32(dtype_of(g)))
 
 
-def _seen(u: Any, p: Any, slot: Any) -> tuple[Any, Any, Any]:
+def _moving_rows(u: Any, p: Any, slot: Any) -> tuple[Any, Any, Any]:
     """Return a parameter, its update and its slot; of row-sparse updates, the rows."""
     if not isinstance(u, RowSparse):
         return p, u, slot
     return engine.take_rows(u, p), u.values, None if slot is None else engine.take_rows(u, slot)
 
 
-def _put(before: _Leaf, rows: _Leaf) -> _Leaf:
-    """Return what becomes of a parameter, from what becomes of those of its rows that move.
+def _outcome_from_rows(before: _Outcome, rows: _Outcome) -> _Outcome:
+    """Return the outcome for a parameter, from that for the rows of it that move.
 
     Args:
       before: the update, the parameter and its slot.
-      rows: what became of what `_seen` returns.
+      rows: the outcome for what `_moving_rows` returns.
     """
     u, p, slot = before
     if not isinstance(u, RowSparse):
         return rows
-    kept = None if slot is None else engine.put_rows(u, slot, rows.slot)
-    return _Leaf(u.with_values(rows.change), engine.put_rows(u, p, rows.new), kept)
+    new_slot = None if slot is None else engine.put_rows(u, slot, rows.slot)
+    return _Outcome(u.with_values(rows.change), engine.put_rows(u, p, rows.new), new_slot)
 
 
 class _Widen(NamedTuple):
-    """What the inner transform sees of a parameter; the key of its compiled call."""
+    """A parameter as the inner transform sees it; the key of the compiled call."""
 
     form: NarrowForm
 
@@ -228,17 +231,18 @@ class _Widen(NamedTuple):
 
 
 class _Assign(NamedTuple):
-    """Where a parameter goes; the key of its compiled call."""
+    """The step of a parameter; the key of the compiled call."""
 
     form: NarrowForm
     added: bool
 
-    def __call__(self, p: Any, u: Any, slot: Any, key: Any) -> _Leaf:
+    def __call__(self, p: Any, u: Any, slot: Any, key: Any) -> _Outcome:
         p = jnp.asarray(p)
         wide = self.form.wide(p, slot)
         new, slot = self.form.taken(wide, cast(jnp.asarray(u), wide.dtype), slot, key, p.dtype)
         before = cast(p, wide.dtype)
         change = as_rounded(new, wide.dtype) - before
+        # The sum may round to a neighbor of the new parameter; the slot must fit where it lands.
         if self.added:
             slot = self.form.landed(new, cast(before + change, p.dtype), slot)
-        return _Leaf(change, new, slot)
+        return _Outcome(change, new, slot)

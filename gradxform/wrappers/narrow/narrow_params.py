@@ -50,9 +50,9 @@ class master_weights(NarrowParams):
     a float32, and takes 2. Both forms have the same copies, bit for bit; of two bfloat16 that are
     equally near, p is the larger in magnitude with `remainders`, and the even one without.
 
-    The updates are in float32, so that their sums with the parameters are exact. What changes them
-    afterwards, such as a later part of a chain, is refused. If something else moves a parameter
-    between two steps, the copy follows.
+    The updates are in float32, so that their sums with the parameters are exact. A later part of a
+    chain that changes them is refused. If something else moves a parameter between two steps, the
+    copy follows.
 
     Args:
       inner: the optimizer.
@@ -76,7 +76,7 @@ class master_weights(NarrowParams):
         """How the copies are kept."""
         return Remainder() if self.remainders else Master()
 
-    def _check(self, path: Path, p: Any) -> None:
+    def _check_dtype(self, path: Path, p: Any) -> None:
         dtype = dtype_of(p)
         if self.remainders and jnp.issubdtype(dtype, jnp.floating) and dtype != jnp.bfloat16:
             raise ValueError(
@@ -87,7 +87,7 @@ class master_weights(NarrowParams):
 
     def init(self, params: Params) -> MasterWeightsState:
         """Return the inner state of the copies, and the copies."""
-        return MasterWeightsState(*self._begun(params))
+        return MasterWeightsState(*self._first_state(params))
 
 
 class StochasticRoundingState(NamedTuple):
@@ -112,8 +112,8 @@ class stochastic_rounding(NarrowParams):
     let the learning rate fall, to be rid of it.
 
     The inner transform gets parameters and gradients in float32. Parameters in float32 or wider,
-    complex and integer ones pass as they are. The updates are in float32; what changes them
-    afterwards is refused.
+    complex and integer ones pass as they are. The updates are in float32; a later part of a chain
+    that changes them is refused.
 
     Args:
       inner: the optimizer.
@@ -137,11 +137,11 @@ class stochastic_rounding(NarrowParams):
 
     def init(self, params: Params) -> StochasticRoundingState:
         """Return the inner state, and the key."""
-        inner_state, _ = self._begun(params)
+        inner_state, _ = self._first_state(params)
         seed = jax.random.bits(live_key(self.key), (), jnp.uint32)
         return StochasticRoundingState(inner_state, jnp.stack([seed, jnp.zeros_like(seed)]))
 
-    def _keys(self, updates: Updates, state: Any) -> tuple[list[Any], Any]:
+    def _rounding_keys(self, updates: Updates, state: Any) -> tuple[list[Any], Any]:
         """Return a key for each update, from its path, and the state with the next key."""
         paths = ["/".join(path) for path, g in with_paths(updates) if not is_hole(g)]
         seeds = [np.asarray([zlib.crc32(path.encode()), 0], np.uint32) for path in paths]
@@ -171,8 +171,8 @@ class kahan(NarrowParams):
     as pruning does.
 
     The inner transform gets parameters and gradients in float32. Parameters in float32 or wider,
-    complex and integer ones pass as they are. The updates are in float32; what changes them
-    afterwards is refused.
+    complex and integer ones pass as they are. The updates are in float32; a later part of a chain
+    that changes them is refused.
 
     Args:
       inner: the optimizer.
@@ -192,4 +192,4 @@ class kahan(NarrowParams):
 
     def init(self, params: Params) -> KahanState:
         """Return the inner state, and zeros."""
-        return KahanState(*self._begun(params))
+        return KahanState(*self._first_state(params))

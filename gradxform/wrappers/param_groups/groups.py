@@ -49,7 +49,7 @@ __all__ = [
 
 
 class Assigned(NamedTuple):
-    """The parameters, by path, with the index of the rule that has them; None for no rule."""
+    """The index of the rule that has each parameter, by path; None for no rule."""
 
     rule_of: Mapping[Path, int | None]
 
@@ -58,7 +58,7 @@ class Assigned(NamedTuple):
         return frozenset(path for path, i in self.rule_of.items() if i in indices)
 
 
-def _among(tree: PyTree, *, paths: frozenset[Path]) -> PyTree:
+def _mask_of_paths(tree: PyTree, *, paths: frozenset[Path]) -> PyTree:
     """Return a mask tree that selects the leaves at some paths."""
     return map_with_paths(lambda path, leaf: path in paths, tree)
 
@@ -98,7 +98,7 @@ class param_groups(Transform):
         tx = param_groups(adam(lr), rules, weight_decay=0.1, learning_rate=lr)
         print(describe(tx, params))
 
-    Frozen parameters have no slots. Of row-sparse updates only the touched rows decay.
+    Frozen parameters do not have slots. Only the touched rows of row-sparse updates decay.
     `describe(tx, params)` shows which parameters each group has.
 
     Args:
@@ -124,8 +124,9 @@ class param_groups(Transform):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
-        object.__setattr__(self, "rules", tuple(self.rules))  # of a tuple that prints as a table
-        named: set[str | None] = set()
+        # A tuple that prints as a table would print as one in the representation of this, too.
+        object.__setattr__(self, "rules", tuple(self.rules))
+        titles: set[str | None] = set()
         for i, rule in enumerate(self.rules):
             if not isinstance(rule, param_group):
                 raise TypeError(
@@ -134,21 +135,22 @@ class param_groups(Transform):
                 )
             if self.weight_decay is None and not is_one(rule.weight_decay):
                 raise ValueError(
-                    f"{name_of(self)}: {self._called(i)} multiplies a weight decay, but there is "
-                    "none: a decay inside the optimizer is out of its reach. Take the optimizer "
+                    f"{name_of(self)}: {self._rule_name(i)} multiplies a weight decay, but there "
+                    "is none: a decay inside the optimizer is out of its reach. Take the optimizer "
                     "without decay, and give weight_decay here."
                 )
-            if rule.inner is not None and rule.title in named:
+            if rule.inner is not None and rule.title in titles:
                 raise ValueError(
                     f"{name_of(self)}: two groups with optimizers are labelled {rule.title!r}."
                 )
-            named |= {rule.title} if rule.inner is not None else set()
+            titles |= {rule.title} if rule.inner is not None else set()
         if self.learning_rate is not None and self.weight_decay is None:
             raise ValueError(
                 f"{name_of(self)}: learning_rate only multiplies the weight decay, which is not "
                 "given; the rate of the steps is that of inner."
             )
 
+        # What multiplies updates, or adds a decay, moves the parameters of an optimizer.
         common = [r for r in self.rules if r.inner is None and not r.freeze]
         if self.weight_decay is not None or not all(is_one(r.learning_rate) for r in common):
             check_movable(self, self.inner)
@@ -163,7 +165,7 @@ class param_groups(Transform):
         """The farthest locality of the optimizers."""
         return farthest([self.inner, *(r.inner for r in self.rules if r.inner is not None)])
 
-    def _called(self, i: int) -> str:
+    def _rule_name(self, i: int) -> str:
         """Return the name of a rule in messages."""
         rule = self.rules[i]
         return f"rule {i} ({rule.title or rule.which!r})"
@@ -185,55 +187,59 @@ class param_groups(Transform):
         Raises:
           ValueError: if a rule selects nothing, or two select the same parameter.
         """
-        whole = params is not None
-        tree = params if whole else updates
+        has_params = params is not None
+        tree = params if has_params else updates
         paths = [path for path, leaf in with_paths(tree) if not is_hole(leaf)]
         has_holes = any(is_hole(leaf) for _, leaf in with_paths(tree))
         rule_of: dict[Path, int | None] = dict.fromkeys(paths)
         for i, rule in enumerate(self.rules):
-            selected, _ = masks.by_path(self, rule.which, tree, whole=whole)
-            mine = [path for path in paths if selected[path]]
-            for path in mine:
+            selected, _ = masks.by_path(self, rule.which, tree, whole=has_params)
+            matches = [path for path in paths if selected[path]]
+            for path in matches:
                 earlier = rule_of[path]
                 if earlier is None:
                     rule_of[path] = i
                 elif not rule.yields:
                     raise ValueError(
-                        f"{name_of(self)}: {self._called(earlier)} and {self._called(i)} both "
-                        f"select {path_str(path)}. To leave it to the earlier rule, give the later "
-                        "one yields=True."
+                        f"{name_of(self)}: {self._rule_name(earlier)} and {self._rule_name(i)} "
+                        f"both select {path_str(path)}. To leave it to the earlier rule, give the "
+                        "later one yields=True."
                     )
-            is_known = whole and paths and not has_holes and not rule.may_be_empty
-            if is_known and i not in rule_of.values():
-                left = "that no earlier rule has" if mine else f"of {len(paths)}"
+            # Without the parameters, or behind a mask, the leaves of a rule may be out of sight.
+            must_match = has_params and paths and not has_holes and not rule.may_be_empty
+            if must_match and i not in rule_of.values():
+                scope = "that no earlier rule has" if matches else f"of {len(paths)}"
                 raise ValueError(
-                    f"{name_of(self)}: {self._called(i)} selects no parameter {left}. Where it may "
-                    "select none, give it optional=True."
+                    f"{name_of(self)}: {self._rule_name(i)} selects no parameter {scope}. Where it "
+                    "may select none, give it optional=True."
                 )
         return Assigned(rule_of)
 
-    def _runs(self, assigned: Assigned) -> list[tuple[str | None, Any]]:
+    def _optimizers(self, assigned: Assigned) -> list[tuple[str | None, Any]]:
         """Return each optimizer on its own parameters, with its name; None for the common one."""
-        own = {i for i, r in enumerate(self.rules) if r.inner is not None}
-        common = {i for i, r in enumerate(self.rules) if not r.freeze} - own
-        runs = [(None, self.inner, assigned.of({None, *common}))]
-        runs += [(self.rules[i].title, self.rules[i].inner, assigned.of({i})) for i in sorted(own)]
+        separate = {i for i, r in enumerate(self.rules) if r.inner is not None}
+        common = {i for i, r in enumerate(self.rules) if not r.freeze} - separate
+        optimizers = [(None, self.inner, assigned.of({None, *common}))]
+        optimizers += [
+            (self.rules[i].title, self.rules[i].inner, assigned.of({i})) for i in sorted(separate)
+        ]
         return [
-            (title, masked(tx, functools.partial(_among, paths=paths))) for title, tx, paths in runs
+            (title, masked(tx, functools.partial(_mask_of_paths, paths=paths)))
+            for title, tx, paths in optimizers
         ]
 
     # ----------------------------------------------------------------------------- the transform
 
     def init(self, params: Params) -> ParamGroupsState:
         """Return the states of all optimizers, each for its own parameters."""
-        common, *own = self._runs(self.assigned(params, params))
+        common, *separate = self._optimizers(self.assigned(params, params))
         return ParamGroupsState(
             inner_state=common[1].init(params),
-            group_states={title: tx.init(params) for title, tx in own},
+            group_states={title: tx.init(params) for title, tx in separate},
             multipliers=start(ScaleByScheduleState if self._has_schedule else EmptyState),
         )
 
-    def _states(self, state: ParamGroupsState) -> dict[str | None, MaskedState]:
+    def _checked_states(self, state: ParamGroupsState) -> dict[str | None, MaskedState]:
         """Return the states of the optimizers by name, and require one for each."""
         titles = {r.title for r in self.rules if r.inner is not None}
         if set(state.group_states) != titles:
@@ -254,8 +260,8 @@ class param_groups(Transform):
 
     def moved(self, state: OptState, old: Params, new: Params) -> ParamGroupsState:
         """Return the state after something else has moved the parameters."""
-        states = self._states(state)
-        for title, tx in self._runs(self.assigned(new, new)):
+        states = self._checked_states(state)
+        for title, tx in self._optimizers(self.assigned(new, new)):
             states[title] = tell_moved(tx, states[title], old, new)
         return state._replace(inner_state=states.pop(None), group_states=states)
 
@@ -264,23 +270,26 @@ class param_groups(Transform):
     ) -> tuple[Updates, ParamGroupsState]:
         """Update every group with its optimizer, and multiply."""
         state = check_state(self, state, ParamGroupsState)
-        states = self._states(state)
+        states = self._checked_states(state)
         kind = ScaleByScheduleState if self._has_schedule else EmptyState
         multipliers = check_state(self, state.multipliers, kind)
         if self.weight_decay is not None:
             require_params(self, params)
         assigned = self.assigned(updates, params)
-        runs = self._runs(assigned)
-        own = updates
-        for title, tx in runs:
-            own, states[title] = call_update(tx, own, states[title], params, extra)
+        optimizers = self._optimizers(assigned)
+        # Each optimizer changes the updates of its own parameters, and passes the others on.
+        inner_updates = updates
+        for title, tx in optimizers:
+            inner_updates, states[title] = call_update(
+                tx, inner_updates, states[title], params, extra
+            )
 
         def at(x: Any) -> Any:
             return value_at(x, multipliers.count) if callable(x) else x
 
-        updates = self._multiplied(own, params, assigned, at)
-        for title, tx in runs:
-            states[title] = told(tx, states[title], params, own, updates)
+        updates = self._multiplied(inner_updates, params, assigned, at)
+        for title, tx in optimizers:
+            states[title] = told(tx, states[title], params, inner_updates, updates)
         if kind is ScaleByScheduleState:
             multipliers = multipliers._replace(count=safe_increment(multipliers.count))
         return updates, state._replace(
@@ -298,6 +307,7 @@ class param_groups(Transform):
         us, treedef = flatten_updates(updates)
         places = [path for path, u in with_paths(updates) if not is_hole(u)]
         groups = [assigned.rule_of[path] for path in places]
+        # Leaves of one treatment are mapped together, whatever their group.
         by_kind: dict[Any, list[int]] = {"frozen": [], "scaled": [], "decaying": []}
         factors = {i: self._factors(i, at) for i in set(groups)}
         for k, i in enumerate(groups):
@@ -308,31 +318,33 @@ class param_groups(Transform):
             elif not is_one(factors[i].rate):
                 by_kind["scaled"].append(k)
         new = list(us)
-        for kind, mine in by_kind.items():
-            columns = [[us[k] for k in mine]]
-            rates = [scalar(factors[groups[k]].rate) for k in mine]
-            if kind == "frozen":
-                done = engine.map_rows(_zeros, columns)
+        for kind, indices in by_kind.items():
+            columns = [[us[k] for k in indices]]
+            rates = [scalar(factors[groups[k]].rate) for k in indices]
+            if kind == "frozen":  # these are still gradients: no optimizer has seen them
+                results = engine.map_rows(_zero_update, columns)
             elif kind == "scaled":
-                done = engine.map_rows(scaled, [*columns, rates])
-            elif mine:
+                results = engine.map_rows(scaled, [*columns, rates])
+            elif indices:
                 ps = align_params(self, updates, treedef, params).leaves
-                decays = [factors[groups[k]].decay for k in mine]
-                done = engine.map_rows(decayed, [*columns, [ps[k] for k in mine], rates, decays])
+                decays = [factors[groups[k]].decay for k in indices]
+                results = engine.map_rows(
+                    decayed, [*columns, [ps[k] for k in indices], rates, decays]
+                )
             else:
                 continue
-            for k, u in zip(mine, done, strict=True):
+            for k, u in zip(indices, results, strict=True):
                 new[k] = u
         return jax.tree.unflatten(treedef, new)
 
     def _factors(self, i: int | None, at: Callable[[Any], Any]) -> "_Factors":
         """Return the multipliers of a group; `at` gives a schedule's value."""
-        rate, decay, own = 1.0, 1.0, False
-        if i is not None:
-            rule = self.rules[i]
-            rate, decay, own = at(rule.learning_rate), at(rule.weight_decay), rule.inner is not None
-        if self.weight_decay is None or own:
+        rule = None if i is None else self.rules[i]
+        rate = 1.0 if rule is None else at(rule.learning_rate)
+        # An optimizer of its own decays by itself.
+        if self.weight_decay is None or (rule is not None and rule.inner is not None):
             return _Factors(rate, None)
+        decay = 1.0 if rule is None else at(rule.weight_decay)
         scale = 1.0 if self.learning_rate is None else at(self.learning_rate) * rate
         return _Factors(rate, scalar(scale * at(self.weight_decay) * decay))
 
@@ -344,7 +356,7 @@ class _Factors(NamedTuple):
     decay: Array | None  # of the parameter, which is subtracted
 
 
-def _zeros(u: Any) -> Any:
+def _zero_update(u: Any) -> Any:
     if isinstance(u, RowSparse):
         return u.with_values(jnp.zeros_like(u.values))
     return jnp.zeros_like(u)

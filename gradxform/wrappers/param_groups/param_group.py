@@ -1,4 +1,4 @@
-"""A rule of `param_groups`: which parameters are different, and in what."""
+"""A rule of `param_groups`: which parameters differ, and how."""
 
 from dataclasses import field
 from typing import Any
@@ -15,13 +15,13 @@ __all__ = [
     "param_group",
 ]
 
-# What tables call the parameters without a rule.
+# The name in tables of the parameters without a rule.
 OTHERS = "all others"
 
 
 @value
 class param_group(Value):
-    """A rule of `param_groups`: which parameters, and what is different for them.
+    """A rule of `param_groups`: which parameters, and how they differ from the others.
 
     Args:
       which: the parameters: a pattern for their paths, as in `path_matches`, a mask such as
@@ -89,7 +89,7 @@ class param_group(Value):
 
     @property
     def name(self) -> str:
-        """What tables call the group."""
+        """The name of the group in tables."""
         return self.title or printed(self.which)
 
     @property

@@ -41,26 +41,26 @@ class GroupRules(tuple[param_group, ...]):
 
     def __new__(cls, rules: Iterable[param_group], table: Iterable[Multiplied]) -> "GroupRules":
         """Make a tuple of the rules."""
-        made = super().__new__(cls, rules)
-        made.table = tuple(table)
-        return made
+        group_rules = super().__new__(cls, rules)
+        group_rules.table = tuple(table)
+        return group_rules
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return tuple(self), self.table
 
     def __repr__(self) -> str:
         head = ("parameter", "shape", "kind", "learning rate")
-        lines = [head, *((x.path, str(x.shape), x.kind, _times(x)) for x in self.table)]
+        lines = [head, *((x.path, str(x.shape), x.kind, _multiplier(x)) for x in self.table)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rows = (
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
             for line in lines
         )
-        first, *rest = rows
-        return "\n".join([first, "-" * (sum(widths) + 2 * len(widths) - 2), *rest])
+        title, *body = rows
+        return "\n".join([title, "-" * (sum(widths) + 2 * len(widths) - 2), *body])
 
 
-def _times(line: Multiplied) -> str:
+def _multiplier(line: Multiplied) -> str:
     return f"x {line.learning_rate:.4g}"
 
 
@@ -68,7 +68,7 @@ def _shapes(params: Params) -> dict[Path, tuple[int, ...]]:
     return {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
 
 
-def _rules(table: list[Multiplied]) -> GroupRules:
+def _group_rules(table: list[Multiplied]) -> GroupRules:
     """Return one rule for every kind and multiplier other than 1."""
     groups: dict[tuple[str, float], list[str]] = {}
     for x in table:
@@ -81,7 +81,7 @@ def _rules(table: list[Multiplied]) -> GroupRules:
     return GroupRules(rules, table)
 
 
-# What models call the embeddings of their input, and the tokens and positions beside them. A head
+# The names that models give to input embeddings, and to tokens and positions beside them. A head
 # may be called `unembed`, or `cls` as the module of BERT; `cls` is a token where it is an array.
 INPUTS = (
     r"(?<!un)embed|(?:^|[/_])emb(?:_|/|$)"
@@ -144,16 +144,17 @@ def layerwise_decay(
     shapes = _shapes(params)
     names = {path: "/".join(path) for path in shapes}
     hits = {path: hit for path in names if (hit := in_layers.search(names[path])) is not None}
-    _require("layers", layers, hits, names)
+    _require_match("layers", layers, hits, names)
     number_of: dict[Path, int] = {}
+    # The layers of a stack are counted on from those of the stack before it.
     for stack in [hits] if stacks is None else _in_stacks(stacks, hits, names):
         number_of |= _numbered(stack, 1 + max(number_of.values(), default=-1))
     below = set()
     if embeddings is not None:
         is_embedding = _compiled("embeddings", embeddings)
         below = {p for p in names if p not in number_of and is_embedding.search(names[p])}
-        if embeddings != INPUTS:
-            _require("embeddings", embeddings, below, names)
+        if embeddings != INPUTS:  # a model may lack what the default looks for
+            _require_match("embeddings", embeddings, below, names)
     count = max(number_of.values()) + 1
     table = []
     for path, name in names.items():
@@ -162,7 +163,7 @@ def layerwise_decay(
         else:
             power, kind = (count + 1, "embeddings") if path in below else (0, "other")
         table.append(Multiplied(name, shapes[path], kind, float(decay) ** power))
-    return _rules(table)
+    return _group_rules(table)
 
 
 def _numbered(hits: Mapping[Path, re.Match[str]], first: int) -> dict[Path, int]:
@@ -196,17 +197,17 @@ def _in_stacks(
         )
     patterns = [_compiled("stacks", stack) for stack in stacks]
     for path in hits:
-        mine = [x.pattern for x in patterns if x.search(names[path])]
-        if len(mine) != 1:
-            found = " and ".join(map(repr, mine)) or "none"
+        matches = [x.pattern for x in patterns if x.search(names[path])]
+        if len(matches) != 1:
+            stated = " and ".join(map(repr, matches)) or "none"
             raise ValueError(
                 f"layerwise_decay: the layer of {path_str(path)} must be in one of stacks, it is "
-                f"in {found}."
+                f"in {stated}."
             )
-    found = [{p: hit for p, hit in hits.items() if x.search(names[p])} for x in patterns]
-    for stack, mine in zip(stacks, found, strict=True):
-        _require("stacks", stack, mine, {path: names[path] for path in hits})
-    return found
+    layers_by_stack = [{p: hit for p, hit in hits.items() if x.search(names[p])} for x in patterns]
+    for stack, matches in zip(stacks, layers_by_stack, strict=True):
+        _require_match("stacks", stack, matches, {path: names[path] for path in hits})
+    return layers_by_stack
 
 
 def _compiled(argument: str, pattern: Any) -> re.Pattern[str]:
@@ -219,7 +220,7 @@ def _compiled(argument: str, pattern: Any) -> re.Pattern[str]:
         ) from None
 
 
-def _require(argument: str, pattern: str, hits: Any, names: dict[Path, str]) -> None:
+def _require_match(argument: str, pattern: str, hits: Any, names: dict[Path, str]) -> None:
     if not hits:
         listed = ", ".join(map(repr, list(names.values())[:8]))
         raise ValueError(
@@ -279,22 +280,23 @@ def mup(
         if path not in old or path not in new:
             lacks = "base_params" if path not in old else "params"
             raise ValueError(
-                f"mup: {lacks} has no parameter {path_str(path)}, the other model has."
+                f"mup: {lacks} has no parameter {path_str(path)}; the other model has one."
             )
     leaves = dict(with_paths(params))
     table = []
     for path, shape in new.items():
         is_input = inputs is not None and inputs.test(path, leaves[path])
-        kind, growth = _kind(path, old[path], shape, is_input)
+        kind, growth = _kind_and_growth(path, old[path], shape, is_input)
+        # The powers of the growth, for adam and for sgd: the table in the docstring.
         powers = {"input": (0, 1), "hidden": (-1, 0), "output": (-1, -1), "fixed": (0, 0)}
-        if output_multiplier:
+        if output_multiplier:  # Table 8 of the paper, in place of Table 3
             powers["output"] = (0, 1)
         power = powers[kind][_OPTIMIZERS.index(optimizer)]
         table.append(Multiplied("/".join(path), shape, kind, growth**power))
-    return _rules(table)
+    return _group_rules(table)
 
 
-def _kind(
+def _kind_and_growth(
     path: Path, old: tuple[int, ...], new: tuple[int, ...], is_input: bool
 ) -> tuple[str, float]:
     """Return the kind of a parameter, and by how much its inputs (or its only dimension) grow."""
@@ -321,6 +323,7 @@ def _kind(
             f"mup: {path_str(path)} is empty in base_params, with shape {old}; a dimension of 0 "
             "cannot grow."
         )
+    # Inputs are the first of two growing dimensions, as in a kernel of shape (inputs, outputs).
     growth = new[growing[0]] / old[growing[0]]
     if is_input or growing == [len(new) - 1]:
         return "input", growth

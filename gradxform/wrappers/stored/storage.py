@@ -14,6 +14,7 @@ from gradxform.leaves.storage import CODES, Blocks, Crossed, Rounded, StoredArra
 from gradxform.numerics.overflow import cast_finite
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import Choice, DType, Key, NonNegativeInt, Size, StaticTree
+from gradxform.wrappers.parts import at_least
 from gradxform.wrappers.stored.wrapper import StateSlot, StorageWrapper
 
 __all__ = [
@@ -85,8 +86,7 @@ class quantize_state(StorageWrapper):
     @property
     def locality(self) -> str:
         """At least the row. The scale of a block of a vector depends on several of its rows."""
-        inner = super().locality
-        return "row" if inner == "entry" else inner
+        return at_least("row", self.inner)
 
     def qualifies(self, x: Any, slot: StateSlot) -> bool:
         shape = shape_of(x)
@@ -115,7 +115,7 @@ class state_dtype(StorageWrapper):
 
     Args:
       inner: a transform whose rules look no further than a row.
-      dtype: the dtype of the slots. Those of integers and of complex numbers keep theirs.
+      dtype: the dtype of the slots. Slots of integers and of complex numbers keep theirs.
       stochastic: whether to round by chance, for bfloat16. Keyword-only.
       key: the seed of the chance: an integer or a PRNG key; required with `stochastic`.
         Keyword-only.

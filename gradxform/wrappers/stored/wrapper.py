@@ -95,14 +95,14 @@ class StorageWrapper(StatelessWrapper):
 
     def init(self, params: Params) -> OptState:
         """Return the inner state, with its slots in another form."""
-        wanted = self._wanted(params)
+        is_chosen = self._slot_filter(params)
         shapes = {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
-        seen: set[str] = set()
+        slot_names: set[str] = set()
 
-        def changed(owner: Any, state: Any) -> Any:
+        def with_stored_slots(owner: Any, state: Any) -> Any:
             kind = type(state)
             slots = slot_fields(kind) if hasattr(kind, "_fields") else ()
-            seen.update(slots)
+            slot_names.update(slots)
             new = {}
             for name in slots:
                 signed = name not in non_negative_fields(kind)
@@ -110,22 +110,23 @@ class StorageWrapper(StatelessWrapper):
                 def slot_at(path: Path, name: str = name, signed: bool = signed) -> StateSlot:
                     return StateSlot(name, path, signed, shapes.get(path))
 
-                new[name] = self._stored(owner, wanted, slot_at, getattr(state, name))
+                new[name] = self._stored_slot(owner, is_chosen, slot_at, getattr(state, name))
             return state._replace(**new) if new else state
 
-        with changing_states(changed):
+        # Parts make their states at any depth of `inner`; each returns its own in the new form.
+        with changing_states(with_stored_slots):
             state = self.inner.init(params)
         for name in self.names() or ():
-            if name not in seen:
+            if name not in slot_names:
                 raise ValueError(
                     f"{name_of(self)}: {self.chooser} names {name!r}, which is not a slot of "
-                    f"{name_of(self.inner)}; there are {', '.join(sorted(seen)) or 'none'}."
-                    f"{did_you_mean(name, seen)}"
+                    f"{name_of(self.inner)}; there are {', '.join(sorted(slot_names)) or 'none'}."
+                    f"{did_you_mean(name, slot_names)}"
                 )
         return state
 
-    def _wanted(self, params: Params) -> Callable[[StateSlot], bool]:
-        """Return a function that tells of a slot whether it is chosen."""
+    def _slot_filter(self, params: Params) -> Callable[[StateSlot], bool]:
+        """Return a function of a slot: whether it is chosen."""
         names = self.names()
         if names is not None:
             return lambda slot: slot.name in names
@@ -135,15 +136,16 @@ class StorageWrapper(StatelessWrapper):
         chosen = {**branches, **leaves}
 
         def by_mask(slot: StateSlot) -> bool:
+            # An entry of the mask may stand for a whole branch: the nearest above the slot holds.
             above = [slot.path[:n] for n in range(len(slot.path), -1, -1)]
             return next((chosen[path] for path in above if path in chosen), False)
 
         return by_mask
 
-    def _stored(
+    def _stored_slot(
         self,
         owner: Any,
-        wanted: Callable[[StateSlot], bool],
+        is_chosen: Callable[[StateSlot], bool],
         slot_at: Callable[[Path], StateSlot],
         tree: PyTree,
     ) -> PyTree:
@@ -152,15 +154,15 @@ class StorageWrapper(StatelessWrapper):
         out = []
         for path, x in named:
             slot = slot_at(path)
-            if wanted(slot) and self.qualifies(x, slot) and not self._is_copy(owner, slot):
+            if is_chosen(slot) and self.qualifies(x, slot) and not self._is_copy(owner, slot):
                 self._check_owner(owner, slot)
                 new = self.stored(fetched(x), slot)
-                x = on_host(new) if is_away(x) else new
+                x = on_host(new) if is_away(x) else new  # back to where it was
             out.append(x)
         return jax.tree.unflatten(treedef, out)
 
     def _is_copy(self, owner: Any, slot: StateSlot) -> bool:
-        """Whether a slot is a copy of the parameters, which would move if it was rounded."""
+        """Whether a slot is a copy of the parameters, which rounding would move."""
         if not self.rounds or slot.name not in getattr(owner, "follows", ()):
             return False
         if slot.name in (self.names() or ()):
@@ -177,17 +179,17 @@ class StorageWrapper(StatelessWrapper):
     def _check_owner(self, owner: Any, slot: StateSlot) -> None:
         """Require a rule for arrays that looks no further than `reaches`."""
         which = f"the slot {slot.name} of {path_str(slot.path)}"
-        leave = "Leave it out: name the slots to store in which=(...)."
+        remedy = "Leave it out: name the slots to store in which=(...)."
         if not isinstance(owner, ArrayRule):
             raise TypeError(
                 f"{name_of(self)}: {name_of(owner)} computes with {which} itself, so it cannot be "
-                f"stored {self.where}. {leave}"
+                f"stored {self.where}. {remedy}"
             )
         if reach_of(owner) not in self.reaches:
-            whole = "the whole tree" if reach_of(owner) == "tree" else "whole arrays"
+            extent = "the whole tree" if reach_of(owner) == "tree" else "whole arrays"
             raise TypeError(
-                f"{name_of(self)}: {name_of(owner)} looks at {whole}, so {which} cannot be "
-                f"stored {self.where}. {leave}"
+                f"{name_of(self)}: {name_of(owner)} looks at {extent}, so {which} cannot be "
+                f"stored {self.where}. {remedy}"
             )
 
     @abc.abstractmethod
@@ -198,14 +200,16 @@ class StorageWrapper(StatelessWrapper):
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """Run the inner transform, which loads the slots that it needs and stores them again."""
-        if "flax.nnx" in sys.modules:
-            state = self._whole(state, like_params(updates) if params is None else params)
+        if "flax.nnx" in sys.modules:  # else nothing has taken stored arrays apart
+            state = self._with_stored_arrays(
+                state, like_params(updates) if params is None else params
+            )
         return call_update(self.inner, updates, state, params, extra)
 
-    def _whole(self, state: OptState, params: Params) -> OptState:
+    def _with_stored_arrays(self, state: OptState, params: Params) -> OptState:
         """Return a state with stored arrays where `nnx.Optimizer` has left mappings of their parts.
 
-        It writes every step's state back array by array, and keeps no other node than its own.
+        It writes the state of every step back array by array, and only keeps nodes of its own.
         """
         named, treedef = flatten_with_names(state, _is_node)
         if not any(_is_parts(x) for _, x in named):
