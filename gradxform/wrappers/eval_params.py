@@ -81,12 +81,7 @@ def eval_params(
         are averages of several lengths and `length` is not one of them; if a leaf does not have the
         shape of its parameter; or if nothing is there and no parameters are given.
     """
-    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
-    if length is not None and not any(_is_length(tree.name) for tree in trees):
-        raise ValueError(
-            f"eval_params: length is {length!r}, but {name_of(type(state))} has no average of a "
-            "power_moving_average."
-        )
+    trees = _chosen_trees("eval_params", state, params, length)
     if params is None:
         return _only_tree(state, trees)
     return _with_trees(trees, params)[0]
@@ -120,7 +115,7 @@ def swap(
     Raises:
       ValueError: as `eval_params`.
     """
-    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
+    trees = _chosen_trees("swap", state, params, length)
     new, params_at = _with_trees(trees, params)
 
     def exchange(x: Any, path: Any) -> Any:
@@ -190,6 +185,17 @@ def _is_length(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _chosen_trees(caller: str, state: OptState, params: Any, length: Any) -> list[Any]:
+    """Return the tree to evaluate of each state that has some; `length` must name one if given."""
+    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
+    if length is not None and not any(_is_length(tree.name) for tree in trees):
+        raise ValueError(
+            f"{caller}: length is {length!r}, but {name_of(type(state))} does not have an average "
+            "of a power_moving_average."
+        )
+    return trees
 
 
 def _chosen_tree(trees: list[_Tree], length: float | None) -> _Tree:

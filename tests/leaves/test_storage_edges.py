@@ -8,7 +8,7 @@ import pytest
 import gradxform as gx
 from gradxform.leaves.storage import DynamicCode
 from gradxform.leaves.storage.rounded import rounded_by_chance
-from gradxform.numerics.overflow import cast_slot
+from gradxform.numerics.overflow import cast_finite
 from gradxform.sparse import RowSparse
 from tests.catalogue import CASES
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.numeric
 def test_a_slot_ends_where_its_dtype_does(dtype):
     largest = float(jnp.finfo(dtype).max)
     x = jnp.asarray([1.0, -largest, 1e30, -1e30, jnp.nan])
-    kept = cast_slot(x, jnp.dtype(dtype)).astype(jnp.float32)
+    kept = cast_finite(x, jnp.dtype(dtype)).astype(jnp.float32)
     expected = [1.0, -largest, min(1e30, largest), -min(1e30, largest), np.nan]
     np.testing.assert_allclose(kept, expected, rtol=0.01)
 

@@ -238,3 +238,11 @@ def test_the_distributed_function_is_the_same():
     assert not np.any(swapped[0].anchor["w"])
     without = gd.model_average(SGD, "replica").init(tree)
     assert gd.eval_params(without, tree)["w"] is tree["w"]
+
+
+@pytest.mark.parametrize("read", [gx.eval_params, gx.swap])
+def test_a_length_that_no_state_has_is_an_error(read):
+    params = {"w": jnp.ones(2)}
+    state = gx.moving_average(gx.sgd(0.1)).init(params)
+    with pytest.raises(ValueError, match=rf"^{read.__name__}: length is 0\.1, but "):
+        read(state, params, length=0.1)

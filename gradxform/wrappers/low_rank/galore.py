@@ -140,7 +140,7 @@ class scale_by_galore(Transform):
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return the place of the base transform's state."""
-        return [(("base_optimizer_state",), self._base())]
+        return [(("base_optimizer_state",), self._base_transform())]
 
     def _matrices(self, tree: PyTree) -> list[MatrixAxes | None]:
         """Return the axes of every leaf of a tree; None for those that are not projected."""
