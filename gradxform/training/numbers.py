@@ -34,11 +34,14 @@ def _walk(x: Any, place: Place = (), names: tuple[str, ...] = ()) -> Iterator[Nu
         return
     if isinstance(x, GradientTransformation):
         here = (*names, name_of(x))
-        for i, (field, part) in enumerate(fields_of(x).items()):
+        fields = fields_of(x)
+        for i, (field, part) in enumerate(fields.items()):
             if type(part) is float:
                 yield Number(x, field, (*place, i), (*here, field), part)
             else:
-                yield from _walk(part, (*place, i), here)
+                # The fields tell the transforms in it apart, where there are several.
+                several = sum(isinstance(y, GradientTransformation) for y in fields.values()) > 1
+                yield from _walk(part, (*place, i), (*here, field) if several else here)
     elif type(x) is tuple or isinstance(x, FrozenTree):
         for i, (label, part) in enumerate(zip(_labels(x), parts_of(x) or (), strict=True)):
             yield from _walk(part, (*place, i), (*names, *label))
@@ -58,7 +61,8 @@ def numbers_of(tx: Any) -> dict[str, Number]:
     """Return the numbers of a transform by name.
 
     A number is called as its field. Where several are called so, the name of the part comes before,
-    `scale_by_adam/eps`; and where these are alike too, all that leads to it.
+    `scale_by_adam/eps`; and where these are alike too, all that leads to it, with the names of the
+    fields that hold transforms: `sam/optimizer/chain/0/scale_by_learning_rate/learning_rate`.
     """
     numbers = list(_walk(tx))
     forms = [[n.names[-1:], n.names[-2:], n.names] for n in numbers]

@@ -1,5 +1,6 @@
 """Names and configs of Keras, RETURNN's names, and all that was recorded of them."""
 
+import functools
 import inspect
 import json
 import pathlib
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import gradxform as gx
+import gradxform.distributed as gd
 from gradxform import compat
 from gradxform.compat import keras, returnn, tf1, tf_contrib
 from gradxform.compat.keras import keras3
@@ -485,6 +487,34 @@ def test_gradients_that_were_aggregated_are_not_aggregated_again():
         np.testing.assert_allclose(p["a"], expected)
     with pytest.raises(TypeError, match="experimental_aggregate_gradients must be True or False"):
         tx.update(params, tx.init(params), params, experimental_aggregate_gradients=0)
+
+
+@pytest.mark.numeric
+@pytest.mark.parametrize("aggregate", [True, False])
+def test_replicas_sum_unless_the_caller_has(aggregate):
+    """Keras's aggregator sums over replicas; what is aggregated already stays as it is."""
+    count = 4
+    mesh = jax.make_mesh((count,), ("r",), axis_types=(jax.sharding.AxisType.Auto,))
+    tx = gd.tower(keras.SGD(1.0), "r", reduction="sum")
+    params = {"a": jnp.zeros(2)}
+    state = tx.init(params)
+
+    def step(x):
+        grads = {"a": x[0] * jnp.ones(2)}
+        updates, _ = tx.update(grads, state, params, experimental_aggregate_gradients=aggregate)
+        return updates["a"][None]
+
+    run = jax.shard_map(step, mesh=mesh, in_specs=jax.P("r"), out_specs=jax.P("r"))
+    grads = jnp.arange(1.0, count + 1) if aggregate else jnp.full(count, 5.0)
+    np.testing.assert_allclose(run(grads), -10.0 if aggregate else -5.0)
+
+
+def test_whether_to_aggregate_is_true_or_false():
+    tx = gd.tower(keras.SGD(1.0), "r")
+    params = {"a": jnp.zeros(2)}
+    run = functools.partial(tx.update, params, tx.init(params), params)
+    with pytest.raises(TypeError, match=r"^tower: experimental_aggregate_gradients must be True"):
+        jax.vmap(lambda _: run(experimental_aggregate_gradients=1), axis_name="r")(jnp.zeros(2))
 
 
 BAD_PAIRS = [

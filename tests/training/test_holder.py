@@ -333,3 +333,12 @@ def test_a_failed_step_changes_nothing():
     with pytest.raises(ValueError, match="no gradients"):
         opt.apply_gradients(jax.tree.map(lambda x: None, p), p)
     assert opt.state is state and opt.iterations == 2
+
+
+def test_numbers_of_two_optimizers_in_one_are_told_apart():
+    opt = gx.Optimizer(gx.sam(gx.sgd(0.1), gx.sgd(0.05)))
+    by_field = {k.split("/")[1]: k for k in opt.hyperparams}
+    assert set(by_field) == {"optimizer", "adv_optimizer"}
+    assert opt.hyperparams[by_field["adv_optimizer"]] == 0.05
+    opt.hyperparams[by_field["optimizer"]] = 0.2
+    assert opt.tx == gx.sam(gx.sgd(0.2), gx.sgd(0.05))

@@ -91,7 +91,9 @@ def test_a_length_is_chosen():
             ValueError, match=rf"\[0\] has averages of the lengths 0\.1, 0\.2.*{length}"
         ):
             gx.eval_params(state, tree, length=length)
-    with pytest.raises(ValueError, match=r"length is 0\.1, but ScheduleFreeState has no average"):
+    with pytest.raises(
+        ValueError, match=r"length is 0\.1, but ScheduleFreeState does not have an average"
+    ):
         gx.eval_params(FREE.init(tree), tree, length=0.1)
 
 

@@ -11,6 +11,7 @@ from gradxform.compat.keras.rates import last_of_every
 from gradxform.errors import did_you_mean, must_be
 from gradxform.transforms.scaling import scale
 from gradxform.types import Fixed, ZeroIsNone
+from gradxform.values import replace
 from gradxform.values.arguments import checked_call
 from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain
@@ -149,3 +150,14 @@ def _around(tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool
             from_first_step=not options["ema_from_start"],
         )
     return inner if isinstance(inner, chain) else chain(inner)
+
+
+def without_loss_scale_factor(tx: Any) -> Any:
+    """Return an optimizer without its loss_scale_factor, the `scale` before all else."""
+    parts = tx.transforms if isinstance(tx, chain) else ()
+    if len(parts) == 1 and isinstance(parts[0], overwriting_average):
+        average = parts[0]
+        return chain(replace(average, inner=without_loss_scale_factor(average.inner)))
+    if len(parts) == 2 and isinstance(parts[0], scale) and isinstance(parts[1], chain | MultiSteps):
+        return parts[1] if isinstance(parts[1], chain) else chain(parts[1])
+    return tx

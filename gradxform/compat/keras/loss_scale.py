@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.compat.keras.keras3_options import without_loss_scale_factor
 from gradxform.errors import shown
 from gradxform.types import PositiveInt
 from gradxform.values.arguments import checked
@@ -30,7 +31,8 @@ def LossScaleOptimizer(
     Keras is `scaled_loss(loss, state)`; `make_step` calls it by itself.
 
     Args:
-      inner_optimizer: any transform. Leave out its loss_scale_factor, which Keras ignores here.
+      inner_optimizer: any transform. A loss_scale_factor of one of `compat.keras3` does not count
+        here, as in Keras.
       initial_scale: the first scale.
       dynamic_growth_steps: how many finite steps in a row it takes to double.
       name: ignored.
@@ -41,7 +43,7 @@ def LossScaleOptimizer(
     Reference: `keras.optimizers.LossScaleOptimizer`.
     """
     return loss_scale(
-        inner_optimizer,
+        without_loss_scale_factor(inner_optimizer),
         initial_scale,
         dynamic_growth_steps,
         min_scale=LEAST,

@@ -22,7 +22,7 @@ from gradxform.distributed.wire.axis import (
     widen,
 )
 from gradxform.distributed.wire.feedback import check_sending, first_feedback, summed
-from gradxform.errors import name_of, require_one_of
+from gradxform.errors import must_be, name_of, require_one_of
 from gradxform.leaves import dtype_of, flatten_updates
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.leaves.states import check_state
@@ -145,14 +145,33 @@ class tower(Synchronous):
         return TowerState(self.inner.init(params), first_feedback(self, params, self.axis))
 
     def update(
-        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+        self,
+        updates: Updates,
+        state: OptState,
+        params: Params | None = None,
+        *,
+        experimental_aggregate_gradients: bool = True,
+        **extra: Any,
     ) -> tuple[Updates, TowerState]:
-        """Return the inner updates of the reduced gradient."""
+        """Return the inner updates of the reduced gradient.
+
+        With `experimental_aggregate_gradients=False`, as in Keras's `apply_gradients`, the caller
+        has reduced the gradient: every replica passes the same one.
+        """
         check_state(self, state, TowerState)
         check_bound(self, self.axis)
-        if self.reduced == "error":
-            require_local(self, updates, self.axis)
-        grads, feedback = self._reduced(updates, state)
+        if not isinstance(experimental_aggregate_gradients, bool):
+            flag = experimental_aggregate_gradients
+            raise TypeError(
+                must_be(self, "experimental_aggregate_gradients", "True or False", flag)
+            )
+        if experimental_aggregate_gradients:
+            if self.reduced == "error":
+                require_local(self, updates, self.axis)
+            grads, feedback = self._reduced(updates, state)
+        else:
+            grads, feedback = updates, state.feedback
+            extra["experimental_aggregate_gradients"] = False
         grads = as_varying_like(grads, (state.inner, params), self.axis)
         updates, inner = call_update(self.inner, grads, state.inner, params, extra)
         return updates, TowerState(inner, feedback)
