@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import gradxform as gx
+import gradxform.distributed as gd
 from gradxform.compat import keras, tf1
 
 pytestmark = pytest.mark.end_to_end
@@ -87,6 +89,64 @@ def test_wider_numbers_are_read():
     params, _ = tf1.from_checkpoint(TX, PARAMS, arrays() | {"w": np.full((3, 2), 2, np.int64)})
     assert params["w"].dtype == jnp.float32
     np.testing.assert_array_equal(params["w"], 2)
+
+
+OF_REPLICAS = {
+    "tower": gd.tower(TX, "r"),
+    "sync_replicas": gd.sync_replicas(TX, "r"),
+    "model_average": gd.model_average(TX, "r"),
+    "elastic_average": gd.elastic_average(TX, "r", rho=0.1),
+    "agn": gd.agn(TX, "r"),
+    "drop_stale": gd.drop_stale(TX, 2),
+}
+
+
+@pytest.mark.parametrize("name", OF_REPLICAS)
+def test_what_replicas_share_is_saved_as_tensorflow_saves_it(tmp_path, name):
+    """The inner optimizer's slots and the global step; all else begins anew."""
+    tx, path = OF_REPLICAS[name], tmp_path / "run.npz"
+    own = {"drop_stale": {"global_step", "stale_counter"}, "tower": set()}
+    assert set(gx.get_slots(tx, tx.init(PARAMS), "tf1")) - own.get(name, {"global_step"}) <= {
+        "momentum",
+        "inner.0.momentum",
+        "center_inner.0.momentum",
+    }
+    moved = {"w": 2 * PARAMS["w"], "b": 3 * PARAMS["b"]}
+    variables = tf1.to_checkpoint(tx, tx.init(moved), moved)
+    assert all(x.dtype != object for x in variables.values())
+    variables |= {k: np.full_like(x, 0.5) for k, x in variables.items() if "Momentum" in k}
+    variables |= {k: np.asarray(7, x.dtype) for k, x in variables.items() if not x.shape}
+    np.savez(path, **variables)
+    params, state = tf1.from_checkpoint(tx, PARAMS, path)
+    again = tf1.to_checkpoint(tx, state, params)
+    assert again.keys() == variables.keys()
+    for k, x in again.items():
+        np.testing.assert_array_equal(x, variables[k])
+    for copy in ("center", "local_center"):
+        if hasattr(state, copy) and getattr(state, copy) is not None:
+            np.testing.assert_array_equal(getattr(state, copy)["b"], moved["b"])
+
+
+def test_a_checkpoint_of_synchronous_replicas_is_read():
+    values = {"w": np.full((3, 2), 2.0, np.float32), "b": np.full(2, 3.0, np.float32)}
+    slots = {f"{k}/Momentum": x / 10 for k, x in values.items()}
+    other = {"local_step": np.asarray(11), "global_step": np.asarray(12)}
+    tx = gd.sync_replicas(TX, "r")
+    params, state = tf1.from_checkpoint(tx, PARAMS, values | slots | other)
+    np.testing.assert_array_equal(params["b"], 3.0)
+    np.testing.assert_allclose(gx.get_slots(tx, state, "tf1")["momentum"]["w"], 0.2)
+    assert int(state.global_step) == 12
+
+
+def test_a_float_counts_what_was_dropped():
+    tx = gd.drop_stale(TX, 2)
+    variables = tf1.to_checkpoint(tx, tx.init(PARAMS), PARAMS)
+    assert variables["stale_counter"].dtype == np.float32
+    _, state = tf1.from_checkpoint(tx, PARAMS, variables | {"stale_counter": np.float32(5)})
+    assert state.stale_counter.dtype == jnp.int32
+    assert int(state.stale_counter) == 5
+    with pytest.raises(ValueError, match="stale_counter must be a whole number"):
+        tf1.from_checkpoint(tx, PARAMS, variables | {"stale_counter": np.float32(5.5)})
 
 
 CONFIG = {"class_name": "SGD", "config": {}}

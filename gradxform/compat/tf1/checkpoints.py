@@ -122,10 +122,11 @@ def from_checkpoint(
     check_transform("from_checkpoint", tx, "tx")
     names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
     arrays = _arrays_by_name(arrays)
-    new_params = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
-    state = with_variables(tx, tx.init(params), params, arrays, **names, variables=variables)
-    treedef = jax.tree.structure(params, is_leaf=is_hole)
-    return jax.tree.unflatten(treedef, new_params), state
+    leaves = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
+    params = jax.tree.unflatten(jax.tree.structure(params, is_leaf=is_hole), leaves)
+    # What is a copy of the parameters, such as a center, begins with those of the checkpoint.
+    state = tx.init(params)
+    return params, with_variables(tx, state, params, arrays, **names, variables=variables)
 
 
 def with_variables(

@@ -217,11 +217,11 @@ def _fitting_array(name: str, at: Path, old: Any, new: Any, used: set[int]) -> A
         raise TypeError(f"{where} must be an array of shape {jnp.shape(old)}, got {shown(new)}.")
     if jnp.shape(new) != jnp.shape(old):
         raise ValueError(f"{where} has shape {jnp.shape(new)}, the state's has {jnp.shape(old)}.")
+    if not at and jnp.shape(old) == () and dtype_of(old) == jnp.int32:  # it counts something
+        return as_whole(name, new)
     rank, dtype = number_rank(dtype_of(old)), dtype_of(new)
     if dtype != dtype_of(old) and not 0 < number_rank(dtype) <= rank:
         raise TypeError(f"{where} has dtype {dtype}, the state's has {dtype_of(old)}.")
-    if not at and jnp.shape(old) == () and dtype_of(old) == jnp.int32:  # it counts something
-        return as_whole(name, new)
     # No two places share a buffer, or a jitted step could not donate the state.
     if id(new) in used:
         new = jnp.array(new, copy=True)

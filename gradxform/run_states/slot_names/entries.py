@@ -12,7 +12,13 @@ import numpy as np
 from gradxform._jax.versions import is_tracer
 from gradxform.errors import name_of, shown
 from gradxform.run_states.slot_names.owners import Owned, owned_states, rule_name
-from gradxform.run_states.slot_names.words import COUNTS, POWERS, is_shared, word_for
+from gradxform.run_states.slot_names.words import (
+    COUNTS,
+    POWERS,
+    is_shared,
+    is_variable_there,
+    word_for,
+)
 from gradxform.transforms.adaptive import scale_by_rms, scale_by_stddev
 from gradxform.transforms.ggt import scale_by_ggt
 from gradxform.transforms.scaling import scale_by_learning_rate
@@ -63,8 +69,12 @@ def entries_of(tx: Any, state: Any, style: str) -> list[Entry]:
 
 def _entries(owned: Owned, field: str, style: str) -> list[Entry]:
     rule, name = owned.rule, word_for(style, rule_name(owned), owned.state, field)
+    if getattr(owned.state, field) is None or not is_variable_there(style, owned.state, field):
+        return []
     if style == "gradxform":
         return [Entry(name, owned, field)]
+    if field == "stale_counter":  # a float32 there
+        return [Entry(name, owned, field, _as_float, _whole(name), shared=name)]
     if field == "count" and owned.clock is not None and owned.clock.at is not None:
         return []  # a constant step sets it anew in every update
     if field == "count" and style == "tf1":

@@ -52,6 +52,16 @@ _OF_RULES = {("keras3", "scale_by_adamax", "nu"): "norm"}
 _FIELDS: dict[str, dict[str, dict[str, str]]] = {"gradxform": {}, "tf1": _TF1}
 _FIELDS |= {"keras": _KERAS, "keras3": _KERAS_3}
 
+# What replicas remember together is not a variable there, but for these.
+_OF_REPLICAS: dict[str, tuple[str, ...]] = {
+    "TowerState": (),
+    "SyncReplicasState": ("global_step",),
+    "DropStaleState": ("global_step", "stale_counter"),
+    "ModelAverageState": ("global_step",),
+    "ElasticAverageState": ("global_step",),
+    "AgnState": ("global_step",),
+}
+
 # The names of a count of updates.
 COUNTS = {"tf1": "global_step", "keras": "iterations", "keras3": "iteration"}
 # The rules whose count TensorFlow 1 has under another name.
@@ -72,6 +82,14 @@ def word_for(style: str, rule: str, state: Any, field: str) -> str:
     if (style, rule, field) in _OF_RULES:
         return _OF_RULES[style, rule, field]
     return _FIELDS[style].get(kind, {}).get(field, field)
+
+
+def is_variable_there(style: str, state: Any, field: str) -> bool:
+    """Whether the original has a variable for a field of a state."""
+    if style == "gradxform":
+        return True
+    fields = _OF_REPLICAS.get(type(state).__name__)
+    return fields is None or field in fields
 
 
 def is_shared(style: str, field: str) -> bool:
