@@ -257,6 +257,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.testing.promises_numbers": "extremes_stay_finite follows_its_reference jit_changes_nothing narrow_parameters_have_wide_slots scalars_are_as_wide_as_the_leaves turns_with_complex_numbers_or_refuses vmaps_over_gradients",
         "gradxform.testing.promises_places": "owns_its_buffers runs_inside_optax_and_optax_inside runs_on_explicit_meshes sharded_equals_unsharded",
         "gradxform.testing.promises_rows": "touches_rows_or_refuses",
+        "gradxform.testing.promises_slots": "says_whose_its_states_are",
         "gradxform.testing.promises_traits": "says_what_its_state_holds says_what_its_updates_are",
         "gradxform.testing.references": "Reference TreeReference as_tree only sequence stateless zeros",
         "gradxform.testing.report": "BrokenPromises Finding Report check",

@@ -66,6 +66,9 @@ if TYPE_CHECKING:
         sharded_equals_unsharded as sharded_equals_unsharded,
     )
     from gradxform.testing.promises_rows import touches_rows_or_refuses as touches_rows_or_refuses
+    from gradxform.testing.promises_slots import (
+        says_whose_its_states_are as says_whose_its_states_are,
+    )
     from gradxform.testing.promises_traits import (
         says_what_its_state_holds as says_what_its_state_holds,
         says_what_its_updates_are as says_what_its_updates_are,

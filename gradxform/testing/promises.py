@@ -41,6 +41,7 @@ from gradxform.testing.promises_places import (
     sharded_equals_unsharded,
 )
 from gradxform.testing.promises_rows import touches_rows_or_refuses
+from gradxform.testing.promises_slots import says_whose_its_states_are
 from gradxform.testing.promises_traits import (
     says_what_its_state_holds,
     says_what_its_updates_are,
@@ -67,6 +68,7 @@ PROMISES: dict[str, Promise] = {
         looks_no_further_than_it_says,
         says_what_its_updates_are,
         says_what_its_state_holds,
+        says_whose_its_states_are,
         says_where_its_steps_lead,
         copies_move_with_the_parameters,
         what_is_inside_knows_the_parameters,

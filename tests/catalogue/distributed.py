@@ -35,6 +35,9 @@ class alone(gx.Transform):
     def update(self, updates, state, params=None, **extra):
         return _updated(self.inner, updates, state, params, extra)
 
+    def inner_states(self, state):
+        return [((), self.inner)]
+
     def moved(self, state, old, new):
         return _alone(lambda: tell_moved(self.inner, state, old, new))
 

@@ -462,6 +462,13 @@ BROKEN = [
         "",
     ),
     (
+        keeps_moves_to_itself(),
+        "says_whose_its_states_are",
+        "the owner of the state at ['inner_state']",
+        "scale",
+        "nobody",
+    ),
+    (
         taints_a_state(),
         "a_nan_goes_no_further_than_a_guard",
         "the state inside the guard, ['copy']['a']",

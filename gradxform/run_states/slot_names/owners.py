@@ -18,7 +18,6 @@ from gradxform.leaves.states import (
     slot_fields,
 )
 from gradxform.wrappers.external_step import external_step
-from gradxform.wrappers.hyperparams.inject import injected
 
 
 class Owned(NamedTuple):
@@ -87,10 +86,7 @@ def _walk(
         state, path = state.inner_state, (*path, "inner_state")
     elif all(at for at, _ in inner):  # it has a state of its own
         _check_kind(tx, state)
-    places = {at for at, _ in inner}
-    if isinstance(tx, injected):
-        places.add(("hyperparams_states",))  # the schedules' own, which are not slots
-    _add(walk, tx, state, path, before, clock, places)
+    _add(walk, tx, state, path, before, clock, {at for at, _ in inner})
     for at, part in inner:
         before = _walk(walk, part, node_at(state, at), (*path, *at), before, clock)
     return before if inner else (*before, tx)
@@ -112,7 +108,8 @@ def _add(
     inside = {
         k: x
         for k, x in (children_of(node) or {}).items()
-        if k not in slots and holds_states(x, walk.of_params)
+        # The states of the schedules of `inject_hyperparams` are a field like others.
+        if k not in (*slots, "hyperparams_states") and holds_states(x, walk.of_params)
     }
     if hasattr(node, "_fields"):
         fields = tuple(k for k in node._fields if k not in inside)

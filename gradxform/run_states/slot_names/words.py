@@ -52,8 +52,9 @@ _OF_RULES = {("keras3", "scale_by_adamax", "nu"): "norm"}
 _FIELDS: dict[str, dict[str, dict[str, str]]] = {"gradxform": {}, "tf1": _TF1}
 _FIELDS |= {"keras": _KERAS, "keras3": _KERAS_3}
 
-# What replicas remember together is not a variable there, but for these.
-_OF_REPLICAS: dict[str, tuple[str, ...]] = {
+# Of these states, only these fields are variables there: not what replicas keep for an exchange.
+_VARIABLES_THERE: dict[str, tuple[str, ...]] = {
+    "InjectStatefulHyperparamsState": ("count", "hyperparams"),
     "TowerState": (),
     "SyncReplicasState": ("global_step",),
     "DropStaleState": ("global_step", "stale_counter"),
@@ -88,7 +89,7 @@ def is_variable_there(style: str, state: Any, field: str) -> bool:
     """Whether the original has a variable for a field of a state."""
     if style == "gradxform":
         return True
-    fields = _OF_REPLICAS.get(type(state).__name__)
+    fields = _VARIABLES_THERE.get(type(state).__name__)
     return fields is None or field in fields
 
 
