@@ -464,8 +464,8 @@ BROKEN = [
     (
         keeps_moves_to_itself(),
         "says_whose_its_states_are",
-        "the owner of the state at ['inner_state']",
-        "scale",
+        "the owner of the state at ['inner_state']['0']",
+        "identity",
         "nobody",
     ),
     (
