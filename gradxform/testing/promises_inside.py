@@ -95,18 +95,24 @@ def _around(case: Case) -> Case:
 
 def _holding(case: Case, wrap: Callable[[Any], Any]) -> Case:
     """Return the case with a copy of the parameters, and a wrapper, around what it holds."""
+    holding = with_inside(case, lambda tx: wrap(_copying(tx)))
+    if not case.holds_optimizer:
+        raise Skipped("what it holds does not see the parameters and their gradients")
+    return holding
+
+
+def with_inside(case: Case, wrap: Callable[[Any], Any]) -> Case:
+    """Return the case with a wrapper around the one transform that it holds."""
     if case.foreign or not isinstance(case.tx, Transform):
         raise Skipped("other libraries do not promise this")
     held = {k: x for k, x in fields_of(case.tx).items() if isinstance(x, Transform)}
     if len(held) != 1:
         raise Skipped("it does not hold one transform")
-    if not case.holds_optimizer:
-        raise Skipped("what it holds does not see the parameters and their gradients")
     ((field, inner),) = held.items()
     try:
-        return dataclasses.replace(case, tx=replace(case.tx, **{field: wrap(_copying(inner))}))
+        return dataclasses.replace(case, tx=replace(case.tx, **{field: wrap(inner)}))
     except ValueError as error:
-        raise Skipped("it refuses what records the parameters") from error
+        raise Skipped(f"it refuses what is put inside: {error}") from error
 
 
 @promise(

@@ -174,6 +174,45 @@ class taints_a_state(gx.Transform):
         return updates, InnerState(inner_state)
 
 
+@gx.transform(name="tests:takes_two_steps")
+class takes_two_steps(keeps_moves_to_itself):
+    """Run the inner transform on what it returns, and call that a step."""
+
+    def update(self, updates, state, params=None, **extra):
+        for _ in range(2):
+            updates, state = super().update(updates, state, params, **extra)
+        return updates, state
+
+
+@gx.transform(name="tests:narrows_updates")
+class narrows_updates(keeps_moves_to_itself):
+    """Return updates of 16 bits, which round what comes after."""
+
+    def update(self, updates, state, params=None, **extra):
+        updates, state = super().update(updates, state, params, **extra)
+        return jax.tree.map(lambda u: u.astype(jnp.bfloat16), updates), state
+
+
+@gx.transform(name="tests:names_no_axis")
+class names_no_axis(Momentum):
+    def step(self, updates, mu):
+        return jax.lax.pmean(mu, "replica")
+
+
+@gx.transform(name="tests:binds_an_axis")
+class binds_an_axis(keeps_moves_to_itself):
+    """Run what it holds as the only replica along an axis."""
+
+    inner: Any = names_no_axis()
+
+    def update(self, updates, state, params=None, **extra):
+        def run(_):
+            return super(binds_an_axis, self).update(updates, state, params, **extra)
+
+        stacked = jax.vmap(run, axis_name="replica")(jnp.zeros(1))
+        return jax.tree.map(lambda x: x[0], stacked)
+
+
 @gx.transform(name="tests:signs_of_real_parts")
 class signs_of_real_parts(gx.ArrayRule):
     handles_complex = True
@@ -460,6 +499,27 @@ BROKEN = [
         "the copy['a']",
         "the parameters",
         "",
+    ),
+    (
+        takes_two_steps(),
+        "what_is_inside_takes_the_inner_steps",
+        "the count inside",
+        "one or none",
+        "2 steps",
+    ),
+    (
+        narrows_updates(),
+        "what_comes_after_takes_its_updates",
+        "updates, ['a']",
+        "clipped, times 0.5",
+        "",
+    ),
+    (
+        binds_an_axis(),
+        "names_the_axes_that_it_needs",
+        "",
+        "all axes along which it exchanges",
+        "exchanges = ()",
     ),
     (
         taints_a_state(),
