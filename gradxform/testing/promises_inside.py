@@ -101,18 +101,26 @@ def _holding(case: Case, wrap: Callable[[Any], Any]) -> Case:
     return holding
 
 
-def with_inside(case: Case, wrap: Callable[[Any], Any]) -> Case:
-    """Return the case with a wrapper around the one transform that it holds."""
+def with_inside(case: Case, wrap: Callable[[Any], Any], depth: int = 1) -> Case:
+    """Return the case with a wrapper around the one transform that it holds.
+
+    With a depth of 2, around the one that this one holds.
+    """
     if case.foreign or not isinstance(case.tx, Transform):
         raise Skipped("other libraries do not promise this")
-    held = {k: x for k, x in fields_of(case.tx).items() if isinstance(x, Transform)}
+    try:
+        return dataclasses.replace(case, tx=_wrapped_inside(case.tx, wrap, depth))
+    except ValueError as error:
+        raise Skipped(f"it refuses what is put inside: {error}") from error
+
+
+def _wrapped_inside(tx: Any, wrap: Callable[[Any], Any], depth: int) -> Any:
+    held = {k: x for k, x in fields_of(tx).items() if isinstance(x, Transform)}
     if len(held) != 1:
         raise Skipped("it does not hold one transform")
     ((field, inner),) = held.items()
-    try:
-        return dataclasses.replace(case, tx=replace(case.tx, **{field: wrap(inner)}))
-    except ValueError as error:
-        raise Skipped(f"it refuses what is put inside: {error}") from error
+    new = wrap(inner) if depth == 1 else _wrapped_inside(inner, wrap, depth - 1)
+    return replace(tx, **{field: new})
 
 
 @promise(

@@ -1,5 +1,6 @@
 """Promises of wrappers: what counts, measures and clips, inside of them and after them."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -18,7 +19,7 @@ from gradxform.testing.rounding import sway
 from gradxform.transforms.clipping import clip_by_global_norm
 from gradxform.transforms.scaling import ScaleByScheduleState, scale_by_schedule
 from gradxform.tree.apply import apply_updates
-from gradxform.tree.state import get
+from gradxform.tree.state import get, get_all_with_path
 from gradxform.types import OptState, Params, PyTree, Updates
 from gradxform.values import fields_of
 from gradxform.wrappers.changed_steps import told
@@ -26,7 +27,7 @@ from gradxform.wrappers.checks import Guard
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.finite import sizes_of
 from gradxform.wrappers.monitor import snapshot
-from gradxform.wrappers.parts import all_parts, records_params
+from gradxform.wrappers.parts import all_parts, inner_parts, records_params
 
 STEPS = 5
 NEAR = 1e-5
@@ -61,17 +62,29 @@ def _looking(*rest: Any) -> Any:
 )
 def what_is_inside_takes_the_inner_steps(case: Case) -> None:
     """A counter, a snapshot and a clip inside count, see and bound what it hands to its inside."""
-    looking = with_inside(case, _looking)
     p = case.params()
     grads = case.gradients(p, STEPS)
-    _check_form(looking, p, grads[0])
-    looks = _looks(looking, p, grads)
+    looking = with_inside(case, _looking)
+    looks = _check_inside(case, looking, 1, p, grads)
+    _check_counts(case, case.tx, looks, p, grads[0])
     _check_start(case, looks[0], p)
-    _check_counts(case, looks, p, grads[0])
-    _check_unseen(case, looking, p, grads)
-    _check_clip(case, p, grads, looks)
     if isinstance(case.tx, Guard):
         _check_guard(case, looking, p, grads, looks)
+    with contextlib.suppress(Skipped):  # what it holds may itself hold one
+        deeper = with_inside(case, _looking, 2)
+        looks = _check_inside(case, deeper, 2, p, grads)
+        _check_counts(case, inner_parts(case.tx)[0], looks, p, grads[0])
+
+
+def _check_inside(
+    case: Case, looking: Case, depth: int, p: Params, grads: list[Updates]
+) -> list[tuple[_Look, OptState]]:
+    """Check what is seen at some depth, and return it."""
+    _check_form(looking, p, grads[0])
+    looks = _looks(looking, p, grads)
+    _check_unseen(case, looking, p, grads)
+    _check_clip(case, depth, p, grads, looks)
+    return looks
 
 
 def _check_form(case: Case, p: Params, g: Updates) -> None:
@@ -98,8 +111,9 @@ def _looks(case: Case, p: Params, grads: list[Updates]) -> list[tuple[_Look, Opt
 def _look(state: OptState) -> _Look:
     leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, ScaleByScheduleState))
     counter = next(x for x in leaves if isinstance(x, ScaleByScheduleState))
-    named = [(name, get(state, name)) for name in (GIVEN, CLIPPED)]
-    return _Look(int(counter.count), {k: _arrays(tree) for k, tree in named if tree is not None})
+    # What runs its inner transform on a center too has two of each; those of the steps come first.
+    seen = {name: get_all_with_path(state, name) for name in (GIVEN, CLIPPED)}
+    return _Look(int(counter.count), {k: _arrays(x[0][1]) for k, x in seen.items() if x})
 
 
 def _arrays(tree: PyTree) -> dict[Any, Any]:
@@ -113,10 +127,11 @@ def _check_start(case: Case, first: tuple[_Look, OptState], p: Params) -> None:
         _check("the first snapshot inside", given, params, "the parameters")
 
 
-def _check_counts(case: Case, looks: list[tuple[_Look, OptState]], p: Params, g: Updates) -> None:
+def _check_counts(
+    case: Case, tx: Any, looks: list[tuple[_Look, OptState]], p: Params, g: Updates
+) -> None:
     """Require a step inside to be one or none, and nothing to change where it is none."""
-    tx: Any = case.tx
-    given = [*case.extra_of(g, p).values(), *fields_of(tx).values()]
+    given = [*case.extra_of(g, p).values(), *fields_of(case.tx).values()]
     steps = [int(x) + 1 for x in given if _is_integer(x)]
     for (before, _), (after, state) in itertools.pairwise(looks):
         taken = after.count - before.count
@@ -161,7 +176,7 @@ def _check_unseen(case: Case, looking: Case, p: Params, grads: list[Updates]) ->
 
 
 def _check_clip(
-    case: Case, p: Params, grads: list[Updates], looks: list[tuple[_Look, OptState]]
+    case: Case, depth: int, p: Params, grads: list[Updates], looks: list[tuple[_Look, OptState]]
 ) -> None:
     """Require a clip inside to bound what it is given there, over all of it."""
     sizes = [_norm(look.trees[GIVEN]) for look, _ in looks[1:] if look.count]
@@ -171,6 +186,7 @@ def _check_clip(
     limited = with_inside(
         case,
         lambda tx: _looking(clip_by_global_norm(bound), snapshot(CLIPPED, _same), tx),
+        depth,
     )
     for look, _ in _looks(limited, p, grads)[1:]:
         if look.count:
@@ -187,11 +203,14 @@ def _norm(arrays: dict[Any, Any]) -> float:
 def _check(
     name: str, got: dict[Any, Any], expected: dict[Any, Any], what: str, near: float = NEAR
 ) -> None:
-    for path, x in ((path, expected[path]) for path in got):
-        size = near * float(np.max(np.abs(x), initial=0.0))
-        if got[path].shape != x.shape or not np.allclose(got[path], x, near, size, equal_nan=True):
-            leaf = f"{name}, {path_str(path)}"
-            raise Broken(f"{got[path]}", expected=f"{x}, {what}", leaf=leaf)
+    for path, x in got.items():
+        y = expected[path]
+        is_near = np.isclose(x, y, near, near * np.max(np.abs(y), initial=0.0), equal_nan=True)
+        if not np.all(is_near):
+            i = np.unravel_index(int(np.argmin(is_near)), x.shape)
+            raise Broken(
+                f"{x[i]:.6g}", expected=f"{y[i]:.6g}, {what}", leaf=f"{name}, {path_str(path)}"
+            )
 
 
 # ----------------------------------------------------------------------------------- guards
