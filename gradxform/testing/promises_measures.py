@@ -31,7 +31,7 @@ from gradxform.wrappers.parts import all_parts, inner_parts, records_params
 
 STEPS = 5
 NEAR = 1e-5
-GIVEN, CLIPPED = "given", "clipped"
+GIVEN, CLIPPED, MADE = "given", "clipped", "made"
 
 
 class _Look(NamedTuple):
@@ -39,6 +39,7 @@ class _Look(NamedTuple):
 
     count: int
     trees: dict[str, dict[Any, Any]]  # for each snapshot the arrays by path
+    updates: dict[Any, Any]  # the arrays of the updates that result, by path
 
 
 def _same(tree: PyTree) -> PyTree:
@@ -49,9 +50,10 @@ def _one(count: Any) -> Any:
     return jnp.ones((), jnp.float32)
 
 
-def _looking(*rest: Any) -> Any:
-    """Return a chain that begins with a counter and a snapshot of what it gets."""
-    return chain(scale_by_schedule(_one), snapshot(GIVEN, _same), *rest)
+def _looking(*parts: Any) -> Any:
+    """Return a chain with a counter, and snapshots of what it gets and of what it makes of that."""
+    counter = scale_by_schedule(_one)
+    return chain(counter, snapshot(GIVEN, _same), *parts, snapshot(MADE, _same))
 
 
 @promise(
@@ -66,14 +68,14 @@ def what_is_inside_takes_the_inner_steps(case: Case) -> None:
     grads = case.gradients(p, STEPS)
     looking = with_inside(case, _looking)
     looks = _check_inside(case, looking, 1, p, grads)
-    _check_counts(case, case.tx, looks, p, grads[0])
+    _check_counts(case, case.tx, looks, p, grads)
     _check_start(case, looks[0], p)
     if isinstance(case.tx, Guard):
         _check_guard(case, looking, p, grads, looks)
     with contextlib.suppress(Skipped):  # what it holds may itself hold one
         deeper = with_inside(case, _looking, 2)
         looks = _check_inside(case, deeper, 2, p, grads)
-        _check_counts(case, inner_parts(case.tx)[0], looks, p, grads[0])
+        _check_counts(case, inner_parts(case.tx)[0], looks, p, grads)
 
 
 def _check_inside(
@@ -100,20 +102,21 @@ def _check_form(case: Case, p: Params, g: Updates) -> None:
 def _looks(case: Case, p: Params, grads: list[Updates]) -> list[tuple[_Look, OptState]]:
     """Return what is seen inside at first and after each step, with the states."""
     state = case.bound.init(p)
-    looks = [(_look(state), state)]
+    looks = [(_look(state, {}), state)]
     for g in grads:
         updates, state = case.compiled(g, state, p)
         p = apply_updates(p, updates)
-        looks.append((_look(state), state))
+        looks.append((_look(state, _arrays(updates)), state))
     return looks
 
 
-def _look(state: OptState) -> _Look:
+def _look(state: OptState, updates: dict[Any, Any]) -> _Look:
     leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, ScaleByScheduleState))
     counter = next(x for x in leaves if isinstance(x, ScaleByScheduleState))
     # What runs its inner transform on a center too has two of each; those of the steps come first.
-    seen = {name: get_all_with_path(state, name) for name in (GIVEN, CLIPPED)}
-    return _Look(int(counter.count), {k: _arrays(x[0][1]) for k, x in seen.items() if x})
+    seen = {name: get_all_with_path(state, name) for name in (GIVEN, CLIPPED, MADE)}
+    trees = {name: _arrays(found[0][1]) for name, found in seen.items() if found}
+    return _Look(int(counter.count), trees, updates)
 
 
 def _arrays(tree: PyTree) -> dict[Any, Any]:
@@ -128,12 +131,12 @@ def _check_start(case: Case, first: tuple[_Look, OptState], p: Params) -> None:
 
 
 def _check_counts(
-    case: Case, tx: Any, looks: list[tuple[_Look, OptState]], p: Params, g: Updates
+    case: Case, tx: Any, looks: list[tuple[_Look, OptState]], p: Params, grads: list[Updates]
 ) -> None:
-    """Require a step inside to be one or none, and nothing to change where it is none."""
-    given = [*case.extra_of(g, p).values(), *fields_of(case.tx).values()]
-    steps = [int(x) + 1 for x in given if _is_integer(x)]
-    for (before, _), (after, state) in itertools.pairwise(looks):
+    """Require a step inside to be one or none, and the updates and the state to tell which."""
+    numbers = [*case.extra_of(grads[0], p).values(), *fields_of(case.tx).values()]
+    steps = [int(x) + 1 for x in numbers if _is_integer(x)]
+    for ((before, _), (after, state)), g in zip(itertools.pairwise(looks), grads, strict=True):
         taken = after.count - before.count
         if after.count in steps and (taken not in (0, 1) or before.count == after.count):
             continue  # the caller says at which step it is
@@ -142,25 +145,48 @@ def _check_counts(
         if not taken:
             given = before.trees[GIVEN]
             _check("the snapshot inside", after.trees[GIVEN], given, "as before a step left out", 0)
-        unless = getattr(state, tx.zeros_unless or "", 0)
-        if taken and int(unless):
+        made, gradients = after.trees[MADE], _arrays(g)
+        is_step = any(map(np.any, after.updates.values()))
+        passes = _are_equal(after.updates, gradients)
+        is_wrong = is_step and not passes
+        if taken:
+            changes = any(np.any(x != gradients.get(path, x)) for path, x in made.items())
+            is_wrong = any(map(np.any, made.values())) and (not is_step or (passes and changes))
+        if is_wrong and case.holds_optimizer:
             raise Broken(
-                f"{int(unless)} after a step inside",
-                expected="0, as zeros_unless says",
-                leaf=f"state.{tx.zeros_unless}",
+                "what it is given" if passes else "a step" if is_step else "zeros",
+                expected="those of the step inside" if taken else "zeros, or those that are given",
+                leaf=f"updates, where {taken} steps are counted inside",
             )
-        for field in tx.step_fields if tx.counts_inner_steps else ():
-            counted = int(getattr(state, field, after.count))
-            if counted != after.count:
-                raise Broken(
-                    f"{counted}",
-                    expected=f"{after.count}, the steps inside, as counts_inner_steps says",
-                    leaf=f"state.{field}",
-                )
+        _check_fields(tx, state, after.count, bool(taken))
+
+
+def _check_fields(tx: Any, state: OptState, count: int, taken: bool) -> None:
+    """Require the fields that say whether a step is taken, and how many there were, to be right."""
+    fields = state._asdict() if hasattr(state, "_asdict") else {}
+    unless = fields.get(tx.zeros_unless, 0)
+    if taken and int(unless):
+        raise Broken(
+            f"{int(unless)} after a step inside",
+            expected="0, as zeros_unless says",
+            leaf=f"state.{tx.zeros_unless}",
+        )
+    for field in {*tx.step_fields} & {*fields} if tx.counts_inner_steps else ():
+        if int(fields[field]) != count:
+            raise Broken(
+                f"{int(fields[field])}",
+                expected=f"{count}, the steps inside, as counts_inner_steps says",
+                leaf=f"state.{field}",
+            )
+
+
+def _are_equal(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
+    return set(a) == set(b) and all(np.array_equal(x, b[path]) for path, x in a.items())
 
 
 def _is_integer(x: Any) -> bool:
-    return np.ndim(x) == 0 and np.issubdtype(getattr(x, "dtype", type(x)), np.integer)
+    is_array = isinstance(x, jax.Array) and not x.ndim and jnp.issubdtype(x.dtype, jnp.integer)
+    return isinstance(x, int) or is_array
 
 
 def _check_unseen(case: Case, looking: Case, p: Params, grads: list[Updates]) -> None:
