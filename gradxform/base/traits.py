@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, NamedTuple, get_args
 
-__all__ = ["Trait", "Traits", "RuleTraits", "traits_of"]
+__all__ = ["Trait", "Traits", "RuleTraits", "GuardTraits", "traits_of"]
 
 
 class Trait(NamedTuple):
@@ -189,11 +189,31 @@ class Traits:
             "something runs it under a condition, the devices must agree on that along them.",
             "Distributed transforms, and wrappers with an `axis_name`.",
             "distributed/matrices/shard_matrices, distributed/programs/measures, "
-            "distributed/specs/state_specs, wrappers/agree, wrappers/loss_scale, wrappers/sam",
-            "tests/base/test_traits.py",
+            "distributed/specs/state_specs, wrappers/agree, wrappers/checks, wrappers/sam",
+            "names_the_axes_that_it_needs",
             "tuple[str, ...]",
         ),
     ] = ()
+    divides: Annotated[
+        Any,
+        Trait(
+            "The mesh axes over whose devices its state is divided, so that each has a part.",
+            "Distributed transforms that keep less on each of several devices.",
+            "distributed/specs/slot_dims, distributed/specs/state_specs, distributed/wire/axis",
+            "names_the_axes_that_it_needs",
+            "tuple[str, ...]",
+        ),
+    ] = ()
+    takes_whole: Annotated[
+        ClassVar[bool],
+        Trait(
+            "It needs whole parameters on each of the devices that divide its state, and gives "
+            "all of them the same updates.",
+            "Whoever cuts and gathers arrays itself.",
+            "distributed/specs/state_specs",
+            "names_the_axes_that_it_needs",
+        ),
+    ] = False
 
     # -------------------------------------------------------------- what `migrate_state` must know
 
@@ -286,10 +306,47 @@ class RuleTraits(Traits):
     ] = None
 
 
-def traits_of(kind: type[Traits] = RuleTraits) -> Mapping[str, Trait]:
-    """Return the traits that a class of transforms may declare, by name, in order."""
+class GuardTraits(Traits):
+    """What a `Guard`, which decides whether a step is taken, says to the guards around it."""
+
+    looks_at_gradients: Annotated[
+        Any,
+        Trait(
+            "It decides by how large the gradients are, or whether they are finite.",
+            "Guards that do.",
+            "wrappers/checks",
+            "what_is_inside_takes_the_inner_steps",
+            "bool",
+        ),
+    ] = False
+    passes_gradients: Annotated[
+        Any,
+        Trait(
+            "Its inner transform gets the gradients of the same step, scaled at most: what is "
+            "known of them holds inside, too.",
+            "Guards that gather gradients.",
+            "wrappers/checks",
+            "what_is_inside_takes_the_inner_steps",
+            "bool",
+        ),
+    ] = True
+    flags_vary: Annotated[
+        Any,
+        Trait(
+            "Its flags depend on extra arguments, which may differ between devices that have "
+            "shards of the gradients.",
+            "Guards whose flags follow from their state.",
+            "wrappers/checks",
+            "what_is_inside_takes_the_inner_steps",
+            "bool",
+        ),
+    ] = True
+
+
+def traits_of(*kinds: type[Traits]) -> Mapping[str, Trait]:
+    """Return the traits that some classes may declare, by name, in order; by default all."""
     rows: dict[str, Trait] = {}
-    for base in reversed(kind.__mro__):
+    for base in (b for kind in kinds or (RuleTraits, GuardTraits) for b in reversed(kind.__mro__)):
         if issubclass(base, Traits):
             rows |= {
                 k: row for k, x in inspect.get_annotations(base).items() if (row := _trait_in(x))

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
         derivatives_are_finite as derivatives_are_finite,
         derivatives_equal_differences as derivatives_equal_differences,
     )
+    from gradxform.testing.promises_exchanges import (
+        names_the_axes_that_it_needs as names_the_axes_that_it_needs,
+    )
     from gradxform.testing.promises_form import (
         asks_for_params_by_name as asks_for_params_by_name,
         goes_to_json_and_back as goes_to_json_and_back,
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
     )
     from gradxform.testing.promises_locality import (
         looks_no_further_than_it_says as looks_no_further_than_it_says,
+    )
+    from gradxform.testing.promises_measures import (
+        what_comes_after_takes_its_updates as what_comes_after_takes_its_updates,
+        what_is_inside_takes_the_inner_steps as what_is_inside_takes_the_inner_steps,
     )
     from gradxform.testing.promises_moves import (
         copies_move_with_the_parameters as copies_move_with_the_parameters,

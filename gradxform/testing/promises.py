@@ -5,6 +5,7 @@ from gradxform.testing.promises_derivatives import (
     derivatives_are_finite,
     derivatives_equal_differences,
 )
+from gradxform.testing.promises_exchanges import names_the_axes_that_it_needs
 from gradxform.testing.promises_form import (
     asks_for_params_by_name,
     goes_to_json_and_back,
@@ -21,6 +22,10 @@ from gradxform.testing.promises_inside import (
     what_is_inside_knows_the_parameters,
 )
 from gradxform.testing.promises_locality import looks_no_further_than_it_says
+from gradxform.testing.promises_measures import (
+    what_comes_after_takes_its_updates,
+    what_is_inside_takes_the_inner_steps,
+)
 from gradxform.testing.promises_moves import (
     copies_move_with_the_parameters,
     says_where_its_steps_lead,
@@ -74,7 +79,10 @@ PROMISES: dict[str, Promise] = {
         what_is_inside_knows_the_parameters,
         what_is_inside_is_told_of_moves,
         moves_are_known_on_both_sides,
+        what_is_inside_takes_the_inner_steps,
+        what_comes_after_takes_its_updates,
         a_nan_goes_no_further_than_a_guard,
+        names_the_axes_that_it_needs,
         touches_rows_or_refuses,
         sharded_equals_unsharded,
         runs_on_explicit_meshes,

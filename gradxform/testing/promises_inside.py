@@ -103,16 +103,31 @@ def _around(case: Case) -> Case:
 
 def _with_copy(case: Case, wrap: Callable[[Any], Any]) -> Case:
     """Return the case with a copy of the parameters, and a wrapper, around what it holds."""
-    inner_transforms = transforms_by_field(transform_of(case))
-    if len(inner_transforms) != 1:
-        raise Skipped("it does not hold one transform")
+    holding = with_inside(case, lambda tx: wrap(_copying(tx)))
     if not case.holds_optimizer:
         raise Skipped("what it holds does not see the parameters and their gradients")
-    ((field, inner),) = inner_transforms.items()
+    return holding
+
+
+def with_inside(case: Case, wrap: Callable[[Any], Any], depth: int = 1) -> Case:
+    """Return the case with a wrapper around the one transform that it holds.
+
+    With a depth of 2, around the one that this one holds.
+    """
+    transform_of(case)  # skips those of other libraries
     try:
-        return dataclasses.replace(case, tx=replace(case.tx, **{field: wrap(_copying(inner))}))
+        return dataclasses.replace(case, tx=_wrapped_inside(case.tx, wrap, depth))
     except ValueError as error:
-        raise Skipped("it refuses what records the parameters") from error
+        raise Skipped(f"it refuses what is put inside: {error}") from error
+
+
+def _wrapped_inside(tx: Any, wrap: Callable[[Any], Any], depth: int) -> Any:
+    inner_transforms = transforms_by_field(tx)
+    if len(inner_transforms) != 1:
+        raise Skipped("it does not hold one transform")
+    ((field, inner),) = inner_transforms.items()
+    new = wrap(inner) if depth == 1 else _wrapped_inside(inner, wrap, depth - 1)
+    return replace(tx, **{field: new})
 
 
 @promise(

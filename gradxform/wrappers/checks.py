@@ -16,32 +16,16 @@ import jax
 
 from gradxform import engine
 from gradxform.base import Transform, unwrapped
+from gradxform.base.traits import GuardTraits
 from gradxform.types import Array, OptState, Params, Updates
 from gradxform.wrappers.agree import as_number, axes_of, check_bound, largest
 from gradxform.wrappers.finite import Sizes, sizes_of
 
 
-class Guard(Transform):
+class Guard(Transform, GuardTraits):
     """A wrapper that decides for a whole step whether its inner transform runs."""
 
     inner: Any
-
-    looks_at_gradients = False  # whether it needs to know how large they are
-
-    @property
-    def agrees_over(self) -> tuple[str, ...]:
-        """The axes over which it agrees, beyond those of its inner transform."""
-        return ()
-
-    @property
-    def passes_gradients(self) -> bool:
-        """Whether its inner transform gets the gradients of the same step, scaled at most."""
-        return True
-
-    @property
-    def flags_vary(self) -> bool:
-        """Whether its flags may differ between devices that have shards of the gradients."""
-        return True
 
     def flags(self, state: Any, extra: dict[str, Any], sizes: Sizes | None) -> tuple[Array, ...]:
         """Return what this device says, boolean scalars: each counts as true if it is on all.
@@ -141,14 +125,13 @@ def check(
     findings = _remembered(guard, updates)
     if findings is not None:
         return findings
-    if guard.agrees_over:
-        check_bound(guard, guard.agrees_over)
+    check_bound(guard, guard.exchanges)
     inner_state = getattr(state, _inner_field(guard))
-    axes = axes_of(guard.inner, updates, inner_state, params, extra) | set(guard.agrees_over)
+    axes = axes_of(guard.inner, updates, inner_state, params, extra) | set(guard.exchanges)
     line = list(_line(guard, state, extra))
     looks = any(member.guard.looks_at_gradients for member in line)
     # Devices with shards of an array see different gradients, and may have other flags.
-    if looks or guard.flags_vary:
+    if looks or any(member.guard.flags_vary for member in line):
         axes |= set(engine.shard_axes())
     return _findings_of(line, updates, axes, looks)
 

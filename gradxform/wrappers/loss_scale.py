@@ -145,11 +145,6 @@ class loss_scale(Guard):
         """The axis over whose replicas it agrees."""
         return () if self.axis_name is None else (self.axis_name,)
 
-    @property
-    def agrees_over(self) -> tuple[str, ...]:
-        """The same axis."""
-        return self.exchanges
-
     def init(self, params: Params) -> LossScaleState:
         """Return the first scale, counts of 0 and the inner state."""
         return LossScaleState(

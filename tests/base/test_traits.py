@@ -5,19 +5,20 @@ import contextlib
 import dataclasses
 import re
 
-import jax
 import jax.numpy as jnp
 import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
 from docs.site import traits as page
-from gradxform._jax.jaxprs import jaxprs_of
 from gradxform.base import ArrayRule, Transform
-from gradxform.base.traits import RuleTraits, Traits, traits_of
+from gradxform.base.traits import GuardTraits, RuleTraits, Traits, traits_of
 from gradxform.testing import PROMISES
 from gradxform.testing.promise import Broken, Skipped
+from gradxform.wrappers.checks import Guard
 from tests.catalogue import CASES
+from tests.catalogue.case import Case
+from tests.catalogue.distributed import alone
 from tests.environment import ROOT
 
 PACKAGE = ROOT / "gradxform"
@@ -50,7 +51,9 @@ UNSEEN = {
 }
 # Traits that others declare too often to leave out each: they have promises of their own.
 OFTEN = ("locality", "handles_rows", "why_no_rows", "asks_for_sums", "sees_pieces", "State")
-WRONG = {"needs_params", "handles_complex", "exchanges", *OFTEN}
+OF_AXES = ("exchanges", "divides", "takes_whole")
+WRONG = {"needs_params", "handles_complex", *OF_AXES, *OFTEN}
+BASES = (ArrayRule, Guard, Traits)
 
 
 def declared():
@@ -62,16 +65,20 @@ def declared():
     for trait in TRAITS:
         for kind, names in rows.items():
             owner = next((x for x in kind.__mro__ if trait in vars(x)), Traits)
-            if trait not in WRONG and owner not in (Traits, RuleTraits, ArrayRule):
+            if trait not in WRONG and owner not in (*BASES, RuleTraits, GuardTraits):
                 yield pytest.param(trait, kind, names, id=f"{trait}-{kind.__name__}")
 
 
+def default_of(kind, trait):
+    """What a class says that does not declare a trait."""
+    return getattr(next(base for base in BASES if issubclass(kind, base)), trait)
+
+
 @contextlib.contextmanager
-def left_out(kind, trait):
-    """Let a class declare nothing for a trait, but what its base class does."""
-    base = ArrayRule if issubclass(kind, ArrayRule) else Traits
+def set_to(kind, trait, value):
+    """Let a class say something else in a trait."""
     own = vars(kind).get(trait)
-    setattr(kind, trait, getattr(base, trait))
+    setattr(kind, trait, value)
     try:
         yield
     finally:
@@ -84,11 +91,11 @@ def test_a_trait_that_is_left_out_breaks_its_promise(trait, kind, names):
         pytest.skip(UNSEEN[trait, kind.__name__])
     if trait == "follows" and kind.moved is not Transform.moved:
         pytest.skip("its own `moved` moves the slot")
-    if not any(getattr(CASES[name].tx, trait) for name in names):
+    if all(getattr(CASES[name].tx, trait) == default_of(kind, trait) for name in names):
         pytest.skip("no row needs it")
     promises = [PROMISES[TRAITS[trait].kept_by]]
     promises += [PROMISES["says_what_its_state_holds"]] if trait == "holds" else []
-    with left_out(kind, trait):
+    with set_to(kind, trait, default_of(kind, trait)):
         for name in names:
             for promise in promises:
                 # A copy of the case compiles anew what it does.
@@ -147,37 +154,49 @@ def test_the_page_for_authors_is_made_from_the_list():
     assert page.page() == page.PAGE.read_text(encoding="utf-8"), "run `make tables`"
 
 
-def axes_exchanged(program):
-    """Yield the named axes of the collectives in a program."""
-    for eqn in program.eqns:
-        for key in ("axes", "axis_name"):
-            names = eqn.params.get(key, ())
-            yield from (
-                x for x in ((names,) if isinstance(names, str) else names) if isinstance(x, str)
-            )
-        for _, inner in jaxprs_of(eqn):
-            yield from axes_exchanged(inner)
+WHOLE = {"w": 0, "b": None}
+# Transforms that name axes, and one of the traits in which they do, with what would be wrong.
+NAMING = [
+    (gd.model_average(gx.sgd(0.1), "r", period=1), "exchanges", ("r", "x")),
+    (gd.model_average(gx.sgd(0.1), "r", period=1, inner_axes=("x",)), "exchanges", ("r",)),
+    (gd.elastic_average(gx.sgd(0.1), "r", period=1, rho=0.1), "exchanges", ()),
+    (gd.agn(gx.sgd(0.1), "r", period=1), "exchanges", ()),
+    (gd.outer(gx.sgd(0.1), gx.scale(-1.0), "r", period=1), "exchanges", ()),
+    (gd.tower(gx.sgd(0.1), "r"), "exchanges", ()),
+    (gd.sync_replicas(gx.sgd(0.1), "r"), "exchanges", ()),
+    (gd.zero1(gx.sgd(0.1), "r"), "exchanges", ()),
+    (gx.loss_scale(gx.sgd(0.1), axis_name="r"), "exchanges", None),  # a guard obeys its own
+    (
+        gx.sam(gx.sgd(0.1), gx.sgd(0.05), opaque_mode=True, batch_axis_name="r"),
+        "exchanges",
+        (),
+    ),
+    (gd.zero1(gx.adam(0.1), "r"), "divides", ()),
+    (gd.zero1(gx.adam(0.1), "r"), "takes_whole", False),
+    (gd.shard_matrices(gx.soap(0.1), "r", WHOLE), "divides", ()),
+    (gd.shard_matrices(gx.soap(0.1), "r", WHOLE), "takes_whole", True),
+    (
+        gd.model_average(gx.sgd(0.1), "r", period=1, inner_axes=("x",), compress=gd.int8(2)),
+        "divides",
+        (),
+    ),
+    (
+        gd.outer(gx.sgd(0.1), gx.scale(-1.0), "r", period=1, inner_axes=("x",), shard_anchor=True),
+        "divides",
+        (),
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    "tx",
-    [
-        gd.model_average(gx.sgd(0.1), "r", period=1),
-        gd.elastic_average(gx.sgd(0.1), "r", period=1, rho=0.1),
-        gd.agn(gx.sgd(0.1), "r", period=1),
-        gd.outer(gx.sgd(0.1), gx.scale(-1.0), "r", period=1),
-        gd.sync_replicas(gx.sgd(0.1), "r"),
-        gx.loss_scale(gx.sgd(0.1), axis_name="r"),
-        gx.sam(gx.sgd(0.1), gx.sgd(0.05), opaque_mode=True, batch_axis_name="r"),
-    ],
-    ids=lambda tx: type(tx).__name__,
+    "tx, trait, wrong", NAMING, ids=lambda x: x if isinstance(x, str) else type(x).__name__
 )
-def test_what_exchanges_names_its_axes(tx):
-    p = {"w": jnp.ones(4)}
-
-    def step(g, p):
-        extra = {"grad_fn": lambda params, i: params} if isinstance(tx, gx.sam) else {}
-        return tx.update(g, tx.init(p), p, **extra)
-
-    program = jax.make_jaxpr(step, axis_env=[("r", 2)])(p, p)
-    assert set(axes_exchanged(program.jaxpr)) == set(tx.exchanges)
+def test_what_names_axes_breaks_its_promise_without_them(tx, trait, wrong):
+    extra = {"grad_fn": lambda params, i: params} if isinstance(tx, gx.sam) else {}
+    case = Case(alone(tx), extra=extra, tree={"w": jnp.ones((4, 4)), "b": jnp.ones(4)})
+    promise = PROMISES[TRAITS[trait].kept_by]
+    promise(case)
+    if wrong is None:
+        return
+    with set_to(type(tx), trait, wrong), pytest.raises(Broken, match=trait):
+        promise(dataclasses.replace(case))

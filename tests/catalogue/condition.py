@@ -14,6 +14,11 @@ def at_even_steps(step, **extra):
     return step % 2 == 0
 
 
+def at_steps(step, rest):
+    """A condition on the step and on an extra argument."""
+    return step % 2 == rest
+
+
 WRAPPERS: dict[str, Case] = {
     "conditionally_mask": Case(
         gx.conditionally_mask(gx.adam(0.1), at_even_steps),
@@ -21,8 +26,9 @@ WRAPPERS: dict[str, Case] = {
         pickles=False,
     ),
     "conditionally_transform": Case(
-        gx.conditionally_transform(gx.adam(0.1), at_even_steps, forward_extra_args=True),
+        gx.conditionally_transform(gx.adam(0.1), at_steps, forward_extra_args=True),
         ref.at_some_steps(ADAM_STEP, at_even_steps, lambda g: g),
+        extra={"rest": 0},
         pickles=False,
         rows=False,
     ),

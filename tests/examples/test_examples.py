@@ -70,6 +70,9 @@ def test_the_new_optimizer_keeps_every_promise_and_trains():
         "what_is_inside_knows_the_parameters",
         "what_is_inside_is_told_of_moves",
         "moves_are_known_on_both_sides",
+        "what_is_inside_takes_the_inner_steps",
+        "what_comes_after_takes_its_updates",
+        "names_the_axes_that_it_needs",
         "a_nan_goes_no_further_than_a_guard",
     }
     tx = gx.chain(rule(), gx.scale_by_learning_rate(0.1))

@@ -140,11 +140,10 @@ class divides_by_the_mean_norm(gx.Transform):
         return divided, InnerState(inner_state)
 
 
-@gx.transform(name="tests:keeps_moves_to_itself")
-class keeps_moves_to_itself(gx.Transform):
-    """Pass everything on, and forget to say what it holds."""
+class Around(gx.Transform):
+    """Pass everything on, in the wrappers below."""
 
-    inner: Any = gx.sgd(0.1)
+    inner: Any
 
     def init(self, params):
         return InnerState(self.inner.init(params))
@@ -152,6 +151,13 @@ class keeps_moves_to_itself(gx.Transform):
     def update(self, updates, state, params=None, **extra):
         updates, inner_state = call_update(self.inner, updates, state.inner_state, params, extra)
         return updates, InnerState(inner_state)
+
+
+@gx.transform(name="tests:keeps_moves_to_itself")
+class keeps_moves_to_itself(Around):
+    """Pass everything on, and forget to say what it holds."""
+
+    inner: Any = gx.sgd(0.1)
 
 
 @gx.transform(name="tests:taints_a_state")
@@ -172,6 +178,49 @@ class taints_a_state(gx.Transform):
             lambda x: x + zero if jnp.issubdtype(x.dtype, jnp.floating) else x, inner_state
         )
         return updates, InnerState(inner_state)
+
+
+@gx.transform(name="tests:takes_two_steps")
+class takes_two_steps(Around):
+    """Run the inner transform on what it returns, and call that a step."""
+
+    inner: Any = gx.sgd(0.1)
+
+    def update(self, updates, state, params=None, **extra):
+        for _ in range(2):
+            updates, state = super().update(updates, state, params, **extra)
+        return updates, state
+
+
+@gx.transform(name="tests:narrows_updates")
+class narrows_updates(Around):
+    """Return updates of 16 bits, which round what comes after."""
+
+    inner: Any = gx.sgd(0.1)
+
+    def update(self, updates, state, params=None, **extra):
+        updates, state = super().update(updates, state, params, **extra)
+        return jax.tree.map(lambda u: u.astype(jnp.bfloat16), updates), state
+
+
+@gx.transform(name="tests:names_no_axis")
+class names_no_axis(Momentum):
+    def step(self, updates, mu):
+        return jax.lax.pmean(mu, "replica")
+
+
+@gx.transform(name="tests:binds_an_axis")
+class binds_an_axis(Around):
+    """Run what it holds as the only replica along an axis."""
+
+    inner: Any = names_no_axis()
+
+    def update(self, updates, state, params=None, **extra):
+        def run(_):
+            return super(binds_an_axis, self).update(updates, state, params, **extra)
+
+        stacked = jax.vmap(run, axis_name="replica")(jnp.zeros(1))
+        return jax.tree.map(lambda x: x[0], stacked)
 
 
 @gx.transform(name="tests:signs_of_real_parts")
@@ -467,6 +516,27 @@ BROKEN = [
         "the owner of the state at ['inner_state']['0']",
         "identity",
         "nobody",
+    ),
+    (
+        takes_two_steps(),
+        "what_is_inside_takes_the_inner_steps",
+        "the count inside",
+        "one or none",
+        "2 steps",
+    ),
+    (
+        narrows_updates(),
+        "what_comes_after_takes_its_updates",
+        "the snapshot after it, ['a']",
+        "clipped",
+        "",
+    ),
+    (
+        binds_an_axis(),
+        "names_the_axes_that_it_needs",
+        "",
+        "all axes along which it exchanges",
+        "exchanges = ()",
     ),
     (
         taints_a_state(),

@@ -60,6 +60,9 @@ def test_a_correct_transform_keeps_every_promise(eight_devices):
         "what_is_inside_knows_the_parameters",  # and of wrappers
         "what_is_inside_is_told_of_moves",
         "moves_are_known_on_both_sides",
+        "what_is_inside_takes_the_inner_steps",
+        "what_comes_after_takes_its_updates",
+        "names_the_axes_that_it_needs",
         "a_nan_goes_no_further_than_a_guard",
     }
     assert {f.promise for f in report.skipped} == others and not report.broken

@@ -91,8 +91,6 @@ class shard_matrices(StatelessWrapper):
 
     handles_rows = True  # `update` refuses them itself, to say why
 
-    takes_whole = False  # but pieces of the parameters, along the axis that they are divided over
-
     @property
     def divides(self) -> tuple[str, ...]:
         """The axis over which the state is divided, where the caller has bound it."""

@@ -175,7 +175,7 @@ def divide_feedback(
       axes: for every leaf, and each of its dimensions, the axes that divide it; changed in place.
     """
     sending = [part for part in all_parts(tx) if isinstance(part, Exchanging) and part.compress]
-    inner = dict.fromkeys(name for part in sending for name in part.inner_axes)
+    inner = dict.fromkeys(name for part in sending for name in part.divides)
     slicing = tuple(name for name in inner if name not in apart)
     rest = iter(axes)
     for x in jax.tree.leaves(state, is_leaf=_is_feedback):

@@ -177,8 +177,11 @@ class _Layout:
         """
         parts = [part for part in all_parts(self.tx) if isinstance(part, GradientTransformation)]
         combine = [part for part in parts if not isinstance(part, Exchanging)]
-        alike = [name for part in combine for name in part.exchanges if name not in self.apart]
-        if not alike or any(getattr(part, "takes_whole", True) is False for part in parts):
+        # Those along which devices have pieces of parameters do not have the same states.
+        cut = {name for p in self.parameters for e in entries_of(p.place) for name in axes_in(e)}
+        others = {*self.apart, *cut}
+        alike = [name for part in combine for name in part.exchanges if name not in others]
+        if not alike:
             return
         params = self._pieces(set(self.lengths))
         # A single device exchanges nothing: results would not show what a sum makes equal.
@@ -198,13 +201,13 @@ class _Layout:
             ) from error
         paths = [path for path, _ in jax.tree_util.tree_flatten_with_path(first_state)[0]]
         alone = [False] * len(jax.tree.leaves(params))
-        others = alone + [True] * len(jax.tree.leaves((params, extra)))
+        given = alone + [True] * len(jax.tree.leaves((params, extra)))
         for axis in dict.fromkeys(alike):
             # Step by step, what differs makes more of the next state differ, until no more does.
             new, before = [False] * len(paths), [True]
             while new != before:
                 before = new
-                results = differing(program, before + others, axis)
+                results = differing(program, before + given, axis)
                 new = [a or b for a, b in zip(before, results, strict=True)]
             for path, differs, spec in zip(paths, before, jax.tree.leaves(specs), strict=True):
                 if differs and not any(axis in axes_in(entry) for entry in spec):

@@ -164,8 +164,7 @@ class zero1(Transform):
     locality = "tree"
     handles_rows = True  # `update` refuses them itself, to say why
     follows = ("master",)
-
-    takes_whole = True  # of the parameters, also along the axes that it divides
+    takes_whole = True
 
     @property
     def divides(self) -> tuple[str, ...]:

@@ -112,3 +112,17 @@ def test_gradients_of_single_devices_are_not_added_up_outside(wrapper, check_vma
     message = "acc_grads.* differs between the replicas of 'ici'.* move that part inside the one"
     with pytest.raises(ValueError, match=message):
         pod(check_vma).init(start, tx=tx)
+
+
+def test_devices_agree_on_the_flags_of_a_guard_inside_one_whose_flags_are_the_same():
+    """A step without weight on one device would else be taken with the shards of the others."""
+    inner = gx.accumulate(gx.sgd(1.0), 1, "weighted", skip_not_finite=False)
+    tx = gd.zero1(gx.conditionally_mask(inner, lambda step: step >= 0), "ici")
+    p = {"w": jnp.ones(4)}
+
+    def updates(weight):
+        return tx.update(p, tx.init(p), p, weight=weight)[0]["w"]
+
+    step = jax.vmap(updates, axis_name="ici")
+    np.testing.assert_array_equal(step(jnp.asarray([1.0, 0.0])), jnp.zeros((2, 4)))
+    np.testing.assert_array_equal(step(jnp.asarray([1.0, 2.0])), -jnp.ones((2, 4)))
