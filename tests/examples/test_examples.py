@@ -89,7 +89,7 @@ def test_the_new_optimizer_runs_as_it_stands():
         timeout=limit(60, 300),
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"scale_by_agreement\(b=0\.9\): 2\d kept, \d skipped\n", done.stdout)
+    assert re.search(r"scale_by_agreement\(b=0\.9\): 2\d kept, \d+ skipped\n", done.stdout)
     losses = re.findall(r"loss (\S+), of adam (\S+)", done.stdout)
     assert len(losses) == 3 and float(losses[1][0]) < 0.1
 
