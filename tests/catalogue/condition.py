@@ -14,8 +14,8 @@ def at_even_steps(step, **extra):
     return step % 2 == 0
 
 
-def at_steps(step, rest):
-    """A condition on the step and on an extra argument."""
+def at_steps(step, rest, **extra):
+    """A condition on the step and on one extra argument."""
     return step % 2 == rest
 
 
