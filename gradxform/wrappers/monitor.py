@@ -15,6 +15,7 @@ from gradxform.leaves import (
     align_params,
     dtype_of,
     is_abstract,
+    is_hole,
     path_str,
     structure_of,
     with_paths,
@@ -57,7 +58,10 @@ def _copied_arrays(measurement: PyTree) -> PyTree:
 def _in_form_of(part: Any, name: str, new: PyTree, old: PyTree) -> PyTree:
     """Return a measurement in the dtypes of the state's, and require the same form."""
     new = jax.tree.map(jnp.asarray, new)
-    here, before = ([(p, jnp.shape(x)) for p, x in with_paths(tree)] for tree in (new, old))
+    here, before = (
+        [(p, None if is_hole(x) else jnp.shape(x)) for p, x in with_paths(tree)]
+        for tree in (new, old)
+    )
     if here != before:
         path, shape = next(((p, s) for p, s in here if (p, s) not in before), ((), None))
         got = "has fewer arrays" if shape is None else f"has {path_str(path)} of shape {shape}"

@@ -12,7 +12,7 @@ import gradxform as gx
 import gradxform.distributed as gd
 from gradxform.compat import keras, tf1
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = pytest.mark.numeric
 
 PARAMS = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
 TX = tf1.Momentum(0.1, 0.9)

@@ -19,6 +19,7 @@ from gradxform.distributed.programs.collectives import Collective, count_jaxpr
 from gradxform.distributed.zero import zero1
 from gradxform.errors import must_be, name_of
 from gradxform.leaves import dtype_of, shape_of
+from gradxform.leaves.masks import MaskedState
 from gradxform.leaves.states import node_at
 from gradxform.numerics import at_least_float32, cast
 from gradxform.types import Array, OptState, Params
@@ -123,7 +124,9 @@ def _exchanging(tx: Any, state: Any) -> Iterator[_PartAndState]:
         yield _PartAndState(tx, state)
     inner = tx.inner_states(state) if isinstance(tx, GradientTransformation) else []
     for path, part in inner:
-        yield from _exchanging(part, node_at(state, path))
+        # In a group, a part exchanges some of the parameters only: it is to be measured by itself.
+        if not path or not isinstance(node_at(state, path[:-1]), MaskedState):
+            yield from _exchanging(part, node_at(state, path))
 
 
 def _label(one: _PartAndState, places: Sequence[_PartAndState]) -> str:
