@@ -1,5 +1,6 @@
 """The gradients of a loss for some of the parameters."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,6 +77,22 @@ def check_loss_fn(part: str, loss_fn: Any) -> None:
         )
 
 
+def _check_called(part: str, loss_fn: Any, *arguments: Any) -> None:
+    """Require a function that can be called with the parameters and the batch."""
+    try:
+        signature = inspect.signature(loss_fn)
+    except (TypeError, ValueError):  # of a function that does not tell its arguments
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise TypeError(
+            f"{part}: loss_fn is called as loss_fn(params, *batch), here with {len(arguments)} "
+            f"arguments: {error}. A loss without arguments cannot be differentiated: let it take "
+            "the parameters."
+        ) from None
+
+
 def gradients_of(
     part: str,
     loss_fn: Any,
@@ -90,6 +107,7 @@ def gradients_of(
     With a scale the gradients are those of the loss times the scale.
     """
     check_loss_fn(part, loss_fn)
+    _check_called(part, loss_fn, params, *args)
     leaves, treedef = jax.tree.flatten(params)
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
     on = _selected_params(part, "var_list", asked.var_list, params, paths, default=True)

@@ -25,8 +25,8 @@ from gradxform.training.step import (
     Numbers,
     applied,
     check_hashes,
-    from_pairs,
     one_step,
+    one_tree,
     with_numbers_of_now,
 )
 from gradxform.training.var_list import as_static, index_of
@@ -217,16 +217,16 @@ class Optimizer:
             extra["experimental_aggregate_gradients"] = False
         if params is None:
             raise TypeError("apply_gradients: needs params, the parameters.")
-        if grads_and_vars is not None and grads is None:
-            grads, grads_and_vars = from_pairs("apply_gradients", grads_and_vars, params), None
+        is_empty = (type(grads) in (list, tuple) and not grads) or grads_and_vars == []
+        if is_empty and self._names.startswith("keras") and jax.tree.leaves(params):
+            return params  # as in Keras
+        grads = one_tree("apply_gradients", grads, grads_and_vars, params)
         self._begin(params)
         tx, live = self._program()
-        is_static = not experimental_aggregate_gradients or grads_and_vars is not None
+        is_static = not experimental_aggregate_gradients
         if is_static or not all(map(_is_array, jax.tree.leaves(extra))):
             tx = put_live(tx, live) if live else tx  # only arrays can enter a program
-            new = applied(
-                "apply_gradients", tx, grads, self._state, params, step, grads_and_vars, extra
-            )
+            new = applied("apply_gradients", tx, grads, self._state, params, step, None, extra)
         else:
             new = _applying(tx, live, grads, self._state, params, step, extra)
         params, state = new

@@ -1,6 +1,6 @@
 """One step of training: the gradients applied, alone or compiled together with the loss."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -16,10 +16,12 @@ from gradxform.base import (
 )
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
+from gradxform.leaves.row_sparse import RowSparse
 from gradxform.numerics import value_at
 from gradxform.schedules.basic import constant_schedule
 from gradxform.slots import zero_count
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
+from gradxform.training.graph_arguments import check_name
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, listed
 from gradxform.tree.apply import apply_updates
@@ -38,6 +40,7 @@ def apply_gradients(
     step: Any = None,
     *,
     grads_and_vars: Iterable[tuple[Any, Any]] | None = None,
+    name: Any = None,
     **extra: Any,
 ) -> tuple[Params, OptState]:
     """Return the parameters and the state after one update.
@@ -47,13 +50,15 @@ def apply_gradients(
 
     Args:
       tx: any transform.
-      grads: the gradients, in the structure of the parameters; None freezes its parameter.
+      grads: the gradients, in the structure of the parameters; None freezes its parameter. A list
+        or `zip` of pairs is taken as `grads_and_vars`.
       state: the state of `tx`.
       params: the parameters.
       step: the number of earlier steps, for parts that read it (`external_step`, such as the
         schedules of `compat.tf1`); TensorFlow's global step. Defaults to their own count.
       grads_and_vars: in place of `grads`, pairs `(gradient, path)` with paths such as
         `encoder/kernel`, in any order. A parameter without a pair is frozen. Keyword-only.
+      name: of TensorFlow; checked, and without effect. Keyword-only.
       **extra: other extra arguments of the update, such as `value`.
 
     Raises:
@@ -62,6 +67,7 @@ def apply_gradients(
       TypeError: if `tx` is not a transform, parameters are missing, gradients are given in both
         forms, or a pair is not one.
     """
+    check_name(name)
     return applied("apply_gradients", tx, grads, state, params, step, grads_and_vars, extra)
 
 
@@ -83,10 +89,7 @@ def applied(
     check_transform(part, tx, "tx")
     if params is None:
         raise TypeError(f"{part}: needs params, the parameters.")
-    if grads_and_vars is not None:
-        if grads is not None:
-            raise TypeError(f"{part}: takes grads or grads_and_vars, got both.")
-        grads = from_pairs(part, grads_and_vars, params)
+    grads = one_tree(part, grads, grads_and_vars, params)
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
     if paths and all(map(is_hole, leaves_of(grads))):
         raise ValueError(
@@ -103,10 +106,50 @@ def applied(
     return apply_updates(params, updates), state
 
 
+def one_tree(part: str, grads: Any, grads_and_vars: Any, params: Params) -> Updates:
+    """Return gradients as a tree like the parameters, from whichever form they have.
+
+    Raises:
+      TypeError: if they have both, or a gradient is not an array.
+    """
+    if _are_pairs(grads):
+        grads, pairs = None, grads
+        if grads_and_vars is not None:
+            raise TypeError(f"{part}: takes grads or grads_and_vars, got both.")
+        grads_and_vars = pairs
+    if grads_and_vars is not None:
+        if grads is not None:
+            raise TypeError(f"{part}: takes grads or grads_and_vars, got both.")
+        grads = from_pairs(part, grads_and_vars, params)
+    for path, g in with_paths(grads):
+        is_number = isinstance(g, int | float | complex) or hasattr(g, "dtype")
+        if not (is_number or is_hole(g) or isinstance(g, RowSparse)):
+            raise TypeError(
+                f"{part}: the gradient of {path_str(path)} must be an array, or None to leave its "
+                f"parameter, got {shown(g)}."
+            )
+    return grads
+
+
+def _are_pairs(grads: Any) -> bool:
+    """Whether gradients come as pairs with a path, in TensorFlow's order or the other."""
+    if isinstance(grads, Iterator):
+        return True
+    return (
+        type(grads) in (list, tuple)
+        and bool(grads)
+        and all(
+            type(pair) in (list, tuple) and len(pair) == 2 and any(isinstance(x, str) for x in pair)
+            for pair in grads
+        )
+    )
+
+
 def from_pairs(part: str, pairs: Iterable[tuple[Any, Any]], params: Params) -> Updates:
     """Return the gradients of pairs `(gradient, path)` in the structure of the parameters."""
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
-    field, gradients, indices = "grads_and_vars", [None] * len(paths), set()
+    field, indices = "grads_and_vars", set()
+    gradients: list[Any] = [None] * len(paths)
     pairs = list(pairs)
     if paths and not pairs:
         raise ValueError(f"{part}: {field} is empty; the parameters are {listed(paths)}.")
@@ -114,6 +157,10 @@ def from_pairs(part: str, pairs: Iterable[tuple[Any, Any]], params: Params) -> U
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise TypeError(f"{part}: {field} must be pairs (gradient, path), got {shown(pair)}.")
         gradient, path = pair
+        if isinstance(gradient, str) and not isinstance(path, str):
+            raise TypeError(
+                f"{part}: {field} must be pairs (gradient, path), got the path {gradient!r} first."
+            )
         i = index_of(part, field, path, paths)
         if i in indices:
             raise ValueError(f"{part}: {field} has two gradients of {path_str(paths[i])}.")

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import optax
 import pytest
 
 import gradxform as gx
+from gradxform import compat
 from tests.training.test_training import X, close, counting, embedding_loss, loss_fn, params
 
 pytestmark = pytest.mark.numeric
@@ -342,3 +344,68 @@ def test_numbers_of_two_optimizers_in_one_are_told_apart():
     assert opt.hyperparams[by_field["adv_optimizer"]] == 0.05
     opt.hyperparams[by_field["optimizer"]] = 0.2
     assert opt.tx == gx.sam(gx.sgd(0.2), gx.sgd(0.05))
+
+
+TWO = {"w": jnp.ones(2), "b": jnp.ones(2)}
+
+
+def applied_by_holder(grads, **more):
+    return gx.Optimizer(gx.sgd(0.1), TWO).apply_gradients(grads, TWO, **more)
+
+
+def applied_by_function(grads, **more):
+    tx = gx.sgd(0.1)
+    return gx.apply_gradients(tx, grads, tx.init(TWO), TWO, **more)[0]
+
+
+BOTH = pytest.mark.parametrize("apply", [applied_by_holder, applied_by_function])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        lambda: [(jnp.ones(2), "w")],
+        lambda: ((jnp.ones(2), "w"),),
+        lambda: zip([jnp.ones(2)], ["w"], strict=True),
+        lambda: iter([(jnp.ones(2), "w"), (None, "b")]),
+    ],
+)
+def test_pairs_may_come_first(apply, pairs):
+    params = apply(pairs(), name="train")
+    np.testing.assert_allclose(params["w"], 0.9)
+    np.testing.assert_array_equal(params["b"], 1.0)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("grads", "more", "words"),
+    [
+        ({"w": "x", "b": None}, {}, "the gradient of ['w'] must be an array, or None to leave its"),
+        ([("w", jnp.ones(2))], {}, "must be pairs (gradient, path), got the path 'w' first."),
+        ([(jnp.ones(2), "w")], {"grads_and_vars": []}, "takes grads or grads_and_vars, got both."),
+        (TWO, {"name": 3}, "name must be a string, got 3."),
+    ],
+)
+def test_what_is_not_a_gradient_is_named(apply, grads, more, words):
+    with pytest.raises(TypeError, match=re.escape(words)):
+        apply(grads, **more)
+
+
+@pytest.mark.parametrize("empty", [[], ()])
+def test_without_gradients_keras_does_nothing_and_others_refuse(empty):
+    opt = gx.Optimizer(compat.keras.SGD(0.1), TWO, names="keras")
+    assert opt.apply_gradients(empty, TWO) is TWO
+    assert opt.iterations == 0
+    with pytest.raises(ValueError, match="no gradients for any of the parameters 'b', 'w'"):
+        applied_by_holder(empty)
+
+
+def test_a_loss_that_does_not_take_the_parameters_is_named():
+    opt = gx.Optimizer(gx.sgd(0.1), TWO)
+    with pytest.raises(
+        TypeError, match=r"^minimize: loss_fn is called as loss_fn\(params, \*batch"
+    ):
+        opt.minimize(lambda: 1.0, TWO)
+    with pytest.raises(TypeError, match=r"^compute_gradients: .* here with 2 arguments"):
+        gx.compute_gradients(lambda p: jnp.sum(p["w"]), TWO, 3.0)
