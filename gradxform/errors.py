@@ -25,6 +25,14 @@ class TracedCallError(TypeError):
     """A function without arguments would be called once, while a program is traced."""
 
 
+class TypeAndRuntimeError(TypeError, RuntimeError):
+    """Raised for a wrong type where TensorFlow raises a RuntimeError."""
+
+
+class TypeAndValueError(TypeError, ValueError):
+    """Raised for a wrong type where TensorFlow raises a ValueError."""
+
+
 def name_of(part: Any) -> str:
     """Return the name of `part` in messages: of its class, of a function, or the string itself."""
     if isinstance(part, str):

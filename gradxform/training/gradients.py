@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.errors import must_be
+from gradxform.errors import TypeAndRuntimeError, TypeAndValueError, must_be
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, shape_of, with_paths
 from gradxform.sparse.gradient import differentiated
 from gradxform.sparse.loss import check_loss, pair_of
@@ -72,7 +72,7 @@ class Differentiation(NamedTuple):
 def check_loss_fn(part: str, loss_fn: Any) -> None:
     """Require a function."""
     if not callable(loss_fn):
-        raise TypeError(
+        raise TypeAndRuntimeError(
             must_be(part, "loss_fn", "a function of the parameters that returns the loss", loss_fn)
         )
 
@@ -169,7 +169,7 @@ def _check_floating(part: str, path: Path, leaf: Any) -> None:
     except TypeError:
         dtype, is_floating = type(leaf).__name__, False
     if not is_floating:
-        raise TypeError(
+        raise TypeAndValueError(
             f"{part}: parameter {path_str(path)} has dtype {dtype}; only floating parameters can "
             "be differentiated. Leave it out with var_list."
         )

@@ -421,3 +421,15 @@ def test_a_transform_with_a_function_is_a_value():
     assert tx == gx.compat.keras.SGD(rate) and hash(tx) == hash(gx.compat.keras.SGD(rate))
     assert tx != gx.compat.keras.SGD(lambda: 0.1)
     assert "<locals>.rate" in repr(tx)
+
+
+def test_errors_have_tensorflows_classes_too():
+    with pytest.raises(RuntimeError, match="loss_fn must be a function"):
+        gx.compute_gradients(3.0, params())
+    with pytest.raises(ValueError, match="has dtype int32; only"):
+        gx.compute_gradients(lambda p: 1.0, {"n": jnp.arange(3)})
+    table = jnp.ones((4, 2))
+    bounded = gx.project(gx.sgd(0.1), gx.projections.projection_non_negative)
+    rows = gx.sparse.RowSparse(jnp.array([1]), jnp.ones((1, 2)), 4)
+    with pytest.raises(RuntimeError, match="cannot take the row-sparse gradient"):
+        bounded.update(rows, bounded.init(table), table)
