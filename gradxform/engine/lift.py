@@ -197,7 +197,13 @@ def _run(
     ]
     # One leaf stands for all with its key: the first, as the last to be written.
     for i in dict(zip(reversed(keys), reversed(range(len(keys))), strict=True)).values():
-        _check_leaf(rules, updates, i, leaves[i])
+        g, p = leaves[i].g, leaves[i].p
+        check_gradient(rules, updates, i, g)
+        if p is not None and jnp.shape(g) != jnp.shape(p):
+            raise ValueError(
+                f"{name_of(rules[0])}: gradient of {path_at(updates, i)} has shape {jnp.shape(g)}, "
+                f"the parameter has {jnp.shape(p)}."
+            )
     if exchange_now() is not None and _looks_at_all(parts, leaves):
         return _run_on_pieces(run, updates, leaves, keys)
     results: list[tuple[int, tuple[Any, Any]]] = []
@@ -312,16 +318,6 @@ def check_gradient(
                     f"{dtype}, for which this rule is not defined. Optimize its real and "
                     "imaginary parts as two parameters."
                 )
-
-
-def _check_leaf(rules: Sequence[Any], updates: PyTree, i: int, leaf: LeafView) -> None:
-    g, p = leaf.g, leaf.p
-    check_gradient(rules, updates, i, g)
-    if p is not None and jnp.shape(g) != jnp.shape(p):
-        raise ValueError(
-            f"{name_of(rules[0])}: gradient of {path_at(updates, i)} has shape "
-            f"{jnp.shape(g)}, the parameter has {jnp.shape(p)}."
-        )
 
 
 def map_rows(

@@ -117,10 +117,11 @@ def update_without(
 
     A `float0` comes back as it was.
     """
+    # As usual: the updates, the parameters and what else is given are floating arrays.
+    if all(map(_takes_gradient, jax.tree.leaves((args[:1], args[2:], kwargs)))):
+        return update(*args, **kwargs)
     arguments = given_by_name(args, kwargs)
     updates, params = arguments.get("updates"), arguments.get("params")
-    if all(map(_takes_gradient, jax.tree.leaves((updates, params)))):  # as usual
-        return update(*args, **kwargs)
     holed_updates = float0_as_holes(updates)
     holed_params = _as_holes_of(holed_updates, params)
     if holed_updates is updates and holed_params is params:

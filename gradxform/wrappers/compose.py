@@ -220,6 +220,8 @@ class chain(_Chain):
 
     def split_state(self, state: OptState) -> Sequence[Any]:
         """Return the states in order."""
+        if type(state) is tuple and len(state) == len(self.transforms):
+            return state
         return _check_states(self, self.transforms, state)
 
     def join_states(self, states: Sequence[Any], like: Any) -> tuple[Any, ...]:
