@@ -11,10 +11,11 @@ import numpy as np
 from gradxform._jax.versions import is_tracing
 from gradxform.base import check_transform
 from gradxform.compat.tf1.names import first_name
-from gradxform.errors import name_of, shown
+from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import is_hole, with_paths
 from gradxform.run_states.metrics import current_step
-from gradxform.training import numbers
+from gradxform.run_states.migration import migrate_state
+from gradxform.training import keras_attributes, numbers
 from gradxform.training.gradients import Differentiation, gradients_of
 from gradxform.training.graph_arguments import GATES, check_graph_arguments, check_name
 from gradxform.training.hyperparams import Hyperparams
@@ -93,13 +94,29 @@ class Optimizer:
             "an ArrayRule."
         )
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of Python's protocols, also before there are slots
+            raise AttributeError(f"Optimizer: has no attribute {name!r}.")
+        return keras_attributes.attribute(self._tx, name)
+
     def __setattr__(self, name: str, value: Any) -> None:
-        if not hasattr(type(self), name):
+        if hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+            return
+        try:
+            tx = keras_attributes.with_attribute(self._tx, name, value)
+        except AttributeError as error:
             raise AttributeError(
-                f"Optimizer: has no attribute {name!r}. A number is set as "
-                f"hyperparams[{name!r}] = ..., if it is one of {', '.join(self.hyperparams)}."
-            )
-        object.__setattr__(self, name, value)
+                f"{error} A number is set as hyperparams[{name!r}] = ..., if it is one of "
+                f"{', '.join(self.hyperparams)}."
+            ) from None
+        if type(value) is float and name in self.hyperparams:  # which compiles nothing anew
+            self.hyperparams[name] = value
+            return
+        if self._first_params is not None:
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._first_params)
+            self._state, _ = migrate_state(self._state, self._tx, tx, zeros)
+        self._tx, self._live = tx, numbers.always_live(tx)
 
     def __repr__(self) -> str:
         return f"Optimizer({self.tx!r}, names={self._names!r}, name={self.get_name()!r})"
@@ -293,11 +310,19 @@ class Optimizer:
         self.hyperparams.update(new)
 
     def get_name(self) -> str:
-        """Return the name."""
-        return self._name or first_name(self._tx) or name_of(self._tx)
+        """Return the name: the given one, or that of the class in Keras, or of the transform."""
+        name = self._name or first_name(self._tx)
+        whole = None if name else keras_attributes.described(self._tx)
+        return name or (name_of(self._tx) if whole is None else whole["class_name"])
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments as plain data, with the transform as `to_config` writes it."""
+        """Return the arguments as plain data, with the transform as `to_config` writes it.
+
+        With names of Keras, Keras's own config of the optimizer, under the name of this one.
+        """
+        whole = keras_attributes.described(self._tx) if self._names.startswith("keras") else None
+        if whole is not None:
+            return whole["config"] | ({} if self._name is None else {"name": self._name})
         config = to_config(self._tx)
         return {"name": self.get_name(), "names": self._names, "transform": config}
 
@@ -320,18 +345,27 @@ class Optimizer:
     def get_slot(self, path: Any, slot: str) -> Any:
         """Return what a slot remembers of the parameter at a path, or None if that slot is absent.
 
+        With names of Keras, another slot is a KeyError, as there.
+
         Args:
           path: such as `encoder/kernel`.
           slot: a name of `get_slot_names()`.
 
         Raises:
           ValueError: if the path names no parameter.
+          KeyError: with names of Keras, if there is no such slot.
         """
         if self._first_params is None:
             return None
         paths = [names for names, x in with_paths(self._first_params) if not is_hole(x)]
         names = paths[index_of("Optimizer.get_slot", "path", path, paths)]
-        return self._slots().get(slot, {}).get(names)
+        slots = self._slots()
+        if slot not in slots and self._names.startswith("keras"):
+            raise KeyError(
+                f"Optimizer: there is no slot {slot!r}, only {', '.join(map(repr, slots))}."
+                f"{did_you_mean(slot, slots)}"
+            )
+        return slots.get(slot, {}).get(names)
 
     def get_slot_names(self) -> list[str]:
         """Return the names of all slots, sorted; none before the first parameters."""
@@ -340,6 +374,11 @@ class Optimizer:
     def variables(self) -> dict[str, Any]:
         """Return the count of iterations and all arrays of the state, by name, in their order."""
         return dict(self._weights())
+
+    @property
+    def weights(self) -> list[Any]:
+        """What `variables` returns, without the names, as Keras's `weights`."""
+        return [x for _, x in self._weights()]
 
     def get_weights(self) -> list[np.ndarray]:
         """Return copies of what `variables` returns, as a list of NumPy arrays."""

@@ -1,0 +1,65 @@
+"""The arguments of a Keras optimizer by Keras's names, to read and to set on its holder."""
+
+import contextlib
+import warnings
+from typing import Any
+
+from gradxform.compat import keras
+from gradxform.compat.keras import decays
+
+# What Keras lets somebody set; all else decides what a state holds from the start.
+_CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+_FIXED = ("name", "use_ema", "gradient_accumulation_steps", "loss_scale_factor")
+_OLD_NAMES = {"lr": "learning_rate"}
+
+
+def described(tx: Any) -> dict[str, Any] | None:
+    """Return an optimizer as Keras's plain data; None if Keras does not have it."""
+    with contextlib.suppress(TypeError, ValueError):
+        return keras.serialize(tx)
+    return None
+
+
+def attribute(tx: Any, name: str) -> Any:
+    """Return the value of an argument of a Keras optimizer.
+
+    Raises:
+      AttributeError: if the optimizer is not Keras's, or does not have the argument.
+    """
+    _, config, name = _argument(tx, name)
+    value = config.get(name)
+    return decays.deserialize(value) if isinstance(value, dict) else value
+
+
+def with_attribute(tx: Any, name: str, value: Any) -> Any:
+    """Return a Keras optimizer with another value for an argument: a number, a schedule or None.
+
+    Raises:
+      AttributeError: if the optimizer is not Keras's, or the argument cannot be set.
+      TypeError, ValueError: as the optimizer's own for this value.
+    """
+    whole, config, name = _argument(tx, name)
+    if name in _FIXED:
+        raise AttributeError(
+            f"Optimizer: {name} decides what the state holds. Make another optimizer, and carry "
+            "the state over with migrate_state."
+        )
+    config = {k: x for k, x in config.items() if k != name}
+    if callable(value):
+        value = decays.serialize(value, version=3 if "module" in whole else 2)
+    if value is not None or "module" in whole:
+        config[name] = value
+    return keras.deserialize(whole | {"config": config})
+
+
+def _argument(tx: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return the plain data of an optimizer, its arguments, and today's name of one of them."""
+    whole = described(tx)
+    config = {} if whole is None else whole["config"]
+    if name in _OLD_NAMES and whole is not None:
+        new = _OLD_NAMES[name]
+        warnings.warn(f"The `{name}` argument is deprecated, use `{new}` instead.", stacklevel=4)
+        name = new
+    if whole is None or not (name in config or name in _CLIPS):
+        raise AttributeError(f"Optimizer: has no attribute {name!r}.")
+    return whole, config, name
