@@ -274,7 +274,8 @@ EXTREMES = {
 
 @promise(
     "Guard what divides: an eps, or jnp.where on the denominator before the division (after it "
-    "is too late for inf * 0); sum squares in float32."
+    "is too late for inf * 0); sum squares in float32, and bound what is squared: "
+    "numerics.overflow.bounded_square."
 )
 def extremes_stay_finite(case: Case) -> None:
     """All-zero, tiny and the largest gradients have finite updates, in float32 and in float16.

@@ -8,6 +8,7 @@ import ast
 import functools
 import importlib
 import inspect
+import itertools
 import pathlib
 import textwrap
 
@@ -152,7 +153,13 @@ def table() -> str:
     lines = ["# What configs may name: of these packages, where they have it, or of these modules."]
     lines.append("CONFIG_NAMES: dict[str, str] = {")
     for module, of_module in by_package(registered(), public).items():
-        first, *rest = textwrap.wrap(" ".join(sorted(of_module)), 90)
+        # Each letter begins a line, so that a new name does not move all that come after it.
+        letters = itertools.groupby(sorted(of_module), lambda name: name[0])
+        many = len(of_module) > 8
+        groups = (
+            [" ".join(names) for _, names in letters] if many else [" ".join(sorted(of_module))]
+        )
+        first, *rest = (row for group in groups for row in textwrap.wrap(group, 90))
         if rest:
             rows = [f'        "{first}"', *(f'        " {row}"' for row in rest)]
             lines += [f'    "{module}": (', *rows, "    ),"]
