@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import gradxform as gx
+from gradxform.errors import TypeAndRuntimeError
 from gradxform.training.hyperparams import UnknownHyperparam
 
 PARAMS = {"enc": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, "out": jnp.ones(2)}
@@ -87,7 +88,7 @@ REFUSED = [
     (lambda: gx.Optimizer(ADAM, names="tf2"), ValueError, ("names must be", "Did you mean 'tf1'")),
     (lambda: gx.Optimizer(ADAM, names=wrong(1)), ValueError, ("names must be", "got 1.")),
     (subclassed, TypeError, ("Optimizer: is final, and mine cannot subclass it.",)),
-    (minimized(3.0), TypeError, ("minimize: loss_fn must be a function", "got 3.0.")),
+    (minimized(3.0), TypeAndRuntimeError, ("minimize: loss_fn must be a function", "got 3.0.")),
     (minimized(var_list=["enc/v"]), ValueError, ("minimize: var_list names no parameter",)),
     (
         minimized(gate_gradients=7),

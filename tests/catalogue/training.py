@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import gradxform as gx
+from gradxform.errors import TypeAndRuntimeError, TypeAndValueError
 
 PARAMS = {"enc": {"w": jnp.ones((3, 2)), "b": jnp.zeros(2)}, "out": jnp.ones(2)}
 SGD = gx.sgd(0.1)
@@ -41,10 +42,14 @@ LIVE = gx.compat.keras.SGD(lambda: 0.1)
 REFUSED = [
     (
         gradients(jnp.ones(())),
-        TypeError,
+        TypeAndRuntimeError,
         ("compute_gradients: loss_fn must be a function of the parameters",),
     ),
-    (gradients(3.0), TypeError, ("compute_gradients: loss_fn must be a function", "got 3.0.")),
+    (
+        gradients(3.0),
+        TypeAndRuntimeError,
+        ("compute_gradients: loss_fn must be a function", "got 3.0."),
+    ),
     (
         gradients(lambda p: p["out"]),
         TypeError,
@@ -73,7 +78,7 @@ REFUSED = [
     ),
     (
         gradients(params=PARAMS | {"n": jnp.arange(2)}),
-        TypeError,
+        TypeAndValueError,
         ("parameter ['n'] has dtype int32", "Leave it out with var_list."),
     ),
     (gradients(grad_loss=jnp.ones(2)), ValueError, ("grad_loss has shape (2,), the loss has ().",)),
@@ -86,7 +91,11 @@ REFUSED = [
         ValueError,
         ("compute_gradients: the table ['enc']['w'] is used by reduce_sum", "out of where"),
     ),
-    (lambda: gx.make_step(SGD, wrong(3.0)), TypeError, ("make_step: loss_fn must be a function",)),
+    (
+        lambda: gx.make_step(SGD, wrong(3.0)),
+        TypeAndRuntimeError,
+        ("make_step: loss_fn must be a function",),
+    ),
     (lambda: gx.make_step(gx.sgd, loss_fn), TypeError, ("make_step: tx", "call it: sgd(...)")),
     (
         lambda: gx.make_step(SGD, loss_fn, var_list=["v"])(PARAMS, SGD.init(PARAMS)),
