@@ -25,7 +25,7 @@ from gradxform.base.transformation import (
     unwrapped as unwrapped,
 )
 from gradxform.engine import run_rules
-from gradxform.errors import name_of, shown
+from gradxform.errors import TypeAndRuntimeError, name_of, shown
 from gradxform.leaves import is_hole, with_paths
 from gradxform.leaves.states import slot_fields
 from gradxform.types import OptState, Params, Updates
@@ -221,7 +221,9 @@ def _without_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, updates: Any, state: Any, params: Any = None, **extra: Any
     ) -> tuple[Any, Any]:
         why = self.why_no_rows or f"looks at {_WHOLE.get(self.locality, 'every row')}"
-        engine.refuse_rows(self, updates, why)
+        # A constraint on sparse rows is a RuntimeError in TensorFlow.
+        error = TypeAndRuntimeError if self.sets_params else TypeError
+        engine.refuse_rows(self, updates, why, error)
         return function(self, updates, state, params, **extra)
 
     return update

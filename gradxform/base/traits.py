@@ -113,7 +113,7 @@ class Traits:
             "Its updates lead to a place where the parameters must be, such as a set: what comes "
             "after it must not change them.",
             "Projections, bounds of norms, masters.",
-            "wrappers/changed_steps",
+            "base/rule, wrappers/changed_steps",
             "says_where_its_steps_lead",
             "bool",
         ),

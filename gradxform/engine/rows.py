@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from gradxform._jax.versions import is_tracer
-from gradxform.errors import TypeAndRuntimeError, name_of
+from gradxform.errors import name_of
 from gradxform.leaves import flatten_updates, leaves_of, path_at, shape_of
 from gradxform.leaves.row_sparse import RowSparse, coalesced, is_row_sparse
 from gradxform.leaves.storage import fetched, is_stored, returned
@@ -34,11 +34,11 @@ def reach_of(rule: Any) -> str:
     return rule.rule_locality or rule.locality
 
 
-def refuse_rows(part: Any, updates: PyTree, why: str) -> None:
+def refuse_rows(part: Any, updates: PyTree, why: str, error: type[Exception] = TypeError) -> None:
     """Raise if any leaf is a RowSparse, for a part that cannot take one; `why` says why."""
     for i, g in enumerate(leaves_of(updates)):
         if isinstance(g, RowSparse):
-            raise TypeAndRuntimeError(
+            raise error(
                 f"{name_of(part)}: {why}, so it cannot take the row-sparse gradient of "
                 f"{path_at(updates, i)}. {ROWS_REMEDY}"
             )
