@@ -59,7 +59,7 @@ def as_holes(params: Params) -> Params:
 def float0_as_holes(updates: Updates) -> Updates:
     """Return updates with a MaskedNode in the place of every `float0`, a gradient of an integer."""
     leaves, treedef = jax.tree.flatten(updates)
-    if all(map(_takes_gradient, leaves)) or not any(map(_is_float0, leaves)):
+    if not any(map(_is_float0, leaves)):
         return updates
     return treedef.unflatten(MaskedNode() if _is_float0(x) else x for x in leaves)
 

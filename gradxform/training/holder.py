@@ -1,7 +1,7 @@
 """`Optimizer`, which keeps the state of a transform between calls."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, final
 
 import jax
@@ -110,8 +110,8 @@ class Optimizer:
                 f"{error} A number is set as hyperparams[{name!r}] = ..., if it is one of "
                 f"{', '.join(self.hyperparams)}."
             ) from None
-        if type(value) is float and name in self.hyperparams:  # which compiles nothing anew
-            self.hyperparams[name] = value
+        if name == "learning_rate" and not callable(value) and name in self.hyperparams:
+            self.hyperparams[name] = value  # an argument of the program: nothing compiles anew
             return
         if self._first_params is not None:
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self._first_params)
@@ -234,6 +234,7 @@ class Optimizer:
             extra["experimental_aggregate_gradients"] = False
         if params is None:
             raise TypeError("apply_gradients: needs params, the parameters.")
+        grads = list(grads) if isinstance(grads, Iterator) else grads
         is_empty = (type(grads) in (list, tuple) and not grads) or grads_and_vars == []
         if is_empty and self._names.startswith("keras") and jax.tree.leaves(params):
             return params  # as in Keras
@@ -353,7 +354,7 @@ class Optimizer:
 
         Raises:
           ValueError: if the path names no parameter.
-          KeyError: with names of Keras, if there is no such slot.
+          KeyError: with names of Keras, if the slot does not exist.
         """
         if self._first_params is None:
             return None
@@ -362,7 +363,7 @@ class Optimizer:
         slots = self._slots()
         if slot not in slots and self._names.startswith("keras"):
             raise KeyError(
-                f"Optimizer: there is no slot {slot!r}, only {', '.join(map(repr, slots))}."
+                f"Optimizer: the slot {slot!r} does not exist, only {', '.join(map(repr, slots))}."
                 f"{did_you_mean(slot, slots)}"
             )
         return slots.get(slot, {}).get(names)

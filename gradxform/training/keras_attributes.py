@@ -44,6 +44,8 @@ def with_attribute(tx: Any, name: str, value: Any) -> Any:
             f"Optimizer: {name} decides what the state holds. Make another optimizer, and carry "
             "the state over with migrate_state."
         )
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
     config = {k: x for k, x in config.items() if k != name}
     if callable(value):
         value = decays.serialize(value, version=3 if "module" in whole else 2)

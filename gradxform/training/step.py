@@ -112,11 +112,8 @@ def one_tree(part: str, grads: Any, grads_and_vars: Any, params: Params) -> Upda
     Raises:
       TypeError: if they have both, or a gradient is not an array.
     """
-    if _are_pairs(grads):
-        grads, pairs = None, grads
-        if grads_and_vars is not None:
-            raise TypeError(f"{part}: takes grads or grads_and_vars, got both.")
-        grads_and_vars = pairs
+    if grads_and_vars is None and _are_pairs(grads):
+        grads, grads_and_vars = None, grads
     if grads_and_vars is not None:
         if grads is not None:
             raise TypeError(f"{part}: takes grads or grads_and_vars, got both.")

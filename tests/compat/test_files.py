@@ -73,7 +73,7 @@ def test_a_checkpoint_that_cannot_be_read(tmp_path, write, flaw):
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^from_checkpoint: there is no file '.*run\.npz'"):
+    with pytest.raises(FileNotFoundError, match=r"^from_checkpoint: the file '.*run\.npz'"):
         tf1.from_checkpoint(TX, PARAMS, tmp_path / "run.npz")
 
 

@@ -106,7 +106,36 @@ def test_config_name_weights_and_slots_are_kerass():
     assert named.get_config()["name"] == named.get_name() == "mine"
     for mine, other in zip(opt.weights, opt.get_weights(), strict=True):
         np.testing.assert_array_equal(mine, other)
-    with pytest.raises(KeyError, match="there is no slot 'momentum', only 'm', 'v'"):
+    with pytest.raises(KeyError, match="the slot 'momentum' does not exist, only 'm', 'v'"):
         opt.get_slot("w", "momentum")
     for again in (copy.copy(opt), pickle.loads(pickle.dumps(opt))):
         assert again.beta_2 == 0.999
+
+
+def test_a_name_of_keras_is_not_taken_for_a_field_of_the_same_name():
+    """Keras's `decay` is that of the rate; here the momentum's field is called so."""
+    opt = gx.Optimizer(keras.SGD(0.1, 0.9), PARAMS)
+    opt.decay = 0.5
+    assert opt.tx == keras.SGD(0.1, 0.9, decay=0.5)
+    assert opt.momentum == 0.9
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), jnp.asarray(0.5), 1])
+@pytest.mark.parametrize("name", ["learning_rate", "momentum"])
+def test_a_scalar_array_is_a_number(name, value):
+    opt = gx.Optimizer(keras.SGD(0.1, 0.9), PARAMS)
+    setattr(opt, name, 0.5 * value)
+    assert opt.tx == keras.SGD(**{"learning_rate": 0.1, "momentum": 0.9, name: float(0.5 * value)})
+
+
+def test_an_average_of_the_parameters_goes_on():
+    make = lambda **more: keras3.SGD(0.1, use_ema=True, ema_momentum=0.5, **more)  # noqa: E731
+    opt, plain = gx.Optimizer(make()), gx.Optimizer(make())
+    params = opt.apply_gradients(GRADS, PARAMS)
+    other = plain.apply_gradients(GRADS, PARAMS)
+    opt.clipnorm = 100.0  # which clips nothing here
+    assert opt.tx == make(clipnorm=100.0)
+    for _ in range(2):
+        params, other = opt.apply_gradients(GRADS, params), plain.apply_gradients(GRADS, other)
+    averages = [gx.eval_params(x.state, y) for x, y in ((opt, params), (plain, other))]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 1e-6), *averages)

@@ -114,7 +114,7 @@ def from_checkpoint(
 
     Raises:
       TypeError: if `arrays` is neither a dict nor a path, or a name is not a string.
-      FileNotFoundError: if there is no such file.
+      FileNotFoundError: if the file does not exist.
       ValueError: if the file is not one of NumPy's archives; if a parameter, a slot or a power is
         missing, has another shape or kind of numbers, or is of another decay than `tx`; if several
         optimizers fit and no `name` says which.
@@ -214,7 +214,7 @@ def _arrays_in_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the arrays in a `.npz` file by name."""
     name = os.fspath(path)
     if not os.path.isfile(name):
-        raise FileNotFoundError(f"from_checkpoint: there is no file {name!r}.")
+        raise FileNotFoundError(f"from_checkpoint: the file {name!r} does not exist.")
     if not zipfile.is_zipfile(name):
         raise ValueError(
             f"from_checkpoint: {name!r} is not a .npz file; write one with "
