@@ -6,6 +6,7 @@ from typing import Any
 
 from gradxform.compat import keras
 from gradxform.compat.keras import decays
+from gradxform.errors import did_you_mean
 
 # What Keras lets somebody set; all else decides what a state holds from the start.
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -51,7 +52,11 @@ def with_attribute(tx: Any, name: str, value: Any) -> Any:
         value = decays.serialize(value, version=3 if "module" in whole else 2)
     if value is not None or "module" in whole:
         config[name] = value
-    return keras.deserialize(whole | {"config": config})
+    try:
+        return keras.deserialize(whole | {"config": config})
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"Optimizer: {str(error).removeprefix('config.config: ')}") from None
 
 
 def _argument(tx: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], str]:
@@ -63,5 +68,6 @@ def _argument(tx: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], str]:
         warnings.warn(f"The `{name}` argument is deprecated, use `{new}` instead.", stacklevel=4)
         name = new
     if whole is None or not (name in config or name in _CLIPS):
-        raise AttributeError(f"Optimizer: has no attribute {name!r}.")
+        alike = did_you_mean(name, (*config, *_CLIPS)) if config else ""
+        raise AttributeError(f"Optimizer: has no attribute {name!r}.{alike}")
     return whole, config, name

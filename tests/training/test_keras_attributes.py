@@ -94,8 +94,14 @@ def test_what_cannot_be_set_is_named():
         opt.rho = 0.9
     with pytest.raises(AttributeError, match="has no attribute 'learning_rate'"):
         _ = gx.Optimizer(gx.chain(gx.clip(1.0), gx.lion(0.1))).learning_rate
-    with pytest.raises(ValueError, match="clipnorm"):
+    with pytest.raises(
+        AttributeError, match=r"has no attribute 'clipnorn'\. Did you mean 'clipnorm'"
+    ):
+        _ = opt.clipnorn
+    with pytest.raises(ValueError, match=r"^Optimizer: .*clipnorm"):
         opt.clipnorm = -1.0
+    with pytest.raises(TypeError, match=r"^Optimizer: .*learning_rate must be a number or a sched"):
+        opt.learning_rate = "x"
 
 
 def test_config_name_weights_and_slots_are_kerass():
