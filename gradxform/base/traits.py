@@ -151,6 +151,16 @@ class Traits:
             "bool",
         ),
     ] = False
+    needs_overflows: Annotated[
+        Any,
+        Trait(
+            "It adapts to gradients that are not finite, and so must get them.",
+            "Loss scales that adapt.",
+            "wrappers/changed_steps",
+            "tests/wrappers/test_loss_scale.py",
+            "bool",
+        ),
+    ] = False
     zeros_unless: Annotated[
         Any,
         Trait(

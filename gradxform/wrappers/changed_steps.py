@@ -59,16 +59,20 @@ def check_changeable(changer: Any, tx: Any) -> None:
 
 
 def check_order(chained: Any, parts: Sequence[Any]) -> None:
-    """Require that no part of a chain changes what an earlier one has set the parameters to.
+    """Require that no part of a chain changes what an earlier or a later one relies on.
 
-    Only parts of this library and rules say what they do. A later part that sets the parameters,
+    That is where the parameters are set to, and gradients that are not finite. Only parts of this library and rules say what they do. A later part that sets the parameters,
     too, is taken to know where they are.
 
     Raises:
       ValueError: if one does.
     """
-    setter = None
+    setter, hider = None, None
     for tx in parts:
+        if hider is not None:
+            check_overflows_reach(hider, tx)
+        elif not getattr(unwrapped(tx), "keeps_updates", False):
+            hider = tx
         setting = next(_setting(tx), None)
         changing = None if setter is None or setting is not None else next(_changing(tx), None)
         if changing is not None:
@@ -78,6 +82,21 @@ def check_order(chained: Any, parts: Sequence[Any]) -> None:
                 f"parameters; put it before {name_of(setter)}, or inside."
             )
         setter = setter if setting is None else setting
+
+
+def check_overflows_reach(hider: Any, tx: Any) -> None:
+    """Require that `tx` can do without gradients that are not finite, which `hider` keeps from it.
+
+    Raises:
+      ValueError: if a part of `tx` adapts to them: it would skip every step, and never adapt.
+    """
+    for part in all_parts(tx):
+        if getattr(part, "needs_overflows", False):
+            raise ValueError(
+                f"{name_of(hider)}: {name_of(part)} in it or after it adapts to gradients that are "
+                f"not finite, and would not get them; put {name_of(hider)} inside "
+                f"{name_of(part)}: {name_of(part)}({name_of(hider)}(...), ...)."
+            )
 
 
 def _setting(tx: Any) -> Iterator[Any]:

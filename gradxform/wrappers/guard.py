@@ -14,6 +14,7 @@ from gradxform.numerics import safe_increment, within
 from gradxform.slots import zero_count
 from gradxform.types import Array, NonNegativeInt, OptState, Params, PyTree, Updates
 from gradxform.values.registry import register
+from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.checks import Guard, check
 from gradxform.wrappers.finite import entries, sizes_of
 from gradxform.wrappers.update_when import update_when
@@ -78,6 +79,7 @@ class apply_if_finite(Guard):
 
     def __post_init__(self) -> None:
         check_transform(self, self.inner, "inner")
+        check_overflows_reach(self, self.inner)
 
     locality = "tree"  # one bad entry anywhere skips the whole update
     asks_for_sums = True

@@ -136,6 +136,11 @@ class loss_scale(Guard):
                 )
 
     @property
+    def needs_overflows(self) -> bool:
+        """Whether the scale adapts."""
+        return self.growth_interval is not None
+
+    @property
     def set_by(self) -> tuple[tuple[str, str], ...]:
         """The scale, where it stays as it is."""
         return (("loss_scale", "initial_scale"),) if self.growth_interval is None else ()

@@ -22,6 +22,7 @@ from gradxform.wrappers.accumulation.accumulate import (
     step_or_total,
 )
 from gradxform.wrappers.agree import agreed
+from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.update_when import check_exact, update_when
 
 __all__ = [
@@ -88,6 +89,7 @@ class MultiSteps(Transform):
         check_transform(self, self.opt, "opt")
         require_at_least(self, 1, "every_k_schedule")
         if self.should_skip_update_fn is not None:
+            check_overflows_reach(self, self.opt)
             try:
                 inspect.signature(self.should_skip_update_fn).bind(None, None, None)
             except TypeError as error:

@@ -51,8 +51,9 @@ UNSEEN = {
 }
 # Traits that others declare too often to leave out each: they have promises of their own.
 OFTEN = ("locality", "handles_rows", "why_no_rows", "asks_for_sums", "sees_pieces", "State")
+OF_LOSS_SCALE = ("needs_overflows",)  # of one class, whose tests construct what it forbids
 OF_AXES = ("exchanges", "divides", "takes_whole")
-WRONG = {"needs_params", "handles_complex", *OF_AXES, *OFTEN}
+WRONG = {"needs_params", "handles_complex", *OF_AXES, *OF_LOSS_SCALE, *OFTEN}
 BASES = (ArrayRule, Guard, Traits)
 
 

@@ -170,7 +170,7 @@ TOGETHER = {
     "an axis": lambda inner: gx.loss_scale(inner, 8.0, axis_name="replica"),
     "around a tower": lambda inner: gx.loss_scale(gd.tower(inner, "replica"), 8.0),
     "in a tower": lambda inner: gd.tower(gx.loss_scale(inner, 8.0), "replica"),
-    "in a guard": lambda inner: gx.apply_if_finite(TOGETHER["an axis"](inner), 0),
+    "around a guard": lambda inner: TOGETHER["an axis"](gx.apply_if_finite(inner, 0)),
 }
 
 
@@ -264,18 +264,48 @@ def test_a_line_search_inside_sees_the_loss_and_the_gradient_itself(name):
 
 
 REFUSED = {
-    "a clip before": (
-        lambda tx: gx.chain(gx.clip(1.0), tx),
-        "make_step: clip would get gradients of the scaled loss",
+    "a decay around": (
+        lambda tx: gx.decoupled_weight_decay(gx.masked(tx, gx.ndim_at_least(2)), 0.1),
+        "make_step: masked would get gradients of the scaled loss",
     ),
     "a group": (
         lambda tx: gx.partition({"a": tx, "b": gx.sgd(0.1)}, {"w": "a", "v": "b"}),
         "make_step: partition would get gradients of the scaled loss",
     ),
     "a mask": (lambda tx: gx.masked(tx, gx.ndim_at_least(2)), "make_step: masked would get"),
-    "a guard": (lambda tx: gx.apply_if_finite(tx, 3), "make_step: apply_if_finite would get"),
     "another library": (lambda tx: optax.chain(tx), "would get gradients of the scaled loss"),
 }
+
+
+HIDES_OVERFLOWS = {
+    "accumulate": lambda tx: gx.accumulate(tx, 2),
+    "apply_if_finite": lambda tx: gx.apply_if_finite(gx.moving_average(tx, 0.9), 3),
+    "MultiSteps": lambda tx: gx.MultiSteps(tx, 2, should_skip_update_fn=gx.skip_not_finite),
+    "zero_nans": lambda tx: gx.chain(gx.zero_nans(), gx.identity(), tx),
+    "clip": lambda tx: gx.named_chain(("clip", gx.clip(1.0)), ("scale", gx.chain(tx))),
+}
+
+
+@pytest.mark.parametrize("name", HIDES_OVERFLOWS)
+def test_a_scale_that_would_never_see_an_overflow_is_refused(name):
+    wrap = HIDES_OVERFLOWS[name]
+    with pytest.raises(ValueError, match=rf"put {name} inside loss_scale: loss_scale\({name}"):
+        wrap(gx.loss_scale(gx.sgd(0.1)))
+    tx = wrap(gx.loss_scale(gx.sgd(0.1), growth_interval=None))  # which never changes
+    with pytest.raises(ValueError, match=f"make_step: {name} would get gradients of the scaled"):
+        gx.make_step(tx, loss_fn)(jax.tree.map(jnp.array, P), tx.init(P), 1.0)
+
+
+def test_accumulators_that_keep_overflows_go_around_a_scale():
+    params, bad = jnp.ones(2), jnp.full(2, jnp.inf)
+    for tx in (
+        gx.accumulate(gx.loss_scale(gx.sgd(0.1), 8.0), 2, skip_not_finite=False),
+        gx.MultiSteps(gx.loss_scale(gx.sgd(0.1), 8.0), 2),
+    ):
+        state = tx.init(params)
+        for g in (jnp.ones(2), bad):
+            updates, state = tx.update(g, state, params)
+        assert not np.any(updates) and gx.metrics(state)["loss_scale"] == 4
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -34,6 +34,7 @@ from gradxform.types import (
     Slot,
     Updates,
 )
+from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.checks import Findings, Guard, check
 from gradxform.wrappers.finite import Sizes
 from gradxform.wrappers.update_when import check_exact, update_when
@@ -193,6 +194,8 @@ class accumulate(Guard):
         check_transform(self, self.inner, "inner")
         require_at_least(self, 1, "every")
         require_one_of(self, "reduction", REDUCTIONS)
+        if self.skip_not_finite:
+            check_overflows_reach(self, self.inner)
 
     @property
     def zeros_unless(self) -> str | None:
