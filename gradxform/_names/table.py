@@ -455,6 +455,7 @@ CONFIG_NAMES: dict[str, str] = {
         " yogi"
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),
+    "gradxform.compat.called_numbers": "called_numbers",
     "gradxform.compat.keras.keras": (
         "keras:Adadelta keras:Adagrad keras:Adam keras:Adamax keras:Ftrl keras:LossScaleOptimizer"
         " keras:Nadam keras:RMSprop keras:SGD"

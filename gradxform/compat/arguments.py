@@ -12,7 +12,6 @@ from gradxform.schedules.basic import constant_schedule
 from gradxform.schedules.join import join_schedules
 from gradxform.schedules.schedule import Schedule
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.sparse import sparse_semantics
@@ -51,7 +50,6 @@ def above_zero(factory: str, **arguments: Any) -> None:
 
 def descend(learning_rate: Any) -> Any:
     """Return the part that multiplies by the negative learning rate; a schedule reads the step."""
-    learning_rate = number_or_called(learning_rate)
     return by_step(scale_by_learning_rate(learning_rate), learning_rate)
 
 

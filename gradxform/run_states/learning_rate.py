@@ -10,16 +10,18 @@ from gradxform.base import ArrayRule, GradientTransformation, unwrapped
 from gradxform.errors import name_of, shown
 from gradxform.leaves.states import check_state, children_of, slot_fields
 from gradxform.numerics import ScheduleError, value_at
+from gradxform.slots import zero_count
 from gradxform.transforms.plateau import reduce_on_plateau
 from gradxform.transforms.scaling import scale, scale_by_schedule
 from gradxform.types import Array, OptState
 from gradxform.values import FrozenTree, Value, fields_of
 from gradxform.wrappers.compose import chain, named_chain, sum_of
-from gradxform.wrappers.external_step import external_step
+from gradxform.wrappers.external_step import external_step, with_counts
 from gradxform.wrappers.hyperparams.inject import InjectStatefulHyperparamsState, injected
 from gradxform.wrappers.param_groups.groups import param_groups
 from gradxform.wrappers.param_groups.param_group import OTHERS, is_one
 from gradxform.wrappers.select import masked, partition
+from gradxform.wrappers.sparse import only_dense, only_rows
 
 # The fields of a rule's state that count its updates.
 COUNTS = ("count", "t")
@@ -45,7 +47,8 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
     every `scale`, `scale_by_schedule` and `reduce_on_plateau` after the last part with slots: those
     before it scale gradients, not steps. The rate of a wrapper is that of the optimizer in it; a
     `learning_rate` of the wrapper itself, as for its decay, does not count. Works under `jax.jit`.
-    For an optimizer of Optax, whose schedule is hidden in a function, it is the hyperparameter
+    Where an `external_step` gives the count, the next step is the one after the last. For an
+    optimizer of Optax, whose schedule is hidden in a function, it is the hyperparameter
     `learning_rate` of `optax.inject_hyperparams`.
 
     Args:
@@ -134,11 +137,8 @@ def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
 def _rates(tx: Any, state: OptState) -> list[_Rate]:
     """Return the rates of a transform, one for each group; none if it does not have any."""
     tx = unwrapped(tx)
-    if isinstance(tx, external_step):
-        raise ValueError(
-            "current_learning_rate: external_step leaves the count of steps to the caller. Call "
-            "the schedule with that count."
-        )
+    if isinstance(tx, external_step) and tx.at is not None:
+        state = with_counts(state, jnp.asarray(tx.at, jnp.int32))
     if not isinstance(tx, GradientTransformation):
         return _injected_by_optax(state)
     if isinstance(tx, chain | named_chain):
@@ -204,6 +204,8 @@ def _of_chain(tx: Any, state: OptState) -> list[_Rate]:
         if i > last or not isinstance(_unmasked_part(part), _FACTORS):
             its_rates = _rates(part, its_state)
             rated += [(part, its_rates)] if its_rates else []
+    if any(isinstance(part, only_dense) for part, _ in rated):  # what rows get is something else
+        rated = [(part, its_rates) for part, its_rates in rated if not isinstance(part, only_rows)]
     for part, _ in rated if len(rated) > 1 else ():
         if isinstance(part, masked) and part.mask is not True:
             raise ValueError(
@@ -240,9 +242,8 @@ def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_Rate]:
     if rate is None:
         return []
     try:
-        value = value_at(
-            rate, _schedule_count(part, name, state) if callable(rate) else jnp.zeros(())
-        )
+        count = _schedule_count(part, name, state) if callable(rate) else zero_count()
+        value = getattr(part, "number_at", value_at)(rate, count)
     except ScheduleError as error:
         raise TypeError(f"{name_of(part)}: {name}: {error}") from None
     return [_Rate((), (rate,), value)]

@@ -18,6 +18,7 @@ from gradxform.base.methods import BoundMethod
 from gradxform.errors import did_you_mean, leaf_path, name_of, shown
 from gradxform.leaves import dtype_of, entry_name
 from gradxform.numerics import number_rank
+from gradxform.schedules.numbers_of_now import of_this_moment
 from gradxform.schedules.stateful import WrappedScheduleState
 from gradxform.transforms.factored import ScaleBySM3State
 from gradxform.transforms.step_size import ScaleByDistanceOverGradientsState
@@ -116,7 +117,7 @@ def from_optax_state(tx: SupportsTransform, state: Any, params: Params) -> OptSt
     check_transform("from_optax_state", tx, "tx")
     convert_hyperparams = functools.partial(_without_static, _optax_hyperparams(tx))
     converters = _FROM_OPTAX | dict.fromkeys(_HYPERPARAMS, convert_hyperparams)
-    return _fitted(jax.eval_shape(tx.init, params), state, (), converters)
+    return _fitted(jax.eval_shape(of_this_moment(tx).init, params), state, (), converters)
 
 
 def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> Any:
@@ -134,7 +135,7 @@ def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> An
     """
     _optax("to_optax_state")
     check_transform("to_optax_state", tx, "tx")
-    ours = _fitted(jax.eval_shape(tx.init, params), state, ())
+    ours = _fitted(jax.eval_shape(of_this_moment(tx).init, params), state, ())
     convert_hyperparams = functools.partial(_with_static, _optax_hyperparams(tx))
     converters = _TO_OPTAX | {InjectStatefulHyperparamsState: convert_hyperparams}
     return _in_optax(ours, (), converters)

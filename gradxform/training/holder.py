@@ -9,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform._jax.versions import is_tracing
-from gradxform.base import check_transform
-from gradxform.compat.tf1.names import first_name
+from gradxform.base import ArrayRule, check_transform
+from gradxform.compat.keras import keras
+from gradxform.compat.tf1.names import first_name, original_name
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.leaves import is_hole, with_paths
 from gradxform.run_states.metrics import current_step
 from gradxform.run_states.migration import migrate_state
+from gradxform.schedules.numbers_of_now import of_this_moment, with_numbers_of_now
 from gradxform.training import keras_attributes, numbers
 from gradxform.training.gradients import Differentiation, gradients_of
 from gradxform.training.graph_arguments import GATES, check_graph_arguments, check_name
@@ -28,7 +30,6 @@ from gradxform.training.step import (
     check_hashes,
     one_step,
     one_tree,
-    with_numbers_of_now,
 )
 from gradxform.training.var_list import as_static, index_of
 from gradxform.types import OptState, Params, Updates
@@ -97,11 +98,14 @@ class Optimizer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):  # of Python's protocols, also before there are slots
             raise AttributeError(f"Optimizer: has no attribute {name!r}.")
-        return keras_attributes.attribute(self._tx, name)
+        return keras_attributes.attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(type(self), name):
             object.__setattr__(self, name, value)
+            return
+        if any(numbers.injected_parts(self._tx)) and name in self.hyperparams:
+            self.hyperparams[name] = value  # in the state
             return
         try:
             tx = keras_attributes.with_attribute(self._tx, name, value)
@@ -197,7 +201,7 @@ class Optimizer:
         """
         check_graph_arguments(gate_gradients, aggregation_method, colocate_gradients_with_ops, None)
         asked = Differentiation(var_list, has_aux, sparse)
-        state = self._state or jax.eval_shape(self._tx.init, params)
+        state = self._state or jax.eval_shape(of_this_moment(self._tx).init, params)
         refuse_scale("compute_gradients", state, "call minimize, or scale it: scaled_loss.")
         return gradients_of("compute_gradients", loss_fn, params, batch, asked, grad_loss)
 
@@ -281,6 +285,11 @@ class Optimizer:
         return self._tx
 
     @property
+    def given_name(self) -> str | None:
+        """The name that it was given; None without one."""
+        return self._name
+
+    @property
     def state(self) -> OptState:
         """The state; None before the first parameters. A state from a checkpoint can be set."""
         return self._state
@@ -311,19 +320,25 @@ class Optimizer:
         self.hyperparams.update(new)
 
     def get_name(self) -> str:
-        """Return the name: the given one, or that of the class in Keras, or of the transform."""
+        """Return the name: the given one, or that of the class in TensorFlow or Keras.
+
+        For a transform that neither has, its own.
+        """
         name = self._name or first_name(self._tx)
-        whole = None if name else keras_attributes.described(self._tx)
-        return name or (name_of(self._tx) if whole is None else whole["class_name"])
+        if isinstance(self._tx, ArrayRule):  # a part, and not a whole optimizer
+            return name or name_of(self._tx)
+        if name is None and self._names != "tf1":
+            name = (keras_attributes.described(self._tx) or {}).get("class_name")
+        return name or original_name(self._tx)
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments as plain data, with the transform as `to_config` writes it.
 
         With names of Keras, Keras's own config of the optimizer, under the name of this one.
         """
-        whole = keras_attributes.described(self._tx) if self._names.startswith("keras") else None
-        if whole is not None:
-            return whole["config"] | ({} if self._name is None else {"name": self._name})
+        if self._names.startswith("keras"):
+            with contextlib.suppress(TypeError, ValueError):  # Keras does not have it
+                return keras.serialize(self)["config"]
         config = to_config(self._tx)
         return {"name": self.get_name(), "names": self._names, "transform": config}
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gradxform.base import call_update
 from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.schedules.numbers_of_now import of_this_moment
 from gradxform.training import numbers
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import put_live
@@ -130,9 +131,10 @@ class Hyperparams(MutableMapping[str, Any]):
 
 def _check_can_be_traced(holder: Any, number: numbers.Number) -> None:
     """Require that a number does not decide what is computed."""
+    now = of_this_moment(holder._tx)
 
     def update(x: Any, updates: Updates, state: OptState, params: Params) -> Any:
-        tx = put_live(numbers.with_holes(holder._tx, [number.place], 0), (x,))
+        tx = put_live(numbers.with_holes(now, [number.place], 0), (x,))
         return call_update(tx, updates, state, params, {})
 
     params = holder._first_params

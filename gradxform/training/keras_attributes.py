@@ -4,9 +4,9 @@ import contextlib
 import warnings
 from typing import Any
 
-from gradxform.compat import keras
-from gradxform.compat.keras import decays
+from gradxform.compat.keras import keras
 from gradxform.errors import did_you_mean
+from gradxform.values.called import Called
 
 # What Keras lets somebody set; all else decides what a state holds from the start.
 _CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -15,9 +15,12 @@ _OLD_NAMES = {"lr": "learning_rate"}
 
 
 def described(tx: Any) -> dict[str, Any] | None:
-    """Return an optimizer as Keras's plain data; None if Keras does not have it."""
+    """Return an optimizer, or its holder, as Keras's data; None if Keras does not have it.
+
+    Schedules and functions are in it as they are.
+    """
     with contextlib.suppress(TypeError, ValueError):
-        return keras.serialize(tx)
+        return keras.with_arguments(tx)
     return None
 
 
@@ -29,7 +32,7 @@ def attribute(tx: Any, name: str) -> Any:
     """
     _, config, name = _argument(tx, name)
     value = config.get(name)
-    return decays.deserialize(value) if isinstance(value, dict) else value
+    return float(value(0)) if isinstance(value, Called) else value
 
 
 def with_attribute(tx: Any, name: str, value: Any) -> Any:
@@ -48,8 +51,6 @@ def with_attribute(tx: Any, name: str, value: Any) -> Any:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     config = {k: x for k, x in config.items() if k != name}
-    if callable(value):
-        value = decays.serialize(value, version=3 if "module" in whole else 2)
     if value is not None or "module" in whole:
         config[name] = value
     try:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform._jax.versions import is_tracing
 from gradxform.base import (
     GradientTransformation,
     call_update,
@@ -17,17 +16,15 @@ from gradxform.base import (
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
 from gradxform.leaves.row_sparse import RowSparse
-from gradxform.numerics import value_at
-from gradxform.schedules.basic import constant_schedule
-from gradxform.slots import zero_count
+from gradxform.schedules.numbers_of_now import with_numbers_of_now
 from gradxform.training.gradients import Differentiation, check_loss_fn, gradients_of
 from gradxform.training.graph_arguments import check_name
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, listed
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, Updates
-from gradxform.values import Hole, put_live
-from gradxform.values.called import Called, has_called, replace_called
+from gradxform.values import put_live
+from gradxform.values.called import has_called
 from gradxform.values.content import is_hashable
 from gradxform.wrappers.loss_scale import unscaled
 
@@ -100,8 +97,7 @@ def applied(
         unwrapped(tx).check_extra(extra)
     extra = extra if step is None else extra | {"step": step}
     if has_called(tx):  # before a part calls it under a condition, which is traced
-        bare, live = with_numbers_of_now(tx)
-        tx = put_live(bare, live) if live else tx
+        tx = put_live(*with_numbers_of_now(tx))
     updates, state = call_update(tx, grads, state, params, extra)
     return apply_updates(params, updates), state
 
@@ -263,29 +259,6 @@ class Step:
         """Return the static part, and the numbers of this moment."""
         tx, live = with_numbers_of_now(self._asked.tx) if self._calls else (self._asked.tx, ())
         return self._asked._replace(tx=tx), Numbers(live, self._grad_loss, step)
-
-
-def with_numbers_of_now(tx: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a transform with holes for its functions without arguments, and their numbers.
-
-    In a program that is being traced they stay, and raise their error when they are called.
-    """
-    if is_tracing():
-        return tx, ()
-    live: dict[Called, Any] = {}  # a function in two places is called once
-
-    def constant(called: Called) -> Any:
-        if called not in live:
-            live[called] = value_at(called, zero_count())
-        return _held(list(live).index(called))
-
-    return replace_called(tx, constant), tuple(live.values())
-
-
-def _held(index: int) -> Any:
-    """Return a schedule of the number that a program gets as an argument."""
-    hole: Any = Hole(index)
-    return constant_schedule(hole)
 
 
 def one_step(

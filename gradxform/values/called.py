@@ -39,23 +39,25 @@ class Called:
         return printed(self.function)
 
 
-def number_or_called(x: Any) -> Any:
-    """Return a function without arguments as a `Called`, and anything else as it is."""
-    return Called(x) if callable(x) and _takes_nothing(x) else x
+def number_or_called(x: Any, or_schedule: bool = True) -> Any:
+    """Return a function without arguments as a `Called`, and anything else as it is.
+
+    Args:
+      x: anything.
+      or_schedule: whether a function that can also be called with a count is a schedule.
+    """
+    if not callable(x) or isinstance(x, Called) or not _can_be_called(x):
+        return x
+    return x if or_schedule and _can_be_called(x, None) else Called(x)
 
 
-def _takes_nothing(x: Any) -> bool:
-    """Whether a function can be called without arguments, and not with a count."""
+def _can_be_called(x: Any, *args: Any) -> bool:
+    """Whether the signature of a function allows these arguments."""
     try:
-        signature = inspect.signature(x)
-        signature.bind()
+        inspect.signature(x).bind(*args)
     except (TypeError, ValueError):
         return False
-    try:
-        signature.bind(None)
-    except TypeError:
-        return True
-    return False
+    return True
 
 
 def replace_called(x: Any, new: Callable[[Called], Any]) -> Any:

@@ -61,8 +61,9 @@ def check_changeable(changer: Any, tx: Any) -> None:
 def check_order(chained: Any, parts: Sequence[Any]) -> None:
     """Require that no part of a chain changes what an earlier or a later one relies on.
 
-    That is where the parameters are set to, and gradients that are not finite. Only parts of this library and rules say what they do. A later part that sets the parameters,
-    too, is taken to know where they are.
+    That is where the parameters are set to, and gradients that are not finite. Only parts of this
+    library and rules say what they do. A later part that sets the parameters, too, is taken to know
+    where they are.
 
     Raises:
       ValueError: if one does.

@@ -65,7 +65,7 @@ class external_step(StatelessWrapper):
             extra = extra | {"step": step}
         count = step if self.at is None else jnp.asarray(self.at, jnp.int32)
         if count is not None:
-            state = _with_counts(state, count)
+            state = with_counts(state, count)
         return call_update(self.inner, updates, state, params, extra)
 
 
@@ -77,16 +77,16 @@ def _has_count(state: OptState) -> bool:
     return False
 
 
-def _with_counts(state: OptState, step: Array) -> OptState:
+def with_counts(state: OptState, step: Array) -> OptState:
     """Return the state with every `count` of its NamedTuples set to `step`."""
     if isinstance(state, dict):
-        return type(state)((k, _with_counts(v, step)) for k, v in state.items())
+        return type(state)((k, with_counts(v, step)) for k, v in state.items())
     names = getattr(state, "_fields", None)
     if names is not None:
-        fields = {k: _with_counts(v, step) for k, v in zip(names, state, strict=True)}
+        fields = {k: with_counts(v, step) for k, v in zip(names, state, strict=True)}
         if "count" in fields:
             fields["count"] = cast(step, fields["count"].dtype)
         return type(state)(**fields)
     if isinstance(state, tuple | list):
-        return type(state)(_with_counts(v, step) for v in state)
+        return type(state)(with_counts(v, step) for v in state)
     return state

@@ -103,11 +103,6 @@ REFUSED = [
         ("current_learning_rate: no group", "'c'; there are 'a', 'b'."),
     ),
     (
-        lambda: rate(gx.external_step(gx.adam(FALLING))),
-        ValueError,
-        ("current_learning_rate: external_step leaves the count",),
-    ),
-    (
         lambda: rate(gx.chain(gx.sgd(0.1), gx.masked(gx.scale(0.5), gx.path_matches("w"))), TWO),
         ValueError,
         ("current_learning_rate: chain changes the rate of some parameters", "masked(scale, ...)"),

@@ -97,7 +97,7 @@ def test_to_the_same_transform_nothing_changes_and_through_a_chain_and_back_neit
         assert_identical(bits(same), bits(state))
         assert report.is_identity
         # By value, in case it is compared with an equal transform that another call made.
-        longer = gx.chain(gx.clip(1.0), tx)
+        longer = gx.chain(gx.identity(), tx)
         there, report = gx.migrate_state(state, tx, longer, params)
         assert_identical(bits(there), bits((gx.EmptyState(), state)))
         assert not report.begun and not report.dropped

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from gradxform.compat.called_numbers import called_numbers
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.compat.keras import decays, keras3
 from gradxform.compat.keras.keras3_options import OPTIONS
@@ -15,8 +16,10 @@ from gradxform.leaves.masks import path_matches
 from gradxform.schedules.basic import constant_schedule
 from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import SupportsTransform
+from gradxform.values.called import Called
 from gradxform.values.content import all_in
 from gradxform.wrappers.compose import chain
+from gradxform.wrappers.hyperparams.inject import injected
 from gradxform.wrappers.loss_scale import loss_scale
 from gradxform.wrappers.multi_steps import MultiSteps
 from gradxform.wrappers.overwrite import overwriting_average
@@ -53,12 +56,16 @@ def get(doors: Doors, identifier: Any, custom_objects: Any) -> Any:
         return _read(doors, thing, custom_objects, "identifier")
     if isinstance(identifier, dict):
         return deserialize(doors, identifier, custom_objects)
-    if isinstance(identifier, SupportsTransform) and not isinstance(identifier, type):
+    if _is_optimizer(identifier) or _is_optimizer(getattr(identifier, "tx", None)):
         return identifier
     raise ValueError(
         f"get: could not interpret the identifier {shown(identifier)}; it must be the name of an "
         "optimizer, such as 'adam', its config, or a transform."
     )
+
+
+def _is_optimizer(x: Any) -> bool:
+    return isinstance(x, SupportsTransform) and not isinstance(x, type)
 
 
 def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
@@ -85,7 +92,7 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
         # Of the classes that Keras raises itself.
         check_keys(factory, config, f"{where}.config", ValueError if is_new else TypeError)
     tx = called(factory, config, f"{where}.config")
-    if not isinstance(tx, SupportsTransform) or isinstance(tx, type):
+    if not _is_optimizer(tx):
         raise TypeError(f"{where}: {thing.class_name} returns {shown(tx)}, not an optimizer.")
     return tx
 
@@ -163,12 +170,39 @@ _ONLY_3 = ("loss_scale_factor", "gradient_accumulation_steps")
 
 def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) -> dict[str, Any]:
     """Return an optimizer as Keras's plain data."""
+    whole = with_arguments(doors, tx, name, version)
+    try:
+        return whole | {"config": {k: _as_plain(x, whole) for k, x in whole["config"].items()}}
+    except ValueError as error:
+        raise ValueError(f"serialize: {error}") from None
+
+
+def _as_plain(x: Any, whole: dict[str, Any]) -> Any:
+    """Return a schedule as plain data, and of a function without arguments its number of now."""
+    if isinstance(x, Called):
+        return float(x(0))
+    return decays.serialize(x, version=3 if "module" in whole else 2) if callable(x) else x
+
+
+def with_arguments(
+    doors: Doors, tx: Any, name: str | None = None, version: float | None = None
+) -> dict[str, Any]:
+    """Return what `serialize` returns, but with schedules and functions as they are."""
     if isinstance(version, bool) or version not in (None, *_VERSIONS):
         raise ValueError(f"serialize: version must be 2, 2.15, 3 or None, got {shown(version)}.")
     if name is not None and not (isinstance(name, str) and name):
         raise ValueError(f"serialize: name must be a word or None, got {shown(name)}.")
-    if not isinstance(tx, SupportsTransform) or isinstance(tx, type):
+    state = None
+    if _is_optimizer(getattr(tx, "tx", None)):  # an Optimizer
+        tx, state, name = tx.tx, tx.state, name or tx.given_name
+    if not _is_optimizer(tx):
         raise TypeError(f"serialize: needs an optimizer, got {shown(tx)}.")
+    if isinstance(tx, called_numbers):
+        whole = with_arguments(doors, tx.with_plain_numbers(), name, version)
+        called = {k: x for k, x in (*tx.numbers, *tx.others) if isinstance(x, Called)}
+        return whole | {"config": whole["config"] | called}
+    if isinstance(tx, injected):
+        tx = tx.with_plain_numbers(None if state is None else state.hyperparams)
     if isinstance(tx, loss_scale) and version in (None, 3):
         same = LossScaleOptimizer(tx.inner, tx.initial_scale, tx.growth_interval or 1)
         if same == tx:
@@ -241,8 +275,6 @@ def _written_v2(factory: Factory, arguments: dict[str, Any], name: str | None) -
     config = {k: v for k, v in arguments.items() if v is not None and k != "schedule_decay"}
     if "schedule_decay" in arguments:
         config["decay"] = arguments["schedule_decay"]
-    if callable(config["learning_rate"]):
-        config["learning_rate"] = decays.serialize(config["learning_rate"])
     title = factory.__name__
     return written(title, {"name": name or title, **config}, None)
 
@@ -311,6 +343,4 @@ def _written_v3(
     if config["use_ema"] and from_start != is_2_15:
         return None
     config["name"] = name or (title if is_2_15 else title.lower())
-    if callable(config["learning_rate"]):
-        config["learning_rate"] = decays.serialize(config["learning_rate"], version=3)
     return written(title, config, "keras.optimizers")

@@ -36,6 +36,7 @@ from gradxform.compat.keras.optimizer import (
 from gradxform.compat.keras.transform import from_keras as from_keras
 from gradxform.compat.keras.weights import get_weights as get_weights, set_weights as set_weights
 from gradxform.errors import shown
+from gradxform.schedules.basic import constant_schedule
 from gradxform.transforms.adam import scale_by_nadam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import (
@@ -185,7 +186,7 @@ def Nadam(
 
     Reference: `tf.keras.optimizers.Nadam`.
     """
-    if callable(learning_rate) and not isinstance(learning_rate, Called):
+    if callable(learning_rate) and not isinstance(learning_rate, Called | constant_schedule):
         raise ValueError(
             f"Nadam: learning_rate must be a number, got {shown(learning_rate)}; Keras's Nadam "
             "does not take schedules."
@@ -289,6 +290,11 @@ def load_optimizer(
         unknown class or argument; and as `set_weights` for its weights.
     """
     return _files.loaded(lambda x: get(x, custom_objects), path, params, order, custom_objects)
+
+
+def with_arguments(tx: Any) -> dict[str, Any]:
+    """Return what `serialize` returns, but with schedules and functions as they are."""
+    return _configs.with_arguments(_DOORS, tx)
 
 
 def serialize(tx: Any, name: str | None = None, *, version: float | None = None) -> dict[str, Any]:

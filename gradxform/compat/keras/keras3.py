@@ -295,7 +295,7 @@ def Muon(
 
 def _times(learning_rate: Any, ratio: Any) -> Any:
     if callable(learning_rate):
-        return product_schedule(learning_rate, ratio)
+        return learning_rate if ratio == 1 else product_schedule(learning_rate, ratio)
     return learning_rate * ratio
 
 

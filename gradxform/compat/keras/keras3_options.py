@@ -6,14 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.compat.arguments import not_below_zero
+from gradxform.compat.called_numbers import with_called_numbers
 from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented
 from gradxform.compat.keras.rates import last_of_every
 from gradxform.errors import did_you_mean, must_be
 from gradxform.transforms.scaling import scale
 from gradxform.types import Fixed, ZeroIsNone
 from gradxform.values import replace
-from gradxform.values.arguments import checked_call
-from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.decay import decoupled_weight_decay
 from gradxform.wrappers.multi_steps import MultiSteps
@@ -69,7 +68,6 @@ def keras3_optimizer(function: Factory) -> Factory:
         options = {k: bound.arguments[k] for k in OPTIONS if k in bound.arguments}
         _check(title, options)
         rule = {k: x for k, x in bound.arguments.items() if k in own.parameters}
-        rule["learning_rate"] = number_or_called(rule["learning_rate"])
         k = options["gradient_accumulation_steps"]
         if k and callable(rule["learning_rate"]):
             rule["learning_rate"] = last_of_every(rule["learning_rate"], k)
@@ -77,7 +75,7 @@ def keras3_optimizer(function: Factory) -> Factory:
 
     @functools.wraps(function)
     def factory(*args: Any, **kwargs: Any) -> chain:
-        return checked_call(made, args, kwargs, signature, title)
+        return with_called_numbers(made, factory, args, kwargs, signature)
 
     return presented(factory, signature, function.__doc__, _DOC)
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 
 from gradxform.compat.arguments import not_below_zero, with_semantics
+from gradxform.compat.called_numbers import with_called_numbers
 from gradxform.compat.keras.pairs import aggregate_pairs, of_pairs
 from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.interop import stateless
@@ -20,8 +21,6 @@ from gradxform.transforms.densify import densify
 from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import AliasOf, ZeroIsNone
 from gradxform.values import is_live
-from gradxform.values.arguments import checked_call
-from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain
 
 Factory = Callable[..., chain]
@@ -82,7 +81,6 @@ def keras_optimizer(function: Factory) -> Factory:
             clips = with_semantics("raw", *clips).transforms
         if shared["lr"] is not None:
             bound.arguments["learning_rate"] = shared["lr"]
-        bound.arguments["learning_rate"] = number_or_called(bound.arguments["learning_rate"])
         if "schedule_decay" not in own.parameters:
             bound.arguments["learning_rate"] = _decayed(
                 bound.arguments["learning_rate"], shared["decay"]
@@ -92,7 +90,7 @@ def keras_optimizer(function: Factory) -> Factory:
 
     @functools.wraps(function)
     def factory(*args: Any, **kwargs: Any) -> chain:
-        return checked_call(made, args, kwargs, signature, function.__name__)
+        return with_called_numbers(made, factory, args, kwargs, signature)
 
     return presented(factory, signature, function.__doc__, _DOC)
 

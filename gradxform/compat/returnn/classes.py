@@ -9,6 +9,7 @@ those of the classes.
 from typing import Any, NoReturn
 
 from gradxform.compat.arguments import descend, with_semantics
+from gradxform.compat.called_numbers import takes_called_numbers
 from gradxform.compat.tf1.door_names import remembers_names
 from gradxform.compat.tf_contrib import Nadam as Nadam
 from gradxform.schedules.decay import inverse_sqrt_decay
@@ -18,12 +19,11 @@ from gradxform.transforms.normalization import normalize_by_block_norm
 from gradxform.transforms.scaling import scale_by_schedule
 from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import ScalarOrSchedule
-from gradxform.values.arguments import checked
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.sparse import sparse_semantics
 
 
-@checked
+@takes_called_numbers
 def AMSGrad(
     learning_rate: ScalarOrSchedule = 0.001,
     decay: bool = False,

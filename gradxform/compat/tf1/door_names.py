@@ -5,8 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec
 
+from gradxform.compat.called_numbers import called_numbers, with_called_numbers
 from gradxform.compat.tf1.names import usual_name
-from gradxform.values.arguments import checked_call
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.variable_names import check_variable_name, variable_names
 
@@ -30,8 +30,10 @@ def remembers_names(class_name: str | None = None) -> Callable[[Factory[P]], Fac
         default = signature.parameters["name"].default or class_name
 
         @functools.wraps(factory)
-        def named(*args: P.args, **kwargs: P.kwargs) -> chain:
-            tx = checked_call(factory, args, kwargs)
+        def named(*args: P.args, **kwargs: P.kwargs) -> Any:
+            tx = with_called_numbers(factory, named, args, kwargs, signature)
+            if isinstance(tx, called_numbers):  # the call with its numbers comes back here
+                return tx
             bound = signature.bind(*args, **kwargs)
             names = {
                 k: bound.arguments.get(k)

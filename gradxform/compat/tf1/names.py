@@ -30,6 +30,20 @@ _NAMES = {
     "step_by_shampoo": "Shampoo",
     "trace": "Momentum",
 }
+# What the originals of wrappers are called, and of what does not have slots.
+_WRAPPERS = {
+    "agn": "AGNOptimizer",
+    "drop_stale": "DropStaleGradient",
+    "elastic_average": "ElasticAverageOptimizer",
+    "model_average": "ModelAverageOptimizer",
+    "sync_replicas": "sync_replicas",
+}
+_WITHOUT_SLOTS = {
+    "scale_by_ggt": "GGT",
+    "normalize_by_block_norm": "NormalizedSGD",
+    "step_by_proximal_gradient": "ProximalGradientDescent",
+    "scale_by_learning_rate": "GradientDescent",
+}
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -46,6 +60,14 @@ def usual_name(tx: Any) -> str | None:
         return None
     decays = "add_decayed_weights" in rules and originals[0] in ("Adam", "Momentum")
     return f"{originals[0]}W" if decays else originals[0]
+
+
+def original_name(tx: Any) -> str:
+    """Return what the original of an optimizer is called: `get_name` of TensorFlow 1."""
+    parts = [name_of(part) for part in all_parts(tx)]
+    wrapper = next((_WRAPPERS[x] for x in parts if x in _WRAPPERS), None)
+    rule = next((name for x, name in _WITHOUT_SLOTS.items() if x in parts), None)
+    return wrapper or usual_name(tx) or rule or name_of(tx)
 
 
 def first_name(tx: Any) -> str | None:

@@ -50,7 +50,6 @@ from gradxform.transforms.proximal import (
 from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import Fixed, ScalarOrSchedule, Schedule
 from gradxform.values.arguments import checked
-from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain
 
 # ------------------------------------------------------------------------------------ optimizers
@@ -151,7 +150,7 @@ def AdagradDA(
         l2_regularization_strength=l2_regularization_strength,
     )
     rule = step_by_dual_averaging(
-        number_or_called(learning_rate),
+        learning_rate,
         initial_gradient_squared_accumulator_value,
         l1_regularization_strength,
         l2_regularization_strength,
@@ -220,7 +219,7 @@ def Ftrl(
     Reference: `tf.train.FtrlOptimizer`.
     """
     rule = step_by_ftrl(
-        number_or_called(learning_rate),
+        learning_rate,
         learning_rate_power,
         initial_accumulator_value,
         l1_regularization_strength,
@@ -248,7 +247,7 @@ def ProximalAdagrad(
     Reference: `tf.train.ProximalAdagradOptimizer`.
     """
     rule = step_by_proximal_adagrad(
-        number_or_called(learning_rate),
+        learning_rate,
         initial_accumulator_value,
         l1_regularization_strength,
         l2_regularization_strength,
@@ -272,7 +271,7 @@ def ProximalGradientDescent(
     Reference: `tf.train.ProximalGradientDescentOptimizer`.
     """
     rule = step_by_proximal_gradient(
-        number_or_called(learning_rate), l1_regularization_strength, l2_regularization_strength
+        learning_rate, l1_regularization_strength, l2_regularization_strength
     )
     return chain(by_step(rule, learning_rate))
 

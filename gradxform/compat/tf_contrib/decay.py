@@ -10,9 +10,10 @@ from typing import Any
 
 from gradxform.compat import tf1
 from gradxform.compat.arguments import named
+from gradxform.compat.called_numbers import takes_called_numbers
 from gradxform.errors import name_of, shown
 from gradxform.types import ScalarOrSchedule
-from gradxform.values.arguments import checked
+from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.decay import decoupled_weight_decay
 from gradxform.wrappers.norm_bounds import variable_clipping
@@ -54,6 +55,7 @@ def extend_with_decoupled_weight_decay(Base: Callable[..., Any]) -> Callable[...
     ) -> chain:
         base = Base(*args, **kwargs)
         mask = named(factory, "decay_var_list", decay_var_list)
+        weight_decay = number_or_called(weight_decay)
         decay = decoupled_weight_decay(base, weight_decay, mask, decay_first=True)
         if Base is tf1.GradientDescent:
             return chain(only_dense(decay), only_rows(base))
@@ -93,7 +95,7 @@ ExtendWD_Momentum = extend_with_decoupled_weight_decay(tf1.Momentum)
 ExtendWD_RMSProp = extend_with_decoupled_weight_decay(tf1.RMSProp)
 
 
-@checked
+@takes_called_numbers
 def VariableClipping(
     opt: Any,
     vars_to_clip_dims: Mapping[str, Sequence[int]],

@@ -57,7 +57,6 @@ from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_le
 from gradxform.transforms.shampoo import step_by_shampoo
 from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import Fixed, ScalarOrSchedule, Size, ZeroIsNone
-from gradxform.values.called import number_or_called
 from gradxform.wrappers.compose import chain, sum_of
 from gradxform.wrappers.sparse import only_dense, only_rows
 
@@ -252,7 +251,7 @@ def LARS(
     if skip_list:
         mask = ~path_matches("|".join(map(re.escape, skip_list)), optional=True)
     parts = lars(
-        number_or_called(learning_rate),
+        learning_rate,
         weight_decay,
         mask,
         eeta,
@@ -265,7 +264,7 @@ def LARS(
     ratio, _, momentum_part = parts.transforms
     rate = descend(learning_rate)
     # The buffer holds the originals' momentum with the other sign, of rows without the rate too.
-    along = scale_by_learning_rate(number_or_called(learning_rate), flip_sign=False)
+    along = scale_by_learning_rate(learning_rate, flip_sign=False)
     along_rows = by_step(along, learning_rate)
     return chain(
         only_dense(chain(ratio, rate)), only_rows(scale(-1.0)), momentum_part, only_rows(along_rows)
@@ -320,7 +319,7 @@ def Shampoo(
     gbar_weight: Any = 1.0,
     mat_gbar_decay: Any = 1.0,
     mat_gbar_weight: Any = 1.0,
-    learning_rate: Any = 1.0,
+    learning_rate: ScalarOrSchedule = 1.0,
     svd_interval: Fixed = 1,
     precond_update_interval: Fixed = 1,
     epsilon: float = 1e-4,
@@ -344,7 +343,7 @@ def Shampoo(
     Reference: `tf.contrib.opt.ShampooOptimizer`.
     """
     rule = step_by_shampoo(
-        learning_rate=number_or_called(learning_rate),
+        learning_rate=learning_rate,
         max_matrix_size=max_matrix_size,
         gbar_decay=gbar_decay,
         gbar_weight=gbar_weight,

@@ -33,6 +33,7 @@ from gradxform.run_states.migration.report import (
 )
 from gradxform.run_states.migration.sources import find_sources, run_step
 from gradxform.run_states.optax import from_optax_state
+from gradxform.schedules.numbers_of_now import of_this_moment
 from gradxform.types import OptState, Params, SupportsTransform
 
 
@@ -94,6 +95,7 @@ def migrate_state(
     """
     check_transform("migrate_state", tx, "tx")
     check_transform("migrate_state", new_tx, "new_tx")
+    tx, new_tx = of_this_moment(tx), of_this_moment(new_tx)
     olds, news = layout_of(tx, params), layout_of(new_tx, params)
     values = _state_arrays(_state_of(tx, state, params))
     sources = find_sources(olds, news, values, match)

@@ -248,11 +248,15 @@ class step_by_shampoo(Transform):
         """Whether the gradient is averaged."""
         return not (_is_static_number(self.gbar_decay) and self.gbar_decay == 0)
 
+    def number_at(self, x: ScalarOrSchedule, count: Array) -> Array:
+        """Return a number of the step after `count` steps, whose T is that plus 1."""
+        return value_at(x, count if isinstance(x, schedules.Schedule) else count + 1)
+
     def _scalars(self, t: Array) -> Scalars:
         """Return every number of the step T."""
 
         def at(x: ScalarOrSchedule) -> Array:
-            return value_at(x, t - 1 if isinstance(x, schedules.Schedule) else t)
+            return self.number_at(x, t - 1)
 
         interval = at(self.precond_update_interval)
         return Scalars(

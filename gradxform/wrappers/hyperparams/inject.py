@@ -280,6 +280,13 @@ class injected(Transform):
         with keeping_arrays():
             return self.factory.inner_factory(**(hyperparams | others))
 
+    def with_plain_numbers(self, hyperparams: dict[str, Any] | None = None) -> Any:
+        """Return the inner transform with constants for numbers, those of a state or the first."""
+        numbers, schedules, _ = self._split_arguments()
+        if hyperparams is not None:
+            numbers = {k: jnp.asarray(hyperparams[k]).item() for k in numbers}
+        return self.inner_with(numbers | schedules)
+
     def _check_hyperparams(self, hyperparams: dict[str, Any], names: list[str]) -> None:
         for name in names:
             if name not in hyperparams:

@@ -1,0 +1,187 @@
+"""Numbers of an optimizer as functions without arguments: `Adam(beta_1=lambda: 0.9)`."""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from gradxform._jax.versions import is_tracer, is_tracing
+from gradxform.base import Transform, call_update, locality_of, tell_moved, transform
+from gradxform.errors import name_of
+from gradxform.leaves import Path
+from gradxform.numerics import ScheduleError, value_at
+from gradxform.slots import zero_count
+from gradxform.types import OptState, Params, Updates
+from gradxform.values import frozen, keeping_arrays, printed, thawed
+from gradxform.values.arguments import checked_call
+from gradxform.values.called import Called, number_or_called
+from gradxform.values.fields import annotation_kinds
+from gradxform.wrappers.hyperparams.arguments import without_aliases
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def takes_called_numbers(factory: Callable[P, T]) -> Callable[P, T]:
+    """Let a factory take a function without arguments for any number, and check its arguments."""
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return with_called_numbers(factory, made, args, kwargs, signature)
+
+    return made
+
+
+def with_called_numbers(
+    factory: Callable[..., Any],
+    door: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    signature: inspect.Signature,
+) -> Any:
+    """Return the optimizer of a factory, of which any number may be a function without arguments.
+
+    Args:
+      factory: makes the optimizer.
+      door: does the same, and is what the optimizer remembers and calls again with other numbers.
+      args: the arguments by position.
+      kwargs: the arguments by name.
+      signature: the arguments of the factory, with their annotations.
+    """
+    try:
+        arguments = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # the factory refuses them in its own words
+        arguments = {}
+    annotations = {k: p.annotation for k, p in signature.parameters.items()}
+    called: dict[str, Called] = {}
+    numbers: dict[str, Called] = {}
+    arguments = without_aliases(annotations, arguments)
+    for k, x in arguments.items():
+        kinds = annotation_kinds(annotations[k])
+        or_schedule = any(map(_is_function, kinds))
+        if float in kinds and isinstance(x := number_or_called(x, or_schedule), Called):
+            # Where a schedule may be, the factory knows what to do.
+            (called if or_schedule else numbers)[k] = x
+    if called and not numbers:
+        args, kwargs = (), arguments | called
+    if not numbers:
+        return checked_call(factory, args, dict(kwargs), signature, door.__name__)
+    others = {k: frozen(x) for k, x in (arguments | called).items() if k not in numbers}
+    tx = called_numbers(door, tuple(numbers.items()), tuple(others.items()))
+    tx.check_others()
+    return tx
+
+
+def _is_function(kind: Any) -> bool:
+    return typing.get_origin(kind) is Callable
+
+
+@transform
+class called_numbers(Transform):
+    """An optimizer whose numbers functions without arguments return, at each update anew.
+
+    The state is that of the optimizer. `init` and `update` call the functions, outside of
+    `jax.jit`; `make_step` and `Optimizer` pass the numbers to their compiled program.
+
+    Args:
+      factory: makes the optimizer.
+      numbers: pairs of the name of an argument and the function in its place.
+      others: pairs of the names of the other arguments and their values.
+
+    Raises:
+      TypeError: at init and update, if a function does not return a real number, or under
+        `jax.jit`, which would keep its first.
+      ValueError: there, if the factory refuses the number.
+    """
+
+    factory: Callable[..., Any]
+    numbers: tuple[Any, ...]
+    others: tuple[Any, ...]
+
+    handles_rows = True
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{k}={printed(x)}" for k, x in (*self.numbers, *self.others))
+        return f"{printed(self.factory)}({arguments})"
+
+    def _made(self, numbers: Mapping[str, Any]) -> Any:
+        """Return the optimizer with these numbers, arrays or not."""
+        others = {k: thawed(x) for k, x in self.others}
+        with keeping_arrays():
+            return self.factory(**numbers, **others)
+
+    def _numbers_of_now(self) -> dict[str, Any]:
+        numbers = {}
+        for k, x in self.numbers:
+            try:
+                numbers[k] = value_at(x, zero_count())
+            except ScheduleError as error:
+                raise TypeError(f"{name_of(self.factory)}: {k}: {error}") from None
+        return numbers
+
+    def of_now(self) -> Any:
+        """Return the optimizer with the numbers of this moment."""
+        numbers = self._numbers_of_now()
+        if not any(map(is_tracer, numbers.values())):
+            _check(self, tuple((k, float(x)) for k, x in numbers.items()))
+        return self._made(numbers)
+
+    def with_plain_numbers(self) -> Any:
+        """Return the optimizer that has the numbers of this moment as constants."""
+        return self._made({k: float(x) for k, x in self._numbers_of_now().items()})
+
+    def check_others(self) -> None:
+        """Require the other arguments to be right, with any numbers."""
+        _ = self._of_any
+
+    @functools.cached_property
+    def _of_any(self) -> Any:
+        """The optimizer with any numbers, which has the parts and slots of all others."""
+        with jax.ensure_compile_time_eval():
+            return self._made({k: jnp.asarray(0.5) for k, _ in self.numbers})
+
+    def _of_now_or_any(self) -> Any:
+        return self._of_any if is_tracing() and _calls(self) else self.of_now()
+
+    def inner_transforms(self) -> list[Any]:
+        """Return the optimizer with some numbers, as a list."""
+        return [self._of_any]
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return that the state is the optimizer's."""
+        return [((), self._of_now_or_any())]
+
+    @property
+    def locality(self) -> str:
+        """How far the optimizer looks."""
+        return locality_of(self._of_any)
+
+    def moved(self, state: OptState, old: Params, new: Params) -> OptState:
+        """Return the state after something else has moved the parameters."""
+        return tell_moved(self._of_now_or_any(), state, old, new)
+
+    def init(self, params: Params) -> OptState:
+        """Return the state of the optimizer."""
+        return self.of_now().init(params)
+
+    def update(
+        self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
+    ) -> tuple[Updates, OptState]:
+        """Update the optimizer with the numbers of this moment."""
+        return call_update(self.of_now(), updates, state, params, extra)
+
+
+def _calls(tx: called_numbers) -> bool:
+    """Whether functions are called, and do not stand as arguments of a program."""
+    return any(isinstance(x, Called) for _, x in tx.numbers)
+
+
+@functools.lru_cache(maxsize=256)
+def _check(tx: called_numbers, numbers: tuple[tuple[str, float], ...]) -> None:
+    """Require numbers that the factory takes."""
+    tx.factory(**dict(numbers), **{k: thawed(x) for k, x in tx.others})
