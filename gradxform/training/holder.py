@@ -1,7 +1,8 @@
 """`Optimizer`, which keeps the state of a transform between calls."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, final
 
 import jax
@@ -9,38 +10,44 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform._jax.versions import is_tracing
-from gradxform.base import ArrayRule, check_transform
-from gradxform.compat.keras import keras
-from gradxform.compat.tf1.names import first_name, original_name
-from gradxform.errors import did_you_mean, name_of, shown
-from gradxform.leaves import is_hole, with_paths
-from gradxform.run_states.metrics import current_step
+from gradxform.base import check_transform, extra_names
+from gradxform.distributed.replicas import Replicas
+from gradxform.errors import shown
 from gradxform.run_states.migration import migrate_state
 from gradxform.schedules.numbers_of_now import of_this_moment, with_numbers_of_now
 from gradxform.training import keras_attributes, numbers
 from gradxform.training.gradients import Differentiation, gradients_of
 from gradxform.training.graph_arguments import GATES, check_graph_arguments, check_name
+from gradxform.training.held_state import Held
 from gradxform.training.hyperparams import Hyperparams
 from gradxform.training.loss_scales import refuse_scale
-from gradxform.training.state_names import as_numpy, fitting, names_of
+from gradxform.training.programs import (
+    Update,
+    apply,
+    as_one_replica,
+    axes_named_by,
+    check_replicas,
+    gradients,
+    init,
+    run,
+)
+from gradxform.training.state_names import fitting
 from gradxform.training.step import (
     Asked,
     Numbers,
-    applied,
+    begun_now,
     check_hashes,
     one_step,
     one_tree,
 )
-from gradxform.training.var_list import as_static, index_of
+from gradxform.training.var_list import as_static
 from gradxform.types import OptState, Params, Updates
-from gradxform.values import put_live
 from gradxform.values.called import has_called
-from gradxform.values.config import to_config
-from gradxform.wrappers.variable_names import variable_names
+from gradxform.wrappers.external_step import with_counts
 
 
 @final
-class Optimizer:
+class Optimizer(Held):
     """A transform together with its state, for notebooks and for loops that came from TensorFlow.
 
         opt = Optimizer(adamw(1e-3))
@@ -65,29 +72,47 @@ class Optimizer:
         optimizer of `gradxform.compat`. See `get_slots`.
       name: what `get_name` returns, and with `names="tf1"` the name of the slots' variables.
         Defaults to what a factory was given, or else to the name of the transform.
+      replicas: `distributed.Replicas`, all of which it trains: parameters, batches, losses and the
+        state have their axis. Without it, an optimizer over an axis of replicas, such as
+        `tf_contrib.Tower`, has one replica. Keyword-only.
 
     Raises:
-      TypeError: if `tx` is not a transform, or `name` not a string.
+      TypeError: if `tx` is not a transform, `name` not a string, or `replicas` something else.
       ValueError: if `names` is unknown, or `name` is empty.
     """
 
     GATE_NONE, GATE_OP, GATE_GRAPH = GATES.values()
 
-    __slots__ = ("_first_params", "_iterations", "_live", "_name", "_names", "_state", "_tx")
+    __slots__ = (
+        "_begun_at",
+        "_live",
+        "_replicas",
+        "_updates_slots",
+    )
 
     def __init__(
-        self, tx: Any, params: Params | None = None, names: str = "gradxform", name: Any = None
+        self,
+        tx: Any,
+        params: Params | None = None,
+        names: str = "gradxform",
+        name: Any = None,
+        *,
+        replicas: Replicas | None = None,
     ) -> None:
         check_transform("Optimizer", tx, "tx")
-        names_of(names)
-        check_name(name)
-        self._tx, self._names, self._name = tx, names, name
+        check_replicas(replicas)
+        super().__init__(tx, names, name)
+        self._replicas = replicas
+        self._begun_at: dict[str, Any] = {}  # of a gradient that was computed and not yet applied
+        self._updates_slots = True
         self._live = numbers.always_live(tx)
-        self._state: OptState = None
-        self._first_params: Any = None  # shapes and dtypes; None before there is a state
-        self._iterations = 0
         if params is not None:
             self._begin(params)
+
+    def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
+        newer = {"_replicas": None, "_begun_at": {}, "_updates_slots": True}  # than some pickles
+        for name, value in (newer | state[1]).items():
+            object.__setattr__(self, name, value)
 
     def __init_subclass__(cls) -> NoReturn:
         raise TypeError(
@@ -125,6 +150,20 @@ class Optimizer:
     def __repr__(self) -> str:
         return f"Optimizer({self.tx!r}, names={self._names!r}, name={self.get_name()!r})"
 
+    @property
+    def hyperparams(self) -> Hyperparams:
+        """The numbers of the transform by name, to read and to set: `opt.hyperparams["b1"]`.
+
+        They are those that `inject_hyperparams` keeps in the state, and the fields of all other
+        parts. Where several have the same name, the part's name comes in front; while they are
+        equal, the name alone means all of them: the learning rate of a step and of a decay.
+        """
+        return Hyperparams(self)
+
+    @hyperparams.setter
+    def hyperparams(self, new: dict[str, Any]) -> None:
+        self.hyperparams.update(new)
+
     # ------------------------------------------------------------------------------------- steps
 
     def minimize(
@@ -141,6 +180,7 @@ class Optimizer:
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
         name: Any = None,
+        **extra: Any,
     ) -> tuple[Params, Any]:
         """Return the parameters after one step, and the loss before it: `(params, loss)`.
 
@@ -159,6 +199,7 @@ class Optimizer:
           aggregation_method: as gate_gradients.
           colocate_gradients_with_ops: as gate_gradients.
           name: as gate_gradients.
+          **extra: extra arguments of the update, arrays, such as `update_slots=False`.
         """
         check_graph_arguments(gate_gradients, aggregation_method, colocate_gradients_with_ops, name)
         check_hashes("minimize", loss_fn)
@@ -166,9 +207,9 @@ class Optimizer:
         tx, live = self._program()
         asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
         arguments = Numbers(live, grad_loss, step)
-        params, state, out = _keeping(
-            Asked(tx, loss_fn, asked, "minimize"), arguments, params, self._state, batch
-        )
+        static = Asked(tx, loss_fn, asked, "minimize")
+        trees = params, self._state, batch, extra | self._flags()
+        params, state, out = run(one_step, self._tx, self._replicas, static, arguments, *trees)
         self._advance(state)
         return params, out
 
@@ -185,7 +226,9 @@ class Optimizer:
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
     ) -> tuple[Any, Updates]:
-        """Return what `gradxform.compute_gradients` returns; the state is neither read nor changed.
+        """Return what `gradxform.compute_gradients` returns; the state does not change.
+
+        A `drop_stale` remembers the step at which it was called, for `apply_gradients`.
 
         Args:
           loss_fn: as there, and so are the other arguments.
@@ -203,7 +246,12 @@ class Optimizer:
         asked = Differentiation(var_list, has_aux, sparse)
         state = self._state or jax.eval_shape(of_this_moment(self._tx).init, params)
         refuse_scale("compute_gradients", state, "call minimize, or scale it: scaled_loss.")
-        return gradients_of("compute_gradients", loss_fn, params, batch, asked, grad_loss)
+        self._begun_at = begun_now(self._tx, state) if self._state is not None else {}
+        if self._replicas is None:
+            return gradients_of("compute_gradients", loss_fn, params, batch, asked, grad_loss)
+        asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
+        trees = grad_loss, params, batch
+        return run(gradients, self._tx, self._replicas, (loss_fn, asked), *trees)
 
     def apply_gradients(
         self,
@@ -234,8 +282,8 @@ class Optimizer:
                 "apply_gradients: experimental_aggregate_gradients must be True or False, got "
                 f"{shown(experimental_aggregate_gradients)}."
             )
-        if not experimental_aggregate_gradients:
-            extra["experimental_aggregate_gradients"] = False
+        flag = "experimental_aggregate_gradients", False
+        flags = () if experimental_aggregate_gradients else (flag,)
         if params is None:
             raise TypeError("apply_gradients: needs params, the parameters.")
         grads = list(grads) if isinstance(grads, Iterator) else grads
@@ -245,15 +293,47 @@ class Optimizer:
         grads = one_tree("apply_gradients", grads, grads_and_vars, params)
         self._begin(params)
         tx, live = self._program()
-        is_static = not experimental_aggregate_gradients
-        if is_static or not all(map(_is_array, jax.tree.leaves(extra))):
-            tx = put_live(tx, live) if live else tx  # only arrays can enter a program
-            new = applied("apply_gradients", tx, grads, self._state, params, step, None, extra)
+        static, numbers = Update(tx, flags), Numbers(live, None, step)
+        begun_at = self._begun_at or begun_now(self._tx, self._state)
+        arrays = grads, self._state, params, begun_at | self._flags() | extra
+        if all(map(_is_array, jax.tree.leaves(extra))):
+            params, state = run(apply, self._tx, self._replicas, static, numbers, *arrays)
+        elif self._replicas is None:  # only arrays can enter a program
+            update = functools.partial(apply, static, numbers, extra=arrays[-1])
+            axes = axes_named_by(self._tx)
+            params, state = as_one_replica(update, axes)(*arrays[:-1])
         else:
-            new = _applying(tx, live, grads, self._state, params, step, extra)
-        params, state = new
+            raise TypeError(
+                "apply_gradients: over replicas, extra arguments must be arrays, got "
+                f"{', '.join(k for k, x in extra.items() if not _is_array(x))}."
+            )
         self._advance(state)
         return params
+
+    @contextlib.contextmanager
+    def avoid_updating_slots(self) -> Iterator[None]:
+        """Within it, steps leave the slots of `RegAdagrad` as they are: `update_slots=False`.
+
+        Raises:
+          TypeError: if the optimizer does not have the extra argument `update_slots`.
+        """
+        if "update_slots" not in (extra_names(self._tx) or ()):
+            raise TypeError(
+                f"Optimizer: {self.get_name()} always updates its slots; only RegAdagrad, or "
+                "another optimizer with scale_by_rss, can leave them."
+            )
+        self._updates_slots = False
+        try:
+            yield
+        finally:
+            self._updates_slots = True
+
+    def _flags(self) -> dict[str, Any]:
+        """Return the extra arguments that `avoid_updating_slots` sets."""
+        if self._updates_slots:
+            return {}
+        n = () if self._replicas is None else (self._replicas.n,)
+        return {"update_slots": np.zeros(n, bool)}
 
     def _begin(self, params: Params) -> None:
         """Make the state for these parameters if there is none yet."""
@@ -263,7 +343,11 @@ class Optimizer:
                 "make_step, or gradxform.apply_gradients."
             )
         if self._first_params is None:
-            state = self._tx.init(params)
+            is_alone = self._replicas is None and not axes_named_by(self._tx)
+            tx = self._tx if is_alone else of_this_moment(self._tx)
+            state = tx.init(params) if is_alone else run(init, tx, self._replicas, tx, (), params)
+            if self._iterations:
+                state = with_counts(state, jnp.asarray(self._iterations, jnp.int32))
             self._state = state if self._state is None else fitting(self._tx, self._state, state)
             self._first_params = jax.eval_shape(lambda: params)
 
@@ -277,174 +361,6 @@ class Optimizer:
         live_numbers = numbers.as_arguments(self._tx, self._live)
         return numbers.with_holes(tx, self._live, len(live)), (*live, *live_numbers)
 
-    # ------------------------------------------------------------------------- what can be asked
-
-    @property
-    def tx(self) -> Any:
-        """The transform, with the hyperparameters of this moment."""
-        return self._tx
-
-    @property
-    def given_name(self) -> str | None:
-        """The name that it was given; None without one."""
-        return self._name
-
-    @property
-    def state(self) -> OptState:
-        """The state; None before the first parameters. A state from a checkpoint can be set."""
-        return self._state
-
-    @state.setter
-    def state(self, state: OptState) -> None:
-        self._state = state if self._first_params is None else fitting(self._tx, state, self._state)
-        with contextlib.suppress(ValueError):  # perhaps nothing in it counts steps
-            self._iterations = int(np.max(np.asarray(current_step(state))))
-
-    @property
-    def iterations(self) -> int:
-        """How many updates were applied; for a state that was set, how many it says."""
-        return self._iterations
-
-    @property
-    def hyperparams(self) -> Hyperparams:
-        """The numbers of the transform by name, to read and to set: `opt.hyperparams["b1"]`.
-
-        They are those that `inject_hyperparams` keeps in the state, and the fields of all other
-        parts. Where several have the same name, the part's name comes in front; while they are
-        equal, the name alone means all of them: the learning rate of a step and of a decay.
-        """
-        return Hyperparams(self)
-
-    @hyperparams.setter
-    def hyperparams(self, new: dict[str, Any]) -> None:
-        self.hyperparams.update(new)
-
-    def get_name(self) -> str:
-        """Return the name: the given one, or that of the class in TensorFlow or Keras.
-
-        For a transform that neither has, its own.
-        """
-        name = self._name or first_name(self._tx)
-        if isinstance(self._tx, ArrayRule):  # a part, and not a whole optimizer
-            return name or name_of(self._tx)
-        if name is None and self._names != "tf1":
-            name = (keras_attributes.described(self._tx) or {}).get("class_name")
-        return name or original_name(self._tx)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the arguments as plain data, with the transform as `to_config` writes it.
-
-        With names of Keras, Keras's own config of the optimizer, under the name of this one.
-        """
-        if self._names.startswith("keras"):
-            with contextlib.suppress(TypeError, ValueError):  # Keras does not have it
-                return keras.serialize(self)["config"]
-        config = to_config(self._tx)
-        return {"name": self.get_name(), "names": self._names, "transform": config}
-
-    # ----------------------------------------------------------------------------------- weights
-
-    def _slots(self) -> dict[str, Any]:
-        """Return the slots, as far as they have arrays of single parameters."""
-        if self._first_params is None:
-            return {}
-        shapes = {path: x.shape for path, x in with_paths(self._first_params) if not is_hole(x)}
-        slots = {}
-        for name, tree in names_of(self._names).slots(self._tx, self._state).items():
-            arrays = {path: x for path, x in with_paths(tree) if not is_hole(x)}
-            # A scalar looks like a slot of parameters that are one array.
-            if any(path in shapes and (path or jnp.shape(x) == shapes[()])
-                   for path, x in arrays.items()):  # fmt: skip
-                slots[name] = arrays
-        return slots
-
-    def get_slot(self, path: Any, slot: str) -> Any:
-        """Return what a slot remembers of the parameter at a path, or None if that slot is absent.
-
-        With names of Keras, another slot is a KeyError, as there.
-
-        Args:
-          path: such as `encoder/kernel`.
-          slot: a name of `get_slot_names()`.
-
-        Raises:
-          ValueError: if the path names no parameter.
-          KeyError: with names of Keras, if the slot does not exist.
-        """
-        if self._first_params is None:
-            return None
-        paths = [names for names, x in with_paths(self._first_params) if not is_hole(x)]
-        names = paths[index_of("Optimizer.get_slot", "path", path, paths)]
-        slots = self._slots()
-        if slot not in slots and self._names.startswith("keras"):
-            raise KeyError(
-                f"Optimizer: the slot {slot!r} does not exist, only {', '.join(map(repr, slots))}."
-                f"{did_you_mean(slot, slots)}"
-            )
-        return slots.get(slot, {}).get(names)
-
-    def get_slot_names(self) -> list[str]:
-        """Return the names of all slots, sorted; none before the first parameters."""
-        return sorted(self._slots())
-
-    def variables(self) -> dict[str, Any]:
-        """Return the count of iterations and all arrays of the state, by name, in their order."""
-        return dict(self._weights())
-
-    @property
-    def weights(self) -> list[Any]:
-        """What `variables` returns, without the names, as Keras's `weights`."""
-        return [x for _, x in self._weights()]
-
-    def get_weights(self) -> list[np.ndarray]:
-        """Return copies of what `variables` returns, as a list of NumPy arrays."""
-        return [as_numpy(x) for _, x in self._weights()]
-
-    def _weights(self) -> list[tuple[str, Any]]:
-        of = self._named(), self._state, self._first_params, self._iterations
-        return names_of(self._names).weights(*of)
-
-    def _named(self) -> Any:
-        """Return the transform with the name of the holder, which is that of its variables."""
-        return variable_names(self._tx, self._name) if self._name else self._tx
-
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        """Continue with the weights of an optimizer of this kind, in the order of `get_weights`.
-
-        Args:
-          weights: the arrays.
-
-        Raises:
-          ValueError: if there are more or fewer than `get_weights` returns, or one has another
-            shape; or before there is a state.
-          TypeError: if one is not an array of numbers of its kind.
-        """
-        if self._first_params is None:
-            raise ValueError(
-                "Optimizer: set_weights needs the parameters; pass them as Optimizer(tx, params)."
-            )
-        names = names_of(self._names)
-        of = self._named(), self._state, self._first_params
-        self.state, iterations = names.with_weights(*of, list(weights))
-        self._iterations = self._iterations if iterations is None else iterations
-
 
 def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float)
-
-
-def _apply(
-    tx: Any,
-    live: tuple[Any, ...],
-    grads: Updates,
-    state: OptState,
-    params: Params,
-    step: Any,
-    extra: dict[str, Any],
-) -> tuple[Params, OptState]:
-    tx = put_live(tx, live) if live else tx
-    return applied("apply_gradients", tx, grads, state, params, step, None, extra)
-
-
-_keeping = jax.jit(one_step, static_argnums=0)
-_applying = jax.jit(_apply, static_argnums=0)

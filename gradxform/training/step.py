@@ -13,6 +13,7 @@ from gradxform.base import (
     extra_names,
     unwrapped,
 )
+from gradxform.distributed.averaging.stale import DropStaleState
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
 from gradxform.leaves.row_sparse import RowSparse
@@ -22,7 +23,7 @@ from gradxform.training.graph_arguments import check_name
 from gradxform.training.loss_scales import scale_of_loss
 from gradxform.training.var_list import as_static, index_of, listed
 from gradxform.tree.apply import apply_updates
-from gradxform.types import OptState, Params, Updates
+from gradxform.types import Array, OptState, Params, Updates
 from gradxform.values import put_live
 from gradxform.values.called import has_called
 from gradxform.values.content import is_hashable
@@ -171,12 +172,14 @@ def make_step(
     has_aux: bool = False,
     sparse: Any = None,
 ) -> "Step":
-    """Return the compiled step `step(params, state, *batch, step=None)`.
+    """Return the compiled step `step(params, state, *batch, step=None, **extra)`.
 
     It returns `(params, state, loss)`, or `(params, state, (loss, aux))`, as `compute_gradients`
     and then `apply_gradients` would. Parts that want them get the extra arguments `value` (the
     loss), `grad`, `value_fn` and `grad_fn`, such as a line search of Optax, or
-    `sam(opaque_mode=True)`. Steps of equal arguments share one program.
+    `sam(opaque_mode=True)`; a `drop_stale` gets the `grad_step` of this moment. Other extra
+    arguments of the update are keyword arguments of the step. Steps of equal arguments share one
+    program.
 
     If the optimizer has a `loss_scale`, the loss is multiplied by its scale before it is
     differentiated. What the step returns, and what parts get, is the loss itself.
@@ -242,18 +245,20 @@ class Step:
         return f"make_step({self._asked.tx!r}, {name_of(self._asked.loss_fn)})"
 
     def __call__(
-        self, params: Params, state: OptState, *batch: Any, step: Any = None
+        self, params: Params, state: OptState, *batch: Any, step: Any = None, **extra: Any
     ) -> tuple[Params, OptState, Any]:
         """Return the parameters and the state after one step, and the loss before it."""
         asked, numbers = self._program(step)
         # With a live number in the transform, this is part of another program.
         run = donating if is_hashable(asked) else one_step
-        return run(asked, numbers, params, state, batch)
+        return run(asked, numbers, params, state, batch, extra)
 
-    def lower(self, params: Params, state: OptState, *batch: Any, step: Any = None) -> Any:
+    def lower(
+        self, params: Params, state: OptState, *batch: Any, step: Any = None, **extra: Any
+    ) -> Any:
         """Return the step lowered for these arguments, as the `lower` of a jitted function does."""
         asked, numbers = self._program(step)
-        return donating.lower(asked, numbers, params, state, batch)
+        return donating.lower(asked, numbers, params, state, batch, extra)
 
     def _program(self, step: Any) -> tuple[Asked, Numbers]:
         """Return the static part, and the numbers of this moment."""
@@ -262,10 +267,20 @@ class Step:
 
 
 def one_step(
-    asked: Asked, numbers: Numbers, params: Params, state: OptState, batch: tuple[Any, ...]
+    asked: Asked,
+    numbers: Numbers,
+    params: Params,
+    state: OptState,
+    batch: tuple[Any, ...],
+    more: dict[str, Any],
 ) -> tuple[Params, OptState, Any]:
-    """Return the parameters and the state after one step, and the loss before it."""
+    """Return the parameters and the state after one step, and the loss before it.
+
+    `more` are extra arguments of the update.
+    """
     tx, loss_fn, differentiation, part = asked
+    if more and isinstance(unwrapped(tx), GradientTransformation):
+        unwrapped(tx).check_extra(more)
     tx = put_live(tx, numbers.live) if numbers.live else tx
     scale = scale_of_loss(part, tx, state)
     arguments = part, loss_fn, params, batch, differentiation, numbers.grad_loss
@@ -279,7 +294,19 @@ def one_step(
             f"{part}: a part of {name_of(tx)} takes gradients at other places by grad_fn, whose "
             "loss is not scaled; with loss_scale, use another optimizer."
         )
+    extra |= begun_now(tx, state) | more
     return *applied(part, tx, grads, state, params, numbers.step, None, extra, False), out
+
+
+def begun_now(tx: Any, state: OptState) -> dict[str, Array]:
+    """Return the extra argument `grad_step` of a `drop_stale`, for a gradient that begins now."""
+
+    def is_counting(x: Any) -> bool:
+        return isinstance(x, DropStaleState)
+
+    states = jax.tree.leaves(state, is_leaf=is_counting)
+    steps = [x.global_step for x in states if is_counting(x)]
+    return {"grad_step": steps[0]} if steps and "grad_step" in (extra_names(tx) or ()) else {}
 
 
 def _offered(

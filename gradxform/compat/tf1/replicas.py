@@ -9,17 +9,21 @@ import inspect
 from typing import Any
 
 from gradxform.base import check_transform
+from gradxform.compat.arguments import named
 from gradxform.distributed.averaging.elastic import agn, elastic_average
 from gradxform.distributed.averaging.model_average import model_average
 from gradxform.distributed.averaging.stale import drop_stale
 from gradxform.distributed.averaging.synchronous import sync_replicas
 from gradxform.distributed.averaging.tower import tower
 from gradxform.errors import name_of, require_choice, shown
+from gradxform.interop import identity
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import Choice, Fixed, Size
 from gradxform.values.arguments import checked
 from gradxform.values.content import all_in
 from gradxform.wrappers.average import moving_average
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.select import masked
 
 # TensorFlow's `Reduction`; its fifth value is "none".
 _REDUCTIONS = (
@@ -47,23 +51,24 @@ def SyncReplicas(
     """Aggregate gradients before a step: `sync_replicas`.
 
     With variable_averages the optimizer is in `moving_average`, whose decay they are: a number in
-    the place of the original's `ExponentialMovingAverage`. It averages all variables, after each
-    step: variables_to_average must be None.
+    the place of the original's `ExponentialMovingAverage`. It averages the parameters of the names
+    in variables_to_average, by default all, after each step.
 
     It does not use tokens: to drop the gradient of a replica, as the original would, pass the extra
     argument `contribute` or `grad_step` to `update`. num_tokens must be 0, with which no gradient
     is dropped; the original's default drops some of the first.
 
     Raises:
-      ValueError: if num_tokens is not 0, or variables_to_average are given.
-      TypeError: if variable_averages is not a number.
+      ValueError: if num_tokens is not 0, or variables_to_average are given without
+        variable_averages.
+      TypeError: if variable_averages is not a number, or variables_to_average not a list of names.
 
     Reference: `tf.train.SyncReplicasOptimizer`.
     """
-    if variables_to_average is not None:
+    mask = named("SyncReplicas", "variables_to_average", variables_to_average)
+    if variables_to_average is not None and variable_averages is None:
         raise ValueError(
-            "SyncReplicas: variables_to_average must be None, got "
-            f"{shown(variables_to_average)}; all variables are averaged."
+            "SyncReplicas: variables_to_average needs variable_averages, the decay of the averages."
         )
     if variable_averages is not None and (
         isinstance(variable_averages, bool) or not isinstance(variable_averages, int | float)
@@ -75,7 +80,11 @@ def SyncReplicas(
     if num_tokens:
         raise ValueError(f"SyncReplicas: num_tokens must be 0, got {num_tokens!r}.")
     if variable_averages is not None:  # inside, so that it averages once for each step
-        opt = moving_average(opt, float(variable_averages))
+        decay = float(variable_averages)
+        if mask is None:
+            opt = moving_average(opt, decay)
+        else:
+            opt = chain(opt, masked(moving_average(identity(), decay), mask))
     return sync_replicas(opt, axis, replicas_to_aggregate=replicas_to_aggregate)
 
 
@@ -175,23 +184,24 @@ def DropStaleGradient(
 
 @checked
 def Tower(
-    opt: Any,
+    optimizer_or_optimizer_fn: Any = None,
     loss_reduction: Choice = "weighted_sum_by_nonzero_weights",
     towers: Fixed = None,
     *,
+    opt: Any = None,
     axis: str = "replica",
 ) -> tower:
     """Step on the towers' gradients together: `tower`.
 
     The gradients must be those of each tower's own loss, not divided by the number of towers. The
-    step uses their mean, or their sum if loss_reduction is "weighted_sum". `opt` may be a function
-    without arguments that returns the optimizer, too, as for the original.
+    step uses their mean, or their sum if loss_reduction is "weighted_sum".
 
     Args:
-      opt: an optimizer, or a function without arguments that returns one.
+      optimizer_or_optimizer_fn: an optimizer, or a function without arguments that returns one.
       loss_reduction: one of the values of TensorFlow's `Reduction`: "weighted_sum",
         "weighted_sum_over_batch_size", "weighted_mean", "weighted_sum_by_nonzero_weights".
       towers: ignored; `axis` has their number.
+      opt: an alias of optimizer_or_optimizer_fn. Keyword-only.
       axis: the axis of towers. Keyword-only.
 
     Raises:
@@ -204,6 +214,9 @@ def Tower(
             "Tower: with loss_reduction 'none' there are several losses; reduce them first."
         )
     require_choice("Tower", "loss_reduction", loss_reduction, _REDUCTIONS)
+    if optimizer_or_optimizer_fn is None and opt is None:
+        raise TypeError("Tower: optimizer_or_optimizer_fn is required.")
+    opt = optimizer_or_optimizer_fn if opt is None else opt
     if inspect.isroutine(opt):
         try:
             inspect.signature(opt).bind()
