@@ -13,6 +13,7 @@ from gradxform._jax.versions import is_tracing
 from gradxform.base import check_transform, extra_names
 from gradxform.distributed.replicas import Replicas
 from gradxform.errors import shown
+from gradxform.leaves import is_hole, leaves_of, with_paths
 from gradxform.run_states.migration import migrate_state
 from gradxform.schedules.numbers_of_now import of_this_moment, with_numbers_of_now
 from gradxform.training import keras_attributes, numbers
@@ -252,6 +253,28 @@ class Optimizer(Held):
         asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
         trees = grad_loss, params, batch
         return run(gradients, self._tx, self._replicas, (loss_fn, asked), *trees)
+
+    def get_gradients(
+        self, loss_fn: Callable[..., Any], params: Params, *batch: Any
+    ) -> list[Updates]:
+        """Return the gradients of all parameters, in their order, as Keras's `get_gradients`.
+
+        Args:
+          loss_fn: as in `compute_gradients`.
+          params: the parameters.
+          *batch: the other arguments of `loss_fn`.
+
+        Raises:
+          ValueError: if the loss does not depend on a parameter.
+        """
+        _, grads = self.compute_gradients(loss_fn, params, *batch)
+        for (path, g), (_, p) in zip(with_paths(grads), with_paths(params), strict=True):
+            if is_hole(g) and not is_hole(p):
+                raise ValueError(
+                    f"get_gradients: the loss does not depend on {'/'.join(path)}; "
+                    "compute_gradients returns None for it."
+                )
+        return [g for g in leaves_of(grads) if not is_hole(g)]
 
     def apply_gradients(
         self,

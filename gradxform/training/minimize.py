@@ -12,7 +12,7 @@ from gradxform import engine, tree
 from gradxform._jax.programs import by_program
 from gradxform.base.transformation import call_update, check_transform, extra_names
 from gradxform.errors import must_be, shown
-from gradxform.leaves import check_params, widest_dtype
+from gradxform.leaves import check_params, is_hole, widest_dtype
 from gradxform.numerics import cast, scalars_as
 from gradxform.training.derivatives import stored_pair, value_and_grad_from_state
 from gradxform.training.gradients import Differentiation, gradients_of
@@ -218,6 +218,12 @@ def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Ar
         return value, grad, run.evaluations + 1
     value, grad = value_and_grad_from_state(loss)(run.params, state=run.state)
     is_new = ~jnp.isfinite(stored[0])
+    # A search keeps zeros for a parameter on which the loss does not depend.
+    _, like = jax.eval_shape(
+        lambda params: gradients_of("minimize", loss, params, (), Differentiation(), None),
+        run.params,
+    )
+    grad = jax.tree.map(lambda x, g: None if x is None else g, like, grad, is_leaf=is_hole)
     return value, grad, run.evaluations + is_new.astype(jnp.int32)
 
 

@@ -127,6 +127,29 @@ def test_minimize_leaves_it():
     assert not np.array_equal(result.params["a"], PARAMS["a"])
 
 
+def test_get_gradients_are_those_of_all_parameters():
+    opt = gx.Optimizer(TX)
+    only = {"a": PARAMS["a"], "none": None}
+    (got,) = opt.get_gradients(of_a, only)
+    np.testing.assert_array_equal(got, jax.grad(of_a)(only)["a"])
+    with pytest.raises(ValueError, match="get_gradients: the loss does not depend on b;"):
+        opt.get_gradients(of_a, PARAMS)
+
+
+SEARCHES = {
+    "backtracking": gx.scale_by_backtracking_linesearch(10, store_grad=True),
+    "zoom": gx.scale_by_zoom_linesearch(10),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_minimize_leaves_it_where_a_search_keeps_the_gradient(name):
+    tx = gx.chain(gx.add_decayed_weights(0.1), gx.sgd(0.1), SEARCHES[name])
+    result = gx.minimize(of_a, copied(PARAMS), tx, max_evaluations=30)
+    np.testing.assert_array_equal(result.params["b"], PARAMS["b"])
+    assert np.all(np.abs(result.params["a"]) < 0.5)
+
+
 def test_a_loss_of_nothing_is_an_error():
     with pytest.raises(ValueError, match="no gradients for any of the parameters 'a', 'b', 't'"):
         gx.make_step(TX, lambda p: jnp.zeros(()))(copied(PARAMS), TX.init(PARAMS))
