@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
+from gradxform.numerics import cast
 from gradxform.types import Array
 
 
@@ -64,11 +66,11 @@ def renewed(
 ) -> tuple[Array, ...]:
     """Return the arrays of a batch, with the matrices renewed that are due at this step.
 
-    Matrix i is due where count = i (mod every). At each step ceil(B / every) matrices of a batch
-    of B go through `renew`, some of them for nothing at the end of a batch that the period does
-    not divide: so no step costs more than another, and the program does not branch. Which
-    matrices are due follows from the count, so that a resumed run goes on exactly, and from the
-    number of the matrix, so that a mesh changes nothing.
+    Matrix i is due where count = i (mod every). Of a batch of B, B // every go through `renew` at
+    each step, and one more under a condition, at B mod every steps of a period: no step costs much
+    more than another, and none renews a matrix for nothing. Which matrices are due follows from the
+    count, so that a resumed run goes on exactly, and from the number of the matrix, so that a mesh
+    changes nothing.
 
     Args:
       renew: a function of `(*given, *old)`, with b matrices in place of B, that returns new arrays
@@ -81,21 +83,50 @@ def renewed(
     if every == 1:
         return tuple(renew(*given, *old))
     due = _due(old[0].shape[0], count, every)
-    # Past the end the last matrix stands in, and what becomes of it is dropped.
-    parts = [jnp.take(x, due, axis=0, mode="clip") for x in (*given, *old)]
-    return tuple(
-        x.at[due].set(new, mode="drop", indices_are_sorted=True)
-        for x, new in zip(old, renew(*parts), strict=True)
-    )
+
+    def those(places: Array) -> list[Array]:
+        # Past the end the last matrix stands in, and what becomes of it is dropped.
+        return [jnp.take(x, places, axis=0, mode="clip") for x in (*given, *old)]
+
+    def with_new(places: Array, new: Sequence[Array]) -> list[Array]:
+        return [
+            x.at[places].set(y, mode="drop", indices_are_sorted=True)
+            for x, y in zip(old, new, strict=True)
+        ]
+
+    if due.always:
+        places = due.places[: due.always]
+        old = with_new(places, renew(*those(places)))
+    if due.always < len(due.places):
+        places = due.places[due.always :]
+        parts = those(places)
+        # Only these few come out of the branches: the others need not be copied.
+        kept = parts[len(given) :]
+        old = with_new(places, lax.cond(due.more, lambda: _as(kept, renew(*parts)), lambda: kept))
+    return tuple(old)
 
 
-def _due(size: int, count: Array, every: int) -> Array:
-    """Return the places of the matrices that are due, and places past the end to equal lengths."""
+def _as(kept: Sequence[Array], new: Sequence[Array]) -> list[Array]:
+    return [cast(x, old.dtype) for x, old in zip(new, kept, strict=True)]
+
+
+class _Due(NamedTuple):
+    """The matrices that are due at a step."""
+
+    places: Array  # as many as are due at any step; some are past the end
+    always: int  # how many of them are due at every step
+    more: Array  # whether more are due at this one
+
+
+def _due(size: int, count: Array, every: int) -> _Due:
+    """Return the matrices that are due, by their places in the batch, in order."""
     share, phase = _SHARE.get(), jnp.mod(count, every)
     if share is None:
-        return phase + every * jnp.arange(-(-size // every), dtype=phase.dtype)
+        places = phase + every * jnp.arange(-(-size // every), dtype=phase.dtype)
+        return _Due(places, size // every, phase < size % every)
     # One program serves all devices and steps: room for the most that are due anywhere.
     phases = np.mod(_of_blocks(share, size), every)
-    most = max(np.sum(phases == k, axis=1).max() for k in range(every))
+    most = [int(np.sum(phases == k, axis=1).max()) for k in range(every)]
     is_due = jnp.mod(matrix_numbers(size), every) == phase
-    return jnp.nonzero(is_due, size=int(most), fill_value=size)[0]
+    places = jnp.nonzero(is_due, size=max(most), fill_value=size)[0]
+    return _Due(places, min(most), jnp.asarray(most, jnp.int32)[phase] > min(most))

@@ -66,8 +66,8 @@ class scale_by_soap(MatrixRule):
     and Q_R likewise. M is turned into the new basis, and the entries of V are put in its order.
 
     Among the matrices of equal sides, those that are i-th modulo `precondition_frequency` are
-    renewed at step i: a step costs as much as any other, and none waits for all decompositions. The
-    number of the step decides, so that a resumed run goes on exactly.
+    renewed at step i: no step waits for all decompositions, and each matrix is decomposed once a
+    period. The number of the step decides, so that a resumed run goes on exactly.
 
     The three costs of a matrix beside Adam's: the memory of L, R and the two bases, 2 m^2 + 2 n^2;
     six to eight products a step; and QR decompositions, which are slow on accelerators. With

@@ -87,8 +87,8 @@ class scale_by_distributed_shampoo(MatrixRule):
         adam: G / (sqrt(v / (1 - beta2^(t + 1))) + diagonal_epsilon)
 
     The roots are of the matrices as they are after this gradient. Among the blocks of equal sides,
-    those that are i-th modulo `preconditioning_compute_steps` are renewed at t = i: a step costs as
-    much as any other. The first step computes all roots. A root that is not finite, or that the
+    those that are i-th modulo `preconditioning_compute_steps` are renewed at t = i: no step waits
+    for all of them but the first. A root that is not finite, or that the
     iteration by products leaves an error of at least `inverse_failure_threshold`, is not taken: the
     old one stays.
 
