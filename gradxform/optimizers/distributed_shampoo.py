@@ -31,7 +31,7 @@ def distributed_shampoo(
     nesterov: bool = True,
     exponent_override: Size = 0,
     *,
-    inverse_root: str = "eigh",
+    inverse_root: str = "auto",
     inverse_failure_threshold: float = 0.1,
     moving_average_for_momentum: bool = False,
     adam_b1: Decay = 0.9,

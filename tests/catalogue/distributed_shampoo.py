@@ -17,7 +17,7 @@ def rule(*args, **kwargs):
 
 TRANSFORMS: dict[str, Case] = {
     "scale_by_distributed_shampoo": Case(
-        rule(2, 0.9, 1e-6, 0.1, 2, 2, 2, "rmsprop"),
+        rule(2, 0.9, 1e-6, 0.1, 2, 2, 2, "rmsprop", inverse_root="eigh"),
         ref.only(
             matrix,
             ref.distributed_shampoo(2, 0.9, 1e-6, 0.1, 2, 2, 2, "rmsprop", columns=-1),
@@ -25,6 +25,16 @@ TRANSFORMS: dict[str, Case] = {
         rtol=1e-4,
         rows=False,
         derivatives=None,  # a root of a matrix of zeros has no derivative
+    ),
+    "scale_by_distributed_shampoo/products fail": Case(
+        rule(4, start_preconditioning_step=0, matrix_epsilon=0.01, inverse_failure_threshold=0.0),
+        ref.only(
+            matrix,
+            ref.distributed_shampoo(4, matrix_epsilon=0.01, start_step=0, columns=-1),
+        ),
+        rtol=1e-4,
+        rows=False,
+        derivatives=None,
     ),
     "scale_by_distributed_shampoo/newton": Case(
         rule(4, 0.9, 1e-6, 0.01, 0, 3, 1, "adam", 2, inverse_root="newton"),

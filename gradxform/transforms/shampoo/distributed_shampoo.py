@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 GRAFTS = ("sgd", "adagrad", "rmsprop", "adam")
-ROOTS = ("eigh", "newton")
+ROOTS = ("auto", "eigh", "newton")
 # The largest eigenvalue counts as at least this in the ridge of a root, as in the reference code.
 _LEAST = 1e-6
 
@@ -88,15 +88,16 @@ class scale_by_distributed_shampoo(MatrixRule):
 
     The roots are of the matrices as they are after this gradient. Among the blocks of equal sides,
     those that are i-th modulo `preconditioning_compute_steps` are renewed at t = i: no step waits
-    for all of them but the first. A root that is not finite, or that the
-    iteration by products leaves an error of at least `inverse_failure_threshold`, is not taken: the
-    old one stays.
+    for all of them but the first. A root that is not finite, or that
+    products leave an error of at least `inverse_failure_threshold`, is computed by eigenvectors
+    with "auto"; with the others the old one stays.
 
     Blocks bound the cost: a matrix of sides m and n has ceil(m / block_size) ceil(n / block_size)
     of them, and time grows as block_size^3 for each. A last block is filled up with zeros, which
     changes no number of it. Roots by eigenvectors are more accurate where a matrix is nearly
-    singular; roots by products are faster on accelerators. Statistics and roots are computed in
-    full float32, the other products in the precision that JAX is told to use.
+    singular; roots by products are faster on accelerators, and where other work keeps the threads
+    of a CPU. Statistics and roots are computed in full float32, the other products in the precision
+    that JAX is told to use.
 
     If an entry of a gradient exceeds 2.6e15 (in float32), its matrix is first scaled down to that
     size, so that no square overflows.
@@ -117,9 +118,10 @@ class scale_by_distributed_shampoo(MatrixRule):
         least 1.
       graft_type: "sgd", "adagrad", "rmsprop" or "adam".
       exponent_override: p of the roots L^(-1/p); 0 for 4, Shampoo's. An integer, at least 0.
-      inverse_root: "eigh", by eigenvectors, or "newton", by matrix products. Keyword-only.
-      inverse_failure_threshold: the error of a root by products at which the old one stays, at
-        least 0. Keyword-only.
+      inverse_root: "eigh", by eigenvectors; "newton", by matrix products; or "auto", by products,
+        and by eigenvectors where these fail. Keyword-only.
+      inverse_failure_threshold: the error of a root by products at which they have failed, at least
+        0. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
       compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
         and updates on a mesh; statistics and roots stay. None: the dtype of the gradient, at least
@@ -144,7 +146,7 @@ class scale_by_distributed_shampoo(MatrixRule):
     statistics_compute_steps: Size = 1
     graft_type: Choice = "sgd"
     exponent_override: Size = 0
-    inverse_root: Choice = field(default="eigh", kw_only=True)
+    inverse_root: Choice = field(default="auto", kw_only=True)
     inverse_failure_threshold: NonNegative = field(default=0.1, kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
     compute_dtype: DType = field(default=None, kw_only=True)
@@ -284,25 +286,45 @@ class scale_by_distributed_shampoo(MatrixRule):
     def _renewed(
         self, left: Array, right: Array, left_root: Array, right_root: Array
     ) -> tuple[Array, ...]:
-        return self._root(left, left_root), self._root(right, right_root)
+        if left.shape != right.shape:
+            return self._root(left, left_root), self._root(right, right_root)
+        # Of equal sides as one batch, which is half of the program.
+        both = (jnp.concatenate(pair) for pair in ((left, right), (left_root, right_root)))
+        new_left, new_right = jnp.split(self._root(*both), 2)
+        return new_left, new_right
 
     def _root(self, a: Array, old: Array) -> Array:
         """Return a^(-1/p), or the old root where it fails."""
-        p = self.exponent_override or 4
-        if self.inverse_root == "eigh":
-            values, vectors = linalg.eigen(a)
-            largest = jnp.max(values, axis=-1, keepdims=True)
-            ridge = self.matrix_epsilon * jnp.maximum(largest, _LEAST)
-            powers = (jnp.maximum(values, 0) + ridge) ** (-1 / p)
-            new = linalg.matmul(vectors * powers[..., None, :], jnp.swapaxes(vectors, -1, -2))
-            good = jnp.ones(new.shape[:-2], bool)
-        else:
-            ridge = self.matrix_epsilon * jnp.maximum(linalg.largest_eigenvalue(a), _LEAST)
-            damped = a + ridge[..., None, None] * jnp.eye(a.shape[-1], dtype=a.dtype)[None]
-            new, error = linalg.inverse_root_within(damped, p)
-            good = error < self.inverse_failure_threshold
-        good = good & jnp.all(jnp.isfinite(new), axis=(-2, -1))
+        by_products = self.inverse_root != "eigh"
+        new, good = self._root_by_products(a) if by_products else self._root_by_eigenvectors(a)
+        if self.inverse_root == "auto":  # which is seldom: the branch is a loop of decompositions
+
+            def decomposed() -> tuple[Array, Array]:
+                other, is_finite = self._root_by_eigenvectors(a)
+                return jnp.where(good[..., None, None], new, other), good | is_finite
+
+            new, good = lax.cond(jnp.all(good), lambda: (new, good), decomposed)
         return jnp.where(good[..., None, None], new, old)
+
+    def _root_by_products(self, a: Array) -> tuple[Array, Array]:
+        """Return a^(-1/p) of each block, and whether it is one."""
+        ridge = self.matrix_epsilon * jnp.maximum(linalg.largest_eigenvalue(a), _LEAST)
+        damped = a + ridge[..., None, None] * jnp.eye(a.shape[-1], dtype=a.dtype)[None]
+        new, error = linalg.inverse_root_within(damped, self._power)
+        return new, (error < self.inverse_failure_threshold) & _are_finite(new)
+
+    def _root_by_eigenvectors(self, a: Array) -> tuple[Array, Array]:
+        """Return a^(-1/p) of each block, and whether it is finite."""
+        values, vectors = linalg.eigen(a)
+        largest = jnp.max(values, axis=-1, keepdims=True)
+        ridge = self.matrix_epsilon * jnp.maximum(largest, _LEAST)
+        powers = (jnp.maximum(values, 0) + ridge) ** (-1 / self._power)
+        new = linalg.matmul(vectors * powers[..., None, :], jnp.swapaxes(vectors, -1, -2))
+        return new, _are_finite(new)
+
+    @property
+    def _power(self) -> int:
+        return self.exponent_override or 4
 
     def _blocks(self, x: Array) -> Array:
         """Return the blocks of every matrix, (B, p q, r, c), the last ones filled up with zeros."""
@@ -317,3 +339,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         (p, r), (q, c) = self._cut(m), self._cut(n)
         x = jnp.swapaxes(x.reshape(count, p, q, r, c), 2, 3)
         return x.reshape(count, p * r, q * c)[:, :m, :n]
+
+
+def _are_finite(x: Array) -> Array:
+    return jnp.all(jnp.isfinite(x), axis=(-2, -1))
