@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from gradxform._jax.versions import is_tracer
 from gradxform.errors import TracedCallError, name_of, shown
 from gradxform.types import Array, Scalar
 
@@ -69,6 +70,10 @@ def safe_increment(count: Any) -> Array:
     count = count if isinstance(count, jax.Array) else jnp.asarray(count)
     if not (jnp.issubdtype(count.dtype, jnp.integer) or jnp.issubdtype(count.dtype, jnp.floating)):
         raise ValueError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
+    return _incremented(count) if is_tracer(count) else _INCREMENTED(count)
+
+
+def _incremented(count: Array) -> Array:
     # This runs in every step of every chain, so it uses few operations, and those of `lax`, which
     # trace several times faster than those of `jnp`. An integer wraps around to its least value,
     # and the maximum undoes that. (For min(count, last - 1) + 1, XLA copies the count.)
@@ -90,11 +95,22 @@ def bias_correction(decay: Scalar, count: Array) -> Array:
       count: the number of gradients in the average, at least 1.
     """
     dtype = scalar_dtype()
+    if isinstance(decay, jax.Array) or is_tracer(count):
+        return _correction(decay, count, dtype)
+    return _CORRECTION(decay, count, dtype)
+
+
+def _correction(decay: Scalar, count: Array, dtype: Any) -> Array:
     if isinstance(decay, jax.Array):
         log = lax.log(cast(decay, dtype))
     else:
         log = dtype.type(math.log(decay) if decay > 0 else -math.inf)
     return lax.div(dtype.type(-1), lax.expm1(lax.mul(cast(count, dtype), log)))
+
+
+# Outside of a trace, one call in place of several operations, each of which takes as long to begin.
+_INCREMENTED = jax.jit(_incremented)
+_CORRECTION = jax.jit(_correction, static_argnums=(0, 2))
 
 
 def count_and_debias(state: Any, *decays: Scalar) -> tuple[Any, ...]:

@@ -46,6 +46,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+_HOLE = MaskedNode()
+
 
 class Chosen(NamedTuple):
     """The parameters that a transform gets, by path."""
@@ -64,11 +66,21 @@ class Chosen(NamedTuple):
         return [p for p in self.leaves if any(p[: len(b)] == b for b in self.left_out)]
 
 
+_HOLE = MaskedNode()
+# The leaves of a tree with their paths, and its structure.
+_Flat = tuple[list[tuple[Path, Any]], Any]
+
+
 def _keep_chosen(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
     """Return `tree` with a MaskedNode for each leaf, and each branch, that is not chosen."""
-    flat, treedef = chosen.flatten(tree)
+    return _chosen_of(chosen.flatten(tree), chosen, part, what)
+
+
+def _chosen_of(flat: _Flat, chosen: Chosen, part: Any, what: str) -> PyTree:
+    """Return what `_keep_chosen` does, of a tree that `chosen` has flattened."""
+    named, treedef = flat
     leaves = []
-    for path, leaf in flat:
+    for path, leaf in named:
         is_in = path not in chosen.left_out
         if is_in and not is_hole(leaf):
             if path not in chosen.leaves:
@@ -77,16 +89,22 @@ def _keep_chosen(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
                     "entry."
                 )
             is_in = chosen.leaves[path]
-        leaves.append(leaf if is_in or is_hole(leaf) else MaskedNode())
+        leaves.append(leaf if is_in or is_hole(leaf) else _HOLE)
     return jax.tree.unflatten(treedef, leaves)
 
 
 def _fill_holes(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
     """Return the leaves of `new`, and those of `old` where `new` has a hole."""
-    flat, treedef = chosen.flatten(old)
-    new_leaves = jax.tree.leaves(new, is_leaf=is_update_leaf)
-    merged = [o if is_hole(n) else n for (_, o), n in zip(flat, new_leaves, strict=True)]
-    return jax.tree.unflatten(treedef, merged)
+    return _joined(_filled(new, chosen.flatten(old)))
+
+
+def _filled(new: PyTree, flat: _Flat) -> _Flat:
+    """Return what `_fill_holes` does, flat, of an old tree that is."""
+    named, treedef = flat
+    leaves = jax.tree.leaves(new, is_leaf=is_update_leaf)
+    return [
+        old if is_hole(leaf) else (old[0], leaf) for old, leaf in zip(named, leaves, strict=True)
+    ], treedef
 
 
 def _evaluated_mask(
@@ -123,30 +141,44 @@ def _update_masked(
     part: "masked | partition",
     tx: Any,
     chosen: Chosen,
-    updates: Updates,
+    updates: _Flat,
     state: MaskedState,
     params: Params | None,
+    flat_params: _Flat | None,
     extra: dict[str, Any],
-) -> tuple[Updates, MaskedState]:
-    """Update with `tx` on the chosen leaves; pass the others through."""
+) -> tuple[_Flat, MaskedState]:
+    """Update with `tx` on the chosen leaves; pass the others through.
+
+    Both trees come as `chosen` flattens them.
+    """
     if part.mask_compatible_extra_args:
-        like = structure_of(updates)
+        like = updates[1]
         extra = {
-            k: _keep_chosen(v, chosen, part, f"{k} has") if structure_of(v) == like else v
+            k: _keep_chosen(v, chosen, part, f"{k} has") if _structure(v, chosen) == like else v
             for k, v in extra.items()
         }
     inner_params = params
-    if params is not None:  # functions such as `grad_fn` take and return whole trees
-        inner_params = _keep_chosen(params, chosen, part, "the parameters have")
+    if flat_params is not None:  # functions such as `grad_fn` take and return whole trees
+        inner_params = _chosen_of(flat_params, chosen, part, "the parameters have")
         extra = seen_whole(
             extra,
             lambda chosen_params: _fill_holes(chosen_params, params, chosen),
             lambda grads: _keep_chosen(grads, chosen, part, "the gradients of grad_fn have"),
         )
-    inner_updates = _keep_chosen(updates, chosen, part, "the updates have")
+    inner_updates = _chosen_of(updates, chosen, part, "the updates have")
     with masks.hiding(chosen.hidden()):
         new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
-    return _fill_holes(new, updates, chosen), state._replace(inner_state=inner_state)
+    return _filled(new, updates), state._replace(inner_state=inner_state)
+
+
+def _structure(tree: PyTree, chosen: Chosen) -> Any:
+    return chosen.flatten(tree)[1]
+
+
+def _joined(flat: _Flat) -> PyTree:
+    """Return the tree that was flattened."""
+    named, treedef = flat
+    return jax.tree.unflatten(treedef, [leaf for _, leaf in named])
 
 
 def _tell_masked(
@@ -216,7 +248,11 @@ class masked(Transform):
         check_state(self, state, MaskedState)
         _check_structure(self, updates, params)
         chosen = self._chosen(updates, params)
-        return _update_masked(self, self.inner, chosen, updates, state, params, extra)
+        flat = chosen.flatten(updates), None if params is None else chosen.flatten(params)
+        new, state = _update_masked(
+            self, self.inner, chosen, flat[0], state, params, flat[1], extra
+        )
+        return _joined(new), state
 
 
 class PartitionState(NamedTuple):
@@ -373,11 +409,19 @@ class partition(Transform):
                 f"the state has {list(inner_states)!r}. Was this state made by another "
                 "partition's init?"
             )
+        # Groups without branches that are left out see the same leaves: one flattening serves all.
+        alike = not any(chosen.left_out for _, _, chosen in groups)
+        flat = flat_params = None
         states = {}
         for label, tx, chosen in groups:
-            updates, states[label] = _update_masked(
-                self, tx, chosen, updates, inner_states[label], params, extra
+            if flat is None or not alike:
+                flat = chosen.flatten(updates)
+                flat_params = None if params is None else chosen.flatten(params)
+            flat, states[label] = _update_masked(
+                self, tx, chosen, flat, inner_states[label], params, flat_params, extra
             )
+            updates = updates if alike else _joined(flat)
+        updates = updates if flat is None else _joined(flat)
         return updates, state._replace(inner_states=as_node(states))
 
 
