@@ -24,7 +24,7 @@ from benchmarks.options import Job, Options, Results, Section
 from benchmarks.timing import machine
 from gradxform.losses import softmax_cross_entropy_with_integer_labels
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SEEDS = 3
 PARTS = ("asyncio", "collections", "email", "http", "importlib", "json")
 
@@ -59,6 +59,7 @@ RUNS: dict[str, Run] = {
     "bfloat16": Run(jnp.bfloat16, lambda tx: tx),
     "bfloat16, masters": Run(jnp.bfloat16, gx.master_weights),
     "bfloat16, remainders": Run(jnp.bfloat16, lambda tx: gx.master_weights(tx, remainders=True)),
+    "bfloat16, 8 bits": Run(jnp.bfloat16, lambda tx: gx.master_weights(tx, remainders=8)),
     "bfloat16, by chance": Run(jnp.bfloat16, lambda tx: gx.stochastic_rounding(tx, key=0)),
     "bfloat16, Kahan": Run(jnp.bfloat16, gx.kahan),
 }

@@ -95,6 +95,17 @@ def test_a_short_run_over_table_sizes_writes_its_results(tmp_path, capsys):
     assert "1,000" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("section", ["losses", "storage"])
+def test_a_short_run_of_another_section(section, tmp_path):
+    cache = jax.config.jax_enable_compilation_cache
+    try:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            assert main([section, "--quick", "--repeats", "1", "--out", str(tmp_path)]) == 0
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cache)
+    assert json.loads((tmp_path / f"{section}.json").read_text())["cases"]
+
+
 @pytest.mark.parametrize("argv", ["optimizer", "--optimizers adm", "--trees none", "--repeats 0"])
 def test_a_wrong_argument_is_refused_in_one_line(argv, capsys):
     with pytest.raises(SystemExit) as info:

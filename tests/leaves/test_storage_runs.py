@@ -28,6 +28,7 @@ STATES = {
 NARROW = {
     "masters": gx.master_weights,
     "remainders": lambda tx: gx.master_weights(tx, remainders=True),
+    "remainders of 8 bits": lambda tx: gx.master_weights(tx, remainders=8),
     "rounded by chance": lambda tx: gx.stochastic_rounding(tx, key=2),
     "kahan": gx.kahan,
     "remainders, 8 bits": lambda tx: gx.master_weights(STATES["8 bits"](tx), remainders=True),

@@ -8,7 +8,7 @@ import pytest
 from flax import serialization
 
 import gradxform as gx
-from gradxform.leaves.storage.parameters import Remainder, parted_at_16_bits
+from gradxform.leaves.storage.parameters import Remainder
 from gradxform.leaves.storage.rounded import rounded_by_chance
 
 pytestmark = pytest.mark.numeric
@@ -16,6 +16,7 @@ pytestmark = pytest.mark.numeric
 KEPT = {
     "masters": lambda tx: gx.master_weights(tx),
     "remainders": lambda tx: gx.master_weights(tx, remainders=True),
+    "remainders of 8 bits": lambda tx: gx.master_weights(tx, remainders=8),
     "chance": lambda tx: gx.stochastic_rounding(tx, 0),
     "kahan": lambda tx: gx.kahan(tx),
 }
@@ -60,7 +61,7 @@ def some_floats():
 
 def test_a_bfloat16_and_its_remainder_make_the_float32():
     x = some_floats()
-    p, low = jax.jit(parted_at_16_bits)(x)
+    p, low = jax.jit(Remainder()._parted)(x)
     back = np.asarray(Remainder().wide(p, low))
     number = ~np.isnan(x)
     np.testing.assert_array_equal(back.view(np.uint32)[number], x.view(np.uint32)[number])
@@ -99,7 +100,7 @@ def test_copies_are_the_parameters_of_a_float32_run(name, tx):
 @EVERY
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float8_e4m3fn, jnp.float8_e5m2])
 def test_sums_and_assignments_arrive_at_the_same_parameters(name, dtype):
-    if name == "remainders" and dtype != jnp.bfloat16:
+    if name.startswith("remainders") and dtype != jnp.bfloat16:
         pytest.skip("remainders complete bfloat16 parameters")
     tx, params = KEPT[name](gx.adam(0.05)), drawn(1, dtype=dtype)[0]
     state, theirs = tx.init(params), tx.init(params)
@@ -143,7 +144,7 @@ def test_a_step_does_not_undo_a_move_of_somebody_else(name):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_a_parameter_that_is_set_to_zero_stays_there(name, dtype):
     """What pruning sets to 0 does not move by what rounding took before."""
-    if name == "remainders" and dtype != jnp.bfloat16:
+    if name.startswith("remainders") and dtype != jnp.bfloat16:
         pytest.skip("remainders complete bfloat16")
     tx, params = KEPT[name](gx.sgd(1.0)), {"w": jnp.linspace(-4.0, 4.0, 33).astype(dtype)}
     params, state = steps(tx, params, [{"w": jnp.full(33, 3e-4)}] * 3)
@@ -153,6 +154,56 @@ def test_a_parameter_that_is_set_to_zero_stays_there(name, dtype):
     np.testing.assert_array_equal(np.asarray(moved["w"], np.float32)[~kept], 0)
     after = steps(tx, params, [{"w": jnp.zeros(33)}], state)[0]["w"]
     np.testing.assert_array_equal(moved["w"][kept], after[kept])
+
+
+def test_eight_bits_are_the_upper_ones_rounded():
+    x = some_floats()
+    x = jnp.asarray(x[np.isfinite(x) & (np.abs(x) > 1e-30) & (np.abs(x) < 3e38)])
+    form = Remainder(8)
+    p, low = jax.jit(form._parted)(x)
+    assert low.dtype == jnp.uint8
+    made = form.wide(p, low)
+    np.testing.assert_allclose(made, x, rtol=2.0**-16, atol=0)
+    assert np.max(np.abs(np.asarray(made) / np.asarray(x) - 1)) > 2.0**-17
+    again = form._parted(made)
+    np.testing.assert_array_equal(form.wide(*again), made)  # what is kept does not change
+    np.testing.assert_array_equal(np.asarray(form.wide(p, form.kept(made, p))), made)
+
+
+@pytest.mark.parametrize("x", [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40])
+@pytest.mark.parametrize("bits", [8, 16])
+def test_remainders_of_what_is_not_normal(bits, x):
+    form = Remainder(bits)
+    with np.errstate(all="ignore"):
+        made = form.wide(*form._parted(jnp.float32(x)))
+    np.testing.assert_array_equal(made, np.float32(x) if abs(x) > 1e-39 or x != x else made)
+    assert np.abs(made) < 1e-37 if abs(x) < 1e-30 else True
+
+
+def test_a_run_of_eight_bits_stays_near_that_of_float32():
+    first, grads = drawn(1, dtype=jnp.bfloat16)[0], drawn(300, seed=1)
+    tx = gx.adamw(0.01, weight_decay=0.1)
+    want, _ = steps(tx, jax.tree.map(lambda p: p.astype(jnp.float32), first), grads)
+    got, state = steps(gx.master_weights(tx, remainders=8), first, grads)
+    assert state.master["w"].dtype == jnp.uint8
+    copy = Remainder(8).wide(got["w"], state.master["w"])
+    # 300 roundings of at most 2^-16 |m|, to either side; one to bfloat16 is off by up to 2^-8.
+    np.testing.assert_allclose(copy, want["w"], rtol=0, atol=2.0**-10)
+    assert np.any(copy != want["w"])
+
+
+def test_how_many_bits_there_may_be():
+    sgd = gx.sgd(0.1)
+    whole = gx.master_weights(sgd, remainders=True)
+    assert gx.master_weights(sgd, remainders=16) == whole
+    assert repr(whole).endswith("remainders=True)")
+    eight = gx.master_weights(sgd, remainders=8)
+    assert gx.from_config(gx.to_config(eight)) == eight != whole
+    for wrong in (0, 1, 7, 24):
+        with pytest.raises(ValueError, match=f"remainders must be False, True, 8 or 16.*{wrong}"):
+            gx.master_weights(sgd, remainders=wrong)
+    with pytest.raises(TypeError, match="remainders must be"):
+        gx.master_weights(sgd, remainders="8")
 
 
 def test_remainders_of_parameters_that_are_set_to_zero_do_not_matter():
@@ -209,7 +260,7 @@ def test_replicas_and_devices_round_alike():
 
 @EVERY
 def test_mixed_trees_pass_what_is_not_narrow(name):
-    if name == "remainders":
+    if name.startswith("remainders"):
         pytest.skip("remainders complete bfloat16 parameters")
     params = {
         "w": jnp.ones((2, 3), jnp.bfloat16),

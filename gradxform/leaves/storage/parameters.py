@@ -11,8 +11,6 @@ from gradxform.leaves.storage.rounded import rounded_by_chance
 from gradxform.numerics import as_rounded, cast, same_bits
 from gradxform.types import Array
 
-_HALF = 0x8000  # half of the last place of a bfloat16, in the bits of a float32
-
 
 @dataclasses.dataclass(frozen=True)
 class NarrowForm(abc.ABC):
@@ -71,52 +69,69 @@ class Master(NarrowForm):
         return jnp.where(same_bits(new, there), slot, cast(there, slot.dtype))
 
 
+@dataclasses.dataclass(frozen=True)
 class Remainder(NarrowForm):
-    """With the 16 bits that a bfloat16 lacks of a float32.
+    """With the 16 bits that a bfloat16 lacks of a float32, or the upper 8 of them, rounded.
 
-    A bfloat16 is the upper half of a float32. Ties are rounded away from zero: the lower half then
-    tells whether the upper one was rounded up, which it would not with ties to even.
+    A bfloat16 is the upper half of a float32. Ties are rounded away from zero: the lower bits then
+    tell whether the upper half was rounded up, which it would not with ties to even.
+
+    Args:
+      bits: 16 or 8.
     """
+
+    bits: int = 16
+
+    @property
+    def _half(self) -> int:
+        """Half of the last place of a bfloat16, in the bits that are kept."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def _dtype(self) -> Any:
+        return jnp.uint16 if self.bits == 16 else jnp.uint8
 
     def first(self, p: Array) -> Array:
         """Return bits of 0."""
-        return jnp.zeros(p.shape, jnp.uint16)
+        return jnp.zeros(p.shape, self._dtype)
 
     def wide(self, p: Array, slot: Array) -> Array:
-        """Return the float32 of both halves, or the parameter where the lower one cannot fit."""
+        """Return the float32 of all bits, or the parameter where the lower ones cannot fit."""
         upper = jax.lax.bitcast_convert_type(p, jnp.uint16).astype(jnp.uint32)
-        # Rounding up never gives 0: the lower half is from before somebody set the parameter to 0.
+        # Rounding up never gives 0: the lower bits are from before somebody set the parameter to 0.
         is_zero = (upper & 0x7FFF) == 0
-        low = jnp.where(is_zero & (slot >= _HALF), 0, slot.astype(jnp.uint32))
-        bits = ((upper - (low >= _HALF).astype(jnp.uint32)) << 16) | low
-        return jax.lax.bitcast_convert_type(bits, jnp.float32)
+        low = jnp.where(is_zero & (slot >= self._half), 0, slot.astype(jnp.uint32))
+        bits = ((upper - (low >= self._half).astype(jnp.uint32)) << self.bits) | low
+        return jax.lax.bitcast_convert_type(bits << (16 - self.bits), jnp.float32)
 
     def kept(self, wide: Array, p: Array) -> Array:
-        """Return the lower half; for a tie that was rounded downwards, the one before it."""
-        upper, low = parted_at_16_bits(wide)
-        is_down = (low == _HALF) & (jnp.abs(upper) > jnp.abs(p))
+        """Return the lower bits; for a tie that was rounded downwards, those of before it."""
+        upper, low = self._parted(wide)
+        is_down = (low == self._half) & (jnp.abs(upper) > jnp.abs(p))
         fits = same_bits(upper, p) | is_down
         return jnp.where(fits, low - is_down.astype(low.dtype), 0)
 
     def taken(self, wide: Array, u: Array, slot: Any, key: Any, dtype: Any) -> tuple[Array, Any]:
-        """Return the two halves of the sum."""
-        return parted_at_16_bits(wide + u)
+        """Return the sum as a bfloat16 and the bits below it."""
+        return self._parted(wide + u)
 
     def landed(self, new: Array, there: Array, slot: Array) -> Array:
-        """Return the lower half where the upper one is as it should be."""
+        """Return the lower bits where the upper half is as it should be."""
         return jnp.where(same_bits(new, there), slot, jnp.zeros_like(slot))
 
+    def _parted(self, x: Array) -> tuple[Array, Array]:
+        """Return a float32 as the nearest bfloat16, and the bits below it.
 
-def parted_at_16_bits(x: Array) -> tuple[Array, Array]:
-    """Return a float32 as the nearest bfloat16 and its lower 16 bits, in uint16.
-
-    Not a number has lower bits of 0, so that rounding does not make it a number.
-    """
-    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-    bits = jnp.where(jnp.isnan(x), jnp.uint32(0x7FC00000), bits)
-    upper = ((bits + jnp.uint32(_HALF)) >> 16).astype(jnp.uint16)
-    low = (bits & jnp.uint32(0xFFFF)).astype(jnp.uint16)
-    return jax.lax.bitcast_convert_type(upper, jnp.bfloat16), low
+        Not a number has lower bits of 0, so that rounding does not make it a number.
+        """
+        bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+        bits = jnp.where(jnp.isnan(x), jnp.uint32(0x7FC00000), bits)
+        if self.bits == 8:  # to the nearest, and to the even one of two
+            is_odd = (bits >> 8) & 1
+            bits = (bits + jnp.uint32(0x7F) + is_odd) >> 8
+        upper = ((bits + jnp.uint32(self._half)) >> self.bits).astype(jnp.uint16)
+        low = (bits & jnp.uint32(2 * self._half - 1)).astype(self._dtype)
+        return jax.lax.bitcast_convert_type(upper, jnp.bfloat16), low
 
 
 class Chance(NarrowForm):

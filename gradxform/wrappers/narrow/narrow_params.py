@@ -29,7 +29,7 @@ class MasterWeightsState(NamedTuple):
     """State of `master_weights`."""
 
     inner_state: Any  # the inner state, of float32 parameters
-    # The copies in float32, or the lower halves in uint16. One 0 where none is needed.
+    # The copies in float32, or the lower bits in uint16 or uint8. One 0 where none is needed.
     master: Slot
 
 
@@ -46,9 +46,11 @@ class master_weights(NarrowParams):
     copies as its parameters, and gradients in float32. Parameters in float32 or wider, complex and
     integer ones pass as they are.
 
-    A copy takes 4 bytes. With `remainders` it is made of p and the 16 bits that a bfloat16 lacks of
-    a float32, and takes 2. Both forms have the same copies, bit for bit; of two bfloat16 that are
-    equally near, p is the larger in magnitude with `remainders`, and the even one without.
+    A copy takes 4 bytes. With `remainders=True`, or 16, it is made of p and the 16 bits that a
+    bfloat16 lacks of a float32, and takes 2. Both forms have the same copies, bit for bit; of two
+    bfloat16 that are equally near, p is the larger in magnitude with `remainders`, and the even one
+    without. With `remainders=8` it is made of p and the upper 8 of these bits, rounded, and takes
+    1: each step rounds a copy m by at most 2^-16 |m| (1.5e-5), and smaller steps are lost.
 
     The updates are in float32, so that their sums with the parameters are exact. A later part of a
     chain that changes them is refused. If something else moves a parameter between two steps, the
@@ -56,25 +58,38 @@ class master_weights(NarrowParams):
 
     Args:
       inner: the optimizer.
-      remainders: whether to keep the missing bits only; all real parameters must be bfloat16.
+      remainders: False, or how many of the missing bits to keep in place of a copy: True or 16, or
+        8; all real parameters must then be bfloat16.
 
     Raises:
-      ValueError: at init, with `remainders`, for a real parameter that is not bfloat16; at update,
-        if no parameters are given, or the state is that of others.
+      ValueError: for another number of bits; at init, with `remainders`, for a real parameter that
+        is not bfloat16; at update, if no parameters are given, or the state is that of others.
 
     Reference: Micikevicius et al., Mixed Precision Training, 2018, Section 3.1.
     """
 
     inner: Any
-    remainders: bool = False
+    remainders: bool | int = False
 
     State = MasterWeightsState
     slot = "master"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bits = self.remainders
+        if not isinstance(bits, bool) and bits not in (8, 16):
+            raise ValueError(
+                f"{name_of(self)}: remainders must be False, True, 8 or 16 (bits), got {bits}."
+            )
+        if bits == 16:
+            object.__setattr__(self, "remainders", True)
+
     @property
     def form(self) -> NarrowForm:  # pyright: ignore[reportIncompatibleVariableOverride]
         """How the copies are kept."""
-        return Remainder() if self.remainders else Master()
+        if not self.remainders:
+            return Master()
+        return Remainder(16 if self.remainders is True else self.remainders)
 
     def _check_dtype(self, path: Path, p: Any) -> None:
         dtype = dtype_of(p)
