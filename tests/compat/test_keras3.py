@@ -107,6 +107,13 @@ def lion(n, g, p, s, lr, t):
     return p - lr * np.sign(0.8 * m + 0.2 * g)
 
 
+def lamb(n, g, p, s, lr, t):
+    s["m"] = 0.8 * s.get("m", 0) + 0.2 * g
+    s["v"] = 0.9 * s.get("v", 0) + 0.1 * g**2
+    u = s["m"] / (1 - 0.8**t) / (np.sqrt(s["v"] / (1 - 0.9**t)) + 0.1)
+    return p - lr * np.sqrt(np.sum(p**2) / np.sum(u**2)) * u
+
+
 def adafactor(n, g, p, s, lr, t):
     def rms(x):
         return np.sqrt(np.mean(x**2))
@@ -171,6 +178,11 @@ DOORS = {
     "AdamW": (keras3.AdamW(RATE, 0.3, **B), Original(adam, rate, decay=0.3)),
     "Nadam": (keras3.Nadam(RATE, **B), Original(nadam, rate)),
     "Lion": (keras3.Lion(0.1, 0.8, 0.7), Original(lion, 0.1)),
+    "Lamb": (keras3.Lamb(RATE, **B, weight_decay=0.3), Original(lamb, rate, decay=0.3)),
+    "Lamb/accumulated": (
+        keras3.Lamb(0.1, **B, gradient_accumulation_steps=2, clipnorm=0.7),
+        Original(lamb, 0.1, k=2, clipnorm=0.7),
+    ),
     "Adafactor": (
         keras3.Adafactor(0.6, -0.7, 1e-5, 0.3, 0.8, weight_decay=0.1),
         Original(adafactor, 0.6, decay=0.1),
@@ -290,3 +302,9 @@ def test_the_constant_scale_of_an_optimizer_does_not_count_inside_a_loss_scale(o
     with_factor = keras3.SGD(0.1, loss_scale_factor=64, **options)
     tx = keras3.LossScaleOptimizer(with_factor)
     assert tx == keras3.LossScaleOptimizer(keras3.SGD(0.1, **options))
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Muon"])
+def test_what_came_after_keras_2_15_is_not_written_in_its_form(name):
+    with pytest.raises(ValueError, match=r"^serialize: no optimizer of Keras 2\.15 has these"):
+        keras.serialize(getattr(keras3, name)(0.1), version=2.15)

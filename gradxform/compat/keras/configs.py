@@ -166,6 +166,7 @@ _NOT_READ = ("lr", "gradient_transformers", "gradient_aggregator", "name")
 _VERSIONS = (2, 3, 2.15)
 # What came after Keras 2.15.
 _ONLY_3 = ("loss_scale_factor", "gradient_accumulation_steps")
+_CLASSES_ONLY_3 = ("Lamb", "Muon")
 
 
 def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) -> dict[str, Any]:
@@ -337,7 +338,7 @@ def _written_v3(
     config = {k: default for k, (default, _) in OPTIONS.items()} | arguments
     from_start = config.pop("ema_from_start")
     if is_2_15:
-        if title == "Muon" or any(config.pop(k) is not None for k in _ONLY_3):
+        if title in _CLASSES_ONLY_3 or any(config.pop(k) is not None for k in _ONLY_3):
             return None
         config |= {"jit_compile": True, "is_legacy_optimizer": False}
     if config["use_ema"] and from_start != is_2_15:

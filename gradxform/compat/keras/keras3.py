@@ -22,7 +22,7 @@ from gradxform.compat.keras.rates import at_most_inverse_sqrt
 from gradxform.compat.keras.transform import from_keras as from_keras
 from gradxform.leaves.masks import label_by, ndim_at_least, path_matches
 from gradxform.schedules.product import product_schedule
-from gradxform.transforms.adam import scale_by_nadam
+from gradxform.transforms.adam import scale_by_adam, scale_by_nadam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
@@ -32,7 +32,7 @@ from gradxform.transforms.adaptive import (
 )
 from gradxform.transforms.clipping import clip_by_block_rms
 from gradxform.transforms.factored import scale_by_factored_rms
-from gradxform.transforms.layerwise import scale_by_param_block_rms
+from gradxform.transforms.layerwise import scale_by_param_block_rms, scale_by_trust_ratio
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.muon import scale_by_muon, scale_by_shape
 from gradxform.transforms.proximal import step_by_ftrl
@@ -215,6 +215,24 @@ def Lion(
 
 
 @keras3_optimizer
+def Lamb(
+    learning_rate: ScalarOrSchedule = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+) -> chain:
+    """Adam's step with the norm of its array: `scale_by_adam`, `scale_by_trust_ratio`.
+
+    Then `scale_by_learning_rate`. A weight decay comes before the step, which takes the norm of the
+    array that has decayed.
+
+    Reference: `keras.optimizers.Lamb`.
+    """
+    rule = scale_by_adam(beta_1, beta_2, epsilon)
+    return chain(rule, scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
+
+
+@keras3_optimizer
 def Adafactor(
     learning_rate: ScalarOrSchedule = 0.001,
     beta_2_decay: float = -0.8,
@@ -316,6 +334,7 @@ FACTORIES: tuple[Any, ...] = (
     Nadam,
     Ftrl,
     Lion,
+    Lamb,
     Adafactor,
     Muon,
 )
