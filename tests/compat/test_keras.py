@@ -53,6 +53,13 @@ OPTIMIZERS = {
         gradient_accumulation_steps=4,
     ),
     "Lion": lambda: O.Lion(0.1),
+    "ScheduleFreeAdamW": lambda: O.ScheduleFreeAdamW(
+        0.1, beta_1=0.8, warmup_steps=14, weight_decay=0.2, clipnorm=1.0
+    ),
+    "ScheduleFreeAdamW: schedule": lambda: O.ScheduleFreeAdamW(
+        O.schedules.ExponentialDecay(0.1, 4, 0.9), gradient_accumulation_steps=3, use_ema=True,
+        weight_decay=0.1,
+    ),
     "Lamb": lambda: O.Lamb(0.1, beta_1=0.8, weight_decay=0.1, clipnorm=1.0),
     "Lamb: schedule": lambda: O.Lamb(
         O.schedules.ExponentialDecay(0.3, 4, 0.7), gradient_accumulation_steps=3, use_ema=True
@@ -344,8 +351,8 @@ def test_an_optimizer_comes_out_of_a_file_with_its_state(suffix, trained, tmp_pa
 
 @pytest.mark.parametrize(
     "optimizer",
-    [O.Adafactor(0.01), O.Muon(0.01), O.Lamb(0.01, weight_decay=0.1)],
-    ids=["Adafactor", "Muon", "Lamb"],
+    [O.Adafactor(0.01), O.Muon(0.01), O.Lamb(0.01), O.ScheduleFreeAdamW(0.01)],
+    ids=["Adafactor", "Muon", "Lamb", "ScheduleFreeAdamW"],
 )
 def test_newer_optimizers_come_out_of_a_file(optimizer, tmp_path):
     path = tmp_path / "model.keras"

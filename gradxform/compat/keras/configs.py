@@ -156,6 +156,7 @@ _SAMPLES = {
     "muon_b": -4.13719,
     "muon_c": 2.13719,
     "ns_steps": 8191,
+    "warmup_steps": 6007,
 }
 _RATE = constant_schedule(0.523719)
 _SWITCHES = ("nesterov", "centered", "amsgrad", "relative_step", "exclude_embeddings")
@@ -166,7 +167,7 @@ _NOT_READ = ("lr", "gradient_transformers", "gradient_aggregator", "name")
 _VERSIONS = (2, 3, 2.15)
 # What came after Keras 2.15.
 _ONLY_3 = ("loss_scale_factor", "gradient_accumulation_steps")
-_CLASSES_ONLY_3 = ("Lamb", "Muon")
+_CLASSES_ONLY_3 = ("Lamb", "Muon", "ScheduleFreeAdamW")
 
 
 def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from gradxform.compat.keras.optimizer import (
     register_optimizer as register_optimizer,
 )
 from gradxform.compat.keras.rates import at_most_inverse_sqrt
+from gradxform.compat.keras.schedule_free_adamw import step_by_schedule_free_adam
 from gradxform.compat.keras.transform import from_keras as from_keras
 from gradxform.leaves.masks import label_by, ndim_at_least, path_matches
 from gradxform.schedules.product import product_schedule
@@ -38,7 +39,7 @@ from gradxform.transforms.muon import scale_by_muon, scale_by_shape
 from gradxform.transforms.proximal import step_by_ftrl
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_lion
-from gradxform.types import Fixed, ScalarOrSchedule, Size, ZeroIsNone
+from gradxform.types import Fixed, NonNegativeInt, ScalarOrSchedule, Size, ZeroIsNone
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.decay import decoupled_weight_decay
 from gradxform.wrappers.select import partition
@@ -263,6 +264,28 @@ def Adafactor(
 
 
 @keras3_optimizer
+def ScheduleFreeAdamW(
+    learning_rate: ScalarOrSchedule = 0.0025,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    warmup_steps: NonNegativeInt = 0,
+    weight_decay: ZeroIsNone | None = None,
+) -> chain:
+    """Adam with an average in the place of a schedule: `step_by_schedule_free_adam`.
+
+    Evaluate and save `eval_params(state, params)`, the average, which Keras does not offer: it
+    evaluates and saves the parameters. The weight decay moves these alone, in the rule itself.
+
+    Reference: `keras.optimizers.ScheduleFreeAdamW`.
+    """
+    decay = 0.0 if weight_decay is None else weight_decay
+    return chain(
+        step_by_schedule_free_adam(learning_rate, beta_1, beta_2, epsilon, warmup_steps, decay)
+    )
+
+
+@keras3_optimizer
 def Muon(
     learning_rate: ScalarOrSchedule = 0.001,
     adam_beta_1: float = 0.9,
@@ -336,5 +359,6 @@ FACTORIES: tuple[Any, ...] = (
     Lion,
     Lamb,
     Adafactor,
+    ScheduleFreeAdamW,
     Muon,
 )

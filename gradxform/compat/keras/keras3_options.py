@@ -35,6 +35,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "ema_from_start": (False, bool),
 }
 
+# The optimizers whose own rule does what their weight_decay says.
+_OWN_DECAY = ("Muon", "ScheduleFreeAdamW")
+
 _DOC = """
     Arguments of every optimizer of Keras 3, by name: clipnorm, clipvalue or global_clipnorm, only
     one of them; weight_decay times the learning rate, by which the parameters shrink before the
@@ -71,7 +74,8 @@ def keras3_optimizer(function: Factory) -> Factory:
         k = options["gradient_accumulation_steps"]
         if k and callable(rule["learning_rate"]):
             rule["learning_rate"] = last_of_every(rule["learning_rate"], k)
-        return _around(function(**rule), rule["learning_rate"], options, _decays(own, options))
+        decays = title not in _OWN_DECAY and _decays(options)
+        return _around(function(**rule), rule["learning_rate"], options, decays)
 
     @functools.wraps(function)
     def factory(*args: Any, **kwargs: Any) -> chain:
@@ -80,11 +84,10 @@ def keras3_optimizer(function: Factory) -> Factory:
     return presented(factory, signature, function.__doc__, _DOC)
 
 
-def _decays(own: inspect.Signature, options: dict[str, Any]) -> bool:
-    """Whether the shared weight decay applies: some optimizers have one of their own."""
-    return "adam_weight_decay" not in own.parameters and (
-        options["weight_decay"] is not None and is_present(options["weight_decay"])
-    )
+def _decays(options: dict[str, Any]) -> bool:
+    """Whether the parameters decay before the step."""
+    decay = options["weight_decay"]
+    return decay is not None and is_present(decay)
 
 
 def _check(title: str, options: dict[str, Any]) -> None:
@@ -120,8 +123,7 @@ def around(title: str, tx: chain, learning_rate: Any, options: dict[str, Any]) -
       ValueError: for what Keras 3 refuses.
     """
     _check(title, options)
-    decay = options["weight_decay"]
-    return _around(tx, learning_rate, options, decay is not None and is_present(decay))
+    return _around(tx, learning_rate, options, _decays(options))
 
 
 def _around(tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool) -> chain:

@@ -32,8 +32,8 @@ from gradxform.wrappers.loss_scale import loss_scale
 from gradxform.wrappers.parts import all_parts
 
 _RATE = "learning_rate"
-# What `inject_hyperparams` keeps besides: not Keras's, and not among its weights.
-_NOT_KERAS = ("hyperparams", "hyperparams_states")
+# What `inject_hyperparams` and `step_by_schedule_free_adam` keep besides: not among its weights.
+_NOT_KERAS = ("hyperparams", "hyperparams_states", "b1")
 # The slots of optimizers that are the same in all versions of Keras.
 _OF_FTRL, _OF_ADAGRAD, _OF_SGD = (("accumulator", "linear"),), (("accumulator",),), (("momentum",),)
 
