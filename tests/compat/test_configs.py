@@ -553,3 +553,62 @@ def test_the_averages_of_synchronous_replicas_are_a_moving_average():
 
 def test_compat_has_a_module_for_every_library():
     assert compat.keras3 is keras3 and keras.schedules.ExponentialDecay is keras.ExponentialDecay
+
+
+# ------------------------------------------------------------------------------------ from_config
+
+EVERY_DOOR = [
+    *((keras, name) for name in "SGD RMSprop Adagrad Adadelta Adam Adamax Nadam Ftrl".split()),
+    *((keras3, f.__name__) for f in keras3.FACTORIES),
+]
+
+
+@pytest.mark.parametrize(
+    "door, name", EVERY_DOOR, ids=[f"{m.__name__[-6:]}.{n}" for m, n in EVERY_DOOR]
+)
+def test_every_door_reads_the_arguments_of_a_config(door, name):
+    factory, version = getattr(door, name), 2 if door is keras else 3
+    tx = factory(0.25, clipnorm=1.0)
+    config = keras.serialize(tx, version=version)["config"]
+    assert factory.from_config(json.loads(json.dumps(config))) == tx
+    assert factory.from_config({}) == factory() and factory.from_config.__doc__
+    if name != "Nadam" or door is keras3:
+        rate = keras.schedules.serialize(keras.ExponentialDecay(0.1, 5, 0.5), version=version)
+        tx = factory(keras.ExponentialDecay(0.1, 5, 0.5))
+        assert factory.from_config({"learning_rate": rate, "name": "x"}) == tx
+    rate = {"class_name": "Mine", "config": {"value": 0.3}}
+    tx = factory.from_config({"learning_rate": rate}, {"Mine": gx.constant_schedule})
+    assert tx == factory(gx.constant_schedule(0.3))
+    error = TypeError if door is keras else ValueError
+    with pytest.raises(error, match=rf"^{name}\.from_config: config: {name} has no argument 'rat"):
+        factory.from_config({"rat": 1})
+
+
+def test_a_door_reads_what_is_of_its_own_generation():
+    assert keras.Adam.from_config({"lr": 0.5, "decay": 0.1}) == keras.Adam(0.5, decay=0.1)
+    with pytest.raises(TypeError, match=r"^Adam\.from_config: config: Adam has no argument 'weigh"):
+        keras.Adam.from_config({"weight_decay": 0.1})
+    assert keras3.Adam.from_config({"weight_decay": 0.1}) == keras3.Adam(weight_decay=0.1)
+    with pytest.raises(ValueError, match=r"^Adam\.from_config: config: decay=0\.1 is not of this"):
+        keras3.Adam.from_config({"decay": 0.1})
+    average = keras3.SGD.from_config({"use_ema": True, "jit_compile": False})
+    assert average == keras3.SGD(use_ema=True, ema_from_start=True)
+    for config in ("adam", None, {3: 1}):
+        with pytest.raises(TypeError, match=r"^SGD\.from_config: config must be a dict of argume"):
+            keras3.SGD.from_config(config)
+    with pytest.raises(KeyError, match=r"SGD\.from_config: config\.learning_rate: no class_name"):
+        keras3.SGD.from_config({"learning_rate": {}})
+
+
+def test_a_loss_scale_reads_its_arguments():
+    config = scaling(adam(learning_rate=0.5), initial_scale=8.0)["config"]
+    tx = keras.LossScaleOptimizer(keras.Adam(0.5), 8.0)
+    assert keras.LossScaleOptimizer.from_config(config) == tx
+    assert keras3.LossScaleOptimizer.from_config(config) == tx
+    own = {"inner_optimizer": {"class_name": "Mine", "config": {"learning_rate": 0.1}}}
+    tx = keras.LossScaleOptimizer(gx.sgd(0.1))
+    assert keras.LossScaleOptimizer.from_config(own, {"Mine": gx.sgd}) == tx
+    with pytest.raises(TypeError, match=r"^LossScaleOptimizer\.from_config: config must be a dict"):
+        keras.LossScaleOptimizer.from_config(3)
+    with pytest.raises(ValueError, match="no inner_optimizer"):
+        keras.LossScaleOptimizer.from_config({})

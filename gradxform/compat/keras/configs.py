@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from gradxform.compat.called_numbers import called_numbers
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.compat.keras import decays, keras3
+from gradxform.compat.keras.from_config import IGNORED, made_of, with_schedules
 from gradxform.compat.keras.keras3_options import OPTIONS
 from gradxform.compat.keras.keywords import CLIPS
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer
@@ -29,8 +30,6 @@ Factory = Callable[..., Any]
 
 # What only configs of Keras 2.11 and later have.
 _NEW_KEYS = {*OPTIONS, "jit_compile", "is_legacy_optimizer"} - {*CLIPS, "name"}
-# What Keras writes and an optimizer here does not have.
-_IGNORED = ("name", "jit_compile", "is_legacy_optimizer")
 _SCALING = "lossscaleoptimizer"
 
 
@@ -81,17 +80,12 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
     factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
     is_new = name not in doors.v2 or _is_new(thing)
-    config = dict(thing.config)
-    for key in ("learning_rate", "lr"):
-        if isinstance(config.get(key), dict):
-            place = f"{where}.config.{key}"
-            config[key] = decays.deserialized(config[key], custom_objects, place)
-    if not is_custom:
-        factory = (doors.v3 if is_new else doors.v2)[name]
-        config = _new_arguments(config, where) if is_new else _old_arguments(config)
-        # Of the classes that Keras raises itself.
-        check_keys(factory, config, f"{where}.config", ValueError if is_new else TypeError)
-    tx = called(factory, config, f"{where}.config")
+    place = f"{where}.config"
+    config = with_schedules(thing.config, custom_objects, place)
+    if is_custom:
+        tx = called(factory, config, place)
+    else:
+        tx = made_of((doors.v3 if is_new else doors.v2)[name], is_new, config, place)
     if not _is_optimizer(tx):
         raise TypeError(f"{where}: {thing.class_name} returns {shown(tx)}, not an optimizer.")
     return tx
@@ -99,7 +93,7 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
 
 def _read_scaling(doors: Doors, thing: Described, custom_objects: Any, where: str) -> loss_scale:
     """Return a loss scale, and the optimizer in it."""
-    config = {k: v for k, v in thing.config.items() if k not in _IGNORED}
+    config = {k: v for k, v in thing.config.items() if k not in IGNORED}
     # Older configs have what is an argument of the inner optimizer only.
     unused = {"dynamic": True} | {k: default for k, (default, _) in OPTIONS.items()}
     for key in config.keys() & unused.keys():
@@ -127,24 +121,6 @@ def _is_new(thing: Described) -> bool:
     if thing.config.get("is_legacy_optimizer") or "legacy" in str(thing.module).split("."):
         return False
     return thing.module is not None or bool(_NEW_KEYS & thing.config.keys())
-
-
-def _old_arguments(config: dict[str, Any]) -> dict[str, Any]:
-    # The decay of Nadam's config is its schedule_decay, which Keras and our factory do not read.
-    return {k: v for k, v in config.items() if k not in _IGNORED}
-
-
-def _new_arguments(config: dict[str, Any], where: str) -> dict[str, Any]:
-    if config.get("decay"):
-        raise ValueError(
-            f"{where}.config: decay={config['decay']!r} is not of this generation of Keras, which "
-            "ignores it; use a schedule, such as InverseTimeDecay."
-        )
-    # Keras 2.11 to 2.15 begin an average with the parameters, Keras 3 with those of the first step.
-    arguments = {k: v for k, v in config.items() if k not in (*_IGNORED, "decay")}
-    if config.get("use_ema") and "jit_compile" in config:
-        arguments["ema_from_start"] = True
-    return arguments
 
 
 # ----------------------------------------------------------------------------------------- writing

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradxform.compat.arguments import not_below_zero
 from gradxform.compat.called_numbers import with_called_numbers
+from gradxform.compat.keras.from_config import Door, with_from_config
 from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented
 from gradxform.compat.keras.rates import last_of_every
 from gradxform.errors import did_you_mean, must_be
@@ -50,7 +51,7 @@ _DOC = """
 """
 
 
-def keras3_optimizer(function: Factory) -> Factory:
+def keras3_optimizer(function: Factory) -> Door[..., chain]:
     """Add the arguments that all optimizers of Keras 3 share to a factory."""
     own = inspect.signature(function)
     own_parameters = [
@@ -81,7 +82,7 @@ def keras3_optimizer(function: Factory) -> Factory:
     def factory(*args: Any, **kwargs: Any) -> chain:
         return with_called_numbers(made, factory, args, kwargs, signature)
 
-    return presented(factory, signature, function.__doc__, _DOC)
+    return with_from_config(presented(factory, signature, function.__doc__, _DOC), is_new=True)
 
 
 def _decays(options: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.compat.keras.from_config import around_others
 from gradxform.compat.keras.keras3_options import without_loss_scale_factor
 from gradxform.errors import shown
 from gradxform.types import PositiveInt
@@ -17,6 +18,7 @@ from gradxform.wrappers.loss_scale import LARGEST, LEAST, LossScaleState, loss_s
 _NAMES = ("iteration", "learning_rate", "step_counter", "dynamic_scale")
 
 
+@around_others
 @checked
 def LossScaleOptimizer(
     inner_optimizer: Any,
