@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         InverseTimeDecay as InverseTimeDecay,
         LinearCosineDecay as LinearCosineDecay,
         LossScaleOptimizer as LossScaleOptimizer,
+        LossScaleOptimizerV1 as LossScaleOptimizerV1,
         Nadam as Nadam,
         PiecewiseConstantDecay as PiecewiseConstantDecay,
         PolynomialDecay as PolynomialDecay,

@@ -10,7 +10,7 @@ from gradxform.compat.keras import decays, keras3
 from gradxform.compat.keras.from_config import IGNORED, made_of, with_schedules
 from gradxform.compat.keras.keras3_options import OPTIONS
 from gradxform.compat.keras.keywords import CLIPS
-from gradxform.compat.keras.loss_scale import LossScaleOptimizer
+from gradxform.compat.keras.loss_scale import LossScaleOptimizer, LossScaleOptimizerV1
 from gradxform.compat.keras.objects import Described, called, check_keys, described, known, written
 from gradxform.errors import shown
 from gradxform.leaves.masks import path_matches
@@ -30,7 +30,9 @@ Factory = Callable[..., Any]
 
 # What only configs of Keras 2.11 and later have.
 _NEW_KEYS = {*OPTIONS, "jit_compile", "is_legacy_optimizer"} - {*CLIPS, "name"}
-_SCALING = "lossscaleoptimizer"
+# The classes that scale the loss, of TensorFlow 2.4 and Keras 3, of TensorFlow 2.4 to 2.8 with
+# other arguments, and of Keras 2.11 to 2.15.
+_SCALING = ("lossscaleoptimizer", "lossscaleoptimizerv1", "lossscaleoptimizerv3")
 
 
 class Doors(NamedTuple):
@@ -75,7 +77,7 @@ def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
 def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
     name = thing.class_name.lower()
     own = custom_objects if isinstance(custom_objects, Mapping) else {}
-    if name == _SCALING and thing.is_keras and thing.class_name not in own:
+    if name in _SCALING and thing.is_keras and thing.class_name not in own:
         return _read_scaling(doors, thing, custom_objects, where)
     factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
@@ -95,25 +97,29 @@ def _read_scaling(doors: Doors, thing: Described, custom_objects: Any, where: st
     """Return a loss scale, and the optimizer in it."""
     config = {k: v for k, v in thing.config.items() if k not in IGNORED}
     # Older configs have what is an argument of the inner optimizer only.
-    unused = {"dynamic": True} | {k: default for k, (default, _) in OPTIONS.items()}
+    unused = {k: default for k, (default, _) in OPTIONS.items()}
     for key in config.keys() & unused.keys():
         if (value := config.pop(key)) != unused[key]:
             raise ValueError(
                 f"{where}.config: {thing.class_name} has no {key}, got {shown(value)}; pass it to "
                 "the inner_optimizer, for which loss_scale_factor is a constant scale."
             )
-    if "inner_optimizer" not in config:
+    is_v1 = "loss_scale" in config  # of TensorFlow 2.3, and later in the constructor
+    factory, key = (
+        (LossScaleOptimizerV1, "optimizer") if is_v1 else (LossScaleOptimizer, "inner_optimizer")
+    )
+    if key not in config:
         raise ValueError(
-            f"{where}.config: no inner_optimizer, the config of the optimizer whose loss is scaled."
+            f"{where}.config: no {key}, the config of the optimizer whose loss is scaled."
         )
-    place = f"{where}.config.inner_optimizer"
-    inner = described(config["inner_optimizer"], place)
+    place = f"{where}.config.{key}"
+    inner = described(config[key], place)
     # A scale of its own, which Keras does not apply here.
     own = {k: v for k, v in inner.config.items() if k != "loss_scale_factor"}
     inner = inner._replace(config=own)
-    config["inner_optimizer"] = _read(doors, inner, custom_objects, place)
-    check_keys(LossScaleOptimizer, config, f"{where}.config", ValueError)
-    return called(LossScaleOptimizer, config, f"{where}.config")
+    config[key] = _read(doors, inner, custom_objects, place)
+    check_keys(factory, config, f"{where}.config", ValueError)
+    return called(factory, config, f"{where}.config")
 
 
 def _is_new(thing: Described) -> bool:
@@ -181,10 +187,8 @@ def with_arguments(
         return whole | {"config": whole["config"] | called}
     if isinstance(tx, injected):
         tx = tx.with_plain_numbers(None if state is None else state.hyperparams)
-    if isinstance(tx, loss_scale) and version in (None, 3):
-        same = LossScaleOptimizer(tx.inner, tx.initial_scale, tx.growth_interval or 1)
-        if same == tx:
-            return _written_scaling(tx, serialize(doors, tx.inner, None, 3), name)
+    if isinstance(tx, loss_scale) and (written_scale := _written_scaling(doors, tx, name, version)):
+        return written_scale
     try:
         if version in (None, 2):
             for factory in doors.v2.values():
@@ -292,14 +296,33 @@ def _peeled(tx: Any) -> tuple[dict[str, Any], Any]:
     return outer, core
 
 
-def _written_scaling(tx: loss_scale, inner: dict[str, Any], name: str | None) -> dict[str, Any]:
-    config = {
-        "name": name or "loss_scale_optimizer",
-        "inner_optimizer": inner,
-        "initial_scale": tx.initial_scale,
-        "dynamic_growth_steps": tx.growth_interval,
-    }
-    return written("LossScaleOptimizer", config, "keras.optimizers")
+def _written_scaling(
+    doors: Doors, tx: loss_scale, name: str | None, version: float | None
+) -> dict[str, Any] | None:
+    """Return a config of `LossScaleOptimizer`; None if Keras does not have this one.
+
+    A constant scale is of TensorFlow 2.8, whose class knows only optimizers of its own.
+    """
+    dynamic = tx.growth_interval is not None
+    numbers = {"initial_scale": tx.initial_scale, "dynamic_growth_steps": tx.growth_interval}
+    if LossScaleOptimizer(tx.inner, **numbers, dynamic=dynamic) != tx:
+        return None
+    error = None
+    if dynamic and version in (None, 3):
+        try:
+            inner = serialize(doors, tx.inner, None, 3)
+        except ValueError as failed:
+            error = failed
+        else:
+            config = {"name": name or "loss_scale_optimizer", "inner_optimizer": inner, **numbers}
+            return written("LossScaleOptimizer", config, "keras.optimizers")
+    if version in (None, 2):
+        inner = serialize(doors, tx.inner, None, version)
+        config = {"inner_optimizer": inner, "dynamic": dynamic, **numbers}
+        return written("LossScaleOptimizer", config, None)
+    if error is not None:
+        raise error
+    return None
 
 
 def _only(x: Any) -> Any:

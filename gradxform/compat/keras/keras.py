@@ -28,7 +28,10 @@ from gradxform.compat.keras.keywords import (
     is_present,
     keras_optimizer,
 )
-from gradxform.compat.keras.loss_scale import LossScaleOptimizer as LossScaleOptimizer
+from gradxform.compat.keras.loss_scale import (
+    LossScaleOptimizer as LossScaleOptimizer,
+    LossScaleOptimizerV1 as LossScaleOptimizerV1,
+)
 from gradxform.compat.keras.optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,
