@@ -65,7 +65,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.compat.keras": "keras3",
     },
     "gradxform.compat.keras": {
-        "gradxform.compat.keras.keras": "Adadelta Adagrad Adam Adamax CosineDecay CosineDecayRestarts ExponentialDecay Ftrl InverseTimeDecay LinearCosineDecay LossScaleOptimizer LossScaleOptimizerV1 Nadam PiecewiseConstantDecay PolynomialDecay RMSprop SGD as_keras deserialize from_keras get get_weights load_optimizer register_optimizer schedules serialize set_weights",
+        "gradxform.compat.keras.keras": "Adadelta Adagrad Adam Adamax CosineDecay CosineDecayRestarts ExponentialDecay Ftrl InverseTimeDecay LinearCosineDecay LossScaleOptimizer LossScaleOptimizerV1 Nadam Optimizer PiecewiseConstantDecay PolynomialDecay RMSprop SGD as_keras deserialize from_keras get get_weights load_optimizer register_optimizer schedules serialize set_weights",
     },
     "gradxform.compat.returnn": {
         "gradxform.compat.returnn.returnn": "AMSGrad BaseCustom CustomAdam CustomGradientDescent GradVarianceScaled Nadam NeuralOptimizer1 NormalizedSGD from_config get_optimizer_class",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         LossScaleOptimizer as LossScaleOptimizer,
         LossScaleOptimizerV1 as LossScaleOptimizerV1,
         Nadam as Nadam,
+        Optimizer as Optimizer,
         PiecewiseConstantDecay as PiecewiseConstantDecay,
         PolynomialDecay as PolynomialDecay,
         RMSprop as RMSprop,

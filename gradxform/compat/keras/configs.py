@@ -11,7 +11,17 @@ from gradxform.compat.keras.from_config import IGNORED, made_of, with_schedules
 from gradxform.compat.keras.keras3_options import OPTIONS
 from gradxform.compat.keras.keywords import CLIPS
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer, LossScaleOptimizerV1
-from gradxform.compat.keras.objects import Described, called, check_keys, described, known, written
+from gradxform.compat.keras.objects import (
+    Described,
+    called,
+    check_keys,
+    described,
+    known,
+    read_by,
+    written,
+    written_own,
+)
+from gradxform.compat.keras.own_optimizer import Optimizer
 from gradxform.errors import shown
 from gradxform.leaves.masks import path_matches
 from gradxform.schedules.basic import constant_schedule
@@ -85,7 +95,7 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
     place = f"{where}.config"
     config = with_schedules(thing.config, custom_objects, place)
     if is_custom:
-        tx = called(factory, config, place)
+        tx = read_by(factory, config, place)
     else:
         tx = made_of((doors.v3 if is_new else doors.v2)[name], is_new, config, place)
     if not _is_optimizer(tx):
@@ -189,6 +199,10 @@ def with_arguments(
         tx = tx.with_plain_numbers(None if state is None else state.hyperparams)
     if isinstance(tx, loss_scale) and (written_scale := _written_scaling(doors, tx, name, version)):
         return written_scale
+    if isinstance(tx, Optimizer):
+        config = tx.get_config() | ({} if name is None else {"name": name})
+        kept = {k: x for k in config if callable(x := getattr(tx, k, None))}
+        return written_own(type(tx), config | kept, version == 3)
     try:
         if version in (None, 2):
             for factory in doors.v2.values():
@@ -243,7 +257,8 @@ def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str,
         known = [r for r in rates if isinstance(r, float) and r]
         ratios = [r for b in known for a in known for r in (round(a / b, 12), a / b)]
         choices["learning_rate"] = [*dict.fromkeys(known), Unknown(_RATE)]
-        choices["adam_lr_ratio"] = [*dict.fromkeys(ratios), *choices["adam_lr_ratio"]]
+        # With a ratio of 1 a schedule is not part of a product.
+        choices["adam_lr_ratio"] = [*dict.fromkeys(ratios), 1.0, *choices["adam_lr_ratio"]]
     return choices
 
 

@@ -36,6 +36,7 @@ from gradxform.compat.keras.optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,
 )
+from gradxform.compat.keras.own_optimizer import Optimizer as Optimizer
 from gradxform.compat.keras.transform import from_keras as from_keras
 from gradxform.compat.keras.weights import get_weights as get_weights, set_weights as set_weights
 from gradxform.errors import shown

@@ -18,6 +18,7 @@ from gradxform.compat.keras.optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,
 )
+from gradxform.compat.keras.own_optimizer import Optimizer as Optimizer
 from gradxform.compat.keras.rates import at_most_inverse_sqrt
 from gradxform.compat.keras.schedule_free_adamw import step_by_schedule_free_adam
 from gradxform.compat.keras.transform import from_keras as from_keras
