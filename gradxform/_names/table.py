@@ -462,9 +462,10 @@ CONFIG_NAMES: dict[str, str] = {
     ),
     "gradxform.compat.keras.keras3": (
         "keras3:Adadelta keras3:Adafactor keras3:Adagrad keras3:Adam keras3:AdamW keras3:Adamax"
-        " keras3:Ftrl keras3:Lamb keras3:Lion keras3:Muon keras3:Nadam keras3:RMSprop keras3:SGD"
-        " keras3:ScheduleFreeAdamW"
+        " keras3:Ftrl keras3:Lamb keras3:Lion keras3:MultiOptimizer keras3:Muon keras3:Nadam"
+        " keras3:RMSprop keras3:SGD keras3:ScheduleFreeAdamW"
     ),
+    "gradxform.compat.keras.multi_optimizer": "optimizer_key",
     "gradxform.compat.keras.pairs": "aggregate_pairs of_pairs",
     "gradxform.compat.keras.rates": "at_most_inverse_sqrt last_of_every",
     "gradxform.compat.keras.schedule_free_adamw": "step_by_schedule_free_adam",

@@ -311,7 +311,10 @@ def test_what_keras_3_refuses_is_refused(call, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_ema": True}, {"gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_ema": True}, {"gradient_accumulation_steps": 2}, {"weight_decay": 0.1}],
+)
 def test_the_constant_scale_of_an_optimizer_does_not_count_inside_a_loss_scale(options):
     with_factor = keras3.SGD(0.1, loss_scale_factor=64, **options)
     tx = keras3.LossScaleOptimizer(with_factor)

@@ -11,6 +11,8 @@ from gradxform.compat.keras.from_config import IGNORED, made_of, with_schedules
 from gradxform.compat.keras.keras3_options import OPTIONS
 from gradxform.compat.keras.keywords import CLIPS
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer, LossScaleOptimizerV1
+from gradxform.compat.keras.multi_configs import MULTI, read_multi, written_multi
+from gradxform.compat.keras.multi_optimizer import multi_of
 from gradxform.compat.keras.objects import (
     Described,
     called,
@@ -89,6 +91,10 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
     own = custom_objects if isinstance(custom_objects, Mapping) else {}
     if name in _SCALING and thing.is_keras and thing.class_name not in own:
         return _read_scaling(doors, thing, custom_objects, where)
+    if name == MULTI and thing.is_keras and thing.class_name not in own:
+        return read_multi(
+            thing, lambda x, at: _read(doors, described(x, at), custom_objects, at), where
+        )
     factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
     is_new = name not in doors.v2 or _is_new(thing)
@@ -199,6 +205,8 @@ def with_arguments(
         tx = tx.with_plain_numbers(None if state is None else state.hyperparams)
     if isinstance(tx, loss_scale) and (written_scale := _written_scaling(doors, tx, name, version)):
         return written_scale
+    if version in (None, 3) and (multi := multi_of(tx)) is not None:
+        return written_multi(multi, lambda x: serialize(doors, x, None, 3), name)
     if isinstance(tx, Optimizer):
         config = tx.get_config() | ({} if name is None else {"name": name})
         kept = {k: x for k in config if callable(x := getattr(tx, k, None))}

@@ -14,6 +14,10 @@ from typing import Any
 from gradxform.compat.keras.keras3_options import keras3_optimizer
 from gradxform.compat.keras.keywords import adam_parts, counting, is_present
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer as LossScaleOptimizer
+from gradxform.compat.keras.multi_optimizer import (
+    MultiOptimizer as MultiOptimizer,
+    OptimizerMap as OptimizerMap,
+)
 from gradxform.compat.keras.optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,

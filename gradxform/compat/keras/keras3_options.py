@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.compat.arguments import not_below_zero
-from gradxform.compat.called_numbers import with_called_numbers
+from gradxform.compat.called_numbers import called_numbers, with_called_numbers
 from gradxform.compat.keras.from_config import Door, with_from_config
 from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented
 from gradxform.compat.keras.rates import last_of_every
@@ -155,10 +155,17 @@ def _around(tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool
 
 def without_loss_scale_factor(tx: Any) -> Any:
     """Return an optimizer without its loss_scale_factor, the `scale` before all else."""
+    if isinstance(tx, called_numbers):
+        pairs = (
+            tuple((k, x) for k, x in pairs if k != "loss_scale_factor")
+            for pairs in (tx.numbers, tx.others)
+        )
+        return called_numbers(tx.factory, *pairs)
     parts = tx.transforms if isinstance(tx, chain) else ()
     if len(parts) == 1 and isinstance(parts[0], overwriting_average):
         average = parts[0]
         return chain(replace(average, inner=without_loss_scale_factor(average.inner)))
-    if len(parts) == 2 and isinstance(parts[0], scale) and isinstance(parts[1], chain | MultiSteps):
+    steps = chain | MultiSteps | decoupled_weight_decay
+    if len(parts) == 2 and isinstance(parts[0], scale) and isinstance(parts[1], steps):
         return parts[1] if isinstance(parts[1], chain) else chain(parts[1])
     return tx
