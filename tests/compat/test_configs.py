@@ -687,6 +687,7 @@ def test_the_older_loss_scale_optimizer_is_the_newer_one_with_other_arguments(na
     written = json.loads(json.dumps(keras.serialize(tx, version=2)))
     assert keras.deserialize(written) == tx
     assert keras.deserialize(written | {"class_name": "LossScaleOptimizerV3"}) == tx
+    assert keras.LossScaleOptimizerV1.from_config(written["config"]) == tx
 
 
 def test_a_constant_scale_is_of_tensorflow():
