@@ -111,7 +111,11 @@ def test_a_constant_schedule_makes_the_updates_of_its_number(name):
 
 
 # Parts of doors that run the code of others, and where they are tested.
-OTHERS = {"aggregate_pairs": "compat/test_configs.py", "from_keras": "compat/test_keras.py"}
+OTHERS = {
+    "aggregate_pairs": "compat/test_configs.py",
+    "called_numbers": "compat/test_called_numbers.py",
+    "from_keras": "compat/test_keras.py",
+}
 
 
 def test_every_public_part_has_a_row():

@@ -65,7 +65,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.compat.keras": "keras3",
     },
     "gradxform.compat.keras": {
-        "gradxform.compat.keras.keras": "Adadelta Adagrad Adam Adamax CosineDecay CosineDecayRestarts ExponentialDecay Ftrl InverseTimeDecay LinearCosineDecay LossScaleOptimizer Nadam PiecewiseConstantDecay PolynomialDecay RMSprop SGD as_keras deserialize from_keras get get_weights load_optimizer register_optimizer schedules serialize set_weights",
+        "gradxform.compat.keras.keras": "Adadelta Adagrad Adam Adamax CosineDecay CosineDecayRestarts ExponentialDecay Ftrl InverseTimeDecay LinearCosineDecay LossScaleOptimizer LossScaleOptimizerV1 Nadam Optimizer PiecewiseConstantDecay PolynomialDecay RMSprop SGD as_keras deserialize from_keras get get_weights load_optimizer register_optimizer schedules serialize set_weights",
     },
     "gradxform.compat.returnn": {
         "gradxform.compat.returnn.returnn": "AMSGrad BaseCustom CustomAdam CustomGradientDescent GradVarianceScaled Nadam NeuralOptimizer1 NormalizedSGD from_config get_optimizer_class",
@@ -458,14 +458,17 @@ CONFIG_NAMES: dict[str, str] = {
     "gradxform.compat.called_numbers": "called_numbers",
     "gradxform.compat.keras.keras": (
         "keras:Adadelta keras:Adagrad keras:Adam keras:Adamax keras:Ftrl keras:LossScaleOptimizer"
-        " keras:Nadam keras:RMSprop keras:SGD"
+        " keras:LossScaleOptimizerV1 keras:Nadam keras:RMSprop keras:SGD"
     ),
     "gradxform.compat.keras.keras3": (
         "keras3:Adadelta keras3:Adafactor keras3:Adagrad keras3:Adam keras3:AdamW keras3:Adamax"
-        " keras3:Ftrl keras3:Lion keras3:Muon keras3:Nadam keras3:RMSprop keras3:SGD"
+        " keras3:Ftrl keras3:Lamb keras3:Lion keras3:MultiOptimizer keras3:Muon keras3:Nadam"
+        " keras3:RMSprop keras3:SGD keras3:ScheduleFreeAdamW"
     ),
+    "gradxform.compat.keras.multi_optimizer": "optimizer_key",
     "gradxform.compat.keras.pairs": "aggregate_pairs of_pairs",
     "gradxform.compat.keras.rates": "at_most_inverse_sqrt last_of_every",
+    "gradxform.compat.keras.schedule_free_adamw": "step_by_schedule_free_adam",
     "gradxform.compat.keras.transform": "from_keras",
     "gradxform.compat.returnn.rates": "cyclic_exponential_decay returnn_rate",
     "gradxform.compat.returnn.returnn": (

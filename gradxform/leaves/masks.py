@@ -14,7 +14,7 @@ import contextvars
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import jax
 
@@ -94,12 +94,15 @@ class path_matches(Mask):
     pattern: str
     optional: bool = field(default=False, kw_only=True)
 
+    # What to do about a pattern that matches nothing.
+    remedy: ClassVar[str] = "Where it may match none, say optional=True."
+
     def __post_init__(self) -> None:
         try:
             re.compile(self.pattern)
         except re.error as error:
             raise ValueError(
-                f"path_matches: pattern must be a regular expression, got {self.pattern!r}: "
+                f"{name_of(self)}: pattern must be a regular expression, got {self.pattern!r}: "
                 f"{error}."
             ) from None
 
@@ -384,8 +387,8 @@ def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[Path, Any]]) -> 
         pattern, some = mask_part.pattern, [repr("/".join(path)) for path in paths[:8]]
         listed = ", ".join(some + ["..."] * (len(paths) > 8))
         raise ValueError(
-            f"{name_of(part)}: path_matches({pattern!r}) matches none of the parameters "
-            f"{listed}.{_nearest(pattern, paths)} Where it may match none, say optional=True."
+            f"{name_of(part)}: {name_of(mask_part)}({pattern!r}) matches none of the parameters "
+            f"{listed}.{_nearest(pattern, paths)} {mask_part.remedy}"
         )
 
 

@@ -54,7 +54,9 @@ def with_attribute(tx: Any, name: str, value: Any) -> Any:
     if value is not None or "module" in whole:
         config[name] = value
     try:
-        return keras.deserialize(whole | {"config": config})
+        tx = getattr(tx, "tx", tx)
+        own = {whole["class_name"]: type(tx)} if isinstance(tx, keras.Optimizer) else None
+        return keras.deserialize(whole | {"config": config}, own)
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"Optimizer: {str(error).removeprefix('config.config: ')}") from None

@@ -294,6 +294,15 @@ def scaling(inner=None, **config):
     return {"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": inner, **config}}
 
 
+def dynamic_scale(**config):
+    return {"class_name": "DynamicLossScale", "config": config}
+
+
+def scaling_v1(loss_scale, name="LossScaleOptimizerV1"):
+    config = {"optimizer": adam(learning_rate=0.5), "loss_scale": loss_scale}
+    return {"class_name": name, "config": config}
+
+
 NEW = {"weight_decay": None}
 REFUSED = {
     "no class": (lambda: keras.deserialize({}), KeyError, "config: no class_name"),
@@ -355,7 +364,7 @@ REFUSED = {
     "a constant scale": (
         lambda: keras.get(scaling(dynamic=False)),
         ValueError,
-        "config.config: LossScaleOptimizer has no dynamic, got False; pass it to",
+        "config.config: LossScaleOptimizer: with dynamic=False initial_scale must be given, the",
     ),
     "an option of loss scaling": (
         lambda: keras.get(scaling(clipnorm=1.0)),
@@ -371,6 +380,59 @@ REFUSED = {
         lambda: keras.get(scaling(initial_scale=0.0)),
         ValueError,
         "config.config: loss_scale: initial_scale must be in [2**-126, 2**126], got 0.0.",
+    ),
+    "steps of a constant scale": (
+        lambda: keras.get(scaling(dynamic=False, initial_scale=8.0, dynamic_growth_steps=3)),
+        ValueError,
+        "with dynamic=False the scale does not grow; leave out dynamic_growth_steps, got 3.",
+    ),
+    "the order of TensorFlow": (
+        lambda: keras.LossScaleOptimizer(keras.Adam(), False, 8.0),
+        TypeError,
+        "initial_scale stands second, as in Keras 3, got False; for TensorFlow's dynamic write "
+        "dynamic=False.",
+    ),
+    "another dynamic": (
+        lambda: keras.LossScaleOptimizer(keras.Adam(), dynamic="dynamic"),
+        TypeError,
+        "LossScaleOptimizer: dynamic must be True or False, got 'dynamic'.",
+    ),
+    "a multiplier": (
+        lambda: keras.LossScaleOptimizerV1(keras.Adam(), dynamic_scale(multiplier=4)),
+        ValueError,
+        "LossScaleOptimizerV1: loss_scale.config: multiplier must be 2, as TensorFlow requires",
+    ),
+    "another loss scale": (
+        lambda: keras.LossScaleOptimizerV1(keras.Adam(), "fixed"),
+        ValueError,
+        "LossScaleOptimizerV1: loss_scale must be a number, 'dynamic', or the config of a",
+    ),
+    "a bool for a loss scale": (
+        lambda: keras.LossScaleOptimizerV1(keras.Adam(), True),
+        TypeError,
+        "LossScaleOptimizerV1: loss_scale must be a number, 'dynamic', or the config of a",
+    ),
+    "an unknown loss scale": (
+        lambda: keras.LossScaleOptimizerV1(keras.Adam(), {"class_name": "LossScale", "config": {}}),
+        ValueError,
+        "LossScaleOptimizerV1: loss_scale: unknown loss scale 'LossScale'",
+    ),
+    "a key of a loss scale": (
+        lambda: keras.get(scaling_v1(dynamic_scale(initial_scale=4))),
+        TypeError,
+        "DynamicLossScale has no argument 'initial_scale', only initial_loss_scale, increment_per",
+    ),
+    "a loss scale of nothing": (
+        lambda: keras.get({"class_name": "LossScaleOptimizer", "config": {"loss_scale": 3.0}}),
+        ValueError,
+        "config.config: no optimizer, the config of the optimizer whose loss is scaled.",
+    ),
+    "a constant scale in Keras 3": (
+        lambda: keras.serialize(
+            keras.LossScaleOptimizer(keras3.Adam(), 8.0, dynamic=False), version=3
+        ),
+        ValueError,
+        "serialize: no optimizer of Keras 3 has these parts",
     ),
     "a wrong optimizer in loss scaling": (
         lambda: keras.get({"class_name": "LossScaleOptimizer", "config": {"inner_optimizer": 3}}),
@@ -553,3 +615,119 @@ def test_the_averages_of_synchronous_replicas_are_a_moving_average():
 
 def test_compat_has_a_module_for_every_library():
     assert compat.keras3 is keras3 and keras.schedules.ExponentialDecay is keras.ExponentialDecay
+
+
+# ------------------------------------------------------------------------------------ from_config
+
+OLD = ("SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "Adamax", "Nadam", "Ftrl")
+EVERY_DOOR = [
+    *((keras, name) for name in OLD),
+    *((keras3, f.__name__) for f in keras3.FACTORIES),
+]
+
+
+@pytest.mark.parametrize(
+    "door, name", EVERY_DOOR, ids=[f"{m.__name__[-6:]}.{n}" for m, n in EVERY_DOOR]
+)
+def test_every_door_reads_the_arguments_of_a_config(door, name):
+    factory, version = getattr(door, name), 2 if door is keras else 3
+    tx = factory(0.25, clipnorm=1.0)
+    config = keras.serialize(tx, version=version)["config"]
+    assert factory.from_config(json.loads(json.dumps(config))) == tx
+    assert factory.from_config({}) == factory() and factory.from_config.__doc__
+    if name != "Nadam" or door is keras3:
+        rate = keras.schedules.serialize(keras.ExponentialDecay(0.1, 5, 0.5), version=version)
+        tx = factory(keras.ExponentialDecay(0.1, 5, 0.5))
+        assert factory.from_config({"learning_rate": rate, "name": "x"}) == tx
+    rate = {"class_name": "Mine", "config": {"value": 0.3}}
+    tx = factory.from_config({"learning_rate": rate}, {"Mine": gx.constant_schedule})
+    assert tx == factory(gx.constant_schedule(0.3))
+    error = TypeError if door is keras else ValueError
+    with pytest.raises(error, match=rf"^{name}\.from_config: config: {name} has no argument 'rat"):
+        factory.from_config({"rat": 1})
+
+
+def test_a_door_reads_what_is_of_its_own_generation():
+    assert keras.Adam.from_config({"lr": 0.5, "decay": 0.1}) == keras.Adam(0.5, decay=0.1)
+    with pytest.raises(TypeError, match=r"^Adam\.from_config: config: Adam has no argument 'weigh"):
+        keras.Adam.from_config({"weight_decay": 0.1})
+    assert keras3.Adam.from_config({"weight_decay": 0.1}) == keras3.Adam(weight_decay=0.1)
+    with pytest.raises(ValueError, match=r"^Adam\.from_config: config: decay=0\.1 is not of this"):
+        keras3.Adam.from_config({"decay": 0.1})
+    average = keras3.SGD.from_config({"use_ema": True, "jit_compile": False})
+    assert average == keras3.SGD(use_ema=True, ema_from_start=True)
+    for config in ("adam", None, {3: 1}):
+        with pytest.raises(TypeError, match=r"^SGD\.from_config: config must be a dict of argume"):
+            keras3.SGD.from_config(config)
+    with pytest.raises(KeyError, match=r"SGD\.from_config: config\.learning_rate: no class_name"):
+        keras3.SGD.from_config({"learning_rate": {}})
+
+
+FIXED = {"class_name": "FixedLossScale", "config": {"loss_scale_value": 128.0}}
+LOSS_SCALES = {
+    "number": (128, {"dynamic": False, "initial_scale": 128}),
+    "fixed": (FIXED, {"dynamic": False, "initial_scale": 128}),
+    "dynamic": ("dynamic", {}),
+    "defaults": (dynamic_scale(), {}),
+    "numbers": (
+        dynamic_scale(initial_loss_scale=64.0, increment_period=7, multiplier=2.0),
+        {"initial_scale": 64.0, "dynamic_growth_steps": 7},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSS_SCALES)
+def test_the_older_loss_scale_optimizer_is_the_newer_one_with_other_arguments(name):
+    given, arguments = LOSS_SCALES[name]
+    tx = keras.LossScaleOptimizer(keras.Adam(0.5), **arguments)
+    assert keras.LossScaleOptimizerV1(keras.Adam(0.5), given) == tx
+    assert keras.LossScaleOptimizerV1.from_config(scaling_v1(given)["config"]) == tx
+    for kind in ("LossScaleOptimizer", "LossScaleOptimizerV1"):
+        assert keras.deserialize(scaling_v1(given, kind)) == tx
+    written = json.loads(json.dumps(keras.serialize(tx, version=2)))
+    assert keras.deserialize(written) == tx
+    assert keras.deserialize(written | {"class_name": "LossScaleOptimizerV3"}) == tx
+    assert keras.LossScaleOptimizerV1.from_config(written["config"]) == tx
+
+
+def test_a_constant_scale_is_of_tensorflow():
+    tx = keras.LossScaleOptimizer(keras.Adam(0.5), 128.0, dynamic=False)
+    assert tx.growth_interval is None and tx.initial_scale == 128
+    config = {"dynamic": False, "initial_scale": 128.0, "dynamic_growth_steps": None}
+    config = {"inner_optimizer": keras.serialize(keras.Adam(0.5)), **config}
+    expected = {"class_name": "LossScaleOptimizer", "config": config}
+    assert keras.serialize(tx) == keras.serialize(tx, version=2) == expected
+    assert keras.deserialize(expected) == keras.LossScaleOptimizer.from_config(config) == tx
+    # Around an optimizer of later versions, too.
+    later = keras.LossScaleOptimizer(keras3.Adam(0.5), 128.0, dynamic=False)
+    assert keras.deserialize(keras.serialize(later)) == later
+    # The scale of an optimizer that only TensorFlow 2.8 has adapts.
+    adapts = keras.LossScaleOptimizer(keras.Adam(0.5, decay=0.1))
+    assert keras.serialize(adapts)["config"]["dynamic"] is True
+    assert keras.deserialize(keras.serialize(adapts)) == adapts
+
+
+@pytest.mark.numeric
+def test_a_constant_scale_stays_and_skips():
+    tx = keras.LossScaleOptimizer(keras.SGD(1.0), 4.0, dynamic=False)
+    params = {"w": jnp.ones(2)}
+    state = tx.init(params)
+    for g in (4.0, jnp.inf, 4.0):
+        grads = {"w": jnp.full(2, g)}
+        updates, state = tx.update(grads, state, params)
+        np.testing.assert_allclose(updates["w"], 0.0 if g == jnp.inf else -1.0)
+    assert state.loss_scale == 4.0 and state.total_skipped == 1
+
+
+def test_a_loss_scale_reads_its_arguments():
+    config = scaling(adam(learning_rate=0.5), initial_scale=8.0)["config"]
+    tx = keras.LossScaleOptimizer(keras.Adam(0.5), 8.0)
+    assert keras.LossScaleOptimizer.from_config(config) == tx
+    assert keras3.LossScaleOptimizer.from_config(config) == tx
+    own = {"inner_optimizer": {"class_name": "Mine", "config": {"learning_rate": 0.1}}}
+    tx = keras.LossScaleOptimizer(gx.sgd(0.1))
+    assert keras.LossScaleOptimizer.from_config(own, {"Mine": gx.sgd}) == tx
+    with pytest.raises(TypeError, match=r"^LossScaleOptimizer\.from_config: config must be a dict"):
+        keras.LossScaleOptimizer.from_config(3)
+    with pytest.raises(ValueError, match="no inner_optimizer"):
+        keras.LossScaleOptimizer.from_config({})

@@ -7,7 +7,7 @@ import pytest
 
 import gradxform as gx
 from gradxform.compat import keras
-from gradxform.compat.keras import keras3, rates as keras_rates
+from gradxform.compat.keras import keras3, rates as keras_rates, schedule_free_adamw as keras_free
 from tests.public import names_of
 
 pytestmark = pytest.mark.numeric
@@ -107,6 +107,23 @@ def lion(n, g, p, s, lr, t):
     return p - lr * np.sign(0.8 * m + 0.2 * g)
 
 
+def lamb(n, g, p, s, lr, t):
+    s["m"] = 0.8 * s.get("m", 0) + 0.2 * g
+    s["v"] = 0.9 * s.get("v", 0) + 0.1 * g**2
+    u = s["m"] / (1 - 0.8**t) / (np.sqrt(s["v"] / (1 - 0.9**t)) + 0.1)
+    return p - lr * np.sqrt(np.sum(p**2) / np.sum(u**2)) * u
+
+
+def schedule_free(n, g, p, s, lr, t):
+    """With p after the decay; lr is that of the decay, too, and warms up in 4 steps."""
+    z = s.get("z", p / (1 - 0.3 * lr))
+    s["v"] = 0.9 * s.get("v", 0) + 0.1 * g**2
+    x = (p - (1 - 0.8) * z) / 0.8
+    s["z"] = z - lr * min(t / 4, 1) * g / (np.sqrt(s["v"] / (1 - 0.9**t)) + 0.1)
+    x = (1 - 1 / t) * x + s["z"] / t
+    return 0.8 * x + (1 - 0.8) * s["z"]
+
+
 def adafactor(n, g, p, s, lr, t):
     def rms(x):
         return np.sqrt(np.mean(x**2))
@@ -171,6 +188,15 @@ DOORS = {
     "AdamW": (keras3.AdamW(RATE, 0.3, **B), Original(adam, rate, decay=0.3)),
     "Nadam": (keras3.Nadam(RATE, **B), Original(nadam, rate)),
     "Lion": (keras3.Lion(0.1, 0.8, 0.7), Original(lion, 0.1)),
+    "Lamb": (keras3.Lamb(RATE, **B, weight_decay=0.3), Original(lamb, rate, decay=0.3)),
+    "Lamb/accumulated": (
+        keras3.Lamb(0.1, **B, gradient_accumulation_steps=2, clipnorm=0.7),
+        Original(lamb, 0.1, k=2, clipnorm=0.7),
+    ),
+    "ScheduleFreeAdamW": (
+        keras3.ScheduleFreeAdamW(RATE, **B, warmup_steps=4, weight_decay=0.3),
+        Original(schedule_free, rate, decay=0.3),
+    ),
     "Adafactor": (
         keras3.Adafactor(0.6, -0.7, 1e-5, 0.3, 0.8, weight_decay=0.1),
         Original(adafactor, 0.6, decay=0.1),
@@ -224,7 +250,7 @@ def test_every_door_of_keras_3_is_read_off_its_parts(name):
     config = keras.serialize(tx, "mine", version=3)
     assert config["config"]["name"] == "mine" and config["module"] == "keras.optimizers"
     assert keras.deserialize(config) == tx
-    assert eval(repr(tx), names_of(gx) | vars(keras_rates)) == tx
+    assert eval(repr(tx), names_of(gx) | vars(keras_rates) | vars(keras_free)) == tx
     assert gx.from_json(gx.to_json(tx)) == tx
 
 
@@ -285,8 +311,44 @@ def test_what_keras_3_refuses_is_refused(call, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_ema": True}, {"gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"use_ema": True}, {"gradient_accumulation_steps": 2}, {"weight_decay": 0.1}],
+)
 def test_the_constant_scale_of_an_optimizer_does_not_count_inside_a_loss_scale(options):
     with_factor = keras3.SGD(0.1, loss_scale_factor=64, **options)
     tx = keras3.LossScaleOptimizer(with_factor)
     assert tx == keras3.LossScaleOptimizer(keras3.SGD(0.1, **options))
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Muon", "ScheduleFreeAdamW"])
+def test_what_came_after_keras_2_15_is_not_written_in_its_form(name):
+    with pytest.raises(ValueError, match=r"^serialize: no optimizer of Keras 2\.15 has these"):
+        keras.serialize(getattr(keras3, name)(0.1), version=2.15)
+
+
+def test_the_average_of_schedule_free_adamw_is_evaluated_and_swapped():
+    tx = keras3.ScheduleFreeAdamW(0.1, 0.8, warmup_steps=3, weight_decay=0.2)
+    rng = np.random.default_rng(3)
+    params = {"w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32)}
+    state = tx.init(params)
+    for _ in range(4):
+        grads = {"w": jnp.asarray(rng.normal(size=(3, 2)), jnp.float32)}
+        params, state = gx.apply_gradients(tx, grads, state, params)
+    y, z = params["w"], state[0].z["w"]
+    x = gx.eval_params(state, params)["w"]
+    np.testing.assert_allclose(0.8 * x + 0.2 * z, y, rtol=0, atol=1e-6)
+    assert np.max(np.abs(x - y)) > 1e-3
+    averages, swapped = gx.swap(state, params)
+    np.testing.assert_array_equal(averages["w"], x)
+    jax.tree.map(np.testing.assert_array_equal, gx.swap(swapped, averages), (params, state))
+
+
+def test_the_weight_decay_of_schedule_free_adamw_leaves_z_where_it_is():
+    tx, params = keras3.ScheduleFreeAdamW(0.1, weight_decay=0.5), {"w": jnp.ones(2)}
+    zero = {"w": jnp.zeros(2)}
+    state = tx.init(params)
+    for _ in range(3):
+        params, state = gx.apply_gradients(tx, zero, state, params)
+    np.testing.assert_array_equal(state[0].z["w"], 1.0)
+    assert np.all(params["w"] < 1)

@@ -7,10 +7,23 @@ from typing import Any, NamedTuple
 from gradxform.compat.called_numbers import called_numbers
 from gradxform.compat.inversion import Unknown, arguments_of
 from gradxform.compat.keras import decays, keras3
+from gradxform.compat.keras.from_config import IGNORED, made_of, with_schedules
 from gradxform.compat.keras.keras3_options import OPTIONS
 from gradxform.compat.keras.keywords import CLIPS
-from gradxform.compat.keras.loss_scale import LossScaleOptimizer
-from gradxform.compat.keras.objects import Described, called, check_keys, described, known, written
+from gradxform.compat.keras.loss_scale import LossScaleOptimizer, LossScaleOptimizerV1
+from gradxform.compat.keras.multi_configs import MULTI, read_multi, written_multi
+from gradxform.compat.keras.multi_optimizer import multi_of
+from gradxform.compat.keras.objects import (
+    Described,
+    called,
+    check_keys,
+    described,
+    known,
+    read_by,
+    written,
+    written_own,
+)
+from gradxform.compat.keras.own_optimizer import Optimizer
 from gradxform.errors import shown
 from gradxform.leaves.masks import path_matches
 from gradxform.schedules.basic import constant_schedule
@@ -29,9 +42,9 @@ Factory = Callable[..., Any]
 
 # What only configs of Keras 2.11 and later have.
 _NEW_KEYS = {*OPTIONS, "jit_compile", "is_legacy_optimizer"} - {*CLIPS, "name"}
-# What Keras writes and an optimizer here does not have.
-_IGNORED = ("name", "jit_compile", "is_legacy_optimizer")
-_SCALING = "lossscaleoptimizer"
+# The classes that scale the loss, of TensorFlow 2.4 and Keras 3, of TensorFlow 2.4 to 2.8 with
+# other arguments, and of Keras 2.11 to 2.15.
+_SCALING = ("lossscaleoptimizer", "lossscaleoptimizerv1", "lossscaleoptimizerv3")
 
 
 class Doors(NamedTuple):
@@ -76,22 +89,21 @@ def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
 def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
     name = thing.class_name.lower()
     own = custom_objects if isinstance(custom_objects, Mapping) else {}
-    if name == _SCALING and thing.is_keras and thing.class_name not in own:
+    if name in _SCALING and thing.is_keras and thing.class_name not in own:
         return _read_scaling(doors, thing, custom_objects, where)
+    if name == MULTI and thing.is_keras and thing.class_name not in own:
+        return read_multi(
+            thing, lambda x, at: _read(doors, described(x, at), custom_objects, at), where
+        )
     factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
     is_new = name not in doors.v2 or _is_new(thing)
-    config = dict(thing.config)
-    for key in ("learning_rate", "lr"):
-        if isinstance(config.get(key), dict):
-            place = f"{where}.config.{key}"
-            config[key] = decays.deserialized(config[key], custom_objects, place)
-    if not is_custom:
-        factory = (doors.v3 if is_new else doors.v2)[name]
-        config = _new_arguments(config, where) if is_new else _old_arguments(config)
-        # Of the classes that Keras raises itself.
-        check_keys(factory, config, f"{where}.config", ValueError if is_new else TypeError)
-    tx = called(factory, config, f"{where}.config")
+    place = f"{where}.config"
+    config = with_schedules(thing.config, custom_objects, place)
+    if is_custom:
+        tx = read_by(factory, config, place)
+    else:
+        tx = made_of((doors.v3 if is_new else doors.v2)[name], is_new, config, place)
     if not _is_optimizer(tx):
         raise TypeError(f"{where}: {thing.class_name} returns {shown(tx)}, not an optimizer.")
     return tx
@@ -99,27 +111,31 @@ def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> An
 
 def _read_scaling(doors: Doors, thing: Described, custom_objects: Any, where: str) -> loss_scale:
     """Return a loss scale, and the optimizer in it."""
-    config = {k: v for k, v in thing.config.items() if k not in _IGNORED}
+    config = {k: v for k, v in thing.config.items() if k not in IGNORED}
     # Older configs have what is an argument of the inner optimizer only.
-    unused = {"dynamic": True} | {k: default for k, (default, _) in OPTIONS.items()}
+    unused = {k: default for k, (default, _) in OPTIONS.items()}
     for key in config.keys() & unused.keys():
         if (value := config.pop(key)) != unused[key]:
             raise ValueError(
                 f"{where}.config: {thing.class_name} has no {key}, got {shown(value)}; pass it to "
                 "the inner_optimizer, for which loss_scale_factor is a constant scale."
             )
-    if "inner_optimizer" not in config:
+    is_v1 = "loss_scale" in config  # of TensorFlow 2.3, and later in the constructor
+    factory, key = (
+        (LossScaleOptimizerV1, "optimizer") if is_v1 else (LossScaleOptimizer, "inner_optimizer")
+    )
+    if key not in config:
         raise ValueError(
-            f"{where}.config: no inner_optimizer, the config of the optimizer whose loss is scaled."
+            f"{where}.config: no {key}, the config of the optimizer whose loss is scaled."
         )
-    place = f"{where}.config.inner_optimizer"
-    inner = described(config["inner_optimizer"], place)
+    place = f"{where}.config.{key}"
+    inner = described(config[key], place)
     # A scale of its own, which Keras does not apply here.
     own = {k: v for k, v in inner.config.items() if k != "loss_scale_factor"}
     inner = inner._replace(config=own)
-    config["inner_optimizer"] = _read(doors, inner, custom_objects, place)
-    check_keys(LossScaleOptimizer, config, f"{where}.config", ValueError)
-    return called(LossScaleOptimizer, config, f"{where}.config")
+    config[key] = _read(doors, inner, custom_objects, place)
+    check_keys(factory, config, f"{where}.config", ValueError)
+    return called(factory, config, f"{where}.config")
 
 
 def _is_new(thing: Described) -> bool:
@@ -127,24 +143,6 @@ def _is_new(thing: Described) -> bool:
     if thing.config.get("is_legacy_optimizer") or "legacy" in str(thing.module).split("."):
         return False
     return thing.module is not None or bool(_NEW_KEYS & thing.config.keys())
-
-
-def _old_arguments(config: dict[str, Any]) -> dict[str, Any]:
-    # The decay of Nadam's config is its schedule_decay, which Keras and our factory do not read.
-    return {k: v for k, v in config.items() if k not in _IGNORED}
-
-
-def _new_arguments(config: dict[str, Any], where: str) -> dict[str, Any]:
-    if config.get("decay"):
-        raise ValueError(
-            f"{where}.config: decay={config['decay']!r} is not of this generation of Keras, which "
-            "ignores it; use a schedule, such as InverseTimeDecay."
-        )
-    # Keras 2.11 to 2.15 begin an average with the parameters, Keras 3 with those of the first step.
-    arguments = {k: v for k, v in config.items() if k not in (*_IGNORED, "decay")}
-    if config.get("use_ema") and "jit_compile" in config:
-        arguments["ema_from_start"] = True
-    return arguments
 
 
 # ----------------------------------------------------------------------------------------- writing
@@ -156,6 +154,7 @@ _SAMPLES = {
     "muon_b": -4.13719,
     "muon_c": 2.13719,
     "ns_steps": 8191,
+    "warmup_steps": 6007,
 }
 _RATE = constant_schedule(0.523719)
 _SWITCHES = ("nesterov", "centered", "amsgrad", "relative_step", "exclude_embeddings")
@@ -166,6 +165,7 @@ _NOT_READ = ("lr", "gradient_transformers", "gradient_aggregator", "name")
 _VERSIONS = (2, 3, 2.15)
 # What came after Keras 2.15.
 _ONLY_3 = ("loss_scale_factor", "gradient_accumulation_steps")
+_CLASSES_ONLY_3 = ("Lamb", "Muon", "ScheduleFreeAdamW")
 
 
 def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) -> dict[str, Any]:
@@ -203,10 +203,14 @@ def with_arguments(
         return whole | {"config": whole["config"] | called}
     if isinstance(tx, injected):
         tx = tx.with_plain_numbers(None if state is None else state.hyperparams)
-    if isinstance(tx, loss_scale) and version in (None, 3):
-        same = LossScaleOptimizer(tx.inner, tx.initial_scale, tx.growth_interval or 1)
-        if same == tx:
-            return _written_scaling(tx, serialize(doors, tx.inner, None, 3), name)
+    if isinstance(tx, loss_scale) and (written_scale := _written_scaling(doors, tx, name, version)):
+        return written_scale
+    if version in (None, 3) and (multi := multi_of(tx)) is not None:
+        return written_multi(multi, lambda x: serialize(doors, x, None, 3), name)
+    if isinstance(tx, Optimizer):
+        config = tx.get_config() | ({} if name is None else {"name": name})
+        kept = {k: x for k in config if callable(x := getattr(tx, k, None))}
+        return written_own(type(tx), config | kept, version == 3)
     try:
         if version in (None, 2):
             for factory in doors.v2.values():
@@ -261,7 +265,8 @@ def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str,
         known = [r for r in rates if isinstance(r, float) and r]
         ratios = [r for b in known for a in known for r in (round(a / b, 12), a / b)]
         choices["learning_rate"] = [*dict.fromkeys(known), Unknown(_RATE)]
-        choices["adam_lr_ratio"] = [*dict.fromkeys(ratios), *choices["adam_lr_ratio"]]
+        # With a ratio of 1 a schedule is not part of a product.
+        choices["adam_lr_ratio"] = [*dict.fromkeys(ratios), 1.0, *choices["adam_lr_ratio"]]
     return choices
 
 
@@ -314,14 +319,33 @@ def _peeled(tx: Any) -> tuple[dict[str, Any], Any]:
     return outer, core
 
 
-def _written_scaling(tx: loss_scale, inner: dict[str, Any], name: str | None) -> dict[str, Any]:
-    config = {
-        "name": name or "loss_scale_optimizer",
-        "inner_optimizer": inner,
-        "initial_scale": tx.initial_scale,
-        "dynamic_growth_steps": tx.growth_interval,
-    }
-    return written("LossScaleOptimizer", config, "keras.optimizers")
+def _written_scaling(
+    doors: Doors, tx: loss_scale, name: str | None, version: float | None
+) -> dict[str, Any] | None:
+    """Return a config of `LossScaleOptimizer`; None if Keras does not have this one.
+
+    A constant scale is of TensorFlow 2.8, whose class knows only optimizers of its own.
+    """
+    dynamic = tx.growth_interval is not None
+    numbers = {"initial_scale": tx.initial_scale, "dynamic_growth_steps": tx.growth_interval}
+    if LossScaleOptimizer(tx.inner, **numbers, dynamic=dynamic) != tx:
+        return None
+    error = None
+    if dynamic and version in (None, 3):
+        try:
+            inner = serialize(doors, tx.inner, None, 3)
+        except ValueError as failed:
+            error = failed
+        else:
+            config = {"name": name or "loss_scale_optimizer", "inner_optimizer": inner, **numbers}
+            return written("LossScaleOptimizer", config, "keras.optimizers")
+    if version in (None, 2):
+        inner = serialize(doors, tx.inner, None, version)
+        config = {"inner_optimizer": inner, "dynamic": dynamic, **numbers}
+        return written("LossScaleOptimizer", config, None)
+    if error is not None:
+        raise error
+    return None
 
 
 def _only(x: Any) -> Any:
@@ -337,7 +361,7 @@ def _written_v3(
     config = {k: default for k, (default, _) in OPTIONS.items()} | arguments
     from_start = config.pop("ema_from_start")
     if is_2_15:
-        if title == "Muon" or any(config.pop(k) is not None for k in _ONLY_3):
+        if title in _CLASSES_ONLY_3 or any(config.pop(k) is not None for k in _ONLY_3):
             return None
         config |= {"jit_compile": True, "is_legacy_optimizer": False}
     if config["use_ema"] and from_start != is_2_15:

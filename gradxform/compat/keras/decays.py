@@ -6,7 +6,19 @@ from typing import Any
 
 from gradxform.compat.arguments import piecewise
 from gradxform.compat.inversion import Unknown, arguments_of
-from gradxform.compat.keras.objects import called, check_keys, described, known, written
+from gradxform.compat.keras.learning_rate_schedule import (
+    LearningRateSchedule as LearningRateSchedule,
+    is_own,
+)
+from gradxform.compat.keras.objects import (
+    called,
+    check_keys,
+    described,
+    known,
+    read_by,
+    written,
+    written_own,
+)
 from gradxform.errors import shown
 from gradxform.schedules.basic import constant_schedule, linear_schedule, polynomial_schedule
 from gradxform.schedules.decay import (
@@ -162,7 +174,8 @@ def serialize(schedule: Any, name: str | None = None, *, version: int = 2) -> di
     """Return a schedule of this module as Keras's plain data.
 
     Args:
-      schedule: what one of the functions of this module has returned, or an equal schedule.
+      schedule: what one of the functions of this module has returned, or an equal schedule; or an
+        object of a class of yours that inherits from `LearningRateSchedule`.
       name: the name in the config. Schedules do not have one here.
       version: the Keras whose form it has, 2 or 3.
 
@@ -175,6 +188,9 @@ def serialize(schedule: Any, name: str | None = None, *, version: int = 2) -> di
     """
     if not callable(schedule):
         raise TypeError(f"schedules.serialize: needs a schedule, got {shown(schedule)}.")
+    if is_own(schedule):
+        config = schedule.get_config() | ({} if name is None else {"name": name})
+        return written_own(type(schedule), config, version == 3)
     module = "keras.optimizers.schedules" if version == 3 else None
     for factory in _FACTORIES:
         if version == 3 and factory is LinearCosineDecay:  # of TensorFlow only
@@ -227,7 +243,8 @@ def deserialize(config: dict[str, Any], custom_objects: dict[str, Any] | None = 
 
     Args:
       config: a dict with class_name and config, as Keras 2 and Keras 3 write it.
-      custom_objects: factories of schedules of your own, by the names of their classes.
+      custom_objects: factories of schedules of your own, by the names of their classes. Of a class
+        that has `from_config`, this makes the schedule.
 
     Raises:
       ValueError, TypeError, KeyError: for an unknown class or key, or a wrong number.
@@ -241,7 +258,9 @@ def deserialized(config: Any, custom_objects: Any, where: str) -> Schedule:
     factory = known(thing, _CLASSES, custom_objects, where, "schedule")
     if factory in _FACTORIES:
         check_keys(factory, thing.config, f"{where}.config", TypeError)
-    schedule = called(factory, thing.config, f"{where}.config")
+        schedule = called(factory, thing.config, f"{where}.config")
+    else:
+        schedule = read_by(factory, thing.config, f"{where}.config")
     if not callable(schedule):
         raise TypeError(f"{where}: {thing.class_name} returns {shown(schedule)}, not a schedule.")
     return schedule

@@ -28,11 +28,15 @@ from gradxform.compat.keras.keywords import (
     is_present,
     keras_optimizer,
 )
-from gradxform.compat.keras.loss_scale import LossScaleOptimizer as LossScaleOptimizer
+from gradxform.compat.keras.loss_scale import (
+    LossScaleOptimizer as LossScaleOptimizer,
+    LossScaleOptimizerV1 as LossScaleOptimizerV1,
+)
 from gradxform.compat.keras.optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,
 )
+from gradxform.compat.keras.own_optimizer import Optimizer as Optimizer
 from gradxform.compat.keras.transform import from_keras as from_keras
 from gradxform.compat.keras.weights import get_weights as get_weights, set_weights as set_weights
 from gradxform.errors import shown

@@ -14,15 +14,21 @@ from typing import Any
 from gradxform.compat.keras.keras3_options import keras3_optimizer
 from gradxform.compat.keras.keywords import adam_parts, counting, is_present
 from gradxform.compat.keras.loss_scale import LossScaleOptimizer as LossScaleOptimizer
+from gradxform.compat.keras.multi_optimizer import (
+    MultiOptimizer as MultiOptimizer,
+    OptimizerMap as OptimizerMap,
+)
 from gradxform.compat.keras.optimizer import (
     as_keras as as_keras,
     register_optimizer as register_optimizer,
 )
+from gradxform.compat.keras.own_optimizer import Optimizer as Optimizer
 from gradxform.compat.keras.rates import at_most_inverse_sqrt
+from gradxform.compat.keras.schedule_free_adamw import step_by_schedule_free_adam
 from gradxform.compat.keras.transform import from_keras as from_keras
 from gradxform.leaves.masks import label_by, ndim_at_least, path_matches
 from gradxform.schedules.product import product_schedule
-from gradxform.transforms.adam import scale_by_nadam
+from gradxform.transforms.adam import scale_by_adam, scale_by_nadam
 from gradxform.transforms.adam_kin import scale_by_adamax
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
@@ -32,13 +38,13 @@ from gradxform.transforms.adaptive import (
 )
 from gradxform.transforms.clipping import clip_by_block_rms
 from gradxform.transforms.factored import scale_by_factored_rms
-from gradxform.transforms.layerwise import scale_by_param_block_rms
+from gradxform.transforms.layerwise import scale_by_param_block_rms, scale_by_trust_ratio
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.muon import scale_by_muon, scale_by_shape
 from gradxform.transforms.proximal import step_by_ftrl
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_lion
-from gradxform.types import Fixed, ScalarOrSchedule, Size, ZeroIsNone
+from gradxform.types import Fixed, NonNegativeInt, ScalarOrSchedule, Size, ZeroIsNone
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.decay import decoupled_weight_decay
 from gradxform.wrappers.select import partition
@@ -215,6 +221,24 @@ def Lion(
 
 
 @keras3_optimizer
+def Lamb(
+    learning_rate: ScalarOrSchedule = 0.001,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-7,
+) -> chain:
+    """Adam's step with the norm of its array: `scale_by_adam`, `scale_by_trust_ratio`.
+
+    Then `scale_by_learning_rate`. A weight decay comes before the step, which takes the norm of the
+    array that has decayed.
+
+    Reference: `keras.optimizers.Lamb`.
+    """
+    rule = scale_by_adam(beta_1, beta_2, epsilon)
+    return chain(rule, scale_by_trust_ratio(), scale_by_learning_rate(learning_rate))
+
+
+@keras3_optimizer
 def Adafactor(
     learning_rate: ScalarOrSchedule = 0.001,
     beta_2_decay: float = -0.8,
@@ -241,6 +265,28 @@ def Adafactor(
         clip_by_block_rms(clip_threshold),
         scale_by_param_block_rms(epsilon_2),
         scale_by_learning_rate(at_most_inverse_sqrt(learning_rate)),
+    )
+
+
+@keras3_optimizer
+def ScheduleFreeAdamW(
+    learning_rate: ScalarOrSchedule = 0.0025,
+    beta_1: float = 0.9,
+    beta_2: float = 0.999,
+    epsilon: float = 1e-8,
+    warmup_steps: NonNegativeInt = 0,
+    weight_decay: ZeroIsNone | None = None,
+) -> chain:
+    """Adam with an average in the place of a schedule: `step_by_schedule_free_adam`.
+
+    Evaluate and save `eval_params(state, params)`, the average, which Keras does not offer: it
+    evaluates and saves the parameters. The weight decay moves these alone, in the rule itself.
+
+    Reference: `keras.optimizers.ScheduleFreeAdamW`.
+    """
+    decay = 0.0 if weight_decay is None else weight_decay
+    return chain(
+        step_by_schedule_free_adam(learning_rate, beta_1, beta_2, epsilon, warmup_steps, decay)
     )
 
 
@@ -316,6 +362,8 @@ FACTORIES: tuple[Any, ...] = (
     Nadam,
     Ftrl,
     Lion,
+    Lamb,
     Adafactor,
+    ScheduleFreeAdamW,
     Muon,
 )

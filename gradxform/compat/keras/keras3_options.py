@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gradxform.compat.arguments import not_below_zero
-from gradxform.compat.called_numbers import with_called_numbers
+from gradxform.compat.called_numbers import called_numbers, with_called_numbers
+from gradxform.compat.keras.from_config import Door, with_from_config
 from gradxform.compat.keras.keywords import CLIPS, is_present, keyword_parameters, presented
 from gradxform.compat.keras.rates import last_of_every
 from gradxform.errors import did_you_mean, must_be
@@ -35,6 +36,9 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "ema_from_start": (False, bool),
 }
 
+# The optimizers whose own rule does what their weight_decay says.
+_OWN_DECAY = ("Muon", "ScheduleFreeAdamW")
+
 _DOC = """
     Arguments of every optimizer of Keras 3, by name: clipnorm, clipvalue or global_clipnorm, only
     one of them; weight_decay times the learning rate, by which the parameters shrink before the
@@ -47,7 +51,7 @@ _DOC = """
 """
 
 
-def keras3_optimizer(function: Factory) -> Factory:
+def keras3_optimizer(function: Factory) -> Door[..., chain]:
     """Add the arguments that all optimizers of Keras 3 share to a factory."""
     own = inspect.signature(function)
     own_parameters = [
@@ -71,20 +75,20 @@ def keras3_optimizer(function: Factory) -> Factory:
         k = options["gradient_accumulation_steps"]
         if k and callable(rule["learning_rate"]):
             rule["learning_rate"] = last_of_every(rule["learning_rate"], k)
-        return _around(function(**rule), rule["learning_rate"], options, _decays(own, options))
+        decays = title not in _OWN_DECAY and _decays(options)
+        return _around(function(**rule), rule["learning_rate"], options, decays)
 
     @functools.wraps(function)
     def factory(*args: Any, **kwargs: Any) -> chain:
         return with_called_numbers(made, factory, args, kwargs, signature)
 
-    return presented(factory, signature, function.__doc__, _DOC)
+    return with_from_config(presented(factory, signature, function.__doc__, _DOC), is_new=True)
 
 
-def _decays(own: inspect.Signature, options: dict[str, Any]) -> bool:
-    """Whether the shared weight decay applies: some optimizers have one of their own."""
-    return "adam_weight_decay" not in own.parameters and (
-        options["weight_decay"] is not None and is_present(options["weight_decay"])
-    )
+def _decays(options: dict[str, Any]) -> bool:
+    """Whether the parameters decay before the step."""
+    decay = options["weight_decay"]
+    return decay is not None and is_present(decay)
 
 
 def _check(title: str, options: dict[str, Any]) -> None:
@@ -120,8 +124,7 @@ def around(title: str, tx: chain, learning_rate: Any, options: dict[str, Any]) -
       ValueError: for what Keras 3 refuses.
     """
     _check(title, options)
-    decay = options["weight_decay"]
-    return _around(tx, learning_rate, options, decay is not None and is_present(decay))
+    return _around(tx, learning_rate, options, _decays(options))
 
 
 def _around(tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool) -> chain:
@@ -152,10 +155,17 @@ def _around(tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool
 
 def without_loss_scale_factor(tx: Any) -> Any:
     """Return an optimizer without its loss_scale_factor, the `scale` before all else."""
+    if isinstance(tx, called_numbers):
+        pairs = (
+            tuple((k, x) for k, x in pairs if k != "loss_scale_factor")
+            for pairs in (tx.numbers, tx.others)
+        )
+        return called_numbers(tx.factory, *pairs)
     parts = tx.transforms if isinstance(tx, chain) else ()
     if len(parts) == 1 and isinstance(parts[0], overwriting_average):
         average = parts[0]
         return chain(replace(average, inner=without_loss_scale_factor(average.inner)))
-    if len(parts) == 2 and isinstance(parts[0], scale) and isinstance(parts[1], chain | MultiSteps):
+    steps = chain | MultiSteps | decoupled_weight_decay
+    if len(parts) == 2 and isinstance(parts[0], scale) and isinstance(parts[1], steps):
         return parts[1] if isinstance(parts[1], chain) else chain(parts[1])
     return tx

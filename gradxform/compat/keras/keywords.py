@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from gradxform.compat.arguments import not_below_zero, with_semantics
 from gradxform.compat.called_numbers import with_called_numbers
+from gradxform.compat.keras.from_config import Door, with_from_config
 from gradxform.compat.keras.pairs import aggregate_pairs, of_pairs
 from gradxform.errors import did_you_mean, must_be, shown
 from gradxform.interop import stateless
@@ -57,7 +58,7 @@ _DOC = """
 """
 
 
-def keras_optimizer(function: Factory) -> Factory:
+def keras_optimizer(function: Factory) -> Door[..., chain]:
     """Add the keywords that all Keras optimizers share to a factory."""
     own = inspect.signature(function)
     keywords = keyword_parameters(_KEYWORDS)
@@ -92,7 +93,7 @@ def keras_optimizer(function: Factory) -> Factory:
     def factory(*args: Any, **kwargs: Any) -> chain:
         return with_called_numbers(made, factory, args, kwargs, signature)
 
-    return presented(factory, signature, function.__doc__, _DOC)
+    return with_from_config(presented(factory, signature, function.__doc__, _DOC), is_new=False)
 
 
 def keyword_parameters(options: Mapping[str, tuple[Any, Any]]) -> list[inspect.Parameter]:

@@ -128,6 +128,23 @@ def called(factory: Callable[..., Any], config: dict[str, Any], where: str) -> A
         raise kind(f"{where}: {' '.join(str(error).split())}") from None
 
 
+def read_by(factory: Any, config: dict[str, Any], where: str) -> Any:
+    """Return what a factory of the caller makes of a config, by its `from_config` if it has one.
+
+    Raises:
+      TypeError, ValueError: those of the factory, with the place.
+    """
+    if not hasattr(factory, "from_config"):
+        return called(factory, config, where)
+    return called(lambda **arguments: factory.from_config(arguments), config, where)
+
+
+def written_own(kind: type, config: dict[str, Any], is_keras_3: bool) -> dict[str, Any]:
+    """Return an object of a class of the caller as plain data."""
+    plain = written(kind.__name__, config, kind.__module__ if is_keras_3 else None)
+    return plain | ({"registered_name": kind.__name__} if is_keras_3 else {})
+
+
 def written(class_name: str, config: dict[str, Any], module: str | None) -> dict[str, Any]:
     """Return an object as plain data; `module` is what Keras 3 adds, None for Keras 2."""
     if module is None:

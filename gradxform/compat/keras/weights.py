@@ -20,6 +20,8 @@ from gradxform.compat.keras.keras3_slots import (
     with_leaves,
 )
 from gradxform.compat.keras.loss_scale import own_weights, with_own_weights
+from gradxform.compat.keras.multi_optimizer import multi_of
+from gradxform.compat.keras.multi_weights import named_multi, with_multi
 from gradxform.errors import did_you_mean, must_be, name_of, shown
 from gradxform.leaves import Path, is_hole, path_str, with_paths
 from gradxform.run_states.learning_rate import current_learning_rate
@@ -32,8 +34,8 @@ from gradxform.wrappers.loss_scale import loss_scale
 from gradxform.wrappers.parts import all_parts
 
 _RATE = "learning_rate"
-# What `inject_hyperparams` keeps besides: not Keras's, and not among its weights.
-_NOT_KERAS = ("hyperparams", "hyperparams_states")
+# What `inject_hyperparams` and `step_by_schedule_free_adam` keep besides: not among its weights.
+_NOT_KERAS = ("hyperparams", "hyperparams_states", "b1")
 # The slots of optimizers that are the same in all versions of Keras.
 _OF_FTRL, _OF_ADAGRAD, _OF_SGD = (("accumulator", "linear"),), (("accumulator",),), (("momentum",),)
 
@@ -166,6 +168,11 @@ def named_weights(
     if keras.has_rate and isinstance(tx, loss_scale):
         inner = named_weights(caller, tx.inner, state.inner_state, params, version, order)
         return [*own_weights(state), *inner]
+    multi = multi_of(tx)
+    if multi is not None:
+        paths = parameter_paths(caller, params, order)
+        parts = named_multi(caller, version, multi, state, params, paths, named_weights)
+        return [x for part in parts.values() for x in part]
     slots, places = _layout(caller, keras, tx, state, params, order)
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     weights = []
@@ -216,6 +223,11 @@ def with_weights(
         state, rest = with_own_weights(state, weights)
         inner = with_weights(tx.inner, state.inner_state, params, rest, version, order)
         return state._replace(inner_state=inner)
+    multi = multi_of(tx)
+    if multi is not None:
+        paths = parameter_paths("set_weights", params, order)
+        old = named_multi("set_weights", version, multi, state, params, paths, named_weights)
+        return with_multi(multi, state, params, weights, paths, old, with_weights)
     slots, places = _layout("set_weights", keras, tx, state, params, order)
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
         raise ValueError(f"set_weights: weights must be a list of arrays, got {shown(weights)}.")

@@ -45,6 +45,7 @@ _KERAS_3 = _KERAS | {
     "ScaleByRmsWithCountState": _RMS_3,
     "ScaleByRStdDevState": _RMS_3,
     "ScaleByRStdDevWithCountState": _RMS_3,
+    "ScheduleFreeAdamState": {"z": "momentum", "nu": "velocity"},
 }
 # Where one class of states serves several rules.
 _OF_RULES = {("keras3", "scale_by_adamax", "nu"): "norm"}
