@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import ArrayRule, transform
-from gradxform.leaves import align, dtype_of, require_params
-from gradxform.numerics import abs_sq, at_least_float32, cast, count_and_debias, scalar, value_at
+from gradxform.leaves import align, require_params
+from gradxform.numerics import abs_sq, cast, count_and_debias, scalar, value_at
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import over_root
 from gradxform.slots import real_zeros_like, zero_count
@@ -26,6 +26,7 @@ from gradxform.types import (
     Scalar,
     Slot,
 )
+from gradxform.wrappers.schedule_free import x_of
 
 
 class ScheduleFreeAdamState(NamedTuple):
@@ -41,7 +42,7 @@ class ScheduleFreeAdamState(NamedTuple):
         require_params("eval_params", params)
         zs, treedef = jax.tree.flatten(self.z)
         ys = align("eval_params", self.z, treedef, params, "the parameters have").leaves
-        return {"x": jax.tree.unflatten(treedef, engine.map_rows(_x_of, [ys, zs], 1 / self.b1))}
+        return {"x": jax.tree.unflatten(treedef, engine.map_rows(x_of, [ys, zs], 1 / self.b1))}
 
     def exchanged(self, name: str, params: Params) -> "SwappedScheduleFreeAdamState":
         """Return the state that keeps the parameters y, where x is in their place."""
@@ -64,13 +65,6 @@ class SwappedScheduleFreeAdamState(NamedTuple):
     def exchanged(self, name: str, params: Params) -> ScheduleFreeAdamState:
         """Return the state without y, which is in its place again."""
         return ScheduleFreeAdamState(*self[:4])
-
-
-def _x_of(y: Array, z: Array, inverse: Array) -> Array:
-    """Return x, for which y = b1 x + (1 - b1) z; `inverse` is 1 / b1."""
-    wide = at_least_float32(dtype_of(z))
-    y, z = cast(jnp.asarray(y), wide), cast(z, wide)
-    return z + cast(inverse, wide) * (y - z)
 
 
 @transform
