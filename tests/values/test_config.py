@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import gradxform as gx
+from gradxform.compat.keras.schedule_free_adamw import step_by_schedule_free_adam
 from gradxform.experimental import averages, moments, process
 from gradxform.values import call_name
 from gradxform.values.registry import REGISTRY
@@ -87,6 +88,7 @@ THEIRS |= {
 THEIRS |= names_of(gx.distributed)
 THEIRS |= names_of(gx.projections)
 THEIRS |= vars(averages) | vars(moments) | vars(process)
+THEIRS |= {"step_by_schedule_free_adam": step_by_schedule_free_adam}
 
 # --------------------------------------------------------------------------------- round trips
 

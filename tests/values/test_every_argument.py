@@ -18,6 +18,7 @@ import pytest
 import gradxform as gx
 import gradxform.distributed as distributed
 from gradxform import types
+from gradxform.compat.keras3 import OptimizerMap
 from gradxform.values import fields_of
 from gradxform.values.config import is_plain_function
 from gradxform.values.fields import annotation_kinds
@@ -82,7 +83,10 @@ OWN: dict[str, dict[str, Any]] = {
             {"init_value": 0.1, "peak_value": 1.0, "warmup_steps": 2, "decay_steps": 9}
         ]
     },
+    "keras3:MultiOptimizer": {"optimizer_map": OptimizerMap(SGD)},
+    "keras:LossScaleOptimizerV1": {"loss_scale": 8.0},
     "tf_contrib:AGN": {"optimizer": SGD},
+    "tf_contrib:Tower": {"optimizer_or_optimizer_fn": SGD},
     "tf_contrib:DropStaleGradient": {"staleness": 1},
     "tf1:SyncReplicas": {"replicas_to_aggregate": 4},
     "tf_contrib:AdamW": {"weight_decay": 0.1},

@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform.base import check_transform
 from gradxform.compat.keras.from_config import around_others
 from gradxform.compat.keras.keras3_options import without_loss_scale_factor
 from gradxform.compat.keras.objects import called, check_keys, described, known
@@ -98,6 +99,7 @@ def LossScaleOptimizerV1(optimizer: Any, loss_scale: Any) -> loss_scale:
 
     Reference: `tf.keras.mixed_precision.experimental.LossScaleOptimizer` of TensorFlow 2.4 to 2.8.
     """
+    check_transform("LossScaleOptimizerV1", optimizer, "optimizer")
     return LossScaleOptimizer(optimizer, **_new_arguments(loss_scale))
 
 
