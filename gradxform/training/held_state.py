@@ -93,11 +93,12 @@ class Held:
         return name or original_name(self._tx)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments as plain data, with the transform as `to_config` writes it.
+        """Return the arguments as plain data.
 
-        With names of Keras, Keras's own config of the optimizer, under the name of this one.
+        Of an optimizer of Keras its own config, under the name of this holder; of another the name,
+        the names of slots, and the transform as `to_config` writes it.
         """
-        if self._names.startswith("keras"):
+        if self._names != "tf1":
             with contextlib.suppress(TypeError, ValueError):  # Keras does not have it
                 return keras.serialize(self)["config"]
         config = to_config(self._tx)

@@ -1,4 +1,4 @@
-"""What the documentation says ends in an error: each row of its table, with the class of the error."""
+"""What the documentation says ends in an error, row by row of its table, with the class of it."""
 
 import re
 
@@ -97,7 +97,7 @@ def test_the_table_has_all_of_them():
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
 def test_it_ends_in_an_error_of_this_class(row):
     wrote, kind, _ = row
-    with pytest.raises(Exception) as info:  # noqa: PT011, the class is in the table
+    with pytest.raises(Exception) as info:
         CASES[wrote]()
     kinds = {"AttributeError", "RuntimeError", "TypeError", "ValueError", "NotImplementedError"}
     names = kinds & {x.__name__ for x in type(info.value).__mro__}

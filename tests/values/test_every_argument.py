@@ -14,11 +14,11 @@ from typing import Any
 
 import jax
 import pytest
+from gradxform.compat.keras3 import OptimizerMap
 
 import gradxform as gx
 import gradxform.distributed as distributed
 from gradxform import types
-from gradxform.compat.keras3 import OptimizerMap
 from gradxform.values import fields_of
 from gradxform.values.config import is_plain_function
 from gradxform.values.fields import annotation_kinds
