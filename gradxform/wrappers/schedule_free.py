@@ -65,10 +65,7 @@ class ScheduleFreeState(NamedTuple):
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:
         """Return the average x, which follows from the parameters y and from z."""
-        require_params("eval_params", params)
-        zs, treedef = jax.tree.flatten(self.z)
-        ys = align("eval_params", self.z, treedef, params, "the parameters have").leaves
-        return {"x": jax.tree.unflatten(treedef, engine.map_rows(x_of, [ys, zs], 1 / self.b1))}
+        return {"x": average_of(self, params)}
 
     def exchanged(self, name: str, params: Params) -> "ScheduleFreeWithXState":
         """Return the state that keeps the parameters y, where x is in their place."""
@@ -103,7 +100,15 @@ def _is_narrow(params: Params) -> bool:
     return any(dtype != at_least_float32(dtype) for dtype in dtypes)
 
 
-def x_of(y: Array, z: Array, inverse: Array) -> Array:
+def average_of(state: Any, params: Params | None) -> PyTree:
+    """Return the average x of a state with `b1` and `z`, of parameters y."""
+    require_params("eval_params", params)
+    zs, treedef = jax.tree.flatten(state.z)
+    ys = align("eval_params", state.z, treedef, params, "the parameters have").leaves
+    return jax.tree.unflatten(treedef, engine.map_rows(_x_of, [ys, zs], 1 / state.b1))
+
+
+def _x_of(y: Array, z: Array, inverse: Array) -> Array:
     """Return x, for which y = b1 x + (1 - b1) z, in float32 or wider; `inverse` is 1 / b1."""
     wide = at_least_float32(promote(dtype_of(y), z.dtype))
     y, z = cast(jnp.asarray(y), wide), cast(z, wide)
@@ -117,7 +122,7 @@ def _step_with_x(
 ) -> tuple[Array, ...]:
     """Return the update of y, and the new z and x."""
     wide = at_least_float32(promote(u.dtype, y.dtype, z.dtype))
-    x = x_of(y, z, inverse) if x is None else cast(x, wide)
+    x = _x_of(y, z, inverse) if x is None else cast(x, wide)
     new_z = cast(cast(z, wide) + cast(u, wide), z.dtype)
     target = cast(new_z, wide)
     new_x = x + cast(c, wide) * (target - x)

@@ -2,12 +2,9 @@
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from gradxform import engine
 from gradxform.base import ArrayRule, transform
-from gradxform.leaves import align, require_params
 from gradxform.numerics import abs_sq, cast, count_and_debias, scalar, value_at
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import over_root
@@ -26,7 +23,7 @@ from gradxform.types import (
     Scalar,
     Slot,
 )
-from gradxform.wrappers.schedule_free import x_of
+from gradxform.wrappers.schedule_free import average_of
 
 
 class ScheduleFreeAdamState(NamedTuple):
@@ -39,10 +36,7 @@ class ScheduleFreeAdamState(NamedTuple):
 
     def evaluated(self, params: Params | None) -> dict[str, PyTree]:
         """Return the average x, which follows from the parameters y and from z."""
-        require_params("eval_params", params)
-        zs, treedef = jax.tree.flatten(self.z)
-        ys = align("eval_params", self.z, treedef, params, "the parameters have").leaves
-        return {"x": jax.tree.unflatten(treedef, engine.map_rows(x_of, [ys, zs], 1 / self.b1))}
+        return {"x": average_of(self, params)}
 
     def exchanged(self, name: str, params: Params) -> "SwappedScheduleFreeAdamState":
         """Return the state that keeps the parameters y, where x is in their place."""
