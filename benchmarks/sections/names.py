@@ -8,6 +8,7 @@ from benchmarks.sections import (
     linesearch,
     losses,
     matrix,
+    model,
     optimizers,
     pods,
     rows,
@@ -27,6 +28,7 @@ SECTIONS: dict[str, Section] = {
     "linesearch": linesearch.SECTION,
     "losses": losses.SECTION,
     "matrix": matrix.SECTION,
+    "model": model.SECTION,
     "storage": storage.SECTION,
     "wrappers": wrappers.SECTION,
 }

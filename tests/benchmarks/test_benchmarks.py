@@ -95,7 +95,7 @@ def test_a_short_run_over_table_sizes_writes_its_results(tmp_path, capsys):
     assert "1,000" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("section", ["losses", "storage"])
+@pytest.mark.parametrize("section", ["losses", "model", "storage"])
 def test_a_short_run_of_another_section(section, tmp_path):
     cache = jax.config.jax_enable_compilation_cache
     try:
