@@ -12,6 +12,7 @@ import pytest
 import gradxform as gx
 from gradxform import compat
 from gradxform.compat import keras3
+from tests.public import names_of
 
 pytestmark = [
     pytest.mark.numeric,
@@ -288,7 +289,7 @@ def test_a_map_is_a_dict_that_knows_every_path():
     assert "encoder/bias" in map_ and "encoder/kernel" not in map_
     again = keras3.OptimizerMap.from_config(json.loads(json.dumps(map_.get_config())))
     assert again == map_ != keras3.OptimizerMap(ADAM, dict(map_))
-    assert eval(repr(map_), vars(gx.transforms) | vars(gx) | {"OptimizerMap": keras3.OptimizerMap})
+    assert eval(repr(map_), names_of(gx) | {"OptimizerMap": keras3.OptimizerMap})
     del map_["encoder/bias"]
     assert map_ != again and map_["encoder/bias"] is ADAM
 
