@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gradxform._jax.versions import is_tracer
 from gradxform.leaves import dtype_of, is_abstract
@@ -63,16 +64,16 @@ def _filled(p: Any, fill: float, dtype: Any) -> Any:
     is_here = isinstance(p, jax.Array) and not is_tracer(p) and not p.committed
     if is_here and isinstance(fill, int | float):
         # One compiled call for two operations, each of which takes as long to begin.
-        return _full(p.shape, fill, dtype)
+        return _full(p.shape, np.asarray(fill, dtype))
     array = jnp.full_like(p, fill, dtype=dtype)
     # Under jit, XLA puts an array that depends on no input on one device, wherever the parameter
     # is. Adding a term that is always 0 but reads the parameter carries its sharding over.
     return array + (jnp.real(p) < -jnp.inf).astype(dtype) if is_tracer(p) else array
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _full(shape: tuple[int, ...], fill: float, dtype: Any) -> jax.Array:
-    return jnp.full(shape, fill, dtype)
+@functools.partial(jax.jit, static_argnums=0)
+def _full(shape: tuple[int, ...], fill: Any) -> jax.Array:
+    return jnp.full(shape, fill)
 
 
 def zeros_along(p: Any, axes: tuple[int, ...], dtype: Any) -> Any:

@@ -16,9 +16,10 @@ from gradxform.leaves import Path
 from gradxform.numerics import ScheduleError, value_at
 from gradxform.slots import zero_count
 from gradxform.types import OptState, Params, Updates
-from gradxform.values import frozen, keeping_arrays, printed, thawed
+from gradxform.values import frozen, keeping_arrays, printed, put_live, thawed
 from gradxform.values.arguments import checked_call
 from gradxform.values.called import Called, number_or_called
+from gradxform.values.content import all_in, is_hashable
 from gradxform.values.fields import annotation_kinds
 from gradxform.wrappers.hyperparams.arguments import without_aliases
 
@@ -95,7 +96,7 @@ class called_numbers(Transform):
 
     Raises:
       TypeError: at init and update, if a function does not return a real number, or under
-        `jax.jit`, which would keep its first.
+        `jax.jit`, which would keep its first; a first state that does not depend on it is made.
       ValueError: there, if the factory refuses the number.
     """
 
@@ -127,7 +128,7 @@ class called_numbers(Transform):
     def of_now(self) -> Any:
         """Return the optimizer with the numbers of this moment."""
         numbers = self._numbers_of_now()
-        if not any(map(is_tracer, numbers.values())):
+        if not any(map(is_tracer, numbers.values())) and is_hashable(self):
             _check(self, tuple((k, float(x)) for k, x in numbers.items()))
         return self._made(numbers)
 
@@ -167,7 +168,23 @@ class called_numbers(Transform):
 
     def init(self, params: Params) -> OptState:
         """Return the state of the optimizer."""
+        if is_tracing() and _calls(self) and not self._starts_with_numbers(params):
+            return self._of_any.init(params)  # the same with all numbers, and not a constant
         return self.of_now().init(params)
+
+    def _starts_with_numbers(self, params: Params) -> bool:
+        """Whether the first state depends on the numbers."""
+
+        def first(numbers: list[Any], params: Params) -> OptState:
+            return self._made({k: x for (k, _), x in zip(self.numbers, numbers, strict=True)}).init(
+                params
+            )
+
+        anything = [jnp.zeros(())] * len(self.numbers)
+        program = jax.make_jaxpr(first)(anything, params).jaxpr
+        numbers = program.invars[: len(anything)]
+        read = [x for eqn in program.eqns for x in eqn.invars] + list(program.outvars)
+        return any(x is number for x in read for number in numbers)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -179,6 +196,19 @@ class called_numbers(Transform):
 def _calls(tx: called_numbers) -> bool:
     """Whether functions are called, and do not stand as arguments of a program."""
     return any(isinstance(x, Called) for _, x in tx.numbers)
+
+
+def check_numbers(tx: Any, live: tuple[Any, ...]) -> None:
+    """Require numbers of this moment that their factories take.
+
+    Args:
+      tx: a transform with holes for the numbers.
+      live: the numbers.
+    """
+    if live:
+        for part in all_in(put_live(tx, tuple(float(x) for x in live))):
+            if isinstance(part, called_numbers):
+                part.of_now()
 
 
 @functools.lru_cache(maxsize=256)

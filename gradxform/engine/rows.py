@@ -51,6 +51,8 @@ def check_rule(rule: Any, updates: PyTree, active: list[bool] | None, has_slots:
     slots may therefore look at all of them.
     """
     reach = reach_of(rule)
+    if not rule.handles_rows and rule.why_no_rows:
+        refuse_rows(rule, updates, rule.why_no_rows)
     if reach in ("entry", "row"):
         return
     for i, g in enumerate(leaves_of(updates)):

@@ -95,22 +95,22 @@ def bias_correction(decay: Scalar, count: Array) -> Array:
       count: the number of gradients in the average, at least 1.
     """
     dtype = scalar_dtype()
-    if isinstance(decay, jax.Array) or is_tracer(count):
-        return _correction(decay, count, dtype)
-    return _CORRECTION(decay, count, dtype)
-
-
-def _correction(decay: Scalar, count: Array, dtype: Any) -> Array:
     if isinstance(decay, jax.Array):
         log = lax.log(cast(decay, dtype))
     else:
         log = dtype.type(math.log(decay) if decay > 0 else -math.inf)
-    return lax.div(dtype.type(-1), lax.expm1(lax.mul(cast(count, dtype), log)))
+    if is_tracer(count) or is_tracer(log):
+        return _correction(log, count)
+    return _CORRECTION(log, count)
+
+
+def _correction(log: Any, count: Array) -> Array:
+    return lax.div(log.dtype.type(-1), lax.expm1(lax.mul(cast(count, log.dtype), log)))
 
 
 # Outside of a trace, one call in place of several operations, each of which takes as long to begin.
 _INCREMENTED = jax.jit(_incremented)
-_CORRECTION = jax.jit(_correction, static_argnums=(0, 2))
+_CORRECTION = jax.jit(_correction)
 
 
 def count_and_debias(state: Any, *decays: Scalar) -> tuple[Any, ...]:

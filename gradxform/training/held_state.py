@@ -72,6 +72,14 @@ class Held:
                 "Optimizer: iterations can be set until there is a state. Set the state of a "
                 "checkpoint, or pass step= where the schedule reads it."
             )
+        whole = keras_attributes.described(self._tx) or {}
+        accumulates = whole.get("config", {}).get("gradient_accumulation_steps")
+        if not whole or accumulates or getattr(self, "_replicas", None) is not None:
+            raise ValueError(
+                "Optimizer: iterations can be set for one of Keras's optimizers that does not "
+                "accumulate gradients; others have counts of other things. Set the state of a "
+                "checkpoint, or pass step= where the schedule reads it."
+            )
         is_scalar = isinstance(iterations, jax.Array | np.ndarray | np.generic)
         n = iterations.item() if is_scalar and np.ndim(iterations) == 0 else iterations
         if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n < 2**31:

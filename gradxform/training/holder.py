@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, final
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 
 from gradxform._jax.versions import is_tracing
 from gradxform.base import check_transform, extra_names
+from gradxform.compat.called_numbers import check_numbers
 from gradxform.distributed.replicas import Replicas
 from gradxform.errors import shown
 from gradxform.leaves import is_hole, leaves_of, with_paths
@@ -133,6 +134,11 @@ class Optimizer(Held):
         if any(numbers.injected_parts(self._tx)) and name in self.hyperparams:
             self.hyperparams[name] = value  # in the state
             return
+        if self._replicas is not None and self._first_params is not None:
+            raise AttributeError(
+                f"Optimizer: {name} of all replicas cannot be set once there is a state. Make "
+                "another Optimizer, and set its state."
+            )
         try:
             tx = keras_attributes.with_attribute(self._tx, name, value)
         except AttributeError as error:
@@ -209,7 +215,7 @@ class Optimizer(Held):
         asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
         arguments = Numbers(live, grad_loss, step)
         static = Asked(tx, loss_fn, asked, "minimize")
-        trees = params, self._state, batch, extra | self._flags()
+        trees = params, self._state, batch, self._flags() | extra
         params, state, out = run(one_step, self._tx, self._replicas, static, arguments, *trees)
         self._advance(state)
         return params, out
@@ -247,7 +253,9 @@ class Optimizer(Held):
         asked = Differentiation(var_list, has_aux, sparse)
         state = self._state or jax.eval_shape(of_this_moment(self._tx).init, params)
         refuse_scale("compute_gradients", state, "call minimize, or scale it: scaled_loss.")
-        self._begun_at = begun_now(self._tx, state) if self._state is not None else {}
+        if "grad_step" in (extra_names(self._tx) or ()):
+            self._begin(params)
+            self._begun_at = begun_now(self._tx, self._state)
         if self._replicas is None:
             return gradients_of("compute_gradients", loss_fn, params, batch, asked, grad_loss)
         asked = Differentiation(as_static(var_list), has_aux, as_static(sparse))
@@ -318,6 +326,7 @@ class Optimizer(Held):
         tx, live = self._program()
         static, numbers = Update(tx, flags), Numbers(live, None, step)
         begun_at = self._begun_at or begun_now(self._tx, self._state)
+        self._begun_at = {}  # the next gradient begins later
         arrays = grads, self._state, params, begun_at | self._flags() | extra
         if all(map(_is_array, jax.tree.leaves(extra))):
             params, state = run(apply, self._tx, self._replicas, static, numbers, *arrays)
@@ -345,11 +354,11 @@ class Optimizer(Held):
                 f"Optimizer: {self.get_name()} always updates its slots; only RegAdagrad, or "
                 "another optimizer with scale_by_rss, can leave them."
             )
-        self._updates_slots = False
+        before, self._updates_slots = self._updates_slots, False
         try:
             yield
         finally:
-            self._updates_slots = True
+            self._updates_slots = before
 
     def _flags(self) -> dict[str, Any]:
         """Return the extra arguments that `avoid_updating_slots` sets."""
@@ -357,6 +366,16 @@ class Optimizer(Held):
             return {}
         n = () if self._replicas is None else (self._replicas.n,)
         return {"update_slots": np.zeros(n, bool)}
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        if self._replicas is not None:
+            raise ValueError(
+                "Optimizer: set_weights takes the weights of one replica; set opt.state to that of "
+                "all of them."
+            )
+        super().set_weights(weights)
+
+    set_weights.__doc__ = Held.set_weights.__doc__
 
     def _begin(self, params: Params) -> None:
         """Make the state for these parameters if there is none yet."""
@@ -381,6 +400,7 @@ class Optimizer(Held):
     def _program(self) -> tuple[Any, tuple[Any, ...]]:
         """Return the transform with holes for its live numbers, and these."""
         tx, live = with_numbers_of_now(self._tx) if has_called(self._tx) else (self._tx, ())
+        check_numbers(tx, live)
         live_numbers = numbers.as_arguments(self._tx, self._live)
         return numbers.with_holes(tx, self._live, len(live)), (*live, *live_numbers)
 

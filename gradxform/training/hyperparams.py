@@ -11,6 +11,7 @@ from gradxform.base import call_update
 from gradxform.errors import did_you_mean, name_of, shown
 from gradxform.schedules.numbers_of_now import of_this_moment
 from gradxform.training import numbers
+from gradxform.training.programs import as_one_replica, axes_named_by
 from gradxform.types import OptState, Params, Updates
 from gradxform.values import put_live
 
@@ -113,7 +114,7 @@ class Hyperparams(MutableMapping[str, Any]):
         if len(parts) == 1:  # its factory checks the range
             values = {x: float(y) for x, y in part.hyperparams.items() if jnp.ndim(y) == 0}
             parts[0].inner_with(values | {k: float(value)})
-        new = part.hyperparams | {k: jnp.asarray(value, old.dtype)}
+        new = part.hyperparams | {k: jnp.full(old.shape, value, old.dtype)}
         self._holder._state = numbers.with_state_at(self._holder._state, part.place, new)
 
     def _set(self, number: numbers.Number, value: Any) -> None:
@@ -138,7 +139,10 @@ def _check_can_be_traced(holder: Any, number: numbers.Number) -> None:
         return call_update(tx, updates, state, params, {})
 
     params = holder._first_params
+    if holder._replicas is not None:  # the numbers are those of all replicas, and traced as such
+        return
     try:
+        update = as_one_replica(update, axes_named_by(now))
         jax.eval_shape(update, np.float64(number.value), params, holder._state, params)
     except jax.errors.ConcretizationTypeError:
         raise ValueError(

@@ -13,6 +13,7 @@ from gradxform.base import (
     extra_names,
     unwrapped,
 )
+from gradxform.compat.called_numbers import check_numbers
 from gradxform.distributed.averaging.stale import DropStaleState
 from gradxform.errors import name_of, shown
 from gradxform.leaves import is_hole, leaves_of, path_str, with_paths
@@ -263,6 +264,7 @@ class Step:
     def _program(self, step: Any) -> tuple[Asked, Numbers]:
         """Return the static part, and the numbers of this moment."""
         tx, live = with_numbers_of_now(self._asked.tx) if self._calls else (self._asked.tx, ())
+        check_numbers(tx, live)
         return self._asked._replace(tx=tx), Numbers(live, self._grad_loss, step)
 
 

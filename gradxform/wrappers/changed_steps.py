@@ -95,7 +95,7 @@ def check_overflows_reach(hider: Any, tx: Any) -> None:
         if getattr(part, "needs_overflows", False):
             raise ValueError(
                 f"{name_of(hider)}: {name_of(part)} in it or after it adapts to gradients that are "
-                f"not finite, and would not get them; put {name_of(hider)} inside "
+                f"not finite, and may not get them; put {name_of(hider)} inside "
                 f"{name_of(part)}: {name_of(part)}({name_of(hider)}(...), ...)."
             )
 

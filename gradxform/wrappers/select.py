@@ -66,7 +66,6 @@ class Chosen(NamedTuple):
         return [p for p in self.leaves if any(p[: len(b)] == b for b in self.left_out)]
 
 
-_HOLE = MaskedNode()
 # The leaves of a tree with their paths, and its structure.
 _Flat = tuple[list[tuple[Path, Any]], Any]
 
@@ -152,9 +151,9 @@ def _update_masked(
     Both trees come as `chosen` flattens them.
     """
     if part.mask_compatible_extra_args:
-        like = updates[1]
+        like = structure_of(_joined(updates))
         extra = {
-            k: _keep_chosen(v, chosen, part, f"{k} has") if _structure(v, chosen) == like else v
+            k: _keep_chosen(v, chosen, part, f"{k} has") if structure_of(v) == like else v
             for k, v in extra.items()
         }
     inner_params = params
@@ -169,10 +168,6 @@ def _update_masked(
     with masks.hiding(chosen.hidden()):
         new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
     return _filled(new, updates), state._replace(inner_state=inner_state)
-
-
-def _structure(tree: PyTree, chosen: Chosen) -> Any:
-    return chosen.flatten(tree)[1]
 
 
 def _joined(flat: _Flat) -> PyTree:

@@ -145,16 +145,41 @@ def test_a_step_is_compiled_once_for_all_numbers():
     assert traces[0] == traces[-1]
 
 
-@pytest.mark.parametrize("what", ["init", "update"])
-def test_under_jit_it_would_be_a_constant_and_is_refused(what):
+def test_under_jit_it_would_be_a_constant_and_is_refused():
     tx = keras.Adam(0.1, beta_1=lambda: 0.9)
     state = tx.init(PARAMS)
-    words = "Adam: beta_1: the function .* cannot be called under jax.jit, which would keep"
-    with pytest.raises(TypeError, match=words):
-        if what == "init":
-            jax.jit(tx.init)(PARAMS)
-        else:
-            jax.jit(tx.update)(PARAMS, state, PARAMS)
+    words = " the function .* cannot be called under jax.jit, which would keep"
+    with pytest.raises(TypeError, match="Adam: beta_1:" + words):
+        jax.jit(tx.update)(PARAMS, state, PARAMS)
+    close(jax.jit(tx.init)(PARAMS), state)  # which does not depend on it
+    assert "Adam" in str(gx.describe(tx, PARAMS)) or gx.describe(tx, PARAMS)
+    tx = keras.Adagrad(0.1, initial_accumulator_value=lambda: 0.5)
+    with pytest.raises(TypeError, match="Adagrad: initial_accumulator_value:" + words):
+        jax.jit(tx.init)(PARAMS)
+
+
+def test_a_number_is_checked_at_each_step():
+    numbers = {"beta_1": 0.9}
+    opt, step = (f(keras.Adam(0.1, **called(numbers))) for f in (gx.Optimizer, stepper))
+    for run in (opt.minimize, step):
+        numbers["beta_1"] = 0.9
+        run(loss_fn, PARAMS)
+        numbers["beta_1"] = 1.5
+        with pytest.raises(ValueError, match=r"Adam: beta_1: .*got 1\.5"):
+            run(loss_fn, PARAMS)
+
+
+def stepper(tx):
+    """A step that keeps its state, as a holder does."""
+    step, state = gx.make_step(tx, loss_fn), tx.init(PARAMS)
+    return lambda _, params: step(*jax.tree.map(jnp.copy, (params, state)))
+
+
+def test_it_goes_beside_injected_numbers_and_into_a_config_of_returnn():
+    tx = gx.inject_hyperparams(lambda rate: keras.Adam(rate, beta_1=nine_tenths))(0.1)
+    close(by_updates(tx), by_updates(keras.Adam(0.1)))
+    config = {"optimizer": {"class": "adam", "beta1": nine_tenths}, "learning_rate": 0.1}
+    close(by_updates(returnn.from_config(config)), by_updates(tf1.Adam(0.1)))
 
 
 @pytest.mark.parametrize("run", [by_updates, by_step, by_holder])

@@ -352,3 +352,11 @@ def test_the_weight_decay_of_schedule_free_adamw_leaves_z_where_it_is():
         params, state = gx.apply_gradients(tx, zero, state, params)
     np.testing.assert_array_equal(state[0].z["w"], 1.0)
     assert np.all(params["w"] < 1)
+
+
+def test_schedule_free_adamw_refuses_rows():
+    rows = gx.sparse.RowSparse(jnp.array([0, 2]), jnp.ones((2, 2)), 5)
+    params = {"w": jnp.ones((5, 2))}
+    tx = keras3.ScheduleFreeAdamW(0.1)
+    with pytest.raises(TypeError, match="step_by_schedule_free_adam: moves every row towards an"):
+        tx.update({"w": rows}, tx.init(params), params)

@@ -103,12 +103,16 @@ def test_a_gradient_that_is_applied_later_is_stale():
     opt, params = gx.Optimizer(tf_contrib.DropStaleGradient(tf1.GradientDescent(0.1), 0)), PARAMS
     opt.apply_gradients(PARAMS, params)
     _, grads = opt.compute_gradients(loss_fn, params, np.ones((5, 3), np.float32))
-    for moves in (True, False):  # the second time, it is a step old
+    began = opt.state.global_step
+    for moves in (True, True):  # the next one begins anew
         new = opt.apply_gradients(grads, params)
         assert np.any(new["w"] != params["w"]) == moves
-    assert opt.state.stale_counter == 1
-    fresh = opt.apply_gradients(grads, params, grad_step=opt.state.global_step)
-    assert np.any(fresh["w"] != params["w"])
+    stale = opt.apply_gradients(grads, params, grad_step=began)
+    assert np.all(stale["w"] == params["w"]) and opt.state.stale_counter == 1
+    opt = gx.Optimizer(tf_contrib.DropStaleGradient(tf1.GradientDescent(0.1), 0))
+    _, grads = opt.compute_gradients(loss_fn, params, np.ones((5, 3), np.float32))
+    opt.state = opt.state._replace(global_step=jnp.asarray(4, jnp.int32))
+    assert np.all(opt.apply_gradients(grads, params)["w"] == params["w"])  # begun at step 0
 
 
 def test_make_step_records_the_step_of_its_gradient():
@@ -145,6 +149,11 @@ def test_regularization_leaves_the_slots():
         params, _ = opt.minimize(lambda p: jnp.sum(p["w"] ** 2), params)
         params = opt.apply_gradients(PARAMS, params)
     close(opt.get_slot("w", "sum_of_squares"), before)
+    with opt.avoid_updating_slots():
+        with opt.avoid_updating_slots():
+            pass
+        opt.apply_gradients(PARAMS, params)
+        close(opt.get_slot("w", "sum_of_squares"), before)
     other, expected = gx.Optimizer(tf_contrib.RegAdagrad(0.1), PARAMS), PARAMS
     expected, _ = other.minimize(lambda p: jnp.sum(p["w"] ** 2), expected, update_slots=False)
     expected = other.apply_gradients(PARAMS, expected, update_slots=False)
@@ -167,9 +176,30 @@ def test_iterations_are_set_before_there_is_a_state():
     assert opt.iterations == 10 and opt.get_weights()[0] == 10
     with pytest.raises(RuntimeError, match="Optimizer: iterations can be set until there is"):
         opt.iterations = 0
+    with pytest.raises(ValueError, match="can be set for one of Keras's optimizers"):
+        gx.Optimizer(tf1.SyncReplicas(SGD, 2, 1)).iterations = 5  # which counts contributions
     for wrong in (-1, 1.5, True, "x", 2**31):
         with pytest.raises(ValueError, match="iterations must be an integer from 0 to"):
             gx.Optimizer(decayed).iterations = wrong
+
+
+def test_numbers_of_an_optimizer_over_replicas_can_be_set():
+    opt = gx.Optimizer(tf_contrib.Tower(SGD), PARAMS)
+    opt.hyperparams["decay"] = 0.0
+    opt.apply_gradients(PARAMS, PARAMS)
+    moved = opt.apply_gradients(PARAMS, PARAMS)
+    close(moved, jax.tree.map(lambda x: 0.9 * x, PARAMS))
+    replicas = gd.Replicas("replica", n=2, mode="vmap")
+    both = replicas.replicate(PARAMS)
+    for tx in (gd.tower(gx.inject_hyperparams(gx.sgd)(0.1), "replica"), tf_contrib.Tower(SGD)):
+        opt = gx.Optimizer(tx, both, replicas=replicas)
+        opt.hyperparams["learning_rate"] = 0.5
+        close(opt.apply_gradients(both, both), jax.tree.map(lambda x: 0.5 * x, both))
+    with pytest.raises(ValueError, match="set_weights takes the weights of one replica"):
+        opt.set_weights(opt.get_weights())
+    opt = gx.Optimizer(keras.SGD(0.1), both, replicas=replicas)
+    with pytest.raises(AttributeError, match="clipnorm of all replicas cannot be set once"):
+        opt.clipnorm = 1.0
 
 
 def test_what_is_wrong_is_named():

@@ -102,6 +102,18 @@ def test_a_nearly_singular_matrix_is_decomposed_where_products_fail():
     assert np.max(np.abs(updates["newton"] - updates["eigh"])) > 0.01
 
 
+def test_roots_that_are_chosen_have_derivatives():
+    g = gradients((6, 4), 1)[0]
+
+    def moved(size, kind):
+        tx = gx.scale_by_distributed_shampoo(start_preconditioning_step=0, inverse_root=kind)
+        return jnp.sum(tx.update(size * g, tx.init(g))[0])
+
+    for derive in (jax.grad, jax.jacfwd):
+        auto, eigh = (derive(moved)(jnp.float32(1.0), kind) for kind in ("auto", "eigh"))
+        np.testing.assert_allclose(auto, eigh, 1e-2, 1e-3)
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_a_run_that_is_resumed_in_a_period_goes_on_exactly(name):
     tx = RULES[name]

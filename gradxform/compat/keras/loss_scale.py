@@ -107,7 +107,7 @@ def _new_arguments(scale: Any) -> dict[str, Any]:
     """Return the arguments of `LossScaleOptimizer` that mean this `loss_scale`."""
     if isinstance(scale, str) and scale == "dynamic":
         return {}
-    if isinstance(scale, int | float) and not isinstance(scale, bool):
+    if isinstance(scale, int | float | np.number) and not isinstance(scale, bool):
         return {"dynamic": False, "initial_scale": scale}
     if not isinstance(scale, dict):
         raise (TypeError if isinstance(scale, bool) else ValueError)(

@@ -180,7 +180,7 @@ def _updater(
     if parts:  # before the slices of one row are summed
         parts = list(with_semantics("raw", *parts).transforms)
     optimizer = _optimizer(config, group_options)
-    tx: Any = chain(*parts, *optimizer.transforms)
+    tx: Any = chain(*parts, *getattr(optimizer, "transforms", (optimizer,)))
     if k > 1:
         tx = MultiSteps(tx, k, use_grad_mean=False)
     return tx, reads_norms or k > 1

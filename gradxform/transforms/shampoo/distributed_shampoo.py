@@ -295,16 +295,30 @@ class scale_by_distributed_shampoo(MatrixRule):
 
     def _root(self, a: Array, old: Array) -> Array:
         """Return a^(-1/p), or the old root where it fails."""
-        by_products = self.inverse_root != "eigh"
-        new, good = self._root_by_products(a) if by_products else self._root_by_eigenvectors(a)
-        if self.inverse_root == "auto":  # which is seldom: the branch is a loop of decompositions
 
-            def decomposed() -> tuple[Array, Array]:
-                other, is_finite = self._root_by_eigenvectors(a)
-                return jnp.where(good[..., None, None], new, other), good | is_finite
+        def by_eigenvectors(a: Array, old: Array) -> Array:
+            return _where(*self._root_by_eigenvectors(a), old)
 
-            new, good = lax.cond(jnp.all(good), lambda: (new, good), decomposed)
-        return jnp.where(good[..., None, None], new, old)
+        def by_products(a: Array, old: Array) -> Array:
+            return _where(*self._root_by_products(a), old)
+
+        def by_either(a: Array, old: Array) -> Array:
+            new, good = self._root_by_products(a)
+            # Which is seldom: the branch is a loop of decompositions.
+            return lax.cond(
+                jnp.all(good),
+                lambda: new,
+                lambda: jnp.where(good[..., None, None], new, by_eigenvectors(a, old)),
+            )
+
+        if self.inverse_root == "eigh":
+            return by_eigenvectors(a, old)
+        if self.inverse_root == "newton":
+            return by_products(a, old)
+        # A loop until convergence does not have a derivative backwards; the eigenvectors have.
+        root = jax.custom_jvp(by_either)
+        root.defjvp(lambda xs, ts: (by_either(*xs), jax.jvp(by_eigenvectors, xs, ts)[1]))
+        return root(a, old)
 
     def _root_by_products(self, a: Array) -> tuple[Array, Array]:
         """Return a^(-1/p) of each block, and whether it is one."""
@@ -343,3 +357,7 @@ class scale_by_distributed_shampoo(MatrixRule):
 
 def _are_finite(x: Array) -> Array:
     return jnp.all(jnp.isfinite(x), axis=(-2, -1))
+
+
+def _where(new: Array, good: Array, old: Array) -> Array:
+    return jnp.where(good[..., None, None], new, old)
