@@ -51,13 +51,14 @@ def check_rule(rule: Any, updates: PyTree, active: list[bool] | None, has_slots:
     slots may therefore look at all of them.
     """
     reach = reach_of(rule)
-    if not rule.handles_rows and rule.why_no_rows:
-        refuse_rows(rule, updates, rule.why_no_rows)
-    if reach in ("entry", "row"):
+    why = None if rule.handles_rows else rule.why_no_rows
+    if reach in ("entry", "row") and why is None:
         return
     for i, g in enumerate(leaves_of(updates)):
         if not isinstance(g, RowSparse) or not (active is None or active[i]):
             continue
+        if why is not None:
+            refuse_rows(rule, updates, why)
         if not (g.raw and reach == "array" and not has_slots):
             whole = "the whole tree" if reach == "tree" else "whole arrays"
             refuse_rows(rule, updates, f"looks at {whole}")

@@ -26,12 +26,13 @@ from gradxform.wrappers.variable_names import variable_names
 class Held:
     """A transform with its state and names for its arrays: what an `Optimizer` can be asked."""
 
-    __slots__ = ("_first_params", "_iterations", "_name", "_names", "_state", "_tx")
+    __slots__ = ("_first_params", "_iterations", "_name", "_names", "_replicas", "_state", "_tx")
 
     def __init__(self, tx: Any, names: str, name: Any) -> None:
         names_of(names)
         check_name(name)
         self._tx, self._names, self._name = tx, names, name
+        self._replicas: Any = None  # `Replicas`, where it is of all of them
         self._state: OptState = None
         self._first_params: Any = None  # shapes and dtypes; None before there is a state
         self._iterations = 0
@@ -74,7 +75,7 @@ class Held:
             )
         whole = keras_attributes.described(self._tx) or {}
         accumulates = whole.get("config", {}).get("gradient_accumulation_steps")
-        if not whole or accumulates or getattr(self, "_replicas", None) is not None:
+        if not whole or accumulates or self._replicas is not None:
             raise ValueError(
                 "Optimizer: iterations can be set for one of Keras's optimizers that does not "
                 "accumulate gradients; others have counts of other things. Set the state of a "

@@ -88,7 +88,6 @@ class Optimizer(Held):
     __slots__ = (
         "_begun_at",
         "_live",
-        "_replicas",
         "_updates_slots",
     )
 
@@ -233,9 +232,9 @@ class Optimizer(Held):
         aggregation_method: int | None = None,
         colocate_gradients_with_ops: bool = False,
     ) -> tuple[Any, Updates]:
-        """Return what `gradxform.compute_gradients` returns; the state does not change.
+        """Return what `gradxform.compute_gradients` returns; no step is taken.
 
-        A `drop_stale` remembers the step at which it was called, for `apply_gradients`.
+        A `drop_stale` remembers the step at which it was called, for the next `apply_gradients`.
 
         Args:
           loss_fn: as there, and so are the other arguments.
@@ -326,7 +325,6 @@ class Optimizer(Held):
         tx, live = self._program()
         static, numbers = Update(tx, flags), Numbers(live, None, step)
         begun_at = self._begun_at or begun_now(self._tx, self._state)
-        self._begun_at = {}  # the next gradient begins later
         arrays = grads, self._state, params, begun_at | self._flags() | extra
         if all(map(_is_array, jax.tree.leaves(extra))):
             params, state = run(apply, self._tx, self._replicas, static, numbers, *arrays)
@@ -396,6 +394,7 @@ class Optimizer(Held):
     def _advance(self, state: OptState) -> None:
         self._state = state
         self._iterations += 1
+        self._begun_at = {}  # the next gradient begins later
 
     def _program(self) -> tuple[Any, tuple[Any, ...]]:
         """Return the transform with holes for its live numbers, and these."""

@@ -36,7 +36,7 @@ def axes_named_by(tx: Any) -> tuple[str, ...]:
 def run(program: Program, tx: Any, replicas: Replicas | None, *arguments: Any) -> Any:
     """Return what a program returns, compiled once for equal static arguments.
 
-    A transform that names an axis has a replica of its own, alone, where there are no others.
+    Without `replicas`, a transform that names an axis runs as its only replica.
     """
     if replicas is not None:
         return _wrapped(program, replicas)(*arguments)
