@@ -1,9 +1,10 @@
 """Section `storage`: a step whose state is stored in fewer bits, beside that in float32."""
 
+import importlib.util
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +15,33 @@ from rich.console import Console
 from rich.table import Table
 
 import gradxform as gx
-import gradxform.distributed as gd
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.subjects.cases import make_tree
 from benchmarks.timing import machine
 from benchmarks.timing.staging import static_costs
+
+
+class Subject(NamedTuple):
+    """An optimizer as a step of training uses it.
+
+    Attributes:
+      init: returns a state.
+      step: returns new parameters and a new state, from parameters, a state and gradients.
+    """
+
+    init: Callable[[Any], Any]
+    step: Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+def ours(tx: Any) -> Subject:
+    """Return a transform as a step of training uses it."""
+
+    def step(params: Any, state: Any, grads: Any) -> tuple[Any, Any]:
+        updates, state = tx.update(grads, state, params)
+        return gx.apply_updates(params, updates), state
+
+    return Subject(tx.init, step)
+
 
 STORAGES: dict[str, Callable[[Any], Any]] = {
     "float32": lambda tx: tx,
@@ -34,68 +57,105 @@ RULES: dict[str, Callable[[], Any]] = {
     "lion": lambda: gx.lion(1e-4),
     "momentum": lambda: gx.sgd(1e-2, momentum=0.9),
 }
-# Bytes of state a parameter; temporary memory, in copies of the parameters; the rest of float32's.
-COLUMNS = ("bytes", "temp", "step", "trace+lower", "compile")
+# Masters of parameters in bfloat16, whose gradients are too.
+MASTERS: dict[str, Callable[[Any], Any]] = {
+    "float32": gx.master_weights,
+    "8 bits, masters": lambda tx: gx.master_weights(gx.quantize_state(tx)),
+    "8 bits, remainders": lambda tx: gx.master_weights(gx.quantize_state(tx), remainders=True),
+    "8 bits, remainders of 8": lambda tx: gx.master_weights(gx.quantize_state(tx), remainders=8),
+}
+NARROW = "adamw, bfloat16"
+TREES = ("8-square", "16-mixed", "16-wide", "256-mixed")
+# Bytes of state a parameter; temporary memory, in bytes of the parameters; the rest of the first
+# row's; the bytes that a step must move in its time, of those that a loop in place moves.
+COLUMNS = ("bytes", "temp", "step", "trace+lower", "compile", "bandwidth")
 
 
-def wide(seed: int) -> tuple[Any, Any]:
-    """Return parameters and gradients of 16 matrices with 512k entries."""
-    rng = np.random.default_rng(seed)
-    draw = lambda: jnp.asarray(rng.normal(size=(512, 1024)), jnp.float32)  # noqa: E731
-    return tuple({f"w{i}": draw() for i in range(16)} for _ in range(2))  # pyright: ignore
+def subjects(rule: str) -> dict[str, Subject]:
+    """Return what is compared, by name; the others are measured in shares of the first."""
+    if rule != NARROW:
+        return {name: ours(stored(RULES[rule]())) for name, stored in STORAGES.items()}
+    found = {name: ours(stored(gx.adamw(1e-3))) for name, stored in MASTERS.items()}
+    if importlib.util.find_spec("flashoptim_jax"):
+        peer: Any = importlib.import_module("flashoptim_jax")
+        # Its kernels are of Pallas for GPUs.
+        fused = jax.default_backend() == "gpu"
+        tx = peer.flash_adamw(1e-3, weight_decay=1e-4, master_weight_bits=24, fused=fused)
+        found["flashoptim-jax"] = Subject(tx.init, tx.step)
+    return found
 
 
 def measured(rule: str, tree: str, options: Options) -> list[dict[str, Any]]:
     """Return a row for each storage of the state of a rule; steps are timed in turns."""
-    params, grads = wide(options.seed) if tree == "16-wide" else make_tree(tree, options.seed)
-    size = gd.hlo.copy_bytes(params)
+    params, grads = make_tree(tree, options.seed)
+    if rule == NARROW:
+        params, grads = (_cast(x, jnp.bfloat16) for x in (params, grads))
+    size, entries = (sum(f(x) for x in jax.tree.leaves(params)) for f in (_bytes, jnp.size))
     rows: list[dict[str, Any]] = []
     runs: dict[str, Any] = {}
-    for name, stored in STORAGES.items():
-        tx = stored(RULES[rule]())
-
-        def step(params: Any, state: Any, grads: Any, tx: Any = tx) -> Any:
-            updates, state = tx.update(grads, state, params)
-            # The updates take the place of the gradients, which a training step computes itself.
-            return gx.apply_updates(params, updates), state, updates
-
-        state = jax.jit(tx.init)(params)
+    for name, (init, step) in subjects(rule).items():
+        state = jax.jit(init)(params)
         start = time.perf_counter()
-        lowered = jax.jit(step, donate_argnums=(0, 1, 2)).lower(params, state, grads)
+        lowered = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, grads)
         middle = time.perf_counter()
         compiled = lowered.compile()
         end = time.perf_counter()
-        held = sum(x.nbytes for x in jax.tree.leaves(state))
+        held = sum(map(_bytes, jax.tree.leaves(state)))
         rows.append(
             {
                 "rule": rule,
                 "tree": tree,
                 "state": name,
-                "bytes": 4 * held / size,
+                "bytes": held / entries,
                 "temp": static_costs(compiled)["temp"] / size,
                 "trace+lower": middle - start,
                 "compile": end - middle,
+                # Parameters and state are read and written, gradients read.
+                "moved": 2 * (size + held) + sum(map(_bytes, jax.tree.leaves(grads))),
             }
         )
-        runs[name] = compiled, jax.tree.map(jnp.copy, (params, state, grads))
-    times: dict[str, list[float]] = {name: [] for name in runs}
+        runs[name] = compiled, jax.tree.map(jnp.copy, (params, state))
+    copied, times = _bandwidth(4 * entries), {name: [] for name in runs}
     for _ in range(1 if options.quick else max(options.repeats, 10)):
         for name, (compiled, carry) in list(runs.items()):
             start = time.perf_counter()
-            carry = jax.block_until_ready(compiled(*carry))
+            carry = jax.block_until_ready(compiled(*carry, grads))
             times[name].append(time.perf_counter() - start)
             runs[name] = compiled, carry
+    first = times[rows[0]["state"]]
     for row in reversed(rows):
-        row["step"] = float(np.median(np.divide(times[row["state"]], times["float32"])))
+        taken = times[row["state"]]
+        row["step"] = float(np.median(np.divide(taken, first)))
+        row["bandwidth"] = row.pop("moved") / float(np.median(taken)) / copied
         for figure in ("trace+lower", "compile"):
             row[figure] /= rows[0][figure]
     return rows
 
 
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(dtype), tree)
+
+
+def _bytes(x: Any) -> int:
+    return x.nbytes
+
+
+def _bandwidth(size: int) -> float:
+    """Return the bytes a second that a loop over an array of so many bytes reads and writes."""
+    # In place: a copy in new memory would wait for its pages.
+    x, add = jnp.zeros(size // 4, jnp.float32), jax.jit(lambda x: x + 1, donate_argnums=0)
+    times = []
+    for _ in range(11):
+        start = time.perf_counter()
+        x = jax.block_until_ready(add(x))
+        times.append(time.perf_counter() - start)
+    return 2 * size / float(np.median(times[1:]))
+
+
 def run(options: Options, job: Job) -> Results:
-    """Measure every rule on both trees."""
-    rules = ("adam",) if options.quick else tuple(RULES)
-    trees = options.trees or (("8-mixed",) if options.quick else ("16-wide", "256-mixed"))
+    """Measure every rule on every tree."""
+    rules = ("adam",) if options.quick else (*RULES, NARROW)
+    trees = options.trees or (("8-mixed",) if options.quick else TREES)
     job.plan(len(rules) * len(trees))
     results: Results = {
         "section": "storage",
@@ -114,7 +174,10 @@ def run(options: Options, job: Job) -> Results:
 
 def show(results: Results, console: Console) -> None:
     """Print a row for each rule, tree and storage."""
-    title = "bytes of state a parameter; temp in copies of the parameters; the rest of float32's"
+    title = (
+        "bytes of state a parameter; temp in copies of the parameters; bandwidth as a share of "
+        "that of a loop in place; the rest of the first row's"
+    )
     table = Table("rule", "tree", "state", *COLUMNS, title=title, title_justify="left")
     for row in results["cases"]:
         cells = (f"{row[column]:.3g}" for column in COLUMNS)

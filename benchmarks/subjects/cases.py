@@ -45,6 +45,9 @@ TREES: dict[str, Callable[[], Shapes]] = {
     "one-16M": lambda: {"w": (4096, 4096)},
     "256-mixed": lambda: _blocks(256),
     "1024-mixed": lambda: _blocks(1024),
+    "16-mixed": lambda: _blocks(16),
+    "16-wide": lambda: {f"w{i}": (512, 1024) for i in range(16)},
+    "8-square": lambda: {f"w{i}": (1024, 1024) for i in range(8)},
     "1024-tiny": lambda: _tiny(1024),
     # For smoke runs:
     "one-1M": lambda: {"w": (1024, 1024)},

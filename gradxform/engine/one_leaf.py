@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from gradxform.engine.folded import apply_folded
 from gradxform.engine.tiles import apply_stored
 from gradxform.errors import name_of, shown
 from gradxform.leaves import dtype_of
@@ -44,7 +45,9 @@ def apply_rules(
         return apply_to_arrays(rules, statics, live, g, p, slots, local, shared)
 
     scalars = [x for group in (*local, *shared) for x in group if x is not None]
-    return apply_stored(apply, rules, scalars, g, p, slots)
+    arguments = apply, rules, scalars, g, p, slots
+    result = apply_folded(*arguments)
+    return apply_stored(*arguments) if result is None else result
 
 
 def apply_to_arrays(

@@ -10,7 +10,7 @@ import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
-from gradxform.engine import tiles
+from gradxform.engine import one_leaf, tiles
 from gradxform.leaves.states import non_negative_fields, slot_fields
 from gradxform.leaves.storage import (
     CODES,
@@ -252,8 +252,9 @@ TILED = [(shape, code) for shape, codes in SHAPES.items() for code in codes]
 
 def check_tiles(tx, shape, monkeypatch):
     """Require that tiles give the numbers of whole leaves; return whether there were tiles."""
-    params, results = {"w": normal(shape)}, []
-    for entries in (1 << 10, 1 << 40):
+    params, results, folded = {"w": normal(shape)}, [], one_leaf.apply_folded
+    for entries, first in ((1 << 10, no_folds), (1 << 40, no_folds), (1 << 40, folded)):
+        monkeypatch.setattr(one_leaf, "apply_folded", first)
         monkeypatch.setattr(tiles, "ON_CPU", entries)
         monkeypatch.setattr(tiles, "SMALL", 1 if entries < 1 << 20 else 1 << 41)
         jax.clear_caches()
@@ -262,12 +263,17 @@ def check_tiles(tx, shape, monkeypatch):
             updates, state = jax.jit(tx.update)({"w": normal(shape, i)}, state, params)
         text = str(jax.make_jaxpr(tx.update)(params, state, params))
         results.append((updates, state, "while" in text or "scan" in text))
-    (u, s, looped), (v, t, whole) = results
-    assert not whole
-    np.testing.assert_allclose(u["w"], v["w"], rtol=1e-5, atol=1e-7)
-    for a, b in zip(jax.tree.leaves(loaded(s)), jax.tree.leaves(loaded(t)), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    (u, s, looped), *others = results
+    for v, t, is_loop in others:
+        assert not is_loop
+        np.testing.assert_allclose(u["w"], v["w"], rtol=1e-5, atol=1e-7)
+        for a, b in zip(jax.tree.leaves(loaded(s)), jax.tree.leaves(loaded(t)), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     return looped
+
+
+def no_folds(*arguments):
+    """Return None, so that leaves go through tiles."""
 
 
 @pytest.mark.parametrize("shape, how", TILED, ids=str)
@@ -283,15 +289,19 @@ def check_temporaries(tx, held):
     params = {f"w{i}": jnp.ones((256, 1024)) for i in range(8)}
     size = sum(x.nbytes for x in jax.tree.leaves(params))
     state = tx.init(params)
-    assert sum(x.nbytes for x in jax.tree.leaves(state)) < held * size
+    held_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
+    assert held_bytes < held * size
 
-    def step(params, state, grads):
+    def step(params, state):
+        x = jnp.ones((2, 256))
+        grads = jax.tree.map(lambda p: x.T @ (x @ p), params)
         updates, state = tx.update(grads, state, params)
-        return gx.apply_updates(params, updates), state, updates
+        return gx.apply_updates(params, updates), state
 
-    step = jax.jit(step, donate_argnums=(0, 1, 2))
-    temp = step.lower(params, state, params).compile().memory_analysis().temp_size_in_bytes
-    assert temp < 0.5 * size  # two float32 moments of all leaves would be 2
+    step = jax.jit(step, donate_argnums=(0, 1))
+    temp = step.lower(params, state).compile().memory_analysis().temp_size_in_bytes
+    # The gradients, and one copy of what the state holds; float32 moments of all leaves would be 2.
+    assert temp < size + 1.05 * held_bytes
 
 
 def test_a_step_holds_no_float32_copy_of_the_state():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from gradxform._jax.versions import whole
 from gradxform.leaves.storage.codes import Code
+from gradxform.leaves.storage.folds import Folds
 from gradxform.leaves.storage.stored import StoredArray, stored_array
 from gradxform.numerics import cast
 from gradxform.numerics.overflow import quotient
@@ -42,8 +43,13 @@ class Blocks(StoredArray):
 
     @classmethod
     def _of(cls, x: Array, form: BlockForm) -> "Blocks":
-        codes, scales = _encode(x, form)
-        return cls(codes, scales, fitted(form, x.shape[-1]))
+        x = finite(x)
+        scales = jnp.max(jnp.abs(blocked(x, form)), axis=-1, initial=0.0)
+        return cls._scaled(x, scales, form)
+
+    @classmethod
+    def _scaled(cls, x: Array, scales: Array, form: BlockForm) -> "Blocks":
+        return cls(_codes(x, scales, form), scales, fitted(form, x.shape[-1]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,6 +84,23 @@ class Blocks(StoredArray):
     def store(self, new: Array) -> "Blocks":
         """Return another array in the same form."""
         return self._of(new, self.form)
+
+    @property
+    def folds(self) -> Folds | None:
+        """How the last axis is cut into blocks; None if the last one is shorter."""
+        length = self.shape[-1]
+        return Folds.into(block_length(self.form, length), length)
+
+    def load_folded(self, folds: Folds) -> Array:
+        """Return the array, cut."""
+        form = self.form
+        codes = self.codes if form.code.bits == 8 else joined(unpacked(self.codes))
+        scales = self.scales.reshape(*self.scales.shape, *[1] * len(folds.lengths))
+        return cast(form.code.decode(folds.of(codes)) * scales, form.dtype)
+
+    def store_scaled(self, new: Array, scales: Array) -> "Blocks":
+        """Return another array in the same form, whose largest magnitudes in blocks are known."""
+        return self._scaled(cast(new, jnp.float32), finite(scales), self.form)
 
     def by_rows(self) -> tuple[tuple[Array, int], ...]:
         """Return codes and scales."""
@@ -127,15 +150,12 @@ def blocked(x: Array, form: BlockForm) -> Array:
     return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
 
 
-def _encode(x: Array, form: BlockForm) -> tuple[Array, Array]:
-    """Return the codes and the scales of an array."""
-    x = finite(x)
-    blocks = blocked(x, form)
-    scales = jnp.max(jnp.abs(blocks), axis=-1, initial=0.0)
+def _codes(x: Array, scales: Array, form: BlockForm) -> Array:
+    """Return the codes of a float32 array; entries beyond the scale of their block become it."""
     below = divisors(scales)[..., None]
     if form.code.bits == 4:
-        return packed(form.code.encode(quotient(blocks, below))), scales
-    return form.code.encode(_by_block(x, form, lambda b: quotient(b, below))), scales
+        return packed(form.code.encode(quotient(blocked(x, form), below)))
+    return form.code.encode(_by_block(x, form, lambda b: quotient(b, below)))
 
 
 def finite(x: Array) -> Array:
@@ -144,7 +164,7 @@ def finite(x: Array) -> Array:
     A NaN does.
     """
     most = float(jnp.finfo(jnp.float32).max)
-    return jnp.clip(cast(x, jnp.float32), -most, most)
+    return jnp.maximum(jnp.minimum(cast(x, jnp.float32), most), -most)
 
 
 def divisors(scales: Array) -> Array:
@@ -160,4 +180,7 @@ def packed(codes: Array) -> Array:
 
 def unpacked(packed: Array) -> Array:
     """Undo `packed`."""
-    return jax.lax.concatenate([packed & 15, packed >> 4], packed.ndim - 1)
+    # Shifts along an axis of two. Two halves side by side would be a choice for every entry.
+    both = jnp.broadcast_to(packed[..., None, :], (*packed.shape[:-1], 2, packed.shape[-1]))
+    shifts = 4 * jax.lax.broadcasted_iota(packed.dtype, both.shape, both.ndim - 2)
+    return joined((both >> shifts) & 15)

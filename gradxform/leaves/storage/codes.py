@@ -107,7 +107,7 @@ class FloatCode(_Bits, Code):
         code = ((size + (1 << (self._dropped - 1))) >> self._dropped) - self._below
         # The nearest of 0 and the least; without a sign, 0 is for 0 alone.
         least = int(np.float32(self.least / 2).view(np.int32)) if self.signed else 1
-        code = jnp.clip(code, (size >= least).astype(jnp.int32), self.top)
+        code = jnp.minimum(jnp.maximum(code, (size >= least).astype(jnp.int32)), self.top)
         if self.signed:
             code = code | ((bits >> 31) & (self.top + 1))  # -1 where x is negative
         return code.astype(jnp.uint8)
@@ -117,8 +117,10 @@ class FloatCode(_Bits, Code):
         code = codes.astype(jnp.int32)
         size = code & self.top
         bits = (size + self._below) << self._dropped
-        x = jnp.where(size == 0, 0.0, jax.lax.bitcast_convert_type(bits, jnp.float32))
-        return jnp.where(code > self.top, -x, x) if self.signed else x
+        bits = jax.lax.select(size == 0, jnp.zeros_like(bits), bits)
+        if self.signed:
+            bits = bits | ((code & (self.top + 1)) << (32 - self.bits))
+        return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
 class _Linear(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 
+from gradxform.leaves.storage.folds import Folds
 from gradxform.types import Array
 from gradxform.values.flax_bytes import announce, tell_flax
 
@@ -82,6 +83,14 @@ class StoredArray(abc.ABC):
     @abc.abstractmethod
     def with_rows(self, arrays: Sequence[Array], shape: tuple[int, ...]) -> Self:
         """Return the same form of an array of that shape, made of what `by_rows` returns."""
+
+    @property
+    def folds(self) -> Folds | None:
+        """How the array is cut into blocks whose scale is their largest magnitude.
+
+        Then there are `load_folded` and `store_scaled`, as in `Blocks`. None if it is not.
+        """
+        return None
 
     def opened(self, ways: int) -> "StoredArray":
         """Return what a loop over tiles of rows cuts and fills; `ways` as in `engine.tiles`."""

@@ -27,11 +27,11 @@ __all__ = [
 class quantize_state(StorageWrapper):
     """Keep the slots of an optimizer in 8 or 4 bits.
 
-    The rule is that of `inner`, computed in float32 tile by tile; only what it remembers is
-    rounded. An array of n entries takes n bytes and 4 more for each block (Adam: 2.03 bytes a
-    parameter instead of 8). The scale of a block is its largest magnitude; blocks lie along the
-    last axis. Arrays with fewer than `min_size` entries, integers, complex numbers and copies of
-    the parameters, such as the starting point of `madgrad`, keep their dtype.
+    The rule is that of `inner`, computed in float32; only what it remembers is rounded. An array of
+    n entries takes n bytes and 4 more for each block (Adam: 2.03 bytes a parameter instead of 8).
+    The scale of a block is its largest magnitude; blocks lie along the last axis. Arrays with fewer
+    than `min_size` entries, integers, complex numbers and copies of the parameters, such as the
+    starting point of `madgrad`, keep their dtype.
 
     The codes of a block, from its largest entry down:
 
