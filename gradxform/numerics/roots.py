@@ -3,6 +3,10 @@
 The derivative of a root at 0 is infinite, and times the 0 beside it not a number. Whoever
 differentiates through a step, as meta-learning does, meets 0 at once: in biases, slots and frozen
 gradients. Here it is 0 there.
+
+What tells 0 at the end is the root, and not `x`. XLA computes cheap operations anew wherever they are
+used: for a norm that scales all leaves, `x` is the sum of their squares, which every leaf would add
+up again.
 """
 
 import jax.numpy as jnp
@@ -16,8 +20,8 @@ from gradxform.types import Array, Scalar
 
 def root(x: Array) -> Array:
     """Return sqrt(x), with a derivative of 0 where `x` is 0."""
-    is_zero = lax.eq(x, lax.full_like(x, 0))
-    return lax.select(is_zero, x, lax.sqrt(lax.select(is_zero, lax.full_like(x, 1), x)))
+    root = lax.sqrt(_not_zero(x))
+    return lax.select(lax.eq(root, _least_root(x)), lax.full_like(x, 0), root)
 
 
 def one_over_root(x: Array) -> Array:
@@ -25,8 +29,19 @@ def one_over_root(x: Array) -> Array:
 
     A quotient, because the derivative of `lax.rsqrt` overflows below 1e-25 (in float32).
     """
-    is_zero, one = lax.eq(x, lax.full_like(x, 0)), lax.full_like(x, 1)
-    return lax.select(is_zero, x, lax.div(one, lax.sqrt(lax.select(is_zero, one, x))))
+    root = lax.sqrt(_not_zero(x))
+    inverse = lax.div(lax.full_like(x, 1), root)
+    return lax.select(lax.eq(root, _least_root(x)), lax.full_like(x, 0), inverse)
+
+
+def _not_zero(x: Array) -> Array:
+    """Return `x`, and the least normal number, whose root is exact, in place of 0."""
+    least = lax.full_like(x, jnp.finfo(x.dtype).tiny)
+    return lax.select(lax.eq(x, lax.full_like(x, 0)), least, x)
+
+
+def _least_root(x: Array) -> Array:
+    return lax.full_like(x, float(jnp.finfo(x.dtype).tiny) ** 0.5)
 
 
 def cube_root(x: Array) -> Array:
