@@ -268,8 +268,8 @@ def shrinking(size: Array, bound: Scalar) -> Array:
       bound: greater than 0; a Python number beyond the dtype of `size` counts as infinite.
     """
     bound = within(bound, size.dtype)
-    fits = size <= bound
-    return jnp.where(fits, 1, bound / jnp.where(fits, 1, size))
+    fits, one = size <= bound, lax.full_like(size, 1)
+    return lax.select(fits, one, bound / lax.select(fits, one, size))
 
 
 def within(x: Scalar, dtype: Any) -> Scalar:

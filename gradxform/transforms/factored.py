@@ -79,7 +79,7 @@ def _placeholder(p: Any) -> Array:
 
 def _mixed(b: Scalar, old: Array, new: Array) -> Array:
     """Return b old + (1 - b) new; a b of 0 also forgets an infinite `old`."""
-    return jnp.where(b == 0, new, b * old + (1 - b) * new)
+    return lax.select(b == 0, new, b * old + (1 - b) * new)
 
 
 class FactoredState(NamedTuple):
@@ -213,8 +213,9 @@ class scale_by_factored_rms(ArrayRule):
         c = _mixed(b, c, column_sums / whole[second])
         mean = total / whole[second]
         # Two roots, not the root of r / mean: that quotient underflows in a dead row.
-        row = jnp.where(jnp.isinf(mean), 0, one_over_root(r) * root(mean))
-        u = g * row * one_over_root(c)
+        nothing = lax.full_like(mean, 0)
+        factor = lax.select(lax.eq(mean, lax.full_like(mean, jnp.inf)), nothing, root(mean))
+        u = g * (one_over_root(r) * factor) * one_over_root(c)
         return u, jnp.squeeze(r, first), jnp.squeeze(c, second), v
 
 
