@@ -4,9 +4,9 @@ The derivative of a root at 0 is infinite, and times the 0 beside it not a numbe
 differentiates through a step, as meta-learning does, meets 0 at once: in biases, slots and frozen
 gradients. Here it is 0 there.
 
-What tells 0 at the end is the root, and not `x`. XLA computes cheap operations anew wherever they are
-used: for a norm that scales all leaves, `x` is the sum of their squares, which every leaf would add
-up again.
+What tells 0 at the end is the root, and not `x`. XLA computes cheap operations anew wherever they
+are used: for a norm that scales all leaves, `x` is the sum of their squares, which every leaf would
+add up again.
 """
 
 import jax.numpy as jnp
