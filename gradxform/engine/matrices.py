@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -156,7 +157,7 @@ def map_matrices(
 
     Args:
       rule: with a method `rule(*given, *slots, *scalars)` that returns `(u, *new_slots)`; it may
-        also have `exchange_dtype` and `grams_needed`, as a `MatrixRule` has them.
+        also have `exchange_dtype`, `grams_needed` and `renews`, as a `MatrixRule` has them.
       members: the leaves.
       scalars: what every call gets.
 
@@ -164,6 +165,9 @@ def map_matrices(
       For each leaf the update, in the leaf's shape and as wide as the batch, and its new slots.
     """
     groups: dict[Any, list[int]] = {}
+    counts: dict[Any, int] = {}  # of the matrices so far that could make a batch
+    is_apart, members = _is_apart(rule), [*members]
+    numbers: list[Any] = [None] * len(members)
     out: list[Any] = [None] * len(members)
     for i, member in enumerate(members):
         x = member.given[0]
@@ -173,6 +177,14 @@ def map_matrices(
         kind = tuple(str(x.dtype) for x in (*member.given, *member.slots))
         # Arrays that make one batch must have one dtype, and be on the same devices.
         key = member.view.sides()[1:], kind, devices(member.given[0])
+        if is_apart:
+            count, view = member.view.sides()[0], member.view
+            first = counts.get(key, 0) if view.first is None else view.first
+            counts[key] = counts.get(key, 0) + count
+            # The number of a single one is an argument, so that leaves of one shape share a trace.
+            numbers[i] = np.int32(first) if count == 1 else None
+            view = view._replace(first=None if count == 1 else first)
+            members[i], key = member._replace(view=view), (*key, i)
         groups.setdefault(key, []).append(i)
     live: list[Any] = []
     bare = rule if rule.is_static else take_live(rule, live)
@@ -183,16 +195,20 @@ def map_matrices(
         run = _GROUP.choose(False, is_traced(batch[0].given[0]), brief=False)
         far = any(view.place != "here" or view.cut.cuts for view in views)
         exchange = exchange_now() if far else None
-        results = run(bare, views, exchange, tuple(live), arrays, tuple(scalars))
+        arguments = tuple(live), arrays, tuple(scalars), numbers[group[0]]
+        results = run(bare, views, exchange, *arguments)
         for i, x in zip(group, results, strict=True):
             out[i] = x
     return out
 
 
 def _of_group(
-    rule: Any, views: Any, exchange: Any, live: Any, arrays: Any, scalars: Any
+    rule: Any, views: Any, exchange: Any, live: Any, arrays: Any, scalars: Any, number: Any
 ) -> list[tuple[Array, tuple[Array, ...]]]:
-    """Run the rule on the batch that the leaves of a group make together."""
+    """Run the rule on the batch that the leaves of a group make together.
+
+    `number` is that of the only matrix, or None for those that the views tell.
+    """
     rule = put_live(rule, live) if live else rule
     if exchange is not None:
         members = [Member(x, old, view) for (x, old), view in zip(arrays, views, strict=True)]
@@ -207,11 +223,22 @@ def _of_group(
         for k in range(len(arrays[0][0]))
     ]
     old = [joined([slots[k] for _, slots in arrays]) for k in range(len(arrays[0][1]))]
-    with _numbered(views):
+    with _numbered(views) if number is None else as_share(jnp.reshape(number, (1, 1)), 0):
         u, new = run_batch(rule, inputs, old, scalars)
     sizes = [view.sides()[0] for view in views]
     us, news = parted(u, sizes), [parted(x, sizes) for x in new]
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
+
+
+def _is_apart(rule: Any) -> bool:
+    """Whether each leaf is a batch of its own.
+
+    XLA for CPUs compiles equal loops once, but each copy into a batch and out of it by itself.
+    LAPACK decomposes the matrices of a batch one after the other.
+    """
+    if not getattr(rule, "renews", False) or exchange_now() is not None:
+        return False
+    return jax.default_backend() == "cpu"
 
 
 def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:

@@ -16,7 +16,7 @@ from gradxform.types import Array
 class _Share(NamedTuple):
     """Which matrices of all devices this device has."""
 
-    numbers: np.ndarray  # (devices, B); those of every device
+    numbers: Any  # (devices, B); those of every device, an array of NumPy unless both are 1
     device: Any  # the number of this device
 
 
@@ -24,12 +24,12 @@ _SHARE: contextvars.ContextVar[_Share | None] = contextvars.ContextVar("share", 
 
 
 @contextlib.contextmanager
-def as_share(numbers: np.ndarray, device: Any) -> Iterator[None]:
+def as_share(numbers: Any, device: Any) -> Iterator[None]:
     """Tell the rule inside which matrices its batch holds.
 
     Args:
       numbers: for every device the numbers of its matrices, (devices, B), among those that make one
-        batch where nothing is divided.
+        batch where nothing is divided. That of one matrix on one device may be traced.
       device: the number of this device, an integer scalar.
     """
     token = _SHARE.set(_Share(numbers, device))
@@ -50,9 +50,11 @@ def matrix_numbers(count: int) -> Array:
     return jnp.asarray(_of_blocks(share, count), jnp.int32)[share.device]
 
 
-def _of_blocks(share: _Share, count: int) -> np.ndarray:
+def _of_blocks(share: _Share, count: int) -> Any:
     """Return the numbers of every device's matrices, or of `count` blocks of them."""
     blocks = count // max(1, share.numbers.shape[1])
+    if blocks == 1:
+        return share.numbers
     numbers = blocks * share.numbers[:, :, None] + np.arange(blocks)
     return numbers.reshape(len(numbers), -1)
 
@@ -82,6 +84,9 @@ def renewed(
     """
     if every == 1:
         return tuple(renew(*given, *old))
+    if old[0].shape[0] == 1:  # no places to look up
+        is_due = jnp.mod(count - matrix_numbers(1)[0], every) == 0
+        return tuple(lax.cond(is_due, lambda: _as(old, renew(*given, *old)), lambda: [*old]))
     due = _due(old[0].shape[0], count, every)
 
     def those(places: Array) -> list[Array]:

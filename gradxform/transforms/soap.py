@@ -117,6 +117,7 @@ class scale_by_soap(MatrixRule):
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
     compute_dtype: DType = field(default=None, kw_only=True)
 
+    renews = True
     State = SoapState
     locality = "array"
 

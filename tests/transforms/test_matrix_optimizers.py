@@ -239,3 +239,23 @@ def test_turns_are_counted_apart_for_each_dtype():
             old, (_, state) = state.left_basis["b"], tx.update(given, state, params)
             turns.append(not np.array_equal(old, state.left_basis["b"]))
     assert turns == [True, False] * 3
+
+
+@pytest.mark.parametrize("lacks", [False, True])
+def test_leaves_apart_are_renewed_as_those_of_a_batch_are(lacks, monkeypatch):
+    shapes = {"a": (3, 4), "b": (4, 3), "c": (3, 4), "d": (2, 3, 4), "e": (5, 5)}
+    numbers = {k: NUMBERS if k == "d" else gx.MuonDimensionNumbers() for k in shapes}
+    tx = gx.scale_by_soap(precondition_frequency=3, weight_dimension_numbers=numbers)
+    params = {k: jnp.zeros(s) for k, s in shapes.items()}
+    grads = [{k: gradients(s, 1)[0] for k, s in shapes.items()} for _ in range(8)]
+    results = []
+    for is_apart in (True, False):
+        monkeypatch.setattr(engine.matrices, "_is_apart", lambda rule, x=is_apart: x)
+        jax.clear_caches()
+        update, state = jax.jit(tx.update), tx.init(params)
+        for g in grads:
+            g = {**g, "a": None} if lacks else g
+            u, state = update(g, state, params)
+        results.append((u, state))
+    assert all(map(np.any, jax.tree.leaves(results[0][0])))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *results)

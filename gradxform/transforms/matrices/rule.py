@@ -86,9 +86,13 @@ class MatrixRule(Transform):
     `exchange_dtype`, by default the field `compute_dtype` if there is one, is the dtype to which
     real matrices and results are rounded before and after `rule`, and in which devices exchange
     them; None for their own.
+
+    `renews` says that `rule` renews each matrix at some steps, by a decomposition that LAPACK
+    computes on CPUs. There each leaf is then a batch of its own.
     """
 
     State: Any = None
+    renews: bool = False
     oriented: bool = False
     needs_params = False
     handles_complex = False
