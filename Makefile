@@ -8,7 +8,7 @@ VENV := $(if $(filter python3,$(PYTHON)),.venv,.venv-$(notdir $(lastword $(PYTHO
 PY := $(VENV)/bin/python
 UV := $(shell command -v uv 2>/dev/null)
 
-.PHONY: help demo test test-rest durations test-tpu compile-for-tpus docs docs-data docs-test test-processors lint bench tables clean FORCE
+.PHONY: help demo test test-rest durations test-tpu compile-for-tpus docs docs-data docs-test test-processors lint bench speed tables clean FORCE
 .NOTPARALLEL:
 
 help: ## List the targets
@@ -69,6 +69,10 @@ lint: $(VENV)/.installed-dev ## Check style, format and types
 
 bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
+
+speed: $(VENV)/.installed-examples ## Measure what docs/speed.md shows, and write its tables anew
+	$(PY) -m benchmarks optimizers storage matrix model
+	$(PY) -m benchmarks.tables.page
 
 tables: $(VENV)/.installed-test ## Write the tables of names, optimizers, families and differences anew, and the picture of the house
 	$(PY) -m tests.project.names

@@ -11,6 +11,7 @@ import gradxform as gx
 from benchmarks.__main__ import main
 from benchmarks.subjects.cases import CHAINS, LIBRARIES, make_step, make_tree
 from benchmarks.subjects.pairs import PAIRS
+from benchmarks.tables import page
 from benchmarks.timing.measure import Budget, interleave
 from benchmarks.timing.staging import stage
 from benchmarks.timing.stepping import time_steps
@@ -103,7 +104,15 @@ def test_a_short_run_of_another_section(section, tmp_path):
             assert main([section, "--quick", "--repeats", "1", "--out", str(tmp_path)]) == 0
     finally:
         jax.config.update("jax_enable_compilation_cache", cache)
-    assert json.loads((tmp_path / f"{section}.json").read_text())["cases"]
+    cases = json.loads((tmp_path / f"{section}.json").read_text())["cases"]
+    assert cases
+    # The page of figures shows a row for each, below a heading, and nothing else changes.
+    before, mark = "# Speed\n\n", f"<!-- figures: {section} -->\n"
+    text = page.page(f"{before}{mark}old\n<!-- end -->\n\nAfter.\n", tmp_path)
+    assert text.startswith(before + mark) and text.endswith("<!-- end -->\n\nAfter.\n")
+    assert text.count("\n| ") == len(cases) + 2 and "old" not in text
+    assert page.page(text, tmp_path) == text
+    assert page.page(text, tmp_path / "none") == text
 
 
 @pytest.mark.parametrize("argv", ["optimizer", "--optimizers adm", "--trees none", "--repeats 0"])
