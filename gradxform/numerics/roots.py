@@ -20,8 +20,10 @@ from gradxform.types import Array, Scalar
 
 def root(x: Array) -> Array:
     """Return sqrt(x), with a derivative of 0 where `x` is 0."""
-    root = lax.sqrt(_not_zero(x))
-    return lax.select(lax.eq(root, _least_root(x)), lax.full_like(x, 0), root)
+    least = float(jnp.finfo(x.dtype).tiny)  # its root is exact
+    zero = lax.full_like(x, 0)
+    root = lax.sqrt(lax.select(lax.eq(x, zero), lax.full_like(x, least), x))
+    return lax.select(lax.eq(root, lax.full_like(x, least**0.5)), zero, root)
 
 
 def one_over_root(x: Array) -> Array:
@@ -29,19 +31,11 @@ def one_over_root(x: Array) -> Array:
 
     A quotient, because the derivative of `lax.rsqrt` overflows below 1e-25 (in float32).
     """
-    root = lax.sqrt(_not_zero(x))
-    inverse = lax.div(lax.full_like(x, 1), root)
-    return lax.select(lax.eq(root, _least_root(x)), lax.full_like(x, 0), inverse)
-
-
-def _not_zero(x: Array) -> Array:
-    """Return `x`, and the least normal number, whose root is exact, in place of 0."""
-    least = lax.full_like(x, jnp.finfo(x.dtype).tiny)
-    return lax.select(lax.eq(x, lax.full_like(x, 0)), least, x)
-
-
-def _least_root(x: Array) -> Array:
-    return lax.full_like(x, float(jnp.finfo(x.dtype).tiny) ** 0.5)
+    least = float(jnp.finfo(x.dtype).tiny)
+    zero, one = lax.full_like(x, 0), lax.full_like(x, 1)
+    root = lax.sqrt(lax.select(lax.eq(x, zero), lax.full_like(x, least), x))
+    is_zero = lax.eq(root, lax.full_like(x, least**0.5))
+    return lax.select(is_zero, zero, lax.div(one, root))
 
 
 def cube_root(x: Array) -> Array:

@@ -9,7 +9,8 @@ import numpy as np
 
 from gradxform.types import Array
 
-# XLA for CPUs splits a longer axis of a reduction in two, and keeps what it reduces in memory.
+# XLA for CPUs splits a longer axis of a reduction in two, and keeps what it reduces in memory. Other
+# processors reduce blocks as they are; a quarter of a row of a TPU's register would be lost.
 LONGEST = 32
 
 
@@ -22,8 +23,8 @@ class Folds(NamedTuple):
     def into(cls, block: int, length: int) -> "Folds | None":
         """Return how an axis of that length is cut into blocks; None if it is not, evenly."""
         lengths: list[int] = []
-        rest = block
-        while rest > LONGEST:
+        rest, is_on_cpu = block, jax.default_backend() == "cpu"
+        while is_on_cpu and rest > LONGEST:
             divisor = max(n for n in range(1, LONGEST + 1) if rest % n == 0)
             if divisor == 1:
                 return None
