@@ -9,8 +9,8 @@ import numpy as np
 
 from gradxform.types import Array
 
-# XLA for CPUs splits a longer axis of a reduction in two, and keeps what it reduces in memory. Other
-# processors reduce blocks as they are; a quarter of a row of a TPU's register would be lost.
+# XLA for CPUs splits a longer axis of a reduction in two, and keeps what it reduces in memory.
+# Others reduce blocks as they are; on a TPU, an axis as short would leave most of a register empty.
 LONGEST = 32
 
 
