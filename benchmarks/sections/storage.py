@@ -95,11 +95,7 @@ def measured(rule: str, tree: str, options: Options) -> list[dict[str, Any]]:
     runs: dict[str, Any] = {}
     for name, (init, step) in subjects(rule).items():
         state = jax.jit(init)(params)
-        start = time.perf_counter()
-        lowered = jax.jit(step, donate_argnums=(0, 1)).lower(params, state, grads)
-        middle = time.perf_counter()
-        compiled = lowered.compile()
-        end = time.perf_counter()
+        stages, compiled = staged(step, (params, state, grads), 1 if options.quick else 5)
         held = sum(map(_bytes, jax.tree.leaves(state)))
         rows.append(
             {
@@ -108,8 +104,8 @@ def measured(rule: str, tree: str, options: Options) -> list[dict[str, Any]]:
                 "state": name,
                 "bytes": held / entries,
                 "temp": static_costs(compiled)["temp"] / size,
-                "trace+lower": middle - start,
-                "compile": end - middle,
+                "trace+lower": stages[0],
+                "compile": stages[1],
                 # Parameters and state are read and written, gradients read.
                 "moved": 2 * (size + held) + sum(map(_bytes, jax.tree.leaves(grads))),
             }
@@ -130,6 +126,20 @@ def measured(rule: str, tree: str, options: Options) -> list[dict[str, Any]]:
         for figure in ("trace+lower", "compile"):
             row[figure] /= rows[0][figure]
     return rows
+
+
+def staged(step: Any, arguments: Any, times: int) -> tuple[tuple[float, float], Any]:
+    """Return the median seconds to trace and lower a step and to compile it, and the program."""
+    samples, compiled = [], None
+    for _ in range(times):
+        jax.clear_caches()
+        start = time.perf_counter()
+        lowered = jax.jit(step, donate_argnums=(0, 1)).lower(*arguments)
+        middle = time.perf_counter()
+        compiled = lowered.compile()
+        samples.append((middle - start, time.perf_counter() - middle))
+    trace, compile_ = np.median(samples, axis=0)
+    return (float(trace), float(compile_)), compiled
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
