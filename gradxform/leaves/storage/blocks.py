@@ -73,12 +73,11 @@ class Blocks(StoredArray):
     def load(self) -> Array:
         """Return the array."""
         form, length = self.form, self.shape[-1]
-        scales = self.scales[..., None]
         if form.code.bits == 4:
-            blocks = form.code.decode(unpacked(self.codes)) * scales
+            blocks = form.code.decode(unpacked(self.codes)) * self.scales[..., None]
             x = joined(blocks)[..., :length]
         else:
-            x = _by_block(form.code.decode(self.codes), form, lambda b: b * scales)
+            x = _by_block(form.code.decode(self.codes), self.scales, form, jnp.multiply)
         return cast(x, form.dtype)
 
     def store(self, new: Array) -> "Blocks":
@@ -87,15 +86,16 @@ class Blocks(StoredArray):
 
     @property
     def folds(self) -> Folds | None:
-        """How the last axis is cut into blocks; None if the last one is shorter."""
-        length = self.shape[-1]
-        return Folds.into(block_length(self.form, length), length)
+        """How the last axis is cut into parts of blocks; None if it cannot be."""
+        # Of 4 bits, two of a block share a byte, whether there is something in all of it or not.
+        return None if self.form.length is not None else _folds(self.form, self.shape[-1])
 
     def load_folded(self, folds: Folds) -> Array:
         """Return the array, cut."""
         form = self.form
         codes = self.codes if form.code.bits == 8 else joined(unpacked(self.codes))
-        scales = self.scales.reshape(*self.scales.shape, *[1] * len(folds.lengths))
+        scales = folds.scales(self.scales)
+        scales = scales.reshape(*scales.shape, *[1] * len(folds.lengths))
         return cast(form.code.decode(folds.of(codes)) * scales, form.dtype)
 
     def store_scaled(self, new: Array, scales: Array) -> "Blocks":
@@ -129,10 +129,19 @@ def fitted(form: BlockForm, length: int) -> BlockForm:
     return form._replace(length=length if filled else None)
 
 
-def _by_block(x: Array, form: BlockForm, f: Callable[[Array], Array]) -> Array:
-    """Return `f` of the array as (..., blocks, block), in the shape of the array again."""
-    y = joined(f(blocked(x, form)))
-    return y if y.shape == x.shape else y[..., : x.shape[-1]]
+def _folds(form: BlockForm, length: int) -> Folds | None:
+    return Folds.into(block_length(form, length), length) if length else None
+
+
+def _by_block(
+    x: Array, scales: Array, form: BlockForm, f: Callable[[Array, Array], Array]
+) -> Array:
+    """Return `f` of the array and the scales of its blocks, in the shape of the array."""
+    folds = _folds(form, x.shape[-1])
+    if folds is not None:  # without padding
+        parts = x.reshape(*x.shape[:-1], folds.count, -1)
+        return joined(f(parts, folds.scales(scales)[..., None]))
+    return joined(f(blocked(x, form), scales[..., None]))[..., : x.shape[-1]]
 
 
 def joined(blocks: Array) -> Array:
@@ -152,10 +161,10 @@ def blocked(x: Array, form: BlockForm) -> Array:
 
 def _codes(x: Array, scales: Array, form: BlockForm) -> Array:
     """Return the codes of a float32 array; entries beyond the scale of their block become it."""
-    below = divisors(scales)[..., None]
+    below = divisors(scales)
     if form.code.bits == 4:
-        return packed(form.code.encode(quotient(blocked(x, form), below)))
-    return form.code.encode(_by_block(x, form, lambda b: quotient(b, below)))
+        return packed(form.code.encode(quotient(blocked(x, form), below[..., None])))
+    return form.code.encode(_by_block(x, below, form, quotient))
 
 
 def finite(x: Array) -> Array:

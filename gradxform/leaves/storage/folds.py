@@ -1,5 +1,6 @@
-"""Cutting the last axis of arrays into blocks, and the largest magnitude of each."""
+"""Cutting the last axis of arrays into blocks of one scale, and the largest magnitude of each."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,26 +16,42 @@ LONGEST = 32
 
 
 class Folds(NamedTuple):
-    """How the last axis of an array is cut into blocks, each of several short axes."""
+    """How the last axis of an array is cut into equal parts of blocks, each of several short axes.
 
-    lengths: tuple[int, ...]
+    A part is a whole block, unless the last block is shorter.
+    """
+
+    lengths: tuple[int, ...]  # of the axes of a part
+    parts: int  # of a block, but for the last one
+    count: int  # of all parts
 
     @classmethod
     def into(cls, block: int, length: int) -> "Folds | None":
-        """Return how an axis of that length is cut into blocks; None if it is not, evenly."""
+        """Return how an axis of that length is cut; None if its parts would be many and short."""
+        part = math.gcd(block, length)
+        if part < min(block, LONGEST):
+            return None
         lengths: list[int] = []
-        rest, is_on_cpu = block, jax.default_backend() == "cpu"
+        rest, is_on_cpu = part, jax.default_backend() == "cpu"
         while is_on_cpu and rest > LONGEST:
             divisor = max(n for n in range(1, LONGEST + 1) if rest % n == 0)
             if divisor == 1:
                 return None
             lengths.insert(0, divisor)
             rest //= divisor
-        return None if length % block else cls((rest, *lengths))
+        return cls((rest, *lengths), block // part, length // part)
 
     def of(self, x: Array) -> Array:
-        """Return the array as (..., blocks, *lengths)."""
-        return x.reshape(*x.shape[:-1], -1, *self.lengths)
+        """Return the array as (..., parts, *lengths)."""
+        return x.reshape(*x.shape[:-1], self.count, *self.lengths)
+
+    def scales(self, of_blocks: Array) -> Array:
+        """Return the scale of each part, as (..., parts), from those of the blocks."""
+        if self.parts == 1:
+            return of_blocks
+        *above, blocks = of_blocks.shape
+        of_parts = jnp.broadcast_to(of_blocks[..., None], (*above, blocks, self.parts))
+        return of_parts.reshape(*above, blocks * self.parts)[..., : self.count]
 
     def peaks(self, arrays: Sequence[Array]) -> list[Array]:
         """Return for each of several arrays that are cut its largest magnitude in each block."""
@@ -44,7 +61,15 @@ class Folds(NamedTuple):
         # With an operation of its own, XLA computes what it reduces on the way, in one loop. A
         # maximum would go to a library, which needs the arrays in memory.
         largest = jax.lax.reduce(tuple(arrays), zeros, _larger, axes)
-        return [jnp.abs(x) for x in largest]  # a block of one entry is not reduced
+        return [self._of_blocks(jnp.abs(x)) for x in largest]  # one entry is not reduced
+
+    def _of_blocks(self, of_parts: Array) -> Array:
+        """Return the largest number of the parts of each block."""
+        if self.parts == 1:
+            return of_parts
+        missing = -self.count % self.parts
+        padded = jnp.pad(of_parts, [(0, 0)] * (of_parts.ndim - 1) + [(0, missing)])
+        return jnp.max(padded.reshape(*of_parts.shape[:-1], -1, self.parts), axis=-1)
 
 
 def _larger(some: Sequence[Array], others: Sequence[Array]) -> tuple[Array, ...]:
