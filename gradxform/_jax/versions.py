@@ -25,6 +25,15 @@ def is_tracing() -> bool:
     return is_tracer(jnp.zeros(()))
 
 
+def platform_of(x: jax.Array) -> str:
+    """Return the platform for which a program on an array is traced, such as "cpu" or "tpu".
+
+    The mesh that divides the array says it; else it is that of JAX's default backend.
+    """
+    device = getattr(jax.typeof(x).sharding.mesh, "abstract_device", None)
+    return jax.default_backend() if device is None else device.platform
+
+
 def whole(x: jax.Array, *dims: int) -> jax.Array:
     """Return `x` with these dimensions, by default all, not divided over explicit axes."""
     sharding = jax.typeof(x).sharding

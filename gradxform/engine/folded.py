@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gradxform._jax.versions import platform_of
 from gradxform.engine.rows import reach_of
 from gradxform.leaves import shape_of
 from gradxform.leaves.storage import is_away, is_stored
@@ -30,6 +31,9 @@ def apply_folded(
     arrays = [x for group in slots for x in group]
     folds = _common_folds(arrays)
     g = jnp.asarray(g)
+    # A TPU lays short axes out anew, in memory; it cuts tiles faster than it does that.
+    if platform_of(g) == "tpu":
+        return None
     if folds is None or not g.size or any(shape_of(x) != g.shape for x in arrays):
         return None
     if any(map(jnp.ndim, scalars)) or any(reach_of(rule) != "entry" for rule in rules):

@@ -12,10 +12,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gradxform._jax.versions import platform_of
 from gradxform.engine.calls import compiled
 from gradxform.engine.chunks import devices, is_traced
 from gradxform.engine.cuts import UNCUT, Cut, exchange_now
@@ -166,7 +166,8 @@ def map_matrices(
     """
     groups: dict[Any, list[int]] = {}
     counts: dict[Any, int] = {}  # of the matrices so far that could make a batch
-    is_apart, members = _is_apart(rule), [*members]
+    members = [*members]
+    is_apart = bool(members) and _is_apart(rule, members[0].given[0])
     numbers: list[Any] = [None] * len(members)
     out: list[Any] = [None] * len(members)
     for i, member in enumerate(members):
@@ -230,7 +231,7 @@ def _of_group(
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
 
 
-def _is_apart(rule: Any) -> bool:
+def _is_apart(rule: Any, x: Array) -> bool:
     """Whether each leaf is a batch of its own.
 
     XLA for CPUs compiles equal loops once, but each copy into a batch and out of it by itself.
@@ -238,7 +239,7 @@ def _is_apart(rule: Any) -> bool:
     """
     if not getattr(rule, "renews", False) or exchange_now() is not None:
         return False
-    return jax.default_backend() == "cpu"
+    return platform_of(jnp.asarray(x)) == "cpu"
 
 
 def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType
 
-from gradxform._jax.versions import settled, zeros_of
+from gradxform._jax.versions import platform_of, settled, zeros_of
 from gradxform.engine.rounds import array_sums, cut_here
 from gradxform.engine.rows import reach_of
 from gradxform.engine.slices import sliced, updated
@@ -23,7 +23,7 @@ from gradxform.types import Array
 
 # The entries of a tile: few enough for the caches of a CPU core. Other processors take longer to
 # begin a turn of the loop.
-ON_CPU, ELSEWHERE = 1 << 16, 1 << 19
+ON_CPU, ELSEWHERE = 1 << 16, 1 << 18
 SMALL = 1 << 12  # leaves with fewer entries are computed whole
 
 Slots = tuple[tuple[Any, ...], ...]
@@ -107,7 +107,7 @@ def _tiling(
     step = math.lcm(*(n for x in slots if is_stored(x) for _, n in x.by_rows()))
     whole = g.shape[0]
     ways = math.gcd(whole // step, devices) if whole % step == 0 else 1
-    entries = (ON_CPU if jax.default_backend() == "cpu" else ELSEWHERE) * ways
+    entries = (ON_CPU if platform_of(g) == "cpu" else ELSEWHERE) * ways
     unit = step * ways
     fit = entries // (g.size // whole) // unit  # units of a tile
     units = whole // unit

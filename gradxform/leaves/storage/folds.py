@@ -11,7 +11,6 @@ import numpy as np
 from gradxform.types import Array
 
 # XLA for CPUs splits a longer axis of a reduction in two, and keeps what it reduces in memory.
-# Others reduce blocks as they are; on a TPU, an axis as short would leave most of a register empty.
 LONGEST = 32
 
 
@@ -32,8 +31,8 @@ class Folds(NamedTuple):
         if part < min(block, LONGEST):
             return None
         lengths: list[int] = []
-        rest, is_on_cpu = part, jax.default_backend() == "cpu"
-        while is_on_cpu and rest > LONGEST:
+        rest = part
+        while rest > LONGEST:
             divisor = max(n for n in range(1, LONGEST + 1) if rest % n == 0)
             if divisor == 1:
                 return None
