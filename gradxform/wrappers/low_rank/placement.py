@@ -126,11 +126,15 @@ class Placement(NamedTuple):
     # What is cut along the first dimension of a side is cut in the same way along the side. Cuts of
     # a later dimension never equal those of a projector or a projection, which are along the side.
 
+    def _has_own_rows(self) -> bool:
+        """Whether a piece of the projector is the rows that belong to the piece of the array."""
+        return self._along(self._side_dims(True), len(self.batch)) == self.projector_cuts
+
     def projector_rows(self, projector: Array) -> Array:
         """Return the rows of the projector that belong to the piece of the array."""
         dims, n = self._side_dims(True), len(self.batch)
         cuts = self._along(dims, n)
-        if cuts == self.projector_cuts:
+        if self._has_own_rows():
             return projector
         full_shape = self.cut.whole(self.shape)
         old_cuts, new_cuts = self._differing(self.projector_cuts, cuts)
@@ -175,10 +179,13 @@ class Placement(NamedTuple):
         """Return this device's piece of the projector from `_LeadingVectors` of its piece."""
         assert self.axes is not None
         batch = self.axes.batch
-        gathered = _gathered(x, tuple(c for c in self.cut.cuts if c[1] not in batch))
-        x = self.axes.to_stacks(gathered)
+        cuts = tuple(c for c in self.cut.cuts if c[1] not in batch)
+        of_projector = _after_batch(self.projector_cuts, len(batch))
+        # A piece of the longer side has the rows of the projector that belong here.
+        is_piece = len(cuts) == len(of_projector) and self._has_own_rows()
+        x = self.axes.to_stacks(x if is_piece else _gathered(x, cuts))
         x = x[..., : self.rank] if self.tall else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
-        return _own_piece(x, _after_batch(self.projector_cuts, len(batch)))
+        return x if is_piece else _own_piece(x, of_projector)
 
 
 def _after_batch(cuts: Cuts, n: int) -> Cuts:
