@@ -97,9 +97,9 @@ class scale_by_galore(Transform):
     Under `zero1` and `shard_matrices` the projectors and the state of the base transform are
     divided over the devices. Where these cut a stack between its matrices, each device has those of
     its own matrices, and exchanges nothing. Where they cut the longer side of a matrix, each device
-    gets its piece of the sum of projections, and its step is gathered; where they cut the shorter
-    side, the projector is gathered instead. For new projectors, each device computes the singular vectors of
-    its share of the matrices.
+    gets its piece of the sum of projections, and steps are gathered; where they cut the shorter
+    side, the projector is gathered instead. For new projectors, each device computes the singular
+    vectors of its share of the matrices.
 
     Args:
       rank: the number of singular vectors, at least 1.
