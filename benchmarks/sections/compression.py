@@ -22,7 +22,8 @@ import gradxform as gx
 import gradxform.distributed as gd
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.sections.losses import EXAMPLES, digits
-from benchmarks.sections.wire import DEVICES, on_devices
+from benchmarks.sections.wire import on_devices
+from benchmarks.subjects.sharded import DEVICES
 from benchmarks.timing import machine
 
 SEEDS, STEPS = 5, 630

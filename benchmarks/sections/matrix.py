@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -24,79 +23,40 @@ import gradxform as gx
 import gradxform.distributed as gd
 from benchmarks.options import Job, Options, Results, Section
 from benchmarks.sections import phases
-from benchmarks.sections.wire import DEVICES, on_devices
+from benchmarks.sections.wire import on_devices
+from benchmarks.subjects.sharded import (
+    DEVICES,
+    LAYERS,
+    abstract,
+    in_shares,
+    program,
+    shapes,
+    step_of,
+)
 from benchmarks.timing import machine
 from benchmarks.timing.staging import static_costs
 from gradxform._jax.jaxprs import jaxprs_of
 
-LAYERS, WIDTH = 8, 128
 APART = 24  # the layers of one device, which are not stacked
 # Their widths. At 16 the calls take the time, at 64 the products do, which are as many as Optax's.
 WIDTHS = (16, 32, 64)
-AXIS = "model"
 # Of one step on each of the eight devices: collectives; bytes sent, in shares of the matrices;
 # products and sums, of Optax's.
 COLUMNS = ("collectives", "sent", "FLOPs")
 ON_ONE = ("width", "dots", "temp", "step")
 
 
-def shapes(layers: int, d: int) -> Any:
-    """Return the shapes of the matrices of a transformer."""
-    one = {"qkv": (d, 3 * d), "o": (d, d), "up": (d, 4 * d), "down": (4 * d, d)}
-    return {f"layer{i}": dict(one) for i in range(layers)}
-
-
-def _specs(layers: int) -> Any:
-    """Return how tensor parallelism cuts them."""
-    wide, tall = PartitionSpec(None, AXIS), PartitionSpec(AXIS)
-    return {f"layer{i}": {"qkv": wide, "o": tall, "up": wide, "down": tall} for i in range(layers)}
-
-
-def _abstract(tree: Any) -> Any:
-    is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
-    return jax.tree.map(lambda s: jax.ShapeDtypeStruct(s, jnp.float32), tree, is_leaf=is_shape)
-
-
-def _step(tx: Any) -> Any:
-    def step(grads: Any, state: Any, params: Any) -> Any:
-        updates, state = tx.update(grads, state, params)
-        return jax.tree.map(jnp.add, params, updates), state
-
-    return step
-
-
 def on_mesh(tx: Any, shard: bool) -> dict[str, float]:
     """Return the figures of a step on eight devices."""
-    mesh = jax.make_mesh((DEVICES,), (AXIS,), axis_types=(AxisType.Auto,))
-    params, specs = _abstract(shapes(LAYERS, WIDTH)), _specs(LAYERS)
-    if shard:
-        tx = gd.shard_matrices(tx, AXIS, specs, mesh)
-        state_specs = tx.state_specs(params)
-    else:
-        state_specs = gd.state_sharding(tx, params, specs)
-
-    def places(specs: Any) -> Any:
-        return jax.tree.map(lambda s: NamedSharding(mesh, s), specs)
-
-    def placed(tree: Any, specs: Any) -> Any:
-        return jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, places(specs)
-        )
-
-    args = placed(params, specs), placed(jax.eval_shape(tx.init, params), state_specs)
-    outs = places(specs), places(state_specs)
-    jitted = jax.jit(_step(tx), out_shardings=outs, donate_argnums=(1, 2))
-    compiled = jitted.lower(*args, args[0]).compile()
+    compiled, step, args = program(in_shares(tx) if shard else tx, shard)
     # What the program asks for: XLA for CPUs sends 16-bit numbers as 32 bits.
-    counted = gd.hlo.count_jaxpr(_step(tx), *args, args[0]) if shard else compiled
-    share = gd.hlo.copy_bytes(params) / DEVICES
+    counted = gd.hlo.count_jaxpr(step, *args) if shard else compiled
+    share = gd.hlo.copy_bytes(args[0]) / DEVICES
     return {
         "collectives": len(gd.hlo.collectives(compiled)),
         "sent": gd.hlo.wire_bytes(counted).per_step / share,
         # XLA counts the body of a loop once, so that this is fewer than Optax's program computes.
-        "FLOPs": product_flops(_step(tx), *args, args[0])
-        if shard
-        else (compiled.cost_analysis() or {})["flops"],
+        "FLOPs": product_flops(step, *args) if shard else (compiled.cost_analysis() or {})["flops"],
     }
 
 
@@ -147,7 +107,7 @@ def on_one(repeats: int, width: int, layers: int = APART) -> list[dict[str, Any]
     """Return a row for each rule on one device, with layers that are not stacked."""
     rng = np.random.default_rng(0)
     params = jax.tree.map(
-        lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), _abstract(shapes(layers, width))
+        lambda x: jnp.asarray(rng.normal(size=x.shape), x.dtype), abstract(shapes(layers, width))
     )
     rules: dict[str, Any] = {"optax.contrib.muon": optax.contrib.muon(0.02), **OURS}
     del rules["muon, bfloat16"]  # CPUs compute 16-bit products in 32 bits
@@ -155,8 +115,8 @@ def on_one(repeats: int, width: int, layers: int = APART) -> list[dict[str, Any]
     for name, tx in rules.items():
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             state = jax.jit(tx.init)(params)
-            compiled = jax.jit(_step(tx)).lower(params, state, params).compile()
-            dots = len(list(products(jax.make_jaxpr(_step(tx))(params, state, params))))
+            compiled = jax.jit(step_of(tx)).lower(params, state, params).compile()
+            dots = len(list(products(jax.make_jaxpr(step_of(tx))(params, state, params))))
         runs[name] = compiled, state
         temp = static_costs(compiled)["temp"] / gd.hlo.copy_bytes(params)
         rows.append({"rule": name, "width": width, "dots": dots, "temp": temp})

@@ -21,10 +21,11 @@ from rich.table import Table
 import gradxform as gx
 import gradxform.distributed as gd
 from benchmarks.options import Job, Options, Results, Section
+from benchmarks.subjects.sharded import DEVICES
 from benchmarks.timing import machine
 from benchmarks.timing.staging import static_costs
 
-DEVICES, PERIOD, FRAGMENTS = 8, 10, 5
+PERIOD, FRAGMENTS = 10, 5
 SECONDS = 600
 # Bytes sent in a step (mean over a period, at most, outside of exchanges), and bytes that a device
 # holds; in copies of the parameters.

@@ -60,6 +60,40 @@ class MatrixExchange(NamedTuple):
         """Return the whole array from this device's piece: undo `cut`."""
         return Division(cuts, ()).gather(x, knows_what_varies(self.axes))
 
+    def scattered(self, xs: Sequence[Array], cuts: Sequence[tuple[str, int]]) -> list[Array]:
+        """Return this device's pieces of the sums of arrays over the devices.
+
+        Arrays of one axis and dtype share a reduce-scatter.
+
+        Args:
+          xs: what this device adds.
+          cuts: for each array, the axis over which it is summed, and the dimension that it cuts.
+        """
+
+        def combine(flat: Array, axis: str) -> Array:
+            return lax.psum_scatter(as_varying(flat, axis), axis)
+
+        pieces = [Division((cut,), ()).pieces(x) for x, cut in zip(xs, cuts, strict=True)]
+        flat = [jnp.reshape(x, (x.shape[0], -1)) for x in pieces]
+        out = _combined(flat, [axis for axis, _ in cuts], combine)
+        return [jnp.reshape(x, p.shape[1:]) for x, p in zip(out, pieces, strict=True)]
+
+    def gathered(self, xs: Sequence[Array], cuts: Sequence[tuple[str, int]]) -> list[Array]:
+        """Return whole arrays from this device's pieces: undo the cuts of `scattered`.
+
+        Arrays of one axis and dtype share an all-gather.
+        """
+
+        def combine(flat: Array, axis: str) -> Array:
+            return Division(((axis, 0),), ()).gather(flat, knows_what_varies(self.axes))
+
+        flat = [jnp.reshape(x, (1, -1)) for x in xs]
+        out = _combined(flat, [axis for axis, _ in cuts], combine)
+        return [
+            Division((cut,), ()).assembled(jnp.reshape(whole, (-1, *x.shape)))
+            for x, whole, cut in zip(xs, out, cuts, strict=True)
+        ]
+
     def run(
         self, members: Sequence[Any], apply: Apply, narrow: Any, grams: int | None = None
     ) -> list[Done]:
@@ -215,6 +249,22 @@ class MatrixExchange(NamedTuple):
         """Return the batch of all devices from their shares."""
         is_tracked = knows_what_varies(self.axes)
         return Division(tuple((axis, 0) for axis in self.axes), ()).gather(x, is_tracked)
+
+
+def _combined(
+    xs: Sequence[Array], axes: Sequence[str], combine: Callable[[Array, str], Array]
+) -> list[Array]:
+    """Return what a collective makes of arrays (n, ...), joined along their last axis."""
+    kinds: dict[Any, list[int]] = {}
+    for i, (x, axis) in enumerate(zip(xs, axes, strict=True)):
+        kinds.setdefault((axis, x.dtype), []).append(i)
+    out = list(xs)
+    for (axis, _), group in kinds.items():
+        of_all = combine(jnp.concatenate([xs[i] for i in group], axis=-1), axis)
+        ends = np.cumsum([xs[i].shape[-1] for i in group])[:-1]
+        for i, part in zip(group, jnp.split(of_all, ends, axis=-1), strict=True):
+            out[i] = part
+    return out
 
 
 def _first_numbers(members: Sequence[Any]) -> list[int]:

@@ -46,7 +46,9 @@ from gradxform.types import (
 )
 from gradxform.wrappers.low_rank.placement import (
     Placement,
+    as_products,
     leading_vectors,
+    projections as projections_of,
     renewed,
     zeros_like_parameter,
 )
@@ -94,10 +96,10 @@ class scale_by_galore(Transform):
 
     Under `zero1` and `shard_matrices` the projectors and the state of the base transform are
     divided over the devices. Where these cut a stack between its matrices, each device has those of
-    its own matrices, and exchanges nothing. Where they cut the longer side of a matrix, its
-    projection is summed over them, and its step is gathered; where they cut the shorter side, the
-    projector is gathered instead. For new projectors, each device computes the singular vectors of
-    its share of the matrices.
+    its own matrices, and exchanges nothing. Where they cut the longer side of a matrix, each device
+    gets its piece of the sum of projections, and steps are gathered; where they cut the shorter
+    side, the projector is gathered instead. For new projectors, each device computes the singular
+    vectors of its share of the matrices.
 
     Args:
       rank: the number of singular vectors, at least 1.
@@ -210,11 +212,9 @@ class scale_by_galore(Transform):
                 p if where.axes is None else where.projector_rows(p)
                 for where, p in zip(placements, projectors, strict=True)
             ]
-            parts = engine.map_rows(_projection, [wide, used], statics=axes, cuts=cuts)
-            projections = [
-                r if where.axes is None else where.projection_piece(r)
-                for where, r in zip(placements, parts, strict=True)
-            ]
+            how = [_Product.of(where) for where in placements]
+            parts = engine.map_rows(_own_product, [wide, used], statics=how, cuts=cuts)
+            projections = projections_of(placements, parts)
         with _as_projections(updates, placements):
             base_updates, base_state = call_update(
                 self._base_transform(),
@@ -223,10 +223,7 @@ class scale_by_galore(Transform):
                 None,  # the parameters are not projected
                 extra,
             )
-        steps = [
-            u if where.axes is None else where.as_product(u)
-            for where, u in zip(placements, treedef.flatten_up_to(base_updates), strict=True)
-        ]
+        steps = as_products(placements, treedef.flatten_up_to(base_updates))
         us = engine.map_rows(_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts)
         return jax.tree.unflatten(treedef, us), state._replace(
             count=safe_increment(state.count),
@@ -256,11 +253,26 @@ def _projection(g: Array, projector: Array, axes: MatrixAxes | None) -> Array:
     """Return the projection of a gradient; for a piece, by the rows that belong to it."""
     if axes is None:
         return g
-    tall, matrices = _is_tall(g, axes), axes.to_stacks(g)
-    product = adjoint(projector) @ matrices if tall else matrices @ projector
-    summed = axes.rows if tall else axes.columns
-    names = tuple(name for name, dim in engine.cut_here().cuts if dim in summed)
-    (product,) = engine.over_pieces((product, names))
+    matrices = axes.to_stacks(g)
+    return adjoint(projector) @ matrices if _is_tall(g, axes) else matrices @ projector
+
+
+class _Product(NamedTuple):
+    """How pieces are multiplied."""
+
+    axes: MatrixAxes | None
+    summed: tuple[str, ...]  # the mesh axes over whose devices the product is summed at once
+
+    @classmethod
+    def of(cls, where: Placement) -> "_Product":
+        """Return how pieces of an array are multiplied; a sum that is scattered comes later."""
+        later = where.axes is None or where.scatter is not None
+        return cls(where.axes, () if later else where.summed)
+
+
+def _own_product(g: Array, projector: Array, how: _Product) -> Array:
+    """Return the product of pieces, and its sum over devices unless that is scattered."""
+    (product,) = engine.over_pieces((_projection(g, projector, how.axes), how.summed))
     return product
 
 

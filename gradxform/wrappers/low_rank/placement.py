@@ -126,11 +126,15 @@ class Placement(NamedTuple):
     # What is cut along the first dimension of a side is cut in the same way along the side. Cuts of
     # a later dimension never equal those of a projector or a projection, which are along the side.
 
+    def _has_own_rows(self) -> bool:
+        """Whether a piece of the projector is the rows that belong to the piece of the array."""
+        return self._along(self._side_dims(True), len(self.batch)) == self.projector_cuts
+
     def projector_rows(self, projector: Array) -> Array:
         """Return the rows of the projector that belong to the piece of the array."""
         dims, n = self._side_dims(True), len(self.batch)
         cuts = self._along(dims, n)
-        if cuts == self.projector_cuts:
+        if self._has_own_rows():
             return projector
         full_shape = self.cut.whole(self.shape)
         old_cuts, new_cuts = self._differing(self.projector_cuts, cuts)
@@ -149,6 +153,28 @@ class Placement(NamedTuple):
         side = tuple(full_shape[d] for d in dims)
         sides = (self.rank, *side) if self.tall else (*side, self.rank)
         return cuts, (*self.batch, *sides), cuts == self.projected_cuts
+
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """The mesh axes over whose devices products are summed: those that cut the longer side."""
+        dims = self._side_dims(True)
+        return tuple(axis for axis, dim in self.cut.cuts if dim in dims)
+
+    @property
+    def scatter(self) -> tuple[str, int] | None:
+        """The axis whose devices each need a piece of the sum of their products, if it is one.
+
+        Beside it stands the dimension of the projection that it cuts.
+        """
+        n, (cuts, *_) = len(self.batch), self._product_layout()
+        old_cuts, new_cuts = _after_batch(cuts, n), _after_batch(self.projected_cuts, n)
+        alone = not old_cuts and len(new_cuts) == 1 and cuts == _before(self.projected_cuts, n)
+        return new_cuts[0] if alone and self.summed == (new_cuts[0][0],) else None
+
+    def flat(self, x: Array) -> Array:
+        """Return a product, whole but for its batch, in the shape of the projection."""
+        n = len(self.batch)
+        return jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:]))
 
     def projection_piece(self, x: Array) -> Array:
         """Return this device's piece of the projection, from its piece of the product."""
@@ -175,14 +201,59 @@ class Placement(NamedTuple):
         """Return this device's piece of the projector from `_LeadingVectors` of its piece."""
         assert self.axes is not None
         batch = self.axes.batch
-        gathered = _gathered(x, tuple(c for c in self.cut.cuts if c[1] not in batch))
-        x = self.axes.to_stacks(gathered)
+        cuts = tuple(c for c in self.cut.cuts if c[1] not in batch)
+        of_projector = _after_batch(self.projector_cuts, len(batch))
+        # A piece of the longer side has the rows of the projector that belong here.
+        is_piece = len(cuts) == len(of_projector) and self._has_own_rows()
+        x = self.axes.to_stacks(x if is_piece else _gathered(x, cuts))
         x = x[..., : self.rank] if self.tall else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
-        return _own_piece(x, _after_batch(self.projector_cuts, len(batch)))
+        return x if is_piece else _own_piece(x, of_projector)
+
+
+def projections(placements: Sequence[Placement], products: Sequence[Array]) -> list[Array]:
+    """Return this device's pieces of projections, from products of pieces.
+
+    Products with a `scatter` are not summed yet, and share a reduce-scatter. It sends half the
+    bytes of a sum that every device gets.
+    """
+    at_once, cuts = _at_once(placements)
+    flat = [placements[i].flat(products[i]) for i in at_once]
+    pieces = dict(zip(at_once, _exchange("scattered", flat, cuts), strict=True))
+    return [
+        x if where.axes is None else pieces[i] if i in pieces else where.projection_piece(x)
+        for i, (where, x) in enumerate(zip(placements, products, strict=True))
+    ]
+
+
+def as_products(placements: Sequence[Placement], steps: Sequence[Array]) -> list[Array]:
+    """Return pieces of products, from steps that lie as projections do: undo `projections`."""
+    at_once, cuts = _at_once(placements)
+    whole = dict(
+        zip(at_once, _exchange("gathered", [steps[i] for i in at_once], cuts), strict=True)
+    )
+    return [
+        x if where.axes is None else whole[i] if i in whole else where.as_product(x)
+        for i, (where, x) in enumerate(zip(placements, steps, strict=True))
+    ]
+
+
+def _at_once(placements: Sequence[Placement]) -> tuple[list[int], list[tuple[str, int]]]:
+    """Return the numbers of the placements with a `scatter`, and these."""
+    found = {i: where.scatter for i, where in enumerate(placements) if where.axes is not None}
+    found = {i: cut for i, cut in found.items() if cut is not None}
+    return [*found], [*found.values()]
+
+
+def _exchange(name: str, xs: Sequence[Array], cuts: Sequence[tuple[str, int]]) -> list[Array]:
+    return getattr(engine.exchange_now(), name)(xs, cuts) if xs else []
 
 
 def _after_batch(cuts: Cuts, n: int) -> Cuts:
     return tuple(c for c in cuts if c[1] >= n)
+
+
+def _before(cuts: Cuts, n: int) -> Cuts:
+    return tuple(c for c in cuts if c[1] < n)
 
 
 def _piece_shape(shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut) -> tuple[int, ...]:

@@ -1,0 +1,36 @@
+"""The table of rules for whole matrices in docs/distributed.md is what compiled steps send."""
+
+import pytest
+
+import gradxform as gx
+from docs.site import sharded
+from gradxform.transforms.matrices.rule import MatrixRule
+from gradxform.wrappers.parts import all_parts
+
+pytestmark = pytest.mark.usefixtures("eight_devices")
+
+ROWS = {(row.rule, row.form): row for row in sharded.rows()}
+SHOWN = sharded.read()
+
+
+def test_the_table_has_every_rule():
+    assert list(SHOWN) == list(ROWS)
+    kinds = {x for name in dir(gx) if isinstance(x := getattr(gx, name), type)}
+    rules = {kind for kind in kinds if issubclass(kind, MatrixRule)} - {MatrixRule}
+    parts = [part for make in sharded.optimizers().values() for part in all_parts(make())]
+    assert len(rules) > 8 and rules <= {type(part) for part in parts}
+
+
+def test_the_page_says_what_was_compiled():
+    page = sharded.page([SHOWN[key] for key in ROWS]).replace(sharded.versions(), "")
+    shown = sharded.PAGE.read_text("utf-8")
+    assert page == shown.replace(sharded.versions_shown(), "")
+
+
+@pytest.mark.parametrize("key", ROWS, ids=": ".join)
+def test_a_step_sends_and_holds_what_the_table_shows(key):
+    found, shown = ROWS[key].figures(), SHOWN[key]
+    if sharded.versions_shown() == sharded.versions():
+        assert found == shown, f"if it is meant to, run `python -m {sharded.__name__}`"
+    elif not ROWS[key].by_compiler:  # which other versions do otherwise
+        assert found[:2] == shown[:2]
