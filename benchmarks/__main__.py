@@ -91,6 +91,7 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
     add("--repeats", type=_positive, metavar="N", help="samples per timing (25)")
     add("--seed", type=int, default=0, help="of parameters and gradients (0)")
     add("--out", type=Path, default=RESULTS, metavar="DIR", help="(benchmarks/results)")
+    add("--peers", type=Path, metavar="DIR", help="with other libraries, for matrix; see README.md")
     add("--quick", action="store_true", help="small trees and few samples, under a minute")
     args = parser.parse_args(argv)
     options = Options(
@@ -101,8 +102,11 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
         repeats=args.repeats or (3 if args.quick else 25),
         seed=args.seed,
         out=args.out,
+        peers=args.peers,
         quick=args.quick,
     )
+    if options.peers is not None and not options.peers.is_dir():
+        parser.error(f"--peers: {options.peers} is not a folder")
     try:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

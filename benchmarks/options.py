@@ -22,6 +22,8 @@ class Options:
       repeats: the number of samples of a timing; a time limit may stop it earlier.
       seed: the seed of the random parameters and gradients.
       out: the directory for JSON and PNG files.
+      peers: a folder with modules of other libraries, for the section `matrix`; None if they are
+        in the environment.
       quick: whether this is a smoke run.
     """
 
@@ -32,12 +34,13 @@ class Options:
     repeats: int
     seed: int
     out: Path
+    peers: Path | None
     quick: bool
 
     def as_json(self) -> Results:
-        """Return the options as a results file has them: all except `out`."""
+        """Return the options as a results file has them: all except folders."""
         fields = dataclasses.asdict(self)
-        del fields["out"]
+        del fields["out"], fields["peers"]
         return fields
 
 

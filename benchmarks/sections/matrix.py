@@ -22,8 +22,9 @@ from rich.table import Table
 import gradxform as gx
 import gradxform.distributed as gd
 from benchmarks.options import Job, Options, Results, Section
-from benchmarks.sections import phases
+from benchmarks.sections import beside, phases
 from benchmarks.sections.wire import on_devices
+from benchmarks.subjects.peers import MATCHES, one_of_each
 from benchmarks.subjects.sharded import (
     DEVICES,
     LAYERS,
@@ -134,7 +135,8 @@ def on_one(repeats: int, width: int, layers: int = APART) -> list[dict[str, Any]
 
 def run(options: Options, job: Job) -> Results:
     """Measure on one device here, and on eight in another process."""
-    job.plan(3)
+    matches = one_of_each() if options.quick else MATCHES
+    job.plan(3 + len(matches))
     job.begin("on one device")
     layers, repeats = (2, 1) if options.quick else (APART, max(options.repeats, 15))
     one = [row for width in WIDTHS for row in on_one(repeats, width, layers)]
@@ -150,14 +152,20 @@ def run(options: Options, job: Job) -> Results:
         "one": one,
         "phases": of_period,
         "cases": on_devices("benchmarks.sections.matrix"),
+        "peers": [],
     }
     job.save(results)
     job.advance()
+    for match in matches:
+        job.begin(f"{match.rule} beside {match.label}")
+        results["peers"].append(beside.row(match, options))
+        job.save(results)
+        job.advance()
     return results
 
 
 def show(results: Results, console: Console) -> None:
-    """Print a table for eight devices, and one for one."""
+    """Print a table for eight devices, those for one, and one of peers."""
     titles = (
         f"{LAYERS} layers on {DEVICES} devices; sent in shares of the matrices, FLOPs of Optax's",
         "layers that are not stacked on one device; temp in copies of the parameters, step of "
@@ -170,6 +178,7 @@ def show(results: Results, console: Console) -> None:
         for row in rows:
             table.add_row(row["rule"], *(f"{row[column]:.3g}" for column in columns))
         console.print(table)
+    beside.show(results["peers"], console)
 
 
 def draw(results: Results, path: Path) -> None:

@@ -23,6 +23,7 @@ def describe() -> dict[str, Any]:
         "backend": jax.default_backend(),
         "device": device.device_kind,
         "devices": jax.device_count(),
+        "openblas_threads": os.environ.get("OPENBLAS_NUM_THREADS"),
         "python": platform.python_version(),
         **{name: _version(name) for name in ("jax", "jaxlib", "numpy", "optax", "gradxform")},
     }

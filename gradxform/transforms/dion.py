@@ -121,7 +121,7 @@ class scale_by_dion(MatrixRule):
             return m, m, q
         b = over(m, size, 0)  # neither products nor squares overflow
         product = functools.partial(linalg.matmul_in, dtype=self.compute_dtype)
-        p, _ = jnp.linalg.qr(product(b, q))
+        p = linalg.orthonormal(product(b, q))
         r = product(jnp.swapaxes(b, -1, -2), p)
         pt = jnp.swapaxes(p, -1, -2)
         m = m - (1 - self.decay) * size * jnp.swapaxes(product(r, pt), -1, -2)

@@ -1,5 +1,7 @@
 """SOAP, Distributed Shampoo and PSGD Kron: long runs, spread renewals, batches, extremes."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -259,3 +261,21 @@ def test_leaves_apart_are_renewed_as_those_of_a_batch_are(lacks, monkeypatch):
         results.append((u, state))
     assert all(map(np.any, jax.tree.leaves(results[0][0])))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *results)
+
+
+@pytest.mark.parametrize("name", [*RULES, "dion", "galore"])
+def test_no_decomposition_on_a_cpu_is_of_a_batch(name):
+    # XLA divides a batch over threads that run other parts, too: two of them wait for each other
+    # forever where steps are dispatched without waiting for the one before.
+    others = {"dion": gx.scale_by_dion(0.5), "galore": gx.galore(0.1, rank=2)}
+    tx = RULES[name] if name in RULES else others[name]
+    params = {f"layer{i}": jnp.ones((4, 6)) for i in range(3)}
+    cpu = jax.devices("cpu")[0]
+    args = jax.device_put((params, jax.jit(tx.init)(params), params), cpu)
+    text = jax.jit(tx.update).lower(*args).compile().as_text()
+    # The shapes of results: (f32[4,6], f32[4], ...) or f32[1,4,6], without layouts.
+    calls = re.findall(r"= (.*) custom-call\(.*custom_call_target=\"(?:lapack|blas)_", text)
+    assert calls, "the program is expected to decompose"
+    for shapes in calls:
+        for shape in re.findall(r"\[([\d,]*)\]", shapes):
+            assert shape.count(",") < 2 or shape.startswith("1,"), shapes
