@@ -65,7 +65,7 @@ MASTERS: dict[str, Callable[[Any], Any]] = {
     "8 bits, remainders of 8": lambda tx: gx.master_weights(gx.quantize_state(tx), remainders=8),
 }
 NARROW = "adamw, bfloat16"
-TREES = ("8-square", "16-mixed", "16-wide", "256-mixed")
+TREES = ("8-square", "16-mixed")
 # Bytes of state a parameter; temporary memory, in bytes of the parameters; the rest of the first
 # row's; the bytes that a step must move in its time, of those that a loop in place moves.
 COLUMNS = ("bytes", "temp", "step", "trace+lower", "compile", "bandwidth")

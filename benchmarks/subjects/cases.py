@@ -46,7 +46,6 @@ TREES: dict[str, Callable[[], Shapes]] = {
     "256-mixed": lambda: _blocks(256),
     "1024-mixed": lambda: _blocks(1024),
     "16-mixed": lambda: _blocks(16),
-    "16-wide": lambda: {f"w{i}": (512, 1024) for i in range(16)},
     "8-square": lambda: {f"w{i}": (1024, 1024) for i in range(8)},
     "1024-tiny": lambda: _tiny(1024),
     # For smoke runs:
