@@ -139,7 +139,7 @@ def _by_block(
     """Return `f` of the array and the scales of its blocks, in the shape of the array."""
     folds = _folds(form, x.shape[-1])
     if folds is not None:  # without padding
-        parts = x.reshape(*x.shape[:-1], folds.count, -1)
+        parts = x.reshape(*x.shape[:-1], folds.count, x.shape[-1] // folds.count)
         return joined(f(parts, folds.scales(scales)[..., None]))
     return joined(f(blocked(x, form), scales[..., None]))[..., : x.shape[-1]]
 

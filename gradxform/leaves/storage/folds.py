@@ -66,9 +66,10 @@ class Folds(NamedTuple):
         """Return the largest number of the parts of each block."""
         if self.parts == 1:
             return of_parts
-        missing = -self.count % self.parts
+        blocks = -(-self.count // self.parts)
+        missing = blocks * self.parts - self.count
         padded = jnp.pad(of_parts, [(0, 0)] * (of_parts.ndim - 1) + [(0, missing)])
-        return jnp.max(padded.reshape(*of_parts.shape[:-1], -1, self.parts), axis=-1)
+        return jnp.max(padded.reshape(*of_parts.shape[:-1], blocks, self.parts), axis=-1)
 
 
 def _larger(some: Sequence[Array], others: Sequence[Array]) -> tuple[Array, ...]:
