@@ -17,7 +17,7 @@ from benchmarks.subjects.peers import MATCHES, Match, Peer, load, one_of_each
 
 pytestmark = pytest.mark.numeric
 
-# As one library writes its annotations; this is no code of a peer.
+# Annotations as one peer writes them, in a module made for this test.
 SOURCE = """
 import optax
 from jax.sharding import PartitionSpec

@@ -90,15 +90,19 @@ def check_to_rounding(x, y):
 
 
 @pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_forms_and_memories_combine_in_either_order(form, jit):
+@pytest.mark.parametrize("name", FORMS)
+def test_forms_and_memories_combine_in_either_order(name, jit):
+    form = FORMS[name]
     plain = form(gx.adamw(1e-3))
     want = steps(plain, plain.init(PARAMS), jit=jit)
     for tx in (gx.offload_state(plain), form(gx.offload_state(gx.adamw(1e-3)))):
         state = jit(tx.init)(PARAMS)
         before = kinds(state)
         updates, state = steps(tx, state, jit=jit)
-        jax.tree.map(check_to_rounding, (updates, state), want)
+        if name.endswith("bits"):
+            jax.tree.map(check_to_rounding, (updates, state), want)
+        else:
+            assert_same((updates, state), want)
         assert kinds(state) == before and before.count("pinned_host") >= 4
         assert away(updates) == 0
 
