@@ -15,7 +15,15 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.leaves import dtype_of, like_params, shape_of
 from gradxform.leaves.storage import matrix_axes
-from gradxform.numerics import abs_sq, at_least_float32, plus, real_dtype, safe_increment, scalar
+from gradxform.numerics import (
+    abs_sq,
+    at_least_float32,
+    cast,
+    plus,
+    real_dtype,
+    safe_increment,
+    scalar,
+)
 from gradxform.numerics.roots import one_over_root, root
 from gradxform.slots import zero_count, zeros_along, zeros_like
 from gradxform.types import (
@@ -79,7 +87,8 @@ def _placeholder(p: Any) -> Array:
 
 def _mixed(b: Scalar, old: Array, new: Array) -> Array:
     """Return b old + (1 - b) new; a b of 0 also forgets an infinite `old`."""
-    return lax.select(b == 0, new, b * old + (1 - b) * new)
+    mixed = b * old + (1 - b) * new
+    return lax.select(b == 0, cast(new, mixed.dtype), mixed)  # `old` of complex arrays is complex
 
 
 class FactoredState(NamedTuple):

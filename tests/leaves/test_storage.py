@@ -300,8 +300,9 @@ def check_temporaries(tx, held):
 
     step = jax.jit(step, donate_argnums=(0, 1))
     temp = step.lower(params, state).compile().memory_analysis().temp_size_in_bytes
-    # The gradients, and one copy of what the state holds; float32 moments of all leaves would be 2.
-    assert temp < size + 1.05 * held_bytes
+    # The gradients, one copy of what the state holds, and tiles of an array; float32 moments of all
+    # leaves would be 2.
+    assert temp < size + held_bytes + 2 * 4 * tiles.ON_CPU
 
 
 def test_a_step_holds_no_float32_copy_of_the_state():

@@ -175,11 +175,15 @@ def test_the_spectral_norm_of_pieces_is_refused():
 
 
 def test_turns_on_a_mesh_are_those_of_one_device_where_gradients_lack():
-    """Half of the bases are renewed at a step; which ones does not follow from the gradients."""
+    """Half of the bases are renewed at a step; which ones does not follow from the gradients.
+
+    The matrices are square: a product of the others has vectors to the eigenvalue 0, which may be
+    anything.
+    """
     numbers = {"a": gx.MuonDimensionNumbers(), "b": gx.MuonDimensionNumbers()}
     numbers |= {"c": gx.MuonDimensionNumbers(1, 2)}
     tx = gx.scale_by_soap(precondition_frequency=2, weight_dimension_numbers=numbers)
-    shapes = {"a": (8, 6), "b": (6, 8), "c": (3, 8, 6)}
+    shapes = {"a": (8, 8), "b": (8, 8), "c": (3, 8, 8)}
     specs = {"a": P("x"), "b": P(), "c": P(None, "x")}
     params = arrays(shapes)
     on_mesh = gd.shard_matrices(tx, "x", specs, mesh_of(2))
