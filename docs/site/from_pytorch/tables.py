@@ -1,0 +1,49 @@
+"""Write the tables of the guides; `python -m docs.site.from_pytorch.tables`.
+
+A table stands in a page between `<!-- rows: NAME -->` and `<!-- end of rows -->`.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from docs.site.cache import ROOT
+from docs.site.from_pytorch.row import Row
+
+GUIDES = ROOT / "docs" / "guides"
+# By the page, and by the name of the table in it.
+TABLES: dict[str, dict[str, Sequence[Row]]] = {}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return rows as a table in Markdown."""
+    lines = ["| there | gradxform | differs by at most | notes |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        ours = row.shown or (f"`{row.ours}`" if row.ours else "not here")
+        difference = "" if row.difference is None else f"{row.difference:.0e}"
+        lines.append(f"| `{row.theirs}` | {ours} | {difference} | {row.notes} |")
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """Return the text of a guide with its tables written anew."""
+    text = path(page).read_text("utf-8")
+    for name, rows in TABLES[page].items():
+        head = f"<!-- rows: {name} -->\n"
+        pattern = re.escape(head) + ".*?(?=<!-- end of rows -->)"
+        text, found = re.subn(
+            pattern, lambda _, r=rows, h=head: h + table(r) + "\n", text, flags=re.S
+        )
+        if found != 1:
+            raise ValueError(f"{page}: a table {name!r} is missing, or there twice.")
+    return text
+
+
+def path(page: str) -> Path:
+    """Return where a guide is."""
+    return GUIDES / f"{page}.md"
+
+
+if __name__ == "__main__":
+    for page in TABLES:
+        path(page).write_text(written(page), "utf-8")

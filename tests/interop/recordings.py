@@ -1,0 +1,122 @@
+"""Replay recordings of PyTorch's optimizers: their parameters after each of twelve updates.
+
+`tests/golden/torch/` holds them, in float64, with the gradients that every optimizer got. Matrices
+there have outputs first, and kernels have the axes OIHW; here they are turned to (in, out) and
+HWIO, as layers of Flax have them.
+"""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import gradxform as gx
+
+FOLDER = Path(__file__).parent.parent / "golden" / "torch"
+STEPS = 12
+
+
+class Recording(NamedTuple):
+    """What one optimizer of PyTorch computed."""
+
+    name: str
+    kwargs: dict[str, Any]  # what the optimizer was made with
+    moved: dict[str, float]  # how far it moved the entries of each leaf at most
+    arrays: dict[str, np.ndarray]
+
+    def tree(self, kind: str, t: int | None = None) -> dict[str, np.ndarray]:
+        """Return the arrays `kind`/<leaf> as a tree in the layout of Flax, at update `t`."""
+        found = {leaf: self.arrays[f"{kind}/{leaf}"] for leaf in self.moved}
+        return {leaf: turned(x if t is None else x[t]) for leaf, x in found.items()}
+
+    def difference(self, params: list[Any], kind: str = "params") -> float:
+        """Return the largest difference of entries, relative to how far their leaf was moved.
+
+        Args:
+          params: the parameters after each update.
+          kind: what they are compared with; what was recorded once is that after the last update.
+        """
+        least = 1e-3 * max(self.moved.values())
+        largest = 0.0
+        for leaf, moved in self.moved.items():
+            want = self.arrays[f"{kind}/{leaf}"]
+            ours = np.stack([turned(p[leaf], back=True) for p in params])
+            ours = ours if ours.shape == want.shape else ours[-1]
+            apart = float(np.max(np.abs(ours - want)))
+            assert np.isfinite(apart)
+            largest = max(largest, apart / max(moved, least))
+        return largest
+
+
+def turned(x: Any, back: bool = False) -> np.ndarray:
+    """Return an array of PyTorch with its axes as Flax has them; the inverse if `back`."""
+    x = np.asarray(x)
+    order = {2: (1, 0), 4: (2, 3, 1, 0)}.get(x.ndim, tuple(range(x.ndim)))
+    return np.transpose(x, np.argsort(order) if back else order)
+
+
+@functools.cache
+def described() -> dict[str, Any]:
+    """Return what was recorded, by name."""
+    text = json.loads((FOLDER / "recordings.json").read_text("utf-8"))
+    return {row["name"]: row for row in text["recordings"]}
+
+
+@functools.cache
+def recording(name: str) -> Recording:
+    """Return a recording, with its inputs."""
+    row = described()[name]
+    arrays = {}
+    for file in ("inputs.s11.npz", f"{name}.A.npz"):
+        with np.load(FOLDER / file) as z:
+            arrays |= {key: z[key] for key in z.files}
+    return Recording(name, row["kwargs"], row["moved"], arrays)
+
+
+Step = Callable[[Any, Any, Any, Recording, int], tuple[Any, Any]]
+
+
+def by_gradient(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
+    """Take a step with the recorded gradient; return parameters and state."""
+    updates, state = tx.update(recorded.tree("grad", t), state, params)
+    return gx.apply_updates(params, updates), state
+
+
+def by_hessian(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
+    """Take a step with the recorded gradient and the diagonal of the Hessian that came with it."""
+    h, c = recorded.tree("loss/h"), recorded.tree("loss/c")
+    diagonal = jax.tree.map(lambda h, c: h * np.cos(0.4 * (t + 1)) - 0.3 * (c > 0.5), h, c)
+    extra = {"hessian_diagonal": diagonal}
+    updates, state = tx.update(recorded.tree("grad", t), state, params, **extra)
+    return gx.apply_updates(params, updates), state
+
+
+def loss_of(recorded: Recording) -> Callable[[Any], jax.Array]:
+    """Return the loss whose gradients an optimizer asked for, a function of the parameters."""
+    text = json.loads((FOLDER / "recordings.json").read_text("utf-8"))
+    h, c = recorded.tree("loss/h"), recorded.tree("loss/c")
+
+    def loss(params: Any) -> jax.Array:
+        total, entries = jnp.zeros((), jnp.float64), jnp.zeros((), jnp.float64)
+        for leaf, p in params.items():
+            d = p - c[leaf]
+            total += jnp.sum(0.5 * h[leaf] * d**2 + text["cubic"] / 3 * d**3)
+            entries += jnp.sum(p)
+        return total + 0.5 * text["coupling"] * entries**2
+
+    return loss
+
+
+def replayed(tx: Any, recorded: Recording, step: Step = by_gradient) -> tuple[list[Any], Any]:
+    """Return the parameters after each update, and the last state; call it under `enable_x64`."""
+    params = jax.tree.map(jnp.asarray, recorded.tree("init"))
+    state, out = tx.init(params), []
+    for t in range(STEPS):
+        params, state = step(tx, state, params, recorded, t)
+        out.append(params)
+    return out, state
