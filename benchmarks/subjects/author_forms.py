@@ -52,23 +52,19 @@ class muon_gathered(NamedTuple):
         specs = _specs(grads)
         one = lambda g, mu, spec: self._matrix(g, mu, _cut_dim(spec))  # noqa: E731
 
-        @functools.partial(
+        on_pieces = functools.partial(
             jax.shard_map,
             mesh=mesh_of_all(),
             in_specs=(specs, specs),
             out_specs=specs,
             check_vma=False,
         )
+
+        @on_pieces
         def momentum(grads: Any, state: Any) -> Any:
             return jax.tree.map(lambda g, mu: self.beta * mu + g, grads, state)
 
-        @functools.partial(
-            jax.shard_map,
-            mesh=mesh_of_all(),
-            in_specs=(specs, specs),
-            out_specs=specs,
-            check_vma=False,
-        )
+        @on_pieces
         def steps(grads: Any, state: Any) -> Any:
             return jax.tree.map(one, grads, state, specs)
 
