@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from gradxform._jax.versions import is_tracer
+from gradxform._jax.versions import Tracer
 from gradxform.errors import TracedCallError, name_of, shown
 from gradxform.types import Array, Scalar
 
@@ -70,7 +70,7 @@ def safe_increment(count: Any) -> Array:
     count = count if isinstance(count, jax.Array) else jnp.asarray(count)
     if not (jnp.issubdtype(count.dtype, jnp.integer) or jnp.issubdtype(count.dtype, jnp.floating)):
         raise ValueError(f"safe_increment: a count must be a number, got dtype {count.dtype}.")
-    return _incremented(count) if is_tracer(count) else _INCREMENTED(count)
+    return _incremented(count) if isinstance(count, Tracer) else _INCREMENTED(count)
 
 
 def _incremented(count: Array) -> Array:
@@ -99,7 +99,7 @@ def bias_correction(decay: Scalar, count: Array) -> Array:
         log = lax.log(cast(decay, dtype))
     else:
         log = dtype.type(math.log(decay) if decay > 0 else -math.inf)
-    if is_tracer(count) or is_tracer(log):
+    if isinstance(count, Tracer) or isinstance(log, Tracer):
         return _correction(log, count)
     return _CORRECTION(log, count)
 
