@@ -186,8 +186,7 @@ def adan(
     rate = scale_by_learning_rate(learning_rate)
     if not proximal_decay:
         return chain(direction, add_decayed_weights(weight_decay, mask), rate)
-    scheduled = callable(learning_rate) or callable(weight_decay)
-    decay: Any = product_schedule(learning_rate, weight_decay) if scheduled else None
-    if decay is None:
-        decay = learning_rate * weight_decay
+    lr: Any = learning_rate  # live numbers will do, too
+    wd: Any = weight_decay
+    decay = product_schedule(lr, wd) if callable(lr) or callable(wd) else lr * wd
     return chain(direction, rate, add_decayed_weights(decay, mask, flip_sign=True, proximal=True))
