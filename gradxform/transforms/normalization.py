@@ -35,8 +35,8 @@ class centralize(ArrayRule):
     those of Flax and Keras, (inputs, outputs) and HWIO, give `axis=-1`.
 
     Args:
-      axis: the axis of the outputs; a negative one counts from the end. Other than 0, the rule
-        looks at whole arrays. Keyword-only.
+      axis: the axis of the outputs; a negative one counts from the end. Defaults to the first;
+        with another one the rule looks at whole arrays. Keyword-only.
 
     Raises:
       ValueError: at update, for an array of two dimensions or more that does not have the axis.
@@ -45,25 +45,26 @@ class centralize(ArrayRule):
     Networks, 2020, equation (1).
     """
 
-    axis: int = field(default=0, kw_only=True)
+    axis: int | None = field(default=None, kw_only=True)
 
     handles_complex = True
 
     @property
     def locality(self) -> str:
         """How far the rule looks: at a row if the outputs are rows."""
-        return "row" if self.axis == 0 else "array"
+        return "array" if self.axis else "row"
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the centralized update."""
         if g.ndim < 2 or not g.size:
             return g
-        if not -g.ndim <= self.axis < g.ndim:
+        axis = self.axis or 0
+        if not -g.ndim <= axis < g.ndim:
             raise ValueError(
                 f"{name_of(self)}: axis must be an axis of every array of two dimensions or more, "
-                f"got {self.axis} for one of shape {g.shape}. Leave that one out with masked."
+                f"got {axis} for one of shape {g.shape}. Leave that one out with masked."
             )
-        kept = self.axis % g.ndim
+        kept = axis % g.ndim
         count = g.size // g.shape[kept]
         # So that a sum of large numbers is in the range; a power of two rounds nothing.
         share = 2.0 ** -math.ceil(math.log2(count))

@@ -15,7 +15,7 @@ WRAPPERS: dict[str, Case] = {
         huge_ok=1 / 8,  # its scale is above 1
     ),
     "scale_by_galore/shorter": Case(
-        gx.scale_by_galore(2, 3, 0.5, gx.scale(-0.1), side="shorter"),
+        gx.scale_by_galore(2, 3, 0.5, gx.scale(-0.1), shorter_side=True),
         ref.galore(2, 3, 0.5, SGD, longer=False),
         holds_optimizer=False,
         rows=False,
@@ -44,7 +44,7 @@ OPTIMIZERS: dict[str, Case] = {
     ),
     "galore/paper": Case(
         gx.galore(
-            0.1, 1, weight_dimension_numbers=gx.GaLoreDimensionNumbers(0, -1), side="shorter"
+            0.1, 1, weight_dimension_numbers=gx.GaLoreDimensionNumbers(0, -1), shorter_side=True
         ),
         with_lr(0.1, ref.galore(1, 200, 1.0, ADAM, (0, -1), longer=False)),
         rows=False,
@@ -70,11 +70,6 @@ OPTIMIZERS: dict[str, Case] = {
 
 REFUSED = [
     (lambda: gx.galore(0.1, 0), ValueError, ("scale_by_galore: rank must be at least 1, got 0.",)),
-    (
-        lambda: gx.galore(0.1, side="short"),
-        ValueError,
-        ("scale_by_galore: side must be one of", "Did you mean 'shorter'?"),
-    ),
     (lambda: gx.galore(0.1, base_optimizer=gx.adam), TypeError, ("not a transform; call it",)),
     (
         lambda: gx.galore(0.1, weight_dimension_numbers=gx.GaLoreDimensionNumbers(1, 2)).init(

@@ -155,8 +155,8 @@ CHANGED = {
 OURS = {
     "muon": {"compute_dtype", "iteration", "debias", "adam_nesterov"},
     "scale_by_muon": {"compute_dtype", "iteration", "debias"},
-    "galore": {"mu_dtype", "side"},
-    "scale_by_galore": {"side"},
+    "galore": {"mu_dtype", "shorter_side"},
+    "scale_by_galore": {"shorter_side"},
     "schedule_free": {"weights_ahead"},
     "schedule_free_adamw": {"warmup_from_zero"},
     "schedule_free_sgd": {"warmup_from_zero"},

@@ -17,7 +17,7 @@ from gradxform.base import (
     check_transform,
     transform,
 )
-from gradxform.errors import require_at_least, require_one_of
+from gradxform.errors import require_at_least
 from gradxform.leaves import Path, align, align_params, dtype_of, is_hole, shape_of, with_paths
 from gradxform.leaves.states import check_state
 from gradxform.linalg.products import adjoint
@@ -33,7 +33,6 @@ from gradxform.transforms.matrices.dimensions import (
 )
 from gradxform.types import (
     Array,
-    Choice,
     Finite,
     OptState,
     Params,
@@ -63,8 +62,8 @@ __all__ = [
 ]
 
 
-# The axes of an array and the side that is projected; None if it is not.
-_Projected = tuple[MatrixAxes, str] | None
+# The axes of an array that is projected, and whether its shorter side is.
+_Projected = tuple[MatrixAxes, bool] | None
 
 
 class GaLoreState(NamedTuple):
@@ -90,8 +89,8 @@ class scale_by_galore(Transform):
         u = scale P S    (else u = scale S P^T)
 
     By default the longer side is projected, as in Optax: the rows if n >= k. R has rank min(n, k)
-    entries and P rank max(n, k). The paper and its code project the shorter side: with
-    `side="shorter"` P is the smaller one, and R, of which Adam keeps two averages, the larger one.
+    entries and P rank max(n, k). The paper and its code project the shorter side, `shorter_side`:
+    P is then the smaller one, and R, of which Adam keeps two averages, the larger one.
 
     So the state of the base transform has the size of R. Parameters that are not matrices go to it
     as they are. The base transform is given no parameters; weight decay belongs after this, where
@@ -107,10 +106,10 @@ class scale_by_galore(Transform):
 
     Under `zero1` and `shard_matrices` the projectors and the state of the base transform are
     divided over the devices. Where these cut a stack between its matrices, each device has those of
-    its own matrices, and exchanges nothing. Where they cut the longer side of a matrix, each device
-    gets its piece of the sum of projections, and steps are gathered; where they cut the shorter
-    side, the projector is gathered instead. For new projectors, each device computes the singular
-    vectors of its share of the matrices.
+    its own matrices, and exchanges nothing. Where they cut the projected side of a matrix, each
+    device gets its piece of the sum of projections, and steps are gathered; where they cut the
+    other side, the projector is gathered instead. For new projectors, each device computes the
+    singular vectors of its share of the matrices.
 
     Args:
       rank: the number of singular vectors, at least 1.
@@ -121,7 +120,7 @@ class scale_by_galore(Transform):
         more, a tree of them with None for parameters that are not projected (a prefix of the
         parameters will do), or a function of the parameters that returns one; for stacked layers
         `GaLoreDimensionNumbers(-2, -1)`. By default, parameters of two dimensions are matrices.
-      side: which side is projected, "longer" or "shorter". Keyword-only.
+      shorter_side: whether the shorter side is projected instead. Keyword-only.
 
     Raises:
       ValueError: at init and update, if dimension numbers do not fit a parameter.
@@ -135,13 +134,12 @@ class scale_by_galore(Transform):
     scale: Finite = 1.0
     base_optimizer: Any = None
     weight_dimension_numbers: StaticTree = None
-    side: Choice = field(default="longer", kw_only=True)
+    shorter_side: bool = field(default=False, kw_only=True)
 
     sees_pieces = True
 
     def __post_init__(self):
         require_at_least(self, 1, "rank")
-        require_one_of(self, "side", ("longer", "shorter"))
         if self.base_optimizer is not None:
             check_transform(self, self.base_optimizer, "base_optimizer")
         check_numbers(self, "weight_dimension_numbers", GaLoreDimensionNumbers)
@@ -199,7 +197,10 @@ class scale_by_galore(Transform):
             engine.cuts_of(tree),
             strict=True,
         )
-        return [Placement(axes, shape_of(x), cut, self.rank, self.side) for x, axes, cut in leaves]
+        return [
+            Placement(axes, shape_of(x), cut, self.rank, self.shorter_side)
+            for x, axes, cut in leaves
+        ]
 
     def update(
         self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
@@ -211,7 +212,7 @@ class scale_by_galore(Transform):
             align_params(self, updates, treedef, params)
         projector = align(self, updates, treedef, state.projector, "the state has")
         placements, projectors = self._placements(updates), projector.leaves
-        axes = [where.axes and (where.axes, self.side) for where in placements]
+        axes = [where.axes and (where.axes, self.shorter_side) for where in placements]
         cuts = [where.cut for where in placements]
 
         due = state.count % self.update_proj_gap == 0
@@ -251,17 +252,17 @@ def _project(g: Array, projector: Array, due: Array, projected: _Projected) -> t
     """Return the projection of a gradient, and the projector, anew where it is due."""
     if projected is None:
         return g, projector
-    (axes, side), rank = projected, projector.shape[-1]
+    (axes, shorter), rank = projected, projector.shape[-1]
     projector = lax.cond(
-        due, lambda: leading_vectors(axes.to_stacks(g), rank, side), lambda: projector
+        due, lambda: leading_vectors(axes.to_stacks(g), rank, shorter), lambda: projector
     )
     return _projection(g, projector, projected), projector
 
 
-def _by_rows(g: Array, axes: MatrixAxes, side: str) -> bool:
+def _by_rows(g: Array, axes: MatrixAxes, shorter: bool) -> bool:
     """Whether the rows of a matrix are projected; `g` may be a piece of the array."""
     _, n, k = axes.sizes(engine.whole_shape(g))
-    return projects_rows(n, k, side)
+    return projects_rows(n, k, shorter)
 
 
 def _projection(g: Array, projector: Array, projected: _Projected) -> Array:

@@ -22,9 +22,9 @@ __all__ = []
 Cuts = tuple[tuple[str, int], ...]
 
 
-def projects_rows(n: int, k: int, side: str) -> bool:
+def projects_rows(n: int, k: int, shorter: bool) -> bool:
     """Whether the rows of a matrix of n rows and k columns are projected, and not its columns."""
-    return (n >= k) == (side == "longer")
+    return (n >= k) != shorter
 
 
 class Placement(NamedTuple):
@@ -42,7 +42,7 @@ class Placement(NamedTuple):
     shape: tuple[int, ...]  # of this device's piece
     cut: engine.Cut
     max_rank: int  # the rank, unless a side is shorter
-    side: str = "longer"  # which side is projected
+    shorter: bool = False  # whether the shorter side is projected
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ class Placement(NamedTuple):
     @property
     def by_rows(self) -> bool:
         """Whether the projector multiplies the rows, from the left."""
-        return projects_rows(*self.sides, self.side)
+        return projects_rows(*self.sides, self.shorter)
 
     @property
     def rank(self) -> int:
@@ -320,7 +320,7 @@ def renewed(
         for i, leaf in zip(indices, leaves, strict=True):
             ((arrays, view),) = leaf.given((gs[i],))
             members.append(engine.Member(arrays, (), view))
-        rule = _LeadingVectors(places[0].max_rank, places[0].side)
+        rule = _LeadingVectors(places[0].max_rank, places[0].shorter)
         vectors = engine.map_matrices(rule, members, ())
         new = []
         for where, leaf, (u, _), x in zip(places, leaves, vectors, old, strict=True):
@@ -337,7 +337,7 @@ class _LeadingVectors:
     """The leading singular vectors of the projected sides of matrices, among zeros."""
 
     rank: int
-    side: str
+    shorter: bool
 
     is_static = True
 
@@ -346,7 +346,7 @@ class _LeadingVectors:
         *_, n, k = g.shape
         rank = min(self.rank, n, k)
         u, vh = linalg.one_by_one(_singular_vectors, g)
-        if projects_rows(n, k, self.side):
+        if projects_rows(n, k, self.shorter):
             return jnp.pad(u[..., :rank], [(0, 0)] * (g.ndim - 1) + [(0, k - rank)])
         return jnp.pad(
             jnp.conj(vh)[..., :rank, :], [(0, 0)] * (g.ndim - 2) + [(0, n - rank), (0, 0)]
@@ -358,9 +358,9 @@ def _singular_vectors(g: Array) -> tuple[Array, Array]:
     return u, vh
 
 
-def leading_vectors(x: Array, rank: int, side: str) -> Array:
+def leading_vectors(x: Array, rank: int, shorter: bool) -> Array:
     """Return the leading singular vectors of a side of matrices (*batch, n, k)."""
     *batch, n, k = x.shape
     u, vh = linalg.one_by_one(_singular_vectors, jnp.reshape(x, (-1, n, k)) if batch else x)
-    vectors = (u if projects_rows(n, k, side) else adjoint(vh))[..., :rank]
+    vectors = (u if projects_rows(n, k, shorter) else adjoint(vh))[..., :rank]
     return jnp.reshape(vectors, (*batch, *vectors.shape[-2:]))
