@@ -100,8 +100,8 @@ class scale_by_muon(MatrixRule):
     vectors and brings all singular values near 1 (some 0.7 to 1.2), by a few matrix products.
 
     The corrections of the average are Optax's. Jordan's code and `torch.optim.Muon` do without:
-    `debias=False`. With the corrections, g weighs more in the first steps, 1 + beta times in the
-    first; without nesterov they change the size of a alone, and not u.
+    `debias=False`. The first step is the same; in the next ones g weighs more with the
+    corrections. Without nesterov they change the size of a alone, and not u.
 
     For the hidden matrices of a network; embeddings, heads and vectors are for another rule, which
     `muon` arranges. Computed in float32, with products in the precision that JAX is told to use
