@@ -283,7 +283,7 @@ class _Product(NamedTuple):
     def of(cls, where: Placement) -> "_Product":
         """Return how pieces of an array are multiplied; a sum that is scattered comes later."""
         later = where.axes is None or where.scatter is not None
-        return cls(where.axes and (where.axes, where.side), () if later else where.summed)
+        return cls(where.axes and (where.axes, where.shorter), () if later else where.summed)
 
 
 def _own_product(g: Array, projector: Array, how: _Product) -> Array:

@@ -162,7 +162,7 @@ class Placement(NamedTuple):
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """The mesh axes over whose devices products are summed: those that cut the projected side."""
+        """The mesh axes that cut the projected side: products are summed over their devices."""
         dims = self._side_dims(True)
         return tuple(axis for axis, dim in self.cut.cuts if dim in dims)
 
