@@ -140,10 +140,14 @@ def amsgrad(
     bias_correction_nu: bool = True,
     *,
     correct_after: bool = False,
+    eps_before_correction: bool | None = None,
     weight_decay: ScalarOrSchedule | None = None,
     mask: StaticMask | None = None,
 ) -> chain:
     """AMSGrad: Adam, divided by the root of the largest second moment so far.
+
+    `amsgrad(lr, correct_after=True, eps_before_correction=False)` is PyTorch's `Adam(amsgrad=True)`
+    and, with a weight_decay, its `AdamW`; with correct_after alone it is Keras's.
 
     Args:
       weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
@@ -163,5 +167,6 @@ def amsgrad(
         bias_correction_mu,
         bias_correction_nu,
         correct_after=correct_after,
+        eps_before_correction=eps_before_correction,
     )
     return decayed("amsgrad", direction, learning_rate, weight_decay, mask)

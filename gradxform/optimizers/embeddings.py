@@ -6,6 +6,7 @@ from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.embeddings import scale_by_adam_catching_up, scale_by_rowwise_rss
 from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
@@ -16,9 +17,24 @@ __all__ = [
 ]
 
 
-def _adam(catch_up: bool) -> Any:
-    """Return the class of Adam's rule, which catches up or does not."""
-    return scale_by_adam_catching_up if catch_up else scale_by_adam
+def _adam(
+    name: str,
+    catch_up: bool,
+    eps_before_correction: bool,
+    b1: float,
+    b2: float,
+    eps: float,
+    eps_root: float,
+    mu_dtype: DType,
+) -> Any:
+    """Return Adam's rule, which catches up or does not."""
+    if not eps_before_correction:
+        kind = scale_by_adam_catching_up if catch_up else scale_by_adam
+        return kind(b1, b2, eps, eps_root, mu_dtype)
+    for field, value in (("catch_up", catch_up), ("eps_root", eps_root)):
+        if value:
+            raise ValueError(f"{name}: {field} cannot be set together with eps_before_correction.")
+    return scale_by_tf_adam(b1, b2, eps, mu_dtype)
 
 
 @optimizer
@@ -31,6 +47,7 @@ def lazy_adam(
     mu_dtype: DType = None,
     *,
     catch_up: bool = False,
+    eps_before_correction: bool = False,
 ) -> chain:
     """LazyAdam: Adam on the rows that a row-sparse gradient touches; the others wait.
 
@@ -42,16 +59,21 @@ def lazy_adam(
 
     Args:
       catch_up: whether rows make up for missed steps. If so, b1 must be less than sqrt(b2).
+      eps_before_correction: whether eps is added to the root before that is corrected, as in
+        TensorFlow and in PyTorch's `SparseAdam`; see `scale_by_tf_adam`. Not with catch_up or
+        eps_root. Keyword-only.
 
     See `scale_by_adam` and `scale_by_learning_rate` for the other arguments.
 
     Raises:
-      ValueError: with catch_up, if b1 is not less than sqrt(b2).
+      ValueError: with catch_up, if b1 is not less than sqrt(b2); with eps_before_correction, if
+        catch_up or eps_root is set.
 
     Reference: TensorFlow, tf.contrib.opt.LazyAdamOptimizer, and tfa.optimizers.LazyAdam of
     TensorFlow Addons; Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015.
     """
-    direction = _adam(catch_up)(b1, b2, eps, eps_root, mu_dtype)
+    adam = b1, b2, eps, eps_root, mu_dtype
+    direction = _adam("lazy_adam", catch_up, eps_before_correction, *adam)
     return chain(direction, scale_by_learning_rate(learning_rate))
 
 
@@ -67,6 +89,7 @@ def lazy_adamw(
     mask: StaticMask | None = None,
     *,
     catch_up: bool = False,
+    eps_before_correction: bool = False,
 ) -> chain:
     """LazyAdam with decoupled weight decay, on the rows that a row-sparse gradient touches.
 
@@ -77,16 +100,19 @@ def lazy_adamw(
     Args:
       catch_up: whether rows make up for missed steps, as in `lazy_adam`. If so, b1 must be less
         than sqrt(b2).
+      eps_before_correction: as in `lazy_adam`. Keyword-only.
 
     See `adamw` for the other arguments.
 
     Raises:
-      ValueError: with catch_up, if b1 is not less than sqrt(b2).
+      ValueError: with catch_up, if b1 is not less than sqrt(b2); with eps_before_correction, if
+        catch_up or eps_root is set.
 
     Reference: TensorFlow, tf.contrib.opt.LazyAdamOptimizer; Loshchilov and Hutter, Decoupled Weight
     Decay Regularization, 2019, Algorithm 2.
     """
-    direction = _adam(catch_up)(b1, b2, eps, eps_root, mu_dtype)
+    adam = b1, b2, eps, eps_root, mu_dtype
+    direction = _adam("lazy_adamw", catch_up, eps_before_correction, *adam)
     return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 

@@ -71,14 +71,21 @@ def adafactor(
 
 
 @optimizer
-def sm3(learning_rate: ScalarOrSchedule, momentum: Decay = 0.9) -> chain:
+def sm3(
+    learning_rate: ScalarOrSchedule, momentum: Decay = 0.9, *, b2: float = 1.0, eps: float = 1e-8
+) -> chain:
     """SM3: Adagrad with one number per row and per column, then an average of the steps.
+
+    As in Optax, 1e-8 is added under the root, so that gradients far below 1e-4 move little. The
+    paper adds nothing: `eps=0.0`.
 
     Args:
       momentum: the decay of the average, in [0, 1).
+      b2: the decay of the maxima, in [0, 1]; 1, without decay, in the paper. Keyword-only.
+      eps: added under the root, at least 0. Keyword-only.
 
     See `scale_by_learning_rate` for the other arguments.
 
     Reference: Anil et al., Memory-Efficient Adaptive Optimization, 2019, Algorithm SM3-II.
     """
-    return chain(scale_by_sm3(momentum), scale_by_learning_rate(learning_rate))
+    return chain(scale_by_sm3(momentum, b2, eps), scale_by_learning_rate(learning_rate))

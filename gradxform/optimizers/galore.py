@@ -26,8 +26,12 @@ def galore(
     weight_dimension_numbers: StaticTree = None,
     *,
     mu_dtype: DType = None,
+    shorter_side: bool = False,
 ) -> chain:
     """GaLore: Adam, or another rule, on low-rank projections of gradients, for little memory.
+
+    The longer side of a matrix is projected, as in Optax; the paper and its code project the
+    shorter one, `shorter_side=True`.
 
     Args:
       update_proj_gap: the number of steps for which a projection is kept, at least 1.
@@ -51,7 +55,14 @@ def galore(
             )
         base_optimizer = scale_by_adam(mu_dtype=mu_dtype)
     return chain(
-        scale_by_galore(rank, update_proj_gap, scale, base_optimizer, weight_dimension_numbers),
+        scale_by_galore(
+            rank,
+            update_proj_gap,
+            scale,
+            base_optimizer,
+            weight_dimension_numbers,
+            shorter_side=shorter_side,
+        ),
         add_decayed_weights(weight_decay, mask),
         scale_by_learning_rate(learning_rate),
     )

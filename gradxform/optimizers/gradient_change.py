@@ -5,6 +5,7 @@ from typing import Any
 
 from gradxform.errors import shown
 from gradxform.optimizers.optimizer import optimizer
+from gradxform.schedules.product import product_schedule
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.gradient_change import (
     scale_by_adan,
@@ -158,21 +159,34 @@ def adan(
     mask: StaticMask | None = None,
     *,
     change_weight: float | None = None,
+    proximal_decay: bool = False,
 ) -> chain:
     """Adan: Adam with an average of the gradient's change beside that of the gradient.
+
+    With u the update of `scale_by_adan`, lr the learning rate and wd the weight decay:
+
+        p <- (1 - lr wd) p - lr u
+        p <- (p - lr u) / (1 + lr wd)        (with proximal_decay)
+
+    The first is Optax's form, the second that of the paper and its code. `change_weight=b2` and
+    `proximal_decay=True` are the paper's algorithm.
 
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decay too.
       change_weight: the weight of the change, at least 0. Defaults to 1 - b2, as in Optax; the
         paper has b2.
+      proximal_decay: whether to divide by 1 + lr wd after the step. Keyword-only.
 
     See `scale_by_adan` and `add_decayed_weights` for the other arguments.
 
     Reference: Xie et al., Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep
     Models, 2022, Algorithm 1.
     """
-    return chain(
-        scale_by_adan(b1, b2, b3, eps, eps_root, change_weight=change_weight),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adan(b1, b2, b3, eps, eps_root, change_weight=change_weight)
+    rate = scale_by_learning_rate(learning_rate)
+    if not proximal_decay:
+        return chain(direction, add_decayed_weights(weight_decay, mask), rate)
+    lr: Any = learning_rate  # live numbers will do, too
+    wd: Any = weight_decay
+    decay = product_schedule(lr, wd) if callable(lr) or callable(wd) else lr * wd
+    return chain(direction, rate, add_decayed_weights(decay, mask, flip_sign=True, proximal=True))

@@ -62,7 +62,9 @@ def lars(
     """LARS: SGD with momentum whose step for each array is in proportion to the array's norm.
 
     The ratio is trust_coefficient |p| / (|g + weight_decay p| + eps), as in Optax. With sum_norms
-    it is trust_coefficient |p| / (|g| + weight_decay |p| + eps), as in the paper and TensorFlow.
+    it is trust_coefficient |p| / (|g| + weight_decay |p| + eps), as in the paper and TensorFlow. An
+    array whose gradient is zero has a ratio of 1 in TensorFlow and with sum_norms, and decays by
+    learning_rate weight_decay p; without, its decay is scaled as any other step.
 
     Args:
       learning_rate: at least 0, or a schedule; it is applied before the momentum.

@@ -84,8 +84,10 @@ def muon(
     mu_dtype: DType = None,
     *,
     nesterov: bool = True,
+    debias: bool = True,
     adaptive: bool = False,
     preconditioning: str = "frobenius",
+    adam_nesterov: bool | None = None,
     adam_b1: Decay = 0.9,
     adam_b2: Decay = 0.999,
     adam_eps_root: float = 0.0,
@@ -101,6 +103,10 @@ def muon(
     Embeddings and output layers are matrices too. To leave them to AdamW, put None in their place
     in `muon_weight_dimension_numbers`.
 
+    As in Optax, Nesterov's look ahead is that of Adam, with its bias corrections, and the AdamW of
+    all other parameters looks ahead too: it is NAdamW. Jordan's code and `torch.optim.Muon` do
+    neither, which `debias=False` computes.
+
     Args:
       ns_coeffs: the coefficients of the orthogonalization: three, three for each turn, or the name
         of a preset, "standard", "dion" or "polar_express". The last is a polynomial for each turn,
@@ -109,6 +115,7 @@ def muon(
       eps: added to the norm of a matrix and, in AdamW, to the root, at least 0.
       weight_decay: of the matrices, at least 0, or a schedule; the learning rate multiplies it.
       weight_decay_mask: which matrices decay. Defaults to all.
+      adam_nesterov: whether AdamW looks one step ahead. By default with nesterov and debias.
       adam_b1: the decay of AdamW's first moment, in [0, 1).
       adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps_root: added under AdamW's root, at least 0.
@@ -138,6 +145,7 @@ def muon(
             eps,
             mu_dtype,
             nesterov=nesterov,
+            debias=debias,
             adaptive=adaptive,
             preconditioning=preconditioning,
             weight_dimension_numbers=numbers,
@@ -157,6 +165,6 @@ def muon(
         adam_eps_root,
         mu_dtype,
         adam_weight_decay,
-        nesterov=nesterov,
+        nesterov=nesterov and debias if adam_nesterov is None else adam_nesterov,
     )
     return with_adamw("muon", matrices, others, numbers)

@@ -24,6 +24,7 @@ def muonclip(
     *,
     query_share: float = 0.5,
     nesterov: bool = True,
+    debias: bool = False,
     rms: float = 0.2,
     ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
     ns_steps: int = 5,
@@ -37,7 +38,14 @@ def muonclip(
 ) -> qk_clip:
     """MuonClip: Muon, with query and key weights that shrink where logits are too large.
 
-    Every update needs `max_logits=`, as `qk_clip` describes.
+    What is orthogonalized, with m <- beta m + (1 - beta) g, is
+
+        a = beta m + (1 - beta) g                                        (with nesterov)
+        a = beta m / (1 - beta^(t+1)) + (1 - beta) g / (1 - beta^t)      (and debias)
+
+    and m without nesterov, which is the paper's form. With nesterov and debias, the AdamW of the
+    other parameters looks one step ahead too. Every update needs `max_logits=`, as `qk_clip`
+    describes.
 
     Args:
       learning_rate: at least 0, or a schedule; one for AdamW fits.
@@ -62,6 +70,7 @@ def muonclip(
         None,
         mu_dtype,
         nesterov=nesterov,
+        debias=debias,
         adam_b1=adam_b1,
         adam_b2=adam_b2,
         adam_weight_decay=weight_decay,

@@ -7,6 +7,7 @@ from gradxform.errors import did_you_mean, shown
 from gradxform.leaves.masks import label_by, ndim_at_least
 from gradxform.optimizers.muon import coefficients
 from gradxform.optimizers.optimizer import optimizer
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.orthogonal import orthogonalize_updates, scale_by_fans
@@ -21,7 +22,14 @@ __all__ = [
 ]
 
 # The paper's for a language model: 50 for hidden matrices, 3000 for the last layer.
-RADII = {"spectral": 50.0, "sign": 3000.0, "inputs": 50.0, "outputs": 3000.0, "rms": 50.0}
+RADII = {
+    "spectral": 50.0,
+    "convolution": 50.0,
+    "sign": 3000.0,
+    "inputs": 50.0,
+    "outputs": 3000.0,
+    "rms": 50.0,
+}
 
 
 @optimizer
@@ -49,22 +57,31 @@ def scion(
         p <- (1 - learning_rate) p - learning_rate radius u     (constrained)
 
     Constrained, no parameter leaves the ball of its radius, if it begins in it and the learning
-    rate is at most 1. The norm "spectral" is for hidden matrices: u is the orthogonalized m times
-    sqrt(columns / rows). `scale_by_lmo` has the others.
+    rate is at most 1. The norm "spectral" is for hidden matrices, "convolution" for kernels of
+    convolutions, with k x k places:
+
+        u = sqrt(columns / rows) NewtonSchulz(m)              (spectral)
+        u = sqrt(outputs / inputs) / k^2 NewtonSchulz(m)      (convolution)
+
+    where the rows of a kernel are its inputs at all places. `scale_by_lmo` has the other norms.
 
     Args:
-      norms: the norm of every parameter, "spectral", "sign", "inputs", "outputs" or "rms": labels
-        as `label_by(("sign", path_matches("head")), ("spectral", True))`, a tree of them (a prefix
-        of the parameters will do), or a function of the parameters. By default, parameters of two
-        dimensions have "spectral", the others "rms".
+      norms: the norm of every parameter, "spectral", "convolution", "sign", "inputs", "outputs" or
+        "rms": labels as `label_by(("sign", path_matches("head")), ("convolution",
+        ndim_at_least(4)), ("spectral", True))`, a tree of them (a prefix of the parameters will
+        do), or a function of the parameters. By default, parameters of two dimensions have
+        "spectral", the others "rms".
       radii: a dict from norms to radii, greater than 0. By default, and for norms that it leaves
-        out, 50 for "spectral", "inputs" and "rms", 3000 for "sign" and "outputs".
+        out, 3000 for "sign" and "outputs", 50 for the others.
       decay: of m, in [0, 1).
       mu_dtype: the dtype of m; by default the parameter's.
       constrained: whether to keep parameters in the balls of the radii.
       ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
         the name of a preset, "standard", "dion" or "polar_express".
       weight_dimension_numbers: as in `scale_by_muon`, for all parameters whose norm is not "rms".
+        By default kernels have four dimensions: two of places, the inputs, the outputs. Of others,
+        the last reduction axis has the inputs: `MuonDimensionNumbers((2, 3, 1), 0)` in PyTorch's
+        order.
 
     See `orthogonalize_updates` and `scale_by_learning_rate` for the other arguments.
 
@@ -72,18 +89,25 @@ def scion(
     Algorithms 1 and 2.
     """
     numbers, sizes = weight_dimension_numbers, _radii(radii)
-    spectral = chain(
-        orthogonalize_updates(
-            ns_coeffs=coefficients("scion", ns_coeffs, ns_steps),
-            ns_steps=ns_steps,
-            eps=eps,
-            preconditioning=preconditioning,
-            compute_dtype=compute_dtype,
-            weight_dimension_numbers=numbers,
-        ),
-        scale_by_fans(numbers),
-    )
-    steps: dict[str, Transform] = {"spectral": spectral}
+
+    def spectral(numbers: StaticTree, convolution: bool) -> Transform:
+        return chain(
+            orthogonalize_updates(
+                ns_coeffs=coefficients("scion", ns_coeffs, ns_steps),
+                ns_steps=ns_steps,
+                eps=eps,
+                preconditioning=preconditioning,
+                compute_dtype=compute_dtype,
+                weight_dimension_numbers=numbers,
+            ),
+            scale_by_fans(numbers, convolution=convolution),
+        )
+
+    of_kernels = MuonDimensionNumbers((0, 1, 2), 3) if numbers is None else numbers
+    steps: dict[str, Transform] = {
+        "spectral": spectral(numbers, False),
+        "convolution": spectral(of_kernels, True),
+    }
     steps |= {norm: scale_by_lmo(norm, numbers) for norm in sizes if norm not in steps}
     # A decay of 1, times the learning rate, makes it the step of Frank and Wolfe.
     towards = (add_decayed_weights(1.0),) if constrained else ()

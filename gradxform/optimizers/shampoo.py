@@ -31,10 +31,10 @@ def shampoo(
     Schedules, including that of the learning rate, are called with T = 1, 2, ..., the number of
     this update. Elsewhere in this library they count from 0.
 
-    See `step_by_shampoo` for the arguments.
+    See `step_by_shampoo` for the arguments, and for what differs from the paper.
 
-    Reference: Gupta et al., Shampoo: Preconditioned Stochastic Tensor Optimization, 2018,
-    Algorithm 2.
+    Reference: TensorFlow, tf.contrib.opt.ShampooOptimizer, after Gupta et al., Shampoo:
+    Preconditioned Stochastic Tensor Optimization, 2018, Algorithm 2.
     """
     return chain(
         step_by_shampoo(

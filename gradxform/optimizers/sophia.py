@@ -28,11 +28,15 @@ def sophia(
     mu_dtype: DType = None,
     verbose: bool = False,
     print_win_rate_every_n_steps: int = 0,
+    *,
+    debias: bool = True,
+    delayed: bool = True,
 ) -> chain:
     """Sophia: the average gradient over the curvature, clipped per entry, with weight decay.
 
     Its update needs `obj_fn`, the loss of the batch as a function of the parameters alone:
-    `update(grads, state, params, obj_fn=lambda p: loss(p, batch))`.
+    `update(grads, state, params, obj_fn=lambda p: loss(p, batch))`. With `debias=False` and
+    `delayed=False` it is the paper's Algorithm 3.
 
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decay too.
@@ -55,6 +59,8 @@ def sophia(
             mu_dtype,
             verbose,
             print_win_rate_every_n_steps,
+            debias=debias,
+            delayed=delayed,
         ),
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),

@@ -224,6 +224,11 @@ class scale_by_amsgrad(ArrayRule):
         h <- max(h, v)
         u = (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps)
 
+    PyTorch takes this maximum too, but adds eps after the correction, which correct_after with
+    `eps_before_correction=False` computes:
+
+        u = (m / (1 - b1^t)) / (sqrt(h / (1 - b2^t) + eps_root) + eps)
+
     Args:
       b1: the decay of the first moment, in [0, 1).
       b2: the decay of the second moment, in [0, 1).
@@ -233,6 +238,8 @@ class scale_by_amsgrad(ArrayRule):
       bias_correction_mu: whether to debias m. The paper does not.
       bias_correction_nu: whether to debias v before the maximum. The paper does not.
       correct_after: whether to debias v after the maximum instead. Keyword-only.
+      eps_before_correction: with correct_after, whether eps is added to the root before that is
+        corrected. Defaults to True with correct_after, as in Keras. Keyword-only.
 
     Reference: Reddi et al., On the Convergence of Adam and Beyond, 2018, Algorithm 2.
     """
@@ -245,6 +252,7 @@ class scale_by_amsgrad(ArrayRule):
     bias_correction_mu: bool = True
     bias_correction_nu: bool = True
     correct_after: bool = field(default=False, kw_only=True)
+    eps_before_correction: bool | None = field(default=None, kw_only=True)
 
     State = ScaleByAmsgradState
     locality = "entry"
@@ -256,24 +264,41 @@ class scale_by_amsgrad(ArrayRule):
             raise ValueError(
                 f"{name_of(self)}: correct_after=True does nothing without bias_correction_nu."
             )
+        if self.eps_before_correction and not self.correct_after:
+            raise ValueError(
+                f"{name_of(self)}: eps_before_correction=True needs correct_after=True: otherwise "
+                "the largest second moment is corrected before there is a root."
+            )
 
     def prepare(
         self, updates: None, state: ScaleByAmsgradState, params: Params | None
-    ) -> tuple[ScaleByAmsgradState, Scalar, Scalar]:
-        """Return the advanced count and the factors that debias m and v."""
+    ) -> tuple[Any, ...]:
+        """Return the advanced count and the factors that debias m, v and, if any, h."""
         count = safe_increment(state.count)
         one = jnp.ones((), scalar_dtype())
         of_m = bias_correction(self.b1, count) if self.bias_correction_mu else one
         of_v = bias_correction(self.b2, count) if self.bias_correction_nu else one
+        state = state._replace(count=count)
+        if self.correct_after and self.eps_before_correction is False:
+            return state, of_m, one, of_v
         if self.correct_after:
             of_m, of_v = of_m * jnp.sqrt(1 / of_v), one
-        return state._replace(count=count), of_m, of_v
+        return state, of_m, of_v
 
     def rule(
-        self, g: Array, m: Array, v: Array, h: Array, p: Array | None, of_m: Scalar, of_v: Scalar
+        self,
+        g: Array,
+        m: Array,
+        v: Array,
+        h: Array,
+        p: Array | None,
+        of_m: Scalar,
+        of_v: Scalar,
+        of_h: Scalar | None = None,
     ) -> tuple[Array, Array, Array, Array]:
         """Return the update, the moments and the largest second moment."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
         h = jnp.maximum(h, of_v * v)
-        return of_m * over_root(m, h, self.eps, self.eps_root), m, v, h
+        corrected = h if of_h is None else of_h * h
+        return of_m * over_root(m, corrected, self.eps, self.eps_root), m, v, h

@@ -252,7 +252,7 @@ class scale_by_sm3(ArrayRule):
     Args:
       b1: the decay of the average, in [0, 1).
       b2: the decay of the maxima, in [0, 1]; 1, without decay, in the paper.
-      eps: added under the root, at least 0.
+      eps: added under the root, at least 0; the paper has none, and 1e-8 is Optax's.
 
     Reference: Anil et al., Memory-Efficient Adaptive Optimization, 2019, Algorithm SM3-II.
     """

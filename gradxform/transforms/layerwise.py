@@ -248,7 +248,9 @@ class scale_by_trust_ratio(ArrayRule):
 
         u = (g + weight_decay p) trust_coefficient |p| / (|g| + weight_decay |p| + eps)
 
-    and u = g + weight_decay p where |p| = 0 or |g| = 0.
+    and u = g + weight_decay p where |p| = 0 or |g| = 0, as in TensorFlow. Equation (6) of the
+    paper would give trust_coefficient p for a gradient of zeros, which is shorter if
+    trust_coefficient is less than weight_decay.
 
     Args:
       min_norm: a lower bound on the norms, at least 0.

@@ -92,12 +92,16 @@ class scale_by_muon(MatrixRule):
     Update rule, from m = 0 and t = 1, 2, ...:
 
         m <- beta m + (1 - beta) g
-        a = m / (1 - beta^t)
+        a = m / (1 - beta^t)                                             (without nesterov)
+        a = beta m / (1 - beta^(t+1)) + (1 - beta) g / (1 - beta^t)      (with nesterov)
         u = NewtonSchulz(a)      (adaptive: u <- <a, u> u)
 
-    With nesterov, a = beta m / (1 - beta^(t+1)) + (1 - beta) g / (1 - beta^t). NewtonSchulz keeps
-    the singular vectors and brings all singular values near 1 (some 0.7 to 1.2), by a few matrix
-    products.
+    Without debias, a is m, and with nesterov beta m + (1 - beta) g. NewtonSchulz keeps the singular
+    vectors and brings all singular values near 1 (some 0.7 to 1.2), by a few matrix products.
+
+    The corrections of the average are Optax's. Jordan's code and `torch.optim.Muon` do without:
+    `debias=False`. The first step is the same; in the next ones g weighs more with the
+    corrections. Without nesterov they change the size of a alone, and not u.
 
     For the hidden matrices of a network; embeddings, heads and vectors are for another rule, which
     `muon` arranges. Computed in float32, with products in the precision that JAX is told to use
@@ -111,6 +115,7 @@ class scale_by_muon(MatrixRule):
       eps: added to the norm of a matrix, at least 0; with 0 a matrix of zeros stays.
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
       nesterov: whether to look one step ahead. Keyword-only.
+      debias: whether to correct the average for its start at 0. Keyword-only.
       adaptive: whether to scale u by the dual norm of a, so that it follows the gradient's size.
         Keyword-only.
       preconditioning: the norm that a matrix is divided by first: "frobenius", "spectral", "aol" or
@@ -138,6 +143,7 @@ class scale_by_muon(MatrixRule):
     eps: NonNegative = 1e-8
     mu_dtype: DType = None
     nesterov: bool = field(default=True, kw_only=True)
+    debias: bool = field(default=True, kw_only=True)
     adaptive: bool = field(default=False, kw_only=True)
     preconditioning: Choice = field(default="frobenius", kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
@@ -194,11 +200,7 @@ class scale_by_muon(MatrixRule):
     def prepare(self, state: MuonState, params: Params | None) -> tuple[Any, ...]:
         """Return the state, the weights of the average, and the coefficients of every turn."""
         count = safe_increment(state.count)
-        now = bias_correction(self.beta, count)
-        of_m, of_g = now, jnp.zeros((), scalar_dtype())
-        if self.nesterov:
-            of_m = self.beta * bias_correction(self.beta, safe_increment(count))
-            of_g = (1 - self.beta) * now
+        of_m, of_g = weights_of(self, count)
         coefficients = state.ns_coeffs
         turns = None
         # A live number of turns cannot be the length of an array.
@@ -242,6 +244,21 @@ class scale_by_muon(MatrixRule):
         return _by_dual_norm if self.adaptive else None
 
 
+def weights_of(rule: Any, count: Array) -> tuple[Scalar, Scalar]:
+    """Return the weights of the average and of the gradient in what is orthogonalized.
+
+    Args:
+      rule: which has `beta`, `nesterov` and `debias`.
+      count: the number of updates, with this one.
+    """
+    one = scalar(1.0)
+    now = bias_correction(rule.beta, count) if rule.debias else one
+    if not rule.nesterov:
+        return now, jnp.zeros((), scalar_dtype())
+    then = bias_correction(rule.beta, safe_increment(count)) if rule.debias else one
+    return rule.beta * then, (1 - rule.beta) * now
+
+
 def _by_dual_norm(u: Array, a: Array, *_: Any) -> Array:
     return engine.array_sum(jnp.conj(a) * u) * u
 
@@ -272,7 +289,7 @@ class scale_by_shape(ShapeFactor):
     weight_dimension_numbers: StaticTree = None
     consistent_rms: NonNegative | None = None
 
-    def factor(self, n: int, k: int) -> Any:
+    def factor(self, n: int, k: int, places: int) -> Any:
         """Return the factor of a matrix of n rows and k columns."""
         if self.consistent_rms is None:
             return max(1, k / max(n, 1)) ** 0.5

@@ -1,15 +1,18 @@
 """Muon with second moments of what it has orthogonalized: NorMuon, AdaMuon."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from gradxform.base import transform
+from gradxform.errors import name_of
+from gradxform.numerics import safe_increment
 from gradxform.numerics.roots import over_root
-from gradxform.slots import zeros_like
+from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.muon import weights_of
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
-from gradxform.types import Array, Decay, DType, MatrixSlot, NonNegative, Params, Slot
+from gradxform.types import Array, Decay, DType, MatrixSlot, NonNegative, Params, Scalar, Slot
 
 __all__ = [
     "scale_by_adamuon",
@@ -25,6 +28,27 @@ class MuonMomentsState(NamedTuple):
     # (B, outputs) for NorMuon, (B, inputs, outputs) for AdaMuon, of each parameter's B matrices, at
     # least float32; the average v of the squares
     nu: MatrixSlot
+    count: Any = None  # int32 scalar; the number of updates so far; None without debias
+
+
+def _weights(rule: Any, state: MuonMomentsState) -> tuple[Any, ...]:
+    if not rule.debias:
+        return (state,)
+    if state.count is None:
+        raise ValueError(
+            f"{name_of(rule)}: with debias the state needs a count, and this one was made without. "
+            "Make the state with debias, or leave debias out."
+        )
+    count = safe_increment(state.count)
+    return state._replace(count=count), *weights_of(rule, count)
+
+
+def _ahead(rule: Any, g: Array, m: Array, weights: tuple[Scalar, ...]) -> tuple[Array, Array]:
+    m = rule.beta * m + (1 - rule.beta) * g
+    if not weights and not rule.nesterov:
+        return m, m
+    of_m, of_g = weights or (rule.beta, 1 - rule.beta)
+    return of_m * m + of_g * g, m
 
 
 @transform
@@ -34,7 +58,10 @@ class scale_by_normuon(Orthogonalizing):
     Update rule for a matrix of n rows, its inputs, and k columns, its neurons, from m = 0, v = 0:
 
         m <- beta m + (1 - beta) g
-        o = NewtonSchulz(m)          (nesterov: of beta m + (1 - beta) g)
+        a = m
+        a = beta m + (1 - beta) g                                        (with nesterov)
+        a = beta m / (1 - beta^(t+1)) + (1 - beta) g / (1 - beta^t)      (and debias)
+        o = NewtonSchulz(a)
         v_j <- beta2 v_j + (1 - beta2) mean of o_ij^2 over i
         o_ij <- o_ij / (sqrt(v_j) + eps)
         u = rms sqrt(n k) o / |o|
@@ -55,6 +82,8 @@ class scale_by_normuon(Orthogonalizing):
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
       compute_dtype: as in `scale_by_muon`. Keyword-only.
       nesterov: whether to look one step ahead. Keyword-only.
+      debias: whether to correct the average for its start at 0, as `scale_by_muon` does by
+        default; a step along m alone does not depend on it. Keyword-only.
       rms: the root mean square of the entries of u, at least 0. Keyword-only.
 
     Raises:
@@ -67,6 +96,7 @@ class scale_by_normuon(Orthogonalizing):
     beta2: Decay = 0.95
     mu_dtype: DType = None
     nesterov: bool = field(default=False, kw_only=True)
+    debias: bool = field(default=False, kw_only=True)
     rms: NonNegative = field(default=0.2, kw_only=True)
 
     State = MuonMomentsState
@@ -78,14 +108,18 @@ class scale_by_normuon(Orthogonalizing):
         return MuonMomentsState(
             mu=zeros_like(params, self.mu_dtype),
             nu=self.matrix_slots(params, lambda b, n, k, dtype: jnp.zeros((b, k), dtype)),
+            count=zero_count() if self.debias else None,
         )
 
-    def entries(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
-        """Return what is orthogonalized, and the average."""
-        m = self.beta * m + (1 - self.beta) * g
-        return self.beta * m + (1 - self.beta) * g if self.nesterov else m, m
+    def prepare(self, state: MuonMomentsState, params: Params | None) -> tuple[Any, ...]:
+        """Return the state and, with debias, the weights of the average and the gradient."""
+        return _weights(self, state)
 
-    def rule(self, a: Array, v: Array) -> tuple[Array, Array]:
+    def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
+        """Return what is orthogonalized, and the average."""
+        return _ahead(self, g, m, weights)
+
+    def rule(self, a: Array, v: Array, *_: Scalar) -> tuple[Array, Array]:
         """Return the update of a batch of matrices, and the average of the squares."""
         o = self.orthogonal(a)
         v = self.beta2 * v + (1 - self.beta2) * jnp.mean(o * o, axis=-2)
@@ -100,7 +134,10 @@ class scale_by_adamuon(Orthogonalizing):
     Update rule for a matrix of n rows and k columns, from m = 0, v = 0:
 
         m <- beta m + (1 - beta) g
-        o = NewtonSchulz(sign(m))    (without `signs`: of m)
+        a = m
+        a = beta m + (1 - beta) g                                        (with nesterov)
+        a = beta m / (1 - beta^(t+1)) + (1 - beta) g / (1 - beta^t)      (and debias)
+        o = NewtonSchulz(sign(a))    (without `signs`: of a)
         v <- beta2 v + (1 - beta2) o^2
         o <- o / (sqrt(v) + eps)
         u = rms sqrt(n k) o / |o|
@@ -123,7 +160,8 @@ class scale_by_adamuon(Orthogonalizing):
       compute_dtype: as in `scale_by_muon`. Keyword-only.
       signs: whether to orthogonalize the signs of m, so that no entry outweighs others.
         Keyword-only.
-      nesterov: whether to look one step ahead, as in `scale_by_normuon`. Keyword-only.
+      nesterov: whether to look one step ahead. Keyword-only.
+      debias: as in `scale_by_normuon`. Keyword-only.
       rms: the root mean square of the entries of u, at least 0. Keyword-only.
 
     Raises:
@@ -137,6 +175,7 @@ class scale_by_adamuon(Orthogonalizing):
     mu_dtype: DType = None
     signs: bool = field(default=True, kw_only=True)
     nesterov: bool = field(default=False, kw_only=True)
+    debias: bool = field(default=False, kw_only=True)
     rms: NonNegative = field(default=0.2, kw_only=True)
 
     State = MuonMomentsState
@@ -147,15 +186,19 @@ class scale_by_adamuon(Orthogonalizing):
         return MuonMomentsState(
             mu=zeros_like(params, self.mu_dtype),
             nu=self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype)),
+            count=zero_count() if self.debias else None,
         )
 
-    def entries(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
+    def prepare(self, state: MuonMomentsState, params: Params | None) -> tuple[Any, ...]:
+        """Return the state and, with debias, the weights of the average and the gradient."""
+        return _weights(self, state)
+
+    def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""
-        m = self.beta * m + (1 - self.beta) * g
-        a = self.beta * m + (1 - self.beta) * g if self.nesterov else m
+        a, m = _ahead(self, g, m, weights)
         return jnp.sign(a) if self.signs else a, m
 
-    def rule(self, a: Array, v: Array) -> tuple[Array, Array]:
+    def rule(self, a: Array, v: Array, *_: Scalar) -> tuple[Array, Array]:
         """Return the update of a batch of matrices, and the average of the squares."""
         o = self.orthogonal(a)
         v = self.beta2 * v + (1 - self.beta2) * o * o

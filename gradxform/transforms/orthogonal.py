@@ -120,12 +120,18 @@ class scale_by_fans(ShapeFactor):
     outputs:
 
         u = sqrt(k / n) g
+        u = sqrt(k / n / places) g      (of a convolution)
 
     An orthogonal matrix then keeps the root mean square of what passes through it, so that learning
-    rates carry over to networks of another width.
+    rates carry over to networks of another width. In a convolution the inputs of a channel arrive
+    once from every place in the window, and n counts all of them.
 
     Args:
-      weight_dimension_numbers: as in `scale_by_muon`.
+      weight_dimension_numbers: as in `scale_by_muon`. Of a convolution, the last of the reduction
+        axes has the inputs and the others the places: `MuonDimensionNumbers((0, 1, 2), 3)` for
+        kernels of Flax and Keras, `MuonDimensionNumbers((2, 3, 1), 0)` for those of PyTorch.
+      convolution: whether the parameters are kernels of convolutions: with k x k places, the factor
+        is sqrt(outputs / inputs) / k^2. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -135,7 +141,8 @@ class scale_by_fans(ShapeFactor):
     """
 
     weight_dimension_numbers: StaticTree = None
+    convolution: bool = field(default=False, kw_only=True)
 
-    def factor(self, n: int, k: int) -> float:
+    def factor(self, n: int, k: int, places: int) -> float:
         """Return the factor of a matrix of n rows and k columns."""
-        return (k / max(n, 1)) ** 0.5
+        return (k / max(n * (places if self.convolution else 1), 1)) ** 0.5

@@ -4,6 +4,7 @@ from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
 from gradxform.base import ArrayRule, EmptyState, transform
+from gradxform.errors import name_of
 from gradxform.leaves import masks
 from gradxform.leaves.masks import MaskedState
 from gradxform.leaves.states import check_state
@@ -156,16 +157,22 @@ class add_decayed_weights(ArrayRule):
 
     Before the preconditioner this is L2 regularization, after it the decoupled decay of AdamW.
     After the learning rate, where updates point downhill already, `flip_sign` makes it a decay
-    that is not scaled by the learning rate: u = g - weight_decay(n) p.
+    that is not scaled by the learning rate: u = g - weight_decay(n) p. With proximal, too,
+
+        u = (g - weight_decay(n) p) / (1 + weight_decay(n))
+
+    which divides the parameter by 1 + weight_decay(n) after its step: p + u = (p + g) / (1 +
+    weight_decay(n)). Adan has this form.
 
     Args:
       weight_decay: the multiple, at least 0, or a schedule of it.
       mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of booleans that may
         be a prefix of the parameters, or a function of the parameters. Defaults to all.
       flip_sign: whether to subtract, for updates that point downhill already. Keyword-only.
+      proximal: whether to divide by 1 + weight_decay; with flip_sign only. Keyword-only.
 
     Raises:
-      ValueError: at update, if no parameters are given.
+      ValueError: if proximal is set without flip_sign; at update, if no parameters are given.
 
     Reference: Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, Algorithm 2.
     """
@@ -173,6 +180,7 @@ class add_decayed_weights(ArrayRule):
     weight_decay: NonNegativeOrSchedule = 0.0
     mask: StaticMask | None = None
     flip_sign: bool = field(default=False, kw_only=True)
+    proximal: bool = field(default=False, kw_only=True)
 
     locality = "entry"
     handles_complex = True
@@ -182,6 +190,13 @@ class add_decayed_weights(ArrayRule):
     def State(self) -> Any:
         """The class of the state: a schedule needs a count; a mask puts it in a MaskedState."""
         return self._inner_state if self.mask is None else MaskedState
+
+    def __post_init__(self) -> None:
+        if self.proximal and not self.flip_sign:
+            raise ValueError(
+                f"{name_of(self)}: proximal=True needs flip_sign=True, and updates that are scaled "
+                "by the learning rate."
+            )
 
     @property
     def _inner_state(self) -> Any:
@@ -214,4 +229,6 @@ class add_decayed_weights(ArrayRule):
         # Without decay the parameter need not be read at all.
         if is_zero(weight_decay):
             return g
+        if self.proximal:
+            return (g - weight_decay * p) / (1 + weight_decay)
         return g - weight_decay * p if self.flip_sign else g + weight_decay * p

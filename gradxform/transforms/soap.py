@@ -88,7 +88,9 @@ class scale_by_soap(MatrixRule):
       max_precond_dim: the longest side that has a basis, an integer, at least 0; a longer one keeps
         the identity. With 0 the rule is Adam's.
       correct_bias: whether to divide by 1 - b1^s and 1 - b2^s. Keyword-only.
-      normalize_grads: whether to divide every matrix of U by its root mean square. Keyword-only.
+      normalize_grads: whether to divide every matrix of U by its root mean square, before the bias
+        corrections: its entries then have the root mean square sqrt(1 - b2^s) / (1 - b1^s), or 1
+        without correct_bias. Keyword-only.
       one_sided: whether the longer side keeps the identity; of equal sides, the columns.
         Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
@@ -190,7 +192,8 @@ class scale_by_soap(MatrixRule):
         u = jnp.where(is_first, 0, self._sandwich(q_left, u, _transposed(q_right)))
         if self.normalize_grads:
             size = (u.shape[-2] * u.shape[-1]) ** 0.5
-            u = over(u * size, linalg.frobenius_norm(u))
+            # The corrections of the averages must not cancel with the size of the matrix.
+            u = of_m / jnp.sqrt(of_v) * over(u * size, linalg.frobenius_norm(u))
         beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
         has_left, has_right = _is_basis(left, g, -2), _is_basis(right, g, -1)
         if has_left:

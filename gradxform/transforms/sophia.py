@@ -1,6 +1,7 @@
 """Sophia, and Hutchinson's estimate of the curvature that it divides by."""
 
 from collections.abc import Callable
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from gradxform.numerics import (
     cast,
     promote,
     safe_increment,
+    scalar,
     within,
 )
 from gradxform.slots import zero_count, zeros_like
@@ -183,8 +185,10 @@ class scale_by_sophia(ArrayRule):
         h <- b2 h + (1 - b2) D      (at t = 1, 1 + update_interval, ...; else h stays)
 
     The curvature is estimated once every `update_interval` steps, and used from the next step on;
-    at t = 1 every entry moves by its sign. The extra arguments of `update` (`obj_fn`) go to the
-    estimator.
+    at t = 1 every entry moves by its sign. This is Optax's form. In the paper m is not divided by
+    1 - b1^t, and h is renewed before u is computed: `debias=False` and `delayed=False`. The first
+    updates are then about 1 - b1 as long where nothing is clipped. The extra arguments of `update`
+    (`obj_fn`) go to the estimator.
 
     Args:
       b1: the decay of the average, in [0, 1).
@@ -199,6 +203,9 @@ class scale_by_sophia(ArrayRule):
       verbose: whether to print the share of entries that are not clipped. It should stay between
         0.1 and 0.5.
       print_win_rate_every_n_steps: how often to print it; 0 for never.
+      debias: whether to correct m for its start at 0. Keyword-only.
+      delayed: whether a new estimate counts from the next step on, instead of at once.
+        Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -217,6 +224,8 @@ class scale_by_sophia(ArrayRule):
     mu_dtype: DType = None
     verbose: bool = False
     print_win_rate_every_n_steps: NonNegativeInt = 0
+    debias: bool = field(default=True, kw_only=True)
+    delayed: bool = field(default=True, kw_only=True)
 
     State = SophiaState
     locality = "tree"
@@ -243,10 +252,8 @@ class scale_by_sophia(ArrayRule):
     ) -> tuple[SophiaState, Scalar, PerLeaf]:
         """Return the advanced state, the factor of m, and the new curvature of each leaf."""
         count = safe_increment(state.count)
-        of_m = bias_correction(self.b1, count)
+        of_m = bias_correction(self.b1, count) if self.debias else scalar(1.0)
         leaves = columns(self, updates, state, params)
-        if self.verbose and self.print_win_rate_every_n_steps and self.clip_threshold is not None:
-            self._print_win_rate(count, updates, leaves, of_m, self.clip_threshold)
 
         def estimate(old_state: OptState, hs: list[Array]) -> tuple[OptState, list[Array]]:
             diagonal, new_state = call_update(
@@ -263,15 +270,19 @@ class scale_by_sophia(ArrayRule):
             return new_state, engine.map_rows(_average, [hs, ds], self.b2, 1 - self.b2)
 
         is_due = state.count % self.update_interval == 0
-        _, _, hs, _ = leaves
+        gs, ms, hs, ps = leaves
         estimator_state, hs = _if_due(is_due, estimate, state.hessian_fn_state, hs)
+        if self.verbose and self.print_win_rate_every_n_steps and self.clip_threshold is not None:
+            used = leaves if self.delayed else [gs, ms, hs, ps]
+            self._print_win_rate(count, updates, used, of_m, self.clip_threshold)
         return state._replace(count=count, hessian_fn_state=estimator_state), of_m, PerLeaf(hs)
 
     def rule(
         self, g: Array, m: Array, h: Array, p: Array, of_m: Scalar, next_h: Array
     ) -> tuple[Array, Array, Array]:
         """Return the update, the average and the curvature."""
-        m, u = _direction(g, m, h, self.b1, of_m, self.gamma, self.eps)
+        used = h if self.delayed else next_h
+        m, u = _direction(g, m, used, self.b1, of_m, self.gamma, self.eps)
         if self.clip_threshold is not None:
             bound = within(self.clip_threshold, u.dtype)
             u = jnp.clip(u, -bound, bound)

@@ -22,6 +22,10 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_nadam/eps": Case(
         gx.scale_by_nadam(0.8, 0.9, 0.1, 0.5), ref.keras_nadam(0.8, 0.9, 0.1, 0.5)
     ),
+    "scale_by_amsgrad/torch": Case(
+        gx.scale_by_amsgrad(0.8, 0.9, 0.1, correct_after=True, eps_before_correction=False),
+        ref.torch_amsgrad(0.8, 0.9, 0.1),
+    ),
     "scale_by_amsgrad/keras": Case(
         gx.scale_by_amsgrad(0.8, 0.9, 1e-3, correct_after=True), ref.keras_amsgrad(0.8, 0.9, 1e-3)
     ),
@@ -41,6 +45,10 @@ OPTIMIZERS: dict[str, Case] = {
         with_lr(0.1, NADAM, ref.decay(0.2)),
     ),
     "amsgrad": Case(gx.amsgrad(0.1), with_lr(0.1, ref.amsgrad(0.9, 0.999, 1e-8))),
+    "amsgrad/torch": Case(
+        gx.amsgrad(0.1, correct_after=True, eps_before_correction=False),
+        with_lr(0.1, ref.torch_amsgrad(0.9, 0.999, 1e-8)),
+    ),
     "amsgrad/decay": Case(
         gx.amsgrad(0.1, weight_decay=0.2, mask=gx.ndim_at_least(2)),
         with_lr(0.1, ref.amsgrad(0.9, 0.999, 1e-8), ref.decay(0.2, matrix)),
@@ -56,6 +64,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
+    (
+        lambda: gx.amsgrad(0.1, eps_before_correction=True),
+        ValueError,
+        ("scale_by_amsgrad: eps_before_correction=True needs correct_after=True",),
+    ),
     (
         lambda: gx.scale_by_amsgrad(bias_correction_nu=False, correct_after=True),
         ValueError,

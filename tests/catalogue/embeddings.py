@@ -35,6 +35,14 @@ OPTIMIZERS: dict[str, Case] = {
         gx.lazy_adamw(FALLING, weight_decay=0.2, mask=gx.ndim_at_least(2), catch_up=True),
         ref.sequence(ADAM, ref.decay(0.2, matrix), FALLING_LR),
     ),
+    "lazy_adam/torch": Case(
+        gx.lazy_adam(0.1, 0.8, 0.9, 0.1, eps_before_correction=True),
+        with_lr(0.1, ref.adam_hat(0.8, 0.9, 0.1)),
+    ),
+    "lazy_adamw/torch": Case(
+        gx.lazy_adamw(0.1, 0.8, 0.9, 0.1, weight_decay=0.2, eps_before_correction=True),
+        with_lr(0.1, ref.adam_hat(0.8, 0.9, 0.1), ref.decay(0.2)),
+    ),
     "rowwise_adagrad": Case(
         gx.rowwise_adagrad(0.1, 0.2, 1e-3), with_lr(0.1, ref.rowwise_adagrad(0.2, 1e-3))
     ),
@@ -51,6 +59,16 @@ REFUSED = [
         lambda: gx.lazy_adam(0.1, b2=0.5, catch_up=True),
         ValueError,
         ("scale_by_adam_catching_up: b1 must be less than sqrt(b2), 0.707107, got 0.9.",),
+    ),
+    (
+        lambda: gx.lazy_adam(0.1, catch_up=True, eps_before_correction=True),
+        ValueError,
+        ("lazy_adam: catch_up cannot be set together with eps_before_correction.",),
+    ),
+    (
+        lambda: gx.lazy_adamw(0.1, eps_root=0.1, eps_before_correction=True),
+        ValueError,
+        ("lazy_adamw: eps_root cannot be set together with eps_before_correction.",),
     ),
     (
         lambda: gx.lazy_adam(0.1, catch_up=NO_SWITCH),

@@ -52,6 +52,10 @@ OPTIMIZERS: dict[str, Case] = {
         gx.adafactor(0.1, 3, weight_decay_rate=0.01), adafactor(0.1, 3, decay=0.01), rows=False
     ),
     "sm3": Case(gx.sm3(0.1), with_lr(0.1, ref.sm3(0.9)), rows=False),
+    "sm3/paper": Case(gx.sm3(0.1, eps=0.0), with_lr(0.1, ref.sm3(0.9, eps=0)), rows=False),
+    "sm3/forgetting": Case(
+        gx.sm3(0.1, b2=0.9, eps=0.1), with_lr(0.1, ref.sm3(0.9, 0.9, 0.1)), rows=False
+    ),
 }
 
 

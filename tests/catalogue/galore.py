@@ -14,6 +14,14 @@ WRAPPERS: dict[str, Case] = {
         derivatives=None,  # nor have singular vectors of equal singular values
         huge_ok=1 / 8,  # its scale is above 1
     ),
+    "scale_by_galore/shorter": Case(
+        gx.scale_by_galore(2, 3, 0.5, gx.scale(-0.1), shorter_side=True),
+        ref.galore(2, 3, 0.5, SGD, longer=False),
+        holds_optimizer=False,
+        rows=False,
+        derivatives=None,
+        huge_ok=1 / 8,
+    ),
     # The array of three dimensions is a stack of matrices.
     "scale_by_galore/stacks": Case(
         gx.scale_by_galore(1, 3, 0.5, gx.scale(-0.1), gx.GaLoreDimensionNumbers(-2, -1)),
@@ -30,6 +38,15 @@ OPTIMIZERS: dict[str, Case] = {
     "galore": Case(
         gx.galore(0.1, 2, weight_decay=0.2),
         with_lr(0.1, ref.galore(2, 200, 1.0, ADAM), ref.decay(0.2)),
+        rows=False,
+        derivatives=None,
+        huge_ok=1 / 8,  # its scale is above 1
+    ),
+    "galore/paper": Case(
+        gx.galore(
+            0.1, 1, weight_dimension_numbers=gx.GaLoreDimensionNumbers(0, -1), shorter_side=True
+        ),
+        with_lr(0.1, ref.galore(1, 200, 1.0, ADAM, (0, -1), longer=False)),
         rows=False,
         derivatives=None,
         huge_ok=1 / 8,  # its scale is above 1

@@ -2,7 +2,7 @@
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import ADAM, NADAM, Case, with_lr
+from tests.catalogue.case import ADAM, FALLING, FALLING_LR, NADAM, Case, falling, matrix, with_lr
 
 TRANSFORMS: dict[str, Case] = {
     "scale_by_adan": Case(gx.scale_by_adan(), ref.adan(0.98, 0.92, 0.99, 1e-8)),
@@ -29,6 +29,28 @@ OPTIMIZERS: dict[str, Case] = {
         gx.adan(0.1, weight_decay=0.2),
         with_lr(0.1, ref.adan(0.98, 0.92, 0.99, 1e-8, 1e-8), ref.decay(0.2)),
     ),
+    "adan/paper": Case(
+        gx.adan(
+            0.1,
+            weight_decay=0.2,
+            mask=gx.ndim_at_least(2),
+            change_weight=0.92,
+            proximal_decay=True,
+        ),
+        ref.sequence(
+            ref.adan(0.98, 0.92, 0.99, 1e-8, 1e-8, 0.92),
+            ref.scale(-0.1),
+            ref.proximal_decay(0.02, matrix),
+        ),
+    ),
+    "adan/schedule": Case(
+        gx.adan(FALLING, weight_decay=0.2, proximal_decay=True),
+        ref.sequence(
+            ref.adan(0.98, 0.92, 0.99, 1e-8, 1e-8),
+            FALLING_LR,
+            ref.proximal_decay(lambda n: 0.2 * falling(n)),
+        ),
+    ),
     "optimistic_adam": Case(gx.optimistic_adam(0.1), with_lr(0.1, NADAM, ref.optimistic(1.0, 1.0))),
     "optimistic_adam/optimism": Case(
         gx.optimistic_adam(0.1, 0.3), with_lr(1.0, NADAM, ref.optimistic(0.1, 0.3))
@@ -48,6 +70,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
+    (
+        lambda: gx.add_decayed_weights(0.1, proximal=True),
+        ValueError,
+        ("add_decayed_weights: proximal=True needs flip_sign=True",),
+    ),
     (lambda: gx.adan(0.1, b3=2.0), ValueError, ("scale_by_adan: b3 must be in [0, 1), got 2.0.",)),
     (lambda: gx.adan(0.1, change_weight=-1), ValueError, ("scale_by_adan: change_weight must be",)),
     (

@@ -4,7 +4,7 @@ import numpy as np
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import NADAM, WEIGHTS, Case, matrix
+from tests.catalogue.case import ADAM, NADAM, WEIGHTS, Case, matrix
 
 
 def flat(p):
@@ -34,6 +34,18 @@ TRANSFORMS: dict[str, Case] = {
         rows=False,
         huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
     ),
+    "scale_by_muon/as Jordan": Case(
+        gx.masked(
+            gx.scale_by_muon(
+                beta=0.5, debias=False, weight_dimension_numbers=gx.MuonDimensionNumbers(0, -1)
+            ),
+            gx.ndim_at_least(2),
+        ),
+        ref.only(matrix, ref.muon(0.5, columns=-1, debias=False)),
+        rtol=1e-4,
+        rows=False,
+        huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
+    ),
     "scale_by_shape/consistent": Case(
         gx.masked(
             gx.scale_by_shape(gx.MuonDimensionNumbers(0, -1), consistent_rms=0.2),
@@ -51,6 +63,17 @@ OPTIMIZERS: dict[str, Case] = {
         MUON,
         rtol=1e-4,  # five turns of its polynomial, of slope 3.4 at 0, enlarge a rounding
         names=("scale_by_shape", "muon_labels", "matrix_split"),
+        huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
+    ),
+    "muon/as Jordan": Case(
+        gx.muon(0.1, debias=False),
+        ref.sequence(
+            ref.only(flat, ref.muon(debias=False)),
+            ref.only(flat, ref.shape_factor()),
+            ref.only(lambda p: not flat(p), ADAM),
+            ref.scale(-0.1),
+        ),
+        rtol=1e-4,
         huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
     ),
 }

@@ -45,20 +45,43 @@ WRAPPERS: dict[str, Case] = {
 }
 
 
+def clipped_muon(direction, others):
+    """MuonClip with a decay of 0.1 and a rate of 0.1, for two heads."""
+    return ref.qk_clip(
+        ref.sequence(
+            ref.only(flat, direction),
+            ref.only(flat, ref.shape_factor(0.2)),
+            ref.only(lambda p: not flat(p), others),
+            ref.decay(0.1),
+            ref.scale(-0.1),
+        ),
+        logits(0.5),
+        2.0,
+    )
+
+
 OPTIMIZERS: dict[str, Case] = {
+    "muonclip/nesterov": Case(
+        gx.muonclip(0.1, LAYERS, 2.0),
+        clipped_muon(ref.muon(debias=False), ref.adam(0.9, 0.95, 1e-8)),
+        rtol=1e-4,
+        rows=False,
+        extra={"max_logits": LOGITS},
+        tree=params(),
+        huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
+    ),
+    "muonclip/debias": Case(
+        gx.muonclip(0.1, LAYERS, 2.0, debias=True),
+        clipped_muon(ref.muon(), ref.adam(0.9, 0.95, 1e-8, nesterov=True)),
+        rtol=1e-4,
+        rows=False,
+        extra={"max_logits": LOGITS},
+        tree=params(),
+        huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
+    ),
     "muonclip/two_heads": Case(
         gx.muonclip(0.1, LAYERS, 2.0, nesterov=False, adam_b2=0.999),
-        ref.qk_clip(
-            ref.sequence(
-                ref.only(flat, ref.muon(nesterov=False)),
-                ref.only(flat, ref.shape_factor(0.2)),
-                ref.only(lambda p: not flat(p), ADAM),
-                ref.decay(0.1),
-                ref.scale(-0.1),
-            ),
-            logits(0.5),
-            2.0,
-        ),
+        clipped_muon(ref.muon(nesterov=False), ADAM),
         rtol=1e-4,
         rows=False,
         extra={"max_logits": LOGITS},

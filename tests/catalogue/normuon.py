@@ -5,7 +5,7 @@ import numpy as np
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import WEIGHTS, Case, matrix, one_step
+from tests.catalogue.case import WEIGHTS, Case, matrix, one_step, other_state
 from tests.catalogue.muon import flat
 from tests.catalogue.orthogonal import NUMBERS
 
@@ -42,6 +42,13 @@ TRANSFORMS: dict[str, Case] = {
         rtol=COARSE,
         rows=False,
     ),
+    "scale_by_normuon/debias": Case(
+        masked(gx.scale_by_normuon, beta=0.5, nesterov=True, debias=True),
+        ref.only(matrix, ref.normuon(0.5, nesterov=True, debias=True)),
+        rtol=COARSE,
+        rows=False,
+        huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
+    ),
     "scale_by_adamuon": Case(
         masked(gx.scale_by_adamuon, beta=0.5, beta2=0.6, eps=0.3, rms=0.4),
         ref.only(matrix, ref.adamuon(0.5, 0.6, 0.3, 0.4)),
@@ -53,6 +60,13 @@ TRANSFORMS: dict[str, Case] = {
         ref.only(matrix, ref.adamuon(nesterov=True, signs=False)),
         rtol=COARSE,
         rows=False,
+    ),
+    "scale_by_adamuon/debias": Case(
+        masked(gx.scale_by_adamuon, beta=0.5, nesterov=True, signs=False, debias=True),
+        ref.only(matrix, ref.adamuon(0.5, nesterov=True, signs=False, debias=True)),
+        rtol=COARSE,
+        rows=False,
+        huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
     ),
 }
 
@@ -81,6 +95,13 @@ REFUSED = [
         lambda: gx.adamuon(0.1, beta=1.0),
         ValueError,
         ("scale_by_adamuon: beta must be in [0, 1), got 1.0.",),
+    ),
+    (
+        lambda: other_state(
+            gx.scale_by_normuon(debias=True), (3, 4), made_by=gx.scale_by_normuon()
+        ),
+        ValueError,
+        ("scale_by_normuon: with debias the state needs a count", "Make the state with debias"),
     ),
     (
         lambda: gx.scale_by_normuon().init(WEIGHTS),

@@ -20,6 +20,14 @@ TRANSFORMS: dict[str, Case] = {
         ref.only(matrix, ref.fans()),
         rows=False,
     ),
+    "scale_by_fans/convolution": Case(
+        gx.masked(
+            gx.scale_by_fans(gx.MuonDimensionNumbers((0, 1), 2), convolution=True),
+            gx.ndim_at_least(3),
+        ),
+        ref.only(lambda p: p.ndim == 3, ref.fans_of_kernel((0,), 1, 2)),
+        rows=False,
+    ),
 }
 
 

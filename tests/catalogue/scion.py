@@ -27,6 +27,27 @@ OPTIMIZERS: dict[str, Case] = {
         rtol=COARSE,
         rows=False,
     ),
+    "scion/kernels": Case(
+        gx.scion(
+            0.001,
+            gx.label_by(
+                ("convolution", gx.ndim_at_least(3)),
+                ("outputs", gx.ndim_at_least(2)),
+                ("rms", True),
+            ),
+            {"convolution": 20.0},
+            weight_dimension_numbers=gx.label_by(
+                (gx.MuonDimensionNumbers((0, 1), 2), gx.ndim_at_least(3)), (None, True)
+            ),
+        ),
+        ref.scion(
+            0.001,
+            lambda p: {3: "convolution", 2: "outputs"}.get(p.ndim, "rms"),
+            {"convolution": 20, "outputs": 3000, "rms": 50},
+        ),
+        rtol=COARSE,
+        rows=False,
+    ),
     "scion/constrained": Case(
         gx.scion(
             0.1,
@@ -72,7 +93,7 @@ REFUSED = [
     (
         lambda: gx.scion(0.1, "row").init(WEIGHTS),
         ValueError,
-        ("has no transform; there are 'inputs', 'outputs', 'rms', 'sign', 'spectral'",),
+        ("has no transform; there are 'convolution', 'inputs', 'outputs', 'rms', 'sign'",),
     ),
     (
         lambda: gx.scion(0.1, radii=0.5),

@@ -31,6 +31,7 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_soap/one side": Case(
         gx.masked(
             gx.scale_by_soap(
+                b1=0.9,
                 shampoo_beta=0.5,
                 eps=0.1,
                 precondition_frequency=3,
@@ -43,6 +44,7 @@ TRANSFORMS: dict[str, Case] = {
         ref.only(
             matrix,
             ref.soap(
+                b1=0.9,
                 shampoo_beta=0.5,
                 eps=0.1,
                 frequency=3,

@@ -42,6 +42,13 @@ TRANSFORMS: dict[str, Case] = {
         rows=False,
         holds_optimizer=False,  # it holds an estimator of the curvature
     ),
+    "scale_by_sophia/paper": Case(
+        gx.scale_by_sophia(0.5, 0.5, 0.1, 1.0, 2.0, 2, debias=False, delayed=False),
+        ref.sophia(0.5, 0.5, 0.1, 1.0, 2.0, 2, lambda p: p**2, paper=True),
+        holds_optimizer=False,
+        extra=CURVED,
+        rows=False,
+    ),
     "scale_by_sophia/often": Case(
         gx.scale_by_sophia(0.5, 0.5, 0.1, 1.0, 2.0, 2),
         ref.sophia(0.5, 0.5, 0.1, 1.0, 2.0, 2, lambda p: p**2),
@@ -53,6 +60,16 @@ TRANSFORMS: dict[str, Case] = {
 
 
 OPTIMIZERS: dict[str, Case] = {
+    "sophia/paper": Case(
+        gx.sophia(0.1, weight_decay=0.1, gamma=10.0, debias=False, delayed=False),
+        with_lr(
+            0.1,
+            ref.sophia(0.965, 0.99, 1e-8, 10.0, 1.0, 10, lambda p: p**2, paper=True),
+            ref.decay(0.1),
+        ),
+        extra=CURVED,
+        rows=False,
+    ),
     "sophia": Case(
         gx.sophia(0.1, weight_decay=0.1, gamma=10.0),
         with_lr(0.1, sophia(10.0), ref.decay(0.1)),

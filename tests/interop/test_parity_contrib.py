@@ -153,9 +153,14 @@ CHANGED = {
 }
 # Arguments that only these have: keyword-only, and None or a value that changes nothing.
 OURS = {
-    "muon": {"compute_dtype", "iteration"},
-    "scale_by_muon": {"compute_dtype", "iteration"},
-    "galore": {"mu_dtype"},
+    "muon": {"compute_dtype", "iteration", "debias", "adam_nesterov"},
+    "scale_by_muon": {"compute_dtype", "iteration", "debias"},
+    "galore": {"mu_dtype", "shorter_side"},
+    "scale_by_galore": {"shorter_side"},
+    "schedule_free": {"weights_ahead"},
+    "schedule_free_adamw": {"warmup_from_zero"},
+    "schedule_free_sgd": {"warmup_from_zero"},
+    "sophia": {"debias", "delayed"},
     "prodigy": {"weight_decay_mask"},
 }
 

@@ -5,7 +5,7 @@ import numpy as np
 from tests.references.base import Reference
 
 
-def galore(rank, gap, scale, base, axes=None):
+def galore(rank, gap, scale, base, axes=None, longer=True):
     """Zhao et al., Algorithm 1, for matrices; other arrays go to the base as they are.
 
     Matrices are arrays of two dimensions; or with `axes`, a pair of the rows and the columns, all
@@ -19,13 +19,13 @@ def galore(rank, gap, scale, base, axes=None):
         return x if axes is None else np.moveaxis(x, axes, (-2, -1))
 
     def is_tall(g):
-        return g.shape[-2] >= g.shape[-1]
+        return (g.shape[-2] >= g.shape[-1]) == longer
 
     def projection(P, g):
         return np.swapaxes(P, -1, -2) @ g if is_tall(g) else g @ P
 
     def projector(g):
-        P = np.empty((*g.shape[:-2], max(g.shape[-2:]), min(rank, *g.shape[-2:])))
+        P = np.empty((*g.shape[:-2], g.shape[-2 if is_tall(g) else -1], min(rank, *g.shape[-2:])))
         for i in np.ndindex(g.shape[:-2]):
             u, _, vt = np.linalg.svd(g[i], full_matrices=False)
             P[i] = u[:, :rank] if is_tall(g) else vt[:rank].T
@@ -35,7 +35,7 @@ def galore(rank, gap, scale, base, axes=None):
         if not is_projected(p):
             return None, base.start(p)
         p = last(p)
-        P = np.zeros((*p.shape[:-2], max(p.shape[-2:]), min(rank, *p.shape[-2:])))
+        P = np.zeros((*p.shape[:-2], p.shape[-2 if is_tall(p) else -1], min(rank, *p.shape[-2:])))
         return P, base.start(projection(P, p))
 
     def step(g, slots, p, t):

@@ -16,14 +16,21 @@ def _newton_schulz(x, turns, eps):
     return x
 
 
-def muon(beta=0.95, turns=STANDARD, nesterov=True, columns=1, eps=1e-8):
-    """Jordan et al., with Adam's bias corrections; rows are axis 0, other axes are batches."""
+def looks_ahead(m, g, beta, t, nesterov, debias):
+    """The average that is orthogonalized."""
+    now, then = (1 - beta**t, 1 - beta ** (t + 1)) if debias else (1, 1)
+    return beta * m / then + (1 - beta) * g / now if nesterov else m / now
+
+
+def muon(beta=0.95, turns=STANDARD, nesterov=True, columns=1, eps=1e-8, debias=True):
+    """Jordan et al., with Adam's bias corrections, or without.
+
+    Rows are axis 0, other axes than rows and columns are batches.
+    """
 
     def step(g, slots, p, t):
         m = beta * slots[0] + (1 - beta) * g
-        a = m / (1 - beta**t)
-        if nesterov:
-            a = beta * m / (1 - beta ** (t + 1)) + (1 - beta) * g / (1 - beta**t)
+        a = looks_ahead(m, g, beta, t, nesterov, debias)
         a = np.moveaxis(a, (0, columns), (-2, -1))
         u = np.empty_like(a)
         for i in np.ndindex(a.shape[:-2]):

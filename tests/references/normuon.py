@@ -3,10 +3,11 @@
 import numpy as np
 
 from tests.references.base import Reference, zeros
+from tests.references.muon import looks_ahead
 from tests.references.orthogonal import newton_schulz, on_matrices
 
 
-def normuon(beta=0.95, beta2=0.95, eps=1e-8, rms=0.2, nesterov=False):
+def normuon(beta=0.95, beta2=0.95, eps=1e-8, rms=0.2, nesterov=False, debias=False):
     """Li et al., Algorithm 1, with the neurons in the columns: W is their transpose."""
 
     def one(m, v):
@@ -18,13 +19,13 @@ def normuon(beta=0.95, beta2=0.95, eps=1e-8, rms=0.2, nesterov=False):
     def step(g, slots, p, t):
         m, v = slots
         m = beta * m + (1 - beta) * g
-        u, v = on_matrices(one, beta * m + (1 - beta) * g if nesterov else m, v)
+        u, v = on_matrices(one, looks_ahead(m, g, beta, t, nesterov, debias), v)
         return u, (m, v)
 
     return Reference(zeros(2), step)
 
 
-def adamuon(beta=0.95, beta2=0.95, eps=1e-8, rms=0.2, nesterov=False, signs=True):
+def adamuon(beta=0.95, beta2=0.95, eps=1e-8, rms=0.2, nesterov=False, signs=True, debias=False):
     """Si et al., Algorithm 1."""
 
     def one(m, v):
@@ -36,7 +37,8 @@ def adamuon(beta=0.95, beta2=0.95, eps=1e-8, rms=0.2, nesterov=False, signs=True
     def step(g, slots, p, t):
         m, v = slots
         m = beta * m + g
-        u, v = on_matrices(one, beta * m + g if nesterov else m, v)
+        a = looks_ahead((1 - beta) * m, g, beta, t, nesterov, debias)
+        u, v = on_matrices(one, a, v)
         return u, (m, v)
 
     return Reference(zeros(2), step)

@@ -41,3 +41,13 @@ def orthogonalized(turns=STANDARD, eps=1e-8):
 def fans():
     """The root of columns over rows, of the first and the last axis."""
     return stateless(lambda g, p, t: g * np.sqrt(g.shape[-1] / g.shape[0]))
+
+
+def fans_of_kernel(places, inputs, outputs):
+    """Pethick et al., sqrt(outputs / inputs) over the number of places, from axes of a kernel."""
+
+    def f(g, p, t):
+        size = np.prod([g.shape[i] for i in places])
+        return g * np.sqrt(g.shape[outputs] / g.shape[inputs]) / size
+
+    return stateless(f)

@@ -10,6 +10,9 @@ def _lmo(norm, g):
     """Pethick et al., Tables 2 to 4, of a matrix (inputs, outputs); "rms" of any array."""
     if norm == "rms":
         return g / np.sqrt(np.mean(g**2))
+    if norm == "convolution":  # (places, inputs, outputs)
+        places, n, k = g.shape
+        return np.sqrt(k / n) / places * newton_schulz(g.reshape(-1, k)).reshape(g.shape)
     n, k = g.shape
     if norm == "spectral":
         return np.sqrt(k / n) * newton_schulz(g)

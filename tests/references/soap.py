@@ -59,7 +59,7 @@ def soap(
                 root = np.sqrt(v[i] / (1 - b2**s)) + eps
                 u[i] = ql[i] @ (turned / (1 - b1**s) / root) @ qr[i].T
                 if normalize:
-                    u[i] /= np.sqrt(np.mean(u[i] ** 2))
+                    u[i] /= np.sqrt(np.mean(u[i] ** 2)) * (1 - b1**s) / np.sqrt(1 - b2**s)
             left[i] = beta * left[i] + (1 - beta) * x[i] @ x[i].T
             right[i] = beta * right[i] + (1 - beta) * x[i].T @ x[i]
             for axis, uses, a, q in ((0, rows, left, ql), (1, cols, right, qr)):

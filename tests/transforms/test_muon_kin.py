@@ -152,6 +152,22 @@ def test_scion_stays_in_its_balls():
     assert np.sqrt(np.mean(np.square(params["b"]))) <= 3.001
 
 
+def test_scion_moves_kernels_of_both_layouts_alike():
+    draws = [RNG.normal(size=(3, 2, 4, 5)) for _ in range(3)]  # height, width, inputs, outputs
+    last, _ = run(
+        gx.scion(0.1, "convolution"), jnp.zeros((3, 2, 4, 5)), list(map(jnp.asarray, draws))
+    )
+    order = (3, 2, 0, 1)
+    first, _ = run(
+        gx.scion(0.1, "convolution", weight_dimension_numbers=AXES((2, 3, 1), 0)),
+        jnp.zeros((5, 4, 3, 2)),
+        [jnp.asarray(np.transpose(g, order)) for g in draws],
+    )
+    np.testing.assert_allclose(np.transpose(last, order), first, rtol=1e-4, atol=1e-5)
+    # Three steps of 0.1 and the radius of 50, in the norm of a matrix, and places are 3 x 2.
+    assert np.linalg.norm(np.reshape(last, (24, 5)), 2) < 1.3 * 15 * np.sqrt(5 / 4) / 6
+
+
 @pytest.mark.parametrize("kind", ["frobenius", "rows", "columns", "spectral"])
 def test_matrices_keep_their_norm_over_many_steps(kind):
     start = {"w": jnp.asarray(RNG.normal(size=(6, 4)), jnp.float32)}

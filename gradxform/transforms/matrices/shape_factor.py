@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -58,7 +59,7 @@ class ShapeFactor(ArrayRule):
     def rule(self, g: Array, p: Array | None, static: Any) -> Array:
         """Return the update times the factor of its shape."""
         (axis, parts), cut = static
-        factors = [self.factor(n, k) for n, k, _ in parts]
+        factors = [self.factor(*sides) for *sides, _ in parts]
         if len(factors) == 1:
             return factors[0] * g
         lengths = [length for *_, length in parts]
@@ -71,16 +72,24 @@ class ShapeFactor(ArrayRule):
         return jnp.reshape(factor, shape) * g
 
     @abc.abstractmethod
-    def factor(self, n: int, k: int) -> Any:
-        """Return the factor of a matrix of n rows and k columns."""
+    def factor(self, n: int, k: int, places: int) -> Any:
+        """Return the factor of a matrix of n rows and k columns.
+
+        Args:
+          n: the number of rows.
+          k: the number of columns.
+          places: the product of the lengths of all reduction axes but the last: for a convolution
+            the number of places in the window, if the last has the inputs.
+        """
 
 
 def _sides(axes: Any, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Return the axis along which parts lie; and of each part the sides and its length there."""
+    """Return the axis along which parts lie; of each the sides, the places, its length there."""
     parts = parts_of(axes)
     shapes = [part.shape(shape) for part in parts]
-    sides = [
-        (*part.axes.sizes(x)[1:], x[part.axis] if x else 1)
-        for part, x in zip(parts, shapes, strict=True)
-    ]
+    sides = []
+    for part, x in zip(parts, shapes, strict=True):
+        inner, expanded = part.axes.expanded(x)
+        places = math.prod(expanded[i] for i in inner.rows[:-1])
+        sides.append((*part.axes.sizes(x)[1:], places, x[part.axis] if x else 1))
     return parts[0].axis, tuple(sides)

@@ -106,7 +106,10 @@ class step_by_shampoo(Transform):
     length, and gbar_weight is not used; mat_gbar_decay must be 1, because the other rows cannot
     decay.
 
-    Differs from TensorFlow's contrib optimizer, which has the same rule, in that it takes scalars.
+    The rule is that of TensorFlow's contrib optimizer, which does not take scalars. Algorithm 2 of
+    Gupta et al. does not divide by the length of an axis: with d_i epsilon in place of epsilon, its
+    steps are those above over the product of all d_i^(alpha / k). It has a whole matrix for every
+    axis; give a large max_matrix_size.
 
     Args:
       learning_rate: at least 0.
@@ -128,9 +131,9 @@ class step_by_shampoo(Transform):
       ValueError: at init and update, if k / (2 alpha) must be an integer but is not; at update, for
         a row-sparse gradient whose untouched rows would decay.
 
-    Reference: Gupta et al., Shampoo: Preconditioned Stochastic Tensor Optimization, 2018,
-    Algorithm 2; Anil et al., Scalable Second Order Optimization for Deep Learning, 2021, for the
-    iterative roots.
+    Reference: TensorFlow, tf.contrib.opt.ShampooOptimizer, after Gupta et al., Shampoo:
+    Preconditioned Stochastic Tensor Optimization, 2018, Algorithm 2; Anil et al., Scalable Second
+    Order Optimization for Deep Learning, 2021, for the iterative roots.
     """
 
     learning_rate: NonNegativeOrSchedule = 1.0

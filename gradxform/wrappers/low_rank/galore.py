@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +50,7 @@ from gradxform.wrappers.low_rank.placement import (
     as_products,
     leading_vectors,
     projections as projections_of,
+    projects_rows,
     renewed,
     zeros_like_parameter,
 )
@@ -60,6 +62,10 @@ __all__ = [
 ]
 
 
+# The axes of an array that is projected, and whether its shorter side is.
+_Projected = tuple[MatrixAxes, bool] | None
+
+
 class GaLoreState(NamedTuple):
     """State of `scale_by_galore`.
 
@@ -68,7 +74,7 @@ class GaLoreState(NamedTuple):
 
     count: Array  # int32 scalar; the number of updates so far
     base_optimizer_state: Any  # the state of the base transform, for the projected parameters
-    projector: Slot  # (*batch, longer side, rank), at least float32; () if not projected
+    projector: Slot  # (*batch, projected side, rank), at least float32; () if not projected
 
 
 @transform
@@ -76,11 +82,15 @@ class scale_by_galore(Transform):
     """Run a transform on projections of the gradients of matrices, and project back.
 
     Update rule for a matrix G of n rows and k columns; every `update_proj_gap` steps, from the
-    first, P is computed anew, the leading `rank` singular vectors of the longer side of G:
+    first, P is computed anew, the leading `rank` singular vectors of one side of G:
 
-        R = P^T G        (n >= k; else R = G P)
+        R = P^T G        (where rows are projected; else R = G P)
         S = base_optimizer(R)
         u = scale P S    (else u = scale S P^T)
+
+    By default the longer side is projected, as in Optax: the rows if n >= k. R has rank min(n, k)
+    entries and P rank max(n, k). The paper and its code project the shorter side, `shorter_side`:
+    P is then the smaller one, and R, of which Adam keeps two averages, the larger one.
 
     So the state of the base transform has the size of R. Parameters that are not matrices go to it
     as they are. The base transform is given no parameters; weight decay belongs after this, where
@@ -96,10 +106,10 @@ class scale_by_galore(Transform):
 
     Under `zero1` and `shard_matrices` the projectors and the state of the base transform are
     divided over the devices. Where these cut a stack between its matrices, each device has those of
-    its own matrices, and exchanges nothing. Where they cut the longer side of a matrix, each device
-    gets its piece of the sum of projections, and steps are gathered; where they cut the shorter
-    side, the projector is gathered instead. For new projectors, each device computes the singular
-    vectors of its share of the matrices.
+    its own matrices, and exchanges nothing. Where they cut the projected side of a matrix, each
+    device gets its piece of the sum of projections, and steps are gathered; where they cut the
+    other side, the projector is gathered instead. For new projectors, each device computes the
+    singular vectors of its share of the matrices.
 
     Args:
       rank: the number of singular vectors, at least 1.
@@ -110,6 +120,7 @@ class scale_by_galore(Transform):
         more, a tree of them with None for parameters that are not projected (a prefix of the
         parameters will do), or a function of the parameters that returns one; for stacked layers
         `GaLoreDimensionNumbers(-2, -1)`. By default, parameters of two dimensions are matrices.
+      shorter_side: whether the shorter side is projected instead. Keyword-only.
 
     Raises:
       ValueError: at init and update, if dimension numbers do not fit a parameter.
@@ -123,6 +134,7 @@ class scale_by_galore(Transform):
     scale: Finite = 1.0
     base_optimizer: Any = None
     weight_dimension_numbers: StaticTree = None
+    shorter_side: bool = field(default=False, kw_only=True)
 
     sees_pieces = True
 
@@ -185,7 +197,10 @@ class scale_by_galore(Transform):
             engine.cuts_of(tree),
             strict=True,
         )
-        return [Placement(axes, shape_of(x), cut, self.rank) for x, axes, cut in leaves]
+        return [
+            Placement(axes, shape_of(x), cut, self.rank, self.shorter_side)
+            for x, axes, cut in leaves
+        ]
 
     def update(
         self, updates: Updates, state: GaLoreState, params: Params | None = None, **extra: Any
@@ -197,7 +212,8 @@ class scale_by_galore(Transform):
             align_params(self, updates, treedef, params)
         projector = align(self, updates, treedef, state.projector, "the state has")
         placements, projectors = self._placements(updates), projector.leaves
-        axes, cuts = [where.axes for where in placements], [where.cut for where in placements]
+        axes = [where.axes and (where.axes, self.shorter_side) for where in placements]
+        cuts = [where.cut for where in placements]
 
         due = state.count % self.update_proj_gap == 0
         wide = [cast(jnp.asarray(g), p.dtype) for g, p in zip(gs, projectors, strict=True)]
@@ -232,57 +248,58 @@ class scale_by_galore(Transform):
         )
 
 
-def _project(
-    g: Array, projector: Array, due: Array, axes: MatrixAxes | None
-) -> tuple[Array, Array]:
+def _project(g: Array, projector: Array, due: Array, projected: _Projected) -> tuple[Array, Array]:
     """Return the projection of a gradient, and the projector, anew where it is due."""
-    if axes is None:
+    if projected is None:
         return g, projector
-    rank = projector.shape[-1]
-    projector = lax.cond(due, lambda: leading_vectors(axes.to_stacks(g), rank), lambda: projector)
-    return _projection(g, projector, axes), projector
+    (axes, shorter), rank = projected, projector.shape[-1]
+    projector = lax.cond(
+        due, lambda: leading_vectors(axes.to_stacks(g), rank, shorter), lambda: projector
+    )
+    return _projection(g, projector, projected), projector
 
 
-def _is_tall(g: Array, axes: MatrixAxes) -> bool:
-    """Whether a matrix has at least as many rows as columns; `g` may be a piece of the array."""
+def _by_rows(g: Array, axes: MatrixAxes, shorter: bool) -> bool:
+    """Whether the rows of a matrix are projected; `g` may be a piece of the array."""
     _, n, k = axes.sizes(engine.whole_shape(g))
-    return n >= k
+    return projects_rows(n, k, shorter)
 
 
-def _projection(g: Array, projector: Array, axes: MatrixAxes | None) -> Array:
+def _projection(g: Array, projector: Array, projected: _Projected) -> Array:
     """Return the projection of a gradient; for a piece, by the rows that belong to it."""
-    if axes is None:
+    if projected is None:
         return g
-    matrices = axes.to_stacks(g)
-    return adjoint(projector) @ matrices if _is_tall(g, axes) else matrices @ projector
+    matrices = projected[0].to_stacks(g)
+    return adjoint(projector) @ matrices if _by_rows(g, *projected) else matrices @ projector
 
 
 class _Product(NamedTuple):
     """How pieces are multiplied."""
 
-    axes: MatrixAxes | None
+    projected: _Projected
     summed: tuple[str, ...]  # the mesh axes over whose devices the product is summed at once
 
     @classmethod
     def of(cls, where: Placement) -> "_Product":
         """Return how pieces of an array are multiplied; a sum that is scattered comes later."""
         later = where.axes is None or where.scatter is not None
-        return cls(where.axes, () if later else where.summed)
+        return cls(where.axes and (where.axes, where.shorter), () if later else where.summed)
 
 
 def _own_product(g: Array, projector: Array, how: _Product) -> Array:
     """Return the product of pieces, and its sum over devices unless that is scattered."""
-    (product,) = engine.over_pieces((_projection(g, projector, how.axes), how.summed))
+    (product,) = engine.over_pieces((_projection(g, projector, how.projected), how.summed))
     return product
 
 
 def _project_back(
-    u: Array, projector: Array, g: Array, scale: Scalar, axes: MatrixAxes | None
+    u: Array, projector: Array, g: Array, scale: Scalar, projected: _Projected
 ) -> Array:
     """Return an update of the base transform in the shape and dtype of the gradient."""
-    if axes is None:
+    if projected is None:
         return cast(u, g.dtype)
-    u = projector @ u if _is_tall(g, axes) else u @ adjoint(projector)
+    axes, _ = projected
+    u = projector @ u if _by_rows(g, *projected) else u @ adjoint(projector)
     return cast(cast(jnp.asarray(scale), u.dtype) * axes.from_matrices(u, g.shape), g.dtype)
 
 

@@ -22,12 +22,17 @@ __all__ = []
 Cuts = tuple[tuple[str, int], ...]
 
 
+def projects_rows(n: int, k: int, shorter: bool) -> bool:
+    """Whether the rows of a matrix of n rows and k columns are projected, and not its columns."""
+    return (n >= k) != shorter
+
+
 class Placement(NamedTuple):
     """How one array, of which a device may have a piece, is projected.
 
     Projector and projection have the batch of the array, if it has one, as their first axes. What
     is cut along the batch stays so: a device has the projectors of its own matrices. Other mesh
-    axes divide the projector along its longer side, and the projection along the side that it
+    axes divide the projector along its side, and the projection along the side that it
     shares with the array, or else along the rank. A product needs the rows of the projector that
     belong to the device's piece, and gives the columns of the projection that belong to it. Where
     the array is cut along the same side, the device has them; else they are gathered first.
@@ -37,6 +42,7 @@ class Placement(NamedTuple):
     shape: tuple[int, ...]  # of this device's piece
     cut: engine.Cut
     max_rank: int  # the rank, unless a side is shorter
+    shorter: bool = False  # whether the shorter side is projected
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -52,9 +58,9 @@ class Placement(NamedTuple):
         return self.axes.sizes(self.cut.whole(self.shape))[1:]
 
     @property
-    def tall(self) -> bool:
-        """Whether it has at least as many rows as columns."""
-        return self.sides[0] >= self.sides[1]
+    def by_rows(self) -> bool:
+        """Whether the projector multiplies the rows, from the left."""
+        return projects_rows(*self.sides, self.shorter)
 
     @property
     def rank(self) -> int:
@@ -64,14 +70,14 @@ class Placement(NamedTuple):
     @property
     def projector_shape(self) -> tuple[int, ...]:
         """The shape of the whole projector."""
-        return () if self.axes is None else (*self.batch, max(self.sides), self.rank)
+        return () if self.axes is None else (*self.batch, self.sides[not self.by_rows], self.rank)
 
     @property
     def projected_shape(self) -> tuple[int, ...]:
         """The shape of the whole projection."""
         if self.axes is None:
             return self.cut.whole(self.shape)
-        sides = (self.rank, self.sides[1]) if self.tall else (self.sides[0], self.rank)
+        sides = (self.rank, self.sides[1]) if self.by_rows else (self.sides[0], self.rank)
         return (*self.batch, *sides)
 
     @property
@@ -88,7 +94,7 @@ class Placement(NamedTuple):
         if self.axes is None:
             return self.cut.cuts
         n = len(self.batch)
-        by_side = (n + 1, n) if self.tall else (n, n + 1)
+        by_side = (n + 1, n) if self.by_rows else (n, n + 1)
         return self._divided_cuts(
             self.projected_shape, (0,) if engine.cuts_rows_only() else by_side
         )
@@ -104,10 +110,10 @@ class Placement(NamedTuple):
                 cuts.append((axis, dim))
         return tuple(cuts)
 
-    def _side_dims(self, is_long: bool) -> tuple[int, ...]:
-        """Return the dimensions of the array that make its longer or its shorter side."""
+    def _side_dims(self, projected: bool) -> tuple[int, ...]:
+        """Return the dimensions of the array that make its projected or its other side."""
         assert self.axes is not None
-        return self.axes.rows if self.tall == is_long else self.axes.columns
+        return self.axes.rows if self.by_rows == projected else self.axes.columns
 
     def _along(self, dims: tuple[int, ...], first: int) -> Cuts:
         """Return the cuts along the batch, and along dimensions that begin at `first` elsewhere."""
@@ -148,15 +154,15 @@ class Placement(NamedTuple):
 
         The last result says whether the projection is divided in the same way.
         """
-        dims, first = self._side_dims(False), len(self.batch) + self.tall
+        dims, first = self._side_dims(False), len(self.batch) + self.by_rows
         cuts, full_shape = self._along(dims, first), self.cut.whole(self.shape)
         side = tuple(full_shape[d] for d in dims)
-        sides = (self.rank, *side) if self.tall else (*side, self.rank)
+        sides = (self.rank, *side) if self.by_rows else (*side, self.rank)
         return cuts, (*self.batch, *sides), cuts == self.projected_cuts
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """The mesh axes over whose devices products are summed: those that cut the longer side."""
+        """The mesh axes that cut the projected side: products are summed over their devices."""
         dims = self._side_dims(True)
         return tuple(axis for axis, dim in self.cut.cuts if dim in dims)
 
@@ -194,7 +200,7 @@ class Placement(NamedTuple):
         old_cuts, new_cuts = self._differing(self.projected_cuts, cuts)
         x, n = _gathered(x, old_cuts), len(self.batch)
         x = _own_piece(jnp.reshape(x, (*x.shape[:n], *shape[n:])), new_cuts)
-        sides = (self.rank, -1) if self.tall else (-1, self.rank)
+        sides = (self.rank, -1) if self.by_rows else (-1, self.rank)
         return jnp.reshape(x, (*x.shape[:n], *sides))
 
     def vectors_of(self, x: Array) -> Array:
@@ -203,10 +209,10 @@ class Placement(NamedTuple):
         batch = self.axes.batch
         cuts = tuple(c for c in self.cut.cuts if c[1] not in batch)
         of_projector = _after_batch(self.projector_cuts, len(batch))
-        # A piece of the longer side has the rows of the projector that belong here.
+        # A piece of the projected side has the rows of the projector that belong here.
         is_piece = len(cuts) == len(of_projector) and self._has_own_rows()
         x = self.axes.to_stacks(x if is_piece else _gathered(x, cuts))
-        x = x[..., : self.rank] if self.tall else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
+        x = x[..., : self.rank] if self.by_rows else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
         return x if is_piece else _own_piece(x, of_projector)
 
 
@@ -314,7 +320,8 @@ def renewed(
         for i, leaf in zip(indices, leaves, strict=True):
             ((arrays, view),) = leaf.given((gs[i],))
             members.append(engine.Member(arrays, (), view))
-        vectors = engine.map_matrices(_LeadingVectors(places[0].max_rank), members, ())
+        rule = _LeadingVectors(places[0].max_rank, places[0].shorter)
+        vectors = engine.map_matrices(rule, members, ())
         new = []
         for where, leaf, (u, _), x in zip(places, leaves, vectors, old, strict=True):
             new.append(cast(where.vectors_of(leaf.update([u])), x.dtype))
@@ -327,18 +334,19 @@ def renewed(
 
 @dataclass(frozen=True)
 class _LeadingVectors:
-    """The leading singular vectors of the longer sides of matrices, among zeros."""
+    """The leading singular vectors of the projected sides of matrices, among zeros."""
 
     rank: int
+    shorter: bool
 
     is_static = True
 
     def rule(self, g: Array) -> Array:
-        """Return them in the first columns of tall matrices, or in the first rows of others."""
+        """Return them in the first columns where rows are projected, else in the first rows."""
         *_, n, k = g.shape
         rank = min(self.rank, n, k)
         u, vh = linalg.one_by_one(_singular_vectors, g)
-        if n >= k:
+        if projects_rows(n, k, self.shorter):
             return jnp.pad(u[..., :rank], [(0, 0)] * (g.ndim - 1) + [(0, k - rank)])
         return jnp.pad(
             jnp.conj(vh)[..., :rank, :], [(0, 0)] * (g.ndim - 2) + [(0, n - rank), (0, 0)]
@@ -350,9 +358,9 @@ def _singular_vectors(g: Array) -> tuple[Array, Array]:
     return u, vh
 
 
-def leading_vectors(x: Array, rank: int) -> Array:
-    """Return the leading singular vectors of the longer sides of matrices (*batch, n, k)."""
+def leading_vectors(x: Array, rank: int, shorter: bool) -> Array:
+    """Return the leading singular vectors of a side of matrices (*batch, n, k)."""
     *batch, n, k = x.shape
     u, vh = linalg.one_by_one(_singular_vectors, jnp.reshape(x, (-1, n, k)) if batch else x)
-    vectors = (u if n >= k else adjoint(vh))[..., :rank]
+    vectors = (u if projects_rows(n, k, shorter) else adjoint(vh))[..., :rank]
     return jnp.reshape(vectors, (*batch, *vectors.shape[-2:]))

@@ -40,6 +40,7 @@ INNER = {
     ),
     "ggt": gx.ggt(0.1, window=2, svd_eps=1e-2, sigma_eps=0.1),
     "galore": gx.galore(0.1, 4, 2, weight_decay=0.1),
+    "galore of shorter sides": gx.galore(0.1, 4, 2, weight_decay=0.1, shorter_side=True),
     "clipping galore": gx.galore(
         0.1, 8, 3, base_optimizer=gx.chain(gx.clip_by_global_norm(1.0), gx.scale_by_adam())
     ),
