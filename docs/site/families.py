@@ -81,6 +81,7 @@ OPTIMIZERS = {
         "grams",
         "cautious_adamw",
         "mars",
+        "stable_adam",
     ),
     "Adagrad, RMSProp and their relatives": ("adaptive", "madgrad"),
     "regularized leaders and proximal steps": ("proximal",),
