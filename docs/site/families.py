@@ -70,6 +70,7 @@ OPTIMIZERS = {
         "noise",
         "privacy",
         "optimistic_gradient_descent",
+        "qhm",
     ),
     "Adam and its relatives": (
         "adam",
@@ -82,6 +83,7 @@ OPTIMIZERS = {
         "cautious_adamw",
         "mars",
         "stable_adam",
+        "qhadam",
     ),
     "Adagrad, RMSProp and their relatives": ("adaptive", "madgrad"),
     "regularized leaders and proximal steps": ("proximal",),

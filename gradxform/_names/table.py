@@ -200,6 +200,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.privacy": "dpsgd",
         "gradxform.optimizers.proximal": "adagrad_da ftrl proximal_adagrad proximal_sgd",
         "gradxform.optimizers.psgd": "psgd_kron",
+        "gradxform.optimizers.quasi_hyperbolic": "qhadam qhm",
         "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_sgd",
         "gradxform.optimizers.scion": "scion",
         "gradxform.optimizers.shampoo": "shampoo",
@@ -316,6 +317,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.privacy": "DifferentiallyPrivateAggregateState differentially_private_aggregate per_example_global_norm_clip per_example_layer_norm_clip",
         "gradxform.transforms.proximal": "AdagradDAState FtrlState ProximalAdagradState ProximalGradientState step_by_dual_averaging step_by_ftrl step_by_proximal_adagrad step_by_proximal_gradient",
         "gradxform.transforms.psgd": "PsgdKronState scale_by_psgd_kron",
+        "gradxform.transforms.quasi_hyperbolic": "ScaleByQhmState scale_by_qhadam scale_by_qhm",
         "gradxform.transforms.scaling": "ScaleByScheduleState ScaleState WeightDecaySchedule add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
         "gradxform.transforms.scion": "scale_by_lmo",
         "gradxform.transforms.shampoo.distributed_shampoo": "DistributedShampooState scale_by_distributed_shampoo",
@@ -424,7 +426,7 @@ CONFIG_NAMES: dict[str, str] = {
         " piecewise_interpolate_schedule polyak_sgd polynomial_schedule power_decay_rate"
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
-        " qk_clip quantize_state query_key"
+        " qhadam qhm qk_clip quantize_state query_key"
         " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
         " rowwise_adagrad rprop"
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_atan2"
@@ -437,12 +439,12 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
         " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
         " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
-        " scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
-        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia"
-        " scale_by_stable_adam scale_by_stddev scale_by_tf_adam scale_by_trust_ratio scale_by_yogi"
-        " scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd scion"
-        " selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
+        " scale_by_qhadam scale_by_qhm scale_by_radam scale_by_rms scale_by_rowwise_rss"
+        " scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape scale_by_sign"
+        " scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3 scale_by_soap"
+        " scale_by_sophia scale_by_stable_adam scale_by_stddev scale_by_tf_adam scale_by_trust_ratio"
+        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd"
+        " scion selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
         " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
         " sparse_adagrad sparse_semantics split_real_and_imaginary stable_adamw state_dtype"
         " stateless stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"

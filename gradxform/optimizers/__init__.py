@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.privacy import *
     from gradxform.optimizers.proximal import *
     from gradxform.optimizers.psgd import *
+    from gradxform.optimizers.quasi_hyperbolic import *
     from gradxform.optimizers.schedule_free import *
     from gradxform.optimizers.scion import *
     from gradxform.optimizers.shampoo import *
