@@ -189,7 +189,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.lbfgsb": "lbfgsb",
         "gradxform.optimizers.madgrad": "madgrad",
         "gradxform.optimizers.mars": "mars_adamw",
-        "gradxform.optimizers.momentum": "sgd sgdw",
+        "gradxform.optimizers.momentum": "aggmo sgd sgdw",
         "gradxform.optimizers.momo": "momo momo_adam",
         "gradxform.optimizers.muon": "muon",
         "gradxform.optimizers.muonclip": "muonclip",
@@ -396,8 +396,8 @@ CONFIG_NAMES: dict[str, str] = {
         " WrappedSchedule"
         " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
         " adam adam_atan2 adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights"
-        " add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
-        " apply_if_finite asam"
+        " add_noise add_sign add_truncated_noise ademamix adopt aggmo all_of amsgrad any_of"
+        " apply_every apply_if_finite asam"
         " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
         " clip_by_raw_norm cocob conditionally_mask conditionally_transform constant_schedule"
