@@ -84,6 +84,7 @@ OPTIMIZERS = {
         "mars",
         "stable_adam",
         "qhadam",
+        "toward_sgd",
     ),
     "Adagrad, RMSProp and their relatives": ("adaptive", "madgrad"),
     "regularized leaders and proximal steps": ("proximal",),

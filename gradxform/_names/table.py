@@ -209,6 +209,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.sophia": "sophia",
         "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.step_size": "polyak_sgd",
+        "gradxform.optimizers.toward_sgd": "adabound padam",
     },
     "gradxform.plot": {
         "gradxform.plot.curves": "schedule",
@@ -329,6 +330,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
+        "gradxform.transforms.toward_sgd": "scale_by_adabound scale_by_padam",
     },
     "gradxform.transforms.lbfgs": {
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState check_memory empty_memory inner scale_by_lbfgs two_loops",
@@ -394,10 +396,10 @@ CONFIG_NAMES: dict[str, str] = {
         "GaLoreDimensionNumbers GradientTransformation GradientTransformationExtraArgs"
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
-        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
-        " adam adam_atan2 adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights"
-        " add_noise add_sign add_truncated_noise ademamix adopt aggmo all_of amsgrad any_of"
-        " apply_every apply_if_finite asam"
+        " accumulate accumulate_rows acprop adabelief adabound adadelta adafactor adagc adagrad"
+        " adagrad_da adam adam_atan2 adamax adamaxw adamuon adamw adan adaptive_grad_clip"
+        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt aggmo all_of"
+        " amsgrad any_of apply_every apply_if_finite asam"
         " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
         " clip_by_raw_norm cocob conditionally_mask conditionally_transform constant_schedule"
@@ -422,30 +424,30 @@ CONFIG_NAMES: dict[str, str] = {
         " normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
         " optimistic_gradient_descent orthogonalize_updates overwriting_average"
-        " param_group param_groups partition path_matches piecewise_constant_schedule"
+        " padam param_group param_groups partition path_matches piecewise_constant_schedule"
         " piecewise_interpolate_schedule polyak_sgd polynomial_schedule power_decay_rate"
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
         " qhadam qhm qk_clip quantize_state query_key"
         " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
         " rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_atan2"
-        " scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
-        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch"
-        " scale_by_belief scale_by_cocob scale_by_dion scale_by_dion2"
-        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
-        " scale_by_factored_rms scale_by_fans scale_by_focus scale_by_galore scale_by_ggt"
-        " scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
+        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adam"
+        " scale_by_adam_atan2 scale_by_adam_catching_up scale_by_adamax scale_by_adamuon"
+        " scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
+        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_dion"
+        " scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog"
+        " scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_focus scale_by_galore"
+        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
         " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
         " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
-        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
-        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_qhadam scale_by_qhm"
-        " scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
-        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia"
-        " scale_by_stable_adam scale_by_stddev scale_by_tf_adam scale_by_trust_ratio scale_by_yogi"
-        " scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd scion"
-        " selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
+        " scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
+        " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
+        " scale_by_qhadam scale_by_qhm scale_by_radam scale_by_rms scale_by_rowwise_rss"
+        " scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape scale_by_sign"
+        " scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3 scale_by_soap"
+        " scale_by_sophia scale_by_stable_adam scale_by_stddev scale_by_tf_adam scale_by_trust_ratio"
+        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd"
+        " scion selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
         " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
         " sparse_adagrad sparse_semantics split_real_and_imaginary stable_adamw state_dtype"
         " stateless stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"

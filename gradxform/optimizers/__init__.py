@@ -50,5 +50,6 @@ if TYPE_CHECKING:
     from gradxform.optimizers.sophia import *
     from gradxform.optimizers.stable_adam import *
     from gradxform.optimizers.step_size import *
+    from gradxform.optimizers.toward_sgd import *
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

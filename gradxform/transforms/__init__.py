@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.stable_adam import *
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tf_adam import *
+    from gradxform.transforms.toward_sgd import *
 
 _public, __getattr__, __dir__ = _public_names(__name__)
 if not TYPE_CHECKING:  # a checker would take it for the whole list
