@@ -181,7 +181,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.factored": "adafactor sm3",
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
-        "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
+        "gradxform.optimizers.gradient_change": "adan diffgrad optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.laprop": "laprop",
         "gradxform.optimizers.layerwise": "fromage lamb lars novograd",
         "gradxform.optimizers.lbfgs": "lbfgs",
@@ -294,7 +294,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.embeddings": "ScaleByAdamCatchingUpState ScaleByRowwiseRssState scale_by_adam_catching_up scale_by_rowwise_rss",
         "gradxform.transforms.factored": "FactoredState ScaleBySM3State power_decay_rate scale_by_factored_rms scale_by_sm3",
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
-        "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_optimistic_gradient scale_by_rprop",
+        "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByAmsDiffGradState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
         "gradxform.transforms.layerwise": "ScaleByNovogradState scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
@@ -405,8 +405,8 @@ CONFIG_NAMES: dict[str, str] = {
         " clip_by_raw_norm cocob conditionally_mask conditionally_transform constant_schedule"
         " cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay"
         " count_updates cyclic_schedule"
-        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
-        " distributed_shampoo dog dowg dpsgd"
+        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate diffgrad dion"
+        " dion2 distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
         " factor_state flatten focus fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams"
@@ -434,12 +434,12 @@ CONFIG_NAMES: dict[str, str] = {
         " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adam"
         " scale_by_adam_atan2 scale_by_adam_catching_up scale_by_adamax scale_by_adamuon"
         " scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
-        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_dion"
-        " scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog"
-        " scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_focus scale_by_galore"
-        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
-        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
-        " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
+        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_diffgrad"
+        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
+        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_focus"
+        " scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop"
+        " scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad"
+        " scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
         " scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
         " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
         " scale_by_qhadam scale_by_qhm scale_by_radam scale_by_rms scale_by_rowwise_rss"
