@@ -166,7 +166,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.optimizers": {
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
-        "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
+        "gradxform.optimizers.adaptive": "adadelta adagrad kate reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
         "gradxform.optimizers.adopt": "acprop adopt",
         "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
@@ -278,7 +278,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
-        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_rms scale_by_rss scale_by_stddev",
+        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByKateState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_kate scale_by_rms scale_by_rss scale_by_stddev",
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
@@ -413,7 +413,7 @@ CONFIG_NAMES: dict[str, str] = {
         " hutchinson_estimator_diag_hessian"
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
-        " kahan keep_matrix_norms keep_params_nonnegative"
+        " kahan kate keep_matrix_norms keep_params_nonnegative"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead loss_scale"
@@ -437,10 +437,10 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_diffgrad"
         " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
         " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_focus"
-        " scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop"
-        " scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad"
-        " scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
-        " scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
+        " scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_kate"
+        " scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo"
+        " scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
+        " scale_by_novograd scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
         " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
         " scale_by_qhadam scale_by_qhm scale_by_radam scale_by_rms scale_by_rowwise_rss"
         " scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape scale_by_sign"
