@@ -87,8 +87,9 @@ class clip_by_moving_rms(ArrayRule):
 
     def rule(self, g: Array, v: Array, p: Array | None, of_v: Scalar) -> tuple[Array, Array]:
         """Return the update, scaled down if it is unusually large, and the second moment."""
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        return g * _usual(g, of_v * v, self.eps), v
+        x = bounded_square(g)  # one infinity would stay in v for good
+        v = self.b2 * v + (1 - self.b2) * abs_sq(x)
+        return g * _usual(x, of_v * v, self.eps), v
 
 
 @transform
@@ -163,6 +164,7 @@ class scale_by_stable_adam(ArrayRule):
         decays: bool,
     ) -> tuple[Array, Array, Array]:
         """Return the update and the moments."""
+        g = bounded_square(g)  # one infinity would stay in v for good
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
         u = of_m * over_root(m, of_v * v, self.eps)
