@@ -89,8 +89,7 @@ def tiger(
     """Tiger: steps against the sign of a moving average, with decoupled weight decay.
 
     `signum` with a weight decay: Lion whose two decays are the same. The author makes the learning
-    rate of a matrix proportional to its root mean square, for which there is
-    `scale_by_param_block_rms`.
+    rate of a matrix proportional to its root mean square, as `scale_by_param_block_rms` does.
 
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decay too.

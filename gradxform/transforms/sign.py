@@ -159,7 +159,6 @@ class scale_by_focus(ArrayRule):
     State = ScaleByFocusState
     locality = "entry"
     needs_params = True
-    averages_of = (("mu", "g"),)
     follows = ("target",)
 
     def init(self, params: Params) -> ScaleByFocusState:
