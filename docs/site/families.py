@@ -70,6 +70,7 @@ OPTIMIZERS = {
         "noise",
         "privacy",
         "optimistic_gradient_descent",
+        "qhm",
     ),
     "Adam and its relatives": (
         "adam",
@@ -81,6 +82,9 @@ OPTIMIZERS = {
         "grams",
         "cautious_adamw",
         "mars",
+        "stable_adam",
+        "qhadam",
+        "toward_sgd",
     ),
     "Adagrad, RMSProp and their relatives": ("adaptive", "madgrad"),
     "regularized leaders and proximal steps": ("proximal",),

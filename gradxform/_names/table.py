@@ -166,7 +166,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.optimizers": {
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
-        "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
+        "gradxform.optimizers.adaptive": "adadelta adagrad kate reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
         "gradxform.optimizers.adopt": "acprop adopt",
         "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
@@ -181,7 +181,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.factored": "adafactor sm3",
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
-        "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
+        "gradxform.optimizers.gradient_change": "adan diffgrad optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.laprop": "laprop",
         "gradxform.optimizers.layerwise": "fromage lamb lars novograd",
         "gradxform.optimizers.lbfgs": "lbfgs",
@@ -189,7 +189,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.lbfgsb": "lbfgsb",
         "gradxform.optimizers.madgrad": "madgrad",
         "gradxform.optimizers.mars": "mars_adamw",
-        "gradxform.optimizers.momentum": "sgd sgdw",
+        "gradxform.optimizers.momentum": "aggmo sgd sgdw",
         "gradxform.optimizers.momo": "momo momo_adam",
         "gradxform.optimizers.muon": "muon",
         "gradxform.optimizers.muonclip": "muonclip",
@@ -200,13 +200,16 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.privacy": "dpsgd",
         "gradxform.optimizers.proximal": "adagrad_da ftrl proximal_adagrad proximal_sgd",
         "gradxform.optimizers.psgd": "psgd_kron",
+        "gradxform.optimizers.quasi_hyperbolic": "qhadam qhm",
         "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_sgd",
         "gradxform.optimizers.scion": "scion",
         "gradxform.optimizers.shampoo": "shampoo",
-        "gradxform.optimizers.sign": "lion sign_sgd signum",
+        "gradxform.optimizers.sign": "focus lion sign_sgd signum tiger",
         "gradxform.optimizers.soap": "soap",
         "gradxform.optimizers.sophia": "sophia",
+        "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.step_size": "polyak_sgd",
+        "gradxform.optimizers.toward_sgd": "adabound padam",
     },
     "gradxform.plot": {
         "gradxform.plot.curves": "schedule",
@@ -275,7 +278,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
-        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_rms scale_by_rss scale_by_stddev",
+        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByKateState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_kate scale_by_rms scale_by_rss scale_by_stddev",
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
@@ -291,7 +294,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.embeddings": "ScaleByAdamCatchingUpState ScaleByRowwiseRssState scale_by_adam_catching_up scale_by_rowwise_rss",
         "gradxform.transforms.factored": "FactoredState ScaleBySM3State power_decay_rate scale_by_factored_rms scale_by_sm3",
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
-        "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_optimistic_gradient scale_by_rprop",
+        "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByAmsDiffGradState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
         "gradxform.transforms.layerwise": "ScaleByNovogradState scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
@@ -315,16 +318,19 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.privacy": "DifferentiallyPrivateAggregateState differentially_private_aggregate per_example_global_norm_clip per_example_layer_norm_clip",
         "gradxform.transforms.proximal": "AdagradDAState FtrlState ProximalAdagradState ProximalGradientState step_by_dual_averaging step_by_ftrl step_by_proximal_adagrad step_by_proximal_gradient",
         "gradxform.transforms.psgd": "PsgdKronState scale_by_psgd_kron",
+        "gradxform.transforms.quasi_hyperbolic": "ScaleByQhmState scale_by_qhadam scale_by_qhm",
         "gradxform.transforms.scaling": "ScaleByScheduleState ScaleState WeightDecaySchedule add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
         "gradxform.transforms.scion": "scale_by_lmo",
         "gradxform.transforms.shampoo.distributed_shampoo": "DistributedShampooState scale_by_distributed_shampoo",
         "gradxform.transforms.shampoo.shampoo": "ShampooState step_by_shampoo",
-        "gradxform.transforms.sign": "ScaleByLionState scale_by_lion scale_by_sign",
+        "gradxform.transforms.sign": "ScaleByFocusState ScaleByLionState scale_by_focus scale_by_lion scale_by_sign",
         "gradxform.transforms.soap": "SoapState scale_by_soap",
         "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian scale_by_sophia",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
+        "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
+        "gradxform.transforms.toward_sgd": "scale_by_adabound scale_by_padam",
     },
     "gradxform.transforms.lbfgs": {
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState check_memory empty_memory inner scale_by_lbfgs two_loops",
@@ -390,24 +396,24 @@ CONFIG_NAMES: dict[str, str] = {
         "GaLoreDimensionNumbers GradientTransformation GradientTransformationExtraArgs"
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
-        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
-        " adam adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights add_noise"
-        " add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
-        " apply_if_finite asam"
+        " accumulate accumulate_rows acprop adabelief adabound adadelta adafactor adagc adagrad"
+        " adagrad_da adam adam_atan2 adamax adamaxw adamuon adamw adan adaptive_grad_clip"
+        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt aggmo all_of"
+        " amsgrad any_of apply_every apply_if_finite asam"
         " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
-        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
-        " conditionally_mask conditionally_transform constant_schedule cosine_decay_restarts"
-        " cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay count_updates"
-        " cyclic_schedule"
-        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
-        " distributed_shampoo dog dowg dpsgd"
+        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
+        " clip_by_raw_norm cocob conditionally_mask conditionally_transform constant_schedule"
+        " cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay"
+        " count_updates cyclic_schedule"
+        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate diffgrad dion"
+        " dion2 distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
-        " factor_state flatten fourth_root freeze fromage ftrl"
+        " factor_state flatten focus fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams"
         " hutchinson_estimator_diag_hessian"
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
-        " kahan keep_matrix_norms keep_params_nonnegative"
+        " kahan kate keep_matrix_norms keep_params_nonnegative"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead loss_scale"
@@ -418,36 +424,37 @@ CONFIG_NAMES: dict[str, str] = {
         " normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
         " optimistic_gradient_descent orthogonalize_updates overwriting_average"
-        " param_group param_groups partition path_matches piecewise_constant_schedule"
+        " padam param_group param_groups partition path_matches piecewise_constant_schedule"
         " piecewise_interpolate_schedule polyak_sgd polynomial_schedule power_decay_rate"
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
-        " qk_clip quantize_state query_key"
+        " qhadam qhm qk_clip quantize_state query_key"
         " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
         " rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
-        " scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign scale_by_ademamix"
-        " scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch scale_by_belief"
-        " scale_by_cocob scale_by_dion scale_by_dion2 scale_by_distance_over_gradients"
-        " scale_by_distributed_shampoo scale_by_dog scale_by_dowg scale_by_factored_rms"
-        " scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams"
+        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adam"
+        " scale_by_adam_atan2 scale_by_adam_catching_up scale_by_adamax scale_by_adamuon"
+        " scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
+        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_diffgrad"
+        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
+        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_focus"
+        " scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_kate"
         " scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo"
         " scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
-        " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
+        " scale_by_novograd scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
         " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
-        " scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
-        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
-        " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
-        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd"
-        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics"
-        " split_real_and_imaginary state_dtype stateless stateless_with_tree_map"
-        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
-        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
-        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
-        " sum_of"
-        " trace"
+        " scale_by_qhadam scale_by_qhm scale_by_radam scale_by_rms scale_by_rowwise_rss"
+        " scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape scale_by_sign"
+        " scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3 scale_by_soap"
+        " scale_by_sophia scale_by_stable_adam scale_by_stddev scale_by_tf_adam scale_by_trust_ratio"
+        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd"
+        " scion selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
+        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
+        " sparse_adagrad sparse_semantics split_real_and_imaginary stable_adamw state_dtype"
+        " stateless stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"
+        " step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
+        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
+        " stochastic_weight_average sum_of"
+        " tiger trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"

@@ -9,6 +9,8 @@ are used: for a norm that scales all leaves, `x` is the sum of their squares, wh
 add up again.
 """
 
+import math
+
 import jax.numpy as jnp
 from jax import lax
 
@@ -70,3 +72,9 @@ def over_root(top: Array, square: Array, eps: Scalar, eps_root: Scalar = 0.0) ->
     eps = not_zero(eps, square.dtype, 0.5)
     eps_root = not_zero(eps_root, square.dtype)
     return over(top, plus(root(plus(square, eps_root)), eps), eps, eps_root)
+
+
+def atan2_root(top: Array, square: Array) -> Array:
+    """Return atan2(top, sqrt(square)), and 0, with a derivative of 0, where both are 0."""
+    steep = jnp.sign(top) * (math.pi / 2)
+    return jnp.where(square == 0, steep, jnp.arctan(over_root(top, square, 0.0)))

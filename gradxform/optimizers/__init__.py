@@ -41,12 +41,15 @@ if TYPE_CHECKING:
     from gradxform.optimizers.privacy import *
     from gradxform.optimizers.proximal import *
     from gradxform.optimizers.psgd import *
+    from gradxform.optimizers.quasi_hyperbolic import *
     from gradxform.optimizers.schedule_free import *
     from gradxform.optimizers.scion import *
     from gradxform.optimizers.shampoo import *
     from gradxform.optimizers.sign import *
     from gradxform.optimizers.soap import *
     from gradxform.optimizers.sophia import *
+    from gradxform.optimizers.stable_adam import *
     from gradxform.optimizers.step_size import *
+    from gradxform.optimizers.toward_sgd import *
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -1,8 +1,9 @@
 """Adagrad, RMSProp and their kin."""
 
-from gradxform.optimizers.optimizer import optimizer, trace_or_identity
+from gradxform.optimizers.optimizer import decayed, optimizer, trace_or_identity
 from gradxform.transforms.adaptive import (
     scale_by_adadelta,
+    scale_by_kate,
     scale_by_rms,
     scale_by_rss,
     scale_by_stddev,
@@ -14,6 +15,7 @@ from gradxform.wrappers.compose import chain
 __all__ = [
     "adadelta",
     "adagrad",
+    "kate",
     "reg_adagrad",
     "rmsprop",
     "sparse_adagrad",
@@ -142,3 +144,27 @@ def adadelta(
         scale_by_adadelta(rho, eps),
         scale_by_learning_rate(1.0 if learning_rate is None else learning_rate),
     )
+
+
+@optimizer
+def kate(
+    learning_rate: ScalarOrSchedule,
+    delta: float = 0.0,
+    eps: float = 1e-8,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """KATE: Adagrad without its root, so that the scale of data does not matter.
+
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_kate` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Choudhury et al., Remove that Square Root: A New Efficient Scale-Invariant Version of
+    AdaGrad, 2024, Algorithm 1.
+    """
+    return decayed("kate", scale_by_kate(delta, eps), learning_rate, weight_decay, mask)

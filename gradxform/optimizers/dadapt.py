@@ -37,7 +37,7 @@ def prodigy(
     learning_rate: ScalarOrSchedule = 1.0,
     betas: tuple[float, float] = (0.9, 0.999),
     beta3: float | None = None,
-    eps: float = 1e-8,
+    eps: float | None = 1e-8,
     estim_lr0: float = 1e-6,
     estim_lr_coef: float = 1.0,
     weight_decay: float = 0.0,

@@ -4,11 +4,12 @@ import warnings
 from typing import Any
 
 from gradxform.errors import shown
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.gradient_change import (
     scale_by_adan,
+    scale_by_diffgrad,
     scale_by_optimistic_gradient,
     scale_by_rprop,
 )
@@ -18,6 +19,7 @@ from gradxform.wrappers.compose import chain
 
 __all__ = [
     "adan",
+    "diffgrad",
     "optimistic_adam",
     "optimistic_adam_v2",
     "optimistic_gradient_descent",
@@ -190,3 +192,35 @@ def adan(
     wd: Any = weight_decay
     decay = product_schedule(lr, wd) if callable(lr) or callable(wd) else lr * wd
     return chain(direction, rate, add_decayed_weights(decay, mask, flip_sign=True, proximal=True))
+
+
+@optimizer
+def diffgrad(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    mu_dtype: DType = None,
+    *,
+    ams_bound: bool = False,
+    correct_after: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """DiffGrad: Adam with shorter steps where the gradient does not change.
+
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_diffgrad` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Dubey et al., diffGrad: An Optimization Method for Convolutional Neural Networks,
+    2019, Algorithm 1.
+    """
+    direction = scale_by_diffgrad(
+        b1, b2, eps, eps_root, mu_dtype, ams_bound=ams_bound, correct_after=correct_after
+    )
+    return decayed("diffgrad", direction, learning_rate, weight_decay, mask)

@@ -2,11 +2,12 @@
 
 from gradxform.optimizers.optimizer import decayed, optimizer, trace_or_identity, with_weight_decay
 from gradxform.transforms.momentum import trace
-from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.transforms.scaling import scale, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask, UnitInterval
-from gradxform.wrappers.compose import chain
+from gradxform.wrappers.compose import chain, sum_of
 
 __all__ = [
+    "aggmo",
     "sgd",
     "sgdw",
 ]
@@ -84,3 +85,33 @@ def sgdw(
     return with_weight_decay(
         trace(momentum, nesterov), learning_rate, weight_decay, mask, decay_by_learning_rate
     )
+
+
+@optimizer
+def aggmo(
+    learning_rate: ScalarOrSchedule,
+    betas: tuple[float, ...] = (0.0, 0.9, 0.99),
+    accumulator_dtype: DType = None,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """AggMo: the mean of several momenta, of which the small ones damp the large.
+
+    Update rule, from m_i = 0, for each of the k betas b_i: m_i <- g + b_i m_i; u = -lr/k sum m_i.
+
+    Args:
+      betas: the decays of the momenta, each in [0, 1]; each takes a slot. The paper's K decays are
+        1 - 0.1^i, i = 0, ..., K - 1.
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `trace` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Lucas et al., Aggregated Momentum: Stability Through Passive Damping, 2019, equation
+    (2).
+    """
+    momenta = sum_of(*(trace(b, accumulator_dtype=accumulator_dtype) for b in betas))
+    mean = chain(momenta, scale(1 / len(betas)))
+    return decayed("aggmo", mean, learning_rate, weight_decay, mask)

@@ -3,14 +3,16 @@
 from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.transforms.sign import scale_by_lion, scale_by_sign
+from gradxform.transforms.sign import scale_by_focus, scale_by_lion, scale_by_sign
 from gradxform.types import Decay, DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
+    "focus",
     "lion",
     "sign_sgd",
     "signum",
+    "tiger",
 ]
 
 
@@ -72,5 +74,56 @@ def lion(
     return chain(
         scale_by_lion(b1, b2, mu_dtype),
         add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@optimizer
+def tiger(
+    learning_rate: ScalarOrSchedule,
+    beta: Decay = 0.965,
+    weight_decay: ScalarOrSchedule = 0.01,
+    mask: StaticMask | None = None,
+    accumulator_dtype: DType = None,
+) -> chain:
+    """Tiger: steps against the sign of a moving average, with decoupled weight decay.
+
+    `signum` with a weight decay: Lion whose two decays are the same. The author makes the learning
+    rate of a matrix proportional to its root mean square, as `scale_by_param_block_rms` does.
+
+    Args:
+      learning_rate: at least 0, or a schedule; it multiplies the decay too.
+      beta: the decay of the average, in [0, 1).
+
+    See `ema` and `add_decayed_weights` for the other arguments.
+
+    Reference: Su, Tiger: A Tight-fisted Optimizer, 2023, https://github.com/bojone/tiger.
+    """
+    return chain(
+        ema(beta, debias=False, accumulator_dtype=accumulator_dtype),
+        scale_by_sign(),
+        add_decayed_weights(weight_decay, mask),
+        scale_by_learning_rate(learning_rate),
+    )
+
+
+@optimizer
+def focus(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    gamma: float = 0.1,
+    mu_dtype: DType = None,
+    *,
+    weight_decay: float = 0.0,
+) -> chain:
+    """FOCUS: steps against the sign of a momentum, and towards an average of the parameters.
+
+    See `scale_by_focus` and `scale_by_learning_rate` for the arguments.
+
+    Reference: Liu et al., FOCUS: First Order Concentrated Updating Scheme, 2025, Algorithm 1.
+    """
+    return chain(
+        scale_by_focus(b1, b2, gamma, mu_dtype, weight_decay=weight_decay),
         scale_by_learning_rate(learning_rate),
     )

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.privacy import *
     from gradxform.transforms.proximal import *
     from gradxform.transforms.psgd import *
+    from gradxform.transforms.quasi_hyperbolic import *
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
     from gradxform.transforms.shampoo.distributed_shampoo import *
@@ -59,8 +60,10 @@ if TYPE_CHECKING:
     from gradxform.transforms.soap import *
     from gradxform.transforms.sophia import *
     from gradxform.transforms.spikes import *
+    from gradxform.transforms.stable_adam import *
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tf_adam import *
+    from gradxform.transforms.toward_sgd import *
 
 _public, __getattr__, __dir__ = _public_names(__name__)
 if not TYPE_CHECKING:  # a checker would take it for the whole list

@@ -1,4 +1,4 @@
-"""Rules that divide by the root of averaged or summed squares: RMSProp, Adagrad and Adadelta."""
+"""Rules that divide by averaged or summed squares: RMSProp, Adagrad, KATE and Adadelta."""
 
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from jax import lax
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, as_flag, count_and_debias, is_zero, not_zero, over, plus
-from gradxform.numerics.overflow import bounded_square
+from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import one_over_root, over_root, root
 from gradxform.slots import real_full_like, zero_count, zeros_like
 from gradxform.types import (
@@ -24,10 +24,12 @@ from gradxform.types import (
 
 __all__ = [
     "scale_by_adadelta",
+    "scale_by_kate",
     "scale_by_rms",
     "scale_by_rss",
     "scale_by_stddev",
     "ScaleByAdaDeltaState",
+    "ScaleByKateState",
     "ScaleByRStdDevState",
     "ScaleByRmsState",
     "ScaleByRssState",
@@ -258,6 +260,52 @@ class scale_by_rss(ArrayRule):
         else:
             factor = jnp.where(s > 0, over(jnp.ones_like(s), plus(root(s), self.eps), self.eps), 0)
         return g * factor, s
+
+
+class ScaleByKateState(NamedTuple):
+    """State of `scale_by_kate`."""
+
+    b_squared: NonNegativeSlot  # like params, at least float32; the sum s of squares, b^2
+    m_squared: NonNegativeSlot  # like params, at least float32; the sum q of their shares, m^2
+
+
+@transform
+class scale_by_kate(ArrayRule):
+    """Rescale updates as KATE does: Adagrad without its root, times a sum that takes its place.
+
+    Update rule, from s = q = 0, the squares of the paper's b and m:
+
+        s <- s + |g|^2 + eps
+        q <- q + delta |g|^2 + |g|^2 / s
+        u = sqrt(q) g / s
+
+    Without the root, a linear model learns alike whatever the scale of its data is: with delta = 0
+    gradients that are ten times as large give steps of a tenth. The eps is that of the authors'
+    code, added at every step; the paper does not have one.
+
+    Args:
+      delta: the weight of squares in q, at least 0; the paper's eta.
+      eps: added to s at every step, at least 0; with 0, an entry that never had a gradient stays
+        put.
+
+    Reference: Choudhury et al., Remove that Square Root: A New Efficient Scale-Invariant Version of
+    AdaGrad, 2024, Algorithm 1.
+    """
+
+    delta: NonNegative = 0.0
+    eps: NonNegative = 1e-8
+
+    State = ScaleByKateState
+    locality = "entry"
+    handles_complex = True
+
+    def rule(self, g: Array, s: Array, q: Array, p: Array | None) -> tuple[Array, Array, Array]:
+        """Return the update and the sums."""
+        g = bounded_square(g)  # the ratio of two infinities is not a number
+        square, eps = abs_sq(g), not_zero(self.eps, s.dtype)
+        s = saturated(plus(s + square, eps))
+        q = saturated(q + self.delta * square + over(square, s, eps))
+        return root(q) * over(g, s, eps), s, q
 
 
 class ScaleByAdaDeltaState(NamedTuple):

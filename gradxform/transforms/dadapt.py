@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, shown
-from gradxform.leaves import is_hole, masks, with_paths
+from gradxform.leaves import masks
 from gradxform.numerics import (
     bias_correction,
     is_zero,
@@ -21,9 +20,9 @@ from gradxform.numerics import (
     value_at,
 )
 from gradxform.numerics.overflow import bounded_square
-from gradxform.numerics.roots import over_root
+from gradxform.numerics.roots import atan2_root, over_root
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, tree_sums
+from gradxform.transforms.tree_rules import columns, copied, ratio_or_zero, selected, tree_sums
 from gradxform.types import (
     Array,
     Decay,
@@ -218,6 +217,7 @@ class step_by_prodigy(ArrayRule):
       betas: the decays (b1, b2) of the moments, each in [0, 1).
       beta3: the decay of the sums r and s, in [0, 1). Defaults to sqrt(b2).
       eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+        None: atan2(m, sqrt(v)) is in the place of the division, as in `scale_by_adam_atan2`.
       estim_lr0: the first d, greater than 0 and well below what is needed.
       estim_lr_coef: the factor of the estimates, greater than 0, usually 0.5 to 2.
       weight_decay: at least 0.
@@ -235,7 +235,7 @@ class step_by_prodigy(ArrayRule):
     learning_rate: NonNegativeOrSchedule = 1.0
     betas: tuple[float, float] = (0.9, 0.999)
     beta3: Decay | None = None
-    eps: NonNegative = 1e-8
+    eps: NonNegative | None = 1e-8
     estim_lr0: Positive = 1e-6
     estim_lr_coef: Positive = 1.0
     weight_decay: NonNegative = 0.0
@@ -258,10 +258,7 @@ class step_by_prodigy(ArrayRule):
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf whether it decays."""
-        whole = engine.whole_shapes(updates)
-        mask = True if self.weight_decay_mask is None else self.weight_decay_mask
-        chosen = dict(with_paths(masks.resolve(self, mask, whole)))
-        return [bool(chosen[path]) for path, x in with_paths(whole) if not is_hole(x)]
+        return selected(self, self.weight_decay_mask, updates)
 
     def _beta3(self) -> Scalar:
         return self.betas[1] ** 0.5 if self.beta3 is None else self.beta3
@@ -279,7 +276,7 @@ class step_by_prodigy(ArrayRule):
         r = beta3 * state.numerator_weighted + growth * k * product
         next_d = jnp.maximum(d, ratio_or_zero(self.estim_lr_coef * r, sum_abs_s))
         state = state._replace(estim_lr=next_d, numerator_weighted=r, count=count)
-        return state, d, k, weight, next_d * self.eps
+        return state, d, k, weight, next_d * (0.0 if self.eps is None else self.eps)
 
     def rule(
         self,
@@ -301,7 +298,9 @@ class step_by_prodigy(ArrayRule):
         s = _add_gradient(s, g, self._beta3(), weight)
         m = b1 * m + ((1 - b1) * d) * g
         v = b2 * v + (1 - b2) * jnp.square(d * g)
-        # An eps that is known to be 0 must stay known, to guard the division.
-        u = -k * over_root(m, v, self.eps if is_zero(self.eps) else d_eps)
+        if self.eps is None:
+            u = -k * atan2_root(m, v)
+        else:  # an eps that is known to be 0 must stay known, to guard the division
+            u = -k * over_root(m, v, self.eps if is_zero(self.eps) else d_eps)
         u = u - (self.weight_decay * k) * p if decays else u
         return u, m, v, s, p0

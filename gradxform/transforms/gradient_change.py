@@ -1,19 +1,21 @@
-"""Rules that use the change of the gradient since the last step: Adan, optimistic steps, Rprop."""
+"""Rules that use the change of the gradient: Adan, DiffGrad, optimistic steps, Rprop."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import name_of, require_at_least, require_finite, require_in
-from gradxform.numerics import abs_sq, bias_correction, safe_increment, within
+from gradxform.numerics import abs_sq, bias_correction, count_and_debias, safe_increment, within
 from gradxform.numerics.roots import over_root
 from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
 from gradxform.types import (
     Array,
     Bound,
     Decay,
+    DType,
     Finite,
     Limit,
     NonNegative,
@@ -27,9 +29,12 @@ from gradxform.types import (
 
 __all__ = [
     "scale_by_adan",
+    "scale_by_diffgrad",
     "scale_by_optimistic_gradient",
     "scale_by_rprop",
     "ScaleByAdanState",
+    "ScaleByAmsDiffGradState",
+    "ScaleByDiffGradState",
     "ScaleByOptimisticGradientState",
     "ScaleByRpropState",
 ]
@@ -125,6 +130,87 @@ class scale_by_adan(ArrayRule):
         n = self.b3 * n + (1 - self.b3) * abs_sq(g + w * d)
         half = (of_m / 2) * m + (w * of_v / 2) * v  # the whole may be beyond the range
         return 2 * over_root(half, of_n * n, self.eps, self.eps_root), m, v, n, g
+
+
+class ScaleByDiffGradState(NamedTuple):
+    """State of `scale_by_diffgrad`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the first moment m
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
+    previous_gradient: Slot  # like params, at least float32; the last gradient
+
+
+class ScaleByAmsDiffGradState(NamedTuple):
+    """State of `scale_by_diffgrad` with `ams_bound`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the first moment m
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
+    previous_gradient: Slot  # like params, at least float32; the last gradient
+    nu_max: NonNegativeSlot  # like nu; the largest second moment h
+
+
+@transform
+class scale_by_diffgrad(ArrayRule):
+    """Rescale updates as DiffGrad does: Adam, shorter where the gradient does not change.
+
+    Update rule, from m = v = h = last g = 0 and t = 1, 2, ...:
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        h <- max(h, v)                         (without ams_bound: h = v)
+        f = 1 / (1 + exp(-|last g - g|))
+        u = f (m / (1 - b1^t)) / (sqrt(h / (1 - b2^t) + eps_root) + eps)
+
+    The friction f is 1/2 for a gradient that stays, and near 1 for one that changes by more than
+    about 5: it depends on the scale of gradients. With correct_after, as in the authors' code,
+    u = f (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps).
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      eps_root: added under the root, at least 0.
+      mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
+      ams_bound: whether to divide by the largest second moment. Keyword-only.
+      correct_after: whether to add both epsilons before the correction. Keyword-only.
+
+    Reference: Dubey et al., diffGrad: An Optimization Method for Convolutional Neural Networks,
+    2019, Algorithm 1.
+    """
+
+    b1: Decay = 0.9
+    b2: Decay = 0.999
+    eps: NonNegative = 1e-8
+    eps_root: NonNegative = 0.0
+    mu_dtype: DType = None
+    ams_bound: bool = field(default=False, kw_only=True)
+    correct_after: bool = field(default=False, kw_only=True)
+
+    locality = "entry"
+
+    @property
+    def State(self) -> Any:
+        """The class of the state: `ams_bound` needs one more slot."""
+        return ScaleByAmsDiffGradState if self.ams_bound else ScaleByDiffGradState
+
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+        """Return the advanced count, and the factors of m and of h."""
+        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
+        if self.correct_after:
+            of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
+        return state, of_m, of_v
+
+    def rule(self, g: Array, m: Array, v: Array, last_g: Array, *rest: Any) -> tuple[Array, ...]:
+        """Return the update, the moments, the gradient and, with ams_bound, the largest v."""
+        *h, _, of_m, of_v = rest
+        m = self.b1 * m + (1 - self.b1) * g
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        h = [jnp.maximum(x, v) for x in h]
+        f = jax.nn.sigmoid(jnp.abs(last_g - g))
+        u = f * (of_m * over_root(m, of_v * (*h, v)[0], self.eps, self.eps_root))
+        return u, m, v, g, *h
 
 
 class ScaleByOptimisticGradientState(NamedTuple):

@@ -1,19 +1,33 @@
-"""Rules that keep only the sign of each entry: signSGD and Lion."""
+"""Rules that keep only the sign of each entry: signSGD, Lion and FOCUS."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_one_of
-from gradxform.numerics import safe_increment
+from gradxform.numerics import bias_correction, safe_increment
 from gradxform.numerics.roots import sign
-from gradxform.types import Array, Choice, Decay, DType, Params, Positive, Slot
+from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.tree_rules import copied
+from gradxform.types import (
+    Array,
+    Choice,
+    Decay,
+    DType,
+    NonNegative,
+    Params,
+    Positive,
+    Scalar,
+    Slot,
+)
 
 __all__ = [
+    "scale_by_focus",
     "scale_by_lion",
     "scale_by_sign",
+    "ScaleByFocusState",
     "ScaleByLionState",
 ]
 
@@ -99,3 +113,70 @@ class scale_by_lion(ArrayRule):
         else:
             u = jnp.where(jnp.abs(c) < 1, c, sign(c))
         return u, self.b2 * m + (1 - self.b2) * g
+
+
+class ScaleByFocusState(NamedTuple):
+    """State of `scale_by_focus`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the momentum m
+    target: Slot  # like params, at least float32; the debiased average q of the parameters
+
+
+@transform
+class scale_by_focus(ArrayRule):
+    """Replace updates as FOCUS does: by a sign, and one that points away from averaged parameters.
+
+    Update rule, from m = 0, q = the parameter at `init` and t = 1, 2, ...:
+
+        m <- b1 m + (1 - b1) g
+        q <- q + (1 - b2) / (1 - b2^t) (p - q)
+        u = sign(m) + gamma sign(p - q) + weight_decay q
+
+    q is the average of the parameters with the decay b2, debiased. Descending along u pulls them
+    towards it. At the first step p is q, and the second sign is 0.
+
+    Args:
+      b1: the decay of the momentum, in [0, 1).
+      b2: the decay of the average of the parameters, in [0, 1).
+      gamma: how strong the pull is beside the momentum, at least 0.
+      mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
+      weight_decay: of the average, at least 0. `add_decayed_weights` in its place is that of the
+        parameter. Keyword-only.
+
+    Raises:
+      ValueError: at update, if no parameters are given.
+
+    Reference: Liu et al., FOCUS: First Order Concentrated Updating Scheme, 2025, Algorithm 1.
+    """
+
+    b1: Decay = 0.9
+    b2: Decay = 0.999
+    gamma: NonNegative = 0.1
+    mu_dtype: DType = None
+    weight_decay: NonNegative = field(default=0.0, kw_only=True)
+
+    State = ScaleByFocusState
+    locality = "entry"
+    needs_params = True
+    follows = ("target",)
+
+    def init(self, params: Params) -> ScaleByFocusState:
+        """Return a momentum of zeros and a copy of the parameters."""
+        return ScaleByFocusState(zero_count(), zeros_like(params, self.mu_dtype), copied(params))
+
+    def prepare(self, updates: None, state: ScaleByFocusState, params: Params) -> tuple[Any, ...]:
+        """Return the advanced count, and the share of p in q, exactly 1 at first."""
+        count = safe_increment(state.count)
+        share = (1 - self.b2) * bias_correction(self.b2, count)
+        return state._replace(count=count), jnp.where(count == 1, 1, share)
+
+    def rule(
+        self, g: Array, m: Array, q: Array, p: Array, share: Scalar
+    ) -> tuple[Array, Array, Array]:
+        """Return the direction, the momentum and the average."""
+        m = self.b1 * m + (1 - self.b1) * g
+        away = p - q
+        q = q + share * away
+        u = sign(m) + self.gamma * sign((1 - share) * away)
+        return u + self.weight_decay * q, m, q

@@ -10,7 +10,16 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.errors import name_of, shown
-from gradxform.leaves import align_params, align_slot, dtype_of, is_abstract, path_at
+from gradxform.leaves import (
+    align_params,
+    align_slot,
+    dtype_of,
+    is_abstract,
+    is_hole,
+    masks,
+    path_at,
+    with_paths,
+)
 from gradxform.leaves.states import slot_fields
 from gradxform.numerics import (
     at_least_float32,
@@ -70,6 +79,13 @@ def live_key(key: Any) -> Array:
         is_key = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
         return key if is_key else jax.random.key(key)
     return jnp.asarray(key, jnp.uint32)
+
+
+def selected(part: Any, mask: Any, updates: Updates) -> list[bool]:
+    """Return for every leaf of the updates whether a mask selects it; without a mask, all are."""
+    whole = engine.whole_shapes(updates)
+    chosen = dict(with_paths(masks.resolve(part, True if mask is None else mask, whole)))
+    return [bool(chosen[path]) for path, x in with_paths(whole) if not is_hole(x)]
 
 
 def decay_at(x: Any, count: Array) -> tuple[Array, Array]:

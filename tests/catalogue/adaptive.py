@@ -5,6 +5,8 @@ from tests import references as ref
 from tests.catalogue.case import NEGATIVE_RATE, Case, matrix, one_step, with_lr
 
 TRANSFORMS: dict[str, Case] = {
+    "scale_by_kate": Case(gx.scale_by_kate(), ref.kate(0.0, 1e-8)),
+    "scale_by_kate/delta": Case(gx.scale_by_kate(0.3, 0.1), ref.kate(0.3, 0.1)),
     "scale_by_adadelta": Case(gx.scale_by_adadelta(), ref.adadelta(0.9, 1e-6)),
     "scale_by_adadelta/eps": Case(gx.scale_by_adadelta(0.5, 0.1), ref.adadelta(0.5, 0.1)),
     "scale_by_rms": Case(gx.scale_by_rms(), ref.rms(0.9, 1e-8)),
@@ -35,6 +37,11 @@ TRANSFORMS: dict[str, Case] = {
 
 
 OPTIMIZERS: dict[str, Case] = {
+    "kate": Case(gx.kate(0.1), with_lr(0.1, ref.kate(0.0, 1e-8))),
+    "kate/decay": Case(
+        gx.kate(0.1, 0.5, weight_decay=0.2, mask=gx.ndim_at_least(2)),
+        with_lr(0.1, ref.kate(0.5, 1e-8), ref.decay(0.2, matrix)),
+    ),
     "adadelta": Case(gx.adadelta(), with_lr(1.0, ref.adadelta(0.9, 1e-6))),
     "adadelta/decay": Case(
         gx.adadelta(0.1, weight_decay=0.2, weight_decay_mask=gx.ndim_at_least(2)),

@@ -33,6 +33,11 @@ TRANSFORMS: dict[str, Case] = {
         ref.prodigy(1.0, 0.9, 0.999, 0.999**0.5, 1e-8, 1e-6, 1.0, 0.0),
         rows=False,
     ),
+    "step_by_prodigy/atan2": Case(
+        gx.step_by_prodigy(1.0, (0.8, 0.9), None, None, 0.5),
+        ref.prodigy(1.0, 0.8, 0.9, 0.9**0.5, None, 0.5, 1.0, 0.0),
+        rows=False,
+    ),
     "step_by_prodigy/large": Case(
         gx.step_by_prodigy(FALLING, (0.8, 0.9), 0.7, 1e-2, 0.5, 2.0, 0.1, True),
         ref.prodigy(falling, 0.8, 0.9, 0.7, 1e-2, 0.5, 2.0, 0.1, True),

@@ -10,6 +10,15 @@ TRANSFORMS: dict[str, Case] = {
         gx.scale_by_adan(0.9, 0.8, 0.7, 0.2, 0.1, change_weight=0.5),
         ref.adan(0.9, 0.8, 0.7, 0.2, 0.1, 0.5),
     ),
+    "scale_by_diffgrad": Case(gx.scale_by_diffgrad(), ref.diffgrad(0.9, 0.999, 1e-8)),
+    "scale_by_diffgrad/largest": Case(
+        gx.scale_by_diffgrad(0.8, 0.5, 0.1, 0.2, ams_bound=True),
+        ref.diffgrad(0.8, 0.5, 0.1, 0.2, True),
+    ),
+    "scale_by_diffgrad/after": Case(
+        gx.scale_by_diffgrad(0.8, 0.5, 0.1, 0.2, correct_after=True),
+        ref.diffgrad(0.8, 0.5, 0.1, 0.2, after=True),
+    ),
     "scale_by_optimistic_gradient": Case(
         gx.scale_by_optimistic_gradient(), ref.optimistic(1.0, 1.0)
     ),
@@ -50,6 +59,11 @@ OPTIMIZERS: dict[str, Case] = {
             FALLING_LR,
             ref.proximal_decay(lambda n: 0.2 * falling(n)),
         ),
+    ),
+    "diffgrad": Case(gx.diffgrad(0.1), with_lr(0.1, ref.diffgrad(0.9, 0.999, 1e-8))),
+    "diffgrad/decay": Case(
+        gx.diffgrad(0.1, weight_decay=0.2, ams_bound=True),
+        with_lr(0.1, ref.diffgrad(0.9, 0.999, 1e-8, largest=True), ref.decay(0.2)),
     ),
     "optimistic_adam": Case(gx.optimistic_adam(0.1), with_lr(0.1, NADAM, ref.optimistic(1.0, 1.0))),
     "optimistic_adam/optimism": Case(

@@ -14,6 +14,12 @@ TRANSFORMS: dict[str, Case] = {
 
 
 OPTIMIZERS: dict[str, Case] = {
+    "aggmo": Case(gx.aggmo(0.1), with_lr(0.1, ref.aggmo(0.0, 0.9, 0.99)), huge_ok=1 / 128),
+    "aggmo/decay": Case(
+        gx.aggmo(0.1, (0.5, 0.8), weight_decay=0.2),
+        with_lr(0.1, ref.aggmo(0.5, 0.8), ref.decay(0.2)),
+        huge_ok=1 / 16,
+    ),
     "sgd": Case(gx.sgd(0.1), SGD),
     "sgd/momentum": Case(
         gx.sgd(0.1, 0.9, nesterov=True),
@@ -43,6 +49,8 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
+    (lambda: gx.aggmo(0.1, ()), ValueError, ("sum_of: needs at least one transform, got none.",)),
+    (lambda: gx.aggmo(0.1, (0.9, 2.0)), ValueError, ("trace: decay must be in [0, 1], got 2.0",)),
     (
         lambda: gx.sgd(0.1, learning_rate_inside=True),
         ValueError,

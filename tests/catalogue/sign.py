@@ -8,6 +8,10 @@ from tests.catalogue.case import SGD, Case, with_lr
 from tests.catalogue.complex_parts import MIXED
 
 TRANSFORMS: dict[str, Case] = {
+    "scale_by_focus": Case(gx.scale_by_focus(), ref.focus(0.9, 0.999, 0.1)),
+    "scale_by_focus/decay": Case(
+        gx.scale_by_focus(0.5, 0.8, 0.3, weight_decay=0.2), ref.focus(0.5, 0.8, 0.3, 0.2)
+    ),
     "scale_by_sign": Case(gx.scale_by_sign(), ref.sign),
     "scale_by_sign/complex": Case(gx.scale_by_sign(), ref.sign, tree=MIXED),
     "scale_by_lion/complex": Case(
@@ -28,6 +32,8 @@ TRANSFORMS: dict[str, Case] = {
 
 
 OPTIMIZERS: dict[str, Case] = {
+    "focus": Case(gx.focus(0.1), with_lr(0.1, ref.focus(0.9, 0.999, 0.1))),
+    "tiger": Case(gx.tiger(0.1), with_lr(0.1, ref.ema(0.965, False), ref.sign, ref.decay(0.01))),
     "lion/complex": Case(
         gx.lion(0.1), with_lr(0.1, ref.lion(0.9, 0.99), ref.decay(1e-3)), tree=MIXED
     ),

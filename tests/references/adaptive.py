@@ -66,3 +66,14 @@ def adadelta(rho, eps):
         return u, (v, rho * x + (1 - rho) * u**2)
 
     return Reference(zeros(2), step)
+
+
+def kate(delta, eps):
+    """Choudhury et al., Algorithm 1, with the eps of the authors' code."""
+
+    def step(g, slots, p, t):
+        b = np.sqrt(slots[0] ** 2 + g**2 + eps)
+        m = np.sqrt(slots[1] ** 2 + delta * g**2 + g**2 / b**2)
+        return m * g / b**2, (b, m)
+
+    return Reference(zeros(2), step)

@@ -26,7 +26,14 @@ def dadapt_adamw(rate, b1, b2, eps, d0, decay):
 def prodigy(
     rate, b1, b2, b3, eps, d0, coefficient, decay, safeguard=False, selected=lambda p: True
 ):
-    """Mishchenko and Defazio, Algorithm 4, with Adam's bias correction; eps meets the new d."""
+    """Mishchenko and Defazio, Algorithm 4, with Adam's bias correction; eps meets the new d.
+
+    Without eps it divides as Everett et al. do, by an arctangent.
+    """
+
+    def ratio(m, v, d):
+        root = np.sqrt(v)
+        return np.arctan2(m, root) if eps is None else m / (root + d * eps)
 
     def step(gs, state, ps, t):
         p0, ms, vs, ss, d, r = state
@@ -39,7 +46,7 @@ def prodigy(
         vs = [b2 * v + (1 - b2) * (d * g) ** 2 for v, g in zip(vs, gs, strict=True)]
         d = max(d, coefficient * r / sum(np.sum(np.abs(s)) for s in ss))
         us = [
-            -k * m / (np.sqrt(v) + d * eps) - decay * k * p * selected(p)
+            -k * ratio(m, v, d) - decay * k * p * selected(p)
             for m, v, p in zip(ms, vs, ps, strict=True)
         ]
         return us, (p0, ms, vs, ss, d, r)

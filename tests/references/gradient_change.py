@@ -42,3 +42,19 @@ def rprop(first, minus=0.5, plus=1.2, least=1e-6, largest=50.0, delayed=True):
         return np.where(sign < 0, 0, last) if delayed else now, (s, now)
 
     return Reference(lambda p: (np.full_like(p, first), np.zeros_like(p)), step)
+
+
+def diffgrad(b1, b2, eps, eps_root=0.0, largest=False, after=False):
+    """Dubey et al., Algorithm 1; `after`: the authors' code, with eps before the correction."""
+
+    def step(g, slots, p, t):
+        m, v, h, last = slots
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        h = np.maximum(h, v) if largest else v
+        c1, c2 = 1 - b1**t, 1 - b2**t
+        root = np.sqrt(h + eps_root) / np.sqrt(c2) if after else np.sqrt(h / c2 + eps_root)
+        friction = 1 / (1 + np.exp(-np.abs(last - g)))
+        below = root + (eps / np.sqrt(c2) if after else eps)
+        return friction * m / c1 / below, (m, v, h, g)
+
+    return Reference(zeros(4), step)

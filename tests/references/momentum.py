@@ -21,3 +21,13 @@ def ema(b, debias):
         return (m / (1 - b**t) if debias else m), (m,)
 
     return Reference(zeros(1), step)
+
+
+def aggmo(*betas):
+    """Lucas et al., equation (2), without the learning rate."""
+
+    def step(g, slots, p, t):
+        slots = tuple(b * m + g for b, m in zip(betas, slots, strict=True))
+        return sum(slots) / len(betas), slots
+
+    return Reference(zeros(len(betas)), step)

@@ -1,0 +1,82 @@
+"""Adam's relatives, momentum and signs, in pytorch_optimizer and here."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from docs.site.from_pytorch.row import Row
+from tests.interop.recordings import Recording, by_gradient
+
+
+def with_its_rounding(
+    tx: Any, state: Any, params: Any, recorded: Recording, t: int
+) -> tuple[Any, Any]:
+    """Take a step of FOCUS, with the pull that was recorded where the parameter is its average.
+
+    Of such an entry, the sign of a rounding says where PyTorch pulls it; here that sign is 0.
+    """
+    new, after = by_gradient(tx, state, params, recorded, t)
+    pull = 1.001 * 0.1 * recorded.kwargs["lr"]
+
+    def pulled(ours: Any, theirs: Any, p: Any, average: Any) -> Any:
+        return np.where((p == average) & (np.abs(ours - theirs) <= pull), theirs, ours)
+
+    theirs = recorded.tree("params", t)
+    return jax.tree.map(pulled, new, theirs, params, state[0].target), after
+
+
+ROWS = [
+    Row(
+        "StableAdamW(params, lr=lr)",
+        "gx.stable_adamw(lr)",
+        1e-12,
+        "StableAdamW",
+    ),
+    Row(
+        "QHAdam(params, lr=lr)",
+        "gx.qhadam(lr, 0.9, 0.999, 1.0, 1.0)",
+        1e-12,
+        "QHAdam",
+        "both weights are 1 there, which is Adam; here they are the paper's by default",
+    ),
+    Row(
+        "QHM(params, lr=lr)",
+        "gx.qhm(lr, 0.0, 1.0)",
+        1e-12,
+        "QHM",
+        "plain descent there; here the paper's numbers are the default",
+    ),
+    Row(
+        "Prodigy(params, d0=d0, eps=None, bias_correction=True)",
+        "gx.prodigy(eps=None, estim_lr0=d0)",
+        1e-12,
+        "AdamAtan2",
+        "`adam_atan2` is AdamW with the same arctangent",
+    ),
+    Row("AggMo(params, lr=lr)", "gx.aggmo(lr)", 1e-12, "AggMo"),
+    Row("Tiger(params, lr=lr)", "gx.tiger(lr)", 1e-12, "Tiger"),
+    Row(
+        "FOCUS(params, lr=lr)",
+        "gx.focus(lr)",
+        1e-12,
+        "FOCUS",
+        "where a parameter is its average, PyTorch pulls it as a rounding has it; here it stays",
+        step=with_its_rounding,
+    ),
+    Row(
+        "PAdam(params, lr=lr)",
+        "gx.padam(lr, partial=0.25, ams_bound=False, bias_correction=True)",
+        1e-12,
+        "PAdam",
+        "the paper divides by the largest second moment, and does not correct",
+    ),
+    Row(
+        "DiffGrad(params, lr=lr)",
+        "gx.diffgrad(lr, eps_root=1e-15, correct_after=True)",
+        1e-12,
+        "DiffGrad",
+    ),
+    Row("AdaBound(params, lr=lr)", "gx.adabound(lr, eps_root=1e-15)", 1e-12, "AdaBound"),
+    Row("Kate(params, lr=lr)", "gx.kate(lr)", 1e-12, "Kate"),
+]

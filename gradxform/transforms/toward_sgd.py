@@ -1,0 +1,162 @@
+"""Rules between Adam and SGD: Padam, which divides by a smaller power, and AdaBound."""
+
+from dataclasses import field
+from typing import Any
+
+import jax.numpy as jnp
+
+from gradxform.base import ArrayRule, transform
+from gradxform.numerics import (
+    abs_sq,
+    bias_correction,
+    not_zero,
+    plus,
+    safe_increment,
+    scalar,
+    scalar_dtype,
+)
+from gradxform.numerics.roots import over_root, root
+from gradxform.transforms.adam import ScaleByAdamState, ScaleByAmsgradState
+from gradxform.types import Array, Decay, DType, NonNegative, Params, Positive, UnitInterval
+
+__all__ = [
+    "scale_by_adabound",
+    "scale_by_padam",
+]
+
+
+class _Moments(ArrayRule):
+    """Base of the rules here: Adam's moments, and the largest second one if `ams_bound`."""
+
+    b1: Any
+    b2: Any
+    ams_bound: bool
+    bias_correction: bool
+
+    locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
+    handles_complex = True
+
+    @property
+    def State(self) -> Any:
+        """The class of the state: `ams_bound` needs one more slot."""
+        return ScaleByAmsgradState if self.ams_bound else ScaleByAdamState
+
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+        """Return the advanced count, and the corrections of both moments as a factor of m."""
+        count = safe_increment(state.count)
+        correction = jnp.ones((), scalar_dtype())
+        if self.bias_correction:
+            of_v = bias_correction(self.b2, count)
+            correction = bias_correction(self.b1, count) / jnp.sqrt(of_v)
+        return state._replace(count=count), correction
+
+    def moments(self, g: Array, m: Array, v: Array, *h: Array) -> tuple[Array, ...]:
+        """Return the moments and, if it is kept, the largest second one."""
+        m = self.b1 * m + (1 - self.b1) * g
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        return m, v, *(jnp.maximum(x, v) for x in h)
+
+
+@transform
+class scale_by_padam(_Moments):
+    """Rescale updates as Padam does: Adam that divides by a power between 0 and the root.
+
+    Update rule, from m = v = h = 0 and t = 1, 2, ...:
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        h <- max(h, v)                    (without ams_bound: h = v)
+        u = m / (sqrt(h) + eps)^(2 partial)
+
+    With bias_correction, u is multiplied by sqrt(1 - b2^t) / (1 - b1^t), as in the authors' code.
+    With partial = 1/2 it is AMSGrad, with partial = 0 a moving average. Learning rates are those of
+    SGD: begin with 0.1.
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      partial: the power of h, in [0, 1]; the paper's p, at most 1/2 there.
+      mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
+      ams_bound: whether to divide by the largest second moment. Keyword-only.
+      bias_correction: whether to correct for moments that started at 0. Keyword-only.
+
+    Reference: Chen et al., Closing the Generalization Gap of Adaptive Gradient Methods in Training
+    Deep Neural Networks, 2018, Algorithm 1.
+    """
+
+    b1: Decay = 0.9
+    b2: Decay = 0.999
+    eps: NonNegative = 1e-8
+    partial: UnitInterval = 0.125
+    mu_dtype: DType = None
+    ams_bound: bool = field(default=True, kw_only=True)
+    bias_correction: bool = field(default=False, kw_only=True)
+
+    def rule(self, g: Array, m: Array, v: Array, *h_p_and_correction: Any) -> tuple[Array, ...]:
+        """Return the update, the moments and, with ams_bound, the largest second moment."""
+        *h, _, correction = h_p_and_correction
+        m, *squares = self.moments(g, m, v, *h)
+        below = plus(root(squares[-1]), not_zero(self.eps, v.dtype, 0.5))
+        never = below == 0  # a power of 0 does not have a derivative
+        power = jnp.where(never, 1, below) ** (2 * self.partial)
+        return correction * (jnp.where(never, 0, m) / power), m, *squares
+
+
+@transform
+class scale_by_adabound(_Moments):
+    """Rescale updates as AdaBound does: Adam whose rates end in that of SGD.
+
+    Update rule, from m = v = h = 0 and t = 1, 2, ..., with c = sqrt(1 - b2^t) / (1 - b1^t)
+    (without bias_correction: c = 1) and f = final_ratio:
+
+        m <- b1 m + (1 - b1) g
+        v <- b2 v + (1 - b2) |g|^2
+        h <- max(h, v)                    (without ams_bound: h = v)
+        k = c / (sqrt(h + eps_root) + eps)
+        u = m min(max(k, f (1 - 1 / (gamma t + 1))), f (1 + 1 / (gamma t)))
+
+    The bounds meet at f: after a few times 1 / gamma steps, u = f m. A learning rate multiplies the
+    bounds too, so that they follow a schedule, as in the authors' code. The paper also divides by
+    sqrt(t): use a schedule that does.
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      eps_root: added under the root, at least 0.
+      final_ratio: the last rate f, relative to the learning rate, greater than 0.
+      gamma: how fast the bounds meet, greater than 0.
+      mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
+      ams_bound: whether to divide by the largest second moment, as AMSBound does. Keyword-only.
+      bias_correction: whether to correct for moments that started at 0, as the authors' code does;
+        the paper does not. Keyword-only.
+
+    Reference: Luo et al., Adaptive Gradient Methods with Dynamic Bound of Learning Rate, 2019,
+    Algorithms 2 and 3.
+    """
+
+    b1: Decay = 0.9
+    b2: Decay = 0.999
+    eps: NonNegative = 1e-8
+    eps_root: NonNegative = 0.0
+    final_ratio: Positive = 100.0
+    gamma: Positive = 1e-3
+    mu_dtype: DType = None
+    ams_bound: bool = field(default=False, kw_only=True)
+    bias_correction: bool = field(default=True, kw_only=True)
+
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+        """Return the advanced count, the corrections as one factor, and both bounds."""
+        state, correction = super().prepare(updates, state, params)
+        way = self.gamma * scalar(state.count)
+        bounds = self.final_ratio * (way / (way + 1)), self.final_ratio * (1 + 1 / way)
+        return state, correction, *bounds
+
+    def rule(self, g: Array, m: Array, v: Array, *h_p_and_scalars: Any) -> tuple[Array, ...]:
+        """Return the update, the moments and, with ams_bound, the largest second moment."""
+        *h, _, correction, least, most = h_p_and_scalars
+        m, *squares = self.moments(g, m, v, *h)
+        k = correction * over_root(jnp.ones_like(v), squares[-1], self.eps, self.eps_root)
+        return jnp.clip(k, least, most) * m, m, *squares
