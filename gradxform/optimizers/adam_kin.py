@@ -109,6 +109,7 @@ def radam(
     threshold: float = 5.0,
     *,
     nesterov: bool = False,
+    eps_before_correction: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
     mask: StaticMask | None = None,
 ) -> chain:
@@ -124,7 +125,15 @@ def radam(
     Reference: Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2020,
     Algorithm 2.
     """
-    direction = scale_by_radam(b1, b2, eps, eps_root, threshold, nesterov=nesterov)
+    direction = scale_by_radam(
+        b1,
+        b2,
+        eps,
+        eps_root,
+        threshold,
+        nesterov=nesterov,
+        eps_before_correction=eps_before_correction,
+    )
     return decayed("radam", direction, learning_rate, weight_decay, mask)
 
 

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def _warmed_up(
-    name: str, learning_rate: ScalarOrSchedule, warmup_steps: int | None
+    name: str, learning_rate: ScalarOrSchedule, warmup_steps: int | None, from_zero: bool
 ) -> ScalarOrSchedule:
     """Return the learning rate with its warm-up, if any."""
     if warmup_steps is None:
@@ -31,6 +31,11 @@ def _warmed_up(
         raise (ValueError if whole else TypeError)(
             f"{name}: warmup_steps must be an integer of at least 1, got {shown(warmup_steps)}."
         )
+    if not from_zero:
+        if warmup_steps == 1:
+            return learning_rate
+        climb = linear_schedule(1 / warmup_steps, 1.0, warmup_steps - 1)
+        return product_schedule(climb, learning_rate)
     if callable(learning_rate):
         return product_schedule(learning_rate, linear_schedule(0.0, 1.0, warmup_steps))
     peak: Any = learning_rate  # a live number will do, too
@@ -45,6 +50,8 @@ def schedule_free_sgd(
     weight_decay: ScalarOrSchedule | None = None,
     weight_lr_power: float = 2.0,
     state_dtype: DType = None,
+    *,
+    warmup_from_zero: bool = True,
 ) -> schedule_free:
     """Schedule-free SGD: gradient descent, evaluated at an average of its steps.
 
@@ -52,19 +59,24 @@ def schedule_free_sgd(
 
     Args:
       learning_rate: at least 0, or a schedule that only climbs.
-      warmup_steps: steps of a linear warm-up, at least 1, which multiplies a schedule by n /
-        warmup_steps. Defaults to none.
+      warmup_steps: steps of a linear warm-up, at least 1, which multiplies the learning rate after
+        n updates by n / warmup_steps. Defaults to none.
+      warmup_from_zero: whether the first step of the warm-up has a rate of 0 and the weights of the
+        average are those of the next step's rate, as in Optax. Without, the factor is (n + 1) /
+        warmup_steps and the weights are those of the steps, as in the paper. Keyword-only.
       weight_decay: added to the gradients, at least 0, or a schedule. Defaults to none.
 
     See `schedule_free` for the other arguments.
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, equations (3-5).
     """
-    rate = _warmed_up("schedule_free_sgd", learning_rate, warmup_steps)
+    rate = _warmed_up("schedule_free_sgd", learning_rate, warmup_steps, warmup_from_zero)
     base = sgd(rate)
     if weight_decay is not None:
         base = chain(add_decayed_weights(weight_decay), base)
-    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
+    return schedule_free(
+        base, rate, b1, weight_lr_power, state_dtype, weights_ahead=warmup_from_zero
+    )
 
 
 @optimizer
@@ -77,15 +89,24 @@ def schedule_free_adamw(
     weight_decay: ScalarOrSchedule = 0.0,
     weight_lr_power: float = 2.0,
     state_dtype: DType = None,
+    *,
+    warmup_from_zero: bool = True,
 ) -> schedule_free:
     """Schedule-free AdamW: AdamW without momentum, evaluated at an average of its steps.
 
     Evaluate `eval_params(state, params)`, not the parameters.
 
+    As in Optax, the second moment is corrected, and eps added to its corrected root. In the paper
+    the learning rate has the factor sqrt(1 - b2^t) instead, which multiplies the decay and counts
+    in the weights of the average, too: the first steps weigh less.
+
     Args:
       learning_rate: at least 0, or a schedule that only climbs.
-      warmup_steps: steps of a linear warm-up, at least 1, which multiplies a schedule by n /
-        warmup_steps. Defaults to none.
+      warmup_steps: steps of a linear warm-up, at least 1, which multiplies the learning rate after
+        n updates by n / warmup_steps. Defaults to none.
+      warmup_from_zero: whether the first step of the warm-up has a rate of 0 and the weights of the
+        average are those of the next step's rate, as in Optax. Without, the factor is (n + 1) /
+        warmup_steps and the weights are those of the steps, as in the paper. Keyword-only.
       b2: the decay of the average of the squared gradients, in [0, 1).
       eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
 
@@ -93,10 +114,12 @@ def schedule_free_adamw(
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1.
     """
-    rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps)
+    rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero)
     base = chain(
         scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
         add_decayed_weights(weight_decay),
         scale_by_learning_rate(rate),
     )
-    return schedule_free(base, rate, b1, weight_lr_power, state_dtype)
+    return schedule_free(
+        base, rate, b1, weight_lr_power, state_dtype, weights_ahead=warmup_from_zero
+    )

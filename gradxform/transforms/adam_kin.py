@@ -249,7 +249,9 @@ class scale_by_radam(ArrayRule):
         u = c (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t) + eps_root) + eps)      where r >= threshold
         u = m / (1 - b1^t)                                                    before
 
-    With nesterov, b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t) replaces m / (1 - b1^t).
+    With nesterov, b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t) replaces m / (1 - b1^t). With
+    eps_before_correction, the divisor is (sqrt(v + eps_root) + eps) / sqrt(1 - b2^t), as in
+    PyTorch and in the authors' code; early on, a large eps then weighs more.
 
     The first steps (5 of them with b2 = 0.999) are not divided by anything, so that they are as
     large as the gradient. With b2 at most 0.6 this holds for all steps.
@@ -261,6 +263,8 @@ class scale_by_radam(ArrayRule):
       eps_root: added under the root, at least 0.
       threshold: the least r at which v is used, at least 4; below 4, c is not a real number.
       nesterov: whether to look one step ahead. Keyword-only.
+      eps_before_correction: whether eps is added to the root before that is corrected.
+        Keyword-only.
 
     Reference: Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2020,
     Algorithm 2, which takes 4 as the threshold.
@@ -272,6 +276,7 @@ class scale_by_radam(ArrayRule):
     eps_root: NonNegative = 0.0
     threshold: float = 5.0
     nesterov: bool = field(default=False, kw_only=True)
+    eps_before_correction: bool = field(default=False, kw_only=True)
 
     State = ScaleByAdamState
     locality = "entry"
@@ -287,9 +292,11 @@ class scale_by_radam(ArrayRule):
     ) -> tuple[ScaleByAdamState, Scalar, Scalar, Scalar, Scalar, Scalar]:
         """Return the advanced count; the factors of m, v and the next m; c; whether to use v."""
         count = safe_increment(state.count)
-        factors = _moment_factors(count, self.b1, self.b2, self.nesterov)
+        of_m, of_v, of_next_m = _moment_factors(count, self.b1, self.b2, self.nesterov)
         uses_v, c = _rectification(self.b2, count, self.threshold)
-        return state._replace(count=count), *factors, c, uses_v
+        if self.eps_before_correction:
+            of_v, c = jnp.ones_like(of_v), c * jnp.sqrt(1 / of_v)
+        return state._replace(count=count), of_m, of_v, of_next_m, c, uses_v
 
     def rule(
         self,

@@ -1,11 +1,13 @@
 """Rules that center updates, or divide them by their norm."""
 
 import math
+from dataclasses import field
 
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
+from gradxform.errors import name_of
 from gradxform.numerics import not_zero, over, plus, scalar
 from gradxform.numerics.roots import root
 from gradxform.transforms.matrices.array_norms import array_norm
@@ -24,25 +26,49 @@ __all__ = [
 
 @transform
 class centralize(ArrayRule):
-    """Subtract the mean of every row of an array from the row.
+    """Subtract from the weights of every output of an array their mean.
 
-    Update rule: u = g - mean(g), the mean over all axes but the first; scalars and vectors stay.
+    Update rule: u = g - mean(g), the mean over all axes but one; scalars and vectors stay.
+
+    The paper subtracts from the weights of each output their mean. By default the outputs are the
+    first axis, as in Optax: right for weights in PyTorch's order, (outputs, inputs) and OIHW. For
+    those of Flax and Keras, (inputs, outputs) and HWIO, give `axis=-1`.
+
+    Args:
+      axis: the axis of the outputs; a negative one counts from the end. Defaults to the first;
+        with another one the rule looks at whole arrays. Keyword-only.
+
+    Raises:
+      ValueError: at update, for an array of two dimensions or more that does not have the axis.
 
     Reference: Yong et al., Gradient Centralization: A New Optimization Technique for Deep Neural
     Networks, 2020, equation (1).
     """
 
-    locality = "row"
+    axis: int | None = field(default=None, kw_only=True)
+
     handles_complex = True
+
+    @property
+    def locality(self) -> str:
+        """How far the rule looks: at a row if the outputs are rows."""
+        return "array" if self.axis else "row"
 
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the centralized update."""
         if g.ndim < 2 or not g.size:
             return g
-        count = g.size // g.shape[0]
+        axis = self.axis or 0
+        if not -g.ndim <= axis < g.ndim:
+            raise ValueError(
+                f"{name_of(self)}: axis must be an axis of every array of two dimensions or more, "
+                f"got {axis} for one of shape {g.shape}. Leave that one out with masked."
+            )
+        kept = axis % g.ndim
+        count = g.size // g.shape[kept]
         # So that a sum of large numbers is in the range; a power of two rounds nothing.
         share = 2.0 ** -math.ceil(math.log2(count))
-        total = jnp.sum(share * g, axis=tuple(range(1, g.ndim)), keepdims=True)
+        total = jnp.sum(share * g, axis=tuple(i for i in range(g.ndim) if i != kept), keepdims=True)
         return g - total / (share * count)
 
 

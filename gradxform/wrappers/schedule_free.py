@@ -1,5 +1,6 @@
 """Schedule-free learning: an average in the place of a learning rate schedule."""
 
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -141,13 +142,17 @@ def _step_without_x(
 class schedule_free(Transform):
     """Replace an optimizer's momentum and its decreasing learning rate by an average.
 
-    Update rule, with u the base optimizer's update for the gradient at y, and t = 1, 2, ... the
-    step, from x = y = z:
+    Update rule, with u the base optimizer's update for the gradient at y, t = 1, 2, ... the step,
+    and r(n) the learning rate after n updates, from x = y = z:
 
         z <- z + u
-        w = (largest learning rate so far)^weight_lr_power;  c = w / (sum of all w so far)
+        w = (the largest of r(1), ..., r(t))^weight_lr_power;  c = w / (sum of all w so far)
         x <- (1 - c) x + c z
         y <- b1 x + (1 - b1) z
+
+    The step of the base optimizer has the rate r(t - 1). As in Optax, its weight is that of the
+    next step's rate. The paper has that of the step itself, the largest of r(0), ..., r(t - 1),
+    which `weights_ahead=False` computes. Both are the same unless the learning rate warms up.
 
     y are the parameters, where gradients are taken. Evaluate and save x:
     `eval_params(state, params)`, or `swap`. The state holds z; x follows from y and z, but for
@@ -165,11 +170,12 @@ class schedule_free(Transform):
 
     Args:
       base_optimizer: the optimizer that moves z.
-      learning_rate: its learning rate, at least 0, or its schedule, called with t.
+      learning_rate: its learning rate, at least 0, or its schedule.
       b1: the share of x in y, in (0, 1]; with 1 gradients are taken at the average.
       weight_lr_power: the power of the learning rate in the weights of the average, at least 0;
         with 0 all steps have the same weight.
       state_dtype: the dtype of z. Defaults to the parameter's, or float32 for 16-bit ones.
+      weights_ahead: whether the weights have the learning rate of the next step. Keyword-only.
 
     Raises:
       ValueError: if the base optimizer does not go on from where the parameters are; at update, if
@@ -183,6 +189,7 @@ class schedule_free(Transform):
     b1: PositiveShare = 0.9
     weight_lr_power: NonNegative = 2.0
     state_dtype: DType = None
+    weights_ahead: bool = field(default=True, kw_only=True)
 
     why_no_rows = "moves every row towards an average"
     follows = ("z",)
@@ -243,7 +250,8 @@ class schedule_free(Transform):
     def _counted(self, state: Any) -> tuple[Any, Array]:
         """Return the state with its scalars advanced, and the weight c of the new z in x."""
         try:
-            rate = value_at(self.learning_rate, state.step_count)
+            count = state.step_count if self.weights_ahead else state.step_count - 1
+            rate = value_at(self.learning_rate, count)
         except ScheduleError as error:
             raise TypeError(f"{name_of(self)}: learning_rate: {error}") from None
         max_lr = jnp.maximum(cast(state.max_lr, rate.dtype), rate)

@@ -24,6 +24,10 @@ TRANSFORMS: dict[str, Case] = {
         ref.belief(0.8, 0.95, 0.1, 0.2, nesterov=True),
     ),
     "scale_by_radam": Case(gx.scale_by_radam(), ref.radam(0.9, 0.999, 1e-8)),
+    "scale_by_radam/torch": Case(
+        gx.scale_by_radam(0.8, 0.9, 0.1, 0.2, 4.0, eps_before_correction=True),
+        ref.radam(0.8, 0.9, 0.1, 4.0, False, 0.2, True),
+    ),
     "scale_by_radam/nesterov": Case(
         gx.scale_by_radam(0.8, 0.9, 0.1, 0.2, 4.0, nesterov=True),
         ref.radam(0.8, 0.9, 0.1, 4.0, True, 0.2),

@@ -2,10 +2,15 @@
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import Case
+from tests.catalogue.case import Case, one_step
 
 TRANSFORMS: dict[str, Case] = {
     "centralize": Case(gx.centralize(), ref.stateless(ref.centralize)),
+    "centralize/outputs last": Case(
+        gx.centralize(axis=-1),
+        ref.stateless(lambda g, p, t: ref.centralize(g, p, t, -1)),
+        rows=False,
+    ),
     "normalize": Case(gx.normalize(), ref.normalize_by_update_norm(1.0, 0.0)),
     "normalize_adaptively": Case(
         gx.normalize_adaptively(),
@@ -40,6 +45,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
+    (
+        lambda: one_step(gx.centralize(axis=2)),
+        ValueError,
+        ("centralize: axis must be an axis of every array", "got 2 for one of shape (2, 3)."),
+    ),
     (
         lambda: gx.normalize_adaptively(-0.1),
         ValueError,

@@ -32,6 +32,27 @@ OPTIMIZERS: dict[str, Case] = {
         ref.schedule_free(ref.sequence(ref.decay(0.1), CLIMB), climbing, 0.8, 1.5),
         rows=False,
     ),
+    "schedule_free_sgd/paper": Case(
+        gx.schedule_free_sgd(0.5, 4, 0.8, 0.1, 1.5, warmup_from_zero=False),
+        ref.schedule_free(
+            ref.sequence(ref.decay(0.1), ref.scale(lambda n: -climbing(n + 1))),
+            lambda n: climbing(n + 1),
+            0.8,
+            1.5,
+            ahead=False,
+        ),
+        rows=False,
+    ),
+    "schedule_free_adamw/paper": Case(
+        gx.schedule_free_adamw(0.5, 4, 0.8, 0.9, 1e-3, warmup_from_zero=False),
+        ref.schedule_free(
+            ref.sequence(ref.adam(0.0, 0.9, 1e-3), ref.scale(lambda n: -climbing(n + 1))),
+            lambda n: climbing(n + 1),
+            0.8,
+            ahead=False,
+        ),
+        rows=False,
+    ),
     "schedule_free_adamw": Case(
         gx.schedule_free_adamw(0.1, None, 0.8, 0.9, 1e-3, 0.1),
         ref.schedule_free(with_lr(0.1, ref.adam(0.0, 0.9, 1e-3), ref.decay(0.1)), 0.1, 0.8),

@@ -44,8 +44,8 @@ def adamax(b1, b2, eps, inside=True):
     return Reference(zeros(2), step)
 
 
-def radam(b1, b2, eps, threshold=5.0, nesterov=False, eps_root=0.0):
-    """Liu et al., Algorithm 2."""
+def radam(b1, b2, eps, threshold=5.0, nesterov=False, eps_root=0.0, eps_before=False):
+    """Liu et al., Algorithm 2; PyTorch adds eps before the correction of the root."""
     r_inf = 2 / (1 - b2) - 1
 
     def step(g, slots, p, t):
@@ -58,6 +58,8 @@ def radam(b1, b2, eps, threshold=5.0, nesterov=False, eps_root=0.0):
         if r < threshold:
             return m_hat, (m, v)
         c = np.sqrt((r - 4) * (r - 2) * r_inf / ((r_inf - 4) * (r_inf - 2) * r))
+        if eps_before:
+            return c * m_hat * np.sqrt(1 - b2**t) / (np.sqrt(v + eps_root) + eps), (m, v)
         return c * m_hat / (np.sqrt(v / (1 - b2**t) + eps_root) + eps), (m, v)
 
     return Reference(zeros(2), step)

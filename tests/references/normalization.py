@@ -25,8 +25,10 @@ def normalize_adaptively(eta):
     return TreeReference(lambda ps: None, step)
 
 
-def centralize(g, p, t):
+def centralize(g, p, t, axis=0):
     """Yong et al., (1): minus the mean of each output's weights."""
+    if axis and g.ndim:
+        return np.moveaxis(centralize(np.moveaxis(g, axis, 0), p, t), 0, axis)
     if g.ndim < 2 or not g.size:
         return g
     flat = g.reshape(g.shape[0], -1)

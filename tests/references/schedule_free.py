@@ -3,7 +3,7 @@
 from tests.references.base import TreeReference, as_tree, value_at
 
 
-def schedule_free(inner, rate, b1=0.9, power=2.0):
+def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True):
     """Defazio et al., Algorithm 1; the state keeps x and z, the parameters are y."""
     part = as_tree(inner)
 
@@ -13,7 +13,7 @@ def schedule_free(inner, rate, b1=0.9, power=2.0):
     def step(gs, state, ps, t):
         inner_state, xs, zs, largest, total = state
         us, inner_state = part.step(gs, inner_state, ps, t)
-        largest = max(largest, value_at(rate, t))
+        largest = max(largest, value_at(rate, t if ahead else t - 1))
         weight = largest**power
         total += weight
         c = weight / total if total else 0.0
