@@ -9,8 +9,10 @@ from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.transforms.accumulation import *
+    from gradxform.transforms.adai import *
     from gradxform.transforms.adam import *
     from gradxform.transforms.adam_kin import *
+    from gradxform.transforms.adanorm import *
     from gradxform.transforms.adaptive import *
     from gradxform.transforms.ademamix import *
     from gradxform.transforms.adopt import *
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.factored import *
     from gradxform.transforms.ggt import *
     from gradxform.transforms.gradient_change import *
+    from gradxform.transforms.grokfast import *
     from gradxform.transforms.kept_norms import *
     from gradxform.transforms.laprop import *
     from gradxform.transforms.layerwise import *
@@ -47,7 +50,9 @@ if TYPE_CHECKING:
     from gradxform.transforms.normalization import *
     from gradxform.transforms.normuon import *
     from gradxform.transforms.orthogonal import *
+    from gradxform.transforms.orthograd import *
     from gradxform.transforms.plateau import *
+    from gradxform.transforms.pnm import *
     from gradxform.transforms.privacy import *
     from gradxform.transforms.proximal import *
     from gradxform.transforms.psgd import *
