@@ -73,6 +73,7 @@ OPTIMIZERS = {
         "sgdp",
         "pnm",
         "adai",
+        "tam",
         "optimistic_gradient_descent",
     ),
     "Adam and its relatives": (
@@ -89,6 +90,9 @@ OPTIMIZERS = {
         "grokfast",
         "adapnm",
         "adanorm",
+        "ranger",
+        "adatam",
+        "amos",
     ),
     "Adagrad, RMSProp and their relatives": ("adaptive", "madgrad"),
     "regularized leaders and proximal steps": ("proximal",),

@@ -172,6 +172,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
         "gradxform.optimizers.adopt": "acprop adopt",
         "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
+        "gradxform.optimizers.amos": "amos",
         "gradxform.optimizers.by_name": "OPTIMIZERS",
         "gradxform.optimizers.cautious": "cautious_adamw cautious_lion",
         "gradxform.optimizers.cocob": "cocob",
@@ -205,13 +206,15 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.proximal": "adagrad_da ftrl proximal_adagrad proximal_sgd",
         "gradxform.optimizers.psgd": "psgd_kron",
         "gradxform.optimizers.radial": "adamp sgdp",
-        "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_sgd",
+        "gradxform.optimizers.ranger": "ranger ranger21",
+        "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_radam schedule_free_sgd",
         "gradxform.optimizers.scion": "scion",
         "gradxform.optimizers.shampoo": "shampoo",
         "gradxform.optimizers.sign": "lion sign_sgd signum",
         "gradxform.optimizers.soap": "soap",
         "gradxform.optimizers.sophia": "sophia",
         "gradxform.optimizers.step_size": "polyak_sgd",
+        "gradxform.optimizers.tam": "adatam tam",
     },
     "gradxform.plot": {
         "gradxform.plot.curves": "schedule",
@@ -237,6 +240,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.schedules.periodic": "cosine_sign_decay cyclic_schedule linear_sign_decay restart_sign_decay",
         "gradxform.schedules.piecewise": "cosine_onecycle_schedule linear_onecycle_schedule piecewise_constant_schedule piecewise_interpolate_schedule",
         "gradxform.schedules.product": "product_schedule",
+        "gradxform.schedules.rectified": "rectified_warmup_schedule",
         "gradxform.schedules.schedule": "Schedule",
         "gradxform.schedules.stateful": "StatefulSchedule WrappedSchedule",
     },
@@ -286,6 +290,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
+        "gradxform.transforms.amos": "StepByAmosState step_by_amos",
         "gradxform.transforms.clipping": "adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm unitwise_clip unitwise_norm",
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
@@ -302,7 +307,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
-        "gradxform.transforms.layerwise": "ScaleByNovogradState scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
+        "gradxform.transforms.layerwise": "ScaleByNovogradState add_norm_loss scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgs_steps": "StepByLBFGSState step_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgsb": "StepByLBFGSBState step_by_lbfgsb",
@@ -316,7 +321,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.momo": "MomoAdamState MomoState step_by_momo step_by_momo_adam",
         "gradxform.transforms.muon": "MuonState muon_labels scale_by_muon scale_by_shape",
         "gradxform.transforms.noise": "AddNoiseState add_noise",
-        "gradxform.transforms.normalization": "centralize normalize normalize_adaptively normalize_by_block_norm normalize_by_update_norm",
+        "gradxform.transforms.normalization": "centralize normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std normalize_by_update_norm",
         "gradxform.transforms.normuon": "MuonMomentsState scale_by_adamuon scale_by_normuon",
         "gradxform.transforms.orthogonal": "orthogonalize_updates scale_by_fans",
         "gradxform.transforms.orthograd": "orthograd",
@@ -325,6 +330,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.privacy": "DifferentiallyPrivateAggregateState differentially_private_aggregate per_example_global_norm_clip per_example_layer_norm_clip",
         "gradxform.transforms.proximal": "AdagradDAState FtrlState ProximalAdagradState ProximalGradientState step_by_dual_averaging step_by_ftrl step_by_proximal_adagrad step_by_proximal_gradient",
         "gradxform.transforms.psgd": "PsgdKronState scale_by_psgd_kron",
+        "gradxform.transforms.ranger": "ScaleByRanger21State scale_by_ranger21",
         "gradxform.transforms.scaling": "ScaleByScheduleState ScaleState WeightDecaySchedule add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
         "gradxform.transforms.scion": "scale_by_lmo",
         "gradxform.transforms.shampoo.distributed_shampoo": "DistributedShampooState scale_by_distributed_shampoo",
@@ -334,6 +340,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian scale_by_sophia",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
+        "gradxform.transforms.tam": "ScaleByAdaTamState ScaleByTamState scale_by_adatam scale_by_tam",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
     },
     "gradxform.transforms.lbfgs": {
@@ -402,9 +409,9 @@ CONFIG_NAMES: dict[str, str] = {
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
         " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
-        " adai adam adamax adamaxw adamp adamuon adamw adan adanorm adapnm adaptive_grad_clip"
-        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
-        " any_of apply_every apply_if_finite asam"
+        " adai adam adamax adamaxw adamp adamuon adamw adan adanorm adapnm adaptive_grad_clip adatam"
+        " add_decayed_weights add_noise add_norm_loss add_sign add_truncated_noise ademamix adopt"
+        " all_of amos amsgrad any_of apply_every apply_if_finite asam"
         " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
         " conditionally_mask conditionally_transform constant_schedule cosine_decay_restarts"
@@ -426,8 +433,8 @@ CONFIG_NAMES: dict[str, str] = {
         " madgrad mars_adamw masked master_weights matrix_split mechanize momo momo_adam monitor"
         " moving_average muon muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
-        " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_update_norm"
-        " normalized_sgd normuon novograd"
+        " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std"
+        " normalize_by_update_norm normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
         " optimistic_gradient_descent orthogonalize_updates orthograd overwriting_average"
         " param_group param_groups partition path_matches piecewise_constant_schedule"
@@ -435,32 +442,32 @@ CONFIG_NAMES: dict[str, str] = {
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
         " qk_clip quantize_state query_key"
-        " radam raw_gradient_norms reduce_on_plateau reg_adagrad remove_radial restart_sign_decay"
-        " rmsprop rowwise_adagrad rprop"
+        " radam ranger ranger21 raw_gradient_norms rectified_warmup_schedule reduce_on_plateau"
+        " reg_adagrad remove_radial restart_sign_decay rmsprop rowwise_adagrad rprop"
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adai scale_by_adam"
         " scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan scale_by_adanorm"
-        " scale_by_adapnm scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
-        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_dion"
-        " scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog"
-        " scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt"
-        " scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
+        " scale_by_adapnm scale_by_adatam scale_by_add_sign scale_by_ademamix scale_by_adopt"
+        " scale_by_amsgrad scale_by_backtracking_linesearch scale_by_belief scale_by_cocob"
+        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
+        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore"
+        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
         " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
         " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
         " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
         " scale_by_pnm scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam"
-        " scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule"
-        " scale_by_shape scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix"
-        " scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev scale_by_tf_adam"
-        " scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
-        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd sgdp"
-        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics"
-        " split_real_and_imaginary state_dtype stateless stateless_with_tree_map"
-        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
-        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
-        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
-        " sum_of"
-        " trace"
+        " scale_by_ranger21 scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"
+        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
+        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
+        " scale_by_tam scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch"
+        " schedule_free schedule_free_adamw schedule_free_radam schedule_free_sgd scion"
+        " selective_transform set_to_zero sgd sgdp sgdr_schedule sgdw shampoo sign_sgd signum"
+        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
+        " sparse_adagrad sparse_semantics split_real_and_imaginary state_dtype stateless"
+        " stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
+        " step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
+        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
+        " stochastic_weight_average sum_of"
+        " tam trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"

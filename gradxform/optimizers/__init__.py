@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.ademamix import *
     from gradxform.optimizers.adopt import *
     from gradxform.optimizers.agreement import *
+    from gradxform.optimizers.amos import *
     from gradxform.optimizers.by_name import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.proximal import *
     from gradxform.optimizers.psgd import *
     from gradxform.optimizers.radial import *
+    from gradxform.optimizers.ranger import *
     from gradxform.optimizers.schedule_free import *
     from gradxform.optimizers.scion import *
     from gradxform.optimizers.shampoo import *
@@ -53,5 +55,6 @@ if TYPE_CHECKING:
     from gradxform.optimizers.soap import *
     from gradxform.optimizers.sophia import *
     from gradxform.optimizers.step_size import *
+    from gradxform.optimizers.tam import *
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

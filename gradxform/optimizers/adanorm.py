@@ -34,7 +34,7 @@ def adanorm(
     See `scale_by_adanorm` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Dubey et al., AdaNorm: Adaptive Gradient Norm Correction based Optimizer for CNNs,
-    2023, Algorithm 2.
+    2023, the algorithm AdamNorm.
     """
     direction = scale_by_adanorm(
         b1, b2, r, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction

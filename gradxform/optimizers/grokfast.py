@@ -33,7 +33,7 @@ def grokfast_adamw(
     See `grokfast_ema`, `scale_by_adam` and `add_decayed_weights` for the other arguments.
 
     Reference: Lee et al., Grokfast: Accelerated Grokking by Amplifying Slow Gradients, 2024,
-    Algorithm 2.
+    with a moving average (EMA).
     """
     return chain(
         grokfast_ema(alpha, lamb, start),

@@ -30,7 +30,7 @@ def pnm(
     See `scale_by_pnm` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
-    Improve Generalization, 2021, Algorithm 1.
+    Improve Generalization, 2021, Algorithm 2.
     """
     return decayed("pnm", scale_by_pnm(b1, b0), learning_rate, weight_decay, mask)
 
@@ -59,7 +59,7 @@ def adapnm(
     See `scale_by_adapnm` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
-    Improve Generalization, 2021, Algorithm 2.
+    Improve Generalization, 2021, Algorithm 3.
     """
     direction = scale_by_adapnm(
         b1, b2, b0, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction

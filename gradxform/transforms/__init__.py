@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.ademamix import *
     from gradxform.transforms.adopt import *
     from gradxform.transforms.agreement import *
+    from gradxform.transforms.amos import *
     from gradxform.transforms.clipping import *
     from gradxform.transforms.cocob import *
     from gradxform.transforms.constraints import *
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.privacy import *
     from gradxform.transforms.proximal import *
     from gradxform.transforms.psgd import *
+    from gradxform.transforms.ranger import *
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
     from gradxform.transforms.shampoo.distributed_shampoo import *
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.sophia import *
     from gradxform.transforms.spikes import *
     from gradxform.transforms.step_size import *
+    from gradxform.transforms.tam import *
     from gradxform.transforms.tf_adam import *
 
 _public, __getattr__, __dir__ = _public_names(__name__)

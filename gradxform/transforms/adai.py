@@ -1,16 +1,13 @@
 """Adai: momentum whose inertia is less where gradients are larger."""
 
-import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform import engine
 from gradxform.base import ArrayRule, transform
-from gradxform.leaves import is_hole, shape_of, with_paths
-from gradxform.numerics import bias_correction, is_zero, over, safe_increment, scalar
+from gradxform.numerics import bias_correction, is_zero, over, safe_increment
 from gradxform.numerics.overflow import bounded_square
-from gradxform.transforms.tree_rules import columns, tree_sums
+from gradxform.transforms.tree_rules import columns, mean_moment
 from gradxform.types import (
     Array,
     Decay,
@@ -38,11 +35,6 @@ class ScaleByAdaiState(NamedTuple):
     weights: NonNegativeSlot  # like params, at least float32; 1 minus the product of 1 - w so far
 
 
-def _square(g: Array, v: Array, b2: Scalar, of_old: Scalar, of_new: Scalar) -> tuple[Array]:
-    """Return the terms of the mean of v; none is beyond the range, and neither is their sum."""
-    return (of_old * (b2 * v) + of_new * jnp.square(bounded_square(g)),)
-
-
 @transform
 class scale_by_adai(ArrayRule):
     """Replace updates by a momentum that forgets faster where gradients are large.
@@ -67,7 +59,7 @@ class scale_by_adai(ArrayRule):
       damping: the power of the share in the momentum, in [0, 1]; 1 in Adai.
 
     Reference: Xie et al., Adaptive Inertia: Disentangling the Effects of Adaptive Learning Rate and
-    Momentum, 2022, Algorithm 2; the damping is of the authors' code.
+    Momentum, 2022, the algorithm Adai; the damping is of the authors' code.
     """
 
     b0: NonNegative = 0.1
@@ -85,11 +77,8 @@ class scale_by_adai(ArrayRule):
         """Return the advanced count, and the factor of v that makes its mean 1."""
         count = safe_increment(state.count)
         of_v = bias_correction(self.b2, count)
-        whole = with_paths(engine.whole_shapes(updates))
-        entries = sum(math.prod(shape_of(x)) for _, x in whole if not is_hole(x))
-        share = of_v / max(entries, 1)
         gs, _, vs, _, _ = columns(self, updates, state, updates if params is None else params)
-        (mean,) = tree_sums(_square, updates, [gs, vs], self.b2, share, share * scalar(1 - self.b2))
+        mean, _ = mean_moment(updates, gs, vs, self.b2, of_v)
         return state._replace(count=count), over(of_v, mean, 0)
 
     def rule(

@@ -68,7 +68,7 @@ class scale_by_adanorm(ArrayRule):
       eps_before_correction: whether the epsilons are added before v is corrected. Keyword-only.
 
     Reference: Dubey et al., AdaNorm: Adaptive Gradient Norm Correction based Optimizer for CNNs,
-    2023, Algorithm 2.
+    2023, the algorithm AdamNorm.
     """
 
     b1: Decay = 0.9

@@ -55,7 +55,7 @@ class grokfast_ema(ArrayRule):
       start: the number of updates that are left as they are; s begins after them.
 
     Reference: Lee et al., Grokfast: Accelerated Grokking by Amplifying Slow Gradients, 2024,
-    Algorithm 2.
+    with a moving average (EMA).
     """
 
     alpha: Decay = 0.98
@@ -108,7 +108,7 @@ class grokfast_ma(ArrayRule):
       warmup: whether to wait until the window is full. If not, the mean is of the gradients so far.
 
     Reference: Lee et al., Grokfast: Accelerated Grokking by Amplifying Slow Gradients, 2024,
-    Algorithm 1.
+    with a moving average of a window (MA).
     """
 
     window_size: Size = 100

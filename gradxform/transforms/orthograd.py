@@ -30,7 +30,8 @@ class orthograd(ArrayRule):
     Raises:
       ValueError: at update, if no parameters are given.
 
-    Reference: Prieto et al., Grokking at the Edge of Numerical Stability, 2025, section 5.
+    Reference: Prieto et al., Grokking at the Edge of Numerical Stability, 2025, the
+    projection of OrthoGrad.
     """
 
     locality = "array"

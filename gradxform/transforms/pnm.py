@@ -54,7 +54,7 @@ class scale_by_pnm(ArrayRule):
       b0: the weight of the negative average, at least 0.
 
     Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
-    Improve Generalization, 2021, Algorithm 1.
+    Improve Generalization, 2021, Algorithm 2.
     """
 
     b1: Decay = 0.9
@@ -114,7 +114,7 @@ class scale_by_adapnm(ArrayRule):
       eps_before_correction: whether the epsilons are added before v is corrected. Keyword-only.
 
     Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
-    Improve Generalization, 2021, Algorithm 2.
+    Improve Generalization, 2021, Algorithm 3.
     """
 
     b1: Decay = 0.9

@@ -73,7 +73,7 @@ class remove_radial(StatelessWrapper):
         place of its own; at update, if no parameters are given, or an array does not have the axis.
 
     Reference: Heo et al., AdamP: Slowing Down the Slowdown for Momentum Optimizers on
-    Scale-invariant Weights, 2021, equations (11-12) and Algorithms 1-2.
+    Scale-invariant Weights, 2021, Algorithms 1-2.
     """
 
     inner: Any

@@ -6,7 +6,7 @@ from tests.references.base import TreeReference, blank
 
 
 def adai(b0, b2, eps, damping=1.0):
-    """Xie et al., Algorithm 2; with damping as in the authors' code."""
+    """Xie et al., Adai; with damping as in the authors' code."""
 
     def step(gs, state, ps, t):
         ms, vs, products = state

@@ -6,7 +6,7 @@ from tests.references.base import Reference
 
 
 def adanorm(b1, b2, r, eps, eps_root=0.0, amsgrad=False, eps_before=False):
-    """Dubey et al., Algorithm 2."""
+    """Dubey et al., AdamNorm."""
 
     def step(g, slots, p, t):
         m, v, most, e = slots

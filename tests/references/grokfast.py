@@ -6,7 +6,7 @@ from tests.references.base import Reference, zeros
 
 
 def grokfast_ema(alpha, lamb, start=0):
-    """Lee et al., Algorithm 2, whose average begins with the first gradient."""
+    """Lee et al., with a moving average that begins with the first gradient."""
 
     def step(g, slots, p, t):
         (s,) = slots
@@ -19,7 +19,7 @@ def grokfast_ema(alpha, lamb, start=0):
 
 
 def grokfast_ma(size, lamb, warmup=True):
-    """Lee et al., Algorithm 1."""
+    """Lee et al., with the mean of a window."""
 
     def step(g, slots, p, t):
         last = [*slots, g][-size:]

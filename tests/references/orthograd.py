@@ -6,7 +6,7 @@ from tests.references.base import stateless
 
 
 def _orthograd(g, p, t):
-    """Prieto et al., section 5."""
+    """Prieto et al., OrthoGrad."""
     h = g - p * np.sum(p * g) / np.sum(p**2)
     return 0 * g if g.size == 1 else h * np.linalg.norm(g) / np.linalg.norm(h)
 

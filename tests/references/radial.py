@@ -10,7 +10,7 @@ def _rows(x, axis):
 
 
 def _tangential(u, g, p, delta, eps, rows):
-    """Heo et al., equations (11-12): the update at right angles to rows, or None."""
+    """Heo et al.: the update at right angles to rows, or None."""
     u, g, p = map(rows, (u, g, p))
     size_p = np.linalg.norm(p, axis=1, keepdims=True)
     size_g = np.linalg.norm(g, axis=1, keepdims=True)
