@@ -72,6 +72,7 @@ UNSEEN = {
     "scale_by_adam_catching_up": "all rows have the same age where gradients are dense",
     "differentially_private_aggregate": "it is tested on one leaf",
     "scale_by_fans": "it reads the shape of an array and none of its entries",
+    "grokfast_ma": "it computes by entry, with windows that have another shape",
     "step_by_lbfgsb": "the parameters that are drawn here are outside of the bounds",
     "scale_by_shape": "it reads the shape of an array and none of its entries",
 }

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
+    from gradxform.optimizers.adai import *
     from gradxform.optimizers.adam import *
     from gradxform.optimizers.adam_kin import *
+    from gradxform.optimizers.adanorm import *
     from gradxform.optimizers.adaptive import *
     from gradxform.optimizers.ademamix import *
     from gradxform.optimizers.adopt import *
     from gradxform.optimizers.agreement import *
+    from gradxform.optimizers.amos import *
     from gradxform.optimizers.by_name import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.galore import *
     from gradxform.optimizers.ggt import *
     from gradxform.optimizers.gradient_change import *
+    from gradxform.optimizers.grokfast import *
     from gradxform.optimizers.laprop import *
     from gradxform.optimizers.layerwise import *
     from gradxform.optimizers.lbfgs import *
@@ -38,10 +42,13 @@ if TYPE_CHECKING:
     from gradxform.optimizers.normalization import *
     from gradxform.optimizers.normuon import *
     from gradxform.optimizers.optimizer import *
+    from gradxform.optimizers.pnm import *
     from gradxform.optimizers.privacy import *
     from gradxform.optimizers.proximal import *
     from gradxform.optimizers.psgd import *
     from gradxform.optimizers.quasi_hyperbolic import *
+    from gradxform.optimizers.radial import *
+    from gradxform.optimizers.ranger import *
     from gradxform.optimizers.schedule_free import *
     from gradxform.optimizers.scion import *
     from gradxform.optimizers.shampoo import *
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.sophia import *
     from gradxform.optimizers.stable_adam import *
     from gradxform.optimizers.step_size import *
+    from gradxform.optimizers.tam import *
     from gradxform.optimizers.toward_sgd import *
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -8,6 +8,7 @@ from gradxform.optimizers.optimizer import optimizer
 from gradxform.schedules.basic import linear_schedule
 from gradxform.schedules.join import warmup_constant_schedule
 from gradxform.schedules.product import product_schedule
+from gradxform.schedules.rectified import rectified_warmup_schedule
 from gradxform.transforms.adaptive import scale_by_rms
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import Decay, DType, ScalarOrSchedule
@@ -16,6 +17,7 @@ from gradxform.wrappers.schedule_free import schedule_free
 
 __all__ = [
     "schedule_free_adamw",
+    "schedule_free_radam",
     "schedule_free_sgd",
 ]
 
@@ -123,3 +125,37 @@ def schedule_free_adamw(
     return schedule_free(
         base, rate, b1, weight_lr_power, state_dtype, weights_ahead=warmup_from_zero
     )
+
+
+@optimizer
+def schedule_free_radam(
+    learning_rate: ScalarOrSchedule = 0.0025,
+    b1: float = 0.9,
+    b2: Decay = 0.999,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_lr_power: float = 2.0,
+    state_dtype: DType = None,
+) -> schedule_free:
+    """Schedule-free RAdam: schedule-free AdamW, warmed up by RAdam's rectification.
+
+    The first steps, in which the second moment has seen too few gradients (4 of them with b2 =
+    0.999), do not move. Evaluate `eval_params(state, params)`, not the parameters.
+
+    Args:
+      learning_rate: at least 0, or a schedule that only climbs; the rectification multiplies it.
+      b2: the decay of the average of the squared gradients, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+
+    See `schedule_free` and `add_decayed_weights` for the other arguments.
+
+    Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1; Liu et al., On the
+    Variance of the Adaptive Learning Rate and Beyond, 2020, Algorithm 2, for the warm-up.
+    """
+    rate = product_schedule(learning_rate, rectified_warmup_schedule(b2, 4.0))
+    base = chain(
+        scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
+        add_decayed_weights(weight_decay),
+        scale_by_learning_rate(rate),
+    )
+    return schedule_free(base, rate, b1, weight_lr_power, state_dtype, weights_ahead=False)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradxform.schedules.periodic import *
     from gradxform.schedules.piecewise import *
     from gradxform.schedules.product import *
+    from gradxform.schedules.rectified import *
     from gradxform.schedules.schedule import *
     from gradxform.schedules.stateful import *
 

@@ -9,12 +9,15 @@ from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.transforms.accumulation import *
+    from gradxform.transforms.adai import *
     from gradxform.transforms.adam import *
     from gradxform.transforms.adam_kin import *
+    from gradxform.transforms.adanorm import *
     from gradxform.transforms.adaptive import *
     from gradxform.transforms.ademamix import *
     from gradxform.transforms.adopt import *
     from gradxform.transforms.agreement import *
+    from gradxform.transforms.amos import *
     from gradxform.transforms.clipping import *
     from gradxform.transforms.cocob import *
     from gradxform.transforms.constraints import *
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.factored import *
     from gradxform.transforms.ggt import *
     from gradxform.transforms.gradient_change import *
+    from gradxform.transforms.grokfast import *
     from gradxform.transforms.kept_norms import *
     from gradxform.transforms.laprop import *
     from gradxform.transforms.layerwise import *
@@ -47,11 +51,14 @@ if TYPE_CHECKING:
     from gradxform.transforms.normalization import *
     from gradxform.transforms.normuon import *
     from gradxform.transforms.orthogonal import *
+    from gradxform.transforms.orthograd import *
     from gradxform.transforms.plateau import *
+    from gradxform.transforms.pnm import *
     from gradxform.transforms.privacy import *
     from gradxform.transforms.proximal import *
     from gradxform.transforms.psgd import *
     from gradxform.transforms.quasi_hyperbolic import *
+    from gradxform.transforms.ranger import *
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
     from gradxform.transforms.shampoo.distributed_shampoo import *
@@ -62,6 +69,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.spikes import *
     from gradxform.transforms.stable_adam import *
     from gradxform.transforms.step_size import *
+    from gradxform.transforms.tam import *
     from gradxform.transforms.tf_adam import *
     from gradxform.transforms.toward_sgd import *
 

@@ -1,6 +1,5 @@
 """Rules of Adam's form with another divisor: AdaBelief, Yogi, AdaMax and RAdam."""
 
-import math
 from dataclasses import field
 from typing import NamedTuple
 
@@ -16,9 +15,9 @@ from gradxform.numerics import (
     over,
     plus,
     safe_increment,
-    scalar,
 )
 from gradxform.numerics.roots import over_root
+from gradxform.schedules.rectified import rectification
 from gradxform.slots import full_like, real_full_like, zero_count
 from gradxform.transforms.adam import ScaleByAdamState
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
@@ -293,7 +292,7 @@ class scale_by_radam(ArrayRule):
         """Return the advanced count; the factors of m, v and the next m; c; whether to use v."""
         count = safe_increment(state.count)
         of_m, of_v, of_next_m = _moment_factors(count, self.b1, self.b2, self.nesterov)
-        uses_v, c = _rectification(self.b2, count, self.threshold)
+        uses_v, c = rectification(self.b2, count, self.threshold)
         if self.eps_before_correction:
             of_v, c = jnp.ones_like(of_v), c * jnp.sqrt(1 / of_v)
         return state._replace(count=count), of_m, of_v, of_next_m, c, uses_v
@@ -316,30 +315,3 @@ class scale_by_radam(ArrayRule):
         top = _numerator(g, m, self.b1, of_m, of_next_m, self.nesterov)
         scaled = over_root(c * top, of_v * v, self.eps, self.eps_root)
         return jnp.where(uses_v, scaled, top), m, v
-
-
-def _rectification(b2: Scalar, count: Array, threshold: Scalar) -> tuple[Array, Array]:
-    """Return whether r has reached the threshold, and c (1 where it has not).
-
-    While b2^t is near 1, r is a small difference of large numbers: 0.02 off at step 6 in float32.
-    It also equals t - (2 / x) (k(t x / 2) - k(x / 2)) with x = -log b2 and k(y) = y coth(y) - 1,
-    where nothing cancels as long as t x is small.
-    """
-    # 0 does not have a logarithm; for it, any large x gives r = r_inf at once, as it should be.
-    if isinstance(b2, float):
-        x = scalar(-math.log(max(b2, 1e-30)))
-    else:
-        x = -jnp.log(jnp.maximum(b2, 1e-30))
-    r_inf = 2 / (1 - b2) - 1
-    t = scalar(count)
-    early = t - (2 / x) * (_coth_excess(t * x / 2) - _coth_excess(x / 2))
-    r = jnp.where(t * x < 1, early, r_inf - 2 * t / jnp.expm1(t * x))
-    is_defined = (r >= threshold) & (r_inf > 4)
-    square = (r - 4) / (r_inf - 4) * (r - 2) / (r_inf - 2) * r_inf / r
-    return is_defined, jnp.where(is_defined, jnp.sqrt(jnp.where(is_defined, square, 1)), 1)
-
-
-def _coth_excess(y: Array) -> Array:
-    """Return y coth(y) - 1 for y below 0.5, by its series."""
-    z = jnp.minimum(y, 0.5) ** 2
-    return z * (1 / 3 - z * (1 / 45 - z * (2 / 945 - z * (1 / 4725 - z * (2 / 93555)))))

@@ -160,7 +160,7 @@ class adaptive_grad_clip(ArrayRule):
 
     def rule(self, g: Array, p: Array) -> Array:
         """Return the update, scaled down per unit."""
-        axes = _unit_axes(self, engine.whole_shape(g)) if self.axis is None else self.axis
+        axes = unit_axes(self, engine.whole_shape(g)) if self.axis is None else self.axis
         size, size_p = array_norms(g, p, axes=axes)
         limit = within(self.clipping, size.dtype) * jnp.maximum(size_p, self.eps)
         # Clipped only where it exceeds the limit, so the division below is never by zero.
@@ -181,7 +181,7 @@ def unitwise_norm(x: Any, axis: int | tuple[int, ...] | None = None) -> Array:
       ValueError: for an array of more than 5 dimensions without `axis`.
     """
     x = jnp.asarray(x)
-    axes = _unit_axes("unitwise_norm", x.shape) if axis is None else axis
+    axes = unit_axes("unitwise_norm", x.shape) if axis is None else axis
     return jnp.broadcast_to(norm(cast(x, at_least_float32(x.dtype)), axes), x.shape)
 
 
@@ -214,7 +214,7 @@ def unitwise_clip(g_norm: Any, max_norm: Any, grad: Any, div_eps: float = 1e-6) 
     return jnp.where(exceeds, cast(clipped, grad.dtype), grad)
 
 
-def _unit_axes(part: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+def unit_axes(part: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the axes that belong to one unit by default."""
     if sum(n != 1 for n in shape) <= 1:
         return tuple(range(len(shape)))

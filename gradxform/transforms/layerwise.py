@@ -13,6 +13,7 @@ from gradxform.numerics import (
     abs_sq,
     at_least_float32,
     is_zero,
+    over,
     plus,
     real_dtype,
     safe_increment,
@@ -21,6 +22,7 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.clipping import unit_axes
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
 from gradxform.transforms.scaling import WeightDecaySchedule, counted
 from gradxform.types import (
@@ -38,6 +40,7 @@ from gradxform.types import (
 )
 
 __all__ = [
+    "add_norm_loss",
     "scale_by_novograd",
     "scale_by_param_block_norm",
     "scale_by_param_block_rms",
@@ -98,6 +101,44 @@ class scale_by_param_block_rms(ArrayRule):
     def rule(self, g: Array, p: Array) -> Array:
         """Return the scaled update."""
         return g * jnp.maximum(array_rms(p), self.min_scale)
+
+
+@transform
+class add_norm_loss(ArrayRule):
+    """Add the gradient of a loss that draws the norms of all units to 1.
+
+    Update rule, with |p| the norm over a unit, the entries that feed one output (see `axis`):
+
+        u = g + 2 factor (1 - 1 / |p|) p
+
+    This is the gradient of factor (|p| - 1)^2. Before the preconditioner it is part of the loss;
+    after it, it stands in the place of a weight decay, as in Ranger21. A unit of zeros stays.
+
+    Args:
+      factor: the weight of the loss, at least 0.
+      axis: the axes that belong to one unit. Defaults to those of `adaptive_grad_clip`.
+
+    Raises:
+      ValueError: at update, for an array of more than 5 dimensions without `axis`, or without
+        parameters.
+
+    Reference: Georgiou et al., Norm Loss: An Efficient yet Effective Regularization Method for Deep
+    Neural Networks, 2021.
+    """
+
+    factor: NonNegative = 1e-4
+    axis: int | tuple[int, ...] | None = None
+
+    locality = "array"
+    sees_pieces = True
+    handles_complex = True
+    needs_params = True
+
+    def rule(self, g: Array, p: Array) -> Array:
+        """Return the update plus the gradient of the loss."""
+        axes = unit_axes(self, engine.whole_shape(p)) if self.axis is None else self.axis
+        (size,) = array_norms(p, axes=axes)
+        return g + (2 * self.factor * (1 - over(jnp.ones_like(size), size, 0))) * p
 
 
 class ScaleByNovogradState(NamedTuple):

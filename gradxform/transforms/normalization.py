@@ -5,12 +5,13 @@ from dataclasses import field
 
 import jax.numpy as jnp
 
+from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
-from gradxform.numerics import not_zero, over, plus, scalar
+from gradxform.numerics import not_zero, over, plus, scalar, taming
 from gradxform.numerics.roots import root
-from gradxform.transforms.matrices.array_norms import array_norm
+from gradxform.transforms.matrices.array_norms import array_norm, array_size
 from gradxform.transforms.together import ScaledTogether
 from gradxform.transforms.tree_rules import columns, tree_sums
 from gradxform.types import Array, Finite, NonNegative, Params, Positive, Scalar, Updates
@@ -20,6 +21,7 @@ __all__ = [
     "normalize",
     "normalize_adaptively",
     "normalize_by_block_norm",
+    "normalize_by_block_std",
     "normalize_by_update_norm",
 ]
 
@@ -188,3 +190,48 @@ class normalize_by_block_norm(ArrayRule):
     def rule(self, g: Array, p: Array | None) -> Array:
         """Return the scaled update."""
         return (self.scale_factor / jnp.maximum(array_norm(g), self.min_norm)) * g
+
+
+@transform
+class normalize_by_block_std(ArrayRule):
+    """Divide the update of every array by the standard deviation of its entries.
+
+    Update rule, with std(g) over one array of n entries, the root of the sum of squared distances
+    from their mean over n - 1:
+
+        u = g / (std(g) + eps)      (u = g for arrays of one or two entries)
+
+    std(g) counts as at least 1e-4 of the largest entry: where entries are equal, little but their
+    rounding would divide them.
+
+    With `centralize` before it, this is the gradient normalization in the code of Ranger21.
+
+    Args:
+      eps: added to the standard deviation, at least 0; with 0, zeros stay.
+
+    Reference: Wright and Demeure, Ranger21: A Synergistic Deep Learning Optimizer, 2021, of
+    which it is a later part.
+    """
+
+    eps: NonNegative = 1e-8
+
+    locality = "array"
+    sees_pieces = True
+
+    def rule(self, g: Array, p: Array | None) -> Array:
+        """Return the divided update."""
+        return over_std(g, self.eps)
+
+
+def over_std(g: Array, eps: Scalar) -> Array:
+    """Return an array over its standard deviation, which `eps` is added to."""
+    n = array_size(g)
+    if n <= 2:
+        return g
+    largest = engine.array_max(jnp.abs(g))
+    tame = taming(largest)  # so that the sum of squares is finite
+    x = tame * g
+    distance = x - engine.array_sums(x) / n
+    std = root(engine.array_sums(jnp.square(distance)) / (n - 1))
+    std = jnp.maximum(std, 1e-4 * (tame * largest))
+    return over(x, std + tame * eps, eps)

@@ -1,5 +1,6 @@
 """Helpers of rules that use the whole tree, the loss, a PRNG key, or the first parameters."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gradxform.leaves import (
     is_hole,
     masks,
     path_at,
+    shape_of,
     with_paths,
 )
 from gradxform.leaves.states import slot_fields
@@ -30,7 +32,8 @@ from gradxform.numerics import (
     scalar_dtype,
     value_at,
 )
-from gradxform.types import Array, Params, PyTree, Updates
+from gradxform.numerics.overflow import bounded_square
+from gradxform.types import Array, Params, PyTree, Scalar, Updates
 
 Columns = list[list[Any]]
 
@@ -171,6 +174,28 @@ def tree_sums(
     per_row = engine.map_rows(summed, leaves, *common)
     every = [[scalar(x) for x in sums] for sums in per_row]
     return tuple(engine.total_over_shards(updates, every))
+
+
+def mean_moment(updates: Updates, gs: Any, vs: Any, b2: Scalar, of_v: Scalar) -> tuple[Array, int]:
+    """Return the mean over the tree of the new v = b2 v + (1 - b2) g^2, and the number of entries.
+
+    Args:
+      updates: the tree, whose leaves are `gs`.
+      gs: the gradients.
+      vs: the second moments before this step.
+      b2: their decay.
+      of_v: the factor that debiases the new ones.
+    """
+    whole = with_paths(engine.whole_shapes(updates))
+    entries = max(sum(math.prod(shape_of(x)) for _, x in whole if not is_hole(x)), 1)
+    share = of_v / entries
+    (mean,) = tree_sums(_moment, updates, [gs, vs], b2, share, share * scalar(1 - b2))
+    return mean, entries
+
+
+def _moment(g: Array, v: Array, b2: Scalar, of_old: Scalar, of_new: Scalar) -> tuple[Array]:
+    """Return the terms of a mean of second moments; none is beyond the range, nor is their sum."""
+    return (of_old * (b2 * v) + of_new * jnp.square(bounded_square(g)),)
 
 
 def ratio_or_zero(numerator: Array, denominator: Array) -> Array:

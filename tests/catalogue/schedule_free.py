@@ -26,6 +26,14 @@ def climbing(n):
 
 CLIMB = ref.scale(lambda n: -climbing(n))
 
+
+def rectified(n):
+    """RAdam's factor after n updates, with b2 = 0.9, times 0.5."""
+    t = n + 1
+    r = 19 - 2 * t * 0.9**t / (1 - 0.9**t)
+    return 0.5 * ((r - 4) * (r - 2) * 19 / (15 * 17 * r)) ** 0.5 if r > 4 else 0.0
+
+
 OPTIMIZERS: dict[str, Case] = {
     "schedule_free_sgd": Case(
         gx.schedule_free_sgd(0.5, 4, 0.8, 0.1, 1.5),
@@ -56,6 +64,19 @@ OPTIMIZERS: dict[str, Case] = {
     "schedule_free_adamw": Case(
         gx.schedule_free_adamw(0.1, None, 0.8, 0.9, 1e-3, 0.1),
         ref.schedule_free(with_lr(0.1, ref.adam(0.0, 0.9, 1e-3), ref.decay(0.1)), 0.1, 0.8),
+        rows=False,
+    ),
+    "schedule_free_radam": Case(
+        gx.schedule_free_radam(0.5, 0.8, 0.9, 1e-3, 0.1, 1.5),
+        ref.schedule_free(
+            ref.sequence(
+                ref.adam(0.0, 0.9, 1e-3), ref.decay(0.1), ref.scale(lambda n: -rectified(n))
+            ),
+            rectified,
+            0.8,
+            1.5,
+            ahead=False,
+        ),
         rows=False,
     ),
 }

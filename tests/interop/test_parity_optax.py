@@ -13,7 +13,7 @@ import optax
 import pytest
 
 import gradxform as gx
-from gradxform.transforms.adam_kin import _rectification
+from gradxform.schedules.rectified import rectification
 
 pytestmark = pytest.mark.numeric
 
@@ -358,7 +358,7 @@ def test_the_rectification_of_radam_is_exact(b2):
     enough = (r >= 4.5) & (r_inf > 4)
     square = (r - 4) * (r - 2) * r_inf / ((r_inf - 4) * (r_inf - 2) * r)
     c = np.sqrt(np.where(enough, square, 1))
-    found = jax.vmap(lambda n: _rectification(b2, n, 4.5))(jnp.asarray(t, jnp.int32))
+    found = jax.vmap(lambda n: rectification(b2, n, 4.5))(jnp.asarray(t, jnp.int32))
     np.testing.assert_array_equal(found[0], enough)
     np.testing.assert_allclose(found[1], c, rtol=3e-6)
 

@@ -34,6 +34,7 @@ SCHEDULES = {
     "linear_sign_decay": gx.linear_sign_decay(80),
     "natural_exp_decay": gx.natural_exp_decay(1.0, 10, 0.5),
     "piecewise_constant_schedule": gx.piecewise_constant_schedule(1.0, {30: 0.5, 60: 0.1}),
+    "rectified_warmup_schedule": gx.rectified_warmup_schedule(),
     "piecewise_interpolate_schedule": gx.piecewise_interpolate_schedule("linear", 1.0, {50: 0.1}),
     "polynomial_schedule": gx.polynomial_schedule(1.0, 0.1, 2, 50),
     "product_schedule": gx.product_schedule(0.5, gx.linear_schedule(1.0, 0.0, 80)),

@@ -92,6 +92,8 @@ ADDED = [
     spelled("linear_sign_decay", 20),
     spelled("cosine_sign_decay", 20),
     spelled("cosine_sign_decay", 100, 3.5, 2.5),
+    spelled("rectified_warmup_schedule"),
+    spelled("rectified_warmup_schedule", 0.9, 4.0),
     spelled("restart_sign_decay", 20),
     spelled("restart_sign_decay", 100, 3.0, 2.0),
     spelled("restart_sign_decay", 100, 1.5, None),
@@ -202,6 +204,15 @@ def restart_sign(n, steps, periods=1.0, zero_after=None):
     return (1 + math.cos(math.pi * ((periods * n) % steps) / steps)) / 2
 
 
+def rectified_warmup(n, b2=0.999, threshold=5.0):
+    """Liu et al., Algorithm 2, at t = n + 1."""
+    t, most = n + 1, 2 / (1 - b2) - 1
+    r = most - 2 * t * b2**t / (1 - b2**t)
+    if r < threshold:
+        return 0
+    return math.sqrt((r - 4) * (r - 2) * most / ((most - 4) * (most - 2) * r))
+
+
 def cyclic(n, init, peak, steps, mode="triangular", gamma=1.0):
     """Smith, 2017, section 3: cycle = floor(1 + n / 2 S), x = |n / S - 2 cycle + 1|."""
     cycle = math.floor(1 + n / (2 * steps))
@@ -235,6 +246,7 @@ REFERENCES = {
     "linear_sign_decay": lambda n, steps: max(0, (steps - n) / steps),
     "cosine_sign_decay": cosine_sign,
     "restart_sign_decay": restart_sign,
+    "rectified_warmup_schedule": rectified_warmup,
 }
 
 
@@ -660,6 +672,7 @@ WRONG = [
     ("cosine_decay_restarts", (1, 5, 2, -1), ValueError, "m_mul must be at least 0, got -1.0"),
     ("linear_sign_decay", (0,), ValueError, "decay_steps must be greater than 0, got 0"),
     ("cosine_sign_decay", (5, 0), ValueError, "num_periods must be greater than 0, got 0.0"),
+    ("rectified_warmup_schedule", (0.9, 3), ValueError, "threshold must be at least 4, got 3.0"),
     ("restart_sign_decay", (5, 1, -1), ValueError, "zero_after must be at least 0, got -1.0"),
     ("piecewise_constant_schedule", (1, 3), TypeError, "must be a dict {step: scale}, got 3"),
     ("piecewise_constant_schedule", (1, abs), TypeError, "must be a dict {step: scale}, got"),

@@ -1,0 +1,42 @@
+"""AdamNorm: Adam without short gradients in its momentum."""
+
+from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.transforms.adanorm import scale_by_adanorm
+from gradxform.types import ScalarOrSchedule, StaticMask
+from gradxform.wrappers.compose import chain
+
+__all__ = [
+    "adanorm",
+]
+
+
+@optimizer
+def adanorm(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    r: float = 0.95,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    *,
+    amsgrad: bool = False,
+    eps_before_correction: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """AdamNorm: Adam of gradients that do not become shorter than their average norm.
+
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_adanorm` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Dubey et al., AdaNorm: Adaptive Gradient Norm Correction based Optimizer for CNNs,
+    2023, the algorithm AdamNorm.
+    """
+    direction = scale_by_adanorm(
+        b1, b2, r, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction
+    )
+    return decayed("adanorm", direction, learning_rate, weight_decay, mask)

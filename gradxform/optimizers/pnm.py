@@ -1,0 +1,67 @@
+"""Positive-negative momentum, alone and over the root of squares."""
+
+from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.transforms.pnm import scale_by_adapnm, scale_by_pnm
+from gradxform.types import ScalarOrSchedule, StaticMask
+from gradxform.wrappers.compose import chain
+
+__all__ = [
+    "adapnm",
+    "pnm",
+]
+
+
+@optimizer
+def pnm(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b0: float = 1.0,
+    *,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """PNM: SGD with the difference of two averages of alternating gradients as momentum.
+
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_pnm` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
+    Improve Generalization, 2021, Algorithm 2.
+    """
+    return decayed("pnm", scale_by_pnm(b1, b0), learning_rate, weight_decay, mask)
+
+
+@optimizer
+def adapnm(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    b0: float = 1.0,
+    eps: float = 1e-8,
+    eps_root: float = 0.0,
+    *,
+    amsgrad: bool = True,
+    eps_before_correction: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """AdaPNM: Adam with a positive-negative momentum.
+
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_adapnm` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
+    Improve Generalization, 2021, Algorithm 3.
+    """
+    direction = scale_by_adapnm(
+        b1, b2, b0, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction
+    )
+    return decayed("adapnm", direction, learning_rate, weight_decay, mask)

@@ -1,0 +1,136 @@
+"""Ranger and Ranger21: many parts in one."""
+
+import math
+from typing import Any
+
+from gradxform.errors import must_be, shown
+from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.schedules.basic import linear_schedule
+from gradxform.schedules.join import join_schedules
+from gradxform.transforms.adam_kin import scale_by_radam
+from gradxform.transforms.clipping import adaptive_grad_clip
+from gradxform.transforms.layerwise import add_norm_loss
+from gradxform.transforms.normalization import centralize, normalize_by_block_std
+from gradxform.transforms.ranger import scale_by_ranger21
+from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.types import Decay, ScalarOrSchedule, StaticMask
+from gradxform.wrappers.compose import chain
+from gradxform.wrappers.lookahead import lookahead
+
+__all__ = [
+    "ranger",
+    "ranger21",
+]
+
+
+@optimizer
+def ranger(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.95,
+    b2: float = 0.999,
+    eps: float = 1e-5,
+    sync_period: int = 6,
+    slow_step_size: float = 0.5,
+    *,
+    threshold: float = 5.0,
+    eps_before_correction: bool = True,
+    axis: int = -1,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> lookahead:
+    """Ranger: RAdam of centralized gradients, inside lookahead.
+
+    Evaluate `eval_params(state, params)`.
+
+    Args:
+      axis: the axis of the outputs; the last one of layers of Flax.
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_radam`, `scale_by_learning_rate` and `lookahead` for the other arguments.
+
+    Reference: Wright, Ranger: a synergistic optimizer, 2019, with Yong et al., Gradient
+    Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
+    """
+    radam = scale_by_radam(
+        b1, b2, eps, threshold=threshold, eps_before_correction=eps_before_correction
+    )
+    direction = chain(centralize(axis=axis), radam)
+    fast = decayed("ranger", direction, learning_rate, weight_decay, mask)
+    return lookahead(fast, sync_period, slow_step_size)
+
+
+@optimizer
+def ranger21(
+    learning_rate: ScalarOrSchedule,
+    total_steps: int | None = None,
+    b1: float = 0.9,
+    b2: Decay = 0.999,
+    b0: float = 0.9,
+    weight_decay: float = 1e-4,
+    eps: float = 1e-8,
+    beta_softplus: float | None = 50.0,
+    clipping: float = 0.01,
+    norm_loss: float = 1e-4,
+    sync_period: int = 5,
+    slow_step_size: float = 0.5,
+    *,
+    axis: int = -1,
+    least_rate: float = 3e-5,
+    renormalize: bool = False,
+) -> lookahead:
+    """Ranger21: AdaPNM of clipped and normalized gradients, with two decays, inside lookahead.
+
+    With `total_steps`, the learning rate climbs to its value in 2 / (1 - b2) steps, or in 22% of
+    all steps where that is more than 45% of them; then it stays, and falls to `least_rate` in the
+    last 28%. Evaluate `eval_params(state, params)`.
+
+    Args:
+      learning_rate: at least 0, or a schedule; it multiplies the decays too.
+      total_steps: the number of steps of the run, at least 4, with a number as learning rate.
+        Defaults to a learning rate that stays.
+      eps: added to the root and to the standard deviation of gradients, at least 0.
+      clipping: the largest ratio of the norms of gradient and parameter, unit by unit, greater than
+        0; infinite for no clipping.
+      norm_loss: the weight of the loss that draws the norms of units to 1, at least 0.
+      axis: the axis of the outputs; the last one of layers of Flax.
+      least_rate: the learning rate at the end, at least 0.
+
+    See `scale_by_ranger21` and `lookahead` for the other arguments.
+
+    Reference: Wright and Demeure, Ranger21: A Synergistic Deep Learning Optimizer, 2021, Algorithm
+    1.
+    """
+    rate = learning_rate
+    if total_steps is not None:
+        rate = _up_and_down(learning_rate, total_steps, b2, least_rate)
+    fast = chain(
+        adaptive_grad_clip(clipping),
+        centralize(axis=axis),
+        normalize_by_block_std(eps),
+        scale_by_ranger21(b1, b2, b0, weight_decay, eps, beta_softplus, renormalize=renormalize),
+        add_norm_loss(norm_loss),
+        scale_by_learning_rate(rate),
+    )
+    return lookahead(fast, sync_period, slow_step_size)
+
+
+def _up_and_down(rate: Any, steps: int, b2: float, least: float) -> join_schedules:
+    """Return a learning rate that climbs, stays and falls."""
+    name = "ranger21"
+    if callable(rate):
+        raise TypeError(must_be(name, "learning_rate", "a number with total_steps", rate))
+    if isinstance(steps, bool) or not isinstance(steps, int):
+        raise TypeError(must_be(name, "total_steps", "an integer", steps))
+    if steps < 4:
+        raise ValueError(f"{name}: total_steps must be at least 4, got {shown(steps)}.")
+    if not isinstance(b2, int | float):
+        raise TypeError(must_be(name, "b2", "known before the run with total_steps", b2))
+    up = math.ceil(2 / (1 - b2))
+    up = up if up <= 0.45 * steps else math.ceil(0.22 * steps)
+    down = math.ceil(0.28 * steps)
+    return join_schedules(
+        (linear_schedule(rate / up, rate, up - 1), rate, linear_schedule(rate, least, down)),
+        (up - 1, steps - down),
+    )

@@ -1,0 +1,65 @@
+"""Torque-aware momentum, alone and over the root of squares."""
+
+from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.transforms.tam import scale_by_adatam, scale_by_tam
+from gradxform.types import ScalarOrSchedule, StaticMask
+from gradxform.wrappers.compose import chain
+
+__all__ = [
+    "adatam",
+    "tam",
+]
+
+
+@optimizer
+def tam(
+    learning_rate: ScalarOrSchedule,
+    momentum: float = 0.9,
+    decay: float = 0.9,
+    eps: float = 1e-8,
+    *,
+    axis: int | None = None,
+    first_gradient: bool = False,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """TAM: SGD whose momentum damps gradients that turn against it.
+
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_tam` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Malviya et al., Torque-Aware Momentum, 2024, TAM.
+    """
+    direction = scale_by_tam(momentum, decay, eps, axis=axis, first_gradient=first_gradient)
+    return decayed("tam", direction, learning_rate, weight_decay, mask)
+
+
+@optimizer
+def adatam(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    decay: float = 0.9,
+    eps: float = 1e-8,
+    *,
+    axis: int | None = None,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> chain:
+    """AdaTAM: Adam whose momentum damps gradients that turn against it.
+
+    Args:
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_adatam` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Malviya et al., Torque-Aware Momentum, 2024, AdaTAM.
+    """
+    direction = scale_by_adatam(b1, b2, decay, eps, axis=axis)
+    return decayed("adatam", direction, learning_rate, weight_decay, mask)

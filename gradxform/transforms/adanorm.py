@@ -1,0 +1,126 @@
+"""AdaNorm: gradients that do not become shorter than their norms have been on average."""
+
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from gradxform import engine
+from gradxform.base import ArrayRule, transform
+from gradxform.leaves import dtype_of
+from gradxform.numerics import abs_sq, at_least_float32, count_and_debias, over, real_dtype, taming
+from gradxform.numerics.overflow import bounded_square
+from gradxform.numerics.roots import over_root
+from gradxform.slots import real_zeros_like, zero_count, zeros_like
+from gradxform.transforms.matrices.array_norms import array_norm
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
+
+__all__ = [
+    "scale_by_adanorm",
+    "ScaleByAdaNormState",
+    "ScaleByAdaNormWithMaxState",
+]
+
+
+class ScaleByAdaNormState(NamedTuple):
+    """State of `scale_by_adanorm`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the average m of the corrected gradient
+    nu: NonNegativeSlot  # like params, at least float32; the second moment v
+    norm: NonNegativeSlot  # a real scalar per parameter, at least float32; the average norm e
+
+
+class ScaleByAdaNormWithMaxState(NamedTuple):
+    """State of `scale_by_adanorm` with amsgrad."""
+
+    count: Array  # as in `ScaleByAdaNormState`, and so are the next three
+    mu: Slot
+    nu: NonNegativeSlot
+    norm: NonNegativeSlot
+    nu_max: NonNegativeSlot  # like params, at least float32; the largest v so far
+
+
+@transform
+class scale_by_adanorm(ArrayRule):
+    """Rescale updates as AdamNorm does: Adam, whose first moment averages no short gradients.
+
+    Update rule, with |g| the Euclidean norm of one array, from m = v = e = 0 and t = 1, 2, ...:
+
+        e <- r e + (1 - r) |g|
+        h = g e / |g| where e > |g| > 0, else g
+        m <- b1 m + (1 - b1) h
+        v <- b2 v + (1 - b2) |g|^2
+        u = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t) + eps_root) + eps)
+
+    With amsgrad, the largest v so far stands in place of v in the last line. With
+    eps_before_correction, the divisor is (sqrt(v + eps_root) + eps) / sqrt(1 - b2^t). Learning
+    rates of Adam will do.
+
+    Args:
+      b1: the decay of the first moment, in [0, 1).
+      b2: the decay of the second moment, in [0, 1).
+      r: the decay of the average norm, in [0, 1).
+      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
+      eps_root: added under the root, at least 0.
+      amsgrad: whether the largest second moment so far divides. Keyword-only.
+      eps_before_correction: whether the epsilons are added before v is corrected. Keyword-only.
+
+    Reference: Dubey et al., AdaNorm: Adaptive Gradient Norm Correction based Optimizer for CNNs,
+    2023, the algorithm AdamNorm.
+    """
+
+    b1: Decay = 0.9
+    b2: Decay = 0.999
+    r: Decay = 0.95
+    eps: NonNegative = 1e-8
+    eps_root: NonNegative = 0.0
+    amsgrad: bool = field(default=False, kw_only=True)
+    eps_before_correction: bool = field(default=False, kw_only=True)
+
+    locality = "array"
+    sees_pieces = True
+    handles_complex = True
+
+    @property
+    def State(self) -> Any:
+        """The class of the state: the maximum needs a slot."""
+        return ScaleByAdaNormWithMaxState if self.amsgrad else ScaleByAdaNormState
+
+    def init(self, params: Params) -> Any:
+        """Return averages of zeros, one norm per parameter."""
+
+        def zero(p: Any) -> Array:
+            return jnp.zeros((), real_dtype(at_least_float32(dtype_of(p))))
+
+        state = ScaleByAdaNormState(
+            zero_count(), zeros_like(params), real_zeros_like(params), jax.tree.map(zero, params)
+        )
+        if not self.amsgrad:
+            return state
+        return ScaleByAdaNormWithMaxState(*state, nu_max=real_zeros_like(params))
+
+    def prepare(
+        self, updates: None, state: Any, params: Params | None
+    ) -> tuple[Any, Scalar, Scalar]:
+        """Return the advanced count, and the factors of m and v."""
+        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
+        if self.eps_before_correction:
+            of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
+        return state, of_m, of_v
+
+    def rule(
+        self, g: Array, m: Array, v: Array, e: Array, *rest: Any
+    ) -> tuple[Array, *tuple[Array, ...]]:
+        """Return the update, the averages, the norm and the maximum."""
+        *largest, _, of_m, of_v = rest
+        g = bounded_square(g)
+        tame = taming(engine.array_max(jnp.abs(g)))  # so that the sum of squares is finite
+        size = array_norm(tame * g) / tame
+        e = self.r * e + (1 - self.r) * size
+        m = self.b1 * m + (1 - self.b1) * (jnp.where(e > size, over(e, size, 0), 1) * g)
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        largest = [jnp.maximum(x, v) for x in largest]
+        divisor = of_v * (largest[0] if largest else v)
+        return of_m * over_root(m, divisor, self.eps, self.eps_root), m, v, e, *largest
