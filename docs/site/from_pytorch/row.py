@@ -32,7 +32,8 @@ class Row(NamedTuple):
 
     def measured(self) -> float:
         """Return the largest difference, relative to how far the parameters move."""
-        with jax.enable_x64(True):
+        # What a guide shows is written for JAX as it is, and not for the strict promotion of tests.
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             recorded = recording(self.recorded or "torch.SGD")
             names = {} if self.recorded is None else recorded.kwargs
             tx = eval(self.ours, {"gx": gx, "np": np, **names, **self.names})
