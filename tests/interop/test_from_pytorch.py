@@ -44,6 +44,16 @@ def test_the_parts_that_a_row_names_exist(row: Row):
     assert [name for name in re.findall(r"\bgx\.(\w+)", text) if not hasattr(gx, name)] == []
 
 
+@pytest.mark.parametrize(
+    "row", [row for _, row in ROWS if row.ours], ids=[name for name, row in ROWS if row.ours]
+)
+def test_the_call_of_a_row_makes_an_optimizer(row: Row):
+    kwargs = {} if row.recorded is None else recording(row.recorded).kwargs
+    names = {"lr": 0.1, "w": 0.1, "tx": gx.sgd(0.1), "schedule": gx.constant_schedule(0.1)}
+    tx = eval(row.ours, {"gx": gx, **names, **kwargs, **row.names})
+    assert callable(tx.init) and callable(tx.update)
+
+
 @pytest.mark.parametrize("page", tables.TABLES)
 def test_a_guide_shows_the_rows(page):
     shown = tables.path(page).read_text("utf-8")

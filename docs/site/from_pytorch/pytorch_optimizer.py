@@ -86,8 +86,8 @@ ROWS = [
         "gx.adan(lr, eps_root=0.0, change_weight=0.92)",
         1e-11,
         "Adan",
-        "the change of the gradient counts b2 times in the code, 1 - b2 times in the paper. With a "
-        "decay, `proximal_decay=True`",
+        "the change of the gradient counts b2 times, as in the paper; in Optax, and by default here, "
+        "1 - b2 times. With a decay, `proximal_decay=True`",
     ),
     Row("AdEMAMix(lr)", "gx.ademamix(lr)", 1e-12, "AdEMAMix"),
     Row(
@@ -186,6 +186,15 @@ ROWS = [
         names=KERNELS,
         step=by_logits,
         leaves=MATRICES,
+    ),
+    Row(
+        "NorMuon(groups)",
+        "gx.normuon(0.02, nesterov=True, weight_dimension_numbers=kernels)",
+        None,
+        notes="the same direction. There, as in the authors' code, a matrix of n inputs and k "
+        "outputs keeps the norm that orthogonalization gave it, times sqrt(max(1, k / n)); here, "
+        "as in the paper, its norm is 0.2 sqrt(n k)",
+        names=KERNELS,
     ),
     Row("NovoGrad(lr)", "gx.novograd(lr, 0.95, 0.98, eps=1e-8)", 1e-12, "NovoGrad"),
     Row(
