@@ -47,7 +47,7 @@ ROWS = [
         notes="with `relative_step`, the rate is a schedule, min(0.01, 1 / sqrt(t))",
     ),
     Row(
-        "AdaGC(lr, warmup_steps=w)",
+        "AdaGC(lr, warmup_steps)",
         "gx.chain(gx.adagc(warmup_steps=warmup_steps - 1), gx.adamw(lr, weight_decay=0.1))",
         1e-9,
         "AdaGC",
@@ -70,7 +70,7 @@ ROWS = [
         "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
         1e-9,
         "AdaMuon",
-        f"signs are not taken there, as they are in the paper; eps is 1e-10. {KERNEL_NOTE}",
+        f"the paper orthogonalizes signs, `signs=True`; eps is 1e-10 there. {KERNEL_NOTE}",
         names=KERNELS,
     ),
     Row(
@@ -86,8 +86,8 @@ ROWS = [
         "gx.adan(lr, eps_root=0.0, change_weight=0.92)",
         1e-11,
         "Adan",
-        "the change of the gradient counts b2 times, as in the paper; in Optax, and by default here, "
-        "1 - b2 times. With a decay, `proximal_decay=True`",
+        "the change of the gradient counts b2 times, as in the paper; in Optax, and by default "
+        "here, 1 - b2 times. With a decay, `proximal_decay=True`",
     ),
     Row("AdEMAMix(lr)", "gx.ademamix(lr)", 1e-12, "AdEMAMix"),
     Row(
