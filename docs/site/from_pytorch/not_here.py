@@ -6,7 +6,7 @@ from docs.site.from_pytorch.row import Row
 REASONS = {
     "A2Grad": "accelerated steps without a learning rate; for that, `gx.dowg` or `gx.cocob`",
     "AccSGD": "`gx.sgd` with Nesterov's momentum, or `gx.simplified_ademamix`",
-    "AdaMod": "a bound on Adam's rates by their own average; for the first steps, `gx.radam` or a warm-up",
+    "AdaMod": "rates bounded by their average; for the first steps, `gx.radam` or a warm-up",
     "AdaShift": "Adam whose second moment is that of older gradients; see `gx.adopt`, `gx.acprop`",
     "AdaSmooth": "Adadelta's decays from the path of a parameter; `gx.adadelta`",
     "AdamG": "Adam with a golden step size; for a rate that is found, `gx.prodigy`",

@@ -189,11 +189,12 @@ ROWS = [
     ),
     Row(
         "NorMuon(groups)",
-        "gx.normuon(0.02, nesterov=True, weight_dimension_numbers=kernels)",
-        None,
-        notes="the same direction. There, as in the authors' code, a matrix of n inputs and k "
-        "outputs keeps the norm that orthogonalization gave it, times sqrt(max(1, k / n)); here, "
-        "as in the paper, its norm is 0.2 sqrt(n k)",
+        "gx.normuon(0.02, rms=None, nesterov=True, eps=0.0, adam_eps=1e-10, "
+        "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
+        1e-9,
+        "NorMuon",
+        "with `rms=None`, as in the authors' code, a matrix keeps the norm that orthogonalization "
+        f"gave it; in the paper its entries have the root mean square 0.2. {KERNEL_NOTE}",
         names=KERNELS,
     ),
     Row("NovoGrad(lr)", "gx.novograd(lr, 0.95, 0.98, eps=1e-8)", 1e-12, "NovoGrad"),
