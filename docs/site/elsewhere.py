@@ -29,6 +29,8 @@ ALIASES = {
     "customadam": "adam",
     "customgradientdescent": "sgd",
 }
+# The guides whose tables have four columns, and where their optimizers are, if not in the heading.
+TORCH = {"guides/from_pytorch.md": "torch.optim", "guides/from_pytorch_optimizer.md": ""}
 
 
 class Call(NamedTuple):
@@ -103,11 +105,15 @@ def _of_optax(name: str, part: Any) -> list[Call]:
 
 
 def _of_torch(name: str) -> list[Call]:
-    return [
-        Call("PyTorch", f"`torch.optim.{row.cells[0].strip('`')}`", row.cells[1], row.cells[2])
-        for row in rows_of("guides/from_pytorch.md")
-        if row.heading == "Optimizers" and _names(f"gx.{name}", row.cells[1].replace("gx.", " gx."))
-    ]
+    found = []
+    for page, prefix in TORCH.items():
+        for row in rows_of(page):
+            there, here = (cell.strip("`") for cell in row.cells[:2])
+            named = len(row.cells) == 4 and _names(f"gx.{name}", here.replace("gx.", " gx."))
+            if named and row.cells[1] != "not here":
+                library = prefix or row.heading
+                found.append(Call("PyTorch", f"`{library}.{there}`", f"`{here}`", row.cells[3]))
+    return found
 
 
 def calls(name: str, part: Any) -> list[Call]:

@@ -9,6 +9,7 @@ GUIDES = [
     "schedules",
     "from_optax",
     "from_pytorch",
+    "from_pytorch_optimizer",
     "from_tensorflow",
     "your_own_optimizer",
     "groups_and_masks",

@@ -25,7 +25,7 @@ def normuon(
     *,
     nesterov: bool = False,
     debias: bool = False,
-    rms: float = 0.2,
+    rms: float | None = 0.2,
     ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
     ns_steps: Size = 5,
     eps: float = 1e-8,
@@ -40,10 +40,11 @@ def normuon(
     """NorMuon: orthogonalized momentum with equal neurons for matrices, AdamW for the rest.
 
     Embeddings and output layers are matrices too. To leave them to AdamW, put None in their place
-    in `weight_dimension_numbers`.
+    in `weight_dimension_numbers`. The authors' code is `rms=None, nesterov=True`.
 
     Args:
-      learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits.
+      learning_rate: of the matrices, at least 0, or a schedule; one for AdamW fits, or with an rms
+        of None one for Muon.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
         the name of a preset, "standard", "dion" or "polar_express".

@@ -110,7 +110,8 @@ class step_by_dadapt_adamw(ArrayRule):
         d <- max(d, r / ((1 - q) sum |s|))
 
     Leave the learning rate at 1, or let a schedule shape it: a warmup, then a decay to 0. As long
-    as all gradients are 0, d does not change (in Optax it becomes NaN, and stays so).
+    as all gradients are 0, d does not change (in Optax it becomes NaN, and stays so). Adam's
+    corrections in k are Optax's; in the authors' code they are an option.
 
     Args:
       learning_rate: at least 0, or a schedule.

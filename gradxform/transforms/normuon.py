@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from gradxform.base import transform
 from gradxform.errors import name_of
 from gradxform.numerics import safe_increment
-from gradxform.numerics.roots import over_root
+from gradxform.numerics.roots import norm, over_root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.muon import weights_of
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
@@ -65,9 +65,11 @@ class scale_by_normuon(Orthogonalizing):
         v_j <- beta2 v_j + (1 - beta2) mean of o_ij^2 over i
         o_ij <- o_ij / (sqrt(v_j) + eps)
         u = rms sqrt(n k) o / |o|
+        u = sqrt(max(1, k / n)) |NewtonSchulz(a)| o / |o|                (without rms)
 
     The norm of u is the same at every step; with an `rms` of 0.2 it is that of Adam's updates, so
-    that learning rates and weight decays for AdamW fit.
+    that learning rates and weight decays for AdamW fit. Without rms, as in the authors' code, it is
+    that of `muon`, whose learning rates fit.
 
     Which neurons a matrix has is decided by its output axes; a tall matrix is not turned.
 
@@ -84,7 +86,7 @@ class scale_by_normuon(Orthogonalizing):
       nesterov: whether to look one step ahead. Keyword-only.
       debias: whether to correct the average for its start at 0, as `scale_by_muon` does by
         default; a step along m alone does not depend on it. Keyword-only.
-      rms: the root mean square of the entries of u, at least 0. Keyword-only.
+      rms: the root mean square of the entries of u, at least 0, or None. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
@@ -97,7 +99,7 @@ class scale_by_normuon(Orthogonalizing):
     mu_dtype: DType = None
     nesterov: bool = field(default=False, kw_only=True)
     debias: bool = field(default=False, kw_only=True)
-    rms: NonNegative = field(default=0.2, kw_only=True)
+    rms: NonNegative | None = field(default=0.2, kw_only=True)
 
     State = MuonMomentsState
     oriented = True
@@ -122,9 +124,13 @@ class scale_by_normuon(Orthogonalizing):
     def rule(self, a: Array, v: Array, *_: Scalar) -> tuple[Array, Array]:
         """Return the update of a batch of matrices, and the average of the squares."""
         o = self.orthogonal(a)
+        n, k = o.shape[-2:]
+        if self.rms is None:
+            size = max(1, k / max(n, 1)) ** 0.5 * norm(o, (-2, -1))
+        else:
+            size = self.rms * (n * k) ** 0.5
         v = self.beta2 * v + (1 - self.beta2) * jnp.mean(o * o, axis=-2)
-        o = over_root(o, v[:, None, :], self.eps)
-        return with_norm(o, self.rms * (o.shape[-2] * o.shape[-1]) ** 0.5), v
+        return with_norm(over_root(o, v[:, None, :], self.eps), size), v
 
 
 @transform

@@ -42,6 +42,12 @@ TRANSFORMS: dict[str, Case] = {
         rtol=COARSE,
         rows=False,
     ),
+    "scale_by_normuon/rms": Case(
+        masked(gx.scale_by_normuon, rms=None),
+        ref.only(matrix, ref.normuon(rms=None)),
+        rtol=COARSE,
+        rows=False,
+    ),
     "scale_by_normuon/debias": Case(
         masked(gx.scale_by_normuon, beta=0.5, nesterov=True, debias=True),
         ref.only(matrix, ref.normuon(0.5, nesterov=True, debias=True)),

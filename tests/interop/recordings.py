@@ -26,27 +26,39 @@ class Recording(NamedTuple):
 
     name: str
     kwargs: dict[str, Any]  # what the optimizer was made with
+    mode: str  # where its gradients came from
     moved: dict[str, float]  # how far it moved the entries of each leaf at most
     arrays: dict[str, np.ndarray]
 
     def tree(self, kind: str, t: int | None = None) -> dict[str, np.ndarray]:
-        """Return the arrays `kind`/<leaf> as a tree in the layout of Flax, at update `t`."""
-        found = {leaf: self.arrays[f"{kind}/{leaf}"] for leaf in self.moved}
-        return {leaf: turned(x if t is None else x[t]) for leaf, x in found.items()}
+        """Return the arrays `kind`/<leaf> as a tree in the layout of Flax, at update `t`.
 
-    def difference(self, params: list[Any], kind: str = "params") -> float:
+        A table whose rows have gradients is not turned: its rows are rows in Flax too.
+        """
+        found = {leaf: self.arrays[f"{kind}/{leaf}"] for leaf in self.moved}
+        found = {leaf: x if t is None else x[t] for leaf, x in found.items()}
+        return found if self.mode == "sparse" else {leaf: turned(x) for leaf, x in found.items()}
+
+    def difference(
+        self, params: list[Any], kind: str = "params", leaves: tuple[str, ...] = ()
+    ) -> float:
         """Return the largest difference of entries, relative to how far their leaf was moved.
 
         Args:
-          params: the parameters after each update.
+          params: the parameters after each update, or after the first few.
           kind: what they are compared with; what was recorded once is that after the last update.
+          leaves: which are compared, if not all.
         """
         least = 1e-3 * max(self.moved.values())
         largest = 0.0
-        for leaf, moved in self.moved.items():
-            want = self.arrays[f"{kind}/{leaf}"]
-            ours = np.stack([turned(p[leaf], back=True) for p in params])
-            ours = ours if ours.shape == want.shape else ours[-1]
+        for leaf in leaves or self.moved:
+            moved, want = self.moved[leaf], self.arrays[f"{kind}/{leaf}"]
+            back = [p[leaf] if self.mode == "sparse" else turned(p[leaf], True) for p in params]
+            ours = np.stack([np.asarray(x) for x in back])
+            if ours.ndim == want.ndim:
+                want = want[: len(ours)]
+            else:
+                ours = ours[-1]
             apart = float(np.max(np.abs(ours - want)))
             assert np.isfinite(apart)
             largest = max(largest, apart / max(moved, least))
@@ -75,7 +87,7 @@ def recording(name: str) -> Recording:
     for file in ("inputs.s11.npz", f"{name}.A.npz"):
         with np.load(FOLDER / file) as z:
             arrays |= {key: z[key] for key in z.files}
-    return Recording(name, row["kwargs"], row["moved"], arrays)
+    return Recording(name, row["kwargs"], row["mode"], row["moved"], arrays)
 
 
 Step = Callable[[Any, Any, Any, Recording, int], tuple[Any, Any]]
@@ -90,9 +102,41 @@ def by_gradient(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -
 def by_hessian(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
     """Take a step with the recorded gradient and the diagonal of the Hessian that came with it."""
     h, c = recorded.tree("loss/h"), recorded.tree("loss/c")
-    diagonal = jax.tree.map(lambda h, c: h * np.cos(0.4 * (t + 1)) - 0.3 * (c > 0.5), h, c)
+    diagonal = jax.tree.map(lambda h, c: h * np.cos(0.4 * t) - 0.3 * (c > 0.5), h, c)
     extra = {"hessian_diagonal": diagonal}
     updates, state = tx.update(recorded.tree("grad", t), state, params, **extra)
+    return gx.apply_updates(params, updates), state
+
+
+def by_rows(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
+    """Take a step with the rows of the recorded gradients that were drawn for it."""
+    grads = {}
+    for leaf, g in recorded.tree("grad", t).items():
+        drawn = np.random.default_rng(1100 + t).choice(len(g), 3, replace=False)
+        rows = jnp.asarray(np.sort(drawn), jnp.int32)
+        grads[leaf] = gx.sparse.RowSparse(rows, jnp.asarray(g)[rows], len(g))
+    updates, state = tx.update(grads, state, params)
+    return gx.apply_updates(params, updates), state
+
+
+def by_value(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
+    """Take a step with the recorded gradient and the loss that came with it."""
+    value = jnp.asarray(np.random.default_rng(18).uniform(0.2, 3, STEPS)[t])
+    updates, state = tx.update(recorded.tree("grad", t), state, params, value=value)
+    return gx.apply_updates(params, updates), state
+
+
+def by_climb(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
+    """Take a step with the gradient of the loss, and let the optimizer ask for others."""
+    grad = jax.grad(loss_of(recorded))
+    updates, state = tx.update(grad(params), state, params, grad_fn=lambda p, i: grad(p))
+    return gx.apply_updates(params, updates), state
+
+
+def by_logits(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
+    """Take a step with the recorded gradient and the largest logits of two heads."""
+    logits = {"attn": jnp.asarray(np.random.default_rng(5).uniform(20, 300, (STEPS, 2))[t])}
+    updates, state = tx.update(recorded.tree("grad", t), state, params, max_logits=logits)
     return gx.apply_updates(params, updates), state
 
 

@@ -12,9 +12,11 @@ def normuon(beta=0.95, beta2=0.95, eps=1e-8, rms=0.2, nesterov=False, debias=Fal
 
     def one(m, v):
         o = newton_schulz(m, eps=eps)
+        kept = max(1, o.shape[1] / o.shape[0]) ** 0.5 * np.linalg.norm(o)
+        size = kept if rms is None else rms * np.sqrt(o.size)
         neurons = beta2 * v[:1] + (1 - beta2) * np.mean(o**2, axis=0, keepdims=True)
         o = o / (np.sqrt(neurons) + eps)
-        return rms * np.sqrt(o.size) / np.linalg.norm(o) * o, np.broadcast_to(neurons, o.shape)
+        return size / np.linalg.norm(o) * o, np.broadcast_to(neurons, o.shape)
 
     def step(g, slots, p, t):
         m, v = slots

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 import gradxform as gx
-from tests.interop.recordings import Recording, Step, by_gradient, recording, replayed
+from tests.interop.recordings import STEPS, Recording, Step, by_gradient, recording, replayed
 
 
 class Row(NamedTuple):
@@ -26,11 +26,14 @@ class Row(NamedTuple):
     formula: Callable[[Any, list[Any]], list[Any]] | None = None
     compared: str = "params"  # or what else was recorded, such as "aux/eval"
     shown: str = ""  # instead of `ours`, where that needs more than the guide should show
+    leaves: tuple[str, ...] = ()  # which are compared, if not all
+    steps: int = STEPS  # how many updates are compared
     result: Callable[[Any, Any], Any] = lambda params, state: params  # what is compared
 
     def measured(self) -> float:
         """Return the largest difference, relative to how far the parameters move."""
-        with jax.enable_x64(True):
+        # What a guide shows is written for JAX as it is, and not for the strict promotion of tests.
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
             recorded = recording(self.recorded or "torch.SGD")
             names = {} if self.recorded is None else recorded.kwargs
             tx = eval(self.ours, {"gx": gx, "np": np, **names, **self.names})
@@ -39,14 +42,14 @@ class Row(NamedTuple):
             steps, state = replayed(tx, recorded, self.step)
             if self.compared != "params":
                 steps = [self.result(steps[-1], state)]
-            return recorded.difference(steps, self.compared)
+            return recorded.difference(steps[: self.steps], self.compared, self.leaves)
 
 
 def computed(recorded: Recording, formula: Callable[[Any, list[Any]], list[Any]]) -> Recording:
     """Return a recording of what a formula computes from the inputs of another."""
     arrays = recorded.arrays
     inputs = {leaf: arrays[f"init/{leaf}"] for leaf in recorded.moved}
-    grads = [{leaf: arrays[f"grad/{leaf}"][t] for leaf in inputs} for t in range(12)]
+    grads = [{leaf: arrays[f"grad/{leaf}"][t] for leaf in inputs} for t in range(STEPS)]
     steps = formula(inputs, grads)
     params = {leaf: np.stack([step[leaf] for step in steps]) for leaf in inputs}
     moved = {leaf: float(np.max(np.abs(params[leaf][-1] - x))) for leaf, x in inputs.items()}

@@ -3,16 +3,48 @@
 A table stands in a page between `<!-- rows: NAME -->` and `<!-- end of rows -->`.
 """
 
+import importlib
+import importlib.util
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from docs.site.cache import ROOT
+from docs.site.from_pytorch import other_libraries, torch_optim
 from docs.site.from_pytorch.row import Row
 
 GUIDES = ROOT / "docs" / "guides"
+# The files whose rows are of `pytorch_optimizer`.
+FAMILIES = (
+    "adam_relatives",
+    "curvature_and_sharpness",
+    "less_memory",
+    "not_here",
+    "projections_and_inertia",
+    "pytorch_optimizer",
+)
+
+
+def of_families() -> list[Row]:
+    """Return the rows of all families that exist, by name."""
+    rows: list[Row] = []
+    for family in FAMILIES:
+        name = f"docs.site.from_pytorch.{family}"
+        if importlib.util.find_spec(name):
+            rows += importlib.import_module(name).ROWS
+    return sorted(rows, key=lambda row: row.theirs.lower())
+
+
 # By the page, and by the name of the table in it.
-TABLES: dict[str, dict[str, Sequence[Row]]] = {}
+TABLES: dict[str, dict[str, Sequence[Row]]] = {
+    "from_pytorch": {"torch.optim": torch_optim.ROWS},
+    "from_pytorch_optimizer": {
+        "pytorch_optimizer": of_families(),
+        "timm": other_libraries.TIMM,
+        "bitsandbytes": other_libraries.BITSANDBYTES,
+        "HeavyBall": other_libraries.HEAVYBALL,
+    },
+}
 
 
 def table(rows: Sequence[Row]) -> str:

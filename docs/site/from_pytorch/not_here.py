@@ -1,0 +1,56 @@
+"""Rows of what `pytorch_optimizer` has and this library does not, with the nearest that it has."""
+
+from docs.site.from_pytorch.row import Row
+
+# By the class there: why not, or what to use.
+REASONS = {
+    "A2Grad": "accelerated steps without a learning rate; for that, `gx.dowg` or `gx.cocob`",
+    "AccSGD": "`gx.sgd` with Nesterov's momentum, or `gx.simplified_ademamix`",
+    "AdaMod": "rates bounded by their average; for the first steps, `gx.radam` or a warm-up",
+    "AdaShift": "Adam whose second moment is that of older gradients; see `gx.adopt`, `gx.acprop`",
+    "AdaSmooth": "Adadelta's decays from the path of a parameter; `gx.adadelta`",
+    "AdamG": "Adam with a golden step size; for a rate that is found, `gx.prodigy`",
+    "AdamS": "a decay divided by the mean of all second moments; `gx.adamw`",
+    "AdamWSN": "one second moment for each subset of entries; `gx.rowwise_adagrad`, `gx.adafactor`",
+    "Aida": "AdaBelief of projected gradients; `gx.adabelief`",
+    "Alice": "a low-rank method whose bases draw columns; `gx.galore`",
+    "Ano": "the size of the gradient with the sign of its average; `gx.grams` has it turned around",
+    "ApolloDQN": "a quasi-Newton method with a diagonal; `gx.lbfgs_steps`",
+    "ASGD": "not PyTorch's, but a rate from the change of norms; `gx.dowg`, `gx.mechanize`",
+    "AvaGrad": "Adam with a rate from the mean of all divisors; `gx.adabelief`",
+    "BCOS": "step sizes from the variance of a block; `gx.adamw`",
+    "BSAM": "not the paper's as it is there: perturbations are not undone; `gx.sam`",
+    "Conda": "Adam in singular vectors of the momentum; `gx.soap` has Adam in Shampoo's basis",
+    "DAdaptAdaGrad": "`gx.dadapt_adamw`, `gx.prodigy`",
+    "DAdaptAdan": "`gx.dadapt_adamw`, `gx.prodigy`",
+    "DAdaptLion": "`gx.mechanize(gx.lion(1.0))` finds the rate of any optimizer",
+    "DAdaptSGD": "`gx.dog`, `gx.dowg`, or `gx.mechanize(gx.sgd(1.0))`",
+    "DistributedMuon": "`gx.muon` in `gradxform.distributed.shard_matrices`, see [On several "
+    "devices](../distributed.md)",
+    "DualAdam": "`gx.adamw`",
+    "DynamicLossScaler": "`gx.loss_scale`",
+    "EmoFact, EmoLynx, EmoNavi": "a rate from averages of the loss; `gx.reduce_on_plateau`",
+    "EXAdam": "Adam with factors from both moments; `gx.adam`",
+    "FAdam": "natural gradients by Adam's second moment, clipped by array; `gx.adafactor`",
+    "Fira": "GaLore with the rest of the gradient scaled in; `gx.galore`",
+    "FlashAdamW": "`gx.quantize_state(gx.master_weights(gx.adamw(lr), remainders=True))`",
+    "FriendlySAM": "`gx.sam`, `gx.asam`",
+    "Gravity": "a momentum of gradients that are damped by their largest entry; `gx.sgd`",
+    "LoRARite": "for the factors of adapters; `gx.adamw`",
+    "MSVAG": "SGD scaled by the variance of the gradient; `gx.grad_variance_scaled`",
+    "Magma": "steps scaled by the agreement with momentum, or dropped; `gx.cautious`",
+    "Nero": "steps by neuron with constraints; `gx.normuon`, and `gx.keep_matrix_norms`",
+    "PCGrad, RotoGrad": "gradients of several tasks, before an optimizer sees them",
+    "PID": "momentum plus the change of the gradient; `gx.adan`, `gx.optimistic_gradient_descent`",
+    "Ranger25": "experimental: ADOPT and AdEMAMix and others in one; chain their parts",
+    "ROSE": "gradients over the range of their rows, without a paper; `gx.scale_by_lmo`",
+    "SafeFP16Optimizer": "`gx.loss_scale(gx.master_weights(tx))`",
+    "SaRA": "for fine-tuning of few entries: `gx.masked`",
+    "SCIONLight": "`gx.scion`: a momentum in the gradient's own buffer is PyTorch's alone",
+    "SRMM": "averages of gradients and parameters; `gx.schedule_free_sgd`",
+    "SWATS": "a switch from Adam to SGD; `gx.adam`, then `gx.migrate_state` for `gx.sgd`",
+    "TRAC": "a wrapper for lifelong learning; `gx.mechanize`",
+    "VSGD": "SGD with a model of the gradient's noise; `gx.adam`",
+}
+
+ROWS = [Row(theirs, "", None, notes=why) for theirs, why in REASONS.items()]

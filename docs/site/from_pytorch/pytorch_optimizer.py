@@ -1,0 +1,311 @@
+"""Rows of the optimizers of `pytorch_optimizer` whose parts the library had before this table."""
+
+from typing import Any
+
+import gradxform as gx
+from docs.site.from_pytorch.row import Row
+from gradxform.contrib import MuonDimensionNumbers
+from tests.interop.recordings import by_climb, by_hessian, by_logits, by_value
+
+MATRICES = ("matrix", "kernel")
+# Which axes of the recorded parameters make a matrix. A kernel is (places, inputs, outputs).
+KERNELS = {
+    "kernels": {
+        "matrix": MuonDimensionNumbers((0,), 1),
+        "kernel": MuonDimensionNumbers((0, 1, 2), 3),
+        "vector": None,
+        "scalar": None,
+    }
+}
+BEFORE = "eps is added before the correction"
+UNDER_ROOT = "1e-15 is added under the root there"
+KERNEL_NOTE = "`kernels` are `MuonDimensionNumbers`, as `muon` describes them"
+
+
+def _evaluated(params: Any, state: Any) -> Any:
+    return gx.eval_params(state, params)
+
+
+def _given(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, Any]:
+    return extra["hessian_diagonal"], state
+
+
+GIVEN = {"given": gx.GradientTransformationExtraArgs(lambda params: (), _given)}
+
+ROWS = [
+    Row("AdaBelief(lr)", "gx.adabelief(lr)", 1e-12, "AdaBelief"),
+    Row(
+        "AdaDelta(lr)",
+        "gx.adadelta(lr)",
+        None,
+        notes="see [From PyTorch](from_pytorch.md)",
+    ),
+    Row(
+        "AdaFactor(lr, relative_step=False)",
+        "gx.adafactor(lr, min_dim_size_to_factor=0, momentum=0.9)",
+        None,
+        notes="with `relative_step`, the rate is a schedule, min(0.01, 1 / sqrt(t))",
+    ),
+    Row(
+        "AdaGC(lr, warmup_steps)",
+        "gx.chain(gx.adagc(warmup_steps=warmup_steps - 1), gx.adamw(lr, weight_decay=0.1))",
+        1e-9,
+        "AdaGC",
+        "compared until a gradient is 0, which leaves the bound unchanged here, and lowers it "
+        "there. The norm of the tree has an eps of 1e-8 there",
+        steps=5,
+    ),
+    Row(
+        "AdaLOMO(lr)",
+        "gx.adafactor(lr, min_dim_size_to_factor=0)",
+        1e-12,
+        "AdaLOMO",
+        "the rule alone: its fusion with the backward pass saves memory that a jitted step, with "
+        "donated buffers, frees too",
+    ),
+    Row("AdaMax(lr)", "gx.adamax(lr)", None, notes="see [From PyTorch](from_pytorch.md)"),
+    Row(
+        "AdaMuon(lr=0.02)",
+        "gx.adamuon(0.02, 0.9, signs=False, eps=0.0, adam_b2=0.999, adam_eps=1e-10, "
+        "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
+        1e-9,
+        "AdaMuon",
+        f"the paper orthogonalizes signs, `signs=True`; eps is 1e-10 there. {KERNEL_NOTE}",
+        names=KERNELS,
+    ),
+    Row(
+        "AdamC(lr)",
+        "gx.chain(gx.scale_by_tf_adam(), gx.scale_by_learning_rate(lr))",
+        1e-8,
+        "AdamC",
+        f"{BEFORE}; {UNDER_ROOT}. A decay of normalized layers is "
+        "`gx.decoupled_weight_decay(..., w, mask, learning_rate=lambda n: schedule(n) ** 2 / lr)`",
+    ),
+    Row(
+        "Adan(lr)",
+        "gx.adan(lr, eps_root=0.0, change_weight=0.92)",
+        1e-11,
+        "Adan",
+        "the change of the gradient counts b2 times, as in the paper; in Optax, and by default "
+        "here, 1 - b2 times. With a decay, `proximal_decay=True`",
+    ),
+    Row("AdEMAMix(lr)", "gx.ademamix(lr)", 1e-12, "AdEMAMix"),
+    Row(
+        "ADOPT(lr)",
+        "gx.adopt(lr, clip_value_fn=lambda n: (n + 1) ** 0.25)",
+        1e-12,
+        "ADOPT",
+        "the bound is that of the next step there",
+    ),
+    Row("AliG(max_lr)", "gx.polyak_sgd(max_lr, eps=1e-6)", 1e-12, "AliG", step=by_value),
+    Row(
+        "DAdaptAdam(lr)",
+        "gx.dadapt_adamw(lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5)",
+        1e-12,
+        "DAdaptAdam",
+        "the rate takes Adam's corrections out, which the authors' code does not have",
+    ),
+    Row("Fromage(lr)", "gx.fromage(lr)", 1e-11, "Fromage"),
+    Row(
+        "FTRL(lr)",
+        "gx.ftrl(lr, initial_accumulator_value=0.0)",
+        1e-12,
+        "FTRL",
+        "`lambda_1`, `lambda_2` and `beta` are `l1`, `l2` and `beta`",
+    ),
+    Row(
+        "GaLore(groups, lr, rank=2)",
+        'gx.partition({"matrices": gx.galore(lr, 2, base_optimizer=gx.scale_by_tf_adam(eps=1e-6), '
+        'shorter_side=True), "others": gx.chain(gx.scale_by_tf_adam(eps=1e-6), '
+        'gx.scale_by_learning_rate(lr))}, gx.label_by(("matrices", gx.path_matches("matrix")), '
+        '("others", True)))',
+        1e-12,
+        "GaLore",
+        f"{BEFORE}; the shorter side is projected, as in the paper",
+    ),
+    Row(
+        "Grams(lr)",
+        "gx.grams(lr, eps=1e-6)",
+        1e-12,
+        "Grams",
+    ),
+    Row(
+        "Kron(lr)",
+        "gx.psgd_kron(lr)",
+        None,
+        notes="each draws its own probes. The one there fits a factor to every axis of every "
+        "array, vectors included; here arrays are matrices, and vectors have AdamW",
+    ),
+    Row(
+        "Lamb(lr)",
+        "gx.chain(gx.scale_by_tf_adam(eps=1e-6), gx.scale_by_trust_ratio(), "
+        "gx.scale_by_learning_rate(lambda n: lr / (1 - 0.9 ** (n + 1))))",
+        1e-4,
+        "Lamb",
+        "steps are divided by 1 - b1^t after the trust ratio there, and 1e-6 is added to the norm "
+        "of the update; the paper's form is `gx.lamb(lr)`",
+    ),
+    Row("LaProp(lr)", "gx.laprop(lr)", 1e-8, "LaProp", UNDER_ROOT),
+    Row(
+        "LARS(lr)",
+        "gx.lars(lr, trust_ratio_mask=gx.ndim_at_least(2))",
+        1e-12,
+        "LARS",
+        "with a decay, `weight_decay_mask=gx.ndim_at_least(2)` too",
+    ),
+    Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", 1e-12, "Lion"),
+    Row("LOMO(lr)", "gx.sgd(lr)", 1e-12, "LOMO", "the rule alone, as for AdaLOMO"),
+    Row("Lookahead(SGD(p, lr=0.05))", "gx.lookahead(gx.sgd(0.05), 5, 0.5)", 1e-12, "Lookahead"),
+    Row("MADGRAD(lr)", "gx.madgrad(lr)", 1e-12, "MADGRAD"),
+    Row(
+        "MARS(lr)",
+        'gx.partition({"matrices": gx.chain(gx.scale_by_mars(), gx.scale_by_tf_adam(0.95, 0.99), '
+        'gx.scale_by_learning_rate(lr)), "others": gx.chain(gx.scale_by_tf_adam(0.9, 0.95), '
+        "gx.add_decayed_weights(0.1), gx.scale_by_learning_rate(3e-3))}, "
+        'gx.label_by(("matrices", gx.ndim_at_least(2)), ("others", True)))',
+        1e-9,
+        "MARS",
+        f"vectors have AdamW with a rate of their own there; {BEFORE}, and {UNDER_ROOT}",
+    ),
+    Row(
+        "Muon(groups, lr=0.02)",
+        "gx.muon(0.02, debias=False, eps=1e-10, adam_b2=0.95, adam_learning_rate=3e-4, "
+        "muon_weight_dimension_numbers=kernels)",
+        1e-9,
+        "Muon",
+        f"the norm of a matrix is at least 1e-7 there. {KERNEL_NOTE}",
+        names=KERNELS,
+    ),
+    Row(
+        "MuonClip(groups)",
+        'gx.muonclip(0.02, {"attn": gx.query_key("matrix", "kernel", heads=-1)}, '
+        "nesterov=False, eps=0.0, weight_dimension_numbers=kernels)",
+        1e-12,
+        "MuonClip",
+        "the matrices: vectors do not decay there, here all parameters do",
+        names=KERNELS,
+        step=by_logits,
+        leaves=MATRICES,
+    ),
+    Row(
+        "NorMuon(groups)",
+        "gx.normuon(0.02, rms=None, nesterov=True, eps=0.0, adam_eps=1e-10, "
+        "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
+        1e-9,
+        "NorMuon",
+        "with `rms=None`, as in the authors' code, a matrix keeps the norm that orthogonalization "
+        f"gave it; in the paper its entries have the root mean square 0.2. {KERNEL_NOTE}",
+        names=KERNELS,
+    ),
+    Row("NovoGrad(lr)", "gx.novograd(lr, 0.95, 0.98, eps=1e-8)", 1e-12, "NovoGrad"),
+    Row(
+        "Prodigy(lr)",
+        "gx.prodigy(lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5)",
+        1e-11,
+        "Prodigy",
+        "the rate takes Adam's corrections out; with `bias_correction=True`, `gx.prodigy(lr)`",
+    ),
+    Row(
+        "RAdam(lr)",
+        "gx.radam(lr, eps_before_correction=True)",
+        None,
+        notes="see [From PyTorch](from_pytorch.md)",
+    ),
+    Row(
+        "SAM(SGD, lr, rho=0.05)",
+        "gx.sam(gx.sgd(lr), gx.chain(gx.normalize(), gx.sgd(0.05)), opaque_mode=True)",
+        1e-12,
+        "SAM",
+        "`adaptive=True` is `gx.asam`",
+        step=by_climb,
+    ),
+    Row(
+        "ScalableShampoo(lr)",
+        "gx.distributed_shampoo(lr)",
+        None,
+        notes="the same preconditioned steps, but their momentum: there it sums them from the "
+        "first step on, here it goes on from the grafted steps before "
+        "`start_preconditioning_step`",
+    ),
+    Row(
+        "ScheduleFreeAdamW(lr)",
+        "gx.schedule_free_adamw(lr)",
+        1e-10,
+        "ScheduleFreeAdamW",
+        "evaluate at `gx.eval_params(state, params)`. With `warmup_steps`, set "
+        "`warmup_from_zero=False`",
+    ),
+    Row(
+        "ScheduleFreeAdamW(lr), optimizer.eval()",
+        "gx.schedule_free_adamw(lr)",
+        1e-10,
+        "ScheduleFreeAdamW",
+        compared="aux/eval",
+        result=_evaluated,
+    ),
+    Row("ScheduleFreeSGD(lr)", "gx.schedule_free_sgd(lr)", 1e-11, "ScheduleFreeSGD"),
+    Row(
+        "ScheduleFreeSGD(lr), optimizer.eval()",
+        "gx.schedule_free_sgd(lr)",
+        1e-11,
+        "ScheduleFreeSGD",
+        compared="aux/eval",
+        result=_evaluated,
+    ),
+    Row(
+        "SCION(lr)",
+        'gx.scion(lr, gx.label_by(("convolution", gx.ndim_at_least(4)), '
+        '("spectral", gx.ndim_at_least(2)), ("rms", True)), '
+        '{"convolution": 1.0, "spectral": 1.0, "rms": 1.0}, eps=0.0)',
+        1e-5,
+        "SCION",
+        "radii are 1 there. 1e-8 is added to the norm of a vector there: one whose entries are "
+        "near 0 moves less, and a scalar is not compared",
+        leaves=("matrix", "vector", "kernel"),
+    ),
+    Row(
+        "SGDW(lr)",
+        "gx.sgdw(lr, momentum=0.0, weight_decay=w)",
+        None,
+        notes="the rate multiplies the decay",
+    ),
+    Row(
+        "Shampoo(lr)",
+        "gx.shampoo(lr)",
+        None,
+        notes="not the paper's there: the matrix of an axis is made of gradients that earlier axes "
+        "have preconditioned, with the power 1 / k in place of 1 / (2 k)",
+    ),
+    Row("SignSGD(lr)", "gx.signum(lr)", 1e-12, "SignSGD", "without momentum, `gx.sign_sgd(lr)`"),
+    Row(
+        "SimplifiedAdEMAMix(lr)",
+        "gx.simplified_ademamix(lambda n: lr / 100 / (1 - 0.95 ** (n + 1)))",
+        1e-12,
+        "SimplifiedAdEMAMix",
+        "the momentum there is an average, 1 - b1 times the paper's sum, so `alpha` here is 100 "
+        "times that there; and it divides by the root of 1 - b2^t, where the paper multiplies",
+    ),
+    Row("SM3(lr)", "gx.sm3(lr, 0.0, eps=1e-30)", 1e-12, "SM3", "without momentum there"),
+    Row(
+        "SOAP(lr, precondition_frequency=1)",
+        "gx.soap(lr, weight_decay=lambda n: 0.01 * (n > 0), precondition_frequency=1)",
+        1e-3,
+        "SOAP2d",
+        "all of it is the weight decay, which follows the step there, and is left out in the first "
+        "one. For square matrices: the first basis of others is arbitrary in part. There, kernels "
+        "have a basis for every axis, and vectors skip their first step",
+    ),
+    Row(
+        "SophiaH(lr)",
+        "gx.sophia(lr, 0.96, 0.99, eps=1e-12, gamma=1.0, clip_threshold=0.01, weight_decay=0.0, "
+        "update_interval=1, debias=False, delayed=False, hessian_diagonal_fn=given)",
+        1e-12,
+        "SophiaH",
+        "with an estimate of the Hessian that is given at every step",
+        names=GIVEN,
+        step=by_hessian,
+        shown="`gx.sophia(lr, 0.96, 0.99, eps=1e-12, gamma=1.0, clip_threshold=0.01, "
+        "weight_decay=0.0, debias=False, delayed=False)`",
+    ),
+    Row("Yogi(lr)", "gx.yogi(lr)", 1e-11, "Yogi"),
+]
