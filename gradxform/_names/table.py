@@ -167,9 +167,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.adai": "adai",
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
-        "gradxform.optimizers.adaptive": "adadelta adagrad kate reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.adanorm": "adanorm",
-        "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
+        "gradxform.optimizers.adaptive": "adadelta adagrad kate reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
         "gradxform.optimizers.adopt": "acprop adopt",
         "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
@@ -186,7 +185,6 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan diffgrad optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
-        "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.grokfast": "grokfast_adamw",
         "gradxform.optimizers.laprop": "laprop",
         "gradxform.optimizers.layerwise": "fromage lamb lars novograd",
@@ -208,7 +206,6 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.proximal": "adagrad_da ftrl proximal_adagrad proximal_sgd",
         "gradxform.optimizers.psgd": "psgd_kron",
         "gradxform.optimizers.quasi_hyperbolic": "qhadam qhm",
-        "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_sgd",
         "gradxform.optimizers.radial": "adamp sgdp",
         "gradxform.optimizers.ranger": "ranger ranger21",
         "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_radam schedule_free_sgd",
@@ -219,8 +216,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.sophia": "sophia",
         "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.step_size": "polyak_sgd",
-        "gradxform.optimizers.toward_sgd": "adabound padam",
         "gradxform.optimizers.tam": "adatam tam",
+        "gradxform.optimizers.toward_sgd": "adabound padam",
     },
     "gradxform.plot": {
         "gradxform.plot.curves": "schedule",
@@ -291,9 +288,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.adai": "ScaleByAdaiState scale_by_adai",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
-        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByKateState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_kate scale_by_rms scale_by_rss scale_by_stddev",
         "gradxform.transforms.adanorm": "ScaleByAdaNormState ScaleByAdaNormWithMaxState scale_by_adanorm",
-        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_rms scale_by_rss scale_by_stddev",
+        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByKateState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_kate scale_by_rms scale_by_rss scale_by_stddev",
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
@@ -311,7 +307,6 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.factored": "FactoredState ScaleBySM3State power_decay_rate scale_by_factored_rms scale_by_sm3",
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByAmsDiffGradState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
-        "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
@@ -420,13 +415,10 @@ CONFIG_NAMES: dict[str, str] = {
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
         " accumulate accumulate_rows acprop adabelief adabound adadelta adafactor adagc adagrad"
-        " adagrad_da adam adam_atan2 adamax adamaxw adamuon adamw adan adaptive_grad_clip"
-        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt aggmo all_of"
-        " amsgrad any_of apply_every apply_if_finite asam"
-        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
-        " adai adam adamax adamaxw adamp adamuon adamw adan adanorm adapnm adaptive_grad_clip adatam"
-        " add_decayed_weights add_noise add_norm_loss add_sign add_truncated_noise ademamix adopt"
-        " all_of amos amsgrad any_of apply_every apply_if_finite asam"
+        " adagrad_da adai adam adam_atan2 adamax adamaxw adamp adamuon adamw adan adanorm adapnm"
+        " adaptive_grad_clip adatam add_decayed_weights add_noise add_norm_loss add_sign"
+        " add_truncated_noise ademamix adopt aggmo all_of amos amsgrad any_of apply_every"
+        " apply_if_finite asam"
         " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
         " clip_by_raw_norm cocob conditionally_mask conditionally_transform constant_schedule"
@@ -436,8 +428,6 @@ CONFIG_NAMES: dict[str, str] = {
         " dion2 distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
         " factor_state flatten focus fourth_root freeze fromage ftrl"
-        " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams"
-        " factor_state flatten fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams grokfast_adamw"
         " grokfast_ema grokfast_ma"
         " hutchinson_estimator_diag_hessian"
@@ -453,70 +443,40 @@ CONFIG_NAMES: dict[str, str] = {
         " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std"
         " normalize_by_update_norm normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
-        " optimistic_gradient_descent orthogonalize_updates overwriting_average"
-        " padam param_group param_groups partition path_matches piecewise_constant_schedule"
-        " piecewise_interpolate_schedule polyak_sgd polynomial_schedule power_decay_rate"
-        " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
-        " proximal_sgd psgd_kron"
-        " qhadam qhm qk_clip quantize_state query_key"
-        " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
-        " rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adam"
-        " scale_by_adam_atan2 scale_by_adam_catching_up scale_by_adamax scale_by_adamuon"
-        " scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
-        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_diffgrad"
-        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
-        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_focus"
-        " scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_kate"
-        " scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo"
-        " scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
-        " scale_by_novograd scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
-        " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
-        " scale_by_qhadam scale_by_qhm scale_by_radam scale_by_rms scale_by_rowwise_rss"
-        " scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape scale_by_sign"
-        " scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3 scale_by_soap"
-        " scale_by_sophia scale_by_stable_adam scale_by_stddev scale_by_tf_adam scale_by_trust_ratio"
-        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd"
-        " scion selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
-        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
-        " sparse_adagrad sparse_semantics split_real_and_imaginary stable_adamw state_dtype"
-        " stateless stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"
-        " step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
-        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
-        " stochastic_weight_average sum_of"
-        " tiger trace"
         " optimistic_gradient_descent orthogonalize_updates orthograd overwriting_average"
-        " param_group param_groups partition path_matches piecewise_constant_schedule"
+        " padam param_group param_groups partition path_matches piecewise_constant_schedule"
         " piecewise_interpolate_schedule pnm polyak_sgd polynomial_schedule power_decay_rate"
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
-        " qk_clip quantize_state query_key"
+        " qhadam qhm qk_clip quantize_state query_key"
         " radam ranger ranger21 raw_gradient_norms rectified_warmup_schedule reduce_on_plateau"
         " reg_adagrad remove_radial restart_sign_decay rmsprop rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adadelta scale_by_adai scale_by_adam"
-        " scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan scale_by_adanorm"
-        " scale_by_adapnm scale_by_adatam scale_by_add_sign scale_by_ademamix scale_by_adopt"
-        " scale_by_amsgrad scale_by_backtracking_linesearch scale_by_belief scale_by_cocob"
-        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
-        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore"
-        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
+        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adai scale_by_adam"
+        " scale_by_adam_atan2 scale_by_adam_catching_up scale_by_adamax scale_by_adamuon"
+        " scale_by_adan scale_by_adanorm scale_by_adapnm scale_by_adatam scale_by_add_sign"
+        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch"
+        " scale_by_belief scale_by_cocob scale_by_diffgrad scale_by_dion scale_by_dion2"
+        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
+        " scale_by_factored_rms scale_by_fans scale_by_focus scale_by_galore scale_by_ggt"
+        " scale_by_grad_variance scale_by_grams scale_by_kate scale_by_laprop scale_by_lbfgs"
         " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
         " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
-        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
-        " scale_by_pnm scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam"
-        " scale_by_ranger21 scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
-        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
+        " scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
+        " scale_by_param_block_rms scale_by_pnm scale_by_polyak scale_by_power_sign"
+        " scale_by_psgd_kron scale_by_qhadam scale_by_qhm scale_by_radam scale_by_ranger21"
+        " scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule"
+        " scale_by_shape scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix"
+        " scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stable_adam scale_by_stddev"
         " scale_by_tam scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch"
         " schedule_free schedule_free_adamw schedule_free_radam schedule_free_sgd scion"
         " selective_transform set_to_zero sgd sgdp sgdr_schedule sgdw shampoo sign_sgd signum"
         " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
-        " sparse_adagrad sparse_semantics split_real_and_imaginary state_dtype stateless"
-        " stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
+        " sparse_adagrad sparse_semantics split_real_and_imaginary stable_adamw state_dtype"
+        " stateless stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
         " step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
         " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
         " stochastic_weight_average sum_of"
-        " tam trace"
+        " tam tiger trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"
