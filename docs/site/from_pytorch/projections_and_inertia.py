@@ -9,46 +9,46 @@ TURNS = "The paper has one cosine per array: without the arguments beside lr."
 
 ROWS = [
     Row(
-        "AdamP(p, lr)",
+        "AdamP(lr)",
         "gx.chain(gx.remove_radial(gx.scale_by_tf_adam()), gx.scale_by_learning_rate(lr))",
         1e-12,
         "AdamP",
         "`adamp(lr)` is the authors', which adds eps after it corrects v.",
     ),
-    Row("SGDP(p, lr)", "gx.sgdp(lr, 0.0)", 1e-12, "SGDP"),
+    Row("SGDP(lr)", "gx.sgdp(lr, 0.0)", 1e-12, "SGDP"),
     Row(
-        "GrokFastAdamW(p, lr)",
+        "GrokFastAdamW(lr)",
         "gx.grokfast_adamw(lr / 3, b2=0.99, eps=0.0)",
         1e-12,
         "GrokFast",
         "PyTorch's divides the rate by 1 + lamb, and takes the larger of root and eps.",
     ),
     Row(
-        "OrthoGrad(SGD(p, lr))",
+        "OrthoGrad(SGD(lr))",
         "gx.chain(gx.orthograd(), gx.sgd(lr))",
         1e-12,
         "OrthoGrad",
         names={"lr": 0.05},
     ),
-    Row("PNM(p, lr)", "gx.pnm(lr)", 1e-12, "PNM"),
+    Row("PNM(lr)", "gx.pnm(lr)", 1e-12, "PNM"),
     Row(
-        "AdaPNM(p, lr)",
+        "AdaPNM(lr)",
         "gx.adapnm(lr, eps_root=1e-15, eps_before_correction=True)",
         1e-12,
         "AdaPNM",
         EPS_FIRST,
     ),
-    Row("Adai(p, lr)", "gx.adai(lr)", 1e-12, "Adai"),
+    Row("Adai(lr)", "gx.adai(lr)", 1e-12, "Adai"),
     Row(
-        "AdaNorm(p, lr)",
+        "AdaNorm(lr)",
         "gx.adanorm(lr, b2=0.99, eps_root=1e-15, eps_before_correction=True)",
         1e-12,
         "AdaNorm",
         EPS_FIRST,
     ),
-    Row("ScheduleFreeRAdam(p, lr)", "gx.schedule_free_radam(lr)", 3e-11, "ScheduleFreeRAdam"),
+    Row("ScheduleFreeRAdam(lr)", "gx.schedule_free_radam(lr)", 3e-11, "ScheduleFreeRAdam"),
     Row(
-        "Ranger(p, lr)",
+        "Ranger(lr)",
         "gx.lookahead(gx.chain(gx.centralize(axis=-1),"
         " gx.scale_by_radam(0.95, eps=1e-5, eps_before_correction=True), early,"
         " gx.scale_by_learning_rate(lr)), 6, 0.5)",
@@ -60,7 +60,7 @@ ROWS = [
         shown="`gx.ranger(lr)`",
     ),
     Row(
-        "Ranger21(p, num_iterations=n, lr=lr)",
+        "Ranger21(num_iterations=n, lr=lr)",
         "gx.ranger21(lr, renormalize=True)",
         4e-8,
         "Ranger21",
@@ -68,12 +68,12 @@ ROWS = [
         "schedule is disabled.",
     ),
     Row(
-        "Amos(p, lr)",
+        "Amos(lr)",
         "gx.amos(lr)",
         1e-12,
         "Amos",
         "The scale of weights that the paper leaves to the user follows from their shape.",
     ),
-    Row("AdaTAM(p, lr)", "gx.adatam(lr, axis=-1)", 1e-12, "AdaTAM", TURNS),
-    Row("TAM(p, lr)", "gx.tam(lr, axis=-1, first_gradient=True)", 1e-12, "TAM", TURNS),
+    Row("AdaTAM(lr)", "gx.adatam(lr, axis=-1)", 1e-12, "AdaTAM", TURNS),
+    Row("TAM(lr)", "gx.tam(lr, axis=-1, first_gradient=True)", 1e-12, "TAM", TURNS),
 ]

@@ -155,7 +155,7 @@ ROWS = [
     ),
     Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", 1e-12, "Lion"),
     Row("LOMO(lr)", "gx.sgd(lr)", 1e-12, "LOMO", "the rule alone, as for AdaLOMO"),
-    Row("Lookahead(SGD(p, lr=0.05))", "gx.lookahead(gx.sgd(0.05), 5, 0.5)", 1e-12, "Lookahead"),
+    Row("Lookahead(SGD(lr=0.05))", "gx.lookahead(gx.sgd(0.05), 5, 0.5)", 1e-12, "Lookahead"),
     Row("MADGRAD(lr)", "gx.madgrad(lr)", 1e-12, "MADGRAD"),
     Row(
         "MARS(lr)",
