@@ -203,7 +203,7 @@ def diffgrad(
     eps_root: float = 0.0,
     mu_dtype: DType = None,
     *,
-    ams_bound: bool = False,
+    amsgrad: bool = False,
     correct_after: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
     mask: StaticMask | None = None,
@@ -221,6 +221,6 @@ def diffgrad(
     2019, Algorithm 1.
     """
     direction = scale_by_diffgrad(
-        b1, b2, eps, eps_root, mu_dtype, ams_bound=ams_bound, correct_after=correct_after
+        b1, b2, eps, eps_root, mu_dtype, amsgrad=amsgrad, correct_after=correct_after
     )
     return decayed("diffgrad", direction, learning_rate, weight_decay, mask)

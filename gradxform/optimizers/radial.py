@@ -4,6 +4,7 @@ from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale_by_learning_rate
+from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import Decay, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.radial import remove_radial
@@ -33,13 +34,17 @@ def adamp(
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decay too.
       eps: added to the root, and to the norm of a row of the parameter, at least 0.
+      nesterov: whether to look one step ahead, as the authors' code does and not as NAdam: eps is
+        then added before the correction of the root, as in `scale_by_tf_adam`.
 
     See `scale_by_adam` and `remove_radial` for the other arguments.
 
     Reference: Heo et al., AdamP: Slowing Down the Slowdown for Momentum Optimizers on
     Scale-invariant Weights, 2021, Algorithm 2.
     """
-    adam = scale_by_adam(b1, b2, eps, nesterov=nesterov)
+    adam = scale_by_adam(b1, b2, eps)
+    if nesterov:
+        adam = scale_by_tf_adam(b1, b2, eps, nesterov=True)
     direction = remove_radial(adam, delta, wd_ratio, weight_decay, mask, eps=eps, axis=axis)
     return chain(direction, scale_by_learning_rate(learning_rate))
 

@@ -128,9 +128,11 @@ def _up_and_down(rate: Any, steps: int, b2: float, least: float) -> join_schedul
     if not isinstance(b2, int | float):
         raise TypeError(must_be(name, "b2", "known before the run with total_steps", b2))
     up = math.ceil(2 / (1 - b2))
-    up = up if up <= 0.45 * steps else math.ceil(0.22 * steps)
-    down = math.ceil(0.28 * steps)
+    up = up if up <= 0.45 * steps else max(int(0.22 * steps), 1)
+    start = int(0.72 * steps)
+    down = steps - start
+    first = rate - (rate - least) / (down + 1)
     return join_schedules(
-        (linear_schedule(rate / up, rate, up - 1), rate, linear_schedule(rate, least, down)),
-        (up - 1, steps - down),
+        (linear_schedule(rate / up, rate, up - 1), rate, linear_schedule(first, least, down)),
+        (up - 1, start - 1),
     )

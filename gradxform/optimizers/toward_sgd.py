@@ -26,7 +26,7 @@ def padam(
     partial: float = 0.125,
     mu_dtype: DType = None,
     *,
-    ams_bound: bool = True,
+    amsgrad: bool = True,
     bias_correction: bool = False,
     weight_decay: ScalarOrSchedule | None = None,
     mask: StaticMask | None = None,
@@ -45,7 +45,7 @@ def padam(
     Deep Neural Networks, 2018, Algorithm 1.
     """
     direction = scale_by_padam(
-        b1, b2, eps, partial, mu_dtype, ams_bound=ams_bound, bias_correction=bias_correction
+        b1, b2, eps, partial, mu_dtype, amsgrad=amsgrad, bias_correction=bias_correction
     )
     return decayed("padam", direction, learning_rate, weight_decay, mask)
 
@@ -62,7 +62,7 @@ def adabound(
     mu_dtype: DType = None,
     *,
     base_lr: float | None = None,
-    ams_bound: bool = False,
+    amsgrad: bool = False,
     bias_correction: bool = True,
     weight_decay: ScalarOrSchedule | None = None,
     mask: StaticMask | None = None,
@@ -109,7 +109,7 @@ def adabound(
         ratio,
         gamma,
         mu_dtype,
-        ams_bound=ams_bound,
+        amsgrad=amsgrad,
         bias_correction=bias_correction,
     )
     return decayed("adabound", direction, learning_rate, weight_decay, mask)

@@ -142,7 +142,7 @@ class ScaleByDiffGradState(NamedTuple):
 
 
 class ScaleByAmsDiffGradState(NamedTuple):
-    """State of `scale_by_diffgrad` with `ams_bound`."""
+    """State of `scale_by_diffgrad` with `amsgrad`."""
 
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the first moment m
@@ -159,7 +159,7 @@ class scale_by_diffgrad(ArrayRule):
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) |g|^2
-        h <- max(h, v)                         (without ams_bound: h = v)
+        h <- max(h, v)                         (without amsgrad: h = v)
         f = 1 / (1 + exp(-|last g - g|))
         u = f (m / (1 - b1^t)) / (sqrt(h / (1 - b2^t) + eps_root) + eps)
 
@@ -173,7 +173,7 @@ class scale_by_diffgrad(ArrayRule):
       eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
       eps_root: added under the root, at least 0.
       mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
-      ams_bound: whether to divide by the largest second moment. Keyword-only.
+      amsgrad: whether to divide by the largest second moment. Keyword-only.
       correct_after: whether to add both epsilons before the correction. Keyword-only.
 
     Reference: Dubey et al., diffGrad: An Optimization Method for Convolutional Neural Networks,
@@ -185,15 +185,15 @@ class scale_by_diffgrad(ArrayRule):
     eps: NonNegative = 1e-8
     eps_root: NonNegative = 0.0
     mu_dtype: DType = None
-    ams_bound: bool = field(default=False, kw_only=True)
+    amsgrad: bool = field(default=False, kw_only=True)
     correct_after: bool = field(default=False, kw_only=True)
 
     locality = "entry"
 
     @property
     def State(self) -> Any:
-        """The class of the state: `ams_bound` needs one more slot."""
-        return ScaleByAmsDiffGradState if self.ams_bound else ScaleByDiffGradState
+        """The class of the state: `amsgrad` needs one more slot."""
+        return ScaleByAmsDiffGradState if self.amsgrad else ScaleByDiffGradState
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, and the factors of m and of h."""
@@ -203,7 +203,7 @@ class scale_by_diffgrad(ArrayRule):
         return state, of_m, of_v
 
     def rule(self, g: Array, m: Array, v: Array, last_g: Array, *rest: Any) -> tuple[Array, ...]:
-        """Return the update, the moments, the gradient and, with ams_bound, the largest v."""
+        """Return the update, the moments, the gradient and, with amsgrad, the largest v."""
         *h, _, of_m, of_v = rest
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)

@@ -26,11 +26,11 @@ __all__ = [
 
 
 class _Moments(ArrayRule):
-    """Base of the rules here: Adam's moments, and the largest second one if `ams_bound`."""
+    """Base of the rules here: Adam's moments, and the largest second one if `amsgrad`."""
 
     b1: Any
     b2: Any
-    ams_bound: bool
+    amsgrad: bool
     bias_correction: bool
 
     locality = "entry"
@@ -39,8 +39,8 @@ class _Moments(ArrayRule):
 
     @property
     def State(self) -> Any:
-        """The class of the state: `ams_bound` needs one more slot."""
-        return ScaleByAmsgradState if self.ams_bound else ScaleByAdamState
+        """The class of the state: `amsgrad` needs one more slot."""
+        return ScaleByAmsgradState if self.amsgrad else ScaleByAdamState
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, and the corrections of both moments as a factor of m."""
@@ -66,7 +66,7 @@ class scale_by_padam(_Moments):
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) |g|^2
-        h <- max(h, v)                    (without ams_bound: h = v)
+        h <- max(h, v)                    (without amsgrad: h = v)
         u = m / (sqrt(h) + eps)^(2 partial)
 
     With bias_correction, u is multiplied by sqrt(1 - b2^t) / (1 - b1^t), as in the authors' code.
@@ -79,7 +79,7 @@ class scale_by_padam(_Moments):
       eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
       partial: the power of h, in [0, 1]; the paper's p, at most 1/2 there.
       mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
-      ams_bound: whether to divide by the largest second moment. Keyword-only.
+      amsgrad: whether to divide by the largest second moment. Keyword-only.
       bias_correction: whether to correct for moments that started at 0. Keyword-only.
 
     Reference: Chen et al., Closing the Generalization Gap of Adaptive Gradient Methods in Training
@@ -91,11 +91,11 @@ class scale_by_padam(_Moments):
     eps: NonNegative = 1e-8
     partial: UnitInterval = 0.125
     mu_dtype: DType = None
-    ams_bound: bool = field(default=True, kw_only=True)
+    amsgrad: bool = field(default=True, kw_only=True)
     bias_correction: bool = field(default=False, kw_only=True)
 
     def rule(self, g: Array, m: Array, v: Array, *h_p_and_correction: Any) -> tuple[Array, ...]:
-        """Return the update, the moments and, with ams_bound, the largest second moment."""
+        """Return the update, the moments and, with amsgrad, the largest second moment."""
         *h, _, correction = h_p_and_correction
         m, *squares = self.moments(g, m, v, *h)
         below = plus(root(squares[-1]), not_zero(self.eps, v.dtype, 0.5))
@@ -113,7 +113,7 @@ class scale_by_adabound(_Moments):
 
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) |g|^2
-        h <- max(h, v)                    (without ams_bound: h = v)
+        h <- max(h, v)                    (without amsgrad: h = v)
         k = c / (sqrt(h + eps_root) + eps)
         u = m min(max(k, f (1 - 1 / (gamma t + 1))), f (1 + 1 / (gamma t)))
 
@@ -129,7 +129,7 @@ class scale_by_adabound(_Moments):
       final_ratio: the last rate f, relative to the learning rate, greater than 0.
       gamma: how fast the bounds meet, greater than 0.
       mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
-      ams_bound: whether to divide by the largest second moment, as AMSBound does. Keyword-only.
+      amsgrad: whether to divide by the largest second moment, as AMSBound does. Keyword-only.
       bias_correction: whether to correct for moments that started at 0, as the authors' code does;
         the paper does not. Keyword-only.
 
@@ -144,7 +144,7 @@ class scale_by_adabound(_Moments):
     final_ratio: Positive = 100.0
     gamma: Positive = 1e-3
     mu_dtype: DType = None
-    ams_bound: bool = field(default=False, kw_only=True)
+    amsgrad: bool = field(default=False, kw_only=True)
     bias_correction: bool = field(default=True, kw_only=True)
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
@@ -155,7 +155,7 @@ class scale_by_adabound(_Moments):
         return state, correction, *bounds
 
     def rule(self, g: Array, m: Array, v: Array, *h_p_and_scalars: Any) -> tuple[Array, ...]:
-        """Return the update, the moments and, with ams_bound, the largest second moment."""
+        """Return the update, the moments and, with amsgrad, the largest second moment."""
         *h, _, correction, least, most = h_p_and_scalars
         m, *squares = self.moments(g, m, v, *h)
         k = correction * over_root(jnp.ones_like(v), squares[-1], self.eps, self.eps_root)

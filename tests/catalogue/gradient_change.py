@@ -12,7 +12,7 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_diffgrad": Case(gx.scale_by_diffgrad(), ref.diffgrad(0.9, 0.999, 1e-8)),
     "scale_by_diffgrad/largest": Case(
-        gx.scale_by_diffgrad(0.8, 0.5, 0.1, 0.2, ams_bound=True),
+        gx.scale_by_diffgrad(0.8, 0.5, 0.1, 0.2, amsgrad=True),
         ref.diffgrad(0.8, 0.5, 0.1, 0.2, True),
     ),
     "scale_by_diffgrad/after": Case(
@@ -62,7 +62,7 @@ OPTIMIZERS: dict[str, Case] = {
     ),
     "diffgrad": Case(gx.diffgrad(0.1), with_lr(0.1, ref.diffgrad(0.9, 0.999, 1e-8))),
     "diffgrad/decay": Case(
-        gx.diffgrad(0.1, weight_decay=0.2, ams_bound=True),
+        gx.diffgrad(0.1, weight_decay=0.2, amsgrad=True),
         with_lr(0.1, ref.diffgrad(0.9, 0.999, 1e-8, largest=True), ref.decay(0.2)),
     ),
     "optimistic_adam": Case(gx.optimistic_adam(0.1), with_lr(0.1, NADAM, ref.optimistic(1.0, 1.0))),

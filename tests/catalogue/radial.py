@@ -37,6 +37,11 @@ OPTIMIZERS: dict[str, Case] = {
         with_lr(0.1, ref.remove_radial(ADAM, 1.0, 0.1, 0.2, axis=0)),
         rows=False,
     ),
+    "adamp/nesterov": Case(
+        gx.adamp(0.1, delta=1.0, nesterov=True),
+        with_lr(0.1, ref.remove_radial(ref.adam_hat(0.9, 0.999, 1e-8, look_ahead=True), 1.0, 0.1)),
+        rows=False,
+    ),
     "sgdp": Case(
         gx.sgdp(FALLING, 0.5, 0.2, gx.ndim_at_least(2), 1.2, 0.2, nesterov=True),
         ref.sequence(

@@ -70,10 +70,10 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 def up_and_down(n):
-    """4 steps up to 0.1, and 3 down to 3e-5 from the seventh on."""
-    if n < 7:
+    """4 steps up to 0.1, and 4 down to 3e-5 from the seventh of 10 on."""
+    if n < 6:
         return min(0.025 * (n + 1), 0.1)
-    return 0.1 + (3e-5 - 0.1) * min((n - 7) / 3, 1)
+    return 0.1 + (3e-5 - 0.1) * min((n - 5) / 4, 1)
 
 
 REFUSED = [

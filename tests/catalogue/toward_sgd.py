@@ -11,7 +11,7 @@ TRANSFORMS: dict[str, Case] = {
         gx.scale_by_adabound(), ref.adabound(0.9, 0.999, 1e-8, 100.0, 1e-3), huge_ok=1 / 1024
     ),
     "scale_by_adabound/largest": Case(
-        gx.scale_by_adabound(0.8, 0.5, 0.1, 0.2, 0.5, 0.7, ams_bound=True, bias_correction=False),
+        gx.scale_by_adabound(0.8, 0.5, 0.1, 0.2, 0.5, 0.7, amsgrad=True, bias_correction=False),
         ref.adabound(0.8, 0.5, 0.1, 0.5, 0.7, True, False, 0.2),
     ),
     "scale_by_adabound/loose": Case(
@@ -20,7 +20,7 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_padam": Case(gx.scale_by_padam(), ref.padam(0.9, 0.999, 1e-8, 0.125)),
     "scale_by_padam/corrected": Case(
-        gx.scale_by_padam(0.8, 0.5, 0.1, 0.3, ams_bound=False, bias_correction=True),
+        gx.scale_by_padam(0.8, 0.5, 0.1, 0.3, amsgrad=False, bias_correction=True),
         ref.padam(0.8, 0.5, 0.1, 0.3, False, True),
     ),
 }

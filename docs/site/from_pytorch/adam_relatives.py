@@ -66,7 +66,7 @@ ROWS = [
     ),
     Row(
         "PAdam(lr)",
-        "gx.padam(lr, partial=0.25, ams_bound=False, bias_correction=True)",
+        "gx.padam(lr, partial=0.25, amsgrad=False, bias_correction=True)",
         1e-12,
         "PAdam",
         "the paper divides by the largest second moment, and does not correct",
