@@ -69,6 +69,9 @@ WRAPPERS: dict[str, Make] = {
     "power_moving_average": lambda lr: gx.power_moving_average(gx.adam(lr), lengths=(0.1,)),
     "project": lambda lr: gx.project(gx.adam(lr), gx.projections.projection_box, arguments=_BOX),
     "quantize_state": lambda lr: gx.quantize_state(gx.adam(lr), min_size=64),
+    "remove_radial": lambda lr: gx.chain(
+        gx.remove_radial(gx.scale_by_adam()), gx.scale_by_learning_rate(lr)
+    ),
     "sam": lambda lr: gx.sam(gx.adam(lr), gx.chain(gx.normalize(), gx.sgd(0.05))),
     "scale_by_galore": lambda lr: gx.chain(
         gx.scale_by_galore(rank=4, update_proj_gap=50), gx.scale_by_learning_rate(lr)

@@ -49,6 +49,7 @@ class centralize(ArrayRule):
 
     axis: int | None = field(default=None, kw_only=True)
 
+    sees_pieces = True
     handles_complex = True
 
     @property
@@ -67,10 +68,12 @@ class centralize(ArrayRule):
                 f"got {axis} for one of shape {g.shape}. Leave that one out with masked."
             )
         kept = axis % g.ndim
-        count = g.size // g.shape[kept]
+        axes = tuple(i for i in range(g.ndim) if i != kept)
+        shape = engine.whole_shape(g)
+        count = math.prod(shape[i] for i in axes)
         # So that a sum of large numbers is in the range; a power of two rounds nothing.
         share = 2.0 ** -math.ceil(math.log2(count))
-        total = jnp.sum(share * g, axis=tuple(i for i in range(g.ndim) if i != kept), keepdims=True)
+        total = engine.array_sums((share * g, axes), keepdims=True)
         return g - total / (share * count)
 
 

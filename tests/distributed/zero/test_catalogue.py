@@ -82,6 +82,7 @@ REFUSED = {
     "project": ("project", "project/each"),
     "tests:length_as_loss": ("skip_loss_spikes/deviations", "skip_loss_spikes/factor"),
     "MultiSteps": ("MultiSteps/skip",),
+    "grokfast_ma": ("grokfast_ma", "grokfast_ma/no warmup"),
 }
 # Rows that see pieces, and refuse those of the parameters of the catalogue when they run.
 OF_PIECES = {
