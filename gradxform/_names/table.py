@@ -166,6 +166,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.optimizers": {
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
+        "gradxform.optimizers.adam_mini": "adam_mini",
         "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
         "gradxform.optimizers.adopt": "acprop adopt",
@@ -275,6 +276,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
+        "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
         "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_rms scale_by_rss scale_by_stddev",
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
@@ -391,8 +393,8 @@ CONFIG_NAMES: dict[str, str] = {
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
         " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
-        " adam adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights add_noise"
-        " add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
+        " adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights"
+        " add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
         " apply_if_finite asam"
         " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
@@ -411,8 +413,8 @@ CONFIG_NAMES: dict[str, str] = {
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead loss_scale"
-        " madgrad mars_adamw masked master_weights matrix_split mechanize momo momo_adam monitor"
-        " moving_average muon muon_labels muonclip"
+        " madgrad mars_adamw masked master_weights matrix_split mechanize moment_blocks momo"
+        " momo_adam monitor moving_average muon muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
         " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_update_norm"
         " normalized_sgd normuon novograd"
@@ -426,13 +428,13 @@ CONFIG_NAMES: dict[str, str] = {
         " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
         " rowwise_adagrad rprop"
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
-        " scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign scale_by_ademamix"
-        " scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch scale_by_belief"
-        " scale_by_cocob scale_by_dion scale_by_dion2 scale_by_distance_over_gradients"
-        " scale_by_distributed_shampoo scale_by_dog scale_by_dowg scale_by_factored_rms"
-        " scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams"
-        " scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo"
-        " scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
+        " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
+        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch"
+        " scale_by_belief scale_by_cocob scale_by_dion scale_by_dion2"
+        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
+        " scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance"
+        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
+        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
         " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
         " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
         " scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"

@@ -7,6 +7,7 @@ from gradxform._names.lazy import public_names as _public_names
 if TYPE_CHECKING:
     from gradxform.optimizers.adam import *
     from gradxform.optimizers.adam_kin import *
+    from gradxform.optimizers.adam_mini import *
     from gradxform.optimizers.adaptive import *
     from gradxform.optimizers.ademamix import *
     from gradxform.optimizers.adopt import *

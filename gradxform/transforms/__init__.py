@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.accumulation import *
     from gradxform.transforms.adam import *
     from gradxform.transforms.adam_kin import *
+    from gradxform.transforms.adam_mini import *
     from gradxform.transforms.adaptive import *
     from gradxform.transforms.ademamix import *
     from gradxform.transforms.adopt import *
