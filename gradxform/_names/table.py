@@ -179,7 +179,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.distributed_shampoo": "distributed_shampoo",
         "gradxform.optimizers.dog": "dog dowg",
         "gradxform.optimizers.embeddings": "lazy_adam lazy_adamw rowwise_adagrad",
-        "gradxform.optimizers.factored": "adafactor sm3",
+        "gradxform.optimizers.factored": "adafactor came sm3",
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
@@ -281,6 +281,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
+        "gradxform.transforms.came": "ScaleByConfidenceState scale_by_confidence",
         "gradxform.transforms.clipping": "adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm unitwise_clip unitwise_norm",
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
@@ -291,7 +292,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.dion2": "Dion2State scale_by_dion2",
         "gradxform.transforms.dog": "DoGState DoWGState scale_by_dog scale_by_dowg",
         "gradxform.transforms.embeddings": "ScaleByAdamCatchingUpState ScaleByRowwiseRssState scale_by_adam_catching_up scale_by_rowwise_rss",
-        "gradxform.transforms.factored": "FactoredState ScaleBySM3State power_decay_rate scale_by_factored_rms scale_by_sm3",
+        "gradxform.transforms.factored": "FactoredState ScaleBySM3State constant_decay_rate power_decay_rate scale_by_factored_rms scale_by_sm3",
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
@@ -396,11 +397,11 @@ CONFIG_NAMES: dict[str, str] = {
         " adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights"
         " add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
         " apply_if_finite asam"
-        " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
+        " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
-        " conditionally_mask conditionally_transform constant_schedule cosine_decay_restarts"
-        " cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay count_updates"
-        " cyclic_schedule"
+        " conditionally_mask conditionally_transform constant_decay_rate constant_schedule"
+        " cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay"
+        " count_updates cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
         " distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
@@ -430,7 +431,7 @@ CONFIG_NAMES: dict[str, str] = {
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
         " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
         " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch"
-        " scale_by_belief scale_by_cocob scale_by_dion scale_by_dion2"
+        " scale_by_belief scale_by_cocob scale_by_confidence scale_by_dion scale_by_dion2"
         " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
         " scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance"
         " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"

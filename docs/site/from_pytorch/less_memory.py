@@ -1,7 +1,23 @@
 """Optimizers with small states, and those that meet spikes, beside their forms in PyTorch."""
 
+from typing import Any
+
 import gradxform as gx
 from docs.site.from_pytorch.row import Row
+from tests.interop.recordings import Recording, turned
+
+
+def in_their_layout(
+    tx: Any, state: Any, params: Any, recorded: Recording, t: int
+) -> tuple[Any, Any]:
+    """Take a step whose kernels have the axes OIHW, for rules of the last two axes."""
+    theirs = {leaf: turned(x, back=True) for leaf, x in params.items()}
+    state = tx.init(theirs) if t == 0 else state
+    grads = {leaf: recorded.arrays[f"grad/{leaf}"][t] for leaf in params}
+    updates, state = tx.update(grads, state, theirs)
+    new = gx.apply_updates(theirs, updates)
+    return {leaf: turned(x) for leaf, x in new.items()}, state
+
 
 ROWS = [
     Row(
@@ -18,5 +34,14 @@ ROWS = [
         notes="Blocks there follow from the names of PyTorch's modules, here from shapes, unless "
         "`blocks` says otherwise: `gx.moment_blocks(-1, d // h)` for queries and keys, "
         "`gx.moment_blocks(None)` for embeddings, `gx.moment_blocks(())` for the rest.",
+    ),
+    Row(
+        theirs="pytorch_optimizer.CAME(params, lr)",
+        ours="gx.came(lr)",
+        difference=1e-12,
+        recorded="CAME",
+        step=in_their_layout,
+        notes="Both factor the last two axes. Those of a kernel are its height and width in "
+        "PyTorch, and its inputs and outputs here, which takes less memory.",
     ),
 ]
