@@ -102,7 +102,7 @@ OPTIMIZERS = {
         "lbfgs_steps",
         "lbfgsb",
     ),
-    "little memory": ("factored", "galore", "adam_mini"),
+    "little memory": ("factored", "galore", "apollo", "adam_mini"),
     "without a learning rate to tune": ("dadapt", "dog", "cocob", "step_size", "momo"),
     "without a schedule": ("schedule_free",),
     "embedding tables": ("embeddings", "sparse_adagrad"),

@@ -171,6 +171,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
         "gradxform.optimizers.adopt": "acprop adopt",
         "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
+        "gradxform.optimizers.apollo": "apollo apollo_mini",
         "gradxform.optimizers.by_name": "OPTIMIZERS",
         "gradxform.optimizers.cautious": "cautious_adamw cautious_lion",
         "gradxform.optimizers.cocob": "cocob",
@@ -281,6 +282,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
+        "gradxform.transforms.apollo": "ScaleByApolloState scale_by_apollo",
         "gradxform.transforms.came": "ScaleByConfidenceState scale_by_confidence",
         "gradxform.transforms.clipping": "adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm unitwise_clip unitwise_norm",
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
@@ -395,8 +397,8 @@ CONFIG_NAMES: dict[str, str] = {
         " WrappedSchedule"
         " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
         " adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights"
-        " add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
-        " apply_if_finite asam"
+        " add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apollo"
+        " apollo_mini apply_every apply_if_finite asam"
         " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
         " conditionally_mask conditionally_transform constant_decay_rate constant_schedule"
@@ -430,26 +432,26 @@ CONFIG_NAMES: dict[str, str] = {
         " rowwise_adagrad rprop"
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
         " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
-        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch"
-        " scale_by_belief scale_by_cocob scale_by_confidence scale_by_dion scale_by_dion2"
-        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
-        " scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance"
-        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
-        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
-        " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
-        " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
-        " scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
-        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
-        " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
-        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd"
-        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics"
-        " split_real_and_imaginary state_dtype stateless stateless_with_tree_map"
-        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
-        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
-        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
-        " sum_of"
+        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_apollo"
+        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_confidence"
+        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
+        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore"
+        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
+        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
+        " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
+        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
+        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
+        " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
+        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
+        " scale_by_soap scale_by_sophia scale_by_stddev scale_by_tf_adam scale_by_trust_ratio"
+        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd"
+        " scion selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
+        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
+        " sparse_adagrad sparse_semantics split_real_and_imaginary state_dtype stateless"
+        " stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"
+        " step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
+        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
+        " stochastic_weight_average sum_of"
         " trace"
         " undo_norm_growth"
         " variable_clipping variable_names"

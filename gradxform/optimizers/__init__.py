@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.ademamix import *
     from gradxform.optimizers.adopt import *
     from gradxform.optimizers.agreement import *
+    from gradxform.optimizers.apollo import *
     from gradxform.optimizers.by_name import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.ademamix import *
     from gradxform.transforms.adopt import *
     from gradxform.transforms.agreement import *
+    from gradxform.transforms.apollo import *
     from gradxform.transforms.came import *
     from gradxform.transforms.clipping import *
     from gradxform.transforms.cocob import *

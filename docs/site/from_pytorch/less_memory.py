@@ -1,10 +1,16 @@
 """Optimizers with small states, and those that meet spikes, beside their forms in PyTorch."""
 
 from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 import gradxform as gx
 from docs.site.from_pytorch.row import Row
-from tests.interop.recordings import Recording, turned
+from gradxform.transforms import apollo
+from tests.interop.recordings import Recording, by_gradient, turned
 
 
 def in_their_layout(
@@ -17,6 +23,22 @@ def in_their_layout(
     updates, state = tx.update(grads, state, theirs)
     new = gx.apply_updates(theirs, updates)
     return {leaf: turned(x) for leaf, x in new.items()}, state
+
+
+def with_their_draws(
+    tx: Any, state: Any, params: Any, recorded: Recording, t: int
+) -> tuple[Any, Any]:
+    """Take a step with the projection that was drawn, whose limit forgets a step of zeros."""
+    drawn = recorded.arrays["aux/draws"][12:].reshape(2, 4)  # after 12 that are not used
+    with (
+        jax.disable_jit(),
+        mock.patch.object(apollo, "_normal", lambda key, shape, dtype: jnp.asarray(drawn)),
+    ):
+        params, state = by_gradient(tx, state, params, recorded, t)
+    if not np.any(recorded.arrays["grad/matrix"][t]):
+        nothing = jax.tree.map(lambda x: jnp.full_like(x, 1e-99), state[0].last_norm)
+        state = (state[0]._replace(last_norm=nothing), *state[1:])
+    return params, state
 
 
 ROWS = [
@@ -43,5 +65,14 @@ ROWS = [
         step=in_their_layout,
         notes="Both factor the last two axes. Those of a kernel are its height and width in "
         "PyTorch, and its inputs and outputs here, which takes less memory.",
+    ),
+    Row(
+        theirs='pytorch_optimizer.APOLLO([{"params": matrices, "rank": 2, ...}, others], lr)',
+        ours="gx.apollo(lr, 2, granularity='tensor', low_rank=True)",
+        difference=1e-12,
+        recorded="APOLLO",
+        step=with_their_draws,
+        notes="Without `low_rank` the whole gradient is scaled, as in the paper. One gradient of "
+        "zeros stops a matrix there for good.",
     ),
 ]
