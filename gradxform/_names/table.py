@@ -180,12 +180,12 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.distributed_shampoo": "distributed_shampoo",
         "gradxform.optimizers.dog": "dog dowg",
         "gradxform.optimizers.embeddings": "lazy_adam lazy_adamw rowwise_adagrad",
-        "gradxform.optimizers.factored": "adafactor came sm3",
+        "gradxform.optimizers.factored": "adafactor came racs sm3",
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.laprop": "laprop",
-        "gradxform.optimizers.layerwise": "fromage lamb lars novograd",
+        "gradxform.optimizers.layerwise": "fromage lamb lars novograd sgd_sai",
         "gradxform.optimizers.lbfgs": "lbfgs",
         "gradxform.optimizers.lbfgs_steps": "lbfgs_steps",
         "gradxform.optimizers.lbfgsb": "lbfgsb",
@@ -299,7 +299,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
-        "gradxform.transforms.layerwise": "ScaleByNovogradState scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
+        "gradxform.transforms.layerwise": "LimitNormGrowthState ScaleByFirstSnrState ScaleByNovogradState limit_norm_growth scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgs_steps": "StepByLBFGSState step_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgsb": "StepByLBFGSBState step_by_lbfgsb",
@@ -320,6 +320,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.privacy": "DifferentiallyPrivateAggregateState differentially_private_aggregate per_example_global_norm_clip per_example_layer_norm_clip",
         "gradxform.transforms.proximal": "AdagradDAState FtrlState ProximalAdagradState ProximalGradientState step_by_dual_averaging step_by_ftrl step_by_proximal_adagrad step_by_proximal_gradient",
         "gradxform.transforms.psgd": "PsgdKronState scale_by_psgd_kron",
+        "gradxform.transforms.racs": "ScaleByRowsAndColumnsState scale_by_rows_and_columns",
         "gradxform.transforms.scaling": "ScaleByScheduleState ScaleState WeightDecaySchedule add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
         "gradxform.transforms.scion": "scale_by_lmo",
         "gradxform.transforms.shampoo.distributed_shampoo": "DistributedShampooState scale_by_distributed_shampoo",
@@ -413,7 +414,7 @@ CONFIG_NAMES: dict[str, str] = {
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
         " kahan keep_matrix_norms keep_params_nonnegative"
-        " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
+        " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb limit_norm_growth"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead loss_scale"
         " madgrad mars_adamw masked master_weights matrix_split mechanize moment_blocks momo"
@@ -428,30 +429,31 @@ CONFIG_NAMES: dict[str, str] = {
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
         " qk_clip quantize_state query_key"
-        " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
+        " racs radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
         " rowwise_adagrad rprop"
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
         " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
         " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_apollo"
         " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_confidence"
         " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
-        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore"
-        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
-        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
-        " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
+        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_first_snr"
+        " scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop"
+        " scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad"
+        " scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
         " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
         " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
-        " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
-        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
-        " scale_by_soap scale_by_sophia scale_by_stddev scale_by_tf_adam scale_by_trust_ratio"
-        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd"
-        " scion selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
-        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
-        " sparse_adagrad sparse_semantics split_real_and_imaginary state_dtype stateless"
-        " stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"
-        " step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
-        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
-        " stochastic_weight_average sum_of"
+        " scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop scale_by_rss"
+        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
+        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
+        " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
+        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
+        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
+        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics"
+        " split_real_and_imaginary state_dtype stateless stateless_with_tree_map"
+        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
+        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
+        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
+        " sum_of"
         " trace"
         " undo_norm_growth"
         " variable_clipping variable_names"

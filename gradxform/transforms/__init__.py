@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.privacy import *
     from gradxform.transforms.proximal import *
     from gradxform.transforms.psgd import *
+    from gradxform.transforms.racs import *
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
     from gradxform.transforms.shampoo.distributed_shampoo import *

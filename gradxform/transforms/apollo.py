@@ -18,10 +18,10 @@ from gradxform.numerics import (
     over,
     plus,
     safe_increment,
-    within,
 )
 from gradxform.numerics.roots import norm, over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
+from gradxform.transforms.layerwise import growth_limit
 from gradxform.transforms.matrices.dimensions import (
     GaLoreDimensionNumbers,
     MatrixAxes,
@@ -205,15 +205,11 @@ class scale_by_apollo(ArrayRule):
         eps = not_zero(self.eps_norm, g.dtype)
         s = over(norm(N, axes), plus(norm(R, axes), eps), eps)
         S = s * (R if self.low_rank else stack)
-        size = norm(S, (-2, -1))
-        last = last_norm[..., None, None]
-        most = jnp.where(last > 0, within(self.growth, g.dtype) * (last + eps), jnp.inf)
-        shrunk = size > most
-        S = jnp.where(shrunk, most / jnp.where(shrunk, size, 1), 1) * S
+        size = norm(S, (-2, -1))[..., 0, 0]
+        shrunk, last_norm = growth_limit(size, last_norm, self.growth, eps)
+        S = shrunk[..., None, None] * S
         if self.low_rank:
             S = matmul(S, P) if n > k else matmul(jnp.swapaxes(P, -1, -2), S)
-        new_norm = jnp.minimum(size, most)[..., 0, 0]
-        last_norm = jnp.where(new_norm > 0, new_norm, last_norm)
         return (self.scale * factor) * how.axes.from_matrices(S, g.shape), m, v, last_norm
 
     def _moments(self, g: Array, m: Array, v: Array) -> tuple[Array, Array, Array]:

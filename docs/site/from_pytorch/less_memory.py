@@ -35,10 +35,21 @@ def with_their_draws(
         mock.patch.object(apollo, "_normal", lambda key, shape, dtype: jnp.asarray(drawn)),
     ):
         params, state = by_gradient(tx, state, params, recorded, t)
-    if not np.any(recorded.arrays["grad/matrix"][t]):
-        nothing = jax.tree.map(lambda x: jnp.full_like(x, 1e-99), state[0].last_norm)
-        state = (state[0]._replace(last_norm=nothing), *state[1:])
-    return params, state
+    return params, forgot_zeros(state, recorded, t)
+
+
+def forgetting(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
+    """Take a step; the limit of growth forgets a step of zeros."""
+    params, state = by_gradient(tx, state, params, recorded, t)
+    return params, forgot_zeros(state, recorded, t)
+
+
+def forgot_zeros(state: Any, recorded: Recording, t: int) -> Any:
+    """Return a state whose last norms are those of a step of zeros, if this was one."""
+    if np.any(recorded.arrays["grad/vector"][t]):
+        return state
+    last = gx.tree.get(state, "last_norm")
+    return gx.tree.set(state, last_norm=jax.tree.map(lambda x: jnp.full_like(x, 1e-99), last))
 
 
 ROWS = [
@@ -74,5 +85,20 @@ ROWS = [
         step=with_their_draws,
         notes="Without `low_rank` the whole gradient is scaled, as in the paper. One gradient of "
         "zeros stops a matrix there for good.",
+    ),
+    Row(
+        theirs="pytorch_optimizer.SGDSaI(params, lr)",
+        ours="gx.sgd_sai(lr)",
+        difference=1e-12,
+        recorded="SGDSaI",
+    ),
+    Row(
+        theirs="pytorch_optimizer.RACS(params, lr)",
+        ours="gx.racs(lr, iterations=0)",
+        difference=1e-12,
+        recorded="RACS",
+        step=forgetting,
+        notes="The default is the paper's fixed point, of which the step there takes means. One "
+        "gradient of zeros all but stops an array there for good.",
     ),
 ]
