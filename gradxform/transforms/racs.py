@@ -10,7 +10,7 @@ from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_non_negative
 from gradxform.numerics import over
-from gradxform.numerics.overflow import saturated
+from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zeros_of_sums
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Size
@@ -81,10 +81,11 @@ class scale_by_rows_and_columns(ArrayRule):
         """Return the update and the averages."""
         if not g.size:
             return g, s, q
+        g = bounded_square(g)
         rows, columns = _axes(g)
         shape = engine.whole_shape(g)
         n, k = max(math.prod(shape[:-1]), 1), max(math.prod(shape[-1:]), 1)
-        # Squares relative to the largest neither overflow nor vanish.
+        # Relative to the largest, squares and sums of them neither overflow nor vanish.
         largest = engine.array_max(jnp.abs(g))
         square = jnp.square(over(g, largest, 0))
         b, a = engine.array_sums((square, rows), (square, columns), keepdims=True)
@@ -95,8 +96,8 @@ class scale_by_rows_and_columns(ArrayRule):
                 b = _quotient(a, square, rows)
                 a = _quotient(b, square, columns)
         else:
-            a = saturated(largest * (largest * (a / k)))
-        b = saturated(largest * (largest * b))
+            a = largest * (largest * (a / k))
+        b = largest * (largest * b)
         s = self.beta * s + (1 - self.beta) * b
         q = self.beta * q + (1 - self.beta) * a
         return over_root(over_root(g, s, 0.0, self.eps), q, 0.0, self.eps), s, q
