@@ -208,6 +208,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.sign": "lion sign_sgd signum",
         "gradxform.optimizers.soap": "soap",
         "gradxform.optimizers.sophia": "sophia",
+        "gradxform.optimizers.spam": "spam stable_spam",
         "gradxform.optimizers.step_size": "polyak_sgd",
     },
     "gradxform.plot": {
@@ -328,6 +329,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.sign": "ScaleByLionState scale_by_lion scale_by_sign",
         "gradxform.transforms.soap": "SoapState scale_by_soap",
         "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian scale_by_sophia",
+        "gradxform.transforms.spam": "AdaClipState AdaGNState ClipBySecondMomentState WarmUpAfterResetsState adaclip adagn clip_by_second_moment warm_up_after_resets",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
@@ -379,6 +381,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.param_groups.rules": "layerwise_decay mup",
         "gradxform.wrappers.power_average": "PowerMovingAverageState PowerSnapshot power_moving_average power_snapshots reconstruct_average",
         "gradxform.wrappers.project": "project",
+        "gradxform.wrappers.reset": "ResetStateState reset_state",
         "gradxform.wrappers.sam": "SAMState asam sam",
         "gradxform.wrappers.schedule_free": "ScheduleFreeState ScheduleFreeWithXState schedule_free schedule_free_eval_params",
         "gradxform.wrappers.select": "MaskedState MultiTransformState PartitionState masked multi_transform partition",
@@ -396,15 +399,15 @@ CONFIG_NAMES: dict[str, str] = {
         "GaLoreDimensionNumbers GradientTransformation GradientTransformationExtraArgs"
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
-        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
-        " adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights"
-        " add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apollo"
-        " apollo_mini apply_every apply_if_finite asam"
+        " accumulate accumulate_rows acprop adabelief adaclip adadelta adafactor adagc adagn adagrad"
+        " adagrad_da adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip"
+        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
+        " any_of apollo apollo_mini apply_every apply_if_finite asam"
         " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
-        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
-        " conditionally_mask conditionally_transform constant_decay_rate constant_schedule"
-        " cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay"
-        " count_updates cyclic_schedule"
+        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm"
+        " clip_by_second_moment cocob conditionally_mask conditionally_transform constant_decay_rate"
+        " constant_schedule cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule"
+        " cosine_sign_decay count_updates cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
         " distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
@@ -429,8 +432,8 @@ CONFIG_NAMES: dict[str, str] = {
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
         " qk_clip quantize_state query_key"
-        " racs radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
-        " rowwise_adagrad rprop"
+        " racs radam raw_gradient_norms reduce_on_plateau reg_adagrad reset_state restart_sign_decay"
+        " rmsprop rowwise_adagrad rprop"
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
         " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
         " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_apollo"
@@ -448,8 +451,8 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
         " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
         " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics"
-        " split_real_and_imaginary state_dtype stateless stateless_with_tree_map"
+        " skip_not_finite sm3 snapshot soap sophia spam sparse_adagrad sparse_semantics"
+        " split_real_and_imaginary stable_spam state_dtype stateless stateless_with_tree_map"
         " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
         " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
         " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
@@ -457,8 +460,8 @@ CONFIG_NAMES: dict[str, str] = {
         " trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
-        " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"
-        " with_metrics"
+        " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"
+        " warmup_exponential_decay_schedule with_metrics"
         " yogi"
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.sign import *
     from gradxform.optimizers.soap import *
     from gradxform.optimizers.sophia import *
+    from gradxform.optimizers.spam import *
     from gradxform.optimizers.step_size import *
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

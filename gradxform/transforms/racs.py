@@ -75,9 +75,7 @@ class scale_by_rows_and_columns(ArrayRule):
             q=jax.tree.map(lambda p, x: zeros_of_sums(p, _axes(p)[1], x) + 1, params, whole),
         )
 
-    def rule(
-        self, g: Array, s: Array, q: Array, p: Array | None
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g: Array, s: Array, q: Array, p: Array | None) -> tuple[Array, Array, Array]:
         """Return the update and the averages."""
         if not g.size:
             return g, s, q

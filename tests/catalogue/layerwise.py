@@ -73,9 +73,7 @@ OPTIMIZERS: dict[str, Case] = {
     ),
     "sgd_sai/schedule": Case(
         gx.sgd_sai(FALLING, 0.5, 0.1, 0.2, gx.ndim_at_least(2)),
-        ref.sequence(
-            ref.first_snr(0.1), ref.ema(0.5, False), ref.decay(0.2, matrix), FALLING_LR
-        ),
+        ref.sequence(ref.first_snr(0.1), ref.ema(0.5, False), ref.decay(0.2, matrix), FALLING_LR),
         rows=False,
     ),
     "novograd": Case(gx.novograd(0.1), with_lr(0.1, ref.novograd(0.9, 0.25, 1e-6)), rows=False),

@@ -20,9 +20,7 @@ TRANSFORMS: dict[str, Case] = {
 OPTIMIZERS: dict[str, Case] = {
     "racs": Case(
         gx.racs(0.1),
-        with_lr(
-            0.1, ref.rows_and_columns(0.9, 1e-8, 5), ref.norm_growth(1.01), ref.scale(0.05)
-        ),
+        with_lr(0.1, ref.rows_and_columns(0.9, 1e-8, 5), ref.norm_growth(1.01), ref.scale(0.05)),
         rows=False,
     ),
     "racs/decay": Case(

@@ -52,6 +52,17 @@ def forgot_zeros(state: Any, recorded: Recording, t: int) -> Any:
     return gx.tree.set(state, last_norm=jax.tree.map(lambda x: jnp.full_like(x, 1e-99), last))
 
 
+def passing_over_zeros(
+    tx: Any, state: Any, params: Any, recorded: Recording, t: int
+) -> tuple[Any, Any]:
+    """Take a step; a gradient of zeros changes nothing but counts and the largest entries."""
+    new, after = by_gradient(tx, state, params, recorded, t)
+    if np.any(recorded.arrays["grad/vector"][t]):
+        return new, after
+    kept = {name: gx.tree.get(state, name) for name in ("norm", "norm_sq", "mu", "nu")}
+    return params, gx.tree.set(after, **kept)
+
+
 ROWS = [
     Row(
         theirs="pytorch_optimizer.AdamMini(model, lr, num_embeds=d, num_heads=h)",
@@ -100,5 +111,20 @@ ROWS = [
         step=forgetting,
         notes="The default is the paper's fixed point, of which the step there takes means. One "
         "gradient of zeros all but stops an array there for good.",
+    ),
+    Row(
+        theirs="pytorch_optimizer.SPAM(params, lr)",
+        ours="gx.spam(lr)",
+        difference=1e-12,
+        recorded="SPAM",
+    ),
+    Row(
+        theirs="pytorch_optimizer.StableSPAM(params, lr)",
+        ours="gx.stable_spam(lr)",
+        difference=1e-12,
+        recorded="StableSPAM",
+        step=passing_over_zeros,
+        notes="An array whose gradient is all zeros does not move there, and its averages but that "
+        "of the largest entries stay.",
     ),
 ]
