@@ -180,7 +180,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.distributed_shampoo": "distributed_shampoo",
         "gradxform.optimizers.dog": "dog dowg",
         "gradxform.optimizers.embeddings": "lazy_adam lazy_adamw rowwise_adagrad",
-        "gradxform.optimizers.factored": "adafactor came racs sm3",
+        "gradxform.optimizers.factored": "adafactor adalite came racs sm3",
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
@@ -276,6 +276,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.transforms": {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
+        "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
         "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
@@ -400,7 +401,7 @@ CONFIG_NAMES: dict[str, str] = {
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
         " accumulate accumulate_rows acprop adabelief adaclip adadelta adafactor adagc adagn adagrad"
-        " adagrad_da adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip"
+        " adagrad_da adalite adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip"
         " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
         " any_of apollo apollo_mini apply_every apply_if_finite asam"
         " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
@@ -434,19 +435,19 @@ CONFIG_NAMES: dict[str, str] = {
         " qk_clip quantize_state query_key"
         " racs radam raw_gradient_norms reduce_on_plateau reg_adagrad reset_state restart_sign_decay"
         " rmsprop rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
-        " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
-        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_apollo"
-        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_confidence"
-        " scale_by_dion scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo"
-        " scale_by_dog scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_first_snr"
-        " scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_laprop"
-        " scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad"
-        " scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
-        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
-        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
-        " scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
+        " sam scale scale_by_acprop scale_by_adadelta scale_by_adalite scale_by_adam"
+        " scale_by_adam_catching_up scale_by_adam_mini scale_by_adamax scale_by_adamuon"
+        " scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
+        " scale_by_apollo scale_by_backtracking_linesearch scale_by_belief scale_by_cocob"
+        " scale_by_confidence scale_by_dion scale_by_dion2 scale_by_distance_over_gradients"
+        " scale_by_distributed_shampoo scale_by_dog scale_by_dowg scale_by_factored_rms"
+        " scale_by_fans scale_by_first_snr scale_by_galore scale_by_ggt scale_by_grad_variance"
+        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
+        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
+        " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
+        " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
+        " scale_by_radam scale_by_rms scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop"
+        " scale_by_rss scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
         " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
         " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
         " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"

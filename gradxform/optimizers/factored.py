@@ -2,6 +2,7 @@
 
 from gradxform.base import Transform
 from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.transforms.adalite import scale_by_adalite
 from gradxform.transforms.came import scale_by_confidence
 from gradxform.transforms.clipping import clip_by_block_rms
 from gradxform.transforms.factored import constant_decay_rate, scale_by_factored_rms, scale_by_sm3
@@ -14,6 +15,7 @@ from gradxform.wrappers.compose import chain
 
 __all__ = [
     "adafactor",
+    "adalite",
     "came",
     "racs",
     "sm3",
@@ -72,6 +74,29 @@ def adafactor(
     if weight_decay_rate is not None:
         parts.append(add_decayed_weights(weight_decay_rate, weight_decay_mask))
     return chain(*parts, scale(-1.0))
+
+
+@optimizer
+def adalite(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    eps2: float = 1e-10,
+    tau: float = 1.0,
+    g_norm_min: float = 1e-10,
+    ratio_min: float = 1e-4,
+    weight_decay: ScalarOrSchedule = 0.01,
+    mask: StaticMask | None = None,
+) -> chain:
+    """Adalite: Adam with moments of rank 1, of gradients as large as their parameters.
+
+    See `scale_by_adalite`, `add_decayed_weights` and `scale_by_learning_rate` for the arguments.
+
+    Reference: pytorch_optimizer, Adalite; a paper is not known.
+    """
+    direction = scale_by_adalite(b1, b2, eps, eps2, tau, g_norm_min, ratio_min)
+    return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 
 @optimizer

@@ -22,7 +22,7 @@ from gradxform.numerics import (
     value_at,
     within,
 )
-from gradxform.numerics.overflow import saturated
+from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import over_root, root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms, array_size
@@ -285,8 +285,9 @@ class scale_by_first_snr(ArrayRule):
     def rule(self, g: Array, G: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the scaled update and the ratio."""
         # Relative to the largest entry, so that squares neither overflow nor vanish.
-        largest = engine.array_max(jnp.abs(g))
-        x, n = over(g, largest, 0), array_size(g)
+        x, n = bounded_square(g), array_size(g)
+        largest = engine.array_max(jnp.abs(x))
+        x = over(x, largest, 0)
         total, square = engine.array_sums(x, abs_sq(x))
         snr = largest * root(square)
         if g.ndim > 1 and n > 1:

@@ -71,8 +71,10 @@ class scale_by_rows_and_columns(ArrayRule):
         """Return averages of 0 and of 1."""
         whole = engine.whole_shapes(params)
         return ScaleByRowsAndColumnsState(
-            s=jax.tree.map(lambda p, x: zeros_of_sums(p, _axes(p)[0], x), params, whole),
-            q=jax.tree.map(lambda p, x: zeros_of_sums(p, _axes(p)[1], x) + 1, params, whole),
+            s=jax.tree.map(lambda p, x: zeros_of_sums(p, rows_and_columns(p)[0], x), params, whole),
+            q=jax.tree.map(
+                lambda p, x: zeros_of_sums(p, rows_and_columns(p)[1], x) + 1, params, whole
+            ),
         )
 
     def rule(self, g: Array, s: Array, q: Array, p: Array | None) -> tuple[Array, Array, Array]:
@@ -80,7 +82,7 @@ class scale_by_rows_and_columns(ArrayRule):
         if not g.size:
             return g, s, q
         g = bounded_square(g)
-        rows, columns = _axes(g)
+        rows, columns = rows_and_columns(g)
         shape = engine.whole_shape(g)
         n, k = max(math.prod(shape[:-1]), 1), max(math.prod(shape[-1:]), 1)
         # Relative to the largest, squares and sums of them neither overflow nor vanish.
@@ -101,7 +103,7 @@ class scale_by_rows_and_columns(ArrayRule):
         return over_root(over_root(g, s, 0.0, self.eps), q, 0.0, self.eps), s, q
 
 
-def _axes(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def rows_and_columns(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the axes of the rows and that of the columns."""
     axes = tuple(range(jnp.ndim(x)))
     return axes[:-1], axes[-1:]

@@ -127,4 +127,10 @@ ROWS = [
         notes="An array whose gradient is all zeros does not move there, and its averages but that "
         "of the largest entries stay.",
     ),
+    Row(
+        theirs="pytorch_optimizer.Adalite(params, lr)",
+        ours="gx.adalite(lr)",
+        difference=1e-12,
+        recorded="Adalite",
+    ),
 ]
