@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gradxform._jax.versions import is_tracer
-from gradxform.leaves import dtype_of, is_abstract
+from gradxform.leaves import dtype_of, is_abstract, like_params
 from gradxform.numerics import at_least_float32, promote, real_dtype
 from gradxform.types import PyTree
 
@@ -82,3 +82,17 @@ def zeros_along(p: Any, axes: tuple[int, ...], dtype: Any) -> Any:
         return jnp.zeros([n for i, n in enumerate(p.shape) if i in axes], dtype)
     others = tuple(i for i in range(jnp.ndim(p)) if i not in axes)
     return jnp.any(jnp.real(p) < -jnp.inf, axis=others).astype(dtype)
+
+
+def zeros_of_sums(p: Any, axes: tuple[int, ...], of_all: Any = None) -> Any:
+    """Return real zeros for sums over `axes` of a parameter, which stay with length 1.
+
+    Args:
+      p: the parameter, or the piece of it that a device has.
+      axes: the axes that are summed over.
+      of_all: the parameter, if `p` is a piece; its sums are the same on several devices.
+    """
+    p = p if of_all is None or of_all is p else like_params(p)
+    kept = tuple(i for i in range(jnp.ndim(p)) if i not in axes)
+    zeros = zeros_along(p, kept, real_dtype(at_least_float32(dtype_of(p))))
+    return jnp.expand_dims(zeros, axes)

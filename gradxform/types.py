@@ -198,8 +198,9 @@ NonNegativeInt = Annotated[int, Range("at least 0", lambda x: x >= 0)]
 NonNegativeOrSchedule = Annotated[ScalarOrSchedule, Range("at least 0", lambda x: x >= 0)]
 Positive = Annotated[float, Range("greater than 0", lambda x: x > 0)]
 PositiveInt = Annotated[int, Range("at least 1", lambda x: x >= 1)]
-# These two may be infinite, which is how "no bound" is written.
+# These three may be infinite, which is how "no bound" is written.
 Bound = Annotated[float, Range("greater than 0", lambda x: x > 0, finite=False)]
+AtLeastOne = Annotated[float, Range("at least 1", lambda x: x >= 1, finite=False)]
 Limit = Annotated[float, Range("at least 0", lambda x: x >= 0, finite=False)]
 
 

@@ -173,6 +173,12 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.adopt": "acprop adopt",
         "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
         "gradxform.optimizers.amos": "amos",
+        "gradxform.optimizers.adam_mini": "adam_mini",
+        "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
+        "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
+        "gradxform.optimizers.adopt": "acprop adopt",
+        "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
+        "gradxform.optimizers.apollo": "apollo apollo_mini",
         "gradxform.optimizers.by_name": "OPTIMIZERS",
         "gradxform.optimizers.cautious": "cautious_adamw cautious_lion",
         "gradxform.optimizers.cocob": "cocob",
@@ -181,13 +187,13 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.distributed_shampoo": "distributed_shampoo",
         "gradxform.optimizers.dog": "dog dowg",
         "gradxform.optimizers.embeddings": "lazy_adam lazy_adamw rowwise_adagrad",
-        "gradxform.optimizers.factored": "adafactor sm3",
+        "gradxform.optimizers.factored": "adafactor adalite came racs sm3",
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan diffgrad optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.grokfast": "grokfast_adamw",
         "gradxform.optimizers.laprop": "laprop",
-        "gradxform.optimizers.layerwise": "fromage lamb lars novograd",
+        "gradxform.optimizers.layerwise": "fromage lamb lars novograd sgd_sai",
         "gradxform.optimizers.lbfgs": "lbfgs",
         "gradxform.optimizers.lbfgs_steps": "lbfgs_steps",
         "gradxform.optimizers.lbfgsb": "lbfgsb",
@@ -215,6 +221,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.soap": "soap",
         "gradxform.optimizers.sophia": "sophia",
         "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
+        "gradxform.optimizers.spam": "spam stable_spam",
         "gradxform.optimizers.step_size": "polyak_sgd",
         "gradxform.optimizers.tam": "adatam tam",
         "gradxform.optimizers.toward_sgd": "adabound padam",
@@ -294,6 +301,16 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
         "gradxform.transforms.amos": "StepByAmosState step_by_amos",
+        "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
+        "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
+        "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
+        "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
+        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_rms scale_by_rss scale_by_stddev",
+        "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
+        "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
+        "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
+        "gradxform.transforms.apollo": "ScaleByApolloState scale_by_apollo",
+        "gradxform.transforms.came": "ScaleByConfidenceState scale_by_confidence",
         "gradxform.transforms.clipping": "adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm unitwise_clip unitwise_norm",
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
@@ -304,13 +321,14 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.dion2": "Dion2State scale_by_dion2",
         "gradxform.transforms.dog": "DoGState DoWGState scale_by_dog scale_by_dowg",
         "gradxform.transforms.embeddings": "ScaleByAdamCatchingUpState ScaleByRowwiseRssState scale_by_adam_catching_up scale_by_rowwise_rss",
-        "gradxform.transforms.factored": "FactoredState ScaleBySM3State power_decay_rate scale_by_factored_rms scale_by_sm3",
+        "gradxform.transforms.factored": "FactoredState ScaleBySM3State constant_decay_rate power_decay_rate scale_by_factored_rms scale_by_sm3",
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByAmsDiffGradState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
         "gradxform.transforms.layerwise": "ScaleByNovogradState add_norm_loss scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
+        "gradxform.transforms.layerwise": "LimitNormGrowthState ScaleByFirstSnrState ScaleByNovogradState limit_norm_growth scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgs_steps": "StepByLBFGSState step_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgsb": "StepByLBFGSBState step_by_lbfgsb",
@@ -335,6 +353,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.psgd": "PsgdKronState scale_by_psgd_kron",
         "gradxform.transforms.quasi_hyperbolic": "ScaleByQhmState scale_by_qhadam scale_by_qhm",
         "gradxform.transforms.ranger": "ScaleByRanger21State scale_by_ranger21",
+        "gradxform.transforms.racs": "ScaleByRowsAndColumnsState scale_by_rows_and_columns",
         "gradxform.transforms.scaling": "ScaleByScheduleState ScaleState WeightDecaySchedule add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
         "gradxform.transforms.scion": "scale_by_lmo",
         "gradxform.transforms.shampoo.distributed_shampoo": "DistributedShampooState scale_by_distributed_shampoo",
@@ -342,6 +361,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.sign": "ScaleByFocusState ScaleByLionState scale_by_focus scale_by_lion scale_by_sign",
         "gradxform.transforms.soap": "SoapState scale_by_soap",
         "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian scale_by_sophia",
+        "gradxform.transforms.spam": "AdaClipState AdaGNState ClipBySecondMomentState WarmUpAfterResetsState adaclip adagn clip_by_second_moment warm_up_after_resets",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
         "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
@@ -397,6 +417,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.power_average": "PowerMovingAverageState PowerSnapshot power_moving_average power_snapshots reconstruct_average",
         "gradxform.wrappers.project": "project",
         "gradxform.wrappers.radial": "remove_radial",
+        "gradxform.wrappers.reset": "ResetStateState reset_state",
         "gradxform.wrappers.sam": "SAMState asam sam",
         "gradxform.wrappers.schedule_free": "ScheduleFreeState ScheduleFreeWithXState schedule_free schedule_free_eval_params",
         "gradxform.wrappers.select": "MaskedState MultiTransformState PartitionState masked multi_transform partition",
@@ -426,6 +447,17 @@ CONFIG_NAMES: dict[str, str] = {
         " count_updates cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate diffgrad dion"
         " dion2 distributed_shampoo dog dowg dpsgd"
+        " accumulate accumulate_rows acprop adabelief adaclip adadelta adafactor adagc adagn adagrad"
+        " adagrad_da adalite adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip"
+        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
+        " any_of apollo apollo_mini apply_every apply_if_finite asam"
+        " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
+        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm"
+        " clip_by_second_moment cocob conditionally_mask conditionally_transform constant_decay_rate"
+        " constant_schedule cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule"
+        " cosine_sign_decay count_updates cyclic_schedule"
+        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
+        " distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
         " factor_state flatten focus fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams grokfast_adamw"
@@ -435,10 +467,12 @@ CONFIG_NAMES: dict[str, str] = {
         " join_schedules"
         " kahan kate keep_matrix_norms keep_params_nonnegative"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
+        " kahan keep_matrix_norms keep_params_nonnegative"
+        " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb limit_norm_growth"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead loss_scale"
-        " madgrad mars_adamw masked master_weights matrix_split mechanize momo momo_adam monitor"
-        " moving_average muon muon_labels muonclip"
+        " madgrad mars_adamw masked master_weights matrix_split mechanize moment_blocks momo"
+        " momo_adam monitor moving_average muon muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
         " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std"
         " normalize_by_update_norm normalized_sgd normuon novograd"
@@ -477,10 +511,37 @@ CONFIG_NAMES: dict[str, str] = {
         " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
         " stochastic_weight_average sum_of"
         " tam tiger trace"
+        " qk_clip quantize_state query_key"
+        " racs radam raw_gradient_norms reduce_on_plateau reg_adagrad reset_state restart_sign_decay"
+        " rmsprop rowwise_adagrad rprop"
+        " sam scale scale_by_acprop scale_by_adadelta scale_by_adalite scale_by_adam"
+        " scale_by_adam_catching_up scale_by_adam_mini scale_by_adamax scale_by_adamuon"
+        " scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
+        " scale_by_apollo scale_by_backtracking_linesearch scale_by_belief scale_by_cocob"
+        " scale_by_confidence scale_by_dion scale_by_dion2 scale_by_distance_over_gradients"
+        " scale_by_distributed_shampoo scale_by_dog scale_by_dowg scale_by_factored_rms"
+        " scale_by_fans scale_by_first_snr scale_by_galore scale_by_ggt scale_by_grad_variance"
+        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
+        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
+        " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
+        " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
+        " scale_by_radam scale_by_rms scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop"
+        " scale_by_rss scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
+        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
+        " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
+        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
+        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
+        " skip_not_finite sm3 snapshot soap sophia spam sparse_adagrad sparse_semantics"
+        " split_real_and_imaginary stable_spam state_dtype stateless stateless_with_tree_map"
+        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
+        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
+        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
+        " sum_of"
+        " trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
-        " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"
-        " with_metrics"
+        " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"
+        " warmup_exponential_decay_schedule with_metrics"
         " yogi"
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),

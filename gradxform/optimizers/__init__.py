@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from gradxform.optimizers.adai import *
     from gradxform.optimizers.adam import *
     from gradxform.optimizers.adam_kin import *
+    from gradxform.optimizers.adam_mini import *
     from gradxform.optimizers.adanorm import *
     from gradxform.optimizers.adaptive import *
     from gradxform.optimizers.ademamix import *
     from gradxform.optimizers.adopt import *
     from gradxform.optimizers.agreement import *
     from gradxform.optimizers.amos import *
+    from gradxform.optimizers.apollo import *
     from gradxform.optimizers.by_name import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.sign import *
     from gradxform.optimizers.soap import *
     from gradxform.optimizers.sophia import *
+    from gradxform.optimizers.spam import *
     from gradxform.optimizers.stable_adam import *
     from gradxform.optimizers.step_size import *
     from gradxform.optimizers.tam import *

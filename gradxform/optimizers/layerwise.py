@@ -3,10 +3,15 @@
 from typing import Any
 
 from gradxform.errors import must_be, shown
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
-from gradxform.transforms.layerwise import scale_by_novograd, scale_by_trust_ratio, undo_norm_growth
-from gradxform.transforms.momentum import trace
+from gradxform.transforms.layerwise import (
+    scale_by_first_snr,
+    scale_by_novograd,
+    scale_by_trust_ratio,
+    undo_norm_growth,
+)
+from gradxform.transforms.momentum import ema, trace
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.values import frozen, key_of
@@ -18,6 +23,7 @@ __all__ = [
     "lamb",
     "lars",
     "novograd",
+    "sgd_sai",
 ]
 
 
@@ -147,3 +153,26 @@ def fromage(learning_rate: ScalarOrSchedule, min_norm: float = 1e-6) -> chain:
         scale_by_learning_rate(learning_rate),
         undo_norm_growth(learning_rate),
     )
+
+
+@optimizer
+def sgd_sai(
+    learning_rate: ScalarOrSchedule,
+    momentum: float = 0.9,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.01,
+    mask: StaticMask | None = None,
+) -> chain:
+    """SGD-SaI: momentum, with a scale for each array from its first gradient.
+
+    Args:
+      momentum: the decay of the average of scaled gradients, in [0, 1).
+
+    See `scale_by_first_snr`, `add_decayed_weights` and `scale_by_learning_rate` for the other
+    arguments.
+
+    Reference: Xu et al., No More Adam: Learning Rate Scaling at Initialization is All You Need,
+    2024.
+    """
+    direction = chain(scale_by_first_snr(eps), ema(momentum, debias=False))
+    return with_weight_decay(direction, learning_rate, weight_decay, mask)

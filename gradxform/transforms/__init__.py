@@ -10,14 +10,18 @@ from gradxform._names.lazy import public_names as _public_names
 if TYPE_CHECKING:
     from gradxform.transforms.accumulation import *
     from gradxform.transforms.adai import *
+    from gradxform.transforms.adalite import *
     from gradxform.transforms.adam import *
     from gradxform.transforms.adam_kin import *
+    from gradxform.transforms.adam_mini import *
     from gradxform.transforms.adanorm import *
     from gradxform.transforms.adaptive import *
     from gradxform.transforms.ademamix import *
     from gradxform.transforms.adopt import *
     from gradxform.transforms.agreement import *
     from gradxform.transforms.amos import *
+    from gradxform.transforms.apollo import *
+    from gradxform.transforms.came import *
     from gradxform.transforms.clipping import *
     from gradxform.transforms.cocob import *
     from gradxform.transforms.constraints import *
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.proximal import *
     from gradxform.transforms.psgd import *
     from gradxform.transforms.quasi_hyperbolic import *
+    from gradxform.transforms.racs import *
     from gradxform.transforms.ranger import *
     from gradxform.transforms.scaling import *
     from gradxform.transforms.scion import *
@@ -66,6 +71,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.sign import *
     from gradxform.transforms.soap import *
     from gradxform.transforms.sophia import *
+    from gradxform.transforms.spam import *
     from gradxform.transforms.spikes import *
     from gradxform.transforms.stable_adam import *
     from gradxform.transforms.step_size import *

@@ -43,6 +43,7 @@ from gradxform.values import is_live
 from gradxform.values.registry import register
 
 __all__ = [
+    "constant_decay_rate",
     "power_decay_rate",
     "scale_by_factored_rms",
     "scale_by_sm3",
@@ -68,6 +69,19 @@ def power_decay_rate(step: Any, exponent: Any) -> Array:
 register("power_decay_rate", power_decay_rate)
 
 
+def constant_decay_rate(step: Any, decay: Any) -> Array:
+    """Return the decay that it is given: a `decay_rate_fn` for an average of fixed length.
+
+    Args:
+      step: the number of earlier updates; not read.
+      decay: in [0, 1].
+    """
+    return scalar(decay)
+
+
+register("constant_decay_rate", constant_decay_rate)
+
+
 def _zeros_of_axes(p: Any, axes: tuple[int, ...]) -> Array:
     """Return real zeros, one for each index along `axes` of `p`."""
     return zeros_along(p, axes, real_dtype(at_least_float32(dtype_of(p))))
@@ -89,6 +103,17 @@ def _mixed(b: Scalar, old: Array, new: Array) -> Array:
     """Return b old + (1 - b) new; a b of 0 also forgets an infinite `old`."""
     mixed = b * old + (1 - b) * new
     return lax.select(b == 0, cast(new, mixed.dtype), mixed)  # `old` of complex arrays is complex
+
+
+def over_factored_root(x: Array, r: Array, c: Array, mean: Array) -> Array:
+    """Return x / sqrt(r c / mean), for means of rows and columns and the mean of either.
+
+    It is 0 where the moment is 0, and everywhere if the moment has an infinity.
+    """
+    # Two roots, not the root of r / mean: that quotient underflows in a dead row.
+    nothing = lax.full_like(mean, 0)
+    factor = lax.select(lax.eq(mean, lax.full_like(mean, jnp.inf)), nothing, root(mean))
+    return x * (one_over_root(r) * factor) * one_over_root(c)
 
 
 class FactoredState(NamedTuple):
@@ -221,10 +246,7 @@ class scale_by_factored_rms(ArrayRule):
         total, column_sums = engine.array_sums((r, second), (square, second), keepdims=True)
         c = _mixed(b, c, column_sums / whole[second])
         mean = total / whole[second]
-        # Two roots, not the root of r / mean: that quotient underflows in a dead row.
-        nothing = lax.full_like(mean, 0)
-        factor = lax.select(lax.eq(mean, lax.full_like(mean, jnp.inf)), nothing, root(mean))
-        u = g * (one_over_root(r) * factor) * one_over_root(c)
+        u = over_factored_root(g, r, c, mean)
         return u, jnp.squeeze(r, first), jnp.squeeze(c, second), v
 
 

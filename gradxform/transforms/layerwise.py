@@ -1,4 +1,4 @@
-"""Rules that use the norm of whole arrays: NovoGrad's second moment, and trust ratios."""
+"""Rules that use the norm of whole arrays: second moments, first gradients, trust ratios."""
 
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -18,15 +18,19 @@ from gradxform.numerics import (
     real_dtype,
     safe_increment,
     scalar,
+    shrinking,
     value_at,
+    within,
 )
-from gradxform.numerics.roots import over_root
+from gradxform.numerics.overflow import bounded_square, saturated
+from gradxform.numerics.roots import over_root, root
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.clipping import unit_axes
-from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
+from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms, array_size
 from gradxform.transforms.scaling import WeightDecaySchedule, counted
 from gradxform.types import (
     Array,
+    AtLeastOne,
     Decay,
     DType,
     Finite,
@@ -41,13 +45,22 @@ from gradxform.types import (
 
 __all__ = [
     "add_norm_loss",
+    "limit_norm_growth",
+    "scale_by_first_snr",
     "scale_by_novograd",
     "scale_by_param_block_norm",
     "scale_by_param_block_rms",
     "scale_by_trust_ratio",
     "undo_norm_growth",
+    "LimitNormGrowthState",
+    "ScaleByFirstSnrState",
     "ScaleByNovogradState",
 ]
+
+
+def real_zero_of(p: Any) -> Array:
+    """Return a real 0, at least float32, for one number of an array."""
+    return jnp.zeros((), real_dtype(at_least_float32(dtype_of(p))))
 
 
 @transform
@@ -192,14 +205,10 @@ class scale_by_novograd(ArrayRule):
 
     def init(self, params: Params) -> ScaleByNovogradState:
         """Return a momentum of zeros, and a second moment that the first step does not read."""
-
-        def zero(p: Any) -> Array:
-            return jnp.zeros((), real_dtype(at_least_float32(dtype_of(p))))
-
         return ScaleByNovogradState(
             count=zero_count(),
             mu=zeros_like(params, self.mu_dtype),
-            nu=jax.tree.map(zero, params),
+            nu=jax.tree.map(real_zero_of, params),
         )
 
     def prepare(
@@ -274,6 +283,119 @@ class undo_norm_growth(ArrayRule):
     def rule(self, g: Array, p: Array, factor: Scalar, factor_minus_1: Scalar) -> Array:
         """Return the step, shrunk with the parameter."""
         return factor * g + factor_minus_1 * p
+
+
+class ScaleByFirstSnrState(NamedTuple):
+    """State of `scale_by_first_snr`."""
+
+    snr: NonNegativeSlot  # a real scalar per parameter, at least float32; G; 0 before it is known
+
+
+@transform
+class scale_by_first_snr(ArrayRule):
+    """Scale every array by the signal-to-noise ratio of its first gradient.
+
+    Update rule, with g_1 the first gradient of an array that is not zero, |g_1| its norm and sd its
+    standard deviation, unbiased:
+
+        G = |g_1| / (sd(g_1) + eps)      (arrays of less than two dimensions: G = |g_1|)
+        u = G g
+
+    An array whose first gradient has equal entries counts as one of less than two dimensions. These
+    are the authors' factors; the paper normalizes them over all arrays as well.
+
+    Args:
+      eps: added to the deviation, at least 0.
+
+    Reference: Xu et al., No More Adam: Learning Rate Scaling at Initialization is All You Need,
+    2024.
+    """
+
+    eps: NonNegative = 1e-8
+
+    State = ScaleByFirstSnrState
+    locality = "array"
+    sees_pieces = True
+    handles_complex = True
+
+    def init(self, params: Params) -> ScaleByFirstSnrState:
+        """Return ratios that are not known yet."""
+        return ScaleByFirstSnrState(jax.tree.map(real_zero_of, params))
+
+    def rule(self, g: Array, G: Array, p: Array | None) -> tuple[Array, Array]:
+        """Return the scaled update and the ratio."""
+        # Relative to the largest entry, so that squares neither overflow nor vanish.
+        x, n = bounded_square(g), array_size(g)
+        largest = engine.array_max(jnp.abs(x))
+        x = over(x, largest, 0)
+        total, square = engine.array_sums(x, abs_sq(x))
+        snr = largest * root(square)
+        if g.ndim > 1 and n > 1:
+            deviation = root(engine.array_sums(abs_sq(x - total / n)) / (n - 1))
+            # Below this it is the rounding of equal entries.
+            equal = deviation < 4 * float(jnp.finfo(largest.dtype).eps)
+            divisor = plus(largest * jnp.where(equal, 1, deviation), self.eps)
+            snr = jnp.where(equal, snr, over(snr, divisor, self.eps))
+        G = jnp.where(G > 0, G, saturated(snr))
+        return G * g, G
+
+
+class LimitNormGrowthState(NamedTuple):
+    """State of `limit_norm_growth`."""
+
+    last_norm: NonNegativeSlot  # a real scalar per parameter, at least float32; |u|; 0 before it
+
+
+def growth_limit(
+    size: Array, last: Array, growth: Scalar, eps: Scalar = 0.0
+) -> tuple[Array, Array]:
+    """Return the factor for an array of norm `size`, and its norm for the next step.
+
+    Args:
+      size: norms.
+      last: those of the last updates that were not zero, after the limit; 0 if there are none.
+      growth: the largest ratio of the two.
+      eps: added to the last norms.
+    """
+    most = jnp.where(last > 0, within(growth, size.dtype) * plus(last, eps), jnp.inf)
+    new = jnp.minimum(size, most)
+    return shrinking(size, most), jnp.where(new > 0, new, last)
+
+
+@transform
+class limit_norm_growth(ArrayRule):
+    """Scale every array down whose norm grows by too much from one step to the next.
+
+    Update rule, with |u_last| the norm of the array's last update that was not zero:
+
+        u = g min(1, growth (|u_last| + eps) / |g|)
+
+    The first update is u = g.
+
+    Args:
+      growth: the largest ratio of norms, at least 1; infinite for any.
+      eps: added to the last norm, at least 0.
+
+    Reference: Chen et al., Fira: Can We Achieve Full-rank Training of LLMs Under Low-rank
+    Constraint?, 2024, the norm-growth limiter.
+    """
+
+    growth: AtLeastOne = 1.01
+    eps: NonNegative = 1e-8
+
+    State = LimitNormGrowthState
+    locality = "array"
+    sees_pieces = True
+    handles_complex = True
+
+    def init(self, params: Params) -> LimitNormGrowthState:
+        """Return norms that are not known yet."""
+        return LimitNormGrowthState(jax.tree.map(real_zero_of, params))
+
+    def rule(self, g: Array, last: Array, p: Array | None) -> tuple[Array, Array]:
+        """Return the update and its norm."""
+        factor, last = growth_limit(array_norm(g), last, self.growth, self.eps)
+        return factor * g, last
 
 
 @transform

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gradxform.wrappers.power_average import *
     from gradxform.wrappers.project import *
     from gradxform.wrappers.radial import *
+    from gradxform.wrappers.reset import *
     from gradxform.wrappers.sam import *
     from gradxform.wrappers.schedule_free import *
     from gradxform.wrappers.select import *

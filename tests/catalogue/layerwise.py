@@ -29,6 +29,12 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_param_block_rms": Case(
         gx.scale_by_param_block_rms(1.0), ref.block_rms(1.0), rows=False
     ),
+    "scale_by_first_snr": Case(gx.scale_by_first_snr(), ref.first_snr(1e-8), rows=False),
+    "scale_by_first_snr/eps": Case(gx.scale_by_first_snr(0.5), ref.first_snr(0.5), rows=False),
+    "limit_norm_growth": Case(gx.limit_norm_growth(), ref.norm_growth(1.01), rows=False),
+    "limit_norm_growth/eps": Case(
+        gx.limit_norm_growth(1.2, 0.1), ref.norm_growth(1.2, 0.1), rows=False
+    ),
     "undo_norm_growth": Case(gx.undo_norm_growth(0.3), ref.shrink(0.3)),
 }
 
@@ -60,6 +66,16 @@ OPTIMIZERS: dict[str, Case] = {
         ),
         rows=False,
     ),
+    "sgd_sai": Case(
+        gx.sgd_sai(0.1),
+        with_lr(0.1, ref.first_snr(1e-8), ref.ema(0.9, False), ref.decay(0.01)),
+        rows=False,
+    ),
+    "sgd_sai/schedule": Case(
+        gx.sgd_sai(FALLING, 0.5, 0.1, 0.2, gx.ndim_at_least(2)),
+        ref.sequence(ref.first_snr(0.1), ref.ema(0.5, False), ref.decay(0.2, matrix), FALLING_LR),
+        rows=False,
+    ),
     "novograd": Case(gx.novograd(0.1), with_lr(0.1, ref.novograd(0.9, 0.25, 1e-6)), rows=False),
 }
 
@@ -76,5 +92,7 @@ REFUSED = [
         ("lars: weight_decay must be a number with sum_norms",),
     ),
     (lambda: gx.novograd(0.1, weight_decay=-1), ValueError, ("scale_by_novograd: weight_decay",)),
+    (lambda: gx.sgd_sai(0.1, 1.0), ValueError, ("ema: decay must be in [0, 1), got 1.0.",)),
+    (lambda: gx.limit_norm_growth(0.9), ValueError, ("growth must be at least 1, got 0.9.",)),
     (lambda: gx.fromage(-1.0), ValueError, (NEGATIVE_RATE,)),
 ]

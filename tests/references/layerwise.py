@@ -59,3 +59,26 @@ def novograd(b1, b2, eps, eps_root=0.0, decay=0.0):
 def shrink(rate):
     """Bernstein et al., Algorithm 1: w <- (w + step) / sqrt(1 + eta^2)."""
     return stateless(lambda g, p, t: (p + g) / np.sqrt(1 + value_at(rate, t - 1) ** 2) - p)
+
+
+def first_snr(eps):
+    """Xu et al.: |g| / sd(g) of the first gradient; |g| for vectors."""
+
+    def step(g, G, p, t):
+        if t == 1:
+            G = np.linalg.norm(g.ravel())
+            G = G / (np.std(g, ddof=1) + eps) if g.ndim > 1 else G
+        return G * g, G
+
+    return Reference(lambda p: 0.0, step)
+
+
+def norm_growth(growth, eps=1e-8):
+    """Chen et al.: the norm grows by at most a factor."""
+
+    def step(g, last, p, t):
+        size = np.linalg.norm(g.ravel())
+        u = g * min(1, growth * (last + eps) / size)
+        return u, np.linalg.norm(u.ravel())
+
+    return Reference(lambda p: np.inf, step)

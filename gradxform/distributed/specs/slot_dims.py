@@ -116,6 +116,13 @@ def _kept_dims(
     """
     if leaf_shape == shape:
         return list(range(len(shape)))
+    if len(leaf_shape) == len(shape) and all(
+        size in (1, n) for size, n in zip(leaf_shape, shape, strict=True)
+    ):  # sums that keep the axes summed over, with length 1
+        return [
+            d if size == n else None
+            for d, (size, n) in enumerate(zip(leaf_shape, shape, strict=True))
+        ]
     dims = _dims_of_kth_array(shape, leaf_shape, rest)
     if dims is None:
         dims = _dims_of_means(shape, leaf_shape, names)

@@ -1,5 +1,6 @@
 """Dimension numbers: which axes of a parameter make a matrix."""
 
+import math
 from typing import Any
 
 import jax
@@ -158,6 +159,29 @@ def matrices(
         what = ("axes", dimension_numbers, kind, masks.hidden_paths())
         axes = remembered(what, tree, lambda: _axes(part, dimension_numbers, kind, tree))
     return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]
+
+
+def low_rank_axes(part: Value, numbers: Any, tree: PyTree) -> list[Any]:
+    """Return the axes of every leaf that is projected; None for those that are not.
+
+    By default arrays of two dimensions are, and with `GaLoreDimensionNumbers` for all parameters
+    those of two or more. An array without entries is not.
+
+    Args:
+      part: the value that asks, for messages.
+      numbers: what passed `check_numbers`.
+      tree: parameters or updates.
+    """
+    common = numbers if isinstance(numbers, GaLoreDimensionNumbers) else None
+    by_leaf = None if common is not None else numbers
+    out = []
+    for path, x, axes in matrices(part, by_leaf, GaLoreDimensionNumbers, tree):
+        # By default only arrays of two dimensions are matrices: a third may be of any meaning.
+        if by_leaf is None and (jnp.ndim(x) == 2 if common is None else jnp.ndim(x) >= 2):
+            axes = axes_of(part, path, x, common or GaLoreDimensionNumbers())
+        empty = not math.prod(jnp.shape(x))  # it has nothing to project
+        out.append(None if empty else axes)
+    return out
 
 
 def _axes(part: Value, tree_of_numbers: Any, kind: type, tree: PyTree) -> list[Any]:

@@ -1,7 +1,6 @@
 """GaLore: any rule of gradients, run on projections of low rank."""
 
 import contextlib
-import math
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -27,9 +26,8 @@ from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.matrices.dimensions import (
     GaLoreDimensionNumbers,
     MatrixAxes,
-    axes_of,
     check_numbers,
-    matrices,
+    low_rank_axes,
 )
 from gradxform.types import (
     Array,
@@ -158,17 +156,7 @@ class scale_by_galore(Transform):
 
     def _matrices(self, tree: PyTree) -> list[MatrixAxes | None]:
         """Return the axes of every leaf of a tree; None for those that are not projected."""
-        numbers: Any = self.weight_dimension_numbers
-        common = numbers if isinstance(numbers, GaLoreDimensionNumbers) else None
-        by_leaf = None if common is not None else numbers
-        out = []
-        for path, x, axes in matrices(self, by_leaf, GaLoreDimensionNumbers, tree):
-            # By default only arrays of two dimensions are matrices: a third may be of any meaning.
-            if by_leaf is None and (jnp.ndim(x) == 2 if common is None else jnp.ndim(x) >= 2):
-                axes = axes_of(self, path, x, common or GaLoreDimensionNumbers())
-            empty = not math.prod(jnp.shape(x))  # it has nothing to project
-            out.append(None if empty else axes)
-        return out
+        return low_rank_axes(self, self.weight_dimension_numbers, tree)
 
     def init(self, params: Params) -> GaLoreState:
         """Return projectors of zeros, and the base state for the projected parameters."""

@@ -137,6 +137,8 @@ def test_slots_of_other_shapes_are_sharded_by_what_they_share():
         "s": P(),
         "c": {"k": P()},
     }
+    blocks = only(gx.scale_by_adam_mini(), "nu")  # sums keep the axes that they are over
+    assert (blocks["square"], blocks["b"]) == (P(None, "y"), P())
     galore = gx.scale_by_galore(rank=8)
     assert only(galore, "projector")["emb"] == P("x")
     assert only(galore, "mu")["emb"] == P(None, "y")

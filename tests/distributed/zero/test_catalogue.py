@@ -57,6 +57,13 @@ REFUSED = {
     ),
     "add_truncated_noise": ("add_truncated_noise",),
     "hutchinson_estimator_diag_hessian": ("hutchinson_estimator_diag_hessian",),
+    "scale_by_apollo": (
+        "scale_by_apollo",
+        "scale_by_apollo/tensors of stacks",
+        "scale_by_apollo/low rank",
+        "apollo",
+        "apollo_mini",
+    ),
     "scale_by_sophia": ("scale_by_sophia", "scale_by_sophia/often", "sophia"),
     "scale_by_zoom_linesearch": (
         "scale_by_zoom_linesearch",

@@ -1,0 +1,89 @@
+"""APOLLO and APOLLO-Mini."""
+
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.transforms.apollo import scale_by_apollo
+from gradxform.types import Key, ScalarOrSchedule, Size, StaticMask, StaticTree
+from gradxform.wrappers.compose import chain
+
+__all__ = [
+    "apollo",
+    "apollo_mini",
+]
+
+
+@optimizer
+def apollo(
+    learning_rate: ScalarOrSchedule,
+    rank: Size = 256,
+    update_proj_gap: int = 200,
+    scale: float = 1.0,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: StaticMask | None = None,
+    weight_dimension_numbers: StaticTree = None,
+    *,
+    granularity: str = "channel",
+    growth: float = 1.01,
+    low_rank: bool = False,
+    key: Key = 0,
+) -> chain:
+    """APOLLO: SGD whose channels are scaled as Adam scales random projections of them.
+
+    See `scale_by_apollo`, `add_decayed_weights` and `scale_by_learning_rate` for the arguments.
+
+    Reference: Zhu et al., APOLLO: SGD-like Memory, AdamW-level Performance, 2024, Algorithm 1.
+    """
+    direction = scale_by_apollo(
+        rank,
+        update_proj_gap,
+        scale,
+        b1,
+        b2,
+        eps,
+        weight_dimension_numbers,
+        granularity=granularity,
+        growth=growth,
+        low_rank=low_rank,
+        key=key,
+    )
+    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+
+
+@optimizer
+def apollo_mini(
+    learning_rate: ScalarOrSchedule,
+    update_proj_gap: int = 200,
+    scale: float = 128**0.5,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-6,
+    weight_decay: ScalarOrSchedule = 0.0,
+    mask: StaticMask | None = None,
+    weight_dimension_numbers: StaticTree = None,
+    *,
+    growth: float = 1.01,
+    key: Key = 0,
+) -> chain:
+    """APOLLO-Mini: SGD whose matrices are scaled as Adam scales a projection of rank 1.
+
+    See `apollo` for the arguments.
+
+    Reference: Zhu et al., APOLLO: SGD-like Memory, AdamW-level Performance, 2024, section 4.2.
+    """
+    return apollo(
+        learning_rate,
+        1,
+        update_proj_gap,
+        scale,
+        b1,
+        b2,
+        eps,
+        weight_decay,
+        mask,
+        weight_dimension_numbers,
+        granularity="tensor",
+        growth=growth,
+        key=key,
+    )
