@@ -167,17 +167,13 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.adai": "adai",
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
+        "gradxform.optimizers.adam_mini": "adam_mini",
         "gradxform.optimizers.adanorm": "adanorm",
         "gradxform.optimizers.adaptive": "adadelta adagrad kate reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
         "gradxform.optimizers.adopt": "acprop adopt",
         "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
         "gradxform.optimizers.amos": "amos",
-        "gradxform.optimizers.adam_mini": "adam_mini",
-        "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
-        "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
-        "gradxform.optimizers.adopt": "acprop adopt",
-        "gradxform.optimizers.agreement": "add_sign grad_variance_scaled grams neural_optimizer1 power_sign",
         "gradxform.optimizers.apollo": "apollo apollo_mini",
         "gradxform.optimizers.by_name": "OPTIMIZERS",
         "gradxform.optimizers.cautious": "cautious_adamw cautious_lion",
@@ -220,8 +216,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.sign": "focus lion sign_sgd signum tiger",
         "gradxform.optimizers.soap": "soap",
         "gradxform.optimizers.sophia": "sophia",
-        "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.spam": "spam stable_spam",
+        "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.step_size": "polyak_sgd",
         "gradxform.optimizers.tam": "adatam tam",
         "gradxform.optimizers.toward_sgd": "adabound padam",
@@ -293,22 +289,16 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.transforms": {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
         "gradxform.transforms.adai": "ScaleByAdaiState scale_by_adai",
+        "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
+        "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
         "gradxform.transforms.adanorm": "ScaleByAdaNormState ScaleByAdaNormWithMaxState scale_by_adanorm",
         "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByKateState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_kate scale_by_rms scale_by_rss scale_by_stddev",
         "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
         "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
         "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
         "gradxform.transforms.amos": "StepByAmosState step_by_amos",
-        "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
-        "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
-        "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
-        "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
-        "gradxform.transforms.adaptive": "ScaleByAdaDeltaState ScaleByRStdDevState ScaleByRmsState ScaleByRssState scale_by_adadelta scale_by_rms scale_by_rss scale_by_stddev",
-        "gradxform.transforms.ademamix": "ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState scale_by_ademamix scale_by_simplified_ademamix",
-        "gradxform.transforms.adopt": "fourth_root scale_by_acprop scale_by_adopt",
-        "gradxform.transforms.agreement": "ScaleByAgreementState ScaleByGradVarianceState scale_by_add_sign scale_by_grad_variance scale_by_grams scale_by_power_sign scale_by_sign_agreement",
         "gradxform.transforms.apollo": "ScaleByApolloState scale_by_apollo",
         "gradxform.transforms.came": "ScaleByConfidenceState scale_by_confidence",
         "gradxform.transforms.clipping": "adaptive_grad_clip clip clip_by_block_norm clip_by_block_rms clip_by_global_norm unitwise_clip unitwise_norm",
@@ -327,8 +317,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
-        "gradxform.transforms.layerwise": "ScaleByNovogradState add_norm_loss scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
-        "gradxform.transforms.layerwise": "LimitNormGrowthState ScaleByFirstSnrState ScaleByNovogradState limit_norm_growth scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
+        "gradxform.transforms.layerwise": "LimitNormGrowthState ScaleByFirstSnrState ScaleByNovogradState add_norm_loss limit_norm_growth scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgs_steps": "StepByLBFGSState step_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgsb": "StepByLBFGSBState step_by_lbfgsb",
@@ -352,8 +341,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.proximal": "AdagradDAState FtrlState ProximalAdagradState ProximalGradientState step_by_dual_averaging step_by_ftrl step_by_proximal_adagrad step_by_proximal_gradient",
         "gradxform.transforms.psgd": "PsgdKronState scale_by_psgd_kron",
         "gradxform.transforms.quasi_hyperbolic": "ScaleByQhmState scale_by_qhadam scale_by_qhm",
-        "gradxform.transforms.ranger": "ScaleByRanger21State scale_by_ranger21",
         "gradxform.transforms.racs": "ScaleByRowsAndColumnsState scale_by_rows_and_columns",
+        "gradxform.transforms.ranger": "ScaleByRanger21State scale_by_ranger21",
         "gradxform.transforms.scaling": "ScaleByScheduleState ScaleState WeightDecaySchedule add_decayed_weights scale scale_by_learning_rate scale_by_schedule",
         "gradxform.transforms.scion": "scale_by_lmo",
         "gradxform.transforms.shampoo.distributed_shampoo": "DistributedShampooState scale_by_distributed_shampoo",
@@ -435,29 +424,18 @@ CONFIG_NAMES: dict[str, str] = {
         "GaLoreDimensionNumbers GradientTransformation GradientTransformationExtraArgs"
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
-        " accumulate accumulate_rows acprop adabelief adabound adadelta adafactor adagc adagrad"
-        " adagrad_da adai adam adam_atan2 adamax adamaxw adamp adamuon adamw adan adanorm adapnm"
-        " adaptive_grad_clip adatam add_decayed_weights add_noise add_norm_loss add_sign"
-        " add_truncated_noise ademamix adopt aggmo all_of amos amsgrad any_of apply_every"
-        " apply_if_finite asam"
-        " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
+        " accumulate accumulate_rows acprop adabelief adabound adaclip adadelta adafactor adagc"
+        " adagn adagrad adagrad_da adai adalite adam adam_atan2 adam_mini adamax adamaxw adamp"
+        " adamuon adamw adan adanorm adapnm adaptive_grad_clip adatam add_decayed_weights add_noise"
+        " add_norm_loss add_sign add_truncated_noise ademamix adopt aggmo all_of amos amsgrad any_of"
+        " apollo apollo_mini apply_every apply_if_finite asam"
+        " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
-        " clip_by_raw_norm cocob conditionally_mask conditionally_transform constant_schedule"
-        " cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay"
-        " count_updates cyclic_schedule"
+        " clip_by_raw_norm clip_by_second_moment cocob conditionally_mask conditionally_transform"
+        " constant_decay_rate constant_schedule cosine_decay_restarts cosine_decay_schedule"
+        " cosine_onecycle_schedule cosine_sign_decay count_updates cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate diffgrad dion"
         " dion2 distributed_shampoo dog dowg dpsgd"
-        " accumulate accumulate_rows acprop adabelief adaclip adadelta adafactor adagc adagn adagrad"
-        " adagrad_da adalite adam adam_mini adamax adamaxw adamuon adamw adan adaptive_grad_clip"
-        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
-        " any_of apollo apollo_mini apply_every apply_if_finite asam"
-        " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
-        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm"
-        " clip_by_second_moment cocob conditionally_mask conditionally_transform constant_decay_rate"
-        " constant_schedule cosine_decay_restarts cosine_decay_schedule cosine_onecycle_schedule"
-        " cosine_sign_decay count_updates cyclic_schedule"
-        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
-        " distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
         " factor_state flatten focus fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams grokfast_adamw"
@@ -466,8 +444,6 @@ CONFIG_NAMES: dict[str, str] = {
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
         " kahan kate keep_matrix_norms keep_params_nonnegative"
-        " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
-        " kahan keep_matrix_norms keep_params_nonnegative"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb limit_norm_growth"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead loss_scale"
@@ -483,61 +459,36 @@ CONFIG_NAMES: dict[str, str] = {
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
         " qhadam qhm qk_clip quantize_state query_key"
-        " radam ranger ranger21 raw_gradient_norms rectified_warmup_schedule reduce_on_plateau"
-        " reg_adagrad remove_radial restart_sign_decay rmsprop rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adai scale_by_adam"
-        " scale_by_adam_atan2 scale_by_adam_catching_up scale_by_adamax scale_by_adamuon"
-        " scale_by_adan scale_by_adanorm scale_by_adapnm scale_by_adatam scale_by_add_sign"
-        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch"
-        " scale_by_belief scale_by_cocob scale_by_diffgrad scale_by_dion scale_by_dion2"
+        " racs radam ranger ranger21 raw_gradient_norms rectified_warmup_schedule reduce_on_plateau"
+        " reg_adagrad remove_radial reset_state restart_sign_decay rmsprop rowwise_adagrad rprop"
+        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adai"
+        " scale_by_adalite scale_by_adam scale_by_adam_atan2 scale_by_adam_catching_up"
+        " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_adanorm"
+        " scale_by_adapnm scale_by_adatam scale_by_add_sign scale_by_ademamix scale_by_adopt"
+        " scale_by_amsgrad scale_by_apollo scale_by_backtracking_linesearch scale_by_belief"
+        " scale_by_cocob scale_by_confidence scale_by_diffgrad scale_by_dion scale_by_dion2"
         " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
-        " scale_by_factored_rms scale_by_fans scale_by_focus scale_by_galore scale_by_ggt"
-        " scale_by_grad_variance scale_by_grams scale_by_kate scale_by_laprop scale_by_lbfgs"
-        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
-        " scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
+        " scale_by_factored_rms scale_by_fans scale_by_first_snr scale_by_focus scale_by_galore"
+        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_kate scale_by_laprop"
+        " scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad"
+        " scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
         " scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
         " scale_by_param_block_rms scale_by_pnm scale_by_polyak scale_by_power_sign"
         " scale_by_psgd_kron scale_by_qhadam scale_by_qhm scale_by_radam scale_by_ranger21"
-        " scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule"
-        " scale_by_shape scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix"
-        " scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stable_adam scale_by_stddev"
-        " scale_by_tam scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch"
-        " schedule_free schedule_free_adamw schedule_free_radam schedule_free_sgd scion"
-        " selective_transform set_to_zero sgd sgdp sgdr_schedule sgdw shampoo sign_sgd signum"
-        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
-        " sparse_adagrad sparse_semantics split_real_and_imaginary stable_adamw state_dtype"
-        " stateless stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
+        " scale_by_rms scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop scale_by_rss"
+        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
+        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia"
+        " scale_by_stable_adam scale_by_stddev scale_by_tam scale_by_tf_adam scale_by_trust_ratio"
+        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw"
+        " schedule_free_radam schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
+        " sgdp sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
+        " skip_not_finite sm3 snapshot soap sophia spam sparse_adagrad sparse_semantics"
+        " split_real_and_imaginary stable_adamw stable_spam state_dtype stateless"
+        " stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
         " step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
         " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
         " stochastic_weight_average sum_of"
         " tam tiger trace"
-        " qk_clip quantize_state query_key"
-        " racs radam raw_gradient_norms reduce_on_plateau reg_adagrad reset_state restart_sign_decay"
-        " rmsprop rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adadelta scale_by_adalite scale_by_adam"
-        " scale_by_adam_catching_up scale_by_adam_mini scale_by_adamax scale_by_adamuon"
-        " scale_by_adan scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
-        " scale_by_apollo scale_by_backtracking_linesearch scale_by_belief scale_by_cocob"
-        " scale_by_confidence scale_by_dion scale_by_dion2 scale_by_distance_over_gradients"
-        " scale_by_distributed_shampoo scale_by_dog scale_by_dowg scale_by_factored_rms"
-        " scale_by_fans scale_by_first_snr scale_by_galore scale_by_ggt scale_by_grad_variance"
-        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
-        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
-        " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
-        " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
-        " scale_by_radam scale_by_rms scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop"
-        " scale_by_rss scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
-        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
-        " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
-        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
-        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia spam sparse_adagrad sparse_semantics"
-        " split_real_and_imaginary stable_spam state_dtype stateless stateless_with_tree_map"
-        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
-        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
-        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
-        " sum_of"
-        " trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"
