@@ -166,7 +166,7 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.optimizers": {
         "gradxform.optimizers.adai": "adai",
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
-        "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
+        "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam ranger yogi",
         "gradxform.optimizers.adanorm": "adanorm",
         "gradxform.optimizers.adaptive": "adadelta adagrad reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
@@ -206,7 +206,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.proximal": "adagrad_da ftrl proximal_adagrad proximal_sgd",
         "gradxform.optimizers.psgd": "psgd_kron",
         "gradxform.optimizers.radial": "adamp sgdp",
-        "gradxform.optimizers.ranger": "ranger ranger21",
+        "gradxform.optimizers.ranger": "ranger21",
         "gradxform.optimizers.schedule_free": "schedule_free_adamw schedule_free_radam schedule_free_sgd",
         "gradxform.optimizers.scion": "scion",
         "gradxform.optimizers.shampoo": "shampoo",

@@ -59,3 +59,13 @@ def novograd(b1, b2, eps, eps_root=0.0, decay=0.0):
 def shrink(rate):
     """Bernstein et al., Algorithm 1: w <- (w + step) / sqrt(1 + eta^2)."""
     return stateless(lambda g, p, t: (p + g) / np.sqrt(1 + value_at(rate, t - 1) ** 2) - p)
+
+
+def norm_loss(factor, axes):
+    """Georgiou et al.: the gradient of factor (|p| - 1)^2 per unit."""
+
+    def f(g, p, t):
+        size = np.sqrt(np.sum(p**2, axis=axes(p), keepdims=True))
+        return g + 2 * factor * (size - 1) * p / size
+
+    return stateless(f)
