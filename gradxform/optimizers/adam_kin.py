@@ -7,15 +7,18 @@ from gradxform.transforms.adam_kin import (
     scale_by_radam,
     scale_by_yogi,
 )
+from gradxform.transforms.normalization import centralize
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
+from gradxform.wrappers.lookahead import lookahead
 
 __all__ = [
     "adabelief",
     "adamax",
     "adamaxw",
     "radam",
+    "ranger",
     "yogi",
 ]
 
@@ -135,6 +138,44 @@ def radam(
         eps_before_correction=eps_before_correction,
     )
     return decayed("radam", direction, learning_rate, weight_decay, mask)
+
+
+@optimizer
+def ranger(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.95,
+    b2: float = 0.999,
+    eps: float = 1e-5,
+    sync_period: int = 6,
+    slow_step_size: float = 0.5,
+    *,
+    threshold: float = 5.0,
+    eps_before_correction: bool = True,
+    axis: int = -1,
+    weight_decay: ScalarOrSchedule | None = None,
+    mask: StaticMask | None = None,
+) -> lookahead:
+    """Ranger: RAdam of centralized gradients, inside lookahead.
+
+    Evaluate `eval_params(state, params)`.
+
+    Args:
+      axis: the axis of the outputs; the last one of layers of Flax.
+      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
+        decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+
+    See `scale_by_radam`, `scale_by_learning_rate` and `lookahead` for the other arguments.
+
+    Reference: Wright, Ranger: a synergistic optimizer, 2019, with Yong et al., Gradient
+    Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
+    """
+    radam = scale_by_radam(
+        b1, b2, eps, threshold=threshold, eps_before_correction=eps_before_correction
+    )
+    direction = chain(centralize(axis=axis), radam)
+    fast = decayed("ranger", direction, learning_rate, weight_decay, mask)
+    return lookahead(fast, sync_period, slow_step_size)
 
 
 @optimizer

@@ -1,64 +1,24 @@
-"""Ranger and Ranger21: many parts in one."""
+"""Ranger21: many parts in one."""
 
 import math
 from typing import Any
 
 from gradxform.errors import must_be, shown
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.schedules.basic import linear_schedule
 from gradxform.schedules.join import join_schedules
-from gradxform.transforms.adam_kin import scale_by_radam
 from gradxform.transforms.clipping import adaptive_grad_clip
 from gradxform.transforms.layerwise import add_norm_loss
 from gradxform.transforms.normalization import centralize, normalize_by_block_std
 from gradxform.transforms.ranger import scale_by_ranger21
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import Decay, ScalarOrSchedule, StaticMask
+from gradxform.types import Decay, ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.lookahead import lookahead
 
 __all__ = [
-    "ranger",
     "ranger21",
 ]
-
-
-@optimizer
-def ranger(
-    learning_rate: ScalarOrSchedule,
-    b1: float = 0.95,
-    b2: float = 0.999,
-    eps: float = 1e-5,
-    sync_period: int = 6,
-    slow_step_size: float = 0.5,
-    *,
-    threshold: float = 5.0,
-    eps_before_correction: bool = True,
-    axis: int = -1,
-    weight_decay: ScalarOrSchedule | None = None,
-    mask: StaticMask | None = None,
-) -> lookahead:
-    """Ranger: RAdam of centralized gradients, inside lookahead.
-
-    Evaluate `eval_params(state, params)`.
-
-    Args:
-      axis: the axis of the outputs; the last one of layers of Flax.
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_radam`, `scale_by_learning_rate` and `lookahead` for the other arguments.
-
-    Reference: Wright, Ranger: a synergistic optimizer, 2019, with Yong et al., Gradient
-    Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
-    """
-    radam = scale_by_radam(
-        b1, b2, eps, threshold=threshold, eps_before_correction=eps_before_correction
-    )
-    direction = chain(centralize(axis=axis), radam)
-    fast = decayed("ranger", direction, learning_rate, weight_decay, mask)
-    return lookahead(fast, sync_period, slow_step_size)
 
 
 @optimizer

@@ -39,6 +39,8 @@ TRANSFORMS: dict[str, Case] = {
 }
 
 
+CENTER = ref.stateless(lambda g, p, t: ref.centralize(g, p, t, -1))
+
 OPTIMIZERS: dict[str, Case] = {
     "adabelief": Case(gx.adabelief(0.1), with_lr(0.1, ref.belief(0.9, 0.999, 1e-16, 1e-16))),
     "adamax": Case(gx.adamax(0.1), with_lr(0.1, ref.adamax(0.9, 0.999, 1e-8))),
@@ -62,6 +64,18 @@ OPTIMIZERS: dict[str, Case] = {
     "yogi/decay": Case(
         gx.yogi(0.1, weight_decay=0.2), with_lr(0.1, ref.yogi(0.9, 0.999, 1e-3), ref.decay(0.2))
     ),
+    "ranger": Case(
+        gx.ranger(0.1, b2=0.8, sync_period=3, weight_decay=0.2, mask=gx.ndim_at_least(2)),
+        ref.lookahead(
+            with_lr(
+                0.1, CENTER, ref.radam(0.95, 0.8, 1e-5, eps_before=True), ref.decay(0.2, matrix)
+            ),
+            3,
+            0.5,
+        ),
+        rows=False,
+        huge_ok=1 / 8,  # a debiased average rounds to more than the gradient
+    ),
     "radam": Case(
         gx.radam(0.1),
         with_lr(0.1, ref.radam(0.9, 0.999, 1e-8)),
@@ -72,6 +86,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
+    (
+        lambda: gx.ranger(0.1, mask=gx.ndim_at_least(2)),
+        ValueError,
+        ("ranger: mask does nothing without a weight_decay.",),
+    ),
     (lambda: gx.adabelief(-1.0), ValueError, (NEGATIVE_RATE,)),
     (lambda: gx.scale_by_belief(b1=1.0), ValueError, ("scale_by_belief: b1 must be in [0, 1)",)),
     (lambda: gx.scale_by_yogi(eps=-1), ValueError, ("scale_by_yogi: eps must be at least 0",)),

@@ -4,7 +4,17 @@ import gradxform as gx
 from tests import references as ref
 from tests.catalogue.case import FALLING, FALLING_LR, NEGATIVE_RATE, Case, falling, matrix, with_lr
 
+
+def units(x):
+    """The axes of a unit: those of a vector, the first of a matrix or a 3-d array."""
+    return (0,) if x.ndim in (2, 3) else tuple(range(x.ndim))
+
+
 TRANSFORMS: dict[str, Case] = {
+    "add_norm_loss": Case(gx.add_norm_loss(0.3), ref.norm_loss(0.3, units), rows=False),
+    "add_norm_loss/axis": Case(
+        gx.add_norm_loss(axis=()), ref.norm_loss(1e-4, lambda p: ()), rows=False
+    ),
     "scale_by_trust_ratio": Case(
         gx.scale_by_trust_ratio(), ref.trust_ratio(1.0, 0.0, 0.0), rows=False
     ),

@@ -11,6 +11,10 @@ TRANSFORMS: dict[str, Case] = {
         ref.stateless(lambda g, p, t: ref.centralize(g, p, t, -1)),
         rows=False,
     ),
+    "normalize_by_block_std": Case(gx.normalize_by_block_std(), ref.block_std(1e-8), rows=False),
+    "normalize_by_block_std/eps": Case(
+        gx.normalize_by_block_std(0.5), ref.block_std(0.5), rows=False
+    ),
     "normalize": Case(gx.normalize(), ref.normalize_by_update_norm(1.0, 0.0)),
     "normalize_adaptively": Case(
         gx.normalize_adaptively(),

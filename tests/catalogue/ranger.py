@@ -1,8 +1,8 @@
-"""Rows for `gradxform/transforms/ranger.py`, its recipes, and the parts that came with it."""
+"""Rows for `gradxform/transforms/ranger.py` and its recipe."""
 
 import gradxform as gx
 from tests import references as ref
-from tests.catalogue.case import Case, matrix, with_lr
+from tests.catalogue.case import Case
 
 
 def units(x):
@@ -13,14 +13,6 @@ def units(x):
 CENTER = ref.stateless(lambda g, p, t: ref.centralize(g, p, t, -1))
 
 TRANSFORMS: dict[str, Case] = {
-    "normalize_by_block_std": Case(gx.normalize_by_block_std(), ref.block_std(1e-8), rows=False),
-    "normalize_by_block_std/eps": Case(
-        gx.normalize_by_block_std(0.5), ref.block_std(0.5), rows=False
-    ),
-    "add_norm_loss": Case(gx.add_norm_loss(0.3), ref.norm_loss(0.3, units), rows=False),
-    "add_norm_loss/axis": Case(
-        gx.add_norm_loss(axis=()), ref.norm_loss(1e-4, lambda p: ()), rows=False
-    ),
     "scale_by_ranger21": Case(
         gx.scale_by_ranger21(), ref.ranger21(0.9, 0.999, 0.9, 1e-4, 1e-8, 50.0), rows=False
     ),
@@ -38,18 +30,6 @@ TRANSFORMS: dict[str, Case] = {
 
 
 OPTIMIZERS: dict[str, Case] = {
-    "ranger": Case(
-        gx.ranger(0.1, b2=0.8, sync_period=3, weight_decay=0.2, mask=gx.ndim_at_least(2)),
-        ref.lookahead(
-            with_lr(
-                0.1, CENTER, ref.radam(0.95, 0.8, 1e-5, eps_before=True), ref.decay(0.2, matrix)
-            ),
-            3,
-            0.5,
-        ),
-        rows=False,
-        huge_ok=1 / 8,  # a debiased average rounds to more than the gradient
-    ),
     "ranger21": Case(
         gx.ranger21(0.1, 10, b2=0.5, weight_decay=0.2, norm_loss=0.3),
         ref.lookahead(
@@ -83,10 +63,5 @@ REFUSED = [
         lambda: gx.ranger21(gx.constant_schedule(0.1), 10),
         TypeError,
         ("ranger21: learning_rate must be a number with total_steps",),
-    ),
-    (
-        lambda: gx.ranger(0.1, mask=gx.ndim_at_least(2)),
-        ValueError,
-        ("ranger: mask does nothing without a weight_decay.",),
     ),
 ]

@@ -82,3 +82,13 @@ def norm_growth(growth, eps=1e-8):
         return u, np.linalg.norm(u.ravel())
 
     return Reference(lambda p: np.inf, step)
+
+
+def norm_loss(factor, axes):
+    """Georgiou et al.: the gradient of factor (|p| - 1)^2 per unit."""
+
+    def f(g, p, t):
+        size = np.sqrt(np.sum(p**2, axis=axes(p), keepdims=True))
+        return g + 2 * factor * (size - 1) * p / size
+
+    return stateless(f)

@@ -38,3 +38,14 @@ def centralize(g, p, t, axis=0):
 def block_normalized(scale=1.0, least=1e-6):
     """RETURNN NormalizedSGD without the learning rate."""
     return stateless(lambda g, p, t: scale * g / np.sqrt(max(np.sum(g**2), least**2)))
+
+
+def over_std(g, eps):
+    if g.size < 3:
+        return g
+    return g / (max(np.std(g, ddof=1), 1e-4 * np.max(np.abs(g))) + eps)
+
+
+def block_std(eps):
+    """Gradients over their standard deviation, as in the code of Ranger21."""
+    return stateless(lambda g, p, t: over_std(g, eps))

@@ -2,28 +2,8 @@
 
 import numpy as np
 
-from tests.references.base import TreeReference, blank, stateless
-
-
-def _over_std(g, eps):
-    if g.size < 3:
-        return g
-    return g / (max(np.std(g, ddof=1), 1e-4 * np.max(np.abs(g))) + eps)
-
-
-def block_std(eps):
-    """Gradients over their standard deviation, as in the code of Ranger21."""
-    return stateless(lambda g, p, t: _over_std(g, eps))
-
-
-def norm_loss(factor, axes):
-    """Georgiou et al.: the gradient of factor (|p| - 1)^2 per unit."""
-
-    def f(g, p, t):
-        size = np.sqrt(np.sum(p**2, axis=axes(p), keepdims=True))
-        return g + 2 * factor * (size - 1) * p / size
-
-    return stateless(f)
+from tests.references.base import TreeReference, blank
+from tests.references.normalization import over_std
 
 
 def ranger21(b1, b2, b0, decay, eps, beta, renormalize=False):
@@ -34,7 +14,7 @@ def ranger21(b1, b2, b0, decay, eps, beta, renormalize=False):
         vs = [b2 * v + (1 - b2) * g**2 for v, g in zip(vs, gs, strict=True)]
         ws = [np.maximum(w, v) for w, v in zip(ws, vs, strict=True)]
         mean = (1 + sum(np.sum(v) for v in vs) / (1 - b2**t)) / sum(v.size for v in vs)
-        hs = [_over_std(g, eps) if renormalize else g for g in gs]
+        hs = [over_std(g, eps) if renormalize else g for g in gs]
         old, other = (odd, even) if t % 2 else (even, odd)
         new = [b1**2 * a + (1 - b1**2) * h for a, h in zip(old, hs, strict=True)]
         us = []
