@@ -172,6 +172,7 @@ class scale_by_adalite(ArrayRule):
 def _softmax(x: Array, axes: tuple[int, ...]) -> Array:
     """Return exp(x) over its sum along axes, of all pieces; `x` is at least 0."""
     below = x - jax.lax.stop_gradient(engine.array_max(x, axes, keepdims=True))
-    # XLA may compute x anew for the maximum, and round otherwise.
-    x = jnp.exp(jnp.minimum(below, 0))
-    return x / engine.array_sums((x, axes), keepdims=True)
+    # XLA may compute x anew for the maximum, and round otherwise: of the largest numbers, all may
+    # then be far above it, or below.
+    x = jnp.exp(jnp.where(below > 0, 0, below))
+    return over(x, engine.array_sums((x, axes), keepdims=True), 0)
