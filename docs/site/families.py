@@ -98,6 +98,7 @@ OPTIMIZERS = {
         "muonclip",
         "ggt",
         "sophia",
+        "adahessian",
         "lbfgs",
         "lbfgs_steps",
         "lbfgsb",

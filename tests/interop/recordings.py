@@ -90,7 +90,7 @@ def by_gradient(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -
 def by_hessian(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> tuple[Any, Any]:
     """Take a step with the recorded gradient and the diagonal of the Hessian that came with it."""
     h, c = recorded.tree("loss/h"), recorded.tree("loss/c")
-    diagonal = jax.tree.map(lambda h, c: h * np.cos(0.4 * (t + 1)) - 0.3 * (c > 0.5), h, c)
+    diagonal = jax.tree.map(lambda h, c: h * np.cos(0.4 * t) - 0.3 * (c > 0.5), h, c)
     extra = {"hessian_diagonal": diagonal}
     updates, state = tx.update(recorded.tree("grad", t), state, params, **extra)
     return gx.apply_updates(params, updates), state
