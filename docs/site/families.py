@@ -90,6 +90,7 @@ OPTIMIZERS = {
         "shampoo",
         "distributed_shampoo",
         "soap",
+        "splus",
         "psgd",
         "muon",
         "normuon",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.sign import *
     from gradxform.optimizers.soap import *
     from gradxform.optimizers.sophia import *
+    from gradxform.optimizers.splus import *
     from gradxform.optimizers.step_size import *
 else:
     __all__, __getattr__, __dir__ = _public_names(__name__)

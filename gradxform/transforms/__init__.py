@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.soap import *
     from gradxform.transforms.sophia import *
     from gradxform.transforms.spikes import *
+    from gradxform.transforms.splus import *
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tf_adam import *
 

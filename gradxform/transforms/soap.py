@@ -45,6 +45,34 @@ class SoapState(NamedTuple):
     right_basis: MatrixSlot  # (B, n, n)
 
 
+def first_bases(
+    rule: MatrixRule, params: Params, longest: int, one_sided: bool = False
+) -> dict[str, Any]:
+    """Return the slots of matrices of zeros for both sides, and of identities as their bases."""
+
+    def left(count: int, m: int, n: int, dtype: Any) -> Array:
+        d = m if m <= longest else 1
+        return jnp.zeros((count, d, d), dtype)
+
+    def right(count: int, m: int, n: int, dtype: Any) -> Array:
+        d = n if n <= longest and not one_sided else 1
+        return jnp.zeros((count, d, d), dtype)
+
+    def identity(of: Any) -> Any:
+        def make(*sides: Any) -> Array:
+            x = of(*sides)
+            return x + jnp.expand_dims(jnp.eye(x.shape[-1], dtype=x.dtype), 0)
+
+        return make
+
+    return {
+        "left": rule.matrix_slots(params, left),
+        "right": rule.matrix_slots(params, right),
+        "left_basis": rule.matrix_slots(params, identity(left)),
+        "right_basis": rule.matrix_slots(params, identity(right)),
+    }
+
+
 @transform
 class scale_by_soap(MatrixRule):
     """Run Adam in the eigenbasis of Shampoo's matrices.
@@ -133,29 +161,11 @@ class scale_by_soap(MatrixRule):
         def whole(count: int, m: int, n: int, dtype: Any) -> Array:
             return jnp.zeros((count, m, n), dtype)
 
-        def left(count: int, m: int, n: int, dtype: Any) -> Array:
-            d = m if m <= self.max_precond_dim else 1
-            return jnp.zeros((count, d, d), dtype)
-
-        def right(count: int, m: int, n: int, dtype: Any) -> Array:
-            d = n if n <= self.max_precond_dim and not self.one_sided else 1
-            return jnp.zeros((count, d, d), dtype)
-
-        def identity(of: Any) -> Any:
-            def make(*sides: Any) -> Array:
-                x = of(*sides)
-                return x + jnp.expand_dims(jnp.eye(x.shape[-1], dtype=x.dtype), 0)
-
-            return make
-
         return SoapState(
             count=zero_count(),
             mu=self.matrix_slots(params, whole),
             nu=self.matrix_slots(params, whole),
-            left=self.matrix_slots(params, left),
-            right=self.matrix_slots(params, right),
-            left_basis=self.matrix_slots(params, identity(left)),
-            right_basis=self.matrix_slots(params, identity(right)),
+            **first_bases(self, params, self.max_precond_dim, self.one_sided),
         )
 
     def prepare(self, state: SoapState, params: Params | None) -> tuple[Any, ...]:
@@ -183,58 +193,63 @@ class scale_by_soap(MatrixRule):
         g = squarable(g, (-2, -1))
         # The first gradient only makes the bases: it must not move in a basis made of itself.
         is_first = count == 0
-        h = self._sandwich(_transposed(q_left), g, q_right)
+        h = sandwich(transposed(q_left), g, q_right, self.compute_dtype)
         m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
         v = jnp.where(is_first, v, self.b2 * v + (1 - self.b2) * h * h)
         u = of_m * over_root(m, of_v * v, self.eps)
-        u = jnp.where(is_first, 0, self._sandwich(q_left, u, _transposed(q_right)))
+        u = sandwich(q_left, u, transposed(q_right), self.compute_dtype)
+        u = jnp.where(is_first, 0, u)
         if self.normalize_grads:
             size = (u.shape[-2] * u.shape[-1]) ** 0.5
             u = over(u * size, linalg.frobenius_norm(u))
         beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
-        has_left, has_right = _is_basis(left, g, -2), _is_basis(right, g, -1)
-        if has_left:
-            left = beta * left + (1 - beta) * linalg.matmul(g, _transposed(g))
-        if has_right:
-            right = beta * right + (1 - beta) * linalg.matmul(_transposed(g), g)
+        left, right = followed_by(left, right, g, beta)
 
         def first() -> tuple[Array, ...]:
-            return _eigenvectors(left), _eigenvectors(right), m, v
+            return eigenvectors(left), eigenvectors(right), m, v
 
         def later() -> tuple[Array, ...]:
             factors, old = (left, right), (q_left, q_right, m, v)
             return engine.renewed(_renewed, factors, old, count, self.precondition_frequency)
 
-        if has_left or has_right:
+        if is_basis(left, g, -2) or is_basis(right, g, -1):
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
             # branch does not make one step of every period longer, as it would later.
             q_left, q_right, m, v = lax.cond(is_first, first, later)
         return u, m, v, left, right, q_left, q_right
 
-    def _sandwich(self, a: Array, x: Array, b: Array) -> Array:
-        """Return a x b; a matrix of another side than that of x stands for the identity."""
-        x = linalg.matmul_in(a, x, self.compute_dtype) if _is_basis(a, x, -2) else x
-        return linalg.matmul_in(x, b, self.compute_dtype) if _is_basis(b, x, -1) else x
+
+def sandwich(a: Array, x: Array, b: Array, dtype: Any = None) -> Array:
+    """Return a x b; a matrix of another side than that of x stands for the identity."""
+    x = linalg.matmul_in(a, x, dtype) if is_basis(a, x, -2) else x
+    return linalg.matmul_in(x, b, dtype) if is_basis(b, x, -1) else x
+
+
+def followed_by(left: Array, right: Array, g: Array, beta: Scalar) -> tuple[Array, Array]:
+    """Return the averages of g g^T and g^T g, of the sides that have them, with those of g."""
+    if is_basis(left, g, -2):
+        left = beta * left + (1 - beta) * linalg.matmul(g, transposed(g))
+    if is_basis(right, g, -1):
+        right = beta * right + (1 - beta) * linalg.matmul(transposed(g), g)
+    return left, right
 
 
 def _renewed(
     left: Array, right: Array, q_left: Array, q_right: Array, m: Array, v: Array
 ) -> tuple[Array, ...]:
     """Return the next bases, with both averages in them."""
-    new_left, of_rows = _followed(left, q_left) if _is_basis(left, m, -2) else (q_left, None)
-    new_right, of_columns = (
-        _followed(right, q_right) if _is_basis(right, m, -1) else (q_right, None)
-    )
+    new_left, of_rows = _followed(left, q_left) if is_basis(left, m, -2) else (q_left, None)
+    new_right, of_columns = _followed(right, q_right) if is_basis(right, m, -1) else (q_right, None)
     if of_rows is not None:
-        m = linalg.matmul(linalg.matmul(_transposed(new_left), q_left), m)
+        m = linalg.matmul(linalg.matmul(transposed(new_left), q_left), m)
         v = jnp.take_along_axis(v, of_rows[..., :, None], axis=-2)
     if of_columns is not None:
-        m = linalg.matmul(m, linalg.matmul(_transposed(q_right), new_right))
+        m = linalg.matmul(m, linalg.matmul(transposed(q_right), new_right))
         v = jnp.take_along_axis(v, of_columns[..., None, :], axis=-1)
     return new_left, new_right, m, v
 
 
-def _is_basis(a: Array, x: Array, side: int) -> bool:
+def is_basis(a: Array, x: Array, side: int) -> bool:
     """Whether a matrix is one of that side of x, and not a place holder for the identity."""
     return a.size > 0 and a.shape[-1] == x.shape[side]
 
@@ -248,10 +263,11 @@ def _followed(a: Array, q: Array) -> tuple[Array, Array]:
     return linalg.orthonormal(product), order
 
 
-def _eigenvectors(a: Array) -> Array:
+def eigenvectors(a: Array) -> Array:
     """Return the eigenvectors in falling order of the eigenvalues."""
     return jnp.flip(linalg.eigen(a)[1], -1) if a.size else a
 
 
-def _transposed(x: Array) -> Array:
+def transposed(x: Array) -> Array:
+    """Return matrices with rows and columns exchanged."""
     return jnp.swapaxes(x, -1, -2)

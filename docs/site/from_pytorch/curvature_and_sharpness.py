@@ -4,7 +4,7 @@ from typing import Any
 
 import gradxform as gx
 from docs.site.from_pytorch.row import Row
-from tests.interop.recordings import by_hessian
+from tests.interop.recordings import Recording, by_gradient, by_hessian
 
 
 def _given(updates: Any, state: Any, params: Any = None, *, hessian_diagonal: Any) -> Any:
@@ -13,6 +13,22 @@ def _given(updates: Any, state: Any, params: Any = None, *, hessian_diagonal: An
 
 
 GIVEN = gx.GradientTransformationExtraArgs(lambda params: gx.EmptyState(), _given)
+
+
+def _decayed_after(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> Any:
+    """Take a step of SPlus without decay, and decay the result with the rate of a square matrix."""
+    params, state = by_gradient(tx, state, params, recorded, t)
+    rate = recorded.kwargs["lr"] * 2 / sum(params["square"].shape)
+    return {"square": (1 - 0.01 * rate) * params["square"]}, state
+
+
+_SPLUS: dict[str, Any] = {
+    "theirs": "SPlus(params, lr, inverse_steps=1)",
+    "ours": "gx.splus(lr, weight_decay=0.0, precondition_frequency=1)",
+    "difference": 1e-12,
+    "recorded": "SPlusSquare",
+    "step": _decayed_after,
+}
 
 ROWS = [
     Row(
@@ -24,5 +40,12 @@ ROWS = [
         {"given": GIVEN},
         by_hessian,
         shown="`gx.adahessian(lr, eps=1e-16, spatial_averaging=False)`",
+    ),
+    Row(**_SPLUS, notes="it decays parameters after the step, `gx.splus` in the step"),
+    Row(
+        **_SPLUS,
+        notes="what is evaluated: `gx.eval_params(state, params)`",
+        compared="aux/eval",
+        result=lambda params, state: gx.eval_params(state, params),
     ),
 ]
