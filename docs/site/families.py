@@ -94,6 +94,7 @@ OPTIMIZERS = {
         "psgd",
         "muon",
         "normuon",
+        "adago",
         "dion",
         "scion",
         "muonclip",

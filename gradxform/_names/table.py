@@ -164,6 +164,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.numerics.numbers": "ScheduleError abs_sq add as_flag as_number as_rounded as_step at_least_float32 bias_correction cast count_and_debias has_64_bits is_zero looked_up not_zero number_rank over plus promote real_dtype safe_increment safe_int32_increment same_bits scalar scalar_dtype scalars_as shrinking squarable taming times value_at within",
     },
     "gradxform.optimizers": {
+        "gradxform.optimizers.adago": "adago",
         "gradxform.optimizers.adahessian": "adahessian",
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
@@ -275,6 +276,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.transforms": {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
+        "gradxform.transforms.adago": "AdaGOState scale_by_adago",
         "gradxform.transforms.adahessian": "AdaHessianState average_spatial_axes scale_by_adahessian",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
@@ -394,10 +396,10 @@ CONFIG_NAMES: dict[str, str] = {
         "GaLoreDimensionNumbers GradientTransformation GradientTransformationExtraArgs"
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
-        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
-        " adahessian adam adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights"
-        " add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
-        " apply_if_finite asam average_spatial_axes"
+        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adago adagrad"
+        " adagrad_da adahessian adam adamax adamaxw adamuon adamw adan adaptive_grad_clip"
+        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
+        " any_of apply_every apply_if_finite asam average_spatial_axes"
         " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
         " conditionally_mask conditionally_transform constant_schedule cosine_decay_restarts"
@@ -429,28 +431,29 @@ CONFIG_NAMES: dict[str, str] = {
         " qk_clip quantize_state query_key"
         " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
         " rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adadelta scale_by_adahessian scale_by_adam"
-        " scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign"
-        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch"
-        " scale_by_belief scale_by_cocob scale_by_dion scale_by_dion2"
-        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
-        " scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance"
-        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
-        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_mean_side scale_by_muon"
-        " scale_by_nadam scale_by_normuon scale_by_novograd scale_by_optimistic_gradient"
-        " scale_by_param_block_norm scale_by_param_block_rms scale_by_polyak scale_by_power_sign"
-        " scale_by_psgd_kron scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop"
-        " scale_by_rss scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
-        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_splus"
-        " scale_by_stddev scale_by_tf_adam scale_by_trust_ratio scale_by_yogi"
-        " scale_by_zoom_linesearch schedule_free schedule_free_adamw schedule_free_sgd scion"
-        " selective_transform set_to_zero sgd sgdr_schedule sgdw shampoo sign_sgd signum"
-        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia"
-        " sparse_adagrad sparse_semantics split_real_and_imaginary splus state_dtype stateless"
-        " stateless_with_tree_map step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl"
-        " step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
-        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
-        " stochastic_weight_average sum_of"
+        " sam scale scale_by_acprop scale_by_adadelta scale_by_adago scale_by_adahessian"
+        " scale_by_adam scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan"
+        " scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
+        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_dion"
+        " scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog"
+        " scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt"
+        " scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
+        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
+        " scale_by_mean_side scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
+        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
+        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
+        " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
+        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
+        " scale_by_soap scale_by_sophia scale_by_splus scale_by_stddev scale_by_tf_adam"
+        " scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
+        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd"
+        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
+        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics"
+        " split_real_and_imaginary splus state_dtype stateless stateless_with_tree_map"
+        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
+        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
+        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
+        " sum_of"
         " trace"
         " undo_norm_growth"
         " variable_clipping variable_names"

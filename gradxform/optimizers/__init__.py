@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
+    from gradxform.optimizers.adago import *
     from gradxform.optimizers.adahessian import *
     from gradxform.optimizers.adam import *
     from gradxform.optimizers.adam_kin import *

@@ -1,5 +1,7 @@
 """Optimizers of matrices, which leave all other parameters to AdamW or another rule."""
 
+from collections.abc import Mapping
+
 from gradxform.base import Transform
 from gradxform.leaves.masks import label_by, ndim_at_least
 from gradxform.transforms.muon import muon_labels
@@ -24,7 +26,7 @@ def with_adamw(
     return with_others({label: matrices, "adam": others}, dimension_numbers)
 
 
-def with_others(parts: dict[str, Transform], dimension_numbers: StaticTree) -> partition:
+def with_others(parts: Mapping[str, Transform], dimension_numbers: StaticTree) -> partition:
     """Return a transform of matrices for those parameters that are, and another for the others.
 
     Args:

@@ -9,6 +9,7 @@ from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.transforms.accumulation import *
+    from gradxform.transforms.adago import *
     from gradxform.transforms.adahessian import *
     from gradxform.transforms.adam import *
     from gradxform.transforms.adam_kin import *

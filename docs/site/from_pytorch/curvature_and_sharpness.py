@@ -30,6 +30,14 @@ _SPLUS: dict[str, Any] = {
     "step": _decayed_after,
 }
 
+# Kernels of convolutions are matrices from all inputs of an output to it.
+_MATRICES = {
+    "matrix": gx.MuonDimensionNumbers(),
+    "kernel": gx.MuonDimensionNumbers((0, 1, 2), 3),
+    "vector": None,
+    "scalar": None,
+}
+
 ROWS = [
     Row(
         "AdaHessian(params, lr)",
@@ -47,5 +55,13 @@ ROWS = [
         notes="what is evaluated: `gx.eval_params(state, params)`",
         compared="aux/eval",
         result=lambda params, state: gx.eval_params(state, params),
+    ),
+    Row(
+        "AdaGO(groups)",
+        "gx.adago(root=False, by_shape=True, eps=0.0, weight_dimension_numbers=numbers)",
+        1e-12,
+        "AdaGO",
+        "it divides by V itself; the paper and `gx.adago` by its root",
+        {"numbers": _MATRICES},
     ),
 ]
