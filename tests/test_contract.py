@@ -74,6 +74,7 @@ UNSEEN = {
     "differentially_private_aggregate": "it is tested on one leaf",
     "scale_by_fans": "it reads the shape of an array and none of its entries",
     "step_by_lbfgsb": "the parameters that are drawn here are outside of the bounds",
+    "mix_gradients": "it finds the first gradients in the tree, and adds entries",
     "scale_by_mean_side": "it reads the shape of an array and none of its entries",
     "scale_by_shape": "it reads the shape of an array and none of its entries",
 }

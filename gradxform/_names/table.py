@@ -331,6 +331,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.splus": "SPlusState scale_by_mean_side scale_by_splus",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
+        "gradxform.transforms.two_gradients": "ReuseSharpnessState mix_gradients reuse_sharpness subtract_surrogate_gap",
     },
     "gradxform.transforms.lbfgs": {
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState check_memory empty_memory inner scale_by_lbfgs two_loops",
@@ -382,6 +383,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.sam": "SAMState asam sam",
         "gradxform.wrappers.schedule_free": "ScheduleFreeState ScheduleFreeWithXState schedule_free schedule_free_eval_params",
         "gradxform.wrappers.select": "MaskedState MultiTransformState PartitionState masked multi_transform partition",
+        "gradxform.wrappers.sharpness": "gsam looksam wsam",
         "gradxform.wrappers.sparse": "only_dense only_rows sparse_semantics",
         "gradxform.wrappers.spikes": "SkipLossSpikesState skip_loss_spikes",
         "gradxform.wrappers.stored.storage": "quantize_state state_dtype",
@@ -409,16 +411,16 @@ CONFIG_NAMES: dict[str, str] = {
         " distributed_shampoo dog dowg dpsgd"
         " ema exponential_decay external_step"
         " factor_state flatten fourth_root freeze fromage ftrl"
-        " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams"
+        " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams gsam"
         " hutchinson_estimator_diag_hessian"
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
         " kahan keep_matrix_norms keep_params_nonnegative"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
-        " lookahead loss_scale"
-        " madgrad mars_adamw masked master_weights matrix_split mechanize momo momo_adam monitor"
-        " moving_average muon muon_labels muonclip"
+        " lookahead looksam loss_scale"
+        " madgrad mars_adamw masked master_weights matrix_split mechanize mix_gradients momo"
+        " momo_adam monitor moving_average muon muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
         " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_update_norm"
         " normalized_sgd normuon novograd"
@@ -429,8 +431,8 @@ CONFIG_NAMES: dict[str, str] = {
         " power_moving_average power_sign prodigy product_schedule project proximal_adagrad"
         " proximal_sgd psgd_kron"
         " qk_clip quantize_state query_key"
-        " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay rmsprop"
-        " rowwise_adagrad rprop"
+        " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay reuse_sharpness"
+        " rmsprop rowwise_adagrad rprop"
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adago scale_by_adahessian"
         " scale_by_adam scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan"
         " scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
@@ -453,12 +455,12 @@ CONFIG_NAMES: dict[str, str] = {
         " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
         " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
         " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
-        " sum_of"
+        " subtract_surrogate_gap sum_of"
         " trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
         " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"
-        " with_metrics"
+        " with_metrics wsam"
         " yogi"
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),

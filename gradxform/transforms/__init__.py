@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.splus import *
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tf_adam import *
+    from gradxform.transforms.two_gradients import *
 
 _public, __getattr__, __dir__ = _public_names(__name__)
 if not TYPE_CHECKING:  # a checker would take it for the whole list

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import jax
+
 import gradxform as gx
 from docs.site.from_pytorch.row import Row
-from tests.interop.recordings import Recording, by_gradient, by_hessian
+from tests.interop.recordings import Recording, by_gradient, by_hessian, loss_of
 
 
 def _given(updates: Any, state: Any, params: Any = None, *, hessian_diagonal: Any) -> Any:
@@ -20,6 +22,14 @@ def _decayed_after(tx: Any, state: Any, params: Any, recorded: Recording, t: int
     params, state = by_gradient(tx, state, params, recorded, t)
     rate = recorded.kwargs["lr"] * 2 / sum(params["square"].shape)
     return {"square": (1 - 0.01 * rate) * params["square"]}, state
+
+
+def _by_loss(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> Any:
+    """Take a step with the gradients of the loss, at the parameters and after the climb."""
+    gradient = jax.grad(loss_of(recorded))
+    extra = {"grad_fn": lambda p, i: gradient(p)}
+    updates, state = tx.update(gradient(params), state, params, **extra)
+    return gx.apply_updates(params, updates), state
 
 
 _SPLUS: dict[str, Any] = {
@@ -63,5 +73,19 @@ ROWS = [
         "AdaGO",
         "it divides by V itself; the paper and `gx.adago` by its root",
         {"numbers": _MATRICES},
+    ),
+    Row(
+        "GSAM(params, base_optimizer=SGD(params, lr), rho_scheduler=constant)",
+        "gx.gsam(gx.sgd(0.05), rho, opaque_mode=True)",
+        1e-12,
+        "GSAM",
+        step=_by_loss,
+    ),
+    Row(
+        "WSAM(model, params, SGD, lr=lr)",
+        "gx.wsam(gx.sgd(lr), lr, opaque_mode=True)",
+        1e-12,
+        "WSAM",
+        step=_by_loss,
     ),
 ]
