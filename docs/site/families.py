@@ -90,6 +90,7 @@ OPTIMIZERS = {
         "shampoo",
         "distributed_shampoo",
         "soap",
+        "kl_shampoo",
         "splus",
         "psgd",
         "muon",

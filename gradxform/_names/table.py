@@ -184,6 +184,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.galore": "galore",
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
+        "gradxform.optimizers.kl_shampoo": "kl_shampoo",
         "gradxform.optimizers.laprop": "laprop",
         "gradxform.optimizers.layerwise": "fromage lamb lars novograd",
         "gradxform.optimizers.lbfgs": "lbfgs",
@@ -298,6 +299,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.ggt": "ScaleByGgtState scale_by_ggt",
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
+        "gradxform.transforms.kl_shampoo": "KLShampooState scale_by_kl_shampoo",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
         "gradxform.transforms.layerwise": "ScaleByNovogradState scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
@@ -415,7 +417,7 @@ CONFIG_NAMES: dict[str, str] = {
         " hutchinson_estimator_diag_hessian"
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
-        " kahan keep_matrix_norms keep_params_nonnegative"
+        " kahan keep_matrix_norms keep_params_nonnegative kl_shampoo"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead looksam loss_scale"
@@ -439,7 +441,7 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_dion"
         " scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog"
         " scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt"
-        " scale_by_grad_variance scale_by_grams scale_by_laprop scale_by_lbfgs"
+        " scale_by_grad_variance scale_by_grams scale_by_kl_shampoo scale_by_laprop scale_by_lbfgs"
         " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
         " scale_by_mean_side scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
         " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.galore import *
     from gradxform.optimizers.ggt import *
     from gradxform.optimizers.gradient_change import *
+    from gradxform.optimizers.kl_shampoo import *
     from gradxform.optimizers.laprop import *
     from gradxform.optimizers.layerwise import *
     from gradxform.optimizers.lbfgs import *

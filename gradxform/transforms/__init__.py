@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.ggt import *
     from gradxform.transforms.gradient_change import *
     from gradxform.transforms.kept_norms import *
+    from gradxform.transforms.kl_shampoo import *
     from gradxform.transforms.laprop import *
     from gradxform.transforms.layerwise import *
     from gradxform.transforms.lbfgs.lbfgs import *

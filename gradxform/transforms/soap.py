@@ -12,6 +12,17 @@ from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import bias_correction, over, safe_increment, scalar, squarable
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count
+from gradxform.transforms.eigenbases import (
+    eigenvectors,
+    first_bases,
+    followed_by,
+    is_basis,
+    kl_factors,
+    kl_followed_by,
+    power_iterated,
+    sandwich,
+    transposed,
+)
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.types import (
@@ -21,6 +32,7 @@ from gradxform.types import (
     MatrixSlot,
     NonNegative,
     Params,
+    Positive,
     Scalar,
     Size,
     StaticTree,
@@ -43,34 +55,6 @@ class SoapState(NamedTuple):
     right: MatrixSlot  # (B, n, n); the average of G^T G
     left_basis: MatrixSlot  # (B, m, m); its eigenvectors as columns, nearly
     right_basis: MatrixSlot  # (B, n, n)
-
-
-def first_bases(
-    rule: MatrixRule, params: Params, longest: int, one_sided: bool = False
-) -> dict[str, Any]:
-    """Return the slots of matrices of zeros for both sides, and of identities as their bases."""
-
-    def left(count: int, m: int, n: int, dtype: Any) -> Array:
-        d = m if m <= longest else 1
-        return jnp.zeros((count, d, d), dtype)
-
-    def right(count: int, m: int, n: int, dtype: Any) -> Array:
-        d = n if n <= longest and not one_sided else 1
-        return jnp.zeros((count, d, d), dtype)
-
-    def identity(of: Any) -> Any:
-        def make(*sides: Any) -> Array:
-            x = of(*sides)
-            return x + jnp.expand_dims(jnp.eye(x.shape[-1], dtype=x.dtype), 0)
-
-        return make
-
-    return {
-        "left": rule.matrix_slots(params, left),
-        "right": rule.matrix_slots(params, right),
-        "left_basis": rule.matrix_slots(params, identity(left)),
-        "right_basis": rule.matrix_slots(params, identity(right)),
-    }
 
 
 @transform
@@ -96,6 +80,16 @@ class scale_by_soap(MatrixRule):
     Among the matrices of equal sides, those that are i-th modulo `precondition_frequency` are
     renewed at step i: no step waits for all decompositions, and each matrix is decomposed once a
     period. The number of the step decides, so that a resumed run goes on exactly.
+
+    With a `kl_start`, which makes it KL-SOAP, each side is scaled by the other's inverse, for
+    matrices whose Kronecker product is nearest to the covariance of the gradient:
+
+        L <- shampoo_beta L + (1 - shampoo_beta) / n G Q_R diag(1 / r) Q_R^T G^T
+        R <- shampoo_beta R + (1 - shampoo_beta) / m G^T Q_L diag(1 / l) Q_L^T G
+
+    with l = diag(Q_L^T L Q_L) and r = diag(Q_R^T R Q_R) from before this gradient, and from
+    L = R = kl_start I. A side that keeps the identity has 1 for l or r. The authors average l and r
+    by themselves from 0.1, which is the same as long as Q_L and Q_R stay; so 0.1 is theirs.
 
     The three costs of a matrix beside Adam's: the memory of L, R and the two bases, 2 m^2 + 2 n^2;
     six to eight products a step; and QR decompositions, which are slow on accelerators. With
@@ -144,6 +138,7 @@ class scale_by_soap(MatrixRule):
     one_sided: bool = field(default=False, kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
     compute_dtype: DType = field(default=None, kw_only=True)
+    kl_start: Positive | None = field(default=None, kw_only=True)
 
     renews = True
     State = SoapState
@@ -165,7 +160,7 @@ class scale_by_soap(MatrixRule):
             count=zero_count(),
             mu=self.matrix_slots(params, whole),
             nu=self.matrix_slots(params, whole),
-            **first_bases(self, params, self.max_precond_dim, self.one_sided),
+            **first_bases(self, params, self.max_precond_dim, self.one_sided, self.kl_start or 0.0),
         )
 
     def prepare(self, state: SoapState, params: Params | None) -> tuple[Any, ...]:
@@ -203,7 +198,11 @@ class scale_by_soap(MatrixRule):
             size = (u.shape[-2] * u.shape[-1]) ** 0.5
             u = over(u * size, linalg.frobenius_norm(u))
         beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
-        left, right = followed_by(left, right, g, beta)
+        if self.kl_start is None:
+            left, right = followed_by(left, right, g, beta)
+        else:
+            factors = kl_factors(left, right, q_left, q_right, g)
+            left, right = kl_followed_by(left, right, q_left, q_right, g, beta, *factors)
 
         def first() -> tuple[Array, ...]:
             return eigenvectors(left), eigenvectors(right), m, v
@@ -219,27 +218,14 @@ class scale_by_soap(MatrixRule):
         return u, m, v, left, right, q_left, q_right
 
 
-def sandwich(a: Array, x: Array, b: Array, dtype: Any = None) -> Array:
-    """Return a x b; a matrix of another side than that of x stands for the identity."""
-    x = linalg.matmul_in(a, x, dtype) if is_basis(a, x, -2) else x
-    return linalg.matmul_in(x, b, dtype) if is_basis(b, x, -1) else x
-
-
-def followed_by(left: Array, right: Array, g: Array, beta: Scalar) -> tuple[Array, Array]:
-    """Return the averages of g g^T and g^T g, of the sides that have them, with those of g."""
-    if is_basis(left, g, -2):
-        left = beta * left + (1 - beta) * linalg.matmul(g, transposed(g))
-    if is_basis(right, g, -1):
-        right = beta * right + (1 - beta) * linalg.matmul(transposed(g), g)
-    return left, right
-
-
 def _renewed(
     left: Array, right: Array, q_left: Array, q_right: Array, m: Array, v: Array
 ) -> tuple[Array, ...]:
     """Return the next bases, with both averages in them."""
-    new_left, of_rows = _followed(left, q_left) if is_basis(left, m, -2) else (q_left, None)
-    new_right, of_columns = _followed(right, q_right) if is_basis(right, m, -1) else (q_right, None)
+    new_left, of_rows = power_iterated(left, q_left) if is_basis(left, m, -2) else (q_left, None)
+    new_right, of_columns = q_right, None
+    if is_basis(right, m, -1):
+        new_right, of_columns = power_iterated(right, q_right)
     if of_rows is not None:
         m = linalg.matmul(linalg.matmul(transposed(new_left), q_left), m)
         v = jnp.take_along_axis(v, of_rows[..., :, None], axis=-2)
@@ -247,27 +233,3 @@ def _renewed(
         m = linalg.matmul(m, linalg.matmul(transposed(q_right), new_right))
         v = jnp.take_along_axis(v, of_columns[..., None, :], axis=-1)
     return new_left, new_right, m, v
-
-
-def is_basis(a: Array, x: Array, side: int) -> bool:
-    """Whether a matrix is one of that side of x, and not a place holder for the identity."""
-    return a.size > 0 and a.shape[-1] == x.shape[side]
-
-
-def _followed(a: Array, q: Array) -> tuple[Array, Array]:
-    """Return the basis after one power iteration, and where each of its vectors was before."""
-    # The basis does not depend on the size of the matrix, and the columns of a product have norms.
-    product = linalg.matmul(over(a, jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)), q)
-    order = jnp.argsort(jnp.sum(q * product, axis=-2), axis=-1, descending=True)
-    product = jnp.take_along_axis(product, order[..., None, :], axis=-1)
-    return linalg.orthonormal(product), order
-
-
-def eigenvectors(a: Array) -> Array:
-    """Return the eigenvectors in falling order of the eigenvalues."""
-    return jnp.flip(linalg.eigen(a)[1], -1) if a.size else a
-
-
-def transposed(x: Array) -> Array:
-    """Return matrices with rows and columns exchanged."""
-    return jnp.swapaxes(x, -1, -2)

@@ -11,10 +11,7 @@ from gradxform.base import transform
 from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import safe_increment, squarable
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
-from gradxform.transforms.matrices.shape_factor import ShapeFactor
-from gradxform.transforms.soap import (
+from gradxform.transforms.eigenbases import (
     eigenvectors,
     first_bases,
     followed_by,
@@ -22,6 +19,9 @@ from gradxform.transforms.soap import (
     sandwich,
     transposed,
 )
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
+from gradxform.transforms.matrices.shape_factor import ShapeFactor
 from gradxform.types import Array, Decay, DType, MatrixSlot, Params, Size, Slot, StaticTree
 
 __all__ = [
