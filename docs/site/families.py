@@ -96,6 +96,7 @@ OPTIMIZERS = {
         "muon",
         "normuon",
         "adago",
+        "spectral_sphere",
         "dion",
         "scion",
         "muonclip",

@@ -209,6 +209,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.sign": "lion sign_sgd signum",
         "gradxform.optimizers.soap": "soap",
         "gradxform.optimizers.sophia": "sophia",
+        "gradxform.optimizers.spectral_sphere": "spectral_sphere",
         "gradxform.optimizers.splus": "splus",
         "gradxform.optimizers.step_size": "polyak_sgd",
     },
@@ -329,6 +330,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.sign": "ScaleByLionState scale_by_lion scale_by_sign",
         "gradxform.transforms.soap": "SoapState scale_by_soap",
         "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian scale_by_sophia",
+        "gradxform.transforms.spectral_sphere": "scale_by_spectral_sphere",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
         "gradxform.transforms.splus": "SPlusState scale_by_mean_side scale_by_splus",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
@@ -448,11 +450,11 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
         " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
         " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
-        " scale_by_soap scale_by_sophia scale_by_splus scale_by_stddev scale_by_tf_adam"
-        " scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
+        " scale_by_soap scale_by_sophia scale_by_spectral_sphere scale_by_splus scale_by_stddev"
+        " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
         " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd"
         " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics"
+        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics spectral_sphere"
         " split_real_and_imaginary splus state_dtype stateless stateless_with_tree_map"
         " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
         " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.sign import *
     from gradxform.optimizers.soap import *
     from gradxform.optimizers.sophia import *
+    from gradxform.optimizers.spectral_sphere import *
     from gradxform.optimizers.splus import *
     from gradxform.optimizers.step_size import *
 else:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.sign import *
     from gradxform.transforms.soap import *
     from gradxform.transforms.sophia import *
+    from gradxform.transforms.spectral_sphere import *
     from gradxform.transforms.spikes import *
     from gradxform.transforms.splus import *
     from gradxform.transforms.step_size import *

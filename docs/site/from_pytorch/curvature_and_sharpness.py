@@ -40,6 +40,15 @@ _SPLUS: dict[str, Any] = {
     "step": _decayed_after,
 }
 
+# The coefficients of "polar_express", as they stand there.
+_ROUNDED = (
+    (8.2051, -22.9019, 16.4607),
+    (4.0664, -2.8612, 0.5184),
+    (3.9096, -2.8234, 0.5250),
+    (3.2856, -2.4153, 0.4853),
+    (2.2779, -1.6198, 0.3985),
+)
+
 # Kernels of convolutions are matrices from all inputs of an output to it.
 _MATRICES = {
     "matrix": gx.MuonDimensionNumbers(),
@@ -87,5 +96,14 @@ ROWS = [
         1e-12,
         "WSAM",
         step=_by_loss,
+    ),
+    Row(
+        "SpectralSphere(params, lr)",
+        "gx.spectral_sphere(lr, ns_coeffs=rounded, eps=0.0)",
+        1e-12,
+        "SpectralSphere",
+        "the coefficients of the orthogonalization there have four digits",
+        {"rounded": _ROUNDED},
+        shown="`gx.spectral_sphere(lr)`",
     ),
 ]
