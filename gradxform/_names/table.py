@@ -80,6 +80,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform": "COCOBState DAdaptAdamWState DifferentiallyPrivateAggregateState DoGState DoWGState GaLoreDimensionNumbers GaLoreState HutchinsonState MadgradState MechanicState MomoAdamState MomoState MuonDimensionNumbers MuonState NormalizeState ProdigyState ReduceLROnPlateauState SAMState ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState ScheduleFreeState SophiaState SplitRealAndImaginaryState acprop ademamix adopt cocob dadapt_adamw differentially_private_aggregate dog dowg dpsgd galore hutchinson_estimator_diag_hessian madgrad mechanize momo momo_adam muon normalize prodigy reduce_on_plateau sam scale_by_acprop scale_by_ademamix scale_by_adopt scale_by_cocob scale_by_galore scale_by_madgrad scale_by_muon scale_by_simplified_ademamix schedule_free schedule_free_adamw schedule_free_eval_params schedule_free_sgd simplified_ademamix sophia split_real_and_imaginary",
     },
     "gradxform.distributed": {
+        "gradxform.distributed.averaging.demo": "demo",
         "gradxform.distributed.averaging.elastic": "AgnState ElasticAverageState agn elastic_average",
         "gradxform.distributed.averaging.eval_params": "eval_params",
         "gradxform.distributed.averaging.model_average": "ModelAverageState model_average",
@@ -95,7 +96,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.distributed.specs.state_sharding": "state_sharding",
         "gradxform.distributed.specs.state_specs": "state_specs",
         "gradxform.distributed.wire.axis": "AlreadyReducedError local_view",
-        "gradxform.distributed.wire.compression": "Compression float8 int8 sign top_k",
+        "gradxform.distributed.wire.compression": "Compression dct_top_k float8 int8 sign top_k",
         "gradxform.distributed.wire.feedback": "FeedbackState LowRankState",
         "gradxform.distributed.wire.powersgd": "powersgd",
         "gradxform.distributed.zero.wire": "ZeroFeedbackState ZeroLowRankState",
@@ -119,7 +120,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.distributed.shares.shares": "Shares",
     },
     "gradxform.distributed.wire": {
-        "gradxform.distributed.wire.wire": "Cast Codec Error SMALL Sent joined narrow new_error parted put_together scattered still_to_send sums tree_mean",
+        "gradxform.distributed.wire.wire": "Cast Codec Error SMALL Sent joined narrow new_error owed parted put_together scattered still_to_send sums tree_mean",
     },
     "gradxform.distributed.zero": {
         "gradxform.distributed.zero.zero": "Zero1State zero1",
@@ -503,7 +504,7 @@ CONFIG_NAMES: dict[str, str] = {
     ),
     "gradxform.distributed": (
         "agn"
-        " drop_stale"
+        " dct_top_k drop_stale"
         " elastic_average"
         " float8"
         " int8"
