@@ -37,5 +37,5 @@ def with_others(parts: Mapping[str, Transform], dimension_numbers: StaticTree) -
     if dimension_numbers is None:
         labels = label_by((label, ndim_at_least(2) & ~ndim_at_least(3)), (other, True))
     else:
-        labels = muon_labels(dimension_numbers, label, other)
+        labels = muon_labels(dimension_numbers, label, None if other == "adam" else other)
     return partition(parts, labels)

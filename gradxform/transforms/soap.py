@@ -117,6 +117,8 @@ class scale_by_soap(MatrixRule):
       compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
         and updates on a mesh; statistics and bases stay. None: the dtype of the gradient, at least
         float32. Keyword-only.
+      kl_start: the multiple of the identity that L and R start from, greater than 0, for factors of
+        least Kullback-Leibler divergence; None for Shampoo's. Keyword-only.
 
     Raises:
       ValueError: if precondition_frequency is below 1; at init and update, if a parameter is not a
@@ -124,7 +126,8 @@ class scale_by_soap(MatrixRule):
       TypeError: at init and update, for complex and integer leaves.
 
     Reference: Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam, 2024, Algorithm 3;
-    the defaults are those of its code.
+    the defaults are those of its code. Lin et al., Understanding and Improving Shampoo and SOAP via
+    Kullback-Leibler Minimization, 2025, for kl_start.
     """
 
     b1: Decay = 0.95

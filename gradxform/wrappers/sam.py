@@ -96,8 +96,8 @@ class sam(Transform):
       opaque_mode: whether one call does a whole period.
       batch_axis_name: the mesh axis over which the gradients of `grad_fn` are averaged, with
         opaque_mode only.
-      plain_steps: the steps without a climb that follow each step with one, an integer, at least 0.
-        Keyword-only.
+      plain_steps: the steps without a climb that follow each step with one, an integer, at least 0;
+        None for 0. Keyword-only.
 
     Raises:
       ValueError: if an axis is named without opaque_mode; at update, without the parameters, or if
@@ -114,7 +114,7 @@ class sam(Transform):
     reset_state: bool = True
     opaque_mode: bool = False
     batch_axis_name: str | None = None
-    plain_steps: Size = field(default=0, kw_only=True)
+    plain_steps: Size | None = field(default=None, kw_only=True)
 
     why_no_rows = "moves all rows back to where they were"
     holds = (("optimizer", "opt_state"), ("adv_optimizer", "adv_state"))
@@ -122,7 +122,8 @@ class sam(Transform):
     def __post_init__(self) -> None:
         check_transform(self, self.optimizer, "optimizer")
         check_transform(self, self.adv_optimizer, "adv_optimizer")
-        require_non_negative(self, "plain_steps")
+        if self.plain_steps is not None:
+            require_non_negative(self, "plain_steps")
         if self.batch_axis_name is not None and not self.opaque_mode:
             raise ValueError(
                 f"{name_of(self)}: batch_axis_name={self.batch_axis_name!r} has no effect without "
@@ -232,7 +233,7 @@ class sam(Transform):
         if self.reset_state:
             first = laid_like(self.adv_optimizer.init(start), adv_state)
             adv_state = jax.tree.map(lambda a, b: jnp.where(is_last, b, a), adv_state, first)
-        is_over = turn >= self.sync_period - 1 + self.plain_steps
+        is_over = turn >= self.sync_period - 1 + (self.plain_steps or 0)
         count = jnp.where(is_over, 0, turn + 1).astype(jnp.int32)
         return jax.tree.unflatten(treedef, us), state._replace(
             steps_since_sync=count,
