@@ -67,6 +67,7 @@ UNSEEN = {
     "stateless_with_tree_map": "it calls a function of the user",
     "hutchinson_estimator_diag_hessian": "its locality depends on the loss",
     "scale_by_sophia": "its locality depends on the loss",
+    "scale_by_adahessian": "its locality depends on the loss",
     "add_noise": "it counts leaves and reads none",
     "add_truncated_noise": "it counts leaves and reads none",
     "scale_by_adam_catching_up": "all rows have the same age where gradients are dense",
@@ -74,6 +75,8 @@ UNSEEN = {
     "scale_by_fans": "it reads the shape of an array and none of its entries",
     "grokfast_ma": "it computes by entry, with windows that have another shape",
     "step_by_lbfgsb": "the parameters that are drawn here are outside of the bounds",
+    "mix_gradients": "it finds the first gradients in the tree, and adds entries",
+    "scale_by_mean_side": "it reads the shape of an array and none of its entries",
     "scale_by_shape": "it reads the shape of an array and none of its entries",
 }
 

@@ -80,6 +80,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform": "COCOBState DAdaptAdamWState DifferentiallyPrivateAggregateState DoGState DoWGState GaLoreDimensionNumbers GaLoreState HutchinsonState MadgradState MechanicState MomoAdamState MomoState MuonDimensionNumbers MuonState NormalizeState ProdigyState ReduceLROnPlateauState SAMState ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState ScheduleFreeState SophiaState SplitRealAndImaginaryState acprop ademamix adopt cocob dadapt_adamw differentially_private_aggregate dog dowg dpsgd galore hutchinson_estimator_diag_hessian madgrad mechanize momo momo_adam muon normalize prodigy reduce_on_plateau sam scale_by_acprop scale_by_ademamix scale_by_adopt scale_by_cocob scale_by_galore scale_by_madgrad scale_by_muon scale_by_simplified_ademamix schedule_free schedule_free_adamw schedule_free_eval_params schedule_free_sgd simplified_ademamix sophia split_real_and_imaginary",
     },
     "gradxform.distributed": {
+        "gradxform.distributed.averaging.demo": "demo",
         "gradxform.distributed.averaging.elastic": "AgnState ElasticAverageState agn elastic_average",
         "gradxform.distributed.averaging.eval_params": "eval_params",
         "gradxform.distributed.averaging.model_average": "ModelAverageState model_average",
@@ -95,7 +96,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.distributed.specs.state_sharding": "state_sharding",
         "gradxform.distributed.specs.state_specs": "state_specs",
         "gradxform.distributed.wire.axis": "AlreadyReducedError local_view",
-        "gradxform.distributed.wire.compression": "Compression float8 int8 sign top_k",
+        "gradxform.distributed.wire.compression": "Compression dct_top_k float8 int8 sign top_k",
         "gradxform.distributed.wire.feedback": "FeedbackState LowRankState",
         "gradxform.distributed.wire.powersgd": "powersgd",
         "gradxform.distributed.zero.wire": "ZeroFeedbackState ZeroLowRankState",
@@ -119,7 +120,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.distributed.shares.shares": "Shares",
     },
     "gradxform.distributed.wire": {
-        "gradxform.distributed.wire.wire": "Cast Codec Error SMALL Sent joined narrow new_error parted put_together scattered still_to_send sums tree_mean",
+        "gradxform.distributed.wire.wire": "Cast Codec Error SMALL Sent joined narrow new_error owed parted put_together scattered still_to_send sums tree_mean",
     },
     "gradxform.distributed.zero": {
         "gradxform.distributed.zero.zero": "Zero1State zero1",
@@ -165,6 +166,8 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.optimizers": {
         "gradxform.optimizers.adai": "adai",
+        "gradxform.optimizers.adago": "adago",
+        "gradxform.optimizers.adahessian": "adahessian",
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
         "gradxform.optimizers.adam_mini": "adam_mini",
@@ -189,6 +192,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan diffgrad optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.grokfast": "grokfast_adamw",
+        "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
+        "gradxform.optimizers.kl_shampoo": "kl_shampoo",
         "gradxform.optimizers.laprop": "laprop",
         "gradxform.optimizers.layerwise": "fromage lamb lars novograd sgd_sai",
         "gradxform.optimizers.lbfgs": "lbfgs",
@@ -219,6 +224,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.sophia": "sophia",
         "gradxform.optimizers.spam": "spam stable_spam",
         "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
+        "gradxform.optimizers.spectral_sphere": "spectral_sphere",
+        "gradxform.optimizers.splus": "splus",
         "gradxform.optimizers.step_size": "polyak_sgd",
         "gradxform.optimizers.tam": "adatam tam",
         "gradxform.optimizers.toward_sgd": "adabound padam",
@@ -291,6 +298,8 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
         "gradxform.transforms.adai": "ScaleByAdaiState scale_by_adai",
         "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
+        "gradxform.transforms.adago": "AdaGOState scale_by_adago",
+        "gradxform.transforms.adahessian": "AdaHessianState average_spatial_axes scale_by_adahessian",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
         "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
@@ -317,6 +326,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.gradient_change": "ScaleByAdanState ScaleByAmsDiffGradState ScaleByDiffGradState ScaleByOptimisticGradientState ScaleByRpropState scale_by_adan scale_by_diffgrad scale_by_optimistic_gradient scale_by_rprop",
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
+        "gradxform.transforms.kl_shampoo": "KLShampooState scale_by_kl_shampoo",
         "gradxform.transforms.laprop": "ScaleByLaPropState scale_by_laprop",
         "gradxform.transforms.layerwise": "LimitNormGrowthState ScaleByFirstSnrState ScaleByNovogradState add_norm_loss limit_norm_growth scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
@@ -354,10 +364,14 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.spam": "AdaClipState AdaGNState ClipBySecondMomentState WarmUpAfterResetsState adaclip adagn clip_by_second_moment warm_up_after_resets",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
         "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
+        "gradxform.transforms.spectral_sphere": "scale_by_spectral_sphere",
+        "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
+        "gradxform.transforms.splus": "SPlusState scale_by_mean_side scale_by_splus",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
         "gradxform.transforms.tam": "ScaleByAdaTamState ScaleByTamState scale_by_adatam scale_by_tam",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
         "gradxform.transforms.toward_sgd": "scale_by_adabound scale_by_padam",
+        "gradxform.transforms.two_gradients": "ReuseSharpnessState mix_gradients reuse_sharpness subtract_surrogate_gap",
     },
     "gradxform.transforms.lbfgs": {
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState check_memory empty_memory inner scale_by_lbfgs two_loops",
@@ -411,6 +425,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers.sam": "SAMState asam sam",
         "gradxform.wrappers.schedule_free": "ScheduleFreeState ScheduleFreeWithXState schedule_free schedule_free_eval_params",
         "gradxform.wrappers.select": "MaskedState MultiTransformState PartitionState masked multi_transform partition",
+        "gradxform.wrappers.sharpness": "gsam looksam wsam",
         "gradxform.wrappers.sparse": "only_dense only_rows sparse_semantics",
         "gradxform.wrappers.spikes": "SkipLossSpikesState skip_loss_spikes",
         "gradxform.wrappers.stored.storage": "quantize_state state_dtype",
@@ -449,6 +464,28 @@ CONFIG_NAMES: dict[str, str] = {
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead loss_scale"
         " madgrad mars_adamw masked master_weights matrix_split mechanize moment_blocks momo"
+        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adago adagrad"
+        " adagrad_da adahessian adam adamax adamaxw adamuon adamw adan adaptive_grad_clip"
+        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
+        " any_of apply_every apply_if_finite asam average_spatial_axes"
+        " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
+        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
+        " conditionally_mask conditionally_transform constant_schedule cosine_decay_restarts"
+        " cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay count_updates"
+        " cyclic_schedule"
+        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
+        " distributed_shampoo dog dowg dpsgd"
+        " ema exponential_decay external_step"
+        " factor_state flatten fourth_root freeze fromage ftrl"
+        " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams gsam"
+        " hutchinson_estimator_diag_hessian"
+        " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
+        " join_schedules"
+        " kahan keep_matrix_norms keep_params_nonnegative kl_shampoo"
+        " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
+        " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
+        " lookahead looksam loss_scale"
+        " madgrad mars_adamw masked master_weights matrix_split mechanize mix_gradients momo"
         " momo_adam monitor moving_average muon muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
         " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std"
@@ -494,6 +531,37 @@ CONFIG_NAMES: dict[str, str] = {
         " variable_clipping variable_names"
         " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"
         " warmup_exponential_decay_schedule with_metrics"
+        " qk_clip quantize_state query_key"
+        " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay reuse_sharpness"
+        " rmsprop rowwise_adagrad rprop"
+        " sam scale scale_by_acprop scale_by_adadelta scale_by_adago scale_by_adahessian"
+        " scale_by_adam scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan"
+        " scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
+        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_dion"
+        " scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog"
+        " scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt"
+        " scale_by_grad_variance scale_by_grams scale_by_kl_shampoo scale_by_laprop scale_by_lbfgs"
+        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
+        " scale_by_mean_side scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
+        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
+        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
+        " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
+        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
+        " scale_by_soap scale_by_sophia scale_by_spectral_sphere scale_by_splus scale_by_stddev"
+        " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
+        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd"
+        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
+        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics spectral_sphere"
+        " split_real_and_imaginary splus state_dtype stateless stateless_with_tree_map"
+        " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
+        " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
+        " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
+        " subtract_surrogate_gap sum_of"
+        " trace"
+        " undo_norm_growth"
+        " variable_clipping variable_names"
+        " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"
+        " with_metrics wsam"
         " yogi"
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),
@@ -532,7 +600,7 @@ CONFIG_NAMES: dict[str, str] = {
     ),
     "gradxform.distributed": (
         "agn"
-        " drop_stale"
+        " dct_top_k drop_stale"
         " elastic_average"
         " float8"
         " int8"

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
+    from gradxform.distributed.averaging.demo import *
     from gradxform.distributed.averaging.elastic import *
     from gradxform.distributed.averaging.eval_params import *
     from gradxform.distributed.averaging.model_average import *

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
+    from gradxform.optimizers.adago import *
+    from gradxform.optimizers.adahessian import *
     from gradxform.optimizers.adai import *
     from gradxform.optimizers.adam import *
     from gradxform.optimizers.adam_kin import *
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.ggt import *
     from gradxform.optimizers.gradient_change import *
     from gradxform.optimizers.grokfast import *
+    from gradxform.optimizers.kl_shampoo import *
     from gradxform.optimizers.laprop import *
     from gradxform.optimizers.layerwise import *
     from gradxform.optimizers.lbfgs import *
@@ -58,6 +61,8 @@ if TYPE_CHECKING:
     from gradxform.optimizers.soap import *
     from gradxform.optimizers.sophia import *
     from gradxform.optimizers.spam import *
+    from gradxform.optimizers.spectral_sphere import *
+    from gradxform.optimizers.splus import *
     from gradxform.optimizers.stable_adam import *
     from gradxform.optimizers.step_size import *
     from gradxform.optimizers.tam import *

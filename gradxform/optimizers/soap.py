@@ -33,6 +33,7 @@ def soap(
     adam_learning_rate: ScalarOrSchedule | None = None,
     weight_dimension_numbers: StaticTree = None,
     compute_dtype: DType = None,
+    kl_start: float | None = None,
 ) -> partition:
     """SOAP: Adam in the eigenbasis of Shampoo's matrices, AdamW for all other parameters.
 
@@ -69,6 +70,7 @@ def soap(
         one_sided=one_sided,
         weight_dimension_numbers=weight_dimension_numbers,
         compute_dtype=compute_dtype,
+        kl_start=kl_start,
     )
     others = adamw(
         learning_rate if adam_learning_rate is None else adam_learning_rate,

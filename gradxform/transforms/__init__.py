@@ -9,6 +9,8 @@ from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
     from gradxform.transforms.accumulation import *
+    from gradxform.transforms.adago import *
+    from gradxform.transforms.adahessian import *
     from gradxform.transforms.adai import *
     from gradxform.transforms.adalite import *
     from gradxform.transforms.adam import *
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.gradient_change import *
     from gradxform.transforms.grokfast import *
     from gradxform.transforms.kept_norms import *
+    from gradxform.transforms.kl_shampoo import *
     from gradxform.transforms.laprop import *
     from gradxform.transforms.layerwise import *
     from gradxform.transforms.lbfgs.lbfgs import *
@@ -72,12 +75,15 @@ if TYPE_CHECKING:
     from gradxform.transforms.soap import *
     from gradxform.transforms.sophia import *
     from gradxform.transforms.spam import *
+    from gradxform.transforms.spectral_sphere import *
     from gradxform.transforms.spikes import *
+    from gradxform.transforms.splus import *
     from gradxform.transforms.stable_adam import *
     from gradxform.transforms.step_size import *
     from gradxform.transforms.tam import *
     from gradxform.transforms.tf_adam import *
     from gradxform.transforms.toward_sgd import *
+    from gradxform.transforms.two_gradients import *
 
 _public, __getattr__, __dir__ = _public_names(__name__)
 if not TYPE_CHECKING:  # a checker would take it for the whole list

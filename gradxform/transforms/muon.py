@@ -303,10 +303,12 @@ class muon_labels(Value):
     Args:
       weight_dimension_numbers: as in `scale_by_muon`; None for one parameter labels it "adam".
       label: another label of those that have dimension numbers.
+      other: another label of those that do not; None for "adam".
     """
 
     weight_dimension_numbers: StaticTree
     label: str = "muon"
+    other: str | None = None
 
     never_schedule = True
 
@@ -316,7 +318,7 @@ class muon_labels(Value):
     def __call__(self, params: PyTree) -> PyTree:
         """Return the tree of labels."""
         labels = {
-            path: "adam" if axes is None else self.label
+            path: (self.other or "adam") if axes is None else self.label
             for path, _, axes in matrices(
                 self,
                 self.weight_dimension_numbers,

@@ -12,6 +12,17 @@ from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import bias_correction, over, safe_increment, scalar, squarable
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count
+from gradxform.transforms.eigenbases import (
+    eigenvectors,
+    first_bases,
+    followed_by,
+    is_basis,
+    kl_factors,
+    kl_followed_by,
+    power_iterated,
+    sandwich,
+    transposed,
+)
 from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
 from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.types import (
@@ -21,6 +32,7 @@ from gradxform.types import (
     MatrixSlot,
     NonNegative,
     Params,
+    Positive,
     Scalar,
     Size,
     StaticTree,
@@ -69,6 +81,16 @@ class scale_by_soap(MatrixRule):
     renewed at step i: no step waits for all decompositions, and each matrix is decomposed once a
     period. The number of the step decides, so that a resumed run goes on exactly.
 
+    With a `kl_start`, which makes it KL-SOAP, each side is scaled by the other's inverse, for
+    matrices whose Kronecker product is nearest to the covariance of the gradient:
+
+        L <- shampoo_beta L + (1 - shampoo_beta) / n G Q_R diag(1 / r) Q_R^T G^T
+        R <- shampoo_beta R + (1 - shampoo_beta) / m G^T Q_L diag(1 / l) Q_L^T G
+
+    with l = diag(Q_L^T L Q_L) and r = diag(Q_R^T R Q_R) from before this gradient, and from
+    L = R = kl_start I. A side that keeps the identity has 1 for l or r. The authors average l and r
+    by themselves from 0.1, which is the same as long as Q_L and Q_R stay; so 0.1 is theirs.
+
     The three costs of a matrix beside Adam's: the memory of L, R and the two bases, 2 m^2 + 2 n^2;
     six to eight products a step; and QR decompositions, which are slow on accelerators. With
     one_sided, or a small max_precond_dim, the longer side costs nothing. Statistics, bases and
@@ -97,6 +119,8 @@ class scale_by_soap(MatrixRule):
       compute_dtype: "bfloat16" for products of 16-bit factors, and exchanges of 16-bit gradients
         and updates on a mesh; statistics and bases stay. None: the dtype of the gradient, at least
         float32. Keyword-only.
+      kl_start: the multiple of the identity that L and R start from, greater than 0, for factors of
+        least Kullback-Leibler divergence; None for Shampoo's. Keyword-only.
 
     Raises:
       ValueError: if precondition_frequency is below 1; at init and update, if a parameter is not a
@@ -104,7 +128,8 @@ class scale_by_soap(MatrixRule):
       TypeError: at init and update, for complex and integer leaves.
 
     Reference: Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam, 2024, Algorithm 3;
-    the defaults are those of its code.
+    the defaults are those of its code. Lin et al., Understanding and Improving Shampoo and SOAP via
+    Kullback-Leibler Minimization, 2025, for kl_start.
     """
 
     b1: Decay = 0.95
@@ -118,6 +143,7 @@ class scale_by_soap(MatrixRule):
     one_sided: bool = field(default=False, kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
     compute_dtype: DType = field(default=None, kw_only=True)
+    kl_start: Positive | None = field(default=None, kw_only=True)
 
     renews = True
     State = SoapState
@@ -135,29 +161,11 @@ class scale_by_soap(MatrixRule):
         def whole(count: int, m: int, n: int, dtype: Any) -> Array:
             return jnp.zeros((count, m, n), dtype)
 
-        def left(count: int, m: int, n: int, dtype: Any) -> Array:
-            d = m if m <= self.max_precond_dim else 1
-            return jnp.zeros((count, d, d), dtype)
-
-        def right(count: int, m: int, n: int, dtype: Any) -> Array:
-            d = n if n <= self.max_precond_dim and not self.one_sided else 1
-            return jnp.zeros((count, d, d), dtype)
-
-        def identity(of: Any) -> Any:
-            def make(*sides: Any) -> Array:
-                x = of(*sides)
-                return x + jnp.expand_dims(jnp.eye(x.shape[-1], dtype=x.dtype), 0)
-
-            return make
-
         return SoapState(
             count=zero_count(),
             mu=self.matrix_slots(params, whole),
             nu=self.matrix_slots(params, whole),
-            left=self.matrix_slots(params, left),
-            right=self.matrix_slots(params, right),
-            left_basis=self.matrix_slots(params, identity(left)),
-            right_basis=self.matrix_slots(params, identity(right)),
+            **first_bases(self, params, self.max_precond_dim, self.one_sided, self.kl_start or 0.0),
         )
 
     def prepare(self, state: SoapState, params: Params | None) -> tuple[Any, ...]:
@@ -185,76 +193,49 @@ class scale_by_soap(MatrixRule):
         g = squarable(g, (-2, -1))
         # The first gradient only makes the bases: it must not move in a basis made of itself.
         is_first = count == 0
-        h = self._sandwich(_transposed(q_left), g, q_right)
+        h = sandwich(transposed(q_left), g, q_right, self.compute_dtype)
         m = jnp.where(is_first, m, self.b1 * m + (1 - self.b1) * h)
         v = jnp.where(is_first, v, self.b2 * v + (1 - self.b2) * h * h)
         u = of_m * over_root(m, of_v * v, self.eps)
-        u = jnp.where(is_first, 0, self._sandwich(q_left, u, _transposed(q_right)))
+        u = sandwich(q_left, u, transposed(q_right), self.compute_dtype)
+        u = jnp.where(is_first, 0, u)
         if self.normalize_grads:
             size = (u.shape[-2] * u.shape[-1]) ** 0.5
             # The corrections of the averages must not cancel with the size of the matrix.
             u = of_m / jnp.sqrt(of_v) * over(u * size, linalg.frobenius_norm(u))
         beta = self.b2 if self.shampoo_beta is None else self.shampoo_beta
-        has_left, has_right = _is_basis(left, g, -2), _is_basis(right, g, -1)
-        if has_left:
-            left = beta * left + (1 - beta) * linalg.matmul(g, _transposed(g))
-        if has_right:
-            right = beta * right + (1 - beta) * linalg.matmul(_transposed(g), g)
+        if self.kl_start is None:
+            left, right = followed_by(left, right, g, beta)
+        else:
+            factors = kl_factors(left, right, q_left, q_right, g)
+            left, right = kl_followed_by(left, right, q_left, q_right, g, beta, *factors)
 
         def first() -> tuple[Array, ...]:
-            return _eigenvectors(left), _eigenvectors(right), m, v
+            return eigenvectors(left), eigenvectors(right), m, v
 
         def later() -> tuple[Array, ...]:
             factors, old = (left, right), (q_left, q_right, m, v)
             return engine.renewed(_renewed, factors, old, count, self.precondition_frequency)
 
-        if has_left or has_right:
+        if is_basis(left, g, -2) or is_basis(right, g, -1):
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
             # branch does not make one step of every period longer, as it would later.
             q_left, q_right, m, v = lax.cond(is_first, first, later)
         return u, m, v, left, right, q_left, q_right
-
-    def _sandwich(self, a: Array, x: Array, b: Array) -> Array:
-        """Return a x b; a matrix of another side than that of x stands for the identity."""
-        x = linalg.matmul_in(a, x, self.compute_dtype) if _is_basis(a, x, -2) else x
-        return linalg.matmul_in(x, b, self.compute_dtype) if _is_basis(b, x, -1) else x
 
 
 def _renewed(
     left: Array, right: Array, q_left: Array, q_right: Array, m: Array, v: Array
 ) -> tuple[Array, ...]:
     """Return the next bases, with both averages in them."""
-    new_left, of_rows = _followed(left, q_left) if _is_basis(left, m, -2) else (q_left, None)
-    new_right, of_columns = (
-        _followed(right, q_right) if _is_basis(right, m, -1) else (q_right, None)
-    )
+    new_left, of_rows = power_iterated(left, q_left) if is_basis(left, m, -2) else (q_left, None)
+    new_right, of_columns = q_right, None
+    if is_basis(right, m, -1):
+        new_right, of_columns = power_iterated(right, q_right)
     if of_rows is not None:
-        m = linalg.matmul(linalg.matmul(_transposed(new_left), q_left), m)
+        m = linalg.matmul(linalg.matmul(transposed(new_left), q_left), m)
         v = jnp.take_along_axis(v, of_rows[..., :, None], axis=-2)
     if of_columns is not None:
-        m = linalg.matmul(m, linalg.matmul(_transposed(q_right), new_right))
+        m = linalg.matmul(m, linalg.matmul(transposed(q_right), new_right))
         v = jnp.take_along_axis(v, of_columns[..., None, :], axis=-1)
     return new_left, new_right, m, v
-
-
-def _is_basis(a: Array, x: Array, side: int) -> bool:
-    """Whether a matrix is one of that side of x, and not a place holder for the identity."""
-    return a.size > 0 and a.shape[-1] == x.shape[side]
-
-
-def _followed(a: Array, q: Array) -> tuple[Array, Array]:
-    """Return the basis after one power iteration, and where each of its vectors was before."""
-    # The basis does not depend on the size of the matrix, and the columns of a product have norms.
-    product = linalg.matmul(over(a, jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)), q)
-    order = jnp.argsort(jnp.sum(q * product, axis=-2), axis=-1, descending=True)
-    product = jnp.take_along_axis(product, order[..., None, :], axis=-1)
-    return linalg.orthonormal(product), order
-
-
-def _eigenvectors(a: Array) -> Array:
-    """Return the eigenvectors in falling order of the eigenvalues."""
-    return jnp.flip(linalg.eigen(a)[1], -1) if a.size else a
-
-
-def _transposed(x: Array) -> Array:
-    return jnp.swapaxes(x, -1, -2)

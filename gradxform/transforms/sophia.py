@@ -166,12 +166,51 @@ def _is_not_clipped(
     return (jnp.abs(u) < threshold,)
 
 
-def _if_due(is_due: Array, f: Callable[..., tuple[Any, ...]], *operands: Any) -> tuple[Any, ...]:
+def _if_due(is_due: Array, f: Callable[..., tuple[Any, ...]], *operands: Any) -> Any:
     """Return `f(*operands)` if it is due, else the operands."""
     if is_tracer(is_due):
         return lax.cond(is_due, f, lambda *old: old, *operands)
     # Outside a trace `is_due` is known, and `cond` would compile anew at every step.
     return f(*operands) if is_due else operands
+
+
+def curvature_now(
+    part: Any,
+    updates: Updates,
+    state: Any,
+    params: Params,
+    extra: dict[str, Any],
+    hs: list[Array],
+    average: Callable[..., Array],
+) -> tuple[OptState, list[Array]]:
+    """Return the estimator's state and the average of each leaf, both new if an estimate is due.
+
+    Args:
+      part: the rule, with `hessian_diagonal_fn`, `update_interval` and `b2`.
+      updates: the gradients.
+      state: the state of `part`, with the count of earlier updates and `hessian_fn_state`.
+      params: the parameters.
+      extra: what the estimator gets beside them.
+      hs: the averages so far.
+      average: `average(h, estimate, b2, 1 - b2)` of one leaf.
+    """
+
+    def estimate(old_state: OptState, hs: list[Array]) -> tuple[OptState, list[Array]]:
+        diagonal, new_state = call_update(
+            part.hessian_diagonal_fn, updates, old_state, params, extra
+        )
+        # Both outcomes of a condition have one type, whatever estimator the user gives.
+        new_state = jax.tree.map(
+            lambda new, old: cast(jnp.asarray(new), old.dtype),
+            laid_like(new_state, old_state),
+            old_state,
+        )
+        treedef = jax.tree.structure(updates)
+        ds = align(part, updates, treedef, diagonal, "the estimate has").leaves
+        return new_state, engine.map_rows(average, [hs, ds], part.b2, 1 - part.b2)
+
+    is_due = state.count % part.update_interval == 0
+    return _if_due(is_due, estimate, state.hessian_fn_state, hs)
 
 
 @transform
@@ -255,23 +294,8 @@ class scale_by_sophia(ArrayRule):
         of_m = bias_correction(self.b1, count) if self.debias else scalar(1.0)
         leaves = columns(self, updates, state, params)
 
-        def estimate(old_state: OptState, hs: list[Array]) -> tuple[OptState, list[Array]]:
-            diagonal, new_state = call_update(
-                self.hessian_diagonal_fn, updates, old_state, params, extra
-            )
-            # Both outcomes of a condition have one type, whatever estimator the user gives.
-            new_state = jax.tree.map(
-                lambda new, old: cast(jnp.asarray(new), old.dtype),
-                laid_like(new_state, old_state),
-                old_state,
-            )
-            treedef = jax.tree.structure(updates)
-            ds = align(self, updates, treedef, diagonal, "the estimate has").leaves
-            return new_state, engine.map_rows(_average, [hs, ds], self.b2, 1 - self.b2)
-
-        is_due = state.count % self.update_interval == 0
         gs, ms, hs, ps = leaves
-        estimator_state, hs = _if_due(is_due, estimate, state.hessian_fn_state, hs)
+        estimator_state, hs = curvature_now(self, updates, state, params, extra, hs, _average)
         if self.verbose and self.print_win_rate_every_n_steps and self.clip_threshold is not None:
             used = leaves if self.delayed else [gs, ms, hs, ps]
             self._print_win_rate(count, updates, used, of_m, self.clip_threshold)

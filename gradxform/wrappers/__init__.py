@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gradxform.wrappers.sam import *
     from gradxform.wrappers.schedule_free import *
     from gradxform.wrappers.select import *
+    from gradxform.wrappers.sharpness import *
     from gradxform.wrappers.sparse import *
     from gradxform.wrappers.spikes import *
     from gradxform.wrappers.stored.storage import *

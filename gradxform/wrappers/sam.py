@@ -1,5 +1,6 @@
 """Sharpness-aware minimization: the gradient at a worse place nearby."""
 
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -9,20 +10,22 @@ from jax import lax
 from gradxform import engine
 from gradxform._jax import versions as _compat
 from gradxform.base import Transform, call_update, check_transform, farthest, transform
-from gradxform.errors import name_of, shown
-from gradxform.leaves import align, align_params, align_slot, require_params
+from gradxform.errors import name_of, require_non_negative, shown
+from gradxform.leaves import align, align_params, align_slot, check_shapes, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import at_least_float32, cast, promote
-from gradxform.slots import zero_count
+from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.normalization import normalize_adaptively
 from gradxform.transforms.scaling import scale
 from gradxform.transforms.tree_rules import copied
+from gradxform.transforms.two_gradients import TakesFirstGradients
 from gradxform.tree.apply import apply_updates
-from gradxform.types import Array, OptState, Params, PositiveInt, Slot, Updates
+from gradxform.types import Array, OptState, Params, PositiveInt, PyTree, Size, Slot, Updates
 from gradxform.values.arguments import checked
 from gradxform.values.registry import register
 from gradxform.wrappers.agree import agreed, check_bound
 from gradxform.wrappers.compose import chain
+from gradxform.wrappers.parts import all_parts
 from gradxform.wrappers.update_when import strong, update_when
 
 __all__ = [
@@ -39,6 +42,16 @@ class SAMState(NamedTuple):
     opt_state: Any  # the outer optimizer's state
     adv_state: Any  # the adversarial optimizer's state
     cache: Slot  # like params, at least float32; where the outer step starts; None if opaque
+
+
+class SAMGradientsState(NamedTuple):
+    """State of `sam` with a part that needs the first gradients, unless opaque."""
+
+    steps_since_sync: Array  # int32 scalar; the calls of this period so far
+    opt_state: Any  # the outer optimizer's state
+    adv_state: Any  # the adversarial optimizer's state
+    cache: Slot  # like params, at least float32; where the outer step starts
+    first: Slot  # like params, at least float32; the gradient there
 
 
 @transform
@@ -65,6 +78,10 @@ class sam(Transform):
     period, as a Python integer, and may choose another batch. Parts before `sam` in a chain do
     not see these gradients.
 
+    With `plain_steps` a period has so many calls more, each a step of the outer optimizer with the
+    gradient as it is. Parts of the outer optimizer such as `mix_gradients` get the gradients of the
+    first call, too: `gsam`, `wsam` and `looksam` are made of them.
+
     A NaN in a climb stays in the parameters: put `apply_if_finite` around `sam`, not inside.
     An average of the parameters belongs inside, as `sam(moving_average(...), ...)`.
 
@@ -79,6 +96,8 @@ class sam(Transform):
       opaque_mode: whether one call does a whole period.
       batch_axis_name: the mesh axis over which the gradients of `grad_fn` are averaged, with
         opaque_mode only.
+      plain_steps: the steps without a climb that follow each step with one, an integer, at least 0;
+        None for 0. Keyword-only.
 
     Raises:
       ValueError: if an axis is named without opaque_mode; at update, without the parameters, or if
@@ -95,6 +114,7 @@ class sam(Transform):
     reset_state: bool = True
     opaque_mode: bool = False
     batch_axis_name: str | None = None
+    plain_steps: Size | None = field(default=None, kw_only=True)
 
     why_no_rows = "moves all rows back to where they were"
     holds = (("optimizer", "opt_state"), ("adv_optimizer", "adv_state"))
@@ -102,6 +122,8 @@ class sam(Transform):
     def __post_init__(self) -> None:
         check_transform(self, self.optimizer, "optimizer")
         check_transform(self, self.adv_optimizer, "adv_optimizer")
+        if self.plain_steps is not None:
+            require_non_negative(self, "plain_steps")
         if self.batch_axis_name is not None and not self.opaque_mode:
             raise ValueError(
                 f"{name_of(self)}: batch_axis_name={self.batch_axis_name!r} has no effect without "
@@ -129,13 +151,25 @@ class sam(Transform):
         """The slot with the start of the outer step, if the state holds it."""
         return () if self.opaque_mode else ("cache",)
 
-    def init(self, params: Params) -> SAMState:
+    @property
+    def _takes_first(self) -> bool:
+        """Whether a part of the outer optimizer needs the first gradients."""
+        return any(isinstance(part, TakesFirstGradients) for part in all_parts(self.optimizer))
+
+    @property
+    def _kind(self) -> Any:
+        """The class of the state."""
+        return SAMGradientsState if self._takes_first and not self.opaque_mode else SAMState
+
+    def init(self, params: Params) -> Any:
         """Return the states of both optimizers and, unless opaque, a copy of the parameters."""
-        return SAMState(
+        firsts = {"first": zeros_like(params)} if self._kind is SAMGradientsState else {}
+        return self._kind(
             steps_since_sync=zero_count(),
             opt_state=self.optimizer.init(params),
             adv_state=self.adv_optimizer.init(params),
             cache=None if self.opaque_mode else copied(params),
+            **firsts,
         )
 
     def update(
@@ -146,16 +180,18 @@ class sam(Transform):
         *,
         grad_fn: Any = None,
         **extra: Any,
-    ) -> tuple[Updates, SAMState]:
+    ) -> tuple[Updates, Any]:
         """Return one step of the period, or with opaque_mode the outer step of a whole one."""
         require_params(self, params)
-        state = check_state(self, state, SAMState)
+        is_ours = isinstance(state, SAMState | SAMGradientsState)
+        state = check_state(self, state, type(state) if is_ours else self._kind)
         if (state.cache is None) != self.opaque_mode:
             made_with = not self.opaque_mode
             raise ValueError(
                 f"{name_of(self)}: the state was made with opaque_mode={made_with}, this transform "
                 f"has opaque_mode={self.opaque_mode}; call its own init."
             )
+        state = check_state(self, state, self._kind)
         align_params(self, updates, jax.tree.structure(updates), params)
         if self.opaque_mode:
             return self._whole_period(updates, state, params, grad_fn, extra)
@@ -164,10 +200,18 @@ class sam(Transform):
     # ------------------------------------------------------------------- a call for each step
 
     def _one_step(
-        self, updates: Updates, state: SAMState, params: Params, extra: dict[str, Any]
-    ) -> tuple[Updates, SAMState]:
-        is_first = state.steps_since_sync == 0
-        is_last = state.steps_since_sync == self.sync_period - 1
+        self, updates: Updates, state: Any, params: Params, extra: dict[str, Any]
+    ) -> tuple[Updates, Any]:
+        turn = state.steps_since_sync
+        is_plain = turn >= self.sync_period
+        is_first = (turn == 0) | is_plain
+        is_last = turn >= self.sync_period - 1
+        firsts: dict[str, Any] = {}
+        if self._takes_first:
+            firsts = self._with_first(updates, state, is_first)
+            outer_extra = extra | _firsts(firsts["first"], ~is_plain)
+        else:
+            outer_extra = extra
         all_ps, structure = jax.tree.flatten(params)
         cache = align_slot(self, params, structure, state, "cache")
         pairs = engine.map_rows(_start_of_period, [cache.leaves, all_ps], is_first)
@@ -175,7 +219,7 @@ class sam(Transform):
         # The outer optimizer sees the same numbers in the dtypes of the parameters.
         start = jax.tree.unflatten(structure, [p for _, p in pairs])
 
-        step_arguments = updates, state.opt_state, start, extra
+        step_arguments = updates, state.opt_state, start, outer_extra
         climb_arguments = updates, state.adv_state, params, extra
         (steps,) = agreed(self.optimizer, (is_last,), *step_arguments)
         (climbs,) = agreed(self.adv_optimizer, (~is_last,), *climb_arguments)
@@ -189,13 +233,22 @@ class sam(Transform):
         if self.reset_state:
             first = laid_like(self.adv_optimizer.init(start), adv_state)
             adv_state = jax.tree.map(lambda a, b: jnp.where(is_last, b, a), adv_state, first)
-        count = jnp.where(is_last, 0, state.steps_since_sync + 1).astype(jnp.int32)
+        is_over = turn >= self.sync_period - 1 + (self.plain_steps or 0)
+        count = jnp.where(is_over, 0, turn + 1).astype(jnp.int32)
         return jax.tree.unflatten(treedef, us), state._replace(
             steps_since_sync=count,
             opt_state=opt_state,
             adv_state=adv_state,
             cache=cache.rebuilt([start for start, _ in pairs]),
+            **firsts,
         )
+
+    def _with_first(self, updates: Updates, state: Any, is_first: Array) -> dict[str, PyTree]:
+        """Return the slot of the first gradients, with those of this call if it is the first."""
+        gs, treedef = jax.tree.flatten(updates)
+        slot = align_slot(self, updates, treedef, state, "first")
+        check_shapes(self, updates, slot.leaves, "the state's first has")
+        return {"first": slot.rebuilt(engine.map_rows(_if_first, [slot.leaves, gs], is_first))}
 
     # ------------------------------------------------------------------ a whole period a call
 
@@ -213,20 +266,31 @@ class sam(Transform):
                 f"the parameters and the index of the step, got {shown(grad_fn)}; call "
                 "update(updates, state, params, grad_fn=...)."
             )
-        # A Python loop, so that `grad_fn` gets its index as an integer.
-        adv_params, adv_state, grads = params, state.adv_state, updates
-        for i in range(self.sync_period - 1):
-            climb, adv_state = call_update(self.adv_optimizer, grads, adv_state, adv_params, extra)
-            adv_params = apply_updates(adv_params, jax.tree.map(jnp.negative, climb))
-            grads = self._gradients(grad_fn, adv_params, i, updates)
-        if self.reset_state:
-            adv_state = laid_like(self.adv_optimizer.init(params), state.adv_state)
+
+        def climb(adv_state: Any) -> tuple[Any, Any]:
+            # A Python loop, so that `grad_fn` gets its index as an integer.
+            adv_params, grads = params, updates
+            for i in range(self.sync_period - 1):
+                up, adv_state = call_update(self.adv_optimizer, grads, adv_state, adv_params, extra)
+                adv_params = apply_updates(adv_params, jax.tree.map(jnp.negative, up))
+                grads = self._gradients(grad_fn, adv_params, i, updates)
+            if self.reset_state:
+                adv_state = laid_like(self.adv_optimizer.init(params), state.adv_state)
+            return grads, jax.tree.map(strong, adv_state)
+
+        turn, count = state.steps_since_sync, zero_count()
+        if self.plain_steps:
+            # Only a climb needs the other gradients.
+            grads, adv_state = lax.cond(
+                turn == 0, climb, lambda old: (updates, old), state.adv_state
+            )
+            count = jnp.where(turn == self.plain_steps, 0, turn + 1).astype(jnp.int32)
+        else:
+            grads, adv_state = climb(state.adv_state)
+        if self._takes_first:
+            extra = extra | _firsts(updates, turn == 0)
         new, opt_state = call_update(self.optimizer, grads, state.opt_state, params, extra)
-        return new, state._replace(
-            steps_since_sync=zero_count(),
-            opt_state=opt_state,
-            adv_state=jax.tree.map(strong, adv_state),
-        )
+        return new, state._replace(steps_since_sync=count, opt_state=opt_state, adv_state=adv_state)
 
     def _gradients(self, grad_fn: Any, params: Params, i: int, updates: Updates) -> Updates:
         """Return the gradients at the parameters of the climb, like the first ones."""
@@ -262,6 +326,16 @@ def _start_of_period(cache: Array, p: Array, is_first: Array) -> tuple[Array, Ar
     p = jnp.asarray(p)
     start = jnp.where(is_first, cast(p, cache.dtype), cache)
     return start, cast(start, p.dtype)
+
+
+def _if_first(old: Array, g: Array, is_first: Array) -> Array:
+    """Return the first gradient as the state keeps it."""
+    return jnp.where(is_first, cast(g, old.dtype), old)
+
+
+def _firsts(first: PyTree, after_climb: Array) -> dict[str, Any]:
+    """Return the extra arguments of parts that need the first gradients."""
+    return {"first_gradients": first, "after_climb": after_climb}
 
 
 def _back_or_climb(

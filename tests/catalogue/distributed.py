@@ -344,6 +344,17 @@ REFUSED = [
     (lambda: gd.top_k(0.0), ValueError, ("top_k", "fraction", "(0, 1]")),
     (lambda: gd.top_k(1.5), ValueError, ("top_k", "fraction", "1.5")),
     (lambda: gd.top_k(0.01, 1 << 17), ValueError, ("top_k", "block", "65536")),
+    (lambda: gd.dct_top_k(0.0), ValueError, ("dct_top_k: fraction must be in (0, 1], got 0.0.",)),
+    (
+        lambda: gd.dct_top_k(0.01, 1 << 17),
+        ValueError,
+        ("dct_top_k: block must be at most 65536, got 131072.",),
+    ),
+    (
+        lambda: gd.demo(0.1, "r", decay=1.5),
+        ValueError,
+        ("dct_top_k: decay must be in [0, 1], got 1.5.",),
+    ),
     (lambda: gd.powersgd(0), ValueError, ("powersgd", "rank", "at least 1")),
     (
         lambda: gd.tower(gx.adam(0.1), "r", compress="int8"),

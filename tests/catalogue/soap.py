@@ -56,6 +56,31 @@ TRANSFORMS: dict[str, Case] = {
         rtol=1e-4,
         rows=False,
     ),
+    "scale_by_soap/kl": Case(
+        gx.masked(
+            gx.scale_by_soap(
+                0.9,
+                0.8,
+                precondition_frequency=2,
+                kl_start=0.5,
+                weight_dimension_numbers=NUMBERS(0, -1),
+            ),
+            gx.ndim_at_least(2),
+        ),
+        ref.only(matrix, ref.soap(0.9, 0.8, frequency=2, columns=-1, kl_start=0.5)),
+        rtol=1e-4,
+        rows=False,
+        derivatives=None,
+    ),
+    "scale_by_soap/kl, one side": Case(
+        gx.masked(
+            gx.scale_by_soap(one_sided=True, kl_start=0.1, weight_dimension_numbers=NUMBERS(0, -1)),
+            gx.ndim_at_least(2),
+        ),
+        ref.only(matrix, ref.soap(one_sided=True, columns=-1, kl_start=0.1)),
+        rtol=1e-4,
+        rows=False,
+    ),
 }
 
 

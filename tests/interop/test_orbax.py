@@ -126,6 +126,7 @@ COMPRESSIONS = {
     "float8": gd.float8(block=16),
     "sign": gd.sign(16),
     "top_k": gd.top_k(0.1, 16),
+    "dct_top_k": gd.dct_top_k(0.1, 16, 0.9),
     "powersgd": gd.powersgd(2),
 }
 SENDERS = {
@@ -157,7 +158,8 @@ FORMS = [(sender, form) for sender in SENDERS for form in ("int8", "powersgd")]
 
 
 @pytest.mark.parametrize(
-    ("sender", "form"), FORMS + [("tower", form) for form in ("float8", "sign", "top_k")]
+    ("sender", "form"),
+    FORMS + [("tower", form) for form in ("float8", "sign", "top_k", "dct_top_k")],
 )
 def test_what_a_compression_remembers_is_saved(tmp_path, sender, form):
     ocp = pytest.importorskip("orbax.checkpoint")

@@ -38,6 +38,19 @@ def top_k(block, k):
     return kept
 
 
+def cosines(n):
+    """The orthogonal matrix of the discrete cosine transform."""
+    basis = np.cos(np.pi * np.outer(np.arange(n), np.arange(n) + 0.5) / n) * np.sqrt(2 / n)
+    basis[0] /= np.sqrt(2)
+    return basis
+
+
+def dct_top_k(block, k):
+    """The largest coefficients of the orthogonal cosine transform."""
+    basis = cosines(len(block))
+    return basis.T @ top_k(basis @ block, k)
+
+
 def by_blocks(code, block):
     """A code of vectors whose blocks are coded one by one."""
 
@@ -47,11 +60,12 @@ def by_blocks(code, block):
     return coded
 
 
-def in_two_exchanges(gradients, code, block):
+def in_two_exchanges(gradients, code, block, decay=1.0):
     """Yield the mean gradient that eight replicas agree on, step by step.
 
     Every replica codes its gradient and what was left of those before. Replica i adds up the i-th
-    piece of all messages, and codes their mean and what was left of the means before.
+    piece of all messages, and codes their mean and what was left of the means before. What is left
+    of gradients fades by a decay.
     """
     coded = by_blocks(code, block)
     own = mean = None
@@ -60,7 +74,7 @@ def in_two_exchanges(gradients, code, block):
         length = -(-size // (n * block)) * block
         own = np.zeros((n, n * length)) if own is None else own
         mean = np.zeros((n, length)) if mean is None else mean
-        wanted = np.pad(g, ((0, 0), (0, n * length - size))) + own
+        wanted = np.pad(g, ((0, 0), (0, n * length - size))) + decay * own
         messages = np.stack([coded(x) for x in wanted])
         own = wanted - messages
         own[:, size:] = 0

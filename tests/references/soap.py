@@ -9,6 +9,17 @@ def _eigenvectors(a):
     return np.linalg.eigh(a)[1][:, ::-1]
 
 
+def kl_products(g, left, right, ql, qr, rows=True, cols=True):
+    """Lin et al.: G R^-1 G^T / n and G^T L^-1 G / m, with the eigenvalues that Q_L and Q_R see.
+
+    A side without a matrix is the identity.
+    """
+    m, n = g.shape
+    over_left = ql @ np.diag(1 / np.diag(ql.T @ left @ ql)) @ ql.T if rows else np.eye(m)
+    over_right = qr @ np.diag(1 / np.diag(qr.T @ right @ qr)) @ qr.T if cols else np.eye(n)
+    return g @ over_right @ g.T / n, g.T @ over_left @ g / m
+
+
 def soap(
     b1=0.95,
     b2=0.95,
@@ -20,6 +31,7 @@ def soap(
     one_sided=False,
     columns=1,
     first=0,
+    kl_start=None,
 ):
     """Vyas et al., Algorithm 3, with the first step and the renewals of its code.
 
@@ -39,8 +51,8 @@ def soap(
         return (
             np.zeros(x.shape),
             np.zeros(x.shape),
-            np.zeros((count, m, m)),
-            np.zeros((count, n, n)),
+            np.tile((kl_start or 0) * np.eye(m), (count, 1, 1)),
+            np.tile((kl_start or 0) * np.eye(n), (count, 1, 1)),
             np.tile(np.eye(m), (count, 1, 1)),
             np.tile(np.eye(n), (count, 1, 1)),
         )
@@ -60,8 +72,11 @@ def soap(
                 u[i] = ql[i] @ (turned / (1 - b1**s) / root) @ qr[i].T
                 if normalize:
                     u[i] /= np.sqrt(np.mean(u[i] ** 2)) * (1 - b1**s) / np.sqrt(1 - b2**s)
-            left[i] = beta * left[i] + (1 - beta) * x[i] @ x[i].T
-            right[i] = beta * right[i] + (1 - beta) * x[i].T @ x[i]
+            both = x[i] @ x[i].T, x[i].T @ x[i]
+            if kl_start is not None:
+                both = kl_products(x[i], left[i], right[i], ql[i], qr[i], rows, cols)
+            left[i] = beta * left[i] + (1 - beta) * both[0]
+            right[i] = beta * right[i] + (1 - beta) * both[1]
             for axis, uses, a, q in ((0, rows, left, ql), (1, cols, right, qr)):
                 if uses and not s:
                     q[i] = _eigenvectors(a[i])

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         joined as joined,
         narrow as narrow,
         new_error as new_error,
+        owed as owed,
         parted as parted,
         put_together as put_together,
         scattered as scattered,

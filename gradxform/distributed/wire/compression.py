@@ -19,6 +19,7 @@ from gradxform.values.fields import value
 
 __all__ = [
     "Compression",
+    "dct_top_k",
     "float8",
     "int8",
     "sign",
@@ -44,6 +45,7 @@ class Blocks(Compression):
     """
 
     block: PositiveInt
+    decay = 1.0  # what is still to be sent is multiplied by it at every exchange
 
     def fitting(self, length: int) -> "Blocks | None":
         """Return the compression for so many entries a replica; None where they are too few."""
@@ -251,3 +253,42 @@ class top_k(Blocks):
         zeros = jnp.zeros((*chosen.shape[:-1], self.block), jnp.float32)
         spots = places.astype(jnp.int32)
         return jnp.put_along_axis(zeros, spots, cast(chosen, jnp.float32), axis=-1, inplace=False)
+
+
+@value
+class dct_top_k(top_k):
+    """Send the largest cosine coefficients of each block, in bfloat16, with their places.
+
+    A block is replaced by its discrete cosine transform, an orthogonal one, of which `top_k` sends
+    the largest entries. What runs smoothly along a block takes few of them.
+
+    With a decay below 1, what is not sent fades: it is then a momentum that each replica keeps for
+    itself, and what travels are its fastest components, m <- decay m + g - sent. Such a momentum is
+    that of DeMo; see `demo`. A NaN or an infinity makes its block NaN.
+
+    Differs from the paper in that blocks are runs of entries, not squares of matrices, and that
+    whoever adds them up chooses again which sums to send, and keeps the others for the next time.
+
+    Args:
+      fraction: how many of the coefficients to send, in (0, 1].
+      block: the number of entries that are transformed together, at most 65536.
+      decay: the decay of what a replica has not sent, in [0, 1].
+
+    Reference: Peng et al., DeMo: Decoupled Momentum Optimization, 2024, Algorithm 1.
+    """
+
+    fraction: UnitInterval = 0.01
+    block: PositiveInt = 512
+    decay: UnitInterval = 1.0
+
+    def coded(self, x: Array) -> Sequence[Array]:
+        """Return the largest coefficients, and their places."""
+        from jax.scipy.fft import dct
+
+        return super().coded(dct(x, norm="ortho"))
+
+    def numbers(self, message: Sequence[Array]) -> Array:
+        """Return the blocks of these coefficients."""
+        from jax.scipy.fft import idct
+
+        return idct(super().numbers(message), norm="ortho")

@@ -207,7 +207,7 @@ def _coded(
     keeps_shape = len(xs) == 1 and not before and codec.unit == 1
     cuts = [_cut_of(x.shape, n, codec.unit, keeps_shape) for x in xs]
     ys = [
-        _counted(widen(x) if error is None else widen(x) + error.own, ok)
+        _counted(widen(x) if error is None else widen(x) + owed(error.own, codec), ok)
         for x, error in zip(xs, errors, strict=True)
     ]
     pieces = as_varying(joined([cut.pieces(y) for cut, y in zip(cuts, ys, strict=True)]), axis)
@@ -230,6 +230,12 @@ def _coded(
         (x, Error(still_to_send(residual, old.own, ok), still_to_send(mean, old.mean)))
         for x, residual, mean, old in zip(results, owns, means, before, strict=True)
     ]
+
+
+def owed(rest: Array, codec: Codec) -> Array:
+    """Return what a replica adds to its next message, of what it has not sent."""
+    decay = getattr(codec, "decay", 1.0)
+    return rest if decay == 1 else decay * rest
 
 
 def still_to_send(rest: Array, before: Array, ok: Array | bool = True) -> Array:

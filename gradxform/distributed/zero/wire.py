@@ -13,6 +13,7 @@ from gradxform.distributed.wire import (
     SMALL,
     Codec,
     joined,
+    owed,
     parted,
     put_together,
     scattered,
@@ -236,8 +237,8 @@ def mean_shards(
             cuts = tuple(cut for cut in divisions[i].cuts if cut[0] == name)
             if cuts:
                 stage = Division(cuts, ())
-                x = sums[i] if left[i] is None else sums[i] + left[i].own[name]
-                codec = _gradient_codec(part, x.shape, gs[i].dtype, stage)
+                codec = _gradient_codec(part, sums[i].shape, gs[i].dtype, stage)
+                x = sums[i] if left[i] is None else sums[i] + owed(left[i].own[name], codec)
                 parcels[i] = Parcel(stage.pieces(x), codec, stage)
         for i, (total, rest) in zip(parcels, to_owners([*parcels.values()], earlier), strict=True):
             sums[i] = total

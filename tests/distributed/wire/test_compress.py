@@ -63,6 +63,33 @@ def test_a_compression_follows_its_paper(name, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_cosine_coefficients_follow_their_paper(mode, decay):
+    """Of the coefficients: a rounding to bfloat16 of one of them changes a whole block."""
+    tx = gd.tower(gx.identity(), "replica", compress=gd.dct_top_k(0.05, 128, decay))
+    grads = gradients()
+    flat = grads.reshape(*grads.shape[:2], -1).astype(np.float64)
+    wanted = ref.in_two_exchanges(flat, lambda x: ref.dct_top_k(x, 6), 128, decay)
+    for (u, _), want in zip(updates_of(tx, grads, mode), wanted, strict=True):
+        assert all(np.array_equal(u[0], x) for x in u)
+        blocks = [x[: x.size // 128 * 128].reshape(-1, 128) for x in (u[0].reshape(-1), want)]
+        ours, theirs = (block @ ref.cosines(128).T for block in blocks)
+        assert np.mean(np.isclose(ours, theirs, rtol=1e-4, atol=1e-5)) > 0.99
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_demo_steps_by_the_signs_of_a_momentum_that_fades(mode):
+    tx = gd.demo(0.1, "replica", decay=0.5, fraction=0.05, block=128)
+    grads = gradients()
+    flat = grads.reshape(*grads.shape[:2], -1).astype(np.float64)
+    wanted = ref.in_two_exchanges(flat, lambda x: ref.dct_top_k(x, 6), 128, decay=0.5)
+    for (u, _), want in zip(updates_of(tx, grads, mode), wanted, strict=True):
+        assert all(np.array_equal(u[0], x) for x in u)
+        same = np.isclose(u[0].reshape(-1), -0.1 * np.sign(want))
+        assert np.mean(same) > 0.995
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_powersgd_follows_its_paper(mode):
     tx = gd.tower(gx.identity(), "replica", compress=gd.powersgd(3))
     grads = gradients()
@@ -87,7 +114,8 @@ def test_powersgd_takes_the_last_two_dimensions_for_matrices_and_sends_vectors_w
     assert is_nothing(state.feedback.own["w"]) and state.feedback.own["w"].shape == (N, 1)
 
 
-ALL = {name: row[0] for name, row in CODES.items()} | {"powersgd": gd.powersgd(3)}
+ALL = {name: row[0] for name, row in CODES.items()}
+ALL |= {"dct_top_k": gd.dct_top_k(0.05, 128), "powersgd": gd.powersgd(3)}
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])

@@ -1,0 +1,54 @@
+"""AdaHessian."""
+
+from typing import Any
+
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.transforms.adahessian import average_spatial_axes, scale_by_adahessian
+from gradxform.transforms.sophia import hutchinson_estimator_diag_hessian
+from gradxform.types import DType, ScalarOrSchedule, StaticMask
+from gradxform.wrappers.compose import chain
+
+__all__ = [
+    "adahessian",
+]
+
+
+@optimizer
+def adahessian(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-4,
+    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay_mask: StaticMask | None = None,
+    hessian_power: float = 1.0,
+    update_interval: int = 1,
+    hessian_diagonal_fn: Any = hutchinson_estimator_diag_hessian(),  # noqa: B008  (a value)
+    mu_dtype: DType = None,
+    *,
+    spatial_averaging: bool = True,
+) -> chain:
+    """AdaHessian: Adam with the diagonal of the Hessian in the place of the gradient's square.
+
+    Its update needs `obj_fn`, the loss of the batch as a function of the parameters alone:
+    `update(grads, state, params, obj_fn=lambda p: loss(p, batch))`.
+
+    Args:
+      learning_rate: at least 0, or a schedule; it multiplies the decay too. The authors use 0.15
+        for ResNets on CIFAR-10.
+      weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+      spatial_averaging: whether estimates are averaged over the windows of kernels, by
+        `average_spatial_axes`; for other kernels than arrays of four axes or more, chain it to
+        `hessian_diagonal_fn` yourself.
+
+    See `scale_by_adahessian` and `add_decayed_weights` for the other arguments.
+
+    Reference: Yao et al., ADAHESSIAN: An Adaptive Second Order Optimizer for Machine Learning,
+    2021, Algorithm 1.
+    """
+    if spatial_averaging:
+        hessian_diagonal_fn = chain(hessian_diagonal_fn, average_spatial_axes())
+    direction = scale_by_adahessian(
+        b1, b2, eps, hessian_power, update_interval, hessian_diagonal_fn, mu_dtype
+    )
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

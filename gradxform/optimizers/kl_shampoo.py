@@ -1,0 +1,66 @@
+"""KL-Shampoo."""
+
+from gradxform.optimizers.adam import adamw
+from gradxform.optimizers.matrices import with_others
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.transforms.kl_shampoo import scale_by_kl_shampoo
+from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask, StaticTree
+from gradxform.wrappers.select import partition
+
+__all__ = [
+    "kl_shampoo",
+]
+
+
+@optimizer
+def kl_shampoo(
+    learning_rate: ScalarOrSchedule,
+    b1: float = 0.9,
+    beta: float = 0.98,
+    eps: float = 1e-8,
+    weight_decay: ScalarOrSchedule = 0.01,
+    weight_decay_mask: StaticMask | None = None,
+    precondition_frequency: Size = 10,
+    max_precond_dim: Size = 10000,
+    kl_start: float = 0.1,
+    *,
+    adam_b1: Decay = 0.9,
+    adam_b2: Decay = 0.98,
+    adam_learning_rate: ScalarOrSchedule | None = None,
+    weight_dimension_numbers: StaticTree = None,
+    compute_dtype: DType = None,
+) -> partition:
+    """KL-Shampoo: Shampoo with covariances of both sides for matrices, AdamW for the rest.
+
+    The first update of a matrix is its weight decay alone: KL-Shampoo only forms the bases. Warm up
+    the learning rate as for Adam.
+
+    Args:
+      eps: added to the roots, in AdamW too, at least 0.
+      weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
+      weight_decay_mask: which parameters decay. Defaults to all.
+      adam_b1: the decay of AdamW's first moment, in [0, 1).
+      adam_b2: the decay of AdamW's second moment, in [0, 1).
+      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
+      weight_dimension_numbers: as in `soap`.
+
+    See `scale_by_kl_shampoo` and `scale_by_learning_rate` for the other arguments.
+
+    Reference: Lin et al., Understanding and Improving Shampoo and SOAP via Kullback-Leibler
+    Minimization, 2025; the defaults are those of its code.
+    """
+    direction = scale_by_kl_shampoo(
+        b1,
+        beta,
+        eps,
+        precondition_frequency,
+        max_precond_dim,
+        kl_start,
+        weight_dimension_numbers=weight_dimension_numbers,
+        compute_dtype=compute_dtype,
+    )
+    rate = learning_rate if adam_learning_rate is None else adam_learning_rate
+    decay = {"weight_decay": weight_decay, "mask": weight_decay_mask}
+    others = adamw(rate, adam_b1, adam_b2, eps, **decay)
+    matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
+    return with_others({"kl_shampoo": matrices, "adam": others}, weight_dimension_numbers)

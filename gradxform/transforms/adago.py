@@ -1,0 +1,163 @@
+"""AdaGO: orthogonalized momentum with the step size of AdaGrad."""
+
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+
+from gradxform import linalg
+from gradxform.base import transform
+from gradxform.numerics import not_zero, over, safe_increment, value_at
+from gradxform.numerics.roots import root
+from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.orthogonal import Orthogonalizing
+from gradxform.types import (
+    Array,
+    Decay,
+    DType,
+    MatrixSlot,
+    NonNegative,
+    NonNegativeOrSchedule,
+    Params,
+    Positive,
+    Scalar,
+    Slot,
+)
+
+__all__ = [
+    "scale_by_adago",
+    "AdaGOState",
+]
+
+
+class AdaGOState(NamedTuple):
+    """State of `scale_by_adago`."""
+
+    mu: Slot  # like params, at least float32; the average m of the gradient
+    sum_of_squares: MatrixSlot  # (B,), at least float32; the sum V of each parameter's B matrices
+
+
+class AdaGOScheduledState(NamedTuple):
+    """State of `scale_by_adago` with a schedule."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the average m of the gradient
+    sum_of_squares: MatrixSlot  # (B,), at least float32; the sum V of each parameter's B matrices
+
+
+@transform
+class scale_by_adago(Orthogonalizing):
+    """Orthogonalize an average of the gradient, with a step size from the sum of squared norms.
+
+    Update rule for a matrix of n rows and k columns, from m = 0, V = initial_accumulator_value, and
+    with |g| its Frobenius norm:
+
+        m <- beta m + (1 - beta) g
+        c = min(|g|, max_norm)
+        V <- V + c^2
+        u = max(min_step, learning_rate c / sqrt(V)) NewtonSchulz(m)
+
+    With nesterov, beta m + (1 - beta) g stands for m in the last line, and in the norm there. With
+    `by_shape` the learning rate of a matrix is multiplied by sqrt(max(1, k / n)), with
+    `consistent_rms` by that times sqrt(max(n, k)), as in `scale_by_shape`.
+
+    The learning rate is inside the maximum: a schedule does not lead below `min_step`. What follows
+    must not scale by a rate again; `scale(-1.0)` makes u point downhill.
+
+    Args:
+      learning_rate: a number, at least 0, or a schedule.
+      beta: the decay of m, in [0, 1).
+      max_norm: the bound of the norms, gamma in the paper, greater than 0.
+      min_step: the least step size, epsilon in the paper, at least 0.
+      initial_accumulator_value: the first V, at least 0.
+      mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
+      ns_coeffs: as in `orthogonalize_updates`. Keyword-only.
+      ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
+      eps: added to the norm of a matrix, at least 0; with 0 a matrix of zeros stays. Keyword-only.
+      preconditioning: as in `orthogonalize_updates`. Keyword-only.
+      weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
+      compute_dtype: as in `scale_by_muon`. Keyword-only.
+      nesterov: whether to look one step ahead. Keyword-only.
+      root: whether to divide by the root of V; some codes divide by V. Keyword-only.
+      by_shape: whether wide matrices have larger steps. Keyword-only.
+      consistent_rms: the root mean square of the entries of an update for a step size of 1, at
+        least 0; not with `by_shape`. Keyword-only.
+
+    Raises:
+      ValueError: with both `by_shape` and `consistent_rms`; at init and update, if a parameter is
+        not a matrix, or its numbers do not fit.
+
+    Reference: Zhang et al., AdaGrad Meets Muon: Adaptive Stepsizes for Orthogonal Updates, 2025,
+    Algorithm 1.
+    """
+
+    learning_rate: NonNegativeOrSchedule
+    beta: Decay = 0.95
+    max_norm: Positive = 10.0
+    min_step: NonNegative = 5e-4
+    initial_accumulator_value: NonNegative = 1e-6
+    mu_dtype: DType = None
+    nesterov: bool = field(default=False, kw_only=True)
+    root: bool = field(default=True, kw_only=True)
+    by_shape: bool = field(default=False, kw_only=True)
+    consistent_rms: NonNegative | None = field(default=None, kw_only=True)
+
+    oriented = True
+    averages_of = (("mu", "g"),)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.by_shape and self.consistent_rms is not None:
+            raise ValueError(
+                "scale_by_adago: by_shape and consistent_rms are two factors of the shape; set one "
+                "of them."
+            )
+
+    @property
+    def State(self) -> Any:
+        """The class of the state: a schedule needs a count."""
+        return AdaGOScheduledState if callable(self.learning_rate) else AdaGOState
+
+    def init(self, params: Params) -> Any:
+        """Return averages of zeros, and sums of the first value."""
+
+        def first(b: int, n: int, k: int, dtype: Any) -> Array:
+            return jnp.full((b,), self.initial_accumulator_value, dtype)
+
+        slots = zeros_like(params, self.mu_dtype), self.matrix_slots(params, first)
+        if callable(self.learning_rate):
+            return AdaGOScheduledState(zero_count(), *slots)
+        return AdaGOState(*slots)
+
+    def prepare(self, state: Any, params: Params | None) -> tuple[Any, Array]:
+        """Return the state and this step's learning rate."""
+        if not callable(self.learning_rate):
+            return state, value_at(self.learning_rate, zero_count())
+        rate = value_at(self.learning_rate, state.count)
+        return state._replace(count=safe_increment(state.count)), rate
+
+    def entries(
+        self, g: Array, m: Array, p: Array | None, rate: Scalar
+    ) -> tuple[tuple[Array, Array], Array]:
+        """Return the gradient and what is orthogonalized, and the average."""
+        m = self.beta * m + (1 - self.beta) * g
+        return (g, self.beta * m + (1 - self.beta) * g if self.nesterov else m), m
+
+    def rule(self, g: Array, a: Array, total: Array, rate: Scalar) -> tuple[Array, Array]:
+        """Return the update of a batch of matrices, and the sums."""
+        total = total + jnp.minimum(_norm(g), self.max_norm) ** 2
+        clipped = jnp.minimum(_norm(a if self.nesterov else g), self.max_norm)
+        divisor = root(total) if self.root else total
+        least = not_zero(self.initial_accumulator_value, total.dtype)
+        size = rate * self._factor(*g.shape[-2:]) * over(clipped, divisor, least)
+        size = jnp.maximum(size, self.min_step)
+        return size[:, None, None] * self.orthogonal(a), total
+
+    def _factor(self, n: int, k: int) -> Any:
+        if self.consistent_rms is not None:
+            return self.consistent_rms * max(n, k) ** 0.5
+        return max(1, k / max(n, 1)) ** 0.5 if self.by_shape else 1.0
+
+
+def _norm(x: Array) -> Array:
+    return linalg.frobenius_norm(x)[:, 0, 0]

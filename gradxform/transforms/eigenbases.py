@@ -1,0 +1,151 @@
+"""Matrices of both sides of a matrix, and bases of their eigenvectors.
+
+What SOAP, KL-Shampoo and SPlus share.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from gradxform import linalg
+from gradxform.numerics import over
+from gradxform.numerics.roots import one_over_root
+from gradxform.transforms.matrices.rule import MatrixRule
+from gradxform.types import Array, Params, Scalar
+
+__all__ = []
+
+
+def first_bases(
+    rule: MatrixRule,
+    params: Params,
+    longest: int,
+    one_sided: bool = False,
+    start: float = 0.0,
+) -> dict[str, Any]:
+    """Return the slots of matrices for both sides, and of identities as their bases.
+
+    Args:
+      rule: the rule.
+      params: the parameters.
+      longest: the longest side that has a matrix; a longer one has a place holder, (B, 1, 1).
+      one_sided: whether the longer side has a place holder, too.
+      start: the multiple of the identity that the matrices are.
+    """
+
+    def slot(multiple: float, is_right: bool) -> Any:
+        def make(count: int, m: int, n: int, dtype: Any) -> Array:
+            d = n if is_right else m
+            d = 1 if d > longest or (is_right and one_sided) else d
+            one = jnp.asarray(multiple, dtype) * jnp.eye(d, dtype=dtype)
+            return jnp.tile(jnp.expand_dims(one, 0), (count, 1, 1))
+
+        return rule.matrix_slots(params, make)
+
+    return {
+        "left": slot(start, False),
+        "right": slot(start, True),
+        "left_basis": slot(1.0, False),
+        "right_basis": slot(1.0, True),
+    }
+
+
+def is_basis(a: Array, x: Array, side: int) -> bool:
+    """Whether a matrix is one of that side of x, and not a place holder for the identity."""
+    return a.size > 0 and a.shape[-1] == x.shape[side]
+
+
+def sandwich(a: Array, x: Array, b: Array, dtype: Any = None) -> Array:
+    """Return a x b; a matrix of another side than that of x stands for the identity."""
+    x = linalg.matmul_in(a, x, dtype) if is_basis(a, x, -2) else x
+    return linalg.matmul_in(x, b, dtype) if is_basis(b, x, -1) else x
+
+
+def followed_by(left: Array, right: Array, g: Array, beta: Scalar) -> tuple[Array, Array]:
+    """Return the averages of g g^T and g^T g, of the sides that have them, with those of g."""
+    if is_basis(left, g, -2):
+        left = beta * left + (1 - beta) * linalg.matmul(g, transposed(g))
+    if is_basis(right, g, -1):
+        right = beta * right + (1 - beta) * linalg.matmul(transposed(g), g)
+    return left, right
+
+
+def eigenvalues_in(a: Array, q: Array) -> Array:
+    """Return the eigenvalues (B, d) of a matrix as its old eigenvectors see them.
+
+    Those below a rounding of the largest, also negative ones, count as that.
+    """
+    values = jnp.sum(q * linalg.matmul(a, q), axis=-2)
+    least = float(jnp.finfo(a.dtype).eps) * jnp.max(values, axis=-1, keepdims=True, initial=0)
+    return jnp.maximum(values, least)
+
+
+def kl_factors(
+    left: Array, right: Array, q_left: Array, q_right: Array, g: Array
+) -> tuple[Array, Array]:
+    """Return the inverse roots of both sides' eigenvalues, (B, m, 1) and (B, 1, n).
+
+    Those of a side without a matrix are 1.
+    """
+    one = jnp.ones((1, 1, 1), g.dtype)
+    of_rows, of_columns = one, one
+    if is_basis(left, g, -2):
+        of_rows = one_over_root(eigenvalues_in(left, q_left))[..., :, None]
+    if is_basis(right, g, -1):
+        of_columns = one_over_root(eigenvalues_in(right, q_right))[..., None, :]
+    return of_rows, of_columns
+
+
+def kl_followed_by(
+    left: Array,
+    right: Array,
+    q_left: Array,
+    q_right: Array,
+    g: Array,
+    beta: Scalar,
+    of_rows: Array,
+    of_columns: Array,
+) -> tuple[Array, Array]:
+    """Return the averages of g R^-1 g^T / n and g^T L^-1 g / m, of the sides that have them.
+
+    Args:
+      left: L.
+      right: R.
+      q_left: Q_L.
+      q_right: Q_R.
+      g: the gradient.
+      beta: the decay of the averages.
+      of_rows: what `kl_factors` returns for the rows, from before this gradient.
+      of_columns: the same for the columns.
+    """
+    m, n = g.shape[-2:]
+    # The products of a side that keeps the identity are with 1.
+    by_right = linalg.matmul(g, q_right) if is_basis(q_right, g, -1) else g
+    by_left = linalg.matmul(transposed(q_left), g) if is_basis(q_left, g, -2) else g
+    by_right, by_left = by_right * of_columns, by_left * of_rows
+    if is_basis(left, g, -2):
+        new = linalg.matmul(by_right, transposed(by_right))
+        left = beta * left + (1 - beta) / max(n, 1) * new
+    if is_basis(right, g, -1):
+        new = linalg.matmul(transposed(by_left), by_left)
+        right = beta * right + (1 - beta) / max(m, 1) * new
+    return left, right
+
+
+def power_iterated(a: Array, q: Array) -> tuple[Array, Array]:
+    """Return the basis after one power iteration, and where each of its vectors was before."""
+    # The basis does not depend on the size of the matrix, and the columns of a product have norms.
+    product = linalg.matmul(over(a, jnp.max(jnp.abs(a), axis=(-2, -1), keepdims=True)), q)
+    order = jnp.argsort(jnp.sum(q * product, axis=-2), axis=-1, descending=True)
+    product = jnp.take_along_axis(product, order[..., None, :], axis=-1)
+    return linalg.orthonormal(product), order
+
+
+def eigenvectors(a: Array) -> Array:
+    """Return the eigenvectors in falling order of the eigenvalues."""
+    return jnp.flip(linalg.eigen(a)[1], -1) if a.size else a
+
+
+def transposed(x: Array) -> Array:
+    """Return matrices with rows and columns exchanged."""
+    return jnp.swapaxes(x, -1, -2)
