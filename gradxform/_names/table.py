@@ -165,13 +165,12 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.numerics.numbers": "ScheduleError abs_sq add as_flag as_number as_rounded as_step at_least_float32 bias_correction cast count_and_debias has_64_bits is_zero looked_up not_zero number_rank over plus promote real_dtype safe_increment safe_int32_increment same_bits scalar scalar_dtype scalars_as shrinking squarable taming times value_at within",
     },
     "gradxform.optimizers": {
-        "gradxform.optimizers.adai": "adai",
         "gradxform.optimizers.adago": "adago",
         "gradxform.optimizers.adahessian": "adahessian",
+        "gradxform.optimizers.adai": "adai",
         "gradxform.optimizers.adam": "adam adamw amsgrad nadam nadamw",
-        "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam yogi",
-        "gradxform.optimizers.adam_mini": "adam_mini",
         "gradxform.optimizers.adam_kin": "adabelief adamax adamaxw radam ranger yogi",
+        "gradxform.optimizers.adam_mini": "adam_mini",
         "gradxform.optimizers.adanorm": "adanorm",
         "gradxform.optimizers.adaptive": "adadelta adagrad kate reg_adagrad rmsprop sparse_adagrad",
         "gradxform.optimizers.ademamix": "ademamix simplified_ademamix",
@@ -192,7 +191,6 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.ggt": "ggt",
         "gradxform.optimizers.gradient_change": "adan diffgrad optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.grokfast": "grokfast_adamw",
-        "gradxform.optimizers.gradient_change": "adan optimistic_adam optimistic_adam_v2 optimistic_gradient_descent rprop",
         "gradxform.optimizers.kl_shampoo": "kl_shampoo",
         "gradxform.optimizers.laprop": "laprop",
         "gradxform.optimizers.layerwise": "fromage lamb lars novograd sgd_sai",
@@ -223,9 +221,9 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.soap": "soap",
         "gradxform.optimizers.sophia": "sophia",
         "gradxform.optimizers.spam": "spam stable_spam",
-        "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.spectral_sphere": "spectral_sphere",
         "gradxform.optimizers.splus": "splus",
+        "gradxform.optimizers.stable_adam": "adam_atan2 stable_adamw",
         "gradxform.optimizers.step_size": "polyak_sgd",
         "gradxform.optimizers.tam": "adatam tam",
         "gradxform.optimizers.toward_sgd": "adabound padam",
@@ -296,10 +294,10 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.transforms": {
         "gradxform.transforms.accumulation": "ApplyEvery apply_every",
-        "gradxform.transforms.adai": "ScaleByAdaiState scale_by_adai",
-        "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
         "gradxform.transforms.adago": "AdaGOState scale_by_adago",
         "gradxform.transforms.adahessian": "AdaHessianState average_spatial_axes scale_by_adahessian",
+        "gradxform.transforms.adai": "ScaleByAdaiState scale_by_adai",
+        "gradxform.transforms.adalite": "ScaleByAdaliteState scale_by_adalite",
         "gradxform.transforms.adam": "ScaleByAdamState ScaleByAmsgradState ScaleByNadamState scale_by_adam scale_by_amsgrad scale_by_nadam",
         "gradxform.transforms.adam_kin": "ScaleByBeliefState scale_by_adamax scale_by_belief scale_by_radam scale_by_yogi",
         "gradxform.transforms.adam_mini": "ScaleByAdamMiniState moment_blocks scale_by_adam_mini",
@@ -362,11 +360,10 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.soap": "SoapState scale_by_soap",
         "gradxform.transforms.sophia": "HutchinsonState SophiaState hutchinson_estimator_diag_hessian scale_by_sophia",
         "gradxform.transforms.spam": "AdaClipState AdaGNState ClipBySecondMomentState WarmUpAfterResetsState adaclip adagn clip_by_second_moment warm_up_after_resets",
-        "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
-        "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
         "gradxform.transforms.spectral_sphere": "scale_by_spectral_sphere",
         "gradxform.transforms.spikes": "AdaGCState GradNormToClipToZeroState ZClipState adagc grad_norm_to_clip_to_zero zclip",
         "gradxform.transforms.splus": "SPlusState scale_by_mean_side scale_by_splus",
+        "gradxform.transforms.stable_adam": "ClipByMovingRmsState clip_by_moving_rms scale_by_adam_atan2 scale_by_stable_adam",
         "gradxform.transforms.step_size": "ScaleByDistanceOverGradientsState scale_by_distance_over_gradients scale_by_polyak",
         "gradxform.transforms.tam": "ScaleByAdaTamState ScaleByTamState scale_by_adatam scale_by_tam",
         "gradxform.transforms.tf_adam": "scale_by_tf_adam",
@@ -441,10 +438,11 @@ CONFIG_NAMES: dict[str, str] = {
         " MultiSteps MuonDimensionNumbers"
         " WrappedSchedule"
         " accumulate accumulate_rows acprop adabelief adabound adaclip adadelta adafactor adagc"
-        " adagn adagrad adagrad_da adai adalite adam adam_atan2 adam_mini adamax adamaxw adamp"
-        " adamuon adamw adan adanorm adapnm adaptive_grad_clip adatam add_decayed_weights add_noise"
-        " add_norm_loss add_sign add_truncated_noise ademamix adopt aggmo all_of amos amsgrad any_of"
-        " apollo apollo_mini apply_every apply_if_finite asam"
+        " adagn adago adagrad adagrad_da adahessian adai adalite adam adam_atan2 adam_mini adamax"
+        " adamaxw adamp adamuon adamw adan adanorm adapnm adaptive_grad_clip adatam"
+        " add_decayed_weights add_noise add_norm_loss add_sign add_truncated_noise ademamix adopt"
+        " aggmo all_of amos amsgrad any_of apollo apollo_mini apply_every apply_if_finite asam"
+        " average_spatial_axes"
         " came cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
         " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_moving_rms"
         " clip_by_raw_norm clip_by_second_moment cocob conditionally_mask conditionally_transform"
@@ -455,38 +453,16 @@ CONFIG_NAMES: dict[str, str] = {
         " ema exponential_decay external_step"
         " factor_state flatten focus fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams grokfast_adamw"
-        " grokfast_ema grokfast_ma"
+        " grokfast_ema grokfast_ma gsam"
         " hutchinson_estimator_diag_hessian"
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
-        " kahan kate keep_matrix_norms keep_params_nonnegative"
+        " kahan kate keep_matrix_norms keep_params_nonnegative kl_shampoo"
         " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb limit_norm_growth"
         " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
-        " lookahead loss_scale"
-        " madgrad mars_adamw masked master_weights matrix_split mechanize moment_blocks momo"
-        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adago adagrad"
-        " adagrad_da adahessian adam adamax adamaxw adamuon adamw adan adaptive_grad_clip"
-        " add_decayed_weights add_noise add_sign add_truncated_noise ademamix adopt all_of amsgrad"
-        " any_of apply_every apply_if_finite asam average_spatial_axes"
-        " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
-        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
-        " conditionally_mask conditionally_transform constant_schedule cosine_decay_restarts"
-        " cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay count_updates"
-        " cyclic_schedule"
-        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
-        " distributed_shampoo dog dowg dpsgd"
-        " ema exponential_decay external_step"
-        " factor_state flatten fourth_root freeze fromage ftrl"
-        " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams gsam"
-        " hutchinson_estimator_diag_hessian"
-        " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
-        " join_schedules"
-        " kahan keep_matrix_norms keep_params_nonnegative kl_shampoo"
-        " label_by lamb laprop lars lazy_adam lazy_adamw lbfgs lbfgs_steps lbfgsb"
-        " linear_cosine_decay linear_onecycle_schedule linear_schedule linear_sign_decay lion"
         " lookahead looksam loss_scale"
-        " madgrad mars_adamw masked master_weights matrix_split mechanize mix_gradients momo"
-        " momo_adam monitor moving_average muon muon_labels muonclip"
+        " madgrad mars_adamw masked master_weights matrix_split mechanize mix_gradients"
+        " moment_blocks momo momo_adam monitor moving_average muon muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
         " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std"
         " normalize_by_update_norm normalized_sgd normuon novograd"
@@ -498,70 +474,42 @@ CONFIG_NAMES: dict[str, str] = {
         " proximal_sgd psgd_kron"
         " qhadam qhm qk_clip quantize_state query_key"
         " racs radam ranger ranger21 raw_gradient_norms rectified_warmup_schedule reduce_on_plateau"
-        " reg_adagrad remove_radial reset_state restart_sign_decay rmsprop rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adai"
-        " scale_by_adalite scale_by_adam scale_by_adam_atan2 scale_by_adam_catching_up"
-        " scale_by_adam_mini scale_by_adamax scale_by_adamuon scale_by_adan scale_by_adanorm"
-        " scale_by_adapnm scale_by_adatam scale_by_add_sign scale_by_ademamix scale_by_adopt"
-        " scale_by_amsgrad scale_by_apollo scale_by_backtracking_linesearch scale_by_belief"
-        " scale_by_cocob scale_by_confidence scale_by_diffgrad scale_by_dion scale_by_dion2"
-        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
-        " scale_by_factored_rms scale_by_fans scale_by_first_snr scale_by_focus scale_by_galore"
-        " scale_by_ggt scale_by_grad_variance scale_by_grams scale_by_kate scale_by_laprop"
+        " reg_adagrad remove_radial reset_state restart_sign_decay reuse_sharpness rmsprop"
+        " rowwise_adagrad rprop"
+        " sam scale scale_by_acprop scale_by_adabound scale_by_adadelta scale_by_adago"
+        " scale_by_adahessian scale_by_adai scale_by_adalite scale_by_adam scale_by_adam_atan2"
+        " scale_by_adam_catching_up scale_by_adam_mini scale_by_adamax scale_by_adamuon"
+        " scale_by_adan scale_by_adanorm scale_by_adapnm scale_by_adatam scale_by_add_sign"
+        " scale_by_ademamix scale_by_adopt scale_by_amsgrad scale_by_apollo"
+        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_confidence"
+        " scale_by_diffgrad scale_by_dion scale_by_dion2 scale_by_distance_over_gradients"
+        " scale_by_distributed_shampoo scale_by_dog scale_by_dowg scale_by_factored_rms"
+        " scale_by_fans scale_by_first_snr scale_by_focus scale_by_galore scale_by_ggt"
+        " scale_by_grad_variance scale_by_grams scale_by_kate scale_by_kl_shampoo scale_by_laprop"
         " scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad"
-        " scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
-        " scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
+        " scale_by_mars scale_by_mean_side scale_by_muon scale_by_nadam scale_by_normuon"
+        " scale_by_novograd scale_by_optimistic_gradient scale_by_padam scale_by_param_block_norm"
         " scale_by_param_block_rms scale_by_pnm scale_by_polyak scale_by_power_sign"
         " scale_by_psgd_kron scale_by_qhadam scale_by_qhm scale_by_radam scale_by_ranger21"
         " scale_by_rms scale_by_rows_and_columns scale_by_rowwise_rss scale_by_rprop scale_by_rss"
         " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
         " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia"
-        " scale_by_stable_adam scale_by_stddev scale_by_tam scale_by_tf_adam scale_by_trust_ratio"
-        " scale_by_yogi scale_by_zoom_linesearch schedule_free schedule_free_adamw"
-        " schedule_free_radam schedule_free_sgd scion selective_transform set_to_zero sgd sgd_sai"
-        " sgdp sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia spam sparse_adagrad sparse_semantics"
-        " split_real_and_imaginary stable_adamw stable_spam state_dtype stateless"
-        " stateless_with_tree_map step_by_amos step_by_dadapt_adamw step_by_dual_averaging"
-        " step_by_ftrl step_by_lbfgs step_by_lbfgsb step_by_momo step_by_momo_adam step_by_prodigy"
-        " step_by_proximal_adagrad step_by_proximal_gradient step_by_shampoo stochastic_rounding"
-        " stochastic_weight_average sum_of"
-        " tam tiger trace"
-        " undo_norm_growth"
-        " variable_clipping variable_names"
-        " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"
-        " warmup_exponential_decay_schedule with_metrics"
-        " qk_clip quantize_state query_key"
-        " radam raw_gradient_norms reduce_on_plateau reg_adagrad restart_sign_decay reuse_sharpness"
-        " rmsprop rowwise_adagrad rprop"
-        " sam scale scale_by_acprop scale_by_adadelta scale_by_adago scale_by_adahessian"
-        " scale_by_adam scale_by_adam_catching_up scale_by_adamax scale_by_adamuon scale_by_adan"
-        " scale_by_add_sign scale_by_ademamix scale_by_adopt scale_by_amsgrad"
-        " scale_by_backtracking_linesearch scale_by_belief scale_by_cocob scale_by_dion"
-        " scale_by_dion2 scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog"
-        " scale_by_dowg scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt"
-        " scale_by_grad_variance scale_by_grams scale_by_kl_shampoo scale_by_laprop scale_by_lbfgs"
-        " scale_by_learning_rate scale_by_lion scale_by_lmo scale_by_madgrad scale_by_mars"
-        " scale_by_mean_side scale_by_muon scale_by_nadam scale_by_normuon scale_by_novograd"
-        " scale_by_optimistic_gradient scale_by_param_block_norm scale_by_param_block_rms"
-        " scale_by_polyak scale_by_power_sign scale_by_psgd_kron scale_by_radam scale_by_rms"
-        " scale_by_rowwise_rss scale_by_rprop scale_by_rss scale_by_schedule scale_by_shape"
-        " scale_by_sign scale_by_sign_agreement scale_by_simplified_ademamix scale_by_sm3"
-        " scale_by_soap scale_by_sophia scale_by_spectral_sphere scale_by_splus scale_by_stddev"
+        " scale_by_spectral_sphere scale_by_splus scale_by_stable_adam scale_by_stddev scale_by_tam"
         " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
-        " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd"
-        " sgdr_schedule sgdw shampoo sign_sgd signum simplified_ademamix skip_loss_spikes"
-        " skip_not_finite sm3 snapshot soap sophia sparse_adagrad sparse_semantics spectral_sphere"
-        " split_real_and_imaginary splus state_dtype stateless stateless_with_tree_map"
+        " schedule_free_adamw schedule_free_radam schedule_free_sgd scion selective_transform"
+        " set_to_zero sgd sgd_sai sgdp sgdr_schedule sgdw shampoo sign_sgd signum"
+        " simplified_ademamix skip_loss_spikes skip_not_finite sm3 snapshot soap sophia spam"
+        " sparse_adagrad sparse_semantics spectral_sphere split_real_and_imaginary splus"
+        " stable_adamw stable_spam state_dtype stateless stateless_with_tree_map step_by_amos"
         " step_by_dadapt_adamw step_by_dual_averaging step_by_ftrl step_by_lbfgs step_by_lbfgsb"
         " step_by_momo step_by_momo_adam step_by_prodigy step_by_proximal_adagrad"
         " step_by_proximal_gradient step_by_shampoo stochastic_rounding stochastic_weight_average"
         " subtract_surrogate_gap sum_of"
-        " trace"
+        " tam tiger trace"
         " undo_norm_growth"
         " variable_clipping variable_names"
-        " warmup_constant_schedule warmup_cosine_decay_schedule warmup_exponential_decay_schedule"
-        " with_metrics wsam"
+        " warm_up_after_resets warmup_constant_schedule warmup_cosine_decay_schedule"
+        " warmup_exponential_decay_schedule with_metrics wsam"
         " yogi"
         " zclip zero_above_raw_norm zero_nans zero_non_finite"
     ),
