@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
+    from gradxform.optimizers.adalite import *
     from gradxform.optimizers.adam import *
     from gradxform.optimizers.adam_kin import *
     from gradxform.optimizers.adam_mini import *
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.agreement import *
     from gradxform.optimizers.apollo import *
     from gradxform.optimizers.by_name import *
+    from gradxform.optimizers.came import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *
     from gradxform.optimizers.dadapt import *
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.privacy import *
     from gradxform.optimizers.proximal import *
     from gradxform.optimizers.psgd import *
+    from gradxform.optimizers.racs import *
     from gradxform.optimizers.schedule_free import *
     from gradxform.optimizers.scion import *
     from gradxform.optimizers.shampoo import *

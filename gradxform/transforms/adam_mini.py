@@ -135,7 +135,6 @@ class scale_by_adam_mini(ArrayRule):
 
     State = ScaleByAdamMiniState
     locality = "array"
-    averages_of = (("mu", "g"),)
     sees_pieces = True
     handles_complex = True
 

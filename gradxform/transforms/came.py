@@ -58,7 +58,6 @@ class scale_by_confidence(ArrayRule):
     locality = "array"
     sees_pieces = True
     handles_complex = True
-    averages_of = (("mu", "g"),)
 
     def init(self, params: Params) -> ScaleByConfidenceState:
         """Return averages of zeros."""
