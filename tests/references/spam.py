@@ -43,7 +43,7 @@ def adagn(gamma1, gamma2, eps):
 
 
 def climb(every, warmup, first=0.01):
-    """Huang et al., SPAM, section 3: along a cosine after every reset."""
+    """Huang et al., SPAM: along a cosine after every reset."""
 
     def factor(t):
         if t < every or t % every >= warmup:
