@@ -125,7 +125,7 @@ OPTIMIZERS = {
         "lbfgs_steps",
         "lbfgsb",
     ),
-    "little memory": ("factored", "galore", "apollo", "adam_mini"),
+    "little memory": ("factored", "galore", "apollo", "adam_mini", "came", "racs", "adalite"),
     "without a learning rate to tune": ("dadapt", "dog", "cocob", "step_size", "momo"),
     "without a schedule": ("schedule_free",),
     "embedding tables": ("embeddings", "sparse_adagrad"),

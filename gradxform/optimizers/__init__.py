@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.adago import *
     from gradxform.optimizers.adahessian import *
     from gradxform.optimizers.adai import *
+    from gradxform.optimizers.adalite import *
     from gradxform.optimizers.adam import *
     from gradxform.optimizers.adam_kin import *
     from gradxform.optimizers.adam_mini import *
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.amos import *
     from gradxform.optimizers.apollo import *
     from gradxform.optimizers.by_name import *
+    from gradxform.optimizers.came import *
     from gradxform.optimizers.cautious import *
     from gradxform.optimizers.cocob import *
     from gradxform.optimizers.dadapt import *
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.proximal import *
     from gradxform.optimizers.psgd import *
     from gradxform.optimizers.quasi_hyperbolic import *
+    from gradxform.optimizers.racs import *
     from gradxform.optimizers.radial import *
     from gradxform.optimizers.ranger import *
     from gradxform.optimizers.schedule_free import *

@@ -70,7 +70,7 @@ def apollo_mini(
 
     See `apollo` for the arguments.
 
-    Reference: Zhu et al., APOLLO: SGD-like Memory, AdamW-level Performance, 2024, section 4.2.
+    Reference: Zhu et al., APOLLO: SGD-like Memory, AdamW-level Performance, 2024, APOLLO-Mini.
     """
     return apollo(
         learning_rate,

@@ -1,23 +1,17 @@
 """Optimizers whose state is smaller than the parameters."""
 
 from gradxform.base import Transform
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
-from gradxform.transforms.adalite import scale_by_adalite
-from gradxform.transforms.came import scale_by_confidence
+from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.clipping import clip_by_block_rms
-from gradxform.transforms.factored import constant_decay_rate, scale_by_factored_rms, scale_by_sm3
-from gradxform.transforms.layerwise import limit_norm_growth, scale_by_param_block_rms
+from gradxform.transforms.factored import scale_by_factored_rms, scale_by_sm3
+from gradxform.transforms.layerwise import scale_by_param_block_rms
 from gradxform.transforms.momentum import ema
-from gradxform.transforms.racs import scale_by_rows_and_columns
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
     "adafactor",
-    "adalite",
-    "came",
-    "racs",
     "sm3",
 ]
 
@@ -74,102 +68,6 @@ def adafactor(
     if weight_decay_rate is not None:
         parts.append(add_decayed_weights(weight_decay_rate, weight_decay_mask))
     return chain(*parts, scale(-1.0))
-
-
-@optimizer
-def adalite(
-    learning_rate: ScalarOrSchedule,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-6,
-    eps2: float = 1e-10,
-    tau: float = 1.0,
-    g_norm_min: float = 1e-10,
-    ratio_min: float = 1e-4,
-    weight_decay: ScalarOrSchedule = 0.01,
-    mask: StaticMask | None = None,
-) -> chain:
-    """Adalite: Adam with moments of rank 1, of gradients as large as their parameters.
-
-    See `scale_by_adalite`, `add_decayed_weights` and `scale_by_learning_rate` for the arguments.
-
-    Reference: pytorch_optimizer, Adalite; a paper is not known.
-    """
-    direction = scale_by_adalite(b1, b2, eps, eps2, tau, g_norm_min, ratio_min)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
-
-
-@optimizer
-def came(
-    learning_rate: ScalarOrSchedule,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    b3: float = 0.9999,
-    eps: float = 1e-30,
-    eps2: float = 1e-16,
-    clipping_threshold: float = 1.0,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
-) -> chain:
-    """CAME: Adafactor's direction, averaged, and longer where it is sure of itself.
-
-    The last two axes of an array are the rows and columns of matrices. Nothing corrects for
-    averages that start at 0, as in the paper: the first steps of matrices are about
-    1 / sqrt(1 - b3) times as long as later ones. Warm the learning rate up.
-
-    Args:
-      b1: the decay of the average of directions, in [0, 1).
-      b2: the decay of the second moment, in [0, 1).
-      b3: the decay of the squared deviations of directions from their average, in [0, 1).
-      eps: added to every squared gradient, at least 0.
-      eps2: added to every squared deviation, at least 0.
-      clipping_threshold: the largest root mean square of a direction, greater than 0; infinite for
-        no clipping.
-
-    See `add_decayed_weights` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Luo et al., CAME: Confidence-guided Adaptive Memory Efficient Optimization, 2023,
-    Algorithm 2.
-    """
-    direction = chain(
-        scale_by_factored_rms(True, b2, 0, 0, eps, constant_decay_rate, last_axes=True),
-        clip_by_block_rms(clipping_threshold),
-        scale_by_confidence(b1, b3, eps2),
-    )
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
-
-
-@optimizer
-def racs(
-    learning_rate: ScalarOrSchedule,
-    beta: float = 0.9,
-    alpha: float = 0.05,
-    gamma: float = 1.01,
-    eps: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
-    mask: StaticMask | None = None,
-    *,
-    iterations: Size = 5,
-) -> chain:
-    """RACS: gradient descent scaled by rows and columns, without momentum.
-
-    Args:
-      alpha: multiplies steps before the decay is added, finite.
-      gamma: the largest growth of the norm of an array's step, at least 1; infinite for any.
-      eps: added under the roots and to norms, at least 0.
-
-    See `scale_by_rows_and_columns`, `add_decayed_weights` and `scale_by_learning_rate` for the
-    other arguments.
-
-    Reference: Gong et al., Towards Efficient Optimizer Design for LLM via Structured Fisher
-    Approximation with a Low-Rank Extension, 2025, RACS.
-    """
-    direction = chain(
-        scale_by_rows_and_columns(beta, eps, iterations),
-        limit_norm_growth(gamma, eps),
-        scale(alpha),
-    )
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 
 @optimizer

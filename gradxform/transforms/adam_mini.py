@@ -123,8 +123,8 @@ class scale_by_adam_mini(ArrayRule):
       ValueError: at init and update, if blocks do not fit a parameter, or a device has only a part
         of the neighbours of a block.
 
-    Reference: Zhang et al., Adam-mini: Use Fewer Learning Rates To Gain More, 2024, Algorithms 1
-    and 3.
+    Reference: Zhang et al., Adam-mini: Use Fewer Learning Rates To Gain More, 2024, Algorithm
+    1.
     """
 
     b1: Decay = 0.9
@@ -135,7 +135,6 @@ class scale_by_adam_mini(ArrayRule):
 
     State = ScaleByAdamMiniState
     locality = "array"
-    averages_of = (("mu", "g"),)
     sees_pieces = True
     handles_complex = True
 

@@ -93,8 +93,8 @@ class scale_by_apollo(ArrayRule):
     Each array of another kind has the rule of `scale_by_tf_adam`, with the same decays and eps.
 
     P follows from the key, the step and the parameter's path, and is not stored: a matrix needs
-    2 rank max(n, k) numbers. The eps stands where the authors' code has it, before the correction.
-    S_last is the last S that was not 0: in the authors' code one gradient of zeros stops a matrix
+    2 rank max(n, k) numbers. The eps is added before the correction, as in PyTorch's forms of it.
+    S_last is the last S that was not 0; in pytorch_optimizer one gradient of zeros stops a matrix
     for good.
 
     Args:

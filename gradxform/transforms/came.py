@@ -47,7 +47,7 @@ class scale_by_confidence(ArrayRule):
       eps: added to every squared deviation, at least 0; with 0, u is 0 where r or c is.
 
     Reference: Luo et al., CAME: Confidence-guided Adaptive Memory Efficient Optimization, 2023,
-    Algorithm 2, from the sixth line of the loop on.
+    Algorithm 2, its last lines.
     """
 
     b1: Decay = 0.9
@@ -58,7 +58,6 @@ class scale_by_confidence(ArrayRule):
     locality = "array"
     sees_pieces = True
     handles_complex = True
-    averages_of = (("mu", "g"),)
 
     def init(self, params: Params) -> ScaleByConfidenceState:
         """Return averages of zeros."""

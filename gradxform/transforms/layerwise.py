@@ -301,8 +301,8 @@ class scale_by_first_snr(ArrayRule):
         G = |g_1| / (sd(g_1) + eps)      (arrays of less than two dimensions: G = |g_1|)
         u = G g
 
-    An array whose first gradient has equal entries counts as one of less than two dimensions. These
-    are the authors' factors; the paper normalizes them over all arrays as well.
+    An array whose first gradient has equal entries counts as one of less than two dimensions. The
+    paper normalizes G over all arrays as well.
 
     Args:
       eps: added to the deviation, at least 0.

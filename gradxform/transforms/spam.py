@@ -235,7 +235,7 @@ class warm_up_after_resets(ArrayRule):
       first: where a climb begins, in [0, 1].
 
     Reference: Huang et al., SPAM: Spike-Aware Adam with Momentum Reset for Stable LLM Training,
-    2025, section 3.
+    2025, the warm-up after a reset.
     """
 
     every: PositiveInt = 500

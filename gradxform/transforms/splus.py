@@ -179,6 +179,6 @@ class scale_by_mean_side(ShapeFactor):
 
     weight_dimension_numbers: StaticTree = None
 
-    def factor(self, n: int, k: int) -> float:
+    def factor(self, n: int, k: int, places: int) -> float:
         """Return the factor of a matrix of n rows and k columns."""
         return 2 / max(n + k, 1)

@@ -1,4 +1,4 @@
-"""Rows for `gradxform/transforms/spam.py`, `gradxform/wrappers/reset.py` and their recipes."""
+"""Rows for `gradxform/transforms/spam.py` and its recipes."""
 
 import gradxform as gx
 from tests import references as ref
@@ -18,23 +18,6 @@ TRANSFORMS: dict[str, Case] = {
     "adagn/eps": Case(gx.adagn(0.5, 0.8, 0.1), ref.adagn(0.5, 0.8, 0.1), rows=False),
     "warm_up_after_resets": Case(gx.warm_up_after_resets(3, 2, 0.2), ref.climb(3, 2, 0.2)),
     "warm_up_after_resets/never": Case(gx.warm_up_after_resets(2, 0), ref.scale(1.0)),
-}
-
-
-WRAPPERS: dict[str, Case] = {
-    "reset_state": Case(gx.reset_state(gx.adam(0.1)), with_lr(0.1, ADAM), rows=False),
-    "reset_state/often": Case(
-        gx.reset_state(gx.adam(0.1), 3),
-        ref.reset(with_lr(0.1, ADAM), 3),
-        holds_optimizer=False,  # what it holds begins anew
-        rows=False,
-    ),
-    "reset_state/slots": Case(
-        gx.reset_state(gx.adam(0.1), 3, False),
-        ref.reset(with_lr(0.1, ADAM), 3, False),
-        holds_optimizer=False,
-        rows=False,
-    ),
 }
 
 
@@ -78,13 +61,6 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (lambda: gx.reset_state(0.1), TypeError, ("reset_state: inner must have init and update",)),
-    (
-        lambda: gx.reset_state(gx.moving_average(gx.sgd(0.1))),
-        ValueError,
-        ("moving_average keeps would begin anew", "moving_average(reset_state(...), ...)."),
-    ),
-    (lambda: gx.reset_state(gx.sgd(0.1), 0), ValueError, ("every must be at least 1, got 0.",)),
     (lambda: gx.spam(0.1, start=0), ValueError, ("start must be at least 1, got 0.",)),
     (lambda: gx.stable_spam(0.1, theta=1.0), ValueError, ("adaclip: theta must be in [0, 1)",)),
 ]

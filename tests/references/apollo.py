@@ -32,7 +32,7 @@ def apollo(
     low=False,
     stacks=False,
 ):
-    """Zhu et al., Algorithm 1, with the limit of the norm of its section 4; short side first.
+    """Zhu et al., Algorithm 1, with the limit of the norm; short side first.
 
     Matrices are arrays of two dimensions; with `stacks` those of three, whose first axis is a
     batch, too.

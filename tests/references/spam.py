@@ -1,8 +1,8 @@
-"""The rules of `gradxform/transforms/spam.py` and `wrappers/reset.py` in NumPy float64."""
+"""The rules of `gradxform/transforms/spam.py` in NumPy float64."""
 
 import numpy as np
 
-from tests.references.base import Reference, TreeReference, as_tree, stateless, zeros
+from tests.references.base import Reference, stateless, zeros
 
 
 def second_moment_clip(threshold, b2, start):
@@ -43,7 +43,7 @@ def adagn(gamma1, gamma2, eps):
 
 
 def climb(every, warmup, first=0.01):
-    """Huang et al., SPAM, section 3: along a cosine after every reset."""
+    """Huang et al., SPAM: along a cosine after every reset."""
 
     def factor(t):
         if t < every or t % every >= warmup:
@@ -51,17 +51,3 @@ def climb(every, warmup, first=0.01):
         return 1 - (1 - first) * (1 + np.cos(np.pi * (t % every + 1) / warmup)) / 2
 
     return stateless(lambda g, p, t: factor(t) * g)
-
-
-def reset(inner, every, counts=True):
-    """The inner rule, begun anew before every step that `every` divides."""
-    part = as_tree(inner)
-
-    def step(gs, state, ps, t):
-        inner_state, n = state
-        if t % every == 0:
-            inner_state, n = part.start(ps), 0 if counts else n
-        us, inner_state = part.step(gs, inner_state, ps, n + 1)
-        return us, (inner_state, n + 1)
-
-    return TreeReference(lambda ps: (part.start(ps), 0), step)
