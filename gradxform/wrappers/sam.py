@@ -9,6 +9,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform._jax import versions as _compat
+from gradxform._jax.programs import by_program
 from gradxform.base import Transform, call_update, check_transform, farthest, transform
 from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.leaves import align, align_params, align_slot, check_shapes, require_params
@@ -281,8 +282,10 @@ class sam(Transform):
         turn, count = state.steps_since_sync, zero_count()
         if self.plain_steps:
             # Only a climb needs the other gradients.
-            grads, adv_state = lax.cond(
-                turn == 0, climb, lambda old: (updates, old), state.adv_state
+            grads, adv_state = by_program(
+                lambda due, old: lax.cond(due, climb, lambda old: (updates, old), old),
+                turn == 0,
+                state.adv_state,
             )
             count = jnp.where(turn == self.plain_steps, 0, turn + 1).astype(jnp.int32)
         else:
