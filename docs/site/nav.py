@@ -36,6 +36,7 @@ TOPICS = [
     "metrics",
     "tools",
     "speed",
+    "race",
     "traits",
     "architecture",
 ]
