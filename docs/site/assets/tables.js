@@ -16,12 +16,14 @@
   }
 
   function sort(table, head, column) {
-    const again = head.getAttribute("aria-sort") === "descending";
     const body = table.tBodies[0];
     const rows = Array.from(body.rows).map((row) => [value(row, column), row]);
+    const first = rows.some(([x]) => typeof x === "number") ? "descending" : "ascending";
+    const again = head.getAttribute("aria-sort") === first;
     rows.sort(([a], [b]) => (again && typeof a === typeof b ? compare(b, a) : compare(a, b)));
     for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", again ? "ascending" : "descending");
+    const second = first === "descending" ? "ascending" : "descending";
+    head.setAttribute("aria-sort", again ? second : first);
     for (const [, row] of rows) body.appendChild(row);
   }
 
