@@ -11,7 +11,7 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.options import Options, Results
+from benchmarks.options import Options, Refused, Results
 from benchmarks.sections.names import DEFAULT_SECTIONS, SECTIONS
 from benchmarks.subjects.cases import CHAINS, TREES
 from benchmarks.subjects.entrants import names as racing
@@ -74,6 +74,9 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             errors.print(f"Interrupted. {path} holds the cases that were complete, if any.")
             return 130
+        except Refused as error:
+            errors.print(f"python -m benchmarks: {error}", soft_wrap=True, highlight=False)
+            return 2
         section.show(results, console)
         section.draw(results, path.with_suffix(".png"))
         console.print(f"Wrote {path} and {path.with_suffix('.png')}.", soft_wrap=True)

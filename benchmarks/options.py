@@ -10,6 +10,10 @@ from rich.console import Console
 Results = dict[str, Any]
 
 
+class Refused(Exception):
+    """What a section cannot do, and the remedy: one line on stderr and exit code 2."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The options of the command line.

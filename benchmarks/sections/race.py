@@ -15,7 +15,7 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.options import Job, Options, Results, Section
+from benchmarks.options import Job, Options, Refused, Results, Section
 from benchmarks.subjects.entrants import Entrant, entrant, names, rounded
 from benchmarks.subjects.workloads.names import WORKLOADS, workload
 from benchmarks.subjects.workloads.workload import Workload
@@ -26,7 +26,7 @@ from benchmarks.timing.racing import Budget, Runs, Try, best_rate
 SEEDS = 3
 SLACK = 1.01  # of a target: other processors round otherwise
 COMMAND = "python -m benchmarks race"
-QUICK = {"steps": 3, "every": 1}
+QUICK = {"steps": 3, "every": 1, "over": 1}
 
 
 def run(options: Options, job: Job) -> Results:
@@ -38,18 +38,18 @@ def run(options: Options, job: Job) -> Results:
 
 
 def _race(options: Options, job: Job) -> Results:
-    chosen = options.entrants or names()
+    # All that is missing is said before the first run.
+    chosen = [entrant(name) for name in options.entrants or names()]
     on = options.workloads or tuple(WORKLOADS)
     folder = _folder(options)
     folder.mkdir(parents=True, exist_ok=True)
     targets = _read_targets()
     budgets = {name: _budget(name, options, targets) for name in on}
     job.plan(len(chosen) * len(on))
-    for name in chosen:
-        racer = entrant(name)
+    for racer in chosen:
         file = _resumed(racer, folder)
         for each in on:
-            job.begin(f"{name} on {each}")
+            job.begin(f"{racer.name} on {each}")
             row = _row(racer, each, budgets[each], file["workloads"].get(each), options.untimed)
             if row != file["workloads"].get(each):
                 file["workloads"][each] = row
@@ -76,21 +76,22 @@ def _budget(name: str, options: Options, targets: dict[str, Any]) -> Budget:
     """Return what every optimizer gets on a workload.
 
     Raises:
-      ValueError: if the target was measured on other data, or with another budget.
+      Refused: if the target was measured on other data, or with another budget.
     """
     found, made = targets.get(name), workload(name)
     remedy = f"measure it anew: {COMMAND} --targets --workloads {name}"
     if found is None:
-        raise ValueError(f"{results_of.TARGETS.name} does not have the target of {name}; {remedy}")
-    for what, now in (("data", made.data), ("budget", made.steps)):
+        raise Refused(f"{results_of.TARGETS.name} does not have the target of {name}; {remedy}")
+    budget = [made.steps, made.every, made.over]
+    for what, now in (("data", made.data), ("budget", budget)):
         if found[what] != now:
-            raise ValueError(
+            raise Refused(
                 f"the target of {name} is of another {what} ({found[what]}) than here ({now}): "
                 f"{remedy}"
             )
     seeds = tuple(options.seed + i for i in range(1 if options.quick else SEEDS))
-    length = QUICK if options.quick else {"steps": made.steps, "every": made.every}
-    return Budget(**length, seeds=seeds, target=found["target"])
+    length = {"steps": made.steps, "every": made.every, "over": made.over}
+    return Budget(**(QUICK if options.quick else length), seeds=seeds, target=found["target"])
 
 
 def _resumed(racer: Entrant, folder: Path) -> Results:
@@ -168,9 +169,9 @@ def _targets(options: Options, job: Job) -> Results:
     for name in on:
         job.begin(f"the target of {name}")
         made = workload(name)
-        budget = Budget(made.steps, made.every, tuple(range(SEEDS)), 0.0)
+        budget = Budget(made.steps, made.every, made.over, tuple(range(SEEDS)), 0.0)
         tries, _ = Runs(entrant("adamw"), made, budget).tries()
-        found[name] = _target(tries) | {"budget": made.steps, "data": made.data}
+        found[name] = _target(tries) | {"budget": [*budget[:3]], "data": made.data}
         ordered = {each: found[each] for each in WORKLOADS if each in found}
         content = {
             "command": f"{COMMAND} --targets",

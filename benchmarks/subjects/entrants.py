@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import optax
 import optax.contrib
 
+from benchmarks.options import Refused
 from benchmarks.tables.race import THEIRS
 from docs.site import samples
 from gradxform.commands.catalog import Entry, entries
@@ -81,7 +82,7 @@ def entrant(name: str) -> Entrant:
     """Return the entrant of a name.
 
     Raises:
-      ValueError: if the site does not know the optimizer's usual learning rate.
+      Refused: if the site does not know the optimizer's usual learning rate.
     """
     own = name.removeprefix(THEIRS)
     entry = next(e for e in _optimizers() if e.name == own)
@@ -125,7 +126,7 @@ def _best_rates() -> dict[str, float]:
 def _usual(name: str) -> float:
     rate = _best_rates().get(name)
     if rate is None:
-        raise ValueError(
+        raise Refused(
             f"{PARTS.name} does not have the usual learning rate of {name}; "
             f'run `make docs-data ARGS="{name}"`.'
         )

@@ -24,6 +24,7 @@ class Budget(NamedTuple):
 
     steps: int
     every: int  # steps from one measurement to the next
+    over: int  # measurements of which the mean counts
     seeds: tuple[int, ...]
     target: float
 
@@ -34,7 +35,7 @@ class Try(NamedTuple):
     seed: int
     rates: list[float]  # empty for an optimizer that does not take one
     steps: list[int | None]  # after which the target was reached
-    lowest: list[float | None]  # the lowest loss that was measured; None if it was never finite
+    lowest: list[float | None]  # the lowest such mean; None if it was never finite
 
 
 class Runs:
@@ -115,9 +116,11 @@ class Runs:
 
         def goes_on(now: Any) -> Any:
             i, _, losses = now
-            last = losses[jnp.maximum(i - 1, 0)]
-            undecided = jnp.isfinite(last) & (last > self.budget.target)
-            return (i < self.rounds) & ((i == 0) | undecided)
+            first = jnp.maximum(i - self.budget.over, 0)
+            last = jax.lax.dynamic_slice(losses, (first,), (self.budget.over,))
+            # A little below the target, so that it is reached in other roundings of the mean, too.
+            reached = jnp.mean(last) < 0.99999 * self.budget.target
+            return (i < self.rounds) & ~reached & ~jnp.isnan(losses[jnp.maximum(i - 1, 0)])
 
         def step(now: Any) -> Any:
             i, carry, losses = now
@@ -171,12 +174,15 @@ class Runs:
         return self._one
 
     def _judged(self, seed: int, rates: list[float], losses: np.ndarray) -> Try:
+        over, every = self.budget.over, self.budget.every
+        windows = np.lib.stride_tricks.sliding_window_view(losses.astype(np.float64), over, axis=1)
+        means = windows.mean(axis=2)
         steps: list[int | None] = []
-        for run in losses:
+        for run in means:
             reached = run <= self.budget.target  # not where it is NaN
-            after = (int(np.argmax(reached)) + 1) * self.budget.every
+            after = (int(np.argmax(reached)) + over) * every
             steps.append(min(after, self.budget.steps) if reached.any() else None)
-        finite = np.where(np.isfinite(losses), losses, np.inf).min(axis=1)
+        finite = np.where(np.isfinite(means), means, np.inf).min(axis=1)
         lowest = [float(f"{x:.4g}") if np.isfinite(x) else None for x in finite]
         return Try(seed, rates, steps, lowest)
 

@@ -1,7 +1,7 @@
 """The tables of the page docs/race.md, of the files that the race has written.
 
-The page has `{{ summary }}`, `{{ workloads }}`, `{{ control }}`, `{{ targets }}` and
-`{{ left out }}`, where the build of the site puts them.
+The page has `{{ summary }}`, `{{ missing }}`, `{{ workloads }}`, `{{ control }}`, `{{ targets }}`
+and `{{ left out }}`, where the build of the site puts them.
 """
 
 import json
@@ -24,9 +24,10 @@ def completed(markdown: str, linked: Callable[[str], str]) -> str:
       markdown: the page.
       linked: returns the name of an optimizer with a link to its page.
     """
-    files = race.read()
+    files = current(race.read())
     for mark, made in (
         ("summary", lambda: summary(files, linked)),
+        ("missing", lambda: missing(files, linked)),
         ("workloads", lambda: workloads(files, linked)),
         ("control", lambda: control(files)),
         ("targets", targets),
@@ -34,6 +35,29 @@ def completed(markdown: str, linked: Callable[[str], str]) -> str:
     ):
         markdown = markdown.replace(f"{{{{ {mark} }}}}", made())
     return markdown
+
+
+def current(files: list[Results]) -> list[Results]:
+    """Return the files of what optimizers are now, and of Optax's in any version."""
+    known = set(entrants.names())
+    return [
+        file
+        for file in files
+        if file["name"] in known
+        and (file["name"].startswith(race.THEIRS) or file["config"] == _config(file["name"]))
+    ]
+
+
+def _config(name: str) -> str:
+    return entrants.entrant(name).config
+
+
+def missing(files: list[Results], linked: Callable[[str], str]) -> str:
+    """Return which optimizers do not have results of what they are now; "" if all have."""
+    there = {file["name"] for file in files if len(file["workloads"]) == len(WORKLOADS)}
+    names = [name for name in entrants.names() if name not in there]
+    ours = [linked(name) for name in names if not name.startswith(race.THEIRS)]
+    return f"Not measured yet, or not on all workloads: {', '.join(ours)}." if ours else ""
 
 
 def summary(files: list[Results], linked: Callable[[str], str]) -> str:
@@ -119,10 +143,13 @@ def targets() -> str:
         return NOTHING
     found = json.loads(race.TARGETS.read_text(encoding="utf-8"))
     rows = [
-        [name, f"{row['target']:g}", str(row["budget"]), f"{row['rate']:g}"]
+        [name, f"{row['target']:g}", *map(str, row["budget"]), f"{row['rate']:g}"]
         for name, row in found["workloads"].items()
     ]
-    table = _table(["workload", "target", "budget of steps", "rate of AdamW"], rows)
+    table = _table(
+        ["workload", "target", "budget of steps", "measured every", "mean of", "rate of AdamW"],
+        rows,
+    )
     return f"{table}\n\nMeasured by `{found['command']}` on {found['machine']}."
 
 

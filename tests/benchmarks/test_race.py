@@ -10,6 +10,7 @@ import pytest
 
 import gradxform as gx
 from benchmarks.__main__ import main
+from benchmarks.options import Refused
 from benchmarks.sections import race as section
 from benchmarks.subjects import entrants
 from benchmarks.subjects.pairs import PAIRS
@@ -48,6 +49,7 @@ def bowl(tables=""):
         total=lambda params: loss(params, jnp.arange(3)),
         steps=20,
         every=2,
+        over=1,
         data=1,
         tables=tables,
         same_examples=True,
@@ -72,7 +74,7 @@ def test_every_optimizer_takes_a_step():
     made = bowl()
     for name in entrants.names():
         racer = entrants.entrant(name)
-        runs = Runs(racer, made, Budget(2, 1, (0,), 0.0))
+        runs = Runs(racer, made, Budget(2, 1, 1, (0,), 0.0))
         losses = jax.eval_shape(runs._losses, jnp.float32(0.1), *runs.start(0))
         assert losses.shape == (2,), name
         assert len(racer.rates) in (0, 8), name
@@ -82,10 +84,11 @@ def test_the_control_are_ten_optimizers_that_both_libraries_have():
     assert len(set(entrants.CONTROL)) == 10 and set(entrants.CONTROL) <= set(PAIRS)
 
 
-def test_an_optimizer_without_a_usual_rate_says_how_to_find_it(monkeypatch):
+def test_an_optimizer_without_a_usual_rate_says_how_to_find_it(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(entrants, "_best_rates", dict)
-    with pytest.raises(ValueError, match=r"usual learning rate of lion; run `make docs-data"):
-        entrants.entrant("lion")
+    assert main(["race", "--quick", "--only", "lion", "--out", str(tmp_path)]) == 2
+    said = 'does not have the usual learning rate of lion; run `make docs-data ARGS="lion"`.'
+    assert said in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------ workloads
@@ -102,7 +105,7 @@ def test_a_workload_is_the_same_each_time_and_has_a_target(name):
     assert all(len(x) == 3 for x in jax.tree.leaves(batches))
     assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (params, other)), strict=True))
     target = json.loads(race.TARGETS.read_text())["workloads"][name]
-    assert target["budget"] == made.steps
+    assert target["budget"] == [made.steps, made.every, made.over]
     assert 0 < target["target"] < float(made.total(params))
     assert made.steps % made.every == 0
 
@@ -133,7 +136,7 @@ def test_the_excess_of_the_regression_is_the_loss_above_its_least():
 
 
 def test_rates_run_as_one_program_and_find_what_single_runs_find():
-    budget = Budget(20, 2, (0, 1), 1e-3)
+    budget = Budget(20, 2, 1, (0, 1), 1e-3)
     runs = Runs(ours("sgd", gx.sgd), bowl(), budget)
     tries, as_one = runs.tries()
     assert as_one and [t.seed for t in tries] == [0, 1]
@@ -146,6 +149,21 @@ def test_rates_run_as_one_program_and_find_what_single_runs_find():
     assert best_rate(tries) == 3.16  # a step at the rate 3 ends in the minimum
 
 
+@pytest.mark.parametrize("over", [1, 3])
+def test_a_run_alone_stops_where_the_mean_of_measurements_reaches_the_target(over):
+    budget = Budget(20, 2, over, (1,), 1e-3)
+    runs = Runs(ours("sgd", gx.sgd), bowl(), budget)
+    start = runs.start(1)
+    whole = np.asarray(jax.jit(runs._losses)(jnp.float32(0.8), *start))
+    alone = np.asarray(jax.jit(runs._until_decided)(jnp.float32(0.8), *start))
+    (after,) = runs._judged(1, [0.8], whole[None]).steps
+    means = [np.mean(whole[i : i + over]) for i in range(11 - over)]
+    assert after == 2 * (over + next(i for i, x in enumerate(means) if x <= 1e-3)) < 20
+    assert runs._judged(1, [0.8], alone[None]).steps == [after]
+    np.testing.assert_allclose(alone[: after // 2], whole[: after // 2], rtol=1e-5)
+    assert not np.isfinite(alone[after // 2 :]).any()
+
+
 def test_rates_that_would_wait_for_each_other_run_one_by_one():
     def with_a_condition(rate):
         def update(updates, state, params=None):
@@ -155,7 +173,7 @@ def test_rates_that_would_wait_for_each_other_run_one_by_one():
 
         return gx.GradientTransformation(lambda params: gx.EmptyState(), update)
 
-    budget = Budget(4, 2, (0,), 0.0)
+    budget = Budget(4, 2, 1, (0,), 0.0)
     assert not Runs(ours("condition", with_a_condition), bowl(), budget).tries()[1]
     assert not Runs(ours("lbfgs", gx.lbfgs), bowl(), budget).tries()[1]
     # A condition on the count is the same for all rates.
@@ -165,13 +183,13 @@ def test_rates_that_would_wait_for_each_other_run_one_by_one():
 
 def test_a_slow_first_seed_leaves_the_best_rate_to_the_others(monkeypatch):
     monkeypatch.setattr("benchmarks.timing.racing.LIMIT", 0.0)
-    tries, _ = Runs(ours("sgd", gx.sgd), bowl(), Budget(20, 2, (0, 1, 2), 1e-3)).tries()
+    tries, _ = Runs(ours("sgd", gx.sgd), bowl(), Budget(20, 2, 1, (0, 1, 2), 1e-3)).tries()
     assert [len(t.rates) for t in tries] == [8, 1, 1]
     assert tries[1].rates == tries[2].rates == [best_rate(tries[:1])]
 
 
 def test_a_table_gets_row_sparse_gradients_where_the_rule_takes_them():
-    budget = Budget(2, 1, (0,), 0.0)
+    budget = Budget(2, 1, 1, (0,), 0.0)
     assert Runs(ours("adam", gx.adam), bowl("table"), budget).sparse
     assert not Runs(ours("adam", gx.adam), bowl(), budget).sparse
     refuses = entrants.entrant("muon")
@@ -180,7 +198,7 @@ def test_a_table_gets_row_sparse_gradients_where_the_rule_takes_them():
 
 
 def test_seconds_are_measured_in_a_run_of_their_own():
-    runs = Runs(ours("sgd", gx.sgd), bowl(), Budget(20, 2, (0,), 1e-3))
+    runs = Runs(ours("sgd", gx.sgd), bowl(), Budget(20, 2, 1, (0,), 1e-3))
     seconds, compiling = runs.seconds(0.1, 7)
     assert 0 < seconds < compiling
 
@@ -264,7 +282,7 @@ def test_targets_of_other_data_are_refused(monkeypatch):
     section._budget("regression", options, found)
     for field in ("data", "budget"):
         wrong = found | {"regression": found["regression"] | {field: 1}}
-        with pytest.raises(ValueError, match=rf"another {field} \(1\).*--targets --workloads regr"):
+        with pytest.raises(Refused, match=rf"another {field} \(1\).*--targets --workloads regr"):
             section._budget("regression", options, wrong)
 
 
@@ -346,6 +364,19 @@ def test_the_page_has_the_table_of_given_files():
     assert "    | lbfgs_steps | – | – | 0% | – | – | – | compares losses |" in tabs.split("\n")
     assert tabs.index("| lion | 55") < tabs.index("| adamw | 110")
     assert "| `optax.adamw` | 110 / 112 | – / – |" in page.control(FILES)
+
+
+def test_the_page_leaves_out_what_is_of_another_version():
+    now = results("lion", {name: [9] * 3 for name in WORKLOADS})
+    now["config"] = entrants.entrant("lion").config
+    old = results("adamw", {name: [9] * 3 for name in WORKLOADS})
+    theirs, gone = results("optax.adamw", {}), results("optimizer_of_old", {})
+    kept = page.current([old, theirs, now, gone])
+    assert kept == [theirs, now]
+    without = page.missing(kept, str).removesuffix(".").split(": ")[1].split(", ")
+    assert "adamw" in without and "lion" not in without and "optax.adamw" not in without
+    every = [{"name": name, "workloads": dict.fromkeys(WORKLOADS)} for name in entrants.names()]
+    assert page.missing(every, str) == ""
 
 
 def test_a_profile_is_drawn_with_seconds_once_all_are_measured():

@@ -43,5 +43,6 @@ def characters() -> Workload:
         total=lambda params: loss(params, held_out),
         steps=240,
         every=8,
+        over=5,
         data=text.checksum,
     )

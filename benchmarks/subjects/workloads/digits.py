@@ -62,5 +62,6 @@ def digits() -> Workload:
         total=lambda params: _loss(params, held_images, held_labels),
         steps=200,
         every=4,
+        over=5,
         data=checksum(training.images, training.labels),
     )

@@ -41,6 +41,7 @@ def factorization() -> Workload:
         total=loss,
         steps=600,
         every=6,
+        over=1,
         data=checksum(np.round(wanted, 4)),
         same_examples=True,
     )

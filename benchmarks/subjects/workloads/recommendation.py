@@ -95,6 +95,7 @@ def recommendation() -> Workload:
         total=lambda params: _loss(params, held_out),
         steps=400,
         every=8,
+        over=5,
         data=checksum(uses.training, uses.held_out),
         tables="embedding$",
     )

@@ -46,6 +46,7 @@ def regression() -> Workload:
         total=excess,
         steps=500,
         every=5,
+        over=1,
         data=checksum(x.astype(np.float32)),
         same_examples=True,
     )

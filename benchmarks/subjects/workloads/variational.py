@@ -50,5 +50,6 @@ def variational() -> Workload:
         total=lambda params: _loss(params, held_images, held_noise),
         steps=300,
         every=6,
+        over=5,
         data=checksum(training),
     )

@@ -26,6 +26,8 @@ class Workload(NamedTuple):
       total: the loss that must reach the target, of parameters.
       steps: the budget of steps.
       every: the steps from one measurement of `total` to the next.
+      over: of how many measurements the mean must reach the target: several where batches differ,
+        so that no single lucky one counts.
       data: a checksum of the data, on which the target depends.
       tables: a pattern of the paths of tables in which the loss looks rows up; "" without tables.
       same_examples: whether every batch has all examples.
@@ -37,6 +39,7 @@ class Workload(NamedTuple):
     total: Callable[[Any], jax.Array]
     steps: int
     every: int
+    over: int
     data: int
     tables: str = ""
     same_examples: bool = False
