@@ -209,7 +209,7 @@ class Runs:
 def best_rate(tries: list[Try]) -> float | None:
     """Return the rate with which most seeds reach the target, in the fewest steps; or come nearest.
 
-    None for an optimizer that does not take one.
+    It is one that all seeds have tried. None for an optimizer that does not take one.
     """
     found: dict[float, list[tuple[int | None, float | None]]] = collections.defaultdict(list)
     for each in tries:
@@ -221,7 +221,8 @@ def best_rate(tries: list[Try]) -> float | None:
         lowest = [np.inf if x is None else x for _, x in found[rate]]
         return -len(steps), float(np.mean(steps)) if steps else 0.0, float(np.mean(lowest))
 
-    return min(found, key=order, default=None)
+    by_all = [rate for rate in found if len(found[rate]) == len(tries)]
+    return min(by_all, key=order, default=None)
 
 
 def _waiting(jaxpr: Any) -> collections.Counter[str]:

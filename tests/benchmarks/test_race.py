@@ -213,6 +213,8 @@ def test_the_best_rate_reaches_most_targets_in_the_fewest_steps():
     assert best_rate([Try(0, rates, [5, 9, None], [0.1, 0.1, 9.0])]) == 1.0
     assert best_rate([Try(0, rates, [None] * 3, [0.3, None, 0.2])]) == 3.0
     assert best_rate([Try(0, [], [4], [0.1])]) is None
+    # Another rate may come nearer, where not all have tried it.
+    assert best_rate([Try(0, rates, [None] * 3, [0.3, 0.2, 0.1]), Try(1, [2.0], [None], [9])]) == 2
 
 
 # ------------------------------------------------------------------------------ the command line
