@@ -46,6 +46,12 @@ def _race(options: Options, job: Job) -> Results:
     targets = _read_targets()
     budgets = {name: _budget(name, options, targets) for name in on}
     job.plan(len(chosen) * len(on))
+    results: Results = {
+        "section": "race",
+        "machine": machine.describe(),
+        "options": options.as_json(),
+        "cases": results_of.read(folder),
+    }
     for racer in chosen:
         file = _resumed(racer, folder)
         for each in on:
@@ -57,13 +63,8 @@ def _race(options: Options, job: Job) -> Results:
                 results_of.write(file, folder)
             job.advance()
         jax.clear_caches()
-    results: Results = {
-        "section": "race",
-        "machine": machine.describe(),
-        "options": options.as_json(),
-        "cases": results_of.read(folder),
-    }
-    job.save(results)
+        results["cases"] = results_of.read(folder)
+        job.save(results)
     return results
 
 

@@ -38,14 +38,25 @@ def completed(markdown: str, linked: Callable[[str], str]) -> str:
 
 
 def current(files: list[Results]) -> list[Results]:
-    """Return the files of what optimizers are now, and of Optax's in any version."""
-    known = set(entrants.names())
+    """Return the files of what optimizers and targets are now, and of Optax's in any version."""
+    known, targets = set(entrants.names()), _targets()
+
+    def of_now(workloads: Results) -> Results:
+        return {n: row for n, row in workloads.items() if row["of"]["target"] == targets.get(n)}
+
     return [
-        file
+        file | {"workloads": of_now(file["workloads"])}
         for file in files
         if file["name"] in known
         and (file["name"].startswith(race.THEIRS) or file["config"] == _config(file["name"]))
     ]
+
+
+def _targets() -> dict[str, float]:
+    if not race.TARGETS.exists():
+        return {}
+    found = json.loads(race.TARGETS.read_text(encoding="utf-8"))["workloads"]
+    return {name: row["target"] for name, row in found.items()}
 
 
 def _config(name: str) -> str:

@@ -369,12 +369,17 @@ def test_the_page_has_the_table_of_given_files():
 
 
 def test_the_page_leaves_out_what_is_of_another_version():
+    targets = json.loads(race.TARGETS.read_text())["workloads"]
     now = results("lion", {name: [9] * 3 for name in WORKLOADS})
     now["config"] = entrants.entrant("lion").config
+    for name, row in now["workloads"].items():
+        row["of"]["target"] = targets[name]["target"]
+    earlier = {"regression": now["workloads"]["regression"] | {"of": {"target": 0.5}}}
     old = results("adamw", {name: [9] * 3 for name in WORKLOADS})
     theirs, gone = results("optax.adamw", {}), results("optimizer_of_old", {})
     kept = page.current([old, theirs, now, gone])
     assert kept == [theirs, now]
+    assert page.current([now | {"workloads": earlier}]) == [now | {"workloads": {}}]
     without = page.missing(kept, str).removesuffix(".").split(": ")[1].split(", ")
     assert "adamw" in without and "lion" not in without and "optax.adamw" not in without
     every = [{"name": name, "workloads": dict.fromkeys(WORKLOADS)} for name in entrants.names()]
