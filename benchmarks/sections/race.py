@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from benchmarks.options import Job, Options, Refused, Results, Section
 from benchmarks.subjects.entrants import Entrant, entrant, names, rounded
@@ -212,7 +212,9 @@ def show(results: Results, console: Console) -> None:
         return
     on = list(dict.fromkeys(n for case in results["cases"] for n in case["workloads"]))
     title = "steps to the target, median of seeds; score: the area below the profile"
-    table = Table("optimizer", "score", *on, title=title, title_justify="left")
+    table = Table(
+        Column("optimizer", min_width=12), "score", *on, title=title, title_justify="left"
+    )
     for control in (False, True):
         for line in results_of.lines(results["cases"], control):
             cells = [line.cells.get(name, results_of.Cell()) for name in on]
