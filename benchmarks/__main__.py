@@ -11,10 +11,12 @@ import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.options import Options, Results
+from benchmarks.options import Options, Refused, Results
 from benchmarks.sections.names import DEFAULT_SECTIONS, SECTIONS
 from benchmarks.subjects.cases import CHAINS, TREES
+from benchmarks.subjects.entrants import names as racing
 from benchmarks.subjects.pairs import PAIRS
+from benchmarks.subjects.workloads.names import WORKLOADS
 from benchmarks.tables.figures import FIGURES
 
 RESULTS = Path(__file__).parent / "results"
@@ -72,6 +74,9 @@ def main(argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             errors.print(f"Interrupted. {path} holds the cases that were complete, if any.")
             return 130
+        except Refused as error:
+            errors.print(f"python -m benchmarks: {error}", soft_wrap=True, highlight=False)
+            return 2
         section.show(results, console)
         section.draw(results, path.with_suffix(".png"))
         console.print(f"Wrote {path} and {path.with_suffix('.png')}.", soft_wrap=True)
@@ -87,21 +92,32 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
     add("--trees", type=_some_of(TREES), metavar="A,B", help=f"from {_listed(TREES)}")
     add("--chains", type=_some_of(CHAINS), metavar="A,B", help=f"from {_listed(CHAINS)}")
     add("--optimizers", type=_some_of(PAIRS), metavar="A,B", help="that both libraries have (all)")
-    add("--only", type=_some_of(FIGURES), metavar="A,B", help=f"figures, of {_listed(FIGURES)}")
+    only = f"figures, of {_listed(FIGURES)}; of race alone, optimizers"
+    add("--only", metavar="A,B", help=only)
+    add("--workloads", type=_some_of(WORKLOADS), metavar="A,B", help=f"of {_listed(WORKLOADS)}")
+    add("--targets", action="store_true", help="measure the targets of the workloads of race")
+    add("--untimed", action="store_true", help="race without the runs that measure seconds")
     add("--repeats", type=_positive, metavar="N", help="samples per timing (25)")
     add("--seed", type=int, default=0, help="of parameters and gradients (0)")
-    add("--out", type=Path, default=RESULTS, metavar="DIR", help="(benchmarks/results)")
+    add("--out", type=Path, metavar="DIR", help="(benchmarks/results; of race, docs/site/data)")
     add("--peers", type=Path, metavar="DIR", help="with other libraries, for matrix; see README.md")
     add("--quick", action="store_true", help="small trees and few samples, under a minute")
     args = parser.parse_args(argv)
+    race = tuple(args.sections) == ("race",)
+    only = _only(parser, args.only, racing() if race else FIGURES)
     options = Options(
         trees=args.trees or (),
         chains=args.chains or tuple(CHAINS),
         optimizers=args.optimizers or tuple(PAIRS),
-        only=args.only or tuple(FIGURES),
+        only=tuple(FIGURES) if race else only or tuple(FIGURES),
+        entrants=only if race else (),
+        workloads=args.workloads or (),
+        targets=args.targets,
+        untimed=args.untimed,
         repeats=args.repeats or (3 if args.quick else 25),
         seed=args.seed,
-        out=args.out,
+        out=args.out or RESULTS,
+        elsewhere=args.out is not None,
         peers=args.peers,
         quick=args.quick,
     )
@@ -112,6 +128,14 @@ def parse(argv: list[str] | None) -> tuple[tuple[str, ...], Options]:
     except OSError as error:
         parser.error(f"cannot write to {options.out}: {error.strerror}")
     return tuple(dict.fromkeys(args.sections)) or DEFAULT_SECTIONS, options
+
+
+def _only(parser: Parser, text: str | None, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of `--only`, of which the sections decide what they are."""
+    try:
+        return _some_of(tuple(names))(text) if text else ()
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"argument --only: {error}")
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -10,6 +10,10 @@ from rich.console import Console
 Results = dict[str, Any]
 
 
+class Refused(Exception):
+    """What a section cannot do, and the remedy: one line on stderr and exit code 2."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The options of the command line.
@@ -19,9 +23,14 @@ class Options:
       chains: names of chains of the section `core`, see `cases.CHAINS`.
       optimizers: names of optimizers of the section `optimizers`, see `pairs.PAIRS`.
       only: names of the figures to measure, see `figures.FIGURES`.
+      entrants: names of optimizers of the section `race`, see `entrants.names`; empty for all.
+      workloads: names of workloads of the section `race`; empty for all.
+      targets: whether `race` measures the targets of workloads instead.
+      untimed: whether `race` leaves out the runs that measure seconds.
       repeats: the number of samples of a timing; a time limit may stop it earlier.
       seed: the seed of the random parameters and gradients.
       out: the directory for JSON and PNG files.
+      elsewhere: whether the command line names that directory.
       peers: a folder with modules of other libraries, for the section `matrix`; None if they are
         in the environment.
       quick: whether this is a smoke run.
@@ -31,16 +40,21 @@ class Options:
     chains: tuple[str, ...]
     optimizers: tuple[str, ...]
     only: tuple[str, ...]
+    entrants: tuple[str, ...]
+    workloads: tuple[str, ...]
+    targets: bool
+    untimed: bool
     repeats: int
     seed: int
     out: Path
+    elsewhere: bool
     peers: Path | None
     quick: bool
 
     def as_json(self) -> Results:
         """Return the options as a results file has them: all except folders."""
         fields = dataclasses.asdict(self)
-        del fields["out"], fields["peers"]
+        del fields["out"], fields["elsewhere"], fields["peers"]
         return fields
 
 

@@ -272,6 +272,8 @@ def pictures(page: pathlib.Path, cache: pathlib.Path) -> dict[str, pathlib.Path]
         return {}
     key = hashlib.sha256(_sources().encode())
     key.update(json.dumps([dataclasses.asdict(block) for block in found]).encode())
+    if any("benchmarks" in block.code for block in found):
+        key.update(_measured().encode())
     home = cache.resolve() / f"{page.stem}-{key.hexdigest()[:16]}"
     if not home.is_dir():
         home.parent.mkdir(parents=True, exist_ok=True)
@@ -297,6 +299,16 @@ def _sources() -> str:
         digest.update(path.read_bytes())
     for package in ("jax", "matplotlib"):
         digest.update(importlib.metadata.version(package).encode())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _measured() -> str:
+    """Return a digest of what pages show of the benchmarks, and of how they show it."""
+    digest = hashlib.sha256()
+    for folder, pattern in ((DOCS / "site" / "data", "*.json"), (ROOT / "benchmarks", "*.py")):
+        for path in sorted(folder.rglob(pattern)):
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

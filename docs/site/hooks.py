@@ -13,7 +13,19 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs.site import blocks, cache, check, facts, gallery, home, nav, parts, public, reference
+from docs.site import (
+    blocks,
+    cache,
+    check,
+    facts,
+    gallery,
+    home,
+    nav,
+    parts,
+    public,
+    race,
+    reference,
+)
 
 log = logging.getLogger("mkdocs.hooks.gradxform")
 
@@ -75,10 +87,15 @@ def _links(folder: str) -> dict[str, str]:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Complete the home page, and link the names in the table of optimizers to their pages."""
+    """Complete the pages with generated parts, and link names in the tables to their pages."""
     path = page.file.src_uri
     if path == "index.md":
         return home.completed(markdown)
+    if path == "race.md":
+        known = parts.names_of("optimizers")
+        return race.completed(
+            markdown, lambda name: f"[`{name}`](optimizers/{name}.md)" if name in known else name
+        )
     if path in ("optimizers.md", "wrappers.md"):
         folder = path.removesuffix(".md")
         known = parts.names_of(folder)

@@ -37,6 +37,7 @@ TOPICS = [
     "metrics",
     "tools",
     "speed",
+    "race",
     "traits",
     "architecture",
 ]

@@ -23,6 +23,7 @@ PAGES = {
     "adamw": "optimizers/adamw/",
     "shampoo": "optimizers/shampoo/",
     "sgd": "optimizers/sgd/",
+    "race": "race/",
     "first_training": "guides/first_training/",
     "schedules": "guides/schedules/",
 }
@@ -192,6 +193,29 @@ def test_the_filters_of_the_gallery(browser, address, filters, there, gone):
     # The address keeps the filters.
     browser.get(browser.current_url)
     assert set(shown_cards(browser)) == shown
+
+
+def test_a_table_is_sorted_by_a_column(browser, address):
+    open_page(browser, address + "race/", 1280)
+
+    def sorted_by(column):
+        browser.execute_script(
+            "document.querySelectorAll('.gx-sorted table')[0]"
+            ".tHead.rows[0].cells[arguments[0]].querySelector('button').click()",
+            column,
+        )
+        return browser.execute_script(
+            "return [...document.querySelectorAll('.gx-sorted table')[0].tBodies[0].rows]"
+            ".map(row => row.cells[arguments[0]].textContent)",
+            column,
+        )
+
+    names = sorted_by(0)
+    assert names == sorted(names) and len(names) > 3
+    assert sorted_by(0) == names[::-1]
+    for column in (1, 6):  # scores, and bytes with commas
+        numbers = [float(text.replace(",", "")) for text in sorted_by(column)]
+        assert numbers == sorted(numbers, reverse=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,193 @@
+"""The tables of the page docs/race.md, of the files that the race has written.
+
+The page has `{{ summary }}`, `{{ missing }}`, `{{ workloads }}`, `{{ control }}`, `{{ targets }}`
+and `{{ left out }}`, where the build of the site puts them.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from benchmarks.options import Results
+from benchmarks.subjects import entrants
+from benchmarks.subjects.workloads.names import WORKLOADS
+from benchmarks.tables import race
+
+NOTHING = "The race has not been run: `make bench ARGS=race` runs it."
+BEGIN, END = '<div class="gx-sorted" markdown>', "</div>"
+
+
+def completed(markdown: str, linked: Callable[[str], str]) -> str:
+    """Return the page with its tables.
+
+    Args:
+      markdown: the page.
+      linked: returns the name of an optimizer with a link to its page.
+    """
+    files = current(race.read())
+    for mark, made in (
+        ("summary", lambda: summary(files, linked)),
+        ("missing", lambda: missing(files, linked)),
+        ("workloads", lambda: workloads(files, linked)),
+        ("control", lambda: control(files)),
+        ("targets", targets),
+        ("left out", lambda: left_out(linked)),
+    ):
+        markdown = markdown.replace(f"{{{{ {mark} }}}}", made())
+    return markdown
+
+
+def current(files: list[Results]) -> list[Results]:
+    """Return the files of what optimizers and targets are now, and of Optax's in any version."""
+    known, targets = set(entrants.names()), _targets()
+
+    def of_now(workloads: Results) -> Results:
+        return {n: row for n, row in workloads.items() if row["of"]["target"] == targets.get(n)}
+
+    return [
+        file | {"workloads": of_now(file["workloads"])}
+        for file in files
+        if file["name"] in known
+        and (file["name"].startswith(race.THEIRS) or file["config"] == _config(file["name"]))
+    ]
+
+
+def _targets() -> dict[str, float]:
+    if not race.TARGETS.exists():
+        return {}
+    found = json.loads(race.TARGETS.read_text(encoding="utf-8"))["workloads"]
+    return {name: row["target"] for name, row in found.items()}
+
+
+def _config(name: str) -> str:
+    return entrants.entrant(name).config
+
+
+def missing(files: list[Results], linked: Callable[[str], str]) -> str:
+    """Return which optimizers do not have results of what they are now; "" if all have."""
+    there = {file["name"] for file in files if len(file["workloads"]) == len(WORKLOADS)}
+    names = [name for name in entrants.names() if name not in there]
+    ours = [linked(name) for name in names if not name.startswith(race.THEIRS)]
+    return f"Not measured yet, or not on all workloads: {', '.join(ours)}." if ours else ""
+
+
+def summary(files: list[Results], linked: Callable[[str], str]) -> str:
+    """Return the table with a line for each optimizer, over all workloads."""
+    lines = race.lines(files)
+    if not lines:
+        return NOTHING
+    rows = []
+    for line in lines:
+        cells = list(line.cells.values())
+        rates = [c.rates for c in cells if c.rates is not None]
+        seconds = line.score_in_seconds
+        rows.append(
+            [
+                linked(line.name),
+                f"{line.score:.2f}",
+                _or_dash(seconds, ".2f"),
+                str(sum(c.steps is not None for c in cells)),
+                f"{100 * sum(c.seeds for c in cells) / len(WORKLOADS):.0f}%",
+                f"{sum(rates) / len(rates):.1f}" if rates else "–",
+                f"{sum(c.state or 0 for c in cells):,}",
+            ]
+        )
+    titles = ["optimizer", "score", "score, seconds", "targets", "seeds", "rates of 8", "bytes"]
+    return _sorted(_table(titles, rows))
+
+
+def workloads(files: list[Results], linked: Callable[[str], str]) -> str:
+    """Return a tab for each workload, with a line for each optimizer."""
+    lines, tabs = race.lines(files), []
+    titles = ["optimizer", "steps", "seconds", "seeds", "rates of 8", "rate", "bytes", "notes"]
+    for name in WORKLOADS:
+        found = [(line.name, line.cells[name]) for line in lines if name in line.cells]
+        found.sort(key=lambda pair: (_last(pair[1].steps), -pair[1].seeds, pair[0]))
+        rows = [[linked(optimizer), *_cells(cell)] for optimizer, cell in found]
+        if rows:
+            table = "\n".join(f"    {line}" for line in _table(titles, rows).split("\n"))
+            tabs.append(f'=== "{name}"\n\n{table}')
+    return _sorted("\n\n".join(tabs)) if tabs else NOTHING
+
+
+def _cells(cell: race.Cell) -> list[str]:
+    return [
+        _or_dash(cell.steps, "g"),
+        _or_dash(cell.seconds, ".3g"),
+        f"{100 * cell.seeds:.0f}%",
+        _or_dash(cell.rates, ".1f"),
+        _or_dash(cell.rate, ".3g"),
+        _or_dash(cell.state, ","),
+        cell.note.replace("|", "\\|"),
+    ]
+
+
+def control(files: list[Results]) -> str:
+    """Return the table of Optax's own optimizers: their steps, beside those of ours."""
+    ours = {line.name: line for line in race.lines(files)}
+    lines = sorted(race.lines(files, control=True), key=lambda line: line.name)
+    if not lines:
+        return NOTHING
+    rows = []
+    for line in lines:
+        own = ours.get(line.name.removeprefix(race.THEIRS))
+        cells = [own.cells.get(name, race.Cell()) if own else race.Cell() for name in WORKLOADS]
+        rows.append(
+            [f"`{line.name}`"]
+            + [
+                _beside(mine, line.cells.get(name, race.Cell()))
+                for name, mine in zip(WORKLOADS, cells, strict=True)
+            ]
+        )
+    return _table(["Optax's", *WORKLOADS], rows)
+
+
+def _beside(ours: race.Cell, theirs: race.Cell) -> str:
+    if "row-sparse" in theirs.note:
+        return "–"
+    return f"{_or_dash(ours.steps, 'g')} / {_or_dash(theirs.steps, 'g')}"
+
+
+def targets() -> str:
+    """Return the table of the targets, and how they were measured."""
+    if not race.TARGETS.exists():
+        return NOTHING
+    found = json.loads(race.TARGETS.read_text(encoding="utf-8"))
+    rows = [
+        [name, f"{row['target']:g}", *map(str, row["budget"]), f"{row['rate']:g}"]
+        for name, row in found["workloads"].items()
+    ]
+    table = _table(
+        ["workload", "target", "budget of steps", "measured every", "mean of", "rate of AdamW"],
+        rows,
+    )
+    return f"{table}\n\nMeasured by `{found['command']}` on {found['machine']}."
+
+
+def left_out(linked: Callable[[str], str]) -> str:
+    """Return the list of what does not race, and of what does not race with its defaults."""
+    lines = [f"- {linked(name)} {why}." for name, why in sorted(entrants.LEFT_OUT.items())]
+    others = ", ".join(linked(name) for name in entrants.with_other_arguments())
+    lines += [
+        "",
+        f"These run with other arguments than their defaults, as their pages show: {others}.",
+    ]
+    return "\n".join(lines)
+
+
+def _or_dash(x: float | None, form: str) -> str:
+    return "–" if x is None else format(x, form)
+
+
+def _last(x: float | None) -> float:
+    return math.inf if x is None else x
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _sorted(tables: str) -> str:
+    """Return tables that readers can sort by a column."""
+    return f"{BEGIN}\n\n{tables}\n\n{END}"
