@@ -72,6 +72,9 @@ WRAPPERS: dict[str, Make] = {
     "remove_radial": lambda lr: gx.chain(
         gx.remove_radial(gx.scale_by_adam()), gx.scale_by_learning_rate(lr)
     ),
+    "reset_state": lambda lr: gx.chain(
+        gx.reset_state(gx.scale_by_adam(), every=50), gx.scale_by_learning_rate(lr)
+    ),
     "sam": lambda lr: gx.sam(gx.adam(lr), gx.chain(gx.normalize(), gx.sgd(0.05))),
     "scale_by_galore": lambda lr: gx.chain(
         gx.scale_by_galore(rank=4, update_proj_gap=50), gx.scale_by_learning_rate(lr)
