@@ -33,7 +33,7 @@ def _by_loss(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> A
 
 
 _SPLUS: dict[str, Any] = {
-    "theirs": "SPlus(params, lr, inverse_steps=1)",
+    "theirs": "SPlus(lr, inverse_steps=1)",
     "ours": "gx.splus(lr, weight_decay=0.0, precondition_frequency=1)",
     "difference": 1e-12,
     "recorded": "SPlusSquare",
@@ -59,7 +59,7 @@ _MATRICES = {
 
 ROWS = [
     Row(
-        "AdaHessian(params, lr)",
+        "AdaHessian(lr)",
         "gx.adahessian(lr, eps=1e-16, hessian_diagonal_fn=given, spatial_averaging=False)",
         1e-12,
         "AdaHessian",
@@ -84,21 +84,21 @@ ROWS = [
         {"numbers": _MATRICES},
     ),
     Row(
-        "GSAM(params, base_optimizer=SGD(params, lr), rho_scheduler=constant)",
+        "GSAM(base_optimizer=SGD(lr), rho_scheduler=constant)",
         "gx.gsam(gx.sgd(0.05), rho, opaque_mode=True)",
         1e-12,
         "GSAM",
         step=_by_loss,
     ),
     Row(
-        "WSAM(model, params, SGD, lr=lr)",
+        "WSAM(SGD, lr)",
         "gx.wsam(gx.sgd(lr), lr, opaque_mode=True)",
         1e-12,
         "WSAM",
         step=_by_loss,
     ),
     Row(
-        "SpectralSphere(params, lr)",
+        "SpectralSphere(lr)",
         "gx.spectral_sphere(lr, ns_coeffs=rounded, eps=0.0)",
         1e-12,
         "SpectralSphere",

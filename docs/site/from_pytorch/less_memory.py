@@ -65,7 +65,7 @@ def passing_over_zeros(
 
 ROWS = [
     Row(
-        theirs="pytorch_optimizer.AdamMini(model, lr, num_embeds=d, num_heads=h)",
+        theirs="AdamMini(lr, num_embeds=d, num_heads=h)",
         ours="gx.adam_mini(lr, weight_decay=0.1, mask=mask, blocks=blocks)",
         difference=1e-12,
         recorded="AdamMini",
@@ -80,7 +80,7 @@ ROWS = [
         "`gx.moment_blocks(None)` for embeddings, `gx.moment_blocks(())` for the rest.",
     ),
     Row(
-        theirs="pytorch_optimizer.CAME(params, lr)",
+        theirs="CAME(lr)",
         ours="gx.came(lr)",
         difference=1e-12,
         recorded="CAME",
@@ -89,7 +89,7 @@ ROWS = [
         "PyTorch, and its inputs and outputs here, which takes less memory.",
     ),
     Row(
-        theirs='pytorch_optimizer.APOLLO([{"params": matrices, "rank": 2, ...}, others], lr)',
+        theirs='APOLLO([{"params": matrices, "rank": 2, ...}, others], lr)',
         ours="gx.apollo(lr, 2, granularity='tensor', low_rank=True)",
         difference=1e-12,
         recorded="APOLLO",
@@ -98,13 +98,13 @@ ROWS = [
         "zeros stops a matrix there for good.",
     ),
     Row(
-        theirs="pytorch_optimizer.SGDSaI(params, lr)",
+        theirs="SGDSaI(lr)",
         ours="gx.sgd_sai(lr)",
         difference=1e-12,
         recorded="SGDSaI",
     ),
     Row(
-        theirs="pytorch_optimizer.RACS(params, lr)",
+        theirs="RACS(lr)",
         ours="gx.racs(lr, iterations=0)",
         difference=1e-12,
         recorded="RACS",
@@ -113,13 +113,13 @@ ROWS = [
         "gradient of zeros all but stops an array there for good.",
     ),
     Row(
-        theirs="pytorch_optimizer.SPAM(params, lr)",
+        theirs="SPAM(lr)",
         ours="gx.spam(lr)",
         difference=1e-12,
         recorded="SPAM",
     ),
     Row(
-        theirs="pytorch_optimizer.StableSPAM(params, lr)",
+        theirs="StableSPAM(lr)",
         ours="gx.stable_spam(lr)",
         difference=1e-12,
         recorded="StableSPAM",
@@ -128,7 +128,7 @@ ROWS = [
         "of the largest entries stay.",
     ),
     Row(
-        theirs="pytorch_optimizer.Adalite(params, lr)",
+        theirs="Adalite(lr)",
         ours="gx.adalite(lr)",
         difference=1e-12,
         recorded="Adalite",
