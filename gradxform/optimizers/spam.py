@@ -50,7 +50,7 @@ def spam(
     2025, Algorithm 1.
     """
     direction = chain(
-        reset_state(clip_by_second_moment(threshold, b2, start), every),
+        reset_state(clip_by_second_moment(threshold, b2, start, every), every, counts=False),
         reset_state(scale_by_tf_adam(b1, b2, eps), every, counts=False),
         warm_up_after_resets(every, warmup_steps),
     )

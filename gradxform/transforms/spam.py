@@ -69,6 +69,9 @@ class clip_by_second_moment(ArrayRule):
       threshold: how many times the average is too much, greater than 0; infinite for no clipping.
       b2: the decay of the average, in [0, 1).
       start: the first step at which entries are clipped, at least 1.
+      every: the number of steps from one reset of v to the next, at least 1, where `reset_state` is
+        around this: so soon after a reset as t mod every < start, nothing is clipped either.
+        Defaults to no resets.
 
     Reference: Huang et al., SPAM: Spike-Aware Adam with Momentum Reset for Stable LLM Training,
     2025, Algorithm 1.
@@ -77,6 +80,7 @@ class clip_by_second_moment(ArrayRule):
     threshold: Bound = 5000.0
     b2: Decay = 0.999
     start: PositiveInt = 20
+    every: PositiveInt | None = None
 
     State = ClipBySecondMomentState
     locality = "entry"
@@ -87,7 +91,8 @@ class clip_by_second_moment(ArrayRule):
     ) -> tuple[ClipBySecondMomentState, Array]:
         """Return the advanced count, and whether entries are clipped."""
         count = safe_increment(state.count)
-        return state._replace(count=count), count >= self.start
+        since = count if self.every is None else jnp.minimum(count, count % self.every)
+        return state._replace(count=count), since >= self.start
 
     def rule(self, g: Array, v: Array, p: Array | None, clips: Array) -> tuple[Array, Array]:
         """Return the clipped update and the average."""
@@ -225,7 +230,7 @@ class warm_up_after_resets(ArrayRule):
 
     Update rule, with t = 1, 2, ... and k the remainder of t by `every`:
 
-        u = g (1 - (1 - first) (1 + cos(pi (k + 1) / warmup_steps)) / 2)
+        u = g (1 - (1 - first) (1 + cos(pi (k + 1) / (warmup_steps + 1))) / 2)
 
     for t >= every and k < warmup_steps, else u = g. It goes with `reset_state(..., every)`.
 
@@ -252,7 +257,7 @@ class warm_up_after_resets(ArrayRule):
         """Return the advanced count and the factor."""
         t = safe_increment(state.count)
         k = t % self.every
-        share = scalar(k + 1) / jnp.maximum(scalar(self.warmup_steps), 1)
+        share = scalar(k + 1) / scalar(self.warmup_steps + 1)
         climbing = (t >= self.every) & (k < self.warmup_steps)
         factor = 1 - (1 - self.first) * (1 + jnp.cos(jnp.pi * share)) / 2
         return state._replace(count=t), jnp.where(climbing, factor, 1)

@@ -30,7 +30,7 @@ OPTIMIZERS: dict[str, Case] = {
     "spam/often": Case(
         gx.spam(FALLING, 0.5, 0.8, 0.1, 2.0, 2, 3, 2, 0.3, gx.ndim_at_least(2)),
         ref.sequence(
-            ref.reset(ref.second_moment_clip(2.0, 0.8, 2), 3),
+            ref.reset(ref.second_moment_clip(2.0, 0.8, 2, 3), 3, False),
             ref.reset(ref.adam_hat(0.5, 0.8, 0.1), 3, False),
             ref.climb(3, 2),
             ref.decay(0.3, matrix),

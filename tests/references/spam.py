@@ -5,12 +5,13 @@ import numpy as np
 from tests.references.base import Reference, stateless, zeros
 
 
-def second_moment_clip(threshold, b2, start):
+def second_moment_clip(threshold, b2, start, every=None):
     """Huang et al., SPAM, Algorithm 1: spikes become sign(g) sqrt(threshold v)."""
 
     def step(g, slots, p, t):
         (v,) = slots
-        spike = (g**2 > threshold * v) & (v > 0) & (t >= start)
+        since = t if every is None or t < every else t % every
+        spike = (g**2 > threshold * v) & (v > 0) & (since >= start)
         g = np.where(spike, np.sign(g) * np.sqrt(threshold * v), g)
         return g, (b2 * v + (1 - b2) * g**2,)
 
@@ -48,6 +49,6 @@ def climb(every, warmup, first=0.01):
     def factor(t):
         if t < every or t % every >= warmup:
             return 1.0
-        return 1 - (1 - first) * (1 + np.cos(np.pi * (t % every + 1) / warmup)) / 2
+        return 1 - (1 - first) * (1 + np.cos(np.pi * (t % every + 1) / (warmup + 1))) / 2
 
     return stateless(lambda g, p, t: factor(t) * g)
