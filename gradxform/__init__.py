@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gradxform import (
         compat as compat,
         contrib as contrib,
+        curvature as curvature,
         distributed as distributed,
         experimental as experimental,
         interop as interop,

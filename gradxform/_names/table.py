@@ -9,7 +9,7 @@ another package, and a package in its own place for its public modules.
 # The public names.
 NAMES: dict[str, dict[str, str]] = {
     "gradxform": {
-        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree types",
+        "gradxform": "compat contrib curvature distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree types",
         "gradxform.base.rule": "ArrayRule EmptyState Transform transform",
         "gradxform.compat.returnn.raw_gradients": "AddTruncatedNoiseState RawGradientNormsState add_truncated_noise clip_by_mean_norm clip_by_raw_norm raw_gradient_norms zero_above_raw_norm zero_non_finite",
         "gradxform.engine.lift": "PerLeaf",
@@ -79,6 +79,12 @@ NAMES: dict[str, dict[str, str]] = {
     "gradxform.contrib": {
         "gradxform": "COCOBState DAdaptAdamWState DifferentiallyPrivateAggregateState DoGState DoWGState GaLoreDimensionNumbers GaLoreState HutchinsonState MadgradState MechanicState MomoAdamState MomoState MuonDimensionNumbers MuonState NormalizeState ProdigyState ReduceLROnPlateauState SAMState ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState ScheduleFreeState SophiaState SplitRealAndImaginaryState acprop ademamix adopt cocob dadapt_adamw differentially_private_aggregate dog dowg dpsgd galore hutchinson_estimator_diag_hessian madgrad mechanize momo momo_adam muon normalize prodigy reduce_on_plateau sam scale_by_acprop scale_by_ademamix scale_by_adopt scale_by_cocob scale_by_galore scale_by_madgrad scale_by_muon scale_by_simplified_ademamix schedule_free schedule_free_adamw schedule_free_eval_params schedule_free_sgd simplified_ademamix sophia split_real_and_imaginary",
     },
+    "gradxform.curvature": {
+        "gradxform.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
+        "gradxform.curvature.fisher": "fisher_product",
+        "gradxform.curvature.likelihoods": "likelihood",
+        "gradxform.curvature.products": "gauss_newton_product hessian_product",
+    },
     "gradxform.distributed": {
         "gradxform.distributed.averaging.elastic": "AgnState ElasticAverageState agn elastic_average",
         "gradxform.distributed.averaging.eval_params": "eval_params",
@@ -133,7 +139,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.engine.rounds": "array_max array_sums cut_here over_pieces whole_shape",
         "gradxform.engine.rows": "ROWS_REMEDY merged_rows put_rows reach_of refuse_rows take_rows",
         "gradxform.engine.run": "run_rules",
-        "gradxform.engine.shards": "as_shards over_all_shards shard_axes total_over_shards true_on_all_shards",
+        "gradxform.engine.shards": "as_shards check_bound over_all_shards shard_axes total_over_shards true_on_all_shards",
         "gradxform.engine.sums": "global_norm sum_of_squares",
     },
     "gradxform.experimental": {
@@ -193,6 +199,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.momo": "momo momo_adam",
         "gradxform.optimizers.muon": "muon",
         "gradxform.optimizers.muonclip": "muonclip",
+        "gradxform.optimizers.newton_cg": "newton_cg",
         "gradxform.optimizers.noise": "noisy_sgd",
         "gradxform.optimizers.normalization": "normalized_sgd",
         "gradxform.optimizers.normuon": "adamuon normuon",
@@ -283,6 +290,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
         "gradxform.transforms.counts": "CountUpdatesState count_updates",
+        "gradxform.transforms.curvature_diagonal": "EstimateDiagonalState ScaleByCurvatureDiagonalState estimate_diagonal scale_by_curvature_diagonal",
         "gradxform.transforms.dadapt": "DAdaptAdamWState ProdigyState step_by_dadapt_adamw step_by_prodigy",
         "gradxform.transforms.densify": "densify",
         "gradxform.transforms.dion": "DionState scale_by_dion",
@@ -307,6 +315,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.momentum": "EmaState TraceState ema trace",
         "gradxform.transforms.momo": "MomoAdamState MomoState step_by_momo step_by_momo_adam",
         "gradxform.transforms.muon": "MuonState muon_labels scale_by_muon scale_by_shape",
+        "gradxform.transforms.newton_cg": "NewtonCGInfo ScaleByNewtonCGState scale_by_newton_cg",
         "gradxform.transforms.noise": "AddNoiseState add_noise",
         "gradxform.transforms.normalization": "centralize normalize normalize_adaptively normalize_by_block_norm normalize_by_update_norm",
         "gradxform.transforms.normuon": "MuonMomentsState scale_by_adamuon scale_by_normuon",
@@ -401,7 +410,7 @@ CONFIG_NAMES: dict[str, str] = {
         " cyclic_schedule"
         " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
         " distributed_shampoo dog dowg dpsgd"
-        " ema exponential_decay external_step"
+        " ema estimate_diagonal exponential_decay external_step"
         " factor_state flatten fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams"
         " hutchinson_estimator_diag_hessian"
@@ -413,9 +422,9 @@ CONFIG_NAMES: dict[str, str] = {
         " lookahead loss_scale"
         " madgrad mars_adamw masked master_weights matrix_split mechanize momo momo_adam monitor"
         " moving_average muon muon_labels muonclip"
-        " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
-        " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_update_norm"
-        " normalized_sgd normuon novograd"
+        " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 newton_cg"
+        " noisy_sgd none_of normalize normalize_adaptively normalize_by_block_norm"
+        " normalize_by_update_norm normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
         " optimistic_gradient_descent orthogonalize_updates overwriting_average"
         " param_group param_groups partition path_matches piecewise_constant_schedule"
@@ -428,15 +437,15 @@ CONFIG_NAMES: dict[str, str] = {
         " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
         " scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign scale_by_ademamix"
         " scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch scale_by_belief"
-        " scale_by_cocob scale_by_dion scale_by_dion2 scale_by_distance_over_gradients"
-        " scale_by_distributed_shampoo scale_by_dog scale_by_dowg scale_by_factored_rms"
-        " scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance scale_by_grams"
-        " scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion scale_by_lmo"
-        " scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam scale_by_normuon"
-        " scale_by_novograd scale_by_optimistic_gradient scale_by_param_block_norm"
-        " scale_by_param_block_rms scale_by_polyak scale_by_power_sign scale_by_psgd_kron"
-        " scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop scale_by_rss"
-        " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
+        " scale_by_cocob scale_by_curvature_diagonal scale_by_dion scale_by_dion2"
+        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
+        " scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance"
+        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
+        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam"
+        " scale_by_newton_cg scale_by_normuon scale_by_novograd scale_by_optimistic_gradient"
+        " scale_by_param_block_norm scale_by_param_block_rms scale_by_polyak scale_by_power_sign"
+        " scale_by_psgd_kron scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop"
+        " scale_by_rss scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
         " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
         " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
         " schedule_free_adamw schedule_free_sgd scion selective_transform set_to_zero sgd"
@@ -488,6 +497,10 @@ CONFIG_NAMES: dict[str, str] = {
         " tf_contrib:MovingAverage tf_contrib:Nadam tf_contrib:PowerSign tf_contrib:RegAdagrad"
         " tf_contrib:Shampoo tf_contrib:Tower tf_contrib:VariableClipping"
     ),
+    "gradxform.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
+    "gradxform.curvature.fisher": "fisher_product",
+    "gradxform.curvature.likelihoods": "likelihood",
+    "gradxform.curvature.products": "gauss_newton_product hessian_product",
     "gradxform.distributed": (
         "agn"
         " drop_stale"

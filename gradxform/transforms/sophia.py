@@ -10,6 +10,7 @@ from jax import lax
 from gradxform import engine
 from gradxform._jax.versions import is_tracer
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
+from gradxform.curvature.diagonals import random_signs
 from gradxform.engine import PerLeaf
 from gradxform.errors import must_be
 from gradxform.leaves import Path, align, check_shapes, dtype_of, require_params
@@ -53,10 +54,6 @@ class HutchinsonState(NamedTuple):
     """State of `hutchinson_estimator_diag_hessian`."""
 
     key: Array  # the PRNG key of the next draw
-
-
-def _draw_signs(p: Array, key: Array) -> Array:
-    return jax.random.rademacher(key, jnp.shape(p), dtype_of(p))
 
 
 def _entry_product(h: Array, z: Array, g: Array) -> Array:
@@ -125,8 +122,7 @@ class hutchinson_estimator_diag_hessian(Transform):
         check_shapes(self, updates, aligned(params), "the parameter has")
         ps, params_treedef = jax.tree.flatten(params)
         next_key, key = jax.random.split(state.key)
-        keys = list(jax.random.split(key, len(ps)))
-        z = jax.tree.unflatten(params_treedef, engine.map_rows(_draw_signs, [ps, keys]))
+        z = jax.tree.unflatten(params_treedef, random_signs(ps, key))
         hz = jax.jvp(jax.grad(obj_fn), (params,), (z,))[1]
         us = engine.map_rows(_entry_product, [aligned(hz), aligned(z), gs])
         return jax.tree.unflatten(treedef, us), state._replace(key=next_key)
