@@ -50,9 +50,7 @@ def update_freed(
     def outside(function: Callable[..., Any]) -> Callable[..., Any]:
         return axes.outside(function, params, given)
 
-    functions = {
-        k: wrapped(arguments[k], outside) for k in OF_PARAMS if callable(arguments.get(k))
-    }
+    functions = {k: wrapped(arguments[k], outside) for k in OF_PARAMS if callable(arguments.get(k))}
     with axes.within():
         updates, state = update(**freed | functions)
     # An update lies like its gradient, or, where that has another shape, such as one with an axis

@@ -238,6 +238,4 @@ def _like(part: Any, vector: PyTree, params: Params) -> PyTree:
                 f"{name_of(part)}: the vector's leaf {path_at(params, i)} must be real, with the "
                 f"shape {jnp.shape(p)} of the parameter, got {shown(v)}."
             )
-    return treedef.unflatten(
-        cast(jnp.asarray(v), dtype_of(p)) for v, p in zip(vs, ps, strict=True)
-    )
+    return treedef.unflatten(cast(jnp.asarray(v), dtype_of(p)) for v, p in zip(vs, ps, strict=True))

@@ -44,7 +44,8 @@ def conjugate_gradients(
 
     From x and r = b - A x, with d = r:
 
-        x <- x + a d;   r <- r - a A d;   d <- r + (|r|^2 of now / of before) d,   a = |r|^2 / <d, A d>
+        a = |r|^2 / <d, A d>
+        x <- x + a d;    r <- r - a A d;    d <- r + (|r|^2 now / before) d
 
     Where <d, A d> <= 0, the matrix is not positive definite and x ends where it is. At the first
     step it goes along d = r, the direction of steepest descent, with |<d, A d>| in place of
@@ -56,13 +57,16 @@ def conjugate_gradients(
       start: the first x, and b - A x.
       steps: the most products, at least 0.
       inner: the inner product of two trees.
-      tol: it ends where |r| <= tol |b|, at least 0.
+      tol: it ends where |r| <= tol |b|, at least 0; a rounding at least.
 
     Reference: Hestenes and Stiefel, Methods of Conjugate Gradients for Solving Linear Systems,
     1952, equations (3:1); Nocedal and Wright, Numerical Optimization, 2006, Algorithm 7.1, for
     negative curvature.
     """
-    small = tol * tol * inner(b, b)
+    b_squared = inner(b, b)
+    # Beyond, r is one of roundings only.
+    least = jnp.maximum(jnp.asarray(tol, b_squared.dtype), float(jnp.finfo(b_squared.dtype).eps))
+    small = jnp.square(least) * b_squared
 
     def goes_on(search: _Search) -> Array:  # False for a NaN
         return (search.r_squared > small) & search.is_convex & (search.steps < steps)

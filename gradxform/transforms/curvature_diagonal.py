@@ -52,8 +52,8 @@ class estimate_diagonal(Transform):
     """Replace updates by a random estimate of the diagonal of a curvature matrix.
 
     The estimator of `scale_by_curvature_diagonal`, and of `scale_by_sophia` in the place of its
-    own: `sophia(lr, hessian_diagonal_fn=estimate_diagonal(bartlett_diagonal(model, "categorical")))`
-    is Sophia-G. It hands the extra arguments of the update to the functions of the diagonal that
+    own: with `estimate_diagonal(bartlett_diagonal(model, "categorical"))`, that is Sophia-G. It
+    hands the extra arguments of the update to the functions of the diagonal that
     name them, and `value_fn`, the loss, to a Hessian without a loss of its own. Where a wrapper
     such as `partition` shows it a part of the parameters, it needs `value_fn`.
 
@@ -110,7 +110,7 @@ class estimate_diagonal(Transform):
         check_state(self, state, EstimateDiagonalState)
         gs, treedef = jax.tree.flatten(updates)
         aligned = align_params(self, updates, treedef, params)
-        check_real(self, aligned.leaves)
+        check_real(self, params)
         next_key, key = jax.random.split(state.key)
         seen = Seen(aligned.rebuilt, value_fn)
         ps = [jnp.asarray(p) for p in aligned.leaves]
@@ -131,7 +131,7 @@ class ScaleByCurvatureDiagonalState(NamedTuple):
 class scale_by_curvature_diagonal(ArrayRule):
     """Divide the update by the diagonal of a curvature matrix, with damping.
 
-    Update rule, from h = 0 and t = 1, 2, ..., with D the estimate of the diagonal at the parameters:
+    Update rule, from h = 0 and t = 1, 2, ..., with D the estimate at the parameters:
 
         h <- b2 h + (1 - b2) D
         u = g / (max(h / (1 - b2^t), 0)^power + damping)
@@ -193,9 +193,7 @@ class scale_by_curvature_diagonal(ArrayRule):
         state = state._replace(count=count, estimator_state=new)
         return state, bias_correction(self.b2, count), PerLeaf(ds)
 
-    def rule(
-        self, g: Array, h: Array, p: Array, debias: Scalar, d: Array
-    ) -> tuple[Array, Array]:
+    def rule(self, g: Array, h: Array, p: Array, debias: Scalar, d: Array) -> tuple[Array, Array]:
         """Return the quotient and the average."""
         h = self.b2 * h + (1 - self.b2) * cast(d, at_least_float32(d.dtype))
         curvature = jnp.maximum(debias * h, 0)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from gradxform import engine
 from gradxform._jax.programs import by_program
@@ -17,7 +18,6 @@ from gradxform.leaves import Aligned, align_params, align_slot, check_shapes, dt
 from gradxform.linalg.conjugate_gradients import Solution, conjugate_gradients
 from gradxform.numerics import at_least_float32, cast, is_zero, over, scalar
 from gradxform.slots import zeros_like
-from gradxform.transforms.lbfgs.units import power_of
 from gradxform.transforms.tree_rules import as_loss, live_key, tree_sums
 from gradxform.types import (
     Array,
@@ -94,6 +94,9 @@ class scale_by_newton_cg(ArrayRule):
     roundings of the loss, its ratio says nothing: the step is taken, and the damping stays.
 
     With damping_factor=1 the damping is fixed, every step is taken, and `value` is not needed.
+
+    Vectors and sums are in float32 or wider, but the products with 16-bit parameters are rounded to
+    those, which moves d by some percent: keep wide masters of them.
 
     It descends once it is multiplied by -1, as `newton_cg` does. The gradient that comes in must be
     that of the loss. `update` needs the extra arguments `value` and `value_fn`, the loss of the
@@ -197,7 +200,9 @@ class scale_by_newton_cg(ArrayRule):
             next_key, key = jax.random.split(state.key)
 
         def step(gs: list[Any], ps: list[Any], xs: list[Any], state: Any, key: Any) -> _Step:
-            return self._step(_Batch(self, updates, aligned, value_fn, extra, value), gs, ps, xs, state, key)
+            return self._step(
+                _Batch(self, updates, aligned, value_fn, extra, value), gs, ps, xs, state, key
+            )
 
         wide = [at_least_float32(dtype_of(p)) for p in aligned.leaves]
         columns = (
@@ -231,9 +236,11 @@ class scale_by_newton_cg(ArrayRule):
     def _step(
         self, batch: "_Batch", gs: list[Any], ps: list[Any], xs: list[Any], damping: Array, key: Any
     ) -> _Step:
-        # Gradients whose squares would leave the range of their dtype are divided.
-        largest = jnp.stack([scalar(jnp.max(jnp.abs(g), initial=0)) for g in gs])
-        size = power_of(jnp.max(largest))
+        # A power of 2 by which gradients are divided, so that no square leaves their range.
+        largest = jnp.max(jnp.stack([scalar(jnp.max(jnp.abs(g), initial=0)) for g in gs]))
+        size = lax.stop_gradient(largest)
+        size = lax.reduce_precision(size, jnp.finfo(size.dtype).nexp, 0)
+        size = jnp.where((size > 0) & jnp.isfinite(size), size, 1)
         b = [g / cast(size, g.dtype) for g in gs]
         b_squared = batch.inner(b, b)
         is_known = jnp.isfinite(b_squared)  # else the update is the gradient, as it came
@@ -250,9 +257,7 @@ class scale_by_newton_cg(ArrayRule):
             )
             damping = jnp.where(is_known, new_damping, damping)
         accepted = accepted | ~is_known
-        us = [
-            jnp.where(is_known, jnp.where(accepted, v, 0), g) for v, g in zip(d, gs, strict=True)
-        ]
+        us = [jnp.where(is_known, jnp.where(accepted, v, 0), g) for v, g in zip(d, gs, strict=True)]
         goes_on = is_known & jnp.isfinite(x_squared)
         info = NewtonCGInfo(ratio, products, solved.is_convex, accepted)
         return _Step(damping, info, us, [jnp.where(goes_on, v, 0) for v in d])
