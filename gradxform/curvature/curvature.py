@@ -195,13 +195,6 @@ def check_function(part: Curvature, field: str, what: str) -> None:
         raise TypeError(must_be(part, field, f"{what}, a function", getattr(part, field)))
 
 
-def check_axis(part: Curvature) -> None:
-    """Require the name of an axis, or None."""
-    axis = part.batch_axis_name
-    if axis is not None and not isinstance(axis, str):
-        raise TypeError(must_be(part, "batch_axis_name", "the name of a mesh axis", axis))
-
-
 def check_real(part: Any, params: Params) -> None:
     """Require real parameters."""
     for i, p in enumerate(jax.tree.leaves(params)):

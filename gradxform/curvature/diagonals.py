@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.curvature.curvature import Diagonal, Product, Seen, check_axis, check_function
+from gradxform.curvature.curvature import Diagonal, Product, Seen, check_function
 from gradxform.curvature.likelihoods import count_of, kind_of
 from gradxform.curvature.products import check_outputs
 from gradxform.errors import must_be, require_at_least
@@ -123,7 +123,6 @@ class bartlett_diagonal(Diagonal):
     def __post_init__(self) -> None:
         check_function(self, "model", "the outputs of the parameters")
         kind_of(self, self.likelihood)
-        check_axis(self)
 
     def drawn(
         self, seen: Seen, params: Params, key: Array, extra: Mapping[str, Any]

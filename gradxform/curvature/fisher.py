@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform._jax.versions import varying_like
-from gradxform.curvature.curvature import Product, Seen, check_axis, check_function
+from gradxform.curvature.curvature import Product, Seen, check_function
 from gradxform.curvature.likelihoods import count_of, kind_of, likelihood as Likelihood
 from gradxform.curvature.products import linearized
 from gradxform.errors import name_of
@@ -68,7 +68,6 @@ class fisher_product(Product):
                 f"{name_of(self)}: the exact Fisher matrix is known for the named distributions "
                 "only; give sampled=True with one of your own."
             )
-        check_axis(self)
 
     @property
     def draws(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform._jax.versions import varying_like
-from gradxform.curvature.curvature import Product, Seen, check_axis, check_function
+from gradxform.curvature.curvature import Product, Seen, check_function
 from gradxform.errors import name_of, shown
 from gradxform.numerics import as_number
 from gradxform.types import Array, Params, PyTree
@@ -50,7 +50,6 @@ class hessian_product(Product):
     def __post_init__(self) -> None:
         if self.loss is not None:
             check_function(self, "loss", "the loss of the parameters")
-        check_axis(self)
 
     def linear(
         self, seen: Seen, params: Params, key: Array | None, extra: Mapping[str, Any]
@@ -104,7 +103,6 @@ class gauss_newton_product(Product):
     def __post_init__(self) -> None:
         check_function(self, "model", "the outputs of the parameters")
         check_function(self, "loss", "the loss of the outputs")
-        check_axis(self)
 
     def linear(
         self, seen: Seen, params: Params, key: Array | None, extra: Mapping[str, Any]

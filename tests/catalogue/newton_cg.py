@@ -29,7 +29,7 @@ def newton_cg(*args, **kwargs):
 FEW = {"extra": bowl_extra, "draw": slopes, "huge_ok": False, "rows": False, "rtol": 2e-3}
 
 TRANSFORMS: dict[str, Case] = {
-    # With little damping, roundings of products in 16 bits would move the solution by a few percent.
+    # With little damping, roundings of products in 16 bits move the solution by some percent.
     "scale_by_newton_cg": Case(NEWTON(damping=8.0), newton_cg(damping=8.0), **FEW),
     "scale_by_newton_cg/numbers": Case(
         NEWTON(steps=2, damping=0.3, damping_factor=0.4, warm_start=0.5),
