@@ -4,6 +4,7 @@ from benchmarks.options import Section
 from benchmarks.sections import (
     compression,
     core,
+    curvature,
     imports,
     linesearch,
     losses,
@@ -26,6 +27,7 @@ SECTIONS: dict[str, Section] = {
     "compression": compression.SECTION,
     "pods": pods.SECTION,
     "linesearch": linesearch.SECTION,
+    "curvature": curvature.SECTION,
     "losses": losses.SECTION,
     "matrix": matrix.SECTION,
     "model": model.SECTION,

@@ -101,6 +101,7 @@ OPTIMIZERS = {
         "lbfgs",
         "lbfgs_steps",
         "lbfgsb",
+        "newton_cg",
     ),
     "little memory": ("factored", "galore"),
     "without a learning rate to tune": ("dadapt", "dog", "cocob", "step_size", "momo"),
