@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gradxform import (
         compat as compat,
         contrib as contrib,
-        curvature as curvature,
         distributed as distributed,
         experimental as experimental,
         interop as interop,
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
         path_matches as path_matches,
     )
     from gradxform.leaves.row_sparse import RowSparse as RowSparse
+    from gradxform.linalg import curvature as curvature
     from gradxform.linalg.iterations import (
         matrix_inverse_pth_root as matrix_inverse_pth_root,
         nnls as nnls,

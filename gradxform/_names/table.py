@@ -9,7 +9,7 @@ another package, and a package in its own place for its public modules.
 # The public names.
 NAMES: dict[str, dict[str, str]] = {
     "gradxform": {
-        "gradxform": "compat contrib curvature distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree types",
+        "gradxform": "compat contrib distributed experimental interop linalg microbatching numerics plot projections schedules slots sparse testing transforms tree types",
         "gradxform.base.rule": "ArrayRule EmptyState Transform transform",
         "gradxform.compat.returnn.raw_gradients": "AddTruncatedNoiseState RawGradientNormsState add_truncated_noise clip_by_mean_norm clip_by_raw_norm raw_gradient_norms zero_above_raw_norm zero_non_finite",
         "gradxform.engine.lift": "PerLeaf",
@@ -17,6 +17,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.interop": "AdaptiveGradClipState AddDecayedWeightsState ClipByGlobalNormState ClipState GradientTransformation GradientTransformationExtraArgs NormalizeState ScaleByTrustRatioState identity init_empty_state set_to_zero stateless stateless_with_tree_map with_extra_args_support",
         "gradxform.leaves.masks": "Mask all_of any_of label_by ndim_at_least none_of path_matches",
         "gradxform.leaves.row_sparse": "RowSparse",
+        "gradxform.linalg": "curvature",
         "gradxform.linalg.iterations": "matrix_inverse_pth_root nnls power_iteration",
         "gradxform.linalg.norms": "safe_norm safe_root_mean_squares",
         "gradxform.microbatching.microbatch": "microbatch",
@@ -78,12 +79,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.contrib": {
         "gradxform": "COCOBState DAdaptAdamWState DifferentiallyPrivateAggregateState DoGState DoWGState GaLoreDimensionNumbers GaLoreState HutchinsonState MadgradState MechanicState MomoAdamState MomoState MuonDimensionNumbers MuonState NormalizeState ProdigyState ReduceLROnPlateauState SAMState ScaleByAdemamixState ScaleBySimplifiedAdEMAMixState ScheduleFreeState SophiaState SplitRealAndImaginaryState acprop ademamix adopt cocob dadapt_adamw differentially_private_aggregate dog dowg dpsgd galore hutchinson_estimator_diag_hessian madgrad mechanize momo momo_adam muon normalize prodigy reduce_on_plateau sam scale_by_acprop scale_by_ademamix scale_by_adopt scale_by_cocob scale_by_galore scale_by_madgrad scale_by_muon scale_by_simplified_ademamix schedule_free schedule_free_adamw schedule_free_eval_params schedule_free_sgd simplified_ademamix sophia split_real_and_imaginary",
-    },
-    "gradxform.curvature": {
-        "gradxform.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
-        "gradxform.curvature.fisher": "fisher_product",
-        "gradxform.curvature.likelihoods": "likelihood",
-        "gradxform.curvature.products": "gauss_newton_product hessian_product",
     },
     "gradxform.distributed": {
         "gradxform.distributed.averaging.elastic": "AgnState ElasticAverageState agn elastic_average",
@@ -160,6 +155,12 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.linalg": {
         "gradxform.linalg.solves": "GRAM_RATIO HIGHEST PRECONDITIONINGS eigen frobenius_norm grams_needed inverse_root inverse_root_within largest_eigenvalue matmul matmul_in one_by_one orthogonalize orthonormal rounding square_root symmetric_power",
+    },
+    "gradxform.linalg.curvature": {
+        "gradxform.linalg.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
+        "gradxform.linalg.curvature.fisher": "fisher_product",
+        "gradxform.linalg.curvature.likelihoods": "likelihood",
+        "gradxform.linalg.curvature.products": "gauss_newton_product hessian_product",
     },
     "gradxform.microbatching": {
         "gradxform.microbatching.accumulator": "AccumulationType Accumulator",
@@ -497,10 +498,6 @@ CONFIG_NAMES: dict[str, str] = {
         " tf_contrib:MovingAverage tf_contrib:Nadam tf_contrib:PowerSign tf_contrib:RegAdagrad"
         " tf_contrib:Shampoo tf_contrib:Tower tf_contrib:VariableClipping"
     ),
-    "gradxform.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
-    "gradxform.curvature.fisher": "fisher_product",
-    "gradxform.curvature.likelihoods": "likelihood",
-    "gradxform.curvature.products": "gauss_newton_product hessian_product",
     "gradxform.distributed": (
         "agn"
         " drop_stale"
@@ -517,6 +514,10 @@ CONFIG_NAMES: dict[str, str] = {
     "gradxform.experimental.averages": "accumulate_avg_updates average_per_element_updates averaged_incrementally",
     "gradxform.experimental.moments": "get_per_element_mean_and_sum_sq_diff_grads track_per_element_mean_and_variance_with_ema",
     "gradxform.experimental.process": "processed processed_per_element",
+    "gradxform.linalg.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
+    "gradxform.linalg.curvature.fisher": "fisher_product",
+    "gradxform.linalg.curvature.likelihoods": "likelihood",
+    "gradxform.linalg.curvature.products": "gauss_newton_product hessian_product",
     "gradxform.projections.polytopes": (
         "projection_affine_set projection_birkhoff projection_box_section projection_polyhedron"
         " projection_sparse_simplex projection_transport"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.curvature.products import hessian_product
+from gradxform.linalg.curvature.products import hessian_product
 from gradxform.optimizers.optimizer import optimizer
 from gradxform.transforms.newton_cg import scale_by_newton_cg
 from gradxform.transforms.scaling import scale_by_learning_rate

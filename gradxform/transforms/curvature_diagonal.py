@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
-from gradxform.curvature.curvature import Diagonal, Seen, check_real
 from gradxform.engine import PerLeaf
 from gradxform.errors import must_be
 from gradxform.leaves import Path, align, align_params, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
+from gradxform.linalg.curvature.curvature import Diagonal, Seen, check_real
 from gradxform.numerics import (
     at_least_float32,
     bias_correction,
@@ -160,7 +160,6 @@ class scale_by_curvature_diagonal(ArrayRule):
 
     State = ScaleByCurvatureDiagonalState
     locality = "tree"
-    rule_locality = "entry"
     needs_params = True
     handles_rows = False
     why_no_rows = "estimates the curvature of whole arrays"

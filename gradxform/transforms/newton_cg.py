@@ -9,13 +9,13 @@ from jax import lax
 from gradxform import engine
 from gradxform._jax.programs import by_program
 from gradxform.base import ArrayRule, transform
-from gradxform.curvature.curvature import Product, Seen
-from gradxform.curvature.diagonals import check_product
-from gradxform.curvature.products import hessian_product
 from gradxform.engine import PerLeaf
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Aligned, align_params, align_slot, check_shapes, dtype_of
 from gradxform.linalg.conjugate_gradients import Solution, conjugate_gradients
+from gradxform.linalg.curvature.curvature import Product, Seen
+from gradxform.linalg.curvature.diagonals import check_product
+from gradxform.linalg.curvature.products import hessian_product
 from gradxform.numerics import at_least_float32, cast, is_zero, over, scalar
 from gradxform.slots import zeros_like
 from gradxform.transforms.tree_rules import as_loss, live_key, tree_sums
@@ -137,7 +137,6 @@ class scale_by_newton_cg(ArrayRule):
 
     State = ScaleByNewtonCGState
     locality = "tree"
-    rule_locality = "entry"
     needs_params = True
     handles_rows = False
     why_no_rows = "multiplies the whole gradient by a matrix"

@@ -10,11 +10,11 @@ from jax import lax
 from gradxform import engine
 from gradxform._jax.versions import is_tracer
 from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
-from gradxform.curvature.diagonals import random_signs
 from gradxform.engine import PerLeaf
 from gradxform.errors import must_be
 from gradxform.leaves import Path, align, check_shapes, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
+from gradxform.linalg.curvature.diagonals import random_signs
 from gradxform.numerics import (
     at_least_float32,
     bias_correction,

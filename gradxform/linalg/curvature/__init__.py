@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from gradxform._names.lazy import public_names as _public_names
 
 if TYPE_CHECKING:
-    from gradxform.curvature.diagonals import *
-    from gradxform.curvature.fisher import *
-    from gradxform.curvature.likelihoods import *
-    from gradxform.curvature.products import *
+    from gradxform.linalg.curvature.diagonals import *
+    from gradxform.linalg.curvature.fisher import *
+    from gradxform.linalg.curvature.likelihoods import *
+    from gradxform.linalg.curvature.products import *
 
 __all__, __getattr__, __dir__ = _public_names(__name__)

@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform._jax.versions import varying_like
-from gradxform.curvature.curvature import Product, Seen, check_function
-from gradxform.curvature.likelihoods import count_of, kind_of, likelihood as Likelihood
-from gradxform.curvature.products import linearized
 from gradxform.errors import name_of
+from gradxform.linalg.curvature.curvature import Product, Seen, check_function
+from gradxform.linalg.curvature.likelihoods import count_of, kind_of, likelihood as Likelihood
+from gradxform.linalg.curvature.products import linearized
 from gradxform.types import Array, Params, PyTree
 from gradxform.values.fields import value
 

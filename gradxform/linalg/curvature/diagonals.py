@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.curvature.curvature import Diagonal, Product, Seen, check_function
-from gradxform.curvature.likelihoods import count_of, kind_of
-from gradxform.curvature.products import check_outputs
 from gradxform.errors import must_be, require_at_least
 from gradxform.leaves import dtype_of
+from gradxform.linalg.curvature.curvature import Diagonal, Product, Seen, check_function
+from gradxform.linalg.curvature.likelihoods import count_of, kind_of
+from gradxform.linalg.curvature.products import check_outputs
 from gradxform.types import Array, Params, Size
 from gradxform.values.fields import value
 

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from gradxform._jax.versions import varying_like
-from gradxform.curvature.curvature import Product, Seen, check_function
 from gradxform.errors import name_of, shown
+from gradxform.linalg.curvature.curvature import Product, Seen, check_function
 from gradxform.numerics import as_number
 from gradxform.types import Array, Params, PyTree
 from gradxform.values.fields import value
