@@ -278,18 +278,18 @@ class scale_by_newton_cg(ArrayRule):
             pairs = zip(of_c(v), v, strict=True)
             return [cv + cast(damping, x.dtype) * x for cv, x in pairs]
 
-        start, more = ([jnp.zeros_like(g) for g in b], b), 0
+        x, r, more = [jnp.zeros_like(g) for g in b], b, 0
         if not is_zero(self.warm_start):
-            x = [v * cast(self.warm_start / size, v.dtype) for v in xs]
-            r = [g - ax for g, ax in zip(b, product(x), strict=True)]
-            # The model at x, twice, which is 0 at 0; a NaN is not better.
-            is_better = batch.inner(x, b) + batch.inner(x, r) >= 0
-            pairs = zip((x, r), start, strict=True)
-            start = tuple(
-                [jnp.where(is_better, v, w) for v, w in zip(*pair, strict=True)] for pair in pairs
+            last = [v * cast(self.warm_start / size, v.dtype) for v in xs]
+            left = [g - ax for g, ax in zip(b, product(last), strict=True)]
+            # The model at the start, times -2, which is 0 at 0; a NaN is not better.
+            is_better = batch.inner(last, b) + batch.inner(last, left) >= 0
+            x, r = (
+                [jnp.where(is_better, v, w) for v, w in zip(new, old, strict=True)]
+                for new, old in ((last, x), (left, r))
             )
             more = 1
-        solved = conjugate_gradients(product, b, start, self.steps, batch.inner, self.tol)
+        solved = conjugate_gradients(product, b, (x, r), self.steps, batch.inner, self.tol)
         return solved, solved.steps + more
 
     def _trusted(

@@ -84,9 +84,10 @@ class Curvature(Value, abc.ABC):
         On a part of the batch it is that part's, whose derivatives are not summed over devices.
         """
         function = seen(function)
-        if self.batch_axis_name is not None:
-            engine.check_bound(self, (self.batch_axis_name,))
-            params = jax.tree.map(lambda p: marked(p, (self.batch_axis_name,)), params)
+        axis = self.batch_axis_name
+        if axis is not None:
+            engine.check_bound(self, (axis,))
+            params = jax.tree.map(lambda p: marked(p, (axis,)), params)
         return given_what_it_names(self, field, function, dict(extra)), params
 
     def of_outputs(self, extra: Mapping[str, Any]) -> Callable[[Any], Array]:
