@@ -155,16 +155,18 @@ def test_negative_curvature_ends_the_search_and_still_descends():
 
 def test_a_start_that_is_worse_than_none_is_left_out():
     tx = gx.scale_by_newton_cg(steps=1, damping=0.0, damping_factor=1.0, warm_start=1.0)
+    h = jnp.asarray([1.0, 4.0, 9.0])
 
     def parabola(p):
-        return 0.5 * jnp.sum(p**2)
+        return 0.5 * jnp.sum(h * p**2)
 
     p = jnp.ones(3)
+    g = h * p
     away = tx.init(p)._replace(solution=-3 * p)
-    updates, state = tx.update(p, away, p, value_fn=parabola)
-    np.testing.assert_allclose(updates, p, rtol=1e-14)
+    updates, _ = tx.update(g, away, p, value_fn=parabola)
+    np.testing.assert_allclose(updates, g * (g @ g) / (g @ (h * g)), rtol=1e-14)
     near = tx.init(p)._replace(solution=p)
-    updates, state = tx.update(p, near, p, value_fn=parabola)
+    updates, state = tx.update(g, near, p, value_fn=parabola)
     np.testing.assert_allclose(updates, p, rtol=1e-14)
     assert int(state.info.num_products) == 1  # that of the start
 
