@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         path_matches as path_matches,
     )
     from gradxform.leaves.row_sparse import RowSparse as RowSparse
+    from gradxform.linalg import curvature as curvature
     from gradxform.linalg.iterations import (
         matrix_inverse_pth_root as matrix_inverse_pth_root,
         nnls as nnls,

@@ -68,6 +68,8 @@ UNSEEN = {
     "hutchinson_estimator_diag_hessian": "its locality depends on the loss",
     "scale_by_sophia": "its locality depends on the loss",
     "scale_by_adahessian": "its locality depends on the loss",
+    "estimate_diagonal": "its locality depends on the loss",
+    "scale_by_curvature_diagonal": "its locality depends on the loss",
     "add_noise": "it counts leaves and reads none",
     "add_truncated_noise": "it counts leaves and reads none",
     "scale_by_adam_catching_up": "all rows have the same age where gradients are dense",

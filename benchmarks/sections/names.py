@@ -4,6 +4,7 @@ from benchmarks.options import Section
 from benchmarks.sections import (
     compression,
     core,
+    curvature,
     imports,
     linesearch,
     losses,
@@ -28,6 +29,7 @@ SECTIONS: dict[str, Section] = {
     "pods": pods.SECTION,
     "race": race.SECTION,
     "linesearch": linesearch.SECTION,
+    "curvature": curvature.SECTION,
     "losses": losses.SECTION,
     "matrix": matrix.SECTION,
     "model": model.SECTION,

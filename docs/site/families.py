@@ -124,6 +124,7 @@ OPTIMIZERS = {
         "lbfgs",
         "lbfgs_steps",
         "lbfgsb",
+        "newton_cg",
     ),
     "little memory": ("factored", "galore", "apollo", "adam_mini", "came", "racs", "adalite"),
     "without a learning rate to tune": ("dadapt", "dog", "cocob", "step_size", "momo"),

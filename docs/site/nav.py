@@ -34,6 +34,7 @@ TOPICS = [
     "differences",
     "changing_a_run",
     "line_search",
+    "curvature",
     "metrics",
     "tools",
     "speed",

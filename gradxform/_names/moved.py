@@ -44,7 +44,7 @@ _FOLDERS = (
     ("", "base.", "explicit_axes methods transformation"),
     ("", "commands.", "catalog"),
     ("", "leaves.", "masks no_gradient row_sparse states storage"),
-    ("", "linalg.", "iterations norms polar"),
+    ("", "linalg.", "curvature iterations norms polar"),
     ("", "numerics.", "overflow roots"),
     ("", "projections.", "polytopes simplex"),
     ("", "run_states.", "learning_rate metrics migration optax_closures slot_names"),

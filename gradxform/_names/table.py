@@ -17,6 +17,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.interop": "AdaptiveGradClipState AddDecayedWeightsState ClipByGlobalNormState ClipState GradientTransformation GradientTransformationExtraArgs NormalizeState ScaleByTrustRatioState identity init_empty_state set_to_zero stateless stateless_with_tree_map with_extra_args_support",
         "gradxform.leaves.masks": "Mask all_of any_of label_by ndim_at_least none_of path_matches",
         "gradxform.leaves.row_sparse": "RowSparse",
+        "gradxform.linalg": "curvature",
         "gradxform.linalg.iterations": "matrix_inverse_pth_root nnls power_iteration",
         "gradxform.linalg.norms": "safe_norm safe_root_mean_squares",
         "gradxform.microbatching.microbatch": "microbatch",
@@ -134,7 +135,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.engine.rounds": "array_max array_sums cut_here over_pieces whole_shape",
         "gradxform.engine.rows": "ROWS_REMEDY merged_rows put_rows reach_of refuse_rows take_rows",
         "gradxform.engine.run": "run_rules",
-        "gradxform.engine.shards": "as_shards over_all_shards shard_axes total_over_shards true_on_all_shards",
+        "gradxform.engine.shards": "as_shards check_bound over_all_shards shard_axes total_over_shards true_on_all_shards",
         "gradxform.engine.sums": "global_norm sum_of_squares",
     },
     "gradxform.experimental": {
@@ -155,6 +156,12 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "gradxform.linalg": {
         "gradxform.linalg.solves": "GRAM_RATIO HIGHEST PRECONDITIONINGS eigen frobenius_norm grams_needed inverse_root inverse_root_within largest_eigenvalue matmul matmul_in one_by_one orthogonalize orthonormal rounding square_root symmetric_power",
+    },
+    "gradxform.linalg.curvature": {
+        "gradxform.linalg.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
+        "gradxform.linalg.curvature.fisher": "fisher_product",
+        "gradxform.linalg.curvature.likelihoods": "likelihood",
+        "gradxform.linalg.curvature.products": "gauss_newton_product hessian_product",
     },
     "gradxform.microbatching": {
         "gradxform.microbatching.accumulator": "AccumulationType Accumulator",
@@ -205,6 +212,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.optimizers.momo": "momo momo_adam",
         "gradxform.optimizers.muon": "muon",
         "gradxform.optimizers.muonclip": "muonclip",
+        "gradxform.optimizers.newton_cg": "newton_cg",
         "gradxform.optimizers.noise": "noisy_sgd",
         "gradxform.optimizers.normalization": "normalized_sgd",
         "gradxform.optimizers.normuon": "adamuon normuon",
@@ -316,6 +324,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.cocob": "COCOBState scale_by_cocob",
         "gradxform.transforms.constraints": "NonNegativeParamsState ZeroNansState keep_params_nonnegative zero_nans",
         "gradxform.transforms.counts": "CountUpdatesState count_updates",
+        "gradxform.transforms.curvature_diagonal": "EstimateDiagonalState ScaleByCurvatureDiagonalState estimate_diagonal scale_by_curvature_diagonal",
         "gradxform.transforms.dadapt": "DAdaptAdamWState ProdigyState step_by_dadapt_adamw step_by_prodigy",
         "gradxform.transforms.densify": "densify",
         "gradxform.transforms.dion": "DionState scale_by_dion",
@@ -342,6 +351,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.momentum": "EmaState TraceState ema trace",
         "gradxform.transforms.momo": "MomoAdamState MomoState step_by_momo step_by_momo_adam",
         "gradxform.transforms.muon": "MuonState muon_labels scale_by_muon scale_by_shape",
+        "gradxform.transforms.newton_cg": "NewtonCGInfo ScaleByNewtonCGState scale_by_newton_cg",
         "gradxform.transforms.noise": "AddNoiseState add_noise",
         "gradxform.transforms.normalization": "centralize normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std normalize_by_update_norm",
         "gradxform.transforms.normuon": "MuonMomentsState scale_by_adamuon scale_by_normuon",
@@ -457,6 +467,20 @@ CONFIG_NAMES: dict[str, str] = {
         " factor_state flatten focus fourth_root freeze fromage ftrl"
         " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams grokfast_adamw"
         " grokfast_ema grokfast_ma gsam"
+        " accumulate accumulate_rows acprop adabelief adadelta adafactor adagc adagrad adagrad_da"
+        " adam adamax adamaxw adamuon adamw adan adaptive_grad_clip add_decayed_weights add_noise"
+        " add_sign add_truncated_noise ademamix adopt all_of amsgrad any_of apply_every"
+        " apply_if_finite asam"
+        " cautious cautious_adamw cautious_lion centralize chain clip clip_by_block_norm"
+        " clip_by_block_rms clip_by_global_norm clip_by_mean_norm clip_by_raw_norm cocob"
+        " conditionally_mask conditionally_transform constant_schedule cosine_decay_restarts"
+        " cosine_decay_schedule cosine_onecycle_schedule cosine_sign_decay count_updates"
+        " cyclic_schedule"
+        " dadapt_adamw decoupled_weight_decay densify differentially_private_aggregate dion dion2"
+        " distributed_shampoo dog dowg dpsgd"
+        " ema estimate_diagonal exponential_decay external_step"
+        " factor_state flatten fourth_root freeze fromage ftrl"
+        " galore ggt grad_norm_to_clip_to_zero grad_variance_scaled grams"
         " hutchinson_estimator_diag_hessian"
         " identity inject_hyperparams inverse_sqrt_decay inverse_time_decay"
         " join_schedules"
@@ -468,6 +492,11 @@ CONFIG_NAMES: dict[str, str] = {
         " moment_blocks momo momo_adam monitor moving_average muon muon_labels muonclip"
         " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 noisy_sgd"
         " none_of normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std"
+        " lookahead loss_scale"
+        " madgrad mars_adamw masked master_weights matrix_split mechanize momo momo_adam monitor"
+        " moving_average muon muon_labels muonclip"
+        " nadam nadamw named_chain natural_exp_decay ndim_at_least neural_optimizer1 newton_cg"
+        " noisy_sgd none_of normalize normalize_adaptively normalize_by_block_norm"
         " normalize_by_update_norm normalized_sgd normuon novograd"
         " offload_state on_measurement only_dense only_rows optimistic_adam optimistic_adam_v2"
         " optimistic_gradient_descent orthogonalize_updates orthograd overwriting_average"
@@ -498,6 +527,19 @@ CONFIG_NAMES: dict[str, str] = {
         " scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
         " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia"
         " scale_by_spectral_sphere scale_by_splus scale_by_stable_adam scale_by_stddev scale_by_tam"
+        " sam scale scale_by_acprop scale_by_adadelta scale_by_adam scale_by_adam_catching_up"
+        " scale_by_adamax scale_by_adamuon scale_by_adan scale_by_add_sign scale_by_ademamix"
+        " scale_by_adopt scale_by_amsgrad scale_by_backtracking_linesearch scale_by_belief"
+        " scale_by_cocob scale_by_curvature_diagonal scale_by_dion scale_by_dion2"
+        " scale_by_distance_over_gradients scale_by_distributed_shampoo scale_by_dog scale_by_dowg"
+        " scale_by_factored_rms scale_by_fans scale_by_galore scale_by_ggt scale_by_grad_variance"
+        " scale_by_grams scale_by_laprop scale_by_lbfgs scale_by_learning_rate scale_by_lion"
+        " scale_by_lmo scale_by_madgrad scale_by_mars scale_by_muon scale_by_nadam"
+        " scale_by_newton_cg scale_by_normuon scale_by_novograd scale_by_optimistic_gradient"
+        " scale_by_param_block_norm scale_by_param_block_rms scale_by_polyak scale_by_power_sign"
+        " scale_by_psgd_kron scale_by_radam scale_by_rms scale_by_rowwise_rss scale_by_rprop"
+        " scale_by_rss scale_by_schedule scale_by_shape scale_by_sign scale_by_sign_agreement"
+        " scale_by_simplified_ademamix scale_by_sm3 scale_by_soap scale_by_sophia scale_by_stddev"
         " scale_by_tf_adam scale_by_trust_ratio scale_by_yogi scale_by_zoom_linesearch schedule_free"
         " schedule_free_adamw schedule_free_radam schedule_free_sgd scion selective_transform"
         " set_to_zero sgd sgd_sai sgdp sgdr_schedule sgdw shampoo sign_sgd signum"
@@ -565,6 +607,10 @@ CONFIG_NAMES: dict[str, str] = {
     "gradxform.experimental.averages": "accumulate_avg_updates average_per_element_updates averaged_incrementally",
     "gradxform.experimental.moments": "get_per_element_mean_and_sum_sq_diff_grads track_per_element_mean_and_variance_with_ema",
     "gradxform.experimental.process": "processed processed_per_element",
+    "gradxform.linalg.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",
+    "gradxform.linalg.curvature.fisher": "fisher_product",
+    "gradxform.linalg.curvature.likelihoods": "likelihood",
+    "gradxform.linalg.curvature.products": "gauss_newton_product hessian_product",
     "gradxform.projections.polytopes": (
         "projection_affine_set projection_birkhoff projection_box_section projection_polyhedron"
         " projection_sparse_simplex projection_transport"

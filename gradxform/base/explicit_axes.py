@@ -7,7 +7,7 @@ compiler, as a mesh with automatic axes does. Its results have the types of what
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ import jax
 from gradxform._jax.versions import Tracer, is_tracer, is_tracing
 from gradxform.leaves.no_gradient import given_by_name
 from gradxform.types import Array, OptState, Params, PyTree, Updates
-from gradxform.values.extra_args import OF_PARAMS
+from gradxform.values.extra_args import OF_PARAMS, wrapped
 
 
 def explicit_mesh(tree: PyTree) -> Any:
@@ -43,10 +43,14 @@ def update_freed(
     axes = _FreedAxes(mesh)
     arguments = given_by_name(args, kwargs)
     params = arguments.get("params")
-    functions = {
-        k: axes.outside(arguments[k], params) for k in OF_PARAMS if callable(arguments.get(k))
-    }
-    freed = {k: x if k in functions else axes.free(x) for k, x in arguments.items()}
+    freed = {k: axes.free(x) for k, x in arguments.items()}
+    # What such a function gets back of the extra arguments lies as the caller gave it.
+    given = {k: (freed[k], x) for k, x in arguments.items()}
+
+    def outside(function: Callable[..., Any]) -> Callable[..., Any]:
+        return axes.outside(function, params, given)
+
+    functions = {k: wrapped(arguments[k], outside) for k in OF_PARAMS if callable(arguments.get(k))}
     with axes.within():
         updates, state = update(**freed | functions)
     # An update lies like its gradient, or, where that has another shape, such as one with an axis
@@ -86,12 +90,25 @@ class _FreedAxes:
 
         return self._retyped(tree, self._freed, self._mesh, spec)
 
-    def outside(self, function: Callable[..., Any], params: Params) -> Callable[..., Any]:
-        """Return a function of the parameters that calls `function` with explicit axes."""
+    def outside(
+        self,
+        function: Callable[..., Any],
+        params: Params,
+        given: Mapping[str, tuple[Any, Any]],
+    ) -> Callable[..., Any]:
+        """Return a function of the parameters that calls `function` with explicit axes.
+
+        Args:
+          function: the function.
+          params: the parameters, which say how those that it gets shall lie.
+          given: arguments by name, with free axes and as they were.
+        """
 
         @functools.wraps(function)
         def call(freed: Params, *args: Any, **kwargs: Any) -> Any:
             placed = self.place(freed, params)
+            known = {k: given[k] for k in kwargs if k in given}
+            kwargs |= {k: old for k, (new, old) in known.items() if kwargs[k] is new}
             with jax.sharding.use_abstract_mesh(self._around):
                 result = function(placed, *args, **kwargs)
             return self.free(result)

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from gradxform.engine.run import run_rules as run_rules
     from gradxform.engine.shards import (
         as_shards as as_shards,
+        check_bound as check_bound,
         over_all_shards as over_all_shards,
         shard_axes as shard_axes,
         total_over_shards as total_over_shards,

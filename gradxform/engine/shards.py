@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform.errors import did_you_mean
+from gradxform.errors import did_you_mean, name_of
 from gradxform.leaves import Path, flatten_updates, is_hole, path_str, with_paths
 from gradxform.types import Array, PyTree
 
@@ -142,3 +142,16 @@ def shard_axes() -> tuple[str, ...]:
     """Return the mesh axes along which devices hold different shards; none outside `as_shards`."""
     now = _HELD.get()
     return () if now is None else now.every
+
+
+def check_bound(part: Any, axes: tuple[str, ...]) -> None:
+    """Require the axes to exist where this is traced."""
+    for name in axes:
+        try:
+            lax.axis_index(name)
+        except NameError:
+            raise NameError(
+                f"{name_of(part)}: the axis {name!r} is not bound here. Call it inside shard_map, "
+                f"pmap or vmap with that axis name, or wrap the step with "
+                f"gradxform.distributed.Replicas({name!r}).wrap(step)."
+            ) from None

@@ -24,7 +24,7 @@ from gradxform.leaves.trees import (
     with_paths,
 )
 from gradxform.types import MaskedNode, OptState, Params, PyTree, Updates
-from gradxform.values.extra_args import OF_PARAMS
+from gradxform.values.extra_args import OF_PARAMS, wrapped
 
 
 @functools.cache
@@ -193,11 +193,14 @@ def seen_whole(
         if name not in OF_PARAMS or not callable(f):
             return f
 
-        @functools.wraps(f)
-        def function(params: Params, *args: Any, **kwargs: Any) -> Any:
-            result = f(whole(params), *args, **kwargs)
-            return chosen(result) if name == "grad_fn" else result
+        def of_chosen(f: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(f)
+            def function(params: Params, *args: Any, **kwargs: Any) -> Any:
+                result = f(whole(params), *args, **kwargs)
+                return chosen(result) if name == "grad_fn" else result
 
-        return function
+            return function
+
+        return wrapped(f, of_chosen)
 
     return {name: at(name, x) for name, x in extra.items()}

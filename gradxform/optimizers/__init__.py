@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gradxform.optimizers.momo import *
     from gradxform.optimizers.muon import *
     from gradxform.optimizers.muonclip import *
+    from gradxform.optimizers.newton_cg import *
     from gradxform.optimizers.noise import *
     from gradxform.optimizers.normalization import *
     from gradxform.optimizers.normuon import *

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.cocob import *
     from gradxform.transforms.constraints import *
     from gradxform.transforms.counts import *
+    from gradxform.transforms.curvature_diagonal import *
     from gradxform.transforms.dadapt import *
     from gradxform.transforms.densify import *
     from gradxform.transforms.dion import *
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.momentum import *
     from gradxform.transforms.momo import *
     from gradxform.transforms.muon import *
+    from gradxform.transforms.newton_cg import *
     from gradxform.transforms.noise import *
     from gradxform.transforms.normalization import *
     from gradxform.transforms.normuon import *

@@ -15,6 +15,7 @@ from gradxform.engine import PerLeaf
 from gradxform.errors import must_be
 from gradxform.leaves import Path, align, check_shapes, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
+from gradxform.linalg.curvature.diagonals import random_signs
 from gradxform.numerics import (
     at_least_float32,
     bias_correction,
@@ -55,10 +56,6 @@ class HutchinsonState(NamedTuple):
     """State of `hutchinson_estimator_diag_hessian`."""
 
     key: Array  # the PRNG key of the next draw
-
-
-def _draw_signs(p: Array, key: Array) -> Array:
-    return jax.random.rademacher(key, jnp.shape(p), dtype_of(p))
 
 
 def _entry_product(h: Array, z: Array, g: Array) -> Array:
@@ -127,8 +124,7 @@ class hutchinson_estimator_diag_hessian(Transform):
         check_shapes(self, updates, aligned(params), "the parameter has")
         ps, params_treedef = jax.tree.flatten(params)
         next_key, key = jax.random.split(state.key)
-        keys = list(jax.random.split(key, len(ps)))
-        z = jax.tree.unflatten(params_treedef, engine.map_rows(_draw_signs, [ps, keys]))
+        z = jax.tree.unflatten(params_treedef, random_signs(ps, key))
         hz = jax.jvp(jax.grad(obj_fn), (params,), (z,))[1]
         us = engine.map_rows(_entry_product, [aligned(hz), aligned(z), gs])
         return jax.tree.unflatten(treedef, us), state._replace(key=next_key)

@@ -14,6 +14,32 @@ OF_PARAMS = ("value_fn", "obj_fn", "grad_fn")
 OF_LOSS = frozenset({"value", "grad", *OF_PARAMS})
 
 
+# Where a function of the parameters keeps the ways in which it has been wrapped, in order.
+_WRAPS = "_gradxform_wraps"
+
+
+def wrapped(function: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `wrap(function)`, a function of other parameters; `wrapped_like` knows how."""
+    new = wrap(function)
+    setattr(new, _WRAPS, (*getattr(function, _WRAPS, ()), wrap))
+    return new
+
+
+def wrapped_like(like: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of all parameters as one of the parameters that `like` takes here.
+
+    Wrappers that show a transform a part of the parameters, or show them in another way, wrap the
+    functions among its extra arguments. A function in a field of the transform needs the same.
+
+    Args:
+      like: such an extra argument, a function of the parameters.
+      function: another function of all parameters.
+    """
+    for wrap in getattr(like, _WRAPS, ()):
+        function = wrap(function)
+    return function
+
+
 class Accepted(NamedTuple):
     """The extra arguments that a function takes."""
 
@@ -89,6 +115,41 @@ def check_arguments_of_loss(part: Any, names: frozenset[str], extra: dict[str, A
         hint = did_you_mean(name, named - extra.keys(), cutoff=0.75)
         hint = hint or f" No part of {name_of(part)} takes it either; leave it out."
         raise TypeError(f"{name_of(part)}: value_fn has no argument {name!r}.{hint}")
+
+
+def given_what_it_names(
+    part: Any, field: str, function: Callable[..., Any], extra: dict[str, Any]
+) -> Callable[..., Any]:
+    """Return a function of its first argument alone, with the extra arguments that it names.
+
+    Args:
+      part: who calls it, for messages.
+      field: what the function is called there.
+      function: takes its first argument by position, and others by name.
+      extra: the extra arguments.
+
+    Raises:
+      TypeError: if it needs an extra argument that is not given, with the closest name.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return lambda x: function(x, **extra)
+    by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named = {p.name for p in by_name}
+    absent = named - extra.keys()
+    for name in extra.keys() - named:
+        hint = did_you_mean(name, absent, cutoff=0.75)
+        if hint:
+            raise TypeError(f"{name_of(part)}: {field} has no argument {name!r}.{hint}")
+    needed = [p.name for p in by_name if p is not parameters[0] and p.default is p.empty]
+    missing = next((name for name in needed if name not in extra), None)
+    if missing is not None:
+        raise TypeError(
+            f"{name_of(part)}: {field} needs the extra argument {missing!r}; give it by name, as "
+            f"{missing}=..."
+        )
+    given = {name: x for name, x in extra.items() if name in named}
+    return lambda x: function(x, **given)
 
 
 def check_names(part: Any, names: frozenset[str], keywords: Iterable[str]) -> None:

@@ -14,22 +14,10 @@ from jax import lax
 
 from gradxform._jax import jaxprs, versions as _compat
 from gradxform.base import GradientTransformation, Transform, call_update
+from gradxform.engine import check_bound as check_bound
 from gradxform.errors import name_of
 from gradxform.types import Array, PyTree
 from gradxform.wrappers.parts import OF_FUNCTIONS, all_parts, remembered
-
-
-def check_bound(part: Any, axes: tuple[str, ...]) -> None:
-    """Require the axes to exist where this is traced."""
-    for name in axes:
-        try:
-            lax.axis_index(name)
-        except NameError:
-            raise NameError(
-                f"{name_of(part)}: the axis {name!r} is not bound here. Call it inside shard_map, "
-                f"pmap or vmap with that axis name, or wrap the step with "
-                f"gradxform.distributed.Replicas({name!r}).wrap(step)."
-            ) from None
 
 
 def refuse_exchange(part: Any, tx: Any) -> None:

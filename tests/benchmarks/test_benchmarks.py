@@ -11,6 +11,8 @@ import gradxform as gx
 from benchmarks.__main__ import main
 from benchmarks.subjects.cases import CHAINS, LIBRARIES, make_step, make_tree
 from benchmarks.subjects.pairs import PAIRS
+from benchmarks.subjects.regressions import of_lbfgs, of_newton_cg, teacher
+from benchmarks.subjects.searches import evaluations_until
 from benchmarks.tables import page
 from benchmarks.timing.measure import Budget, interleave
 from benchmarks.timing.staging import stage
@@ -137,3 +139,24 @@ def test_line_searches_are_counted(tmp_path):
     assert results["vmap"]["lbfgs_steps"] <= 100
     assert results["vmap"]["lbfgs_steps, not minimized"] == 0
     assert (tmp_path / "linesearch.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_gradients_of_newton_cg_are_counted(tmp_path):
+    cache = jax.config.jax_enable_compilation_cache
+    try:
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            assert main(["curvature", "--quick", "--out", str(tmp_path)]) == 0
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cache)
+    (case,) = json.loads((tmp_path / "curvature.json").read_text())["cases"]
+    for counts in case["gradients"].values():
+        assert 0 < counts[0] < counts[1]
+    assert (tmp_path / "curvature.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_in_a_flat_valley_gauss_newton_takes_half_of_the_gradients_of_lbfgs():
+    problem = teacher(2)
+    counts, losses = of_newton_cg(problem, 150, "gauss_newton")
+    ours = evaluations_until((counts, losses), 0.0, 1e-8)
+    assert ours is not None and ours < 7500
+    assert evaluations_until(of_lbfgs(problem, 2 * ours), 0.0, 1e-8) is None

@@ -1,6 +1,5 @@
 """Line searches: how far to go along the update, by trying values of the loss."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import field
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from jax import lax
 from gradxform import tree
 from gradxform._jax.programs import by_program
 from gradxform.base import Transform, transform
-from gradxform.errors import did_you_mean, name_of, shown
+from gradxform.errors import name_of, shown
 from gradxform.leaves import align, align_params, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.numerics import add, at_least_float32, cast, promote, scalar, scalar_dtype
@@ -32,6 +31,7 @@ from gradxform.types import (
     Slot,
     Updates,
 )
+from gradxform.values.extra_args import given_what_it_names
 
 __all__ = [
     "scale_by_backtracking_linesearch",
@@ -104,7 +104,7 @@ def line_through(
             f"{name_of(part)}: value_fn must be the loss, a function of the parameters, got "
             f"{shown(value_fn)}."
         )
-    at_params = _bound(part, value_fn, extra)
+    at_params = given_what_it_names(part, "value_fn", value_fn, extra)
     slope = _slope(part, updates, grad)
     return Line(part, at_params, params, updates, as_loss(part, value), slope)
 
@@ -117,21 +117,6 @@ def without_aux(part: Any, function: str, result: Any) -> Any:
             "leave out has_aux."
         )
     return result[0]
-
-
-def _bound(part: Any, value_fn: Any, extra: dict[str, Any]) -> Callable[[Params], Any]:
-    """Return the loss with the extra arguments that it names."""
-    parameters = inspect.signature(value_fn).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return lambda params: value_fn(params, **extra)
-    named = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
-    absent = named - extra.keys()
-    for name in extra.keys() - named:
-        hint = did_you_mean(name, absent, cutoff=0.75)
-        if hint:
-            raise TypeError(f"{name_of(part)}: value_fn has no argument {name!r}.{hint}")
-    given = {name: x for name, x in extra.items() if name in named}
-    return lambda params: value_fn(params, **given)
 
 
 def _slope(part: Any, updates: Updates, grad: Updates) -> Array:

@@ -1,0 +1,1 @@
+from gradxform.linalg.curvature import *

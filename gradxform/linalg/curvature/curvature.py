@@ -1,0 +1,235 @@
+"""What all products and diagonals share: how they call the functions that they are made of."""
+
+import abc
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from gradxform import engine
+from gradxform._jax.versions import marked
+from gradxform.errors import must_be, name_of, shown
+from gradxform.leaves import check_params, dtype_of, path_at
+from gradxform.numerics import as_number, at_least_float32, cast
+from gradxform.types import Array, Params, PyTree
+from gradxform.values import Value
+from gradxform.values.extra_args import given_what_it_names, wrapped_like
+
+__all__ = []
+
+
+class Seen(NamedTuple):
+    """How the functions of a matrix see its parameters, which may be a part of theirs."""
+
+    whole: Callable[[Params], Params] | None = None  # the parameters that `value_fn` takes
+    value_fn: Any = None  # the loss among the extra arguments of an update
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of all parameters as one of those of the matrix."""
+        if function is not self.value_fn:
+            function = wrapped_like(self.value_fn, function)
+        whole = self.whole
+        if whole is None:
+            return function
+
+        @functools.wraps(function)
+        def call(params: Params, **kwargs: Any) -> Any:
+            return function(whole(params), **kwargs)
+
+        return call
+
+
+class Curvature(Value, abc.ABC):
+    """A matrix over the parameters, known by the functions of which it is a derivative."""
+
+    never_schedule = True
+    never_mask = True
+    # Whether it is drawn at random, so that it needs a key.
+    draws: ClassVar[bool] = False
+    # Whether each device must draw for its own part of the batch.
+    draws_labels: ClassVar[bool] = False
+    # The fields with functions: the arguments that these name reach them.
+    functions: ClassVar[tuple[str, ...]] = ()
+
+    batch_axis_name: str | None
+
+    def extra_names(self) -> frozenset[str] | None:
+        """Return the names of the extra arguments that its functions take; None: any name."""
+        names: frozenset[str] = frozenset()
+        for field in self.functions:
+            function = getattr(self, field)
+            if function is None:
+                continue
+            _, *rest = inspect.signature(function).parameters.values()
+            if any(p.kind is p.VAR_KEYWORD for p in rest):
+                return None
+            kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+            names |= {p.name for p in rest if p.kind in kinds}
+        return names
+
+    def of_params(
+        self,
+        field: str,
+        function: Callable[..., Any],
+        seen: Seen,
+        params: Params,
+        extra: Mapping[str, Any],
+    ) -> tuple[Callable[[Params], Any], Params]:
+        """Return a function of the parameters, with its extra arguments, and where to call it.
+
+        On a part of the batch it is that part's, whose derivatives are not summed over devices.
+        """
+        function = seen(function)
+        axis = self.batch_axis_name
+        if axis is not None:
+            engine.check_bound(self, (axis,))
+            params = jax.tree.map(lambda p: marked(p, (axis,)), params)
+        return given_what_it_names(self, field, function, dict(extra)), params
+
+    def of_outputs(self, extra: Mapping[str, Any]) -> Callable[[Any], Array]:
+        """Return the loss of a model's outputs alone, which must be a real scalar."""
+        loss = given_what_it_names(self, "loss", self.loss, dict(extra))  # pyright: ignore
+        return lambda outputs: as_number(self, "the value of loss", loss(outputs))
+
+    def averaged(self, tree: PyTree) -> PyTree:
+        """Return the mean over the devices that have parts of the batch."""
+        axis = self.batch_axis_name
+        if axis is None:
+            return tree
+
+        def mean(x: Array) -> Array:
+            wide = cast(x, at_least_float32(x.dtype))
+            return cast(lax.pmean(marked(wide, (axis,)), axis), x.dtype)
+
+        return jax.tree.map(mean, tree)
+
+    def key_here(self, key: Array) -> Array:
+        """Return the key of this device."""
+        if self.batch_axis_name is None or not self.draws_labels:
+            return key
+        return jax.random.fold_in(key, lax.axis_index(self.batch_axis_name))
+
+
+class Product(Curvature):
+    """A symmetric matrix by its products with vectors, which are trees like the parameters."""
+
+    @abc.abstractmethod
+    def linear(
+        self, seen: Seen, params: Params, key: Array | None, extra: Mapping[str, Any]
+    ) -> Callable[[PyTree], PyTree]:
+        """Return the product with the matrix at some parameters, a linear function.
+
+        Args:
+          seen: how functions of all parameters are called with these.
+          params: a tree of parameters; vectors are trees like it.
+          key: the PRNG key of what is drawn; None if nothing is.
+          extra: the extra arguments; each function gets those that it names.
+        """
+
+    def at(
+        self, params: Params, *, key: Array | None = None, **extra: Any
+    ) -> Callable[[PyTree], PyTree]:
+        """Return the product with the matrix at these parameters, a function of a vector.
+
+        What does not depend on the vector is computed once: use it where the matrix meets several.
+
+        Args:
+          params: the parameters.
+          key: a PRNG key, where the matrix is drawn at random.
+          **extra: what the functions name besides their first argument, such as a batch.
+
+        Raises:
+          TypeError: without a key, or an argument, that is needed; if a parameter is not floating.
+          ValueError: from the function, if a vector has another structure or other shapes.
+        """
+        check_params(self, params)
+        check_real(self, params)
+        product = self.linear(Seen(), params, _needed_key(self, key), extra)
+
+        def times(vector: PyTree) -> PyTree:
+            return product(_like(self, vector, params))
+
+        return times
+
+    def __call__(
+        self, params: Params, vector: PyTree, *, key: Array | None = None, **extra: Any
+    ) -> PyTree:
+        """Return the product with a vector; see `at` for the arguments."""
+        return self.at(params, key=key, **extra)(vector)
+
+
+class Diagonal(Curvature):
+    """The diagonal of a matrix, estimated from random draws."""
+
+    draws = True
+
+    @abc.abstractmethod
+    def drawn(
+        self, seen: Seen, params: Params, key: Array, extra: Mapping[str, Any]
+    ) -> list[Array]:
+        """Return an estimate, leaf by leaf; see `Product.linear` for the arguments."""
+
+    def __call__(self, params: Params, *, key: Array, **extra: Any) -> PyTree:
+        """Return an estimate, a tree like the parameters.
+
+        Args:
+          params: the parameters.
+          key: the PRNG key of the draws.
+          **extra: what the functions name besides their first argument, such as a batch.
+
+        Raises:
+          TypeError: without an argument that is needed; if a parameter is not floating.
+        """
+        check_params(self, params)
+        check_real(self, params)
+        ds = self.drawn(Seen(), params, _needed_key(self, key), extra)
+        return jax.tree.unflatten(jax.tree.structure(params), ds)
+
+
+def check_function(part: Curvature, field: str, what: str) -> None:
+    """Require a field to hold a function."""
+    if not callable(getattr(part, field)) or isinstance(getattr(part, field), type):
+        raise TypeError(must_be(part, field, f"{what}, a function", getattr(part, field)))
+
+
+def check_real(part: Any, params: Params) -> None:
+    """Require real parameters."""
+    for i, p in enumerate(jax.tree.leaves(params)):
+        if jnp.issubdtype(dtype_of(p), jnp.complexfloating):
+            raise TypeError(
+                f"{name_of(part)}: parameter {path_at(params, i)} has dtype {dtype_of(p)}; only "
+                "real parameters have this matrix. Take its real and imaginary parts as two."
+            )
+
+
+def _needed_key(part: Curvature, key: Any) -> Any:
+    if not part.draws:
+        return None
+    if key is None:
+        raise TypeError(
+            f"{name_of(part)}: draws at random; give it key=jax.random.key(seed), a new one for "
+            "each matrix."
+        )
+    return key
+
+
+def _like(part: Any, vector: PyTree, params: Params) -> PyTree:
+    """Return a vector in the dtypes of the parameters, or raise if it is not like them."""
+    vs, treedef = jax.tree.flatten(vector)
+    ps, wanted = jax.tree.flatten(params)
+    if treedef != wanted:
+        raise ValueError(
+            f"{name_of(part)}: the vector must be a tree like the parameters, {wanted}, got "
+            f"{treedef}."
+        )
+    for i, (v, p) in enumerate(zip(vs, ps, strict=True)):
+        if jnp.shape(v) != jnp.shape(p) or not jnp.issubdtype(dtype_of(v), jnp.floating):
+            raise ValueError(
+                f"{name_of(part)}: the vector's leaf {path_at(params, i)} must be real, with the "
+                f"shape {jnp.shape(p)} of the parameter, got {shown(v)}."
+            )
+    return treedef.unflatten(cast(jnp.asarray(v), dtype_of(p)) for v, p in zip(vs, ps, strict=True))
