@@ -58,12 +58,9 @@ def scion(
 
     Constrained, no parameter leaves the ball of its radius, if it begins in it and the learning
     rate is at most 1. The norm "spectral" is for hidden matrices, "convolution" for kernels of
-    convolutions, with k x k places:
-
-        u = sqrt(columns / rows) NewtonSchulz(m)              (spectral)
-        u = sqrt(outputs / inputs) / k^2 NewtonSchulz(m)      (convolution)
-
-    where the rows of a kernel are its inputs at all places. `scale_by_lmo` has the other norms.
+    convolutions, where u is the orthogonalized m times sqrt(columns / rows) and, with k x k places,
+    times sqrt(outputs / inputs) / k^2. The rows of a kernel are its inputs at all places.
+    `scale_by_lmo` has the other norms.
 
     Args:
       norms: the norm of every parameter, "spectral", "convolution", "sign", "inputs", "outputs" or

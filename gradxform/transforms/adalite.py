@@ -51,11 +51,11 @@ class scale_by_adalite(ArrayRule):
         g <- g max(|p| / max(|g|, g_norm_min), ratio_min)      (not for a single number)
         m <- b1 m + (1 - b1) g
         v <- b2 v + (1 - b2) (g - m)^2
-        I_ij = softmax(means of v over columns)_i softmax(means of v over rows)_j
-        m <- m + (1 - I) (g - m)                               (of matrices only)
+        m <- m + (1 - a b) (g - m)                             (of matrices only)
         u = (b1 m + (1 - b1) g) / sqrt(v / (1 - b2^t) + eps)
 
-    Of the last axis of an array are the columns, which are the outputs of a kernel, and of all
+    where a is the softmax of the means of v along columns, one number a row, and b that of its
+    means along rows. Of the last axis of an array are the columns, which are the outputs of a kernel, and of all
     others together the rows. A matrix remembers of v the sums of columns and of rows, of which it
     makes a product whose entries add up to 1: v keeps its shape, and not its size. Of m it
     remembers the product of weighted sums of columns and of rows that is nearest to m, where the

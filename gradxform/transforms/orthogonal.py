@@ -116,11 +116,11 @@ class orthogonalize_updates(Orthogonalizing):
 class scale_by_fans(ShapeFactor):
     """Multiply the update of every matrix by the root of its columns over its rows.
 
-    Update rule, with n the number of rows of a matrix, its inputs, and k that of its columns, its
-    outputs:
+    Update rule, with n the number of rows of a matrix, its inputs, k that of its columns, its
+    outputs, and c that of the places in the window of a convolution:
 
         u = sqrt(k / n) g
-        u = sqrt(k / n / places) g      (of a convolution)
+        u = sqrt(k / (c n)) g      (of a convolution)
 
     An orthogonal matrix then keeps the root mean square of what passes through it, so that learning
     rates carry over to networks of another width. In a convolution the inputs of a channel arrive

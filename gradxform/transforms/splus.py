@@ -52,11 +52,11 @@ class scale_by_splus(MatrixRule):
 
         M <- b1 M + (1 - b1) G
         U = Q_L sign(Q_L^T M Q_R) Q_R^T
-        L <- b2 L + (1 - b2) G G^T;    R likewise, with G^T G
-        Q_L, Q_R <- eigenvectors of L and R      (at t = 1, and at every
-                                                  `precondition_frequency`-th step)
+        L <- b2 L + (1 - b2) G G^T
+        R <- b2 R + (1 - b2) G^T G
 
-    Each update is of entries whose mean square is 1, so that bases that are many steps old do not
+    Q_L and Q_R are the eigenvectors of L and R, renewed after the first step and after every
+    `precondition_frequency`-th. Each update is of entries whose mean square is 1, so that bases that are many steps old do not
     make it diverge. Where L or R is singular, some eigenvectors are any of many, and so is the
     update along them.
 
