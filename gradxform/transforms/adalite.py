@@ -55,11 +55,12 @@ class scale_by_adalite(ArrayRule):
         u = (b1 m + (1 - b1) g) / sqrt(v / (1 - b2^t) + eps)
 
     where a is the softmax of the means of v along columns, one number a row, and b that of its
-    means along rows. Of the last axis of an array are the columns, which are the outputs of a kernel, and of all
-    others together the rows. A matrix remembers of v the sums of columns and of rows, of which it
-    makes a product whose entries add up to 1: v keeps its shape, and not its size. Of m it
-    remembers the product of weighted sums of columns and of rows that is nearest to m, where the
-    weights are the softmaxes of v / tau. A matrix of n x k entries needs 2 (n + k) numbers.
+    means along rows. Of the last axis of an array are the columns, which are the outputs of a
+    kernel, and of all others together the rows. A matrix remembers of v the sums of columns and of
+    rows, of which it makes a product whose entries add up to 1: v keeps its shape, and not its
+    size. Of m it remembers the product of weighted sums of columns and of rows that is nearest to
+    m, where the weights are the softmaxes of v / tau. A matrix of n x k entries needs 2 (n + k)
+    numbers.
 
     Args:
       b1: the decay of m, in [0, 1).

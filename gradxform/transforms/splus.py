@@ -56,9 +56,9 @@ class scale_by_splus(MatrixRule):
         R <- b2 R + (1 - b2) G^T G
 
     Q_L and Q_R are the eigenvectors of L and R, renewed after the first step and after every
-    `precondition_frequency`-th. Each update is of entries whose mean square is 1, so that bases that are many steps old do not
-    make it diverge. Where L or R is singular, some eigenvectors are any of many, and so is the
-    update along them.
+    `precondition_frequency`-th. Each update is of entries whose mean square is 1, so that bases
+    that are many steps old do not make it diverge. Where L or R is singular, some eigenvectors are
+    any of many, and so is the update along them.
 
     Among the matrices of equal sides, those that are i-th modulo `precondition_frequency` are
     renewed at step i, as in `scale_by_soap`. The epsilon that the authors' code adds to the
