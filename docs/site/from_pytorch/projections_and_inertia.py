@@ -54,10 +54,9 @@ ROWS = [
         " gx.scale_by_learning_rate(lr)), 6, 0.5)",
         4e-11,
         "Ranger",
-        "PyTorch's takes the steps before RAdam divides, 5 by default, uphill; `ranger(lr)` takes "
-        "them downhill.",
+        "`gx.ranger(lr)` but for `early`, which is -1 for 5 steps and then 1: PyTorch's takes the "
+        "steps before RAdam divides uphill.",
         names={"early": gx.scale_by_schedule(gx.join_schedules((-1.0, 1.0), (5,)))},
-        shown="`gx.ranger(lr)`",
     ),
     Row(
         "Ranger21(num_iterations=n, lr=lr)",
