@@ -149,7 +149,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.leaves.storage.codes": "CODES Code DynamicCode Float8Code FloatCode LinearCode code_named",
         "gradxform.leaves.storage.crossed": "Crossed",
         "gradxform.leaves.storage.factored": "Factored FactoredForm matrix_axes",
-        "gradxform.leaves.storage.memory": "MEMORIES are_arrays_here fetched in_memory is_away is_on_host is_type_on_host on_host returned",
+        "gradxform.leaves.storage.memory": "MEMORIES are_arrays_here begun_anew fetched in_memory is_away is_on_host is_type_on_host on_host returned",
         "gradxform.leaves.storage.parameters": "Chance Compensated Master NarrowForm Remainder",
         "gradxform.leaves.storage.rounded": "Rounded",
         "gradxform.leaves.storage.stored": "Mean StoredArray is_stored with_parts",

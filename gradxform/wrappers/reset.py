@@ -3,12 +3,12 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.errors import name_of
 from gradxform.leaves import require_params
 from gradxform.leaves.states import check_state
+from gradxform.leaves.storage import begun_anew, is_stored
 from gradxform.numerics import safe_increment
 from gradxform.slots import zero_count
 from gradxform.tree.params_in_state import map_params
@@ -89,13 +89,14 @@ class reset_state(Transform):
         count = safe_increment(state.count)
         due, old = count % self.every == 0, state.inner_state
         fresh = self.inner.init(params)
-        begins = jax.tree.map(lambda _: True, old)
         if not self.counts:
-            begins = map_params(
+            are_slots = map_params(
                 self.inner, lambda _: True, old, transform_non_params=lambda _: False
             )
-        inner_state = jax.tree.map(
-            lambda begins, x, y: jnp.where(due, x, y) if begins else y, begins, fresh, old
-        )
+            kept, structure = jax.tree.flatten(old, is_leaf=is_stored)
+            marks, new = (jax.tree.leaves(x, is_leaf=is_stored) for x in (are_slots, fresh))
+            each = zip(marks, new, kept, strict=True)  # a stored slot is a form of marks
+            fresh = jax.tree.unflatten(structure, [x if mark else y for mark, x, y in each])
+        inner_state = begun_anew(due, fresh, old)
         us, inner_state = call_update(self.inner, updates, inner_state, params, extra)
         return us, ResetStateState(count, inner_state)

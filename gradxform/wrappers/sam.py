@@ -13,7 +13,8 @@ from gradxform._jax.programs import by_program
 from gradxform.base import Transform, call_update, check_transform, farthest, transform
 from gradxform.errors import name_of, require_non_negative, shown
 from gradxform.leaves import align, align_params, align_slot, check_shapes, require_params
-from gradxform.leaves.states import check_state, laid_like
+from gradxform.leaves.states import check_state
+from gradxform.leaves.storage import begun_anew
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.normalization import normalize_adaptively
@@ -232,8 +233,7 @@ class sam(Transform):
         columns = [treedef.flatten_up_to(outer), treedef.flatten_up_to(climb), gs, ps, starts]
         us = engine.map_rows(_back_or_climb, columns, is_last)
         if self.reset_state:
-            first = laid_like(self.adv_optimizer.init(start), adv_state)
-            adv_state = jax.tree.map(lambda a, b: jnp.where(is_last, b, a), adv_state, first)
+            adv_state = begun_anew(is_last, self.adv_optimizer.init(start), adv_state)
         is_over = turn >= self.sync_period - 1 + (self.plain_steps or 0)
         count = jnp.where(is_over, 0, turn + 1).astype(jnp.int32)
         return jax.tree.unflatten(treedef, us), state._replace(
@@ -276,7 +276,8 @@ class sam(Transform):
                 adv_params = apply_updates(adv_params, jax.tree.map(jnp.negative, up))
                 grads = self._gradients(grad_fn, adv_params, i, updates)
             if self.reset_state:
-                adv_state = laid_like(self.adv_optimizer.init(params), state.adv_state)
+                fresh = self.adv_optimizer.init(params)
+                adv_state = begun_anew(jnp.bool_(True), fresh, state.adv_state)
             return grads, jax.tree.map(strong, adv_state)
 
         turn, count = state.steps_since_sync, zero_count()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gradxform.leaves.storage.memory import (
         MEMORIES as MEMORIES,
         are_arrays_here as are_arrays_here,
+        begun_anew as begun_anew,
         fetched as fetched,
         in_memory as in_memory,
         is_away as is_away,

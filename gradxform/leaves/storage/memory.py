@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from gradxform.leaves.storage.stored import StoredArray, is_stored
+from gradxform.types import Array
 
 Space = jax.memory.Space
 HOST = "pinned_host"  # the name of the host's memory
@@ -60,6 +62,27 @@ def returned(tree: Any, like: Any) -> Any:
         return jax.device_put(x, Space.Host) if is_on_host(old) else x
 
     return jax.tree.map(back, tree, like)
+
+
+def begun_anew(is_due: Array, fresh: Any, old: Any) -> Any:
+    """Return a fresh state where it is due, else the old one, in the forms and memories of the old.
+
+    Args:
+      is_due: a boolean scalar.
+      fresh: a state that `init` returned; arrays of it may be those of `old`, which then stay.
+      old: a state of the same transform, whose arrays may be stored.
+    """
+
+    def one(new: Any, kept: Any) -> Any:
+        if new is kept:
+            return kept
+        here = fetched(kept)
+        new = here.store(new) if is_stored(here) and not is_stored(new) else new
+        return returned(jax.tree.map(lambda a, b: jnp.where(is_due, a, b), new, here), kept)
+
+    kept, structure = jax.tree.flatten(old, is_leaf=is_stored)
+    pairs = zip(jax.tree.leaves(fresh, is_leaf=is_stored), kept, strict=True)
+    return jax.tree.unflatten(structure, [one(new, kept) for new, kept in pairs])
 
 
 def on_host(x: Any, memory: Any = Space.Host) -> Any:
