@@ -170,10 +170,10 @@ def ranger(
     Reference: Wright, Ranger: a synergistic optimizer, 2019, with Yong et al., Gradient
     Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
     """
-    radam = scale_by_radam(
+    rectified = scale_by_radam(
         b1, b2, eps, threshold=threshold, eps_before_correction=eps_before_correction
     )
-    direction = chain(centralize(axis=axis), radam)
+    direction = chain(centralize(axis=axis), rectified)
     fast = decayed("ranger", direction, learning_rate, weight_decay, mask)
     return lookahead(fast, sync_period, slow_step_size)
 

@@ -39,12 +39,9 @@ def kl_shampoo(
       eps: added to the roots, in AdamW too, at least 0.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       weight_decay_mask: which parameters decay. Defaults to all.
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: as in `soap`.
 
-    See `scale_by_kl_shampoo` and `scale_by_learning_rate` for the other arguments.
+    See `scale_by_kl_shampoo`, `soap` and `scale_by_learning_rate` for the other arguments.
 
     Reference: Lin et al., Understanding and Improving Shampoo and SOAP via Kullback-Leibler
     Minimization, 2025; the defaults are those of its code.

@@ -29,9 +29,10 @@ def shampoo(
     """Shampoo: the gradient multiplied along every axis by the inverse root of a matrix.
 
     Schedules, including that of the learning rate, are called with T = 1, 2, ..., the number of
-    this update. Elsewhere in this library they count from 0.
+    this update. Elsewhere in this library they count from 0. `step_by_shampoo` says what differs
+    from the paper.
 
-    See `step_by_shampoo` for the arguments, and for what differs from the paper.
+    See `step_by_shampoo` for the arguments.
 
     Reference: TensorFlow, tf.contrib.opt.ShampooOptimizer, after Gupta et al., Shampoo:
     Preconditioned Stochastic Tensor Optimization, 2018, Algorithm 2.

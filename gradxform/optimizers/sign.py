@@ -93,9 +93,8 @@ def tiger(
 
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decay too.
-      beta: the decay of the average, in [0, 1).
 
-    See `ema` and `add_decayed_weights` for the other arguments.
+    See `signum` and `add_decayed_weights` for the other arguments.
 
     Reference: Su, Tiger: A Tight-fisted Optimizer, 2023, https://github.com/bojone/tiger.
     """

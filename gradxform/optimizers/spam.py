@@ -38,13 +38,11 @@ def spam(
     keeps a second moment of its own, beside Adam's.
 
     Args:
-      b1: the decay of the first moment, in [0, 1).
-      b2: the decay of the second moment, in [0, 1).
       eps: added to the root before it is corrected, at least 0.
       start: the first step at which entries are clipped, at first and after every reset.
 
-    See `clip_by_second_moment`, `warm_up_after_resets`, `add_decayed_weights` and
-    `scale_by_learning_rate` for the other arguments.
+    See `scale_by_tf_adam`, `clip_by_second_moment`, `warm_up_after_resets`, `add_decayed_weights`
+    and `scale_by_learning_rate` for the other arguments.
 
     Reference: Huang et al., SPAM: Spike-Aware Adam with Momentum Reset for Stable LLM Training,
     2025, Algorithm 1.
@@ -73,13 +71,11 @@ def stable_spam(
     """Stable-SPAM: Adam of gradients whose entries and norms are clipped, begun anew now and then.
 
     Args:
-      b1: the decay of the first moment, in [0, 1).
-      b2: the decay of the second moment, in [0, 1).
       eps: added to the roots, at least 0.
       every: the number of steps from one reset of Adam to the next, at least 1.
 
-    See `adaclip`, `adagn`, `add_decayed_weights` and `scale_by_learning_rate` for the other
-    arguments.
+    See `scale_by_adam`, `adaclip`, `adagn`, `add_decayed_weights` and `scale_by_learning_rate` for
+    the other arguments.
 
     Reference: Huang et al., Stable-SPAM: How to Train in 4-Bit More Stably than 16-Bit Adam, 2025,
     Algorithm 1.

@@ -51,10 +51,6 @@ class scale_by_spectral_sphere(Orthogonalizing):
     Args:
       beta: the decay of m, in [0, 1).
       mu_dtype: the dtype of m; by default the parameter's, float32 for 16-bit ones.
-      nesterov: whether to look one step ahead. Keyword-only.
-      power_steps: the number of power iterations, an integer, at least 0. Keyword-only.
-      tolerance: the largest |<T, u>| that ends the bisection, at least 0. Keyword-only.
-      max_iterations: the most turns of the bisection, an integer, at least 0. Keyword-only.
       ns_coeffs: as in `orthogonalize_updates`; by default those of "polar_express", because values
         that end between 0.7 and 1.2 make the bisection pointless. Keyword-only.
       ns_steps: as in `orthogonalize_updates`, at least 1. Keyword-only.
@@ -62,6 +58,10 @@ class scale_by_spectral_sphere(Orthogonalizing):
       preconditioning: as in `orthogonalize_updates`. Keyword-only.
       weight_dimension_numbers: as in `scale_by_muon`. Keyword-only.
       compute_dtype: as in `scale_by_muon`. Keyword-only.
+      nesterov: whether to look one step ahead. Keyword-only.
+      power_steps: the number of power iterations, an integer, at least 0. Keyword-only.
+      tolerance: the largest |<T, u>| that ends the bisection, at least 0. Keyword-only.
+      max_iterations: the most turns of the bisection, an integer, at least 0. Keyword-only.
 
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit; at

@@ -35,7 +35,7 @@ WRAPPERS: dict[str, Case] = {
     ),
     "wsam": Case(
         gx.wsam(gx.adam(0.1), 0.2, 0.3, 0.6),
-        ref.two_calls(ref.weighted(ADAM_STEP, 0.2, 0.6), ref.up(0.3)),
+        ref.two_calls(ref.weighted_sharpness(ADAM_STEP, 0.2, 0.6), ref.up(0.3)),
         **SMALL,
     ),
     "wsam/together": Case(

@@ -76,7 +76,8 @@ def test_a_docstring_is_parsed_into_its_sections():
     assert doc.notes.startswith("Before the preconditioner")
     assert list(doc.arguments)[:2] == ["weight_decay", "mask"]
     assert doc.arguments["mask"].endswith("or a function of the parameters. Defaults to all.")
-    assert doc.raises == {"ValueError": "at update, if no parameters are given."}
+    raised = "if proximal is set without flip_sign; at update, if no parameters are given."
+    assert doc.raises == {"ValueError": raised}
     assert doc.reference.endswith("Regularization, 2019, Algorithm 2.")
     assert docstrings.parse("").summary == "" and docstrings.parse("One.").arguments == {}
 

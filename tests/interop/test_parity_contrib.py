@@ -162,6 +162,7 @@ OURS = {
     "schedule_free_sgd": {"warmup_from_zero"},
     "sophia": {"debias", "delayed"},
     "prodigy": {"weight_decay_mask"},
+    "sam": {"plain_steps"},
 }
 
 

@@ -104,7 +104,7 @@ def then(optimizer, combine):
     return outer
 
 
-def weighted(optimizer, rate, gamma):
+def weighted_sharpness(optimizer, rate, gamma):
     """Yue et al., Algorithm 1: the optimizer takes g, and a step of its own h - g."""
     optimizer, a = as_tree(optimizer), gamma / (1 - gamma)
 

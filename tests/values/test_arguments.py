@@ -32,7 +32,9 @@ def own_doc(recipe):
 
 def rules_of(recipe):
     """The registered parts that a recipe names, in its code or in its docstring."""
-    named = {node.id for node in ast.walk(tree_of(recipe)) if isinstance(node, ast.Name)}
+    tree = tree_of(recipe)
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    named -= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     named |= set(re.findall(r"`(\w+)`", own_doc(recipe)))
     return sorted(named & set(REGISTRY) - {recipe})
 

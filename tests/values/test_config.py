@@ -87,6 +87,7 @@ THEIRS |= {
 }
 THEIRS |= names_of(gx.distributed)
 THEIRS |= names_of(gx.projections)
+THEIRS |= names_of(gx.curvature)
 THEIRS |= vars(averages) | vars(moments) | vars(process)
 THEIRS |= {"step_by_schedule_free_adam": step_by_schedule_free_adam}
 

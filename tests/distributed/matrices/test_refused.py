@@ -64,7 +64,7 @@ REFUSED = {
     "missing": (init({"w": P("x")}), ValueError, ("no entry for the parameter ['b']",)),
     "not a spec": (lambda: shard({"w": "x"}), TypeError, ("['w']", "PartitionSpec", "'x'")),
     "rows": (
-        init({"w": 1, "b": None}, inner=gx.chain(gx.centralize(), gx.sgd(0.1))),
+        init({"w": 1, "b": None}, inner=gx.chain(gx.scale_by_rowwise_rss(), gx.sgd(0.1))),
         ValueError,
         ("['w'] is cut along dimension 1", "looks at rows", "first dimension"),
     ),

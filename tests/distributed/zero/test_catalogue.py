@@ -64,7 +64,28 @@ REFUSED = {
         "apollo",
         "apollo_mini",
     ),
-    "scale_by_sophia": ("scale_by_sophia", "scale_by_sophia/often", "sophia"),
+    "scale_by_adahessian": ("scale_by_adahessian", "scale_by_adahessian/rarely", "adahessian"),
+    "estimate_diagonal": ("estimate_diagonal",),
+    "scale_by_curvature_diagonal": (
+        "scale_by_curvature_diagonal",
+        "scale_by_curvature_diagonal/power",
+    ),
+    "scale_by_newton_cg": (
+        "scale_by_newton_cg",
+        "scale_by_newton_cg/numbers",
+        "scale_by_newton_cg/tolerance",
+        "scale_by_newton_cg/fixed",
+        "scale_by_newton_cg/gauss_newton",
+        "newton_cg",
+        "newton_cg/numbers",
+    ),
+    "scale_by_sophia": (
+        "scale_by_sophia",
+        "scale_by_sophia/often",
+        "scale_by_sophia/paper",
+        "sophia",
+        "sophia/paper",
+    ),
     "scale_by_zoom_linesearch": (
         "scale_by_zoom_linesearch",
         "scale_by_zoom_linesearch/one, bounded",
@@ -95,6 +116,10 @@ REFUSED = {
 OF_PIECES = {
     "scale_by_dion2": "Give groups=2, or cut the other side",
     "keep_matrix_norms/spectral": "the spectral norm needs whole matrices",
+    # `sam` inside of `zero1` gives them pieces of the first gradients, too.
+    "mix_gradients": "its first gradient has",
+    "subtract_surrogate_gap": "its first gradient has",
+    "reuse_sharpness": "its first gradient has",
 }
 NAMES = {row for rows in REFUSED.values() for row in rows}
 RUNNING = [name for name in CASES if name not in NAMES]

@@ -98,7 +98,7 @@ def test_an_entrywise_program_is_accepted(inner):
 
 
 def test_a_rule_that_looks_at_rows_keeps_rows_whole():
-    assert check_reach("test", gx.chain(gx.centralize(), gx.adam(0.1)))[0] == "row"
+    assert check_reach("test", gx.chain(gx.scale_by_rowwise_rss(), gx.adam(0.1)))[0] == "row"
     assert check_reach("test", CLIPPED) == ("entry", [])
     assert check_reach("test", gx.quantize_state(CLIPPED))[0] == "row"
 
