@@ -354,7 +354,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.newton_cg": "NewtonCGInfo ScaleByNewtonCGState scale_by_newton_cg",
         "gradxform.transforms.noise": "AddNoiseState add_noise",
         "gradxform.transforms.normalization": "centralize normalize normalize_adaptively normalize_by_block_norm normalize_by_block_std normalize_by_update_norm",
-        "gradxform.transforms.normuon": "MuonMomentsState scale_by_adamuon scale_by_normuon",
+        "gradxform.transforms.normuon": "DebiasedMuonMomentsState MuonMomentsState scale_by_adamuon scale_by_normuon",
         "gradxform.transforms.orthogonal": "orthogonalize_updates scale_by_fans",
         "gradxform.transforms.orthograd": "orthograd",
         "gradxform.transforms.plateau": "ReduceLROnPlateauState reduce_on_plateau",

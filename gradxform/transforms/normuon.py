@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import transform
-from gradxform.errors import name_of
 from gradxform.numerics import safe_increment
 from gradxform.numerics.roots import norm, over_root
 from gradxform.slots import zero_count, zeros_like
@@ -17,6 +16,7 @@ from gradxform.types import Array, Decay, DType, MatrixSlot, NonNegative, Params
 __all__ = [
     "scale_by_adamuon",
     "scale_by_normuon",
+    "DebiasedMuonMomentsState",
     "MuonMomentsState",
 ]
 
@@ -28,19 +28,37 @@ class MuonMomentsState(NamedTuple):
     # (B, outputs) for NorMuon, (B, inputs, outputs) for AdaMuon, of each parameter's B matrices, at
     # least float32; the average v of the squares
     nu: MatrixSlot
-    count: Any = None  # int32 scalar; the number of updates so far; None without debias
 
 
-def _weights(rule: Any, state: MuonMomentsState) -> tuple[Any, ...]:
-    if not rule.debias:
-        return (state,)
-    if state.count is None:
-        raise ValueError(
-            f"{name_of(rule)}: with debias the state needs a count, and this one was made without. "
-            "Make the state with debias, or leave debias out."
-        )
-    count = safe_increment(state.count)
-    return state._replace(count=count), *weights_of(rule, count)
+class DebiasedMuonMomentsState(NamedTuple):
+    """State of `scale_by_normuon` and `scale_by_adamuon` with `debias`."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # as in `MuonMomentsState`
+    nu: MatrixSlot  # as in `MuonMomentsState`
+
+
+class _Debiasing(Orthogonalizing):
+    """Base of the rules here: two moments, and a count with `debias`."""
+
+    debias: bool
+
+    averages_of = (("mu", "g"),)
+
+    @property
+    def State(self) -> Any:
+        """The class of the state: `debias` needs a count."""
+        return DebiasedMuonMomentsState if self.debias else MuonMomentsState
+
+    def _first_state(self, **slots: Any) -> Any:
+        return self.State(**({"count": zero_count()} if self.debias else {}), **slots)
+
+    def prepare(self, state: Any, params: Params | None) -> tuple[Any, ...]:
+        """Return the state and, with debias, the weights of the average and the gradient."""
+        if not self.debias:
+            return (state,)
+        count = safe_increment(state.count)
+        return state._replace(count=count), *weights_of(self, count)
 
 
 def _ahead(rule: Any, g: Array, m: Array, weights: tuple[Scalar, ...]) -> tuple[Array, Array]:
@@ -52,7 +70,7 @@ def _ahead(rule: Any, g: Array, m: Array, weights: tuple[Scalar, ...]) -> tuple[
 
 
 @transform
-class scale_by_normuon(Orthogonalizing):
+class scale_by_normuon(_Debiasing):
     """Orthogonalize an average of the gradient, and divide each neuron by its root mean square.
 
     Update rule for a matrix of n rows, its inputs, and k columns, its neurons, from m = 0, v = 0:
@@ -101,21 +119,14 @@ class scale_by_normuon(Orthogonalizing):
     debias: bool = field(default=False, kw_only=True)
     rms: NonNegative | None = field(default=0.2, kw_only=True)
 
-    State = MuonMomentsState
     oriented = True
-    averages_of = (("mu", "g"),)
 
-    def init(self, params: Params) -> MuonMomentsState:
+    def init(self, params: Params) -> Any:
         """Return averages of zeros."""
-        return MuonMomentsState(
+        return self._first_state(
             mu=zeros_like(params, self.mu_dtype),
             nu=self.matrix_slots(params, lambda b, n, k, dtype: jnp.zeros((b, k), dtype)),
-            count=zero_count() if self.debias else None,
         )
-
-    def prepare(self, state: MuonMomentsState, params: Params | None) -> tuple[Any, ...]:
-        """Return the state and, with debias, the weights of the average and the gradient."""
-        return _weights(self, state)
 
     def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""
@@ -134,7 +145,7 @@ class scale_by_normuon(Orthogonalizing):
 
 
 @transform
-class scale_by_adamuon(Orthogonalizing):
+class scale_by_adamuon(_Debiasing):
     """Orthogonalize the signs of a momentum, and divide each entry by its root mean square.
 
     Update rule for a matrix of n rows and k columns, from m = 0, v = 0:
@@ -184,20 +195,12 @@ class scale_by_adamuon(Orthogonalizing):
     debias: bool = field(default=False, kw_only=True)
     rms: NonNegative = field(default=0.2, kw_only=True)
 
-    State = MuonMomentsState
-    averages_of = (("mu", "g"),)
-
-    def init(self, params: Params) -> MuonMomentsState:
+    def init(self, params: Params) -> Any:
         """Return averages of zeros."""
-        return MuonMomentsState(
+        return self._first_state(
             mu=zeros_like(params, self.mu_dtype),
             nu=self.matrix_slots(params, lambda b, m, n, dtype: jnp.zeros((b, m, n), dtype)),
-            count=zero_count() if self.debias else None,
         )
-
-    def prepare(self, state: MuonMomentsState, params: Params | None) -> tuple[Any, ...]:
-        """Return the state and, with debias, the weights of the average and the gradient."""
-        return _weights(self, state)
 
     def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""

@@ -106,8 +106,8 @@ REFUSED = [
         lambda: other_state(
             gx.scale_by_normuon(debias=True), (3, 4), made_by=gx.scale_by_normuon()
         ),
-        ValueError,
-        ("scale_by_normuon: with debias the state needs a count", "Make the state with debias"),
+        TypeError,
+        ("scale_by_normuon", "MuonMomentsState"),
     ),
     (
         lambda: gx.scale_by_normuon().init(WEIGHTS),
