@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import ArrayRule, check_transform, transform
+from gradxform.base import ArrayRule, transform
 from gradxform.engine import PerLeaf
 from gradxform.errors import require_at_least
-from gradxform.leaves import Path, dtype_of
+from gradxform.leaves import dtype_of
 from gradxform.numerics import (
     at_least_float32,
     bias_correction,
@@ -21,8 +21,11 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import root
-from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.sophia import curvature_now, hutchinson_estimator_diag_hessian
+from gradxform.transforms.sophia import (
+    WithDiagonal,
+    curvature_now,
+    hutchinson_estimator_diag_hessian,
+)
 from gradxform.transforms.tree_rules import columns
 from gradxform.types import (
     Array,
@@ -30,7 +33,6 @@ from gradxform.types import (
     DType,
     NonNegative,
     NonNegativeSlot,
-    OptState,
     Params,
     PositiveInt,
     PositiveShare,
@@ -101,7 +103,7 @@ def _average(v: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar) -> Arr
 
 
 @transform
-class scale_by_adahessian(ArrayRule):
+class scale_by_adahessian(WithDiagonal):
     """Rescale updates as AdaHessian does: the first moment over the size of the curvature.
 
     Update rule, from m = v = 0 and t = 1, 2, ..., with D the estimate of the Hessian's diagonal and
@@ -143,24 +145,6 @@ class scale_by_adahessian(ArrayRule):
     mu_dtype: DType = None
 
     State = AdaHessianState
-    locality = "tree"
-    needs_params = True
-
-    def __post_init__(self) -> None:
-        check_transform(self, self.hessian_diagonal_fn, "hessian_diagonal_fn")
-
-    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
-        """Return the place of the estimator's state."""
-        return [(("hessian_fn_state",), self.hessian_diagonal_fn)]
-
-    def init(self, params: Params) -> AdaHessianState:
-        """Return averages of zeros and the estimator's state."""
-        return AdaHessianState(
-            count=zero_count(),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=zeros_like(params),
-            hessian_fn_state=self.hessian_diagonal_fn.init(params),
-        )
 
     def prepare(
         self, updates: Updates, state: AdaHessianState, params: Params, **extra: Any

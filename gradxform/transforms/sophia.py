@@ -209,8 +209,34 @@ def curvature_now(
     return _if_due(is_due, estimate, state.hessian_fn_state, hs)
 
 
+class WithDiagonal(ArrayRule):
+    """Base of rules with an estimator of the Hessian's diagonal, and its state in theirs."""
+
+    hessian_diagonal_fn: Any
+    mu_dtype: DType
+
+    locality = "tree"
+    needs_params = True
+
+    def __post_init__(self) -> None:
+        check_transform(self, self.hessian_diagonal_fn, "hessian_diagonal_fn")
+
+    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
+        """Return the place of the estimator's state."""
+        return [(("hessian_fn_state",), self.hessian_diagonal_fn)]
+
+    def init(self, params: Params) -> Any:
+        """Return averages of zeros and the estimator's state."""
+        return self.State(
+            count=zero_count(),
+            mu=zeros_like(params, self.mu_dtype),
+            nu=zeros_like(params),
+            hessian_fn_state=self.hessian_diagonal_fn.init(params),
+        )
+
+
 @transform
-class scale_by_sophia(ArrayRule):
+class scale_by_sophia(WithDiagonal):
     """Rescale updates as Sophia does: the first moment over the curvature, every entry clipped.
 
     Update rule, from m = h = 0 and t = 1, 2, ..., with D the estimate of the Hessian's diagonal:
@@ -263,24 +289,6 @@ class scale_by_sophia(ArrayRule):
     delayed: bool = field(default=True, kw_only=True)
 
     State = SophiaState
-    locality = "tree"
-    needs_params = True
-
-    def __post_init__(self) -> None:
-        check_transform(self, self.hessian_diagonal_fn, "hessian_diagonal_fn")
-
-    def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
-        """Return the place of the estimator's state."""
-        return [(("hessian_fn_state",), self.hessian_diagonal_fn)]
-
-    def init(self, params: Params) -> SophiaState:
-        """Return averages of zeros and the estimator's state."""
-        return SophiaState(
-            count=zero_count(),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=zeros_like(params),
-            hessian_fn_state=self.hessian_diagonal_fn.init(params),
-        )
 
     def prepare(
         self, updates: Updates, state: SophiaState, params: Params, **extra: Any
