@@ -1,7 +1,7 @@
 """RACS."""
 
 from gradxform.optimizers.optimizer import optimizer, with_weight_decay
-from gradxform.transforms.layerwise import limit_norm_growth
+from gradxform.transforms.norm_growth import limit_norm_growth
 from gradxform.transforms.racs import scale_by_rows_and_columns
 from gradxform.transforms.scaling import scale
 from gradxform.types import ScalarOrSchedule, Size, StaticMask

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from gradxform.transforms.muon import *
     from gradxform.transforms.newton_cg import *
     from gradxform.transforms.noise import *
+    from gradxform.transforms.norm_growth import *
     from gradxform.transforms.normalization import *
     from gradxform.transforms.normuon import *
     from gradxform.transforms.orthogonal import *

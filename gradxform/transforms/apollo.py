@@ -21,13 +21,13 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import norm, over_root
 from gradxform.slots import real_zeros_like, zero_count, zeros_like
-from gradxform.transforms.layerwise import growth_limit
 from gradxform.transforms.matrices.dimensions import (
     GaLoreDimensionNumbers,
     MatrixAxes,
     check_numbers,
     low_rank_axes,
 )
+from gradxform.transforms.norm_growth import growth_limit
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,

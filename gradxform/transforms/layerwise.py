@@ -18,9 +18,7 @@ from gradxform.numerics import (
     real_dtype,
     safe_increment,
     scalar,
-    shrinking,
     value_at,
-    within,
 )
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import over_root, root
@@ -30,7 +28,6 @@ from gradxform.transforms.matrices.array_norms import array_norm, array_norms, a
 from gradxform.transforms.scaling import WeightDecaySchedule, counted
 from gradxform.types import (
     Array,
-    AtLeastOne,
     Decay,
     DType,
     Finite,
@@ -45,14 +42,12 @@ from gradxform.types import (
 
 __all__ = [
     "add_norm_loss",
-    "limit_norm_growth",
     "scale_by_first_snr",
     "scale_by_novograd",
     "scale_by_param_block_norm",
     "scale_by_param_block_rms",
     "scale_by_trust_ratio",
     "undo_norm_growth",
-    "LimitNormGrowthState",
     "ScaleByFirstSnrState",
     "ScaleByNovogradState",
 ]
@@ -338,64 +333,6 @@ class scale_by_first_snr(ArrayRule):
             snr = jnp.where(equal, snr, over(snr, divisor, self.eps))
         G = jnp.where(G > 0, G, saturated(snr))
         return G * g, G
-
-
-class LimitNormGrowthState(NamedTuple):
-    """State of `limit_norm_growth`."""
-
-    last_norm: NonNegativeSlot  # a real scalar per parameter, at least float32; |u|; 0 before it
-
-
-def growth_limit(
-    size: Array, last: Array, growth: Scalar, eps: Scalar = 0.0
-) -> tuple[Array, Array]:
-    """Return the factor for an array of norm `size`, and its norm for the next step.
-
-    Args:
-      size: norms.
-      last: those of the last updates that were not zero, after the limit; 0 if there are none.
-      growth: the largest ratio of the two.
-      eps: added to the last norms.
-    """
-    most = jnp.where(last > 0, within(growth, size.dtype) * plus(last, eps), jnp.inf)
-    new = jnp.minimum(size, most)
-    return shrinking(size, most), jnp.where(new > 0, new, last)
-
-
-@transform
-class limit_norm_growth(ArrayRule):
-    """Scale every array down whose norm grows by too much from one step to the next.
-
-    Update rule, with |u_last| the norm of the array's last update that was not zero:
-
-        u = g min(1, growth (|u_last| + eps) / |g|)
-
-    The first update is u = g.
-
-    Args:
-      growth: the largest ratio of norms, at least 1; infinite for any.
-      eps: added to the last norm, at least 0.
-
-    Reference: Chen et al., Fira: Can We Achieve Full-rank Training of LLMs Under Low-rank
-    Constraint?, 2024, the norm-growth limiter.
-    """
-
-    growth: AtLeastOne = 1.01
-    eps: NonNegative = 1e-8
-
-    State = LimitNormGrowthState
-    locality = "array"
-    sees_pieces = True
-    handles_complex = True
-
-    def init(self, params: Params) -> LimitNormGrowthState:
-        """Return norms that are not known yet."""
-        return LimitNormGrowthState(jax.tree.map(real_zero_of, params))
-
-    def rule(self, g: Array, last: Array, p: Array | None) -> tuple[Array, Array]:
-        """Return the update and its norm."""
-        factor, last = growth_limit(array_norm(g), last, self.growth, self.eps)
-        return factor * g, last
 
 
 @transform

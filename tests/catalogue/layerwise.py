@@ -41,10 +41,6 @@ TRANSFORMS: dict[str, Case] = {
     ),
     "scale_by_first_snr": Case(gx.scale_by_first_snr(), ref.first_snr(1e-8), rows=False),
     "scale_by_first_snr/eps": Case(gx.scale_by_first_snr(0.5), ref.first_snr(0.5), rows=False),
-    "limit_norm_growth": Case(gx.limit_norm_growth(), ref.norm_growth(1.01), rows=False),
-    "limit_norm_growth/eps": Case(
-        gx.limit_norm_growth(1.2, 0.1), ref.norm_growth(1.2, 0.1), rows=False
-    ),
     "undo_norm_growth": Case(gx.undo_norm_growth(0.3), ref.shrink(0.3)),
 }
 
@@ -103,6 +99,5 @@ REFUSED = [
     ),
     (lambda: gx.novograd(0.1, weight_decay=-1), ValueError, ("scale_by_novograd: weight_decay",)),
     (lambda: gx.sgd_sai(0.1, 1.0), ValueError, ("ema: decay must be in [0, 1), got 1.0.",)),
-    (lambda: gx.limit_norm_growth(0.9), ValueError, ("growth must be at least 1, got 0.9.",)),
     (lambda: gx.fromage(-1.0), ValueError, (NEGATIVE_RATE,)),
 ]

@@ -73,17 +73,6 @@ def first_snr(eps):
     return Reference(lambda p: 0.0, step)
 
 
-def norm_growth(growth, eps=1e-8):
-    """Chen et al.: the norm grows by at most a factor."""
-
-    def step(g, last, p, t):
-        size = np.linalg.norm(g.ravel())
-        u = g * min(1, growth * (last + eps) / size)
-        return u, np.linalg.norm(u.ravel())
-
-    return Reference(lambda p: np.inf, step)
-
-
 def norm_loss(factor, axes):
     """Georgiou et al.: the gradient of factor (|p| - 1)^2 per unit."""
 
