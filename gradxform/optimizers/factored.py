@@ -72,7 +72,11 @@ def adafactor(
 
 @optimizer
 def sm3(
-    learning_rate: ScalarOrSchedule, momentum: Decay = 0.9, *, b2: float = 1.0, eps: float = 1e-8
+    learning_rate: ScalarOrSchedule,
+    momentum: Decay = 0.9,
+    *,
+    b2: float | None = None,
+    eps: float | None = None,
 ) -> chain:
     """SM3: Adagrad with one number per row and per column, then an average of the steps.
 
@@ -81,11 +85,15 @@ def sm3(
 
     Args:
       momentum: the decay of the average, in [0, 1).
-      b2: the decay of the maxima, in [0, 1]; 1, without decay, in the paper. Keyword-only.
-      eps: added under the root, at least 0. Keyword-only.
+      b2: the decay of the maxima, in [0, 1]; None: 1, without decay, as in the paper.
+        Keyword-only.
+      eps: added under the root, at least 0; None: 1e-8. Keyword-only.
 
     See `scale_by_learning_rate` for the other arguments.
 
     Reference: Anil et al., Memory-Efficient Adaptive Optimization, 2019, Algorithm SM3-II.
     """
-    return chain(scale_by_sm3(momentum, b2, eps), scale_by_learning_rate(learning_rate))
+    # With numbers as defaults, `inject_hyperparams` would keep two that Optax does not.
+    numbers = {"b2": b2, "eps": eps}
+    rule = scale_by_sm3(momentum, **{name: x for name, x in numbers.items() if x is not None})
+    return chain(rule, scale_by_learning_rate(learning_rate))

@@ -38,6 +38,7 @@ from gradxform.types import (
     Scalar,
     Slot,
     Updates,
+    ZeroIsNone,
 )
 
 __all__ = [
@@ -368,7 +369,7 @@ class scale_by_trust_ratio(ArrayRule):
     min_norm: NonNegative = 0.0
     trust_coefficient: Finite = 1.0
     eps: NonNegative = 0.0
-    weight_decay: NonNegative = field(default=0.0, kw_only=True)
+    weight_decay: NonNegative | ZeroIsNone = field(default=0.0, kw_only=True)
 
     locality = "array"
     sees_pieces = True

@@ -1,5 +1,7 @@
 """Hyperparameters in the state: what may be one, and that setting one changes no dtype."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import gradxform as gx
 import gradxform.distributed as gd
+from gradxform.wrappers.hyperparams.arguments import split_arguments
 
 pytestmark = pytest.mark.numeric
 
@@ -190,6 +193,25 @@ def test_the_hyperparameters_are_those_of_optax(name):
     assert set(ours.hyperparams) == set(theirs.hyperparams) - {"key"}
     for k, x in ours.hyperparams.items():
         assert x.dtype == theirs.hyperparams[k].dtype and float(x) == float(theirs.hyperparams[k])
+
+
+SKIPPED = {"value_and_grad_from_state", "Schedule", "ShouldSkipUpdateFunction"}  # not factories
+BOTH = [
+    (ours, theirs, name)
+    for ours, theirs in ((gx, optax), (gx.contrib, optax.contrib))
+    for name in sorted(set(ours.__all__) & set(dir(theirs)) - SKIPPED)
+    if callable(getattr(ours, name)) and not hasattr(getattr(theirs, name), "_fields")
+]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "name"), BOTH, ids=[name for *_, name in BOTH])
+def test_an_argument_that_optax_lacks_is_not_a_hyperparameter_by_default(ours, theirs, name):
+    # Or the states of `inject_hyperparams` that Optax has written would not fit.
+    of_optax = inspect.signature(getattr(theirs, name)).parameters
+    arguments = inspect.signature(getattr(ours, name)).parameters.values()
+    more = [(x.name, x.default) for x in arguments if x.name not in of_optax]
+    numbers, _, _ = split_arguments(getattr(ours, name), tuple(more), ())
+    assert not numbers
 
 
 # ------------------------------------------------------------------------------------ schedules
