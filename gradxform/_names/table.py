@@ -155,7 +155,10 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.leaves.storage.stored": "Mean StoredArray is_stored with_parts",
     },
     "gradxform.linalg": {
-        "gradxform.linalg.solves": "GRAM_RATIO HIGHEST PRECONDITIONINGS eigen frobenius_norm grams_needed inverse_root inverse_root_within largest_eigenvalue matmul matmul_in one_by_one orthogonalize orthonormal rounding square_root symmetric_power",
+        "gradxform.linalg.decompositions": "eigen one_by_one orthonormal",
+        "gradxform.linalg.polar": "GRAM_RATIO PRECONDITIONINGS grams_needed orthogonalize",
+        "gradxform.linalg.powers": "inverse_root inverse_root_within largest_eigenvalue rounding square_root symmetric_power",
+        "gradxform.linalg.products": "HIGHEST frobenius_norm matmul matmul_in",
     },
     "gradxform.linalg.curvature": {
         "gradxform.linalg.curvature.diagonals": "bartlett_diagonal hutchinson_diagonal",

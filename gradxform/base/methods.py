@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import jax
+
 from gradxform.base.explicit_axes import explicit_mesh, update_freed
 from gradxform.leaves import widest_dtype
-from gradxform.leaves.no_gradient import init_without, update_without
+from gradxform.leaves.no_gradient import init_without, takes_gradient, update_without
 from gradxform.numerics import has_64_bits, scalars_as
 from gradxform.values.extra_args import check_arguments_of_loss, check_names
 
@@ -103,6 +105,9 @@ class BoundMethod:
             return self.call(*args, **kwargs)  # functions see what the caller gives
         if self.name == "init":
             return init_without(self.owner, self.call, *args, **kwargs)
+        # As usual: the updates, the parameters and what else is given are floating arrays.
+        if all(map(takes_gradient, jax.tree.leaves((args[:1], args[2:], kwargs)))):
+            return self.call(*args, **kwargs)
         return update_without(self.call, args, kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:

@@ -3,12 +3,14 @@
 import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
+from gradxform._jax.versions import Tracer
 from gradxform.engine import shards
 from gradxform.engine.calls import compiled
-from gradxform.engine.chunks import chunked, devices, is_traced, signature
+from gradxform.engine.chunks import chunked, devices, signature
 from gradxform.errors import shown
 from gradxform.leaves import dtype_of
 from gradxform.leaves.row_sparse import RowSparse
@@ -45,8 +47,8 @@ def sum_of_squares(tree: PyTree) -> Array:
         parts = []
         for chunk, alike in chunked(list(map(signature, leaves)), list(map(devices, leaves))):
             xs = [leaves[i] for i in chunk]
-            form = _SUMS.choose(alike, is_traced(xs[0]), brief=False)
-            parts.append(form(xs))
+            tracing = isinstance(jax.tree.leaves(xs)[0], Tracer)
+            parts.append(_SUMS.choose(alike, tracing, brief=False)(xs))
         if parts:
             total = functools.reduce(add, parts)
             sums.append(shards.summed(total, axes) if axes else total)

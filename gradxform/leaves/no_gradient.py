@@ -32,7 +32,7 @@ def _is_inexact(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
-def _takes_gradient(x: Any) -> bool:
+def takes_gradient(x: Any) -> bool:
     """Whether a leaf is a floating or complex array or number."""
     if callable(x):  # also a class such as jnp.float32, which has a dtype
         return False
@@ -51,9 +51,9 @@ def _is_float0(x: Any) -> bool:
 def as_holes(params: Params) -> Params:
     """Return parameters with a MaskedNode in the place of every leaf that no gradient can have."""
     leaves, treedef = jax.tree.flatten(params)
-    if all(map(_takes_gradient, leaves)):
+    if all(map(takes_gradient, leaves)):
         return params
-    return treedef.unflatten(x if _takes_gradient(x) else MaskedNode() for x in leaves)
+    return treedef.unflatten(x if takes_gradient(x) else MaskedNode() for x in leaves)
 
 
 def float0_as_holes(updates: Updates) -> Updates:
@@ -72,7 +72,7 @@ def _as_holes_of(updates: Updates, params: Params) -> Params:
 
     def one(path: Path, x: Any) -> Any:
         is_hole_there = any(path[:n] in holes for n in range(len(path) + 1))
-        return MaskedNode() if is_hole_there and not _takes_gradient(x) else x
+        return MaskedNode() if is_hole_there and not takes_gradient(x) else x
 
     return map_with_paths(one, params)
 
@@ -97,7 +97,7 @@ def init_without(tx: Any, init: Callable[[Params], OptState], params: Params) ->
         return state
     stand_in = jax.ShapeDtypeStruct((1,), np.float32)
     leaves, treedef = jax.tree.flatten(params)
-    arrays = [x if _takes_gradient(x) or _is_array(x) else stand_in for x in leaves]
+    arrays = [x if takes_gradient(x) or _is_array(x) else stand_in for x in leaves]
     full = jax.eval_shape(init, as_holes(treedef.unflatten(arrays)))
     if len(jax.tree.leaves(full)) == len(jax.tree.leaves(state)):
         return state
@@ -117,9 +117,6 @@ def update_without(
 
     A `float0` comes back as it was.
     """
-    # As usual: the updates, the parameters and what else is given are floating arrays.
-    if all(map(_takes_gradient, jax.tree.leaves((args[:1], args[2:], kwargs)))):
-        return update(*args, **kwargs)
     arguments = given_by_name(args, kwargs)
     updates, params = arguments.get("updates"), arguments.get("params")
     holed_updates = float0_as_holes(updates)

@@ -13,8 +13,8 @@ from gradxform import engine
 from gradxform._jax.programs import by_program
 from gradxform.errors import must_be, shown
 from gradxform.leaves import dtype_of
-from gradxform.linalg import solves as linalg
-from gradxform.linalg.solves import HIGHEST
+from gradxform.linalg.powers import inverse_root_within
+from gradxform.linalg.products import HIGHEST, matmul
 from gradxform.numerics import at_least_float32, cast, over
 from gradxform.types import Array, PyTree
 
@@ -156,7 +156,7 @@ def matrix_inverse_pth_root(
     if a.shape[-1] == 1:
         root, error = a ** (-1 / p), jnp.zeros((), a.dtype)
     else:
-        root, error = linalg.inverse_root_within(a, p, num_iters, error_tolerance, precision)
+        root, error = inverse_root_within(a, p, num_iters, error_tolerance, precision)
     return cast(root, dtype_of(matrix)), error
 
 
@@ -197,14 +197,14 @@ def nnls(A: Any, b: Any, iters: int, unroll: int | bool = 1, L: Any = None) -> A
     dtype = jnp.promote_types(A.dtype, b.dtype)
     wide = at_least_float32(dtype)
     a, b = cast(A, wide), cast(b, wide)
-    square, target = linalg.matmul(a.T, a), linalg.matmul(a.T, b)
+    square, target = matmul(a.T, a), matmul(a.T, b)
     bound = _spectral_bound(square) if L is None else cast(jnp.asarray(L), wide)
     step = 1 / jnp.where(bound == 0, 1, bound)  # any step will do for a matrix of zeros
 
     def turn(carry: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
         x, p, c = carry
         new_c = (1 + jnp.sqrt(1 + 4 * c * c)) / 2
-        new_x = jnp.maximum(p - step * (linalg.matmul(square, p) - target), 0)
+        new_x = jnp.maximum(p - step * (matmul(square, p) - target), 0)
         return (new_x, new_x + (c - 1) / new_c * (new_x - x), new_c), None
 
     zeros = jnp.zeros_like(target)

@@ -191,6 +191,7 @@ def _is_tiny(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize < 2
 
 
+@functools.cache
 def at_least_float32(dtype: Any) -> Any:
     """Return the dtype in which a rule computes on an array of `dtype`: 32 bits or wider."""
     return promote(jnp.dtype(dtype), jnp.dtype(jnp.float32))

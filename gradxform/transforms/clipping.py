@@ -9,7 +9,15 @@ from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.engine import global_norm
 from gradxform.errors import name_of
-from gradxform.numerics import at_least_float32, cast, real_dtype, scalar, shrinking, within
+from gradxform.numerics import (
+    at_least_float32,
+    cast,
+    real_dtype,
+    scalar,
+    scalar_dtype,
+    shrinking,
+    within,
+)
 from gradxform.numerics.roots import norm
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms
 from gradxform.transforms.together import ScaledTogether
@@ -121,7 +129,7 @@ class clip_by_global_norm(ScaledTogether):
         self, updates: Updates, state: EmptyState, params: Params | None
     ) -> tuple[EmptyState, Array]:
         """Return the factor for all leaves."""
-        size = scalar(global_norm(updates))
+        size = cast(global_norm(updates), scalar_dtype())
         size = size if self.eps is None else size + scalar(self.eps)
         return state, shrinking(size, self.max_norm)
 
