@@ -71,7 +71,7 @@ bench: $(VENV)/.installed-examples ## Measure beside Optax
 	$(PY) -m benchmarks $(ARGS)
 
 speed: $(VENV)/.installed-examples ## Measure what docs/speed.md shows, and write its tables anew
-	$(PY) -m benchmarks optimizers storage
+	$(PY) -m benchmarks optimizers storage model
 	$(PY) -m benchmarks.tables.page
 
 tables: $(VENV)/.installed-test ## Write the tables of names, optimizers, families and differences anew, and the picture of the house

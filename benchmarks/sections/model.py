@@ -56,6 +56,8 @@ PAIRS: dict[str, Pair] = {
         lambda: gx.MultiSteps(gx.adamw(RATE), 4), lambda: optax.MultiSteps(optax.adamw(RATE), 4)
     ),
     "muon": Pair(lambda: gx.muon(RATE), lambda: optax.contrib.muon(RATE)),
+    # The least that an optimizer can cost: the rest of this first step is the model's.
+    "sgd, beside adamw": Pair(lambda: gx.sgd(RATE), _adamw),
     "soap, beside adamw": Pair(lambda: gx.soap(RATE), _adamw),
     "8 bits, beside adamw": Pair(lambda: gx.quantize_state(gx.adamw(RATE)), _adamw),
 }
