@@ -155,7 +155,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.leaves.storage.stored": "Mean StoredArray is_stored with_parts",
     },
     "gradxform.linalg": {
-        "gradxform.linalg.decompositions": "eigen one_by_one orthonormal",
+        "gradxform.linalg.decompositions": "eigen one_by_one orthonormal spectral_norm",
         "gradxform.linalg.polar": "GRAM_RATIO PRECONDITIONINGS grams_needed orthogonalize",
         "gradxform.linalg.powers": "inverse_root inverse_root_within largest_eigenvalue rounding square_root symmetric_power",
         "gradxform.linalg.products": "HIGHEST frobenius_norm matmul matmul_in",

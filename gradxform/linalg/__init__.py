@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         eigen as eigen,
         one_by_one as one_by_one,
         orthonormal as orthonormal,
+        spectral_norm as spectral_norm,
     )
     from gradxform.linalg.polar import (
         GRAM_RATIO as GRAM_RATIO,

@@ -1,11 +1,14 @@
-"""Decompositions of matrices and batches of matrices, in float32 or wider: eigenvectors, QR."""
+"""Decompositions of matrices, in float32 or wider: eigenvectors, QR, the spectral norm."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
+from gradxform._jax.versions import is_tracer
 from gradxform.linalg.products import identity_like, matmul
 from gradxform.types import Array
 
@@ -33,28 +36,56 @@ def orthonormal(a: Array) -> Array:
     return one_by_one(_q_of_qr, a)
 
 
+def spectral_norm(a: Array) -> Array:
+    """Return the largest singular values of matrices, in axes of length 1."""
+    return one_by_one(_spectral_norm, a)
+
+
 def one_by_one(decompose: Callable[..., Any], *xs: Array) -> Any:
-    """Return a decomposition of matrices; on a CPU of a batch `(B, m, n)` one matrix at a time.
+    """Return a decomposition of matrices; on a CPU of each matrix by itself, under `vmap` too.
 
     XLA:CPU divides a batch over the threads that also run other parts of a program. Two batches at
     once can wait for each other forever.
 
     Args:
-      decompose: a function of arrays, for any number of leading axes.
+      decompose: a function of arrays, for any number of leading axes; of a module, so that it is
+        traced once.
       *xs: the arrays, with the same number of axes.
     """
-    if xs[0].ndim != 3 or xs[0].shape[0] <= 1:
+    if xs[0].ndim == 2 and not any(map(is_tracer, xs)):
         return decompose(*xs)
+    return lax.platform_dependent(*xs, cpu=_in_turn(decompose), default=decompose)
+
+
+@functools.cache
+def _in_turn(decompose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `decompose` as a loop over matrices."""
+
+    @jax.custom_jvp
+    def of_one(*xs: Array) -> Any:
+        return jax.custom_batching.sequential_vmap(decompose)(*xs)
+
+    # The function above can only be differentiated forward. Under `vmap` derivatives are of a
+    # batch; outside of it they are of one matrix at a time, too.
+    @of_one.defjvp
+    def _(xs: tuple[Array, ...], tangents: tuple[Array, ...]) -> Any:
+        return jax.jvp(decompose, xs, tangents)
 
     def in_turn(*xs: Array) -> Any:
-        return lax.map(lambda x: decompose(*x), xs)
+        if xs[0].ndim == 2:
+            return of_one(*xs)
+        return lax.map(lambda x: in_turn(*x), xs)
 
-    return lax.platform_dependent(*xs, cpu=in_turn, default=decompose)
+    return in_turn
 
 
 def _eigh(a: Array) -> tuple[Array, Array]:
     values, vectors = jnp.linalg.eigh(a, symmetrize_input=False)
     return values, vectors
+
+
+def _spectral_norm(a: Array) -> Array:
+    return jnp.linalg.norm(a, ord=2, axis=(-2, -1), keepdims=True)
 
 
 def _q_of_qr(a: Array) -> Array:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform._jax.versions import settled
+from gradxform.linalg.decompositions import spectral_norm
 from gradxform.linalg.products import (
     Columns,
     adjoint,
@@ -153,7 +154,7 @@ def _spectral(x: Array, eps: Scalar, columns: Columns | None) -> tuple[Array, Ar
             "linalg.orthogonalize: preconditioning 'spectral' needs whole matrices, not columns of "
             "them; use 'frobenius', 'aol' or 'schatten'."
         )
-    largest = jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
+    largest = spectral_norm(x)
     eps = not_zero(eps, x.dtype)
     return over(x, cast(plus(largest, eps), x.dtype), eps), None
 

@@ -14,7 +14,7 @@ from jax import lax
 
 from gradxform._jax.programs import by_program
 from gradxform.errors import must_be, shown
-from gradxform.linalg import matmul
+from gradxform.linalg import matmul, one_by_one
 from gradxform.numerics import at_least_float32, cast, promote, within
 from gradxform.projections.simplex import onto_simplex, threshold_of
 from gradxform.types import Array, Scalar
@@ -117,7 +117,8 @@ def projection_polyhedron(
     slack = 64 * jnp.finfo(v.dtype).eps * (1 + jnp.max(jnp.abs(v)) + jnp.max(jnp.abs(fixed)))
     sizes = jnp.maximum(jnp.sqrt(jnp.sum(problem[3] ** 2, axis=1)), 1e-30)
     fits = jnp.all((matmul(problem[3], fixed) - problem[4]) / sizes <= slack)
-    pulls = matmul(jnp.linalg.pinv(lax.stop_gradient(rows)).T, problem[0] - fixed)[A.shape[0] :]
+    inverse = one_by_one(jnp.linalg.pinv, lax.stop_gradient(rows))
+    pulls = matmul(inverse.T, problem[0] - fixed)[A.shape[0] :]
     is_face = fits & jnp.all(jnp.where(tight, pulls * sizes, 0) >= -slack)
     return cast(p + jnp.where(is_face, 0, near - fixed), x.dtype)
 
@@ -249,7 +250,7 @@ def _onto_affine(x: Array, A: Array, b: Array) -> Array:
     """Return the nearest p with A p = b."""
     if not A.shape[0]:
         return x
-    inverse = jnp.linalg.pinv(A)
+    inverse = one_by_one(jnp.linalg.pinv, A)
     p = x - matmul(inverse, matmul(A, x) - b)
     return p - matmul(inverse, matmul(A, p) - b)  # what the first product has rounded away
 
@@ -261,7 +262,7 @@ def _nearest(
     at = _onto_affine(x, A, b)
     if not G.shape[0]:
         return at, jnp.zeros(0, jnp.bool_)
-    along = G if not A.shape[0] else G - matmul(matmul(G, jnp.linalg.pinv(A)), A)
+    along = G if not A.shape[0] else G - matmul(matmul(G, one_by_one(jnp.linalg.pinv, A)), A)
     # Rows of equal length make the dual problem as round as rows allow.
     sizes = jnp.sqrt(jnp.sum(along * along, axis=1))
     # What is left of a row that the rows of A span is rounding; it must not be made long.
@@ -345,8 +346,12 @@ def _newton(
     missing = jnp.concatenate([a - jnp.sum(plan, axis=1), b - jnp.sum(plan, axis=0)])
     system = jnp.block([[jnp.diag(jnp.sum(on, axis=1)), on], [on.T, jnp.diag(jnp.sum(on, axis=0))]])
     # A shift of u against v changes nothing: the system is singular, and this is its least change.
-    change = matmul(jnp.linalg.pinv(system, hermitian=True), missing)
+    change = matmul(one_by_one(_hermitian_inverse, system), missing)
     return change[: a.shape[0]], change[a.shape[0] :]
+
+
+def _hermitian_inverse(system: Array) -> Array:
+    return jnp.linalg.pinv(system, hermitian=True)
 
 
 def _potentials(s: Array, a: Array, b: Array, tol: Any, maxiter: int) -> tuple[Array, Array]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from gradxform import linalg
 from gradxform.base import ArrayRule, EmptyState, transform
 from gradxform.errors import name_of, require_one_of
 from gradxform.leaves import path_at
@@ -105,7 +106,7 @@ class keep_matrix_norms(ArrayRule):
 
     def _norm(self, x: Array) -> Array:
         if self.norm == "spectral":
-            return jnp.linalg.norm(x, ord=2, axis=(-2, -1), keepdims=True)
+            return linalg.spectral_norm(x)
         return norm(x, _AXES[self.norm])
 
 

@@ -263,16 +263,28 @@ def test_leaves_apart_are_renewed_as_those_of_a_batch_are(lacks, monkeypatch):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *results)
 
 
-@pytest.mark.parametrize("name", [*RULES, "dion", "galore"])
-def test_no_decomposition_on_a_cpu_is_of_a_batch(name):
+DECOMPOSING = {
+    "dion": gx.scale_by_dion(0.5),
+    "galore": gx.galore(0.1, rank=2),
+    "muon, spectral": gx.scale_by_muon(preconditioning="spectral"),
+    "keep_matrix_norms": gx.keep_matrix_norms("spectral"),
+}
+
+
+@pytest.mark.parametrize("runs", [1, 3], ids=["one run", "runs under vmap"])
+@pytest.mark.parametrize("name", [*RULES, *DECOMPOSING])
+def test_no_decomposition_on_a_cpu_is_of_a_batch(name, runs):
     # XLA divides a batch over threads that run other parts, too: two of them wait for each other
     # forever where steps are dispatched without waiting for the one before.
-    others = {"dion": gx.scale_by_dion(0.5), "galore": gx.galore(0.1, rank=2)}
-    tx = RULES[name] if name in RULES else others[name]
+    tx = (RULES | DECOMPOSING)[name]
     params = {f"layer{i}": jnp.ones((4, 6)) for i in range(3)}
+    init, update = tx.init, tx.update
+    if runs > 1:
+        params = jax.tree.map(lambda x: jnp.stack([x] * runs), params)
+        init, update = jax.vmap(init), jax.vmap(update)
     cpu = jax.devices("cpu")[0]
-    args = jax.device_put((params, jax.jit(tx.init)(params), params), cpu)
-    text = jax.jit(tx.update).lower(*args).compile().as_text()
+    args = jax.device_put((params, jax.jit(init)(params), params), cpu)
+    text = jax.jit(update).lower(*args).compile().as_text()
     # The shapes of results: (f32[4,6], f32[4], ...) or f32[1,4,6], without layouts.
     calls = re.findall(r"= (.*) custom-call\(.*custom_call_target=\"(?:lapack|blas)_", text)
     assert calls, "the program is expected to decompose"
