@@ -44,8 +44,8 @@ def adago(
 ) -> partition:
     """AdaGO: orthogonalized momentum with AdaGrad's step sizes for matrices, Adam for the rest.
 
-    Embeddings and output layers are matrices too. To leave them to Adam, put None in their place
-    in `weight_dimension_numbers`.
+    Weights do not decay. Embeddings and output layers are matrices too. To leave them to Adam, put
+    None in their place in `weight_dimension_numbers`.
 
     Args:
       learning_rate: of the matrices, at least 0, or a schedule; no step is less than `min_step`.

@@ -39,7 +39,9 @@ def spam(
 
     Args:
       eps: added to the root before it is corrected, at least 0.
-      start: the first step at which entries are clipped, at first and after every reset.
+      start: the first step at which entries are clipped, also after a reset, at least 1.
+      every: the number of steps from one reset of the moments to the next, at least 1.
+      warmup_steps: how many steps the learning rate climbs after a reset, at least 0.
 
     See `scale_by_tf_adam`, `clip_by_second_moment`, `warm_up_after_resets`, `add_decayed_weights`
     and `scale_by_learning_rate` for the other arguments.

@@ -51,7 +51,7 @@ def spectral_sphere(
 
     See `scale_by_spectral_sphere` and `muon` for the other arguments.
 
-    Reference: Controlled LLM Training on Spectral Sphere, 2026, without its retraction.
+    Reference: Xie et al., Controlled LLM Training on Spectral Sphere, 2026, without its retraction.
     """
     matrices = scale_by_spectral_sphere(
         beta=beta,

@@ -61,7 +61,7 @@ class average_spatial_axes(ArrayRule):
         arrays of three axes are more often projections of attention than kernels of one dimension.
 
     Reference: Yao et al., ADAHESSIAN: An Adaptive Second Order Optimizer for Machine Learning,
-    2021, equation (10).
+    2021, the spatial averaging.
     """
 
     min_ndim: Size = 4

@@ -39,7 +39,7 @@ class scale_by_confidence(ArrayRule):
         u = m / sqrt(r c / mean(r))
 
     The last two axes of an array form the matrix, and the others are batch axes. For vectors and
-    scalars u = m. Neither average is corrected for having started at 0.
+    scalars u = m. None of the averages is corrected for having started at 0.
 
     Args:
       b1: the decay of m, in [0, 1).

@@ -136,8 +136,8 @@ class scale_by_fans(ShapeFactor):
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
 
-    Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025,
-    Table 2; Bernstein and Newhouse, Old Optimizer, New Norm: An Anthology, 2024.
+    Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025;
+    Bernstein and Newhouse, Old Optimizer, New Norm: An Anthology, 2024.
     """
 
     weight_dimension_numbers: StaticTree = None

@@ -41,10 +41,10 @@ class scale_by_spectral_sphere(Orthogonalizing):
     A step along u turns the leading singular vectors, and changes their singular value to second
     order only. `keep_matrix_norms("spectral")` at the end of a chain keeps it exactly.
 
-    l is found by bisection, in a bracket that begins at 0 and ends after at most ten steps, the
-    first of 0.001 and each twice the one before; it is 0 where that does not find one, and where p
-    is 0. The vectors are found by power iterations from ones. A step costs some thirty
-    orthogonalizations.
+    At most ten steps from 0, the first of 0.001 and each twice the one before, look for a change of
+    the sign of <T, u>, and l is found by bisection between the two ends of the step that meets it.
+    l is 0 where none does, and where p is 0. The vectors are found by power iterations from ones. A
+    step costs some thirty orthogonalizations.
 
     Which axes are inputs matters to the power iteration alone; a tall matrix is not turned.
 
@@ -67,9 +67,9 @@ class scale_by_spectral_sphere(Orthogonalizing):
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit; at
         update, if no parameters are given.
 
-    Reference: Controlled LLM Training on Spectral Sphere, 2026, without its retraction, as in
-    pytorch_optimizer; Bernstein and Newhouse, Modular Duality in Deep Learning, 2024, for the dual
-    of the spectral norm.
+    Reference: Xie et al., Controlled LLM Training on Spectral Sphere, 2026, without its retraction,
+    as in pytorch_optimizer; Bernstein and Newhouse, Modular Duality in Deep Learning, 2024, for the
+    dual of the spectral norm.
     """
 
     beta: Decay = 0.9

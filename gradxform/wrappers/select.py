@@ -84,8 +84,8 @@ def _chosen_of(flat: _Flat, chosen: Chosen, part: Any, what: str) -> PyTree:
         if is_in and not is_hole(leaf):
             if path not in chosen.leaves:
                 raise ValueError(
-                    f"{name_of(part)}: {what} a leaf {path_str(path)} for which the mask has no "
-                    "entry."
+                    f"{name_of(part)}: {what} a leaf {path_str(path)} for which the mask does "
+                    "not have an entry."
                 )
             is_in = chosen.leaves[path]
         leaves.append(leaf if is_in or is_hole(leaf) else _HOLE)
@@ -326,7 +326,7 @@ class partition(Transform):
     def _refuse_label(self, label: Any, subject: str) -> None:
         labels = list(self.transforms.unfreeze())
         raise ValueError(
-            f"{name_of(self)}: {subject} has no transform; there are "
+            f"{name_of(self)}: {subject} does not have a transform; there are "
             f"{', '.join(map(repr, labels))}."
             f"{did_you_mean(label, [k for k in labels if isinstance(k, str)])}"
         )
