@@ -1,8 +1,7 @@
 """Distributed Shampoo."""
 
-from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.transforms.shampoo.distributed_shampoo import scale_by_distributed_shampoo
@@ -67,21 +66,7 @@ def distributed_shampoo(
     A Distributed Data-Parallel PyTorch Implementation of the Distributed Shampoo Optimizer for
     Training Neural Networks At-Scale, 2023.
     """
-    direction = scale_by_distributed_shampoo(
-        block_size,
-        beta2,
-        diagonal_epsilon,
-        matrix_epsilon,
-        start_preconditioning_step,
-        preconditioning_compute_steps,
-        statistics_compute_steps,
-        graft_type,
-        exponent_override,
-        inverse_root=inverse_root,
-        inverse_failure_threshold=inverse_failure_threshold,
-        weight_dimension_numbers=weight_dimension_numbers,
-        compute_dtype=compute_dtype,
-    )
+    direction = with_arguments(scale_by_distributed_shampoo, locals())
     # `trace` sums up: of parts of 1 - beta1 each, the sum is a moving average.
     average = (scale(1 - beta1),) if moving_average_for_momentum else ()
     matrices = chain(
@@ -91,11 +76,7 @@ def distributed_shampoo(
         trace(beta1, nesterov),
         scale_by_learning_rate(learning_rate),
     )
-    others = adamw(
-        learning_rate if adam_learning_rate is None else adam_learning_rate,
-        adam_b1,
-        adam_b2,
-        adam_eps,
-        weight_decay=adam_weight_decay,
-    )
-    return with_adamw("distributed_shampoo", matrices, others, weight_dimension_numbers)
+    numbers, rates = weight_dimension_numbers, (learning_rate, adam_learning_rate)
+    adam, decay = (adam_b1, adam_b2, adam_eps), adam_weight_decay
+    label = "distributed_shampoo"
+    return with_adamw(label, matrices, numbers, *rates, *adam, weight_decay=decay)

@@ -2,9 +2,8 @@
 
 import math
 
-from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
 from gradxform.types import Decay, DType, Key, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
@@ -60,26 +59,8 @@ def psgd_kron(
     Reference: Li, Preconditioned Stochastic Gradient Descent, 2018, and Preconditioner on Matrix
     Lie Group for SGD, 2018.
     """
-    direction = scale_by_psgd_kron(
-        b1,
-        preconditioner_update_probability,
-        max_size_triangular,
-        max_skew_triangular,
-        memory_save_mode,
-        momentum_into_precond_update,
-        precond_lr,
-        precond_init_scale,
-        deterministic=deterministic,
-        key=key,
-        weight_dimension_numbers=weight_dimension_numbers,
-        compute_dtype=compute_dtype,
-    )
-    others = adamw(
-        learning_rate if adam_learning_rate is None else adam_learning_rate,
-        adam_b1,
-        adam_b2,
-        adam_eps,
-        weight_decay=adam_weight_decay,
-    )
+    direction = with_arguments(scale_by_psgd_kron, locals())
     matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
-    return with_adamw("psgd_kron", matrices, others, weight_dimension_numbers)
+    numbers, rates = weight_dimension_numbers, (learning_rate, adam_learning_rate)
+    adam = adam_b1, adam_b2, adam_eps
+    return with_adamw("psgd_kron", matrices, numbers, *rates, *adam, weight_decay=adam_weight_decay)
