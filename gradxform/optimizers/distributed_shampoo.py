@@ -76,7 +76,6 @@ def distributed_shampoo(
         trace(beta1, nesterov),
         scale_by_learning_rate(learning_rate),
     )
-    numbers, rates = weight_dimension_numbers, (learning_rate, adam_learning_rate)
-    adam, decay = (adam_b1, adam_b2, adam_eps), adam_weight_decay
-    label = "distributed_shampoo"
-    return with_adamw(label, matrices, numbers, *rates, *adam, weight_decay=decay)
+    label, numbers = "distributed_shampoo", weight_dimension_numbers
+    adam, decay = (adam_learning_rate, adam_b1, adam_b2, adam_eps), adam_weight_decay
+    return with_adamw(label, matrices, numbers, learning_rate, *adam, weight_decay=decay)

@@ -46,9 +46,7 @@ def kl_shampoo(
     Minimization, 2025; the defaults are those of its code.
     """
     direction = with_arguments(scale_by_kl_shampoo, locals())
-    decay, mask = weight_decay, weight_decay_mask
-    matrices = with_weight_decay(direction, learning_rate, decay, mask)
-    numbers, rates = weight_dimension_numbers, (learning_rate, adam_learning_rate)
-    adam = adam_b1, adam_b2, eps
-    more = {"weight_decay": decay, "mask": mask}
-    return with_adamw("kl_shampoo", matrices, numbers, *rates, *adam, **more)
+    matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
+    decay = {"weight_decay": weight_decay, "mask": weight_decay_mask}
+    adam, numbers = (adam_learning_rate, adam_b1, adam_b2, eps), weight_dimension_numbers
+    return with_adamw("kl_shampoo", matrices, numbers, learning_rate, *adam, **decay)

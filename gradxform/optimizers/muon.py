@@ -48,8 +48,7 @@ def beside_adamw(
     numbers: Any,
     learning_rate: ScalarOrSchedule,
     weight_decay: ScalarOrSchedule,
-    adam_learning_rate: ScalarOrSchedule | None,
-    *adam: float,
+    *adam: Any,
 ) -> partition:
     """Return a descent along `direction` for matrices, and AdamW with the same decay for the rest.
 
@@ -58,12 +57,10 @@ def beside_adamw(
       numbers: as `muon` takes them.
       learning_rate: of the matrices.
       weight_decay: of all parameters.
-      adam_learning_rate: of AdamW; None for that of the matrices.
-      *adam: the two decays of AdamW, and its eps.
+      *adam: the learning rate of AdamW, or None for that of the matrices; its two decays; its eps.
     """
-    rates = learning_rate, adam_learning_rate
     matrices = with_weight_decay(direction, learning_rate, weight_decay, None)
-    return with_adamw("muon", matrices, numbers, *rates, *adam, weight_decay=weight_decay)
+    return with_adamw("muon", matrices, numbers, learning_rate, *adam, weight_decay=weight_decay)
 
 
 @optimizer
@@ -138,7 +135,6 @@ def muon(
         scale_by_learning_rate(learning_rate),
     )
     # As in Optax, eps, mu_dtype and nesterov are those of both methods.
-    rates, ahead = (learning_rate, adam_learning_rate), adam_nesterov
-    adam = adam_b1, adam_b2, eps, adam_eps_root, mu_dtype, adam_weight_decay
-    ahead = nesterov and debias if ahead is None else ahead
-    return with_adamw("muon", matrices, numbers, *rates, *adam, nesterov=ahead)
+    adam = adam_learning_rate, adam_b1, adam_b2, eps, adam_eps_root, mu_dtype, adam_weight_decay
+    ahead = nesterov and debias if adam_nesterov is None else adam_nesterov
+    return with_adamw("muon", matrices, numbers, learning_rate, *adam, nesterov=ahead)

@@ -61,6 +61,6 @@ def psgd_kron(
     """
     direction = with_arguments(scale_by_psgd_kron, locals())
     matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
-    numbers, rates = weight_dimension_numbers, (learning_rate, adam_learning_rate)
-    adam = adam_b1, adam_b2, adam_eps
-    return with_adamw("psgd_kron", matrices, numbers, *rates, *adam, weight_decay=adam_weight_decay)
+    numbers, decay = weight_dimension_numbers, adam_weight_decay
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return with_adamw("psgd_kron", matrices, numbers, learning_rate, *adam, weight_decay=decay)

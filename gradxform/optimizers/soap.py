@@ -59,6 +59,6 @@ def soap(
     """
     direction = with_arguments(scale_by_soap, locals())
     matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
-    numbers, rates = weight_dimension_numbers, (learning_rate, adam_learning_rate)
-    adam = adam_b1, adam_b2, eps
-    return with_adamw("soap", matrices, numbers, *rates, *adam, weight_decay=adam_weight_decay)
+    numbers, decay = weight_dimension_numbers, adam_weight_decay
+    adam = adam_learning_rate, adam_b1, adam_b2, eps
+    return with_adamw("soap", matrices, numbers, learning_rate, *adam, weight_decay=decay)
