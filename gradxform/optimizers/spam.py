@@ -2,12 +2,7 @@
 
 from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
-from gradxform.transforms.spam import (
-    adaclip,
-    adagn,
-    clip_by_second_moment,
-    warm_up_after_resets,
-)
+from gradxform.transforms.spam import adaclip, adagn, clip_by_second_moment, warm_up_after_resets
 from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain

@@ -11,13 +11,7 @@ from gradxform.errors import must_be
 from gradxform.leaves import Path, align, align_params, dtype_of, require_params
 from gradxform.leaves.states import check_state, laid_like
 from gradxform.linalg.curvature.curvature import Diagonal, Seen, check_real
-from gradxform.numerics import (
-    at_least_float32,
-    bias_correction,
-    cast,
-    over,
-    safe_increment,
-)
+from gradxform.numerics import at_least_float32, bias_correction, cast, over, safe_increment
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (

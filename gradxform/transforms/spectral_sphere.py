@@ -13,7 +13,7 @@ from gradxform.errors import require_non_negative
 from gradxform.linalg.products import norm_in_parts
 from gradxform.numerics.overflow import quotient
 from gradxform.slots import zeros_like
-from gradxform.transforms.matrices.rule import axes_of_all
+from gradxform.transforms.matrices.dimensions import axes_of_all
 from gradxform.transforms.momentum import TraceState
 from gradxform.transforms.muon import polar_express
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
