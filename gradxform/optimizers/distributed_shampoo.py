@@ -50,17 +50,12 @@ def distributed_shampoo(
       beta1: the decay of the momentum of the steps, in [0, 1).
       weight_decay: of the matrices, before the momentum, at least 0, or a schedule.
       moving_average_for_momentum: whether a new step counts 1 - beta1 in the momentum, not 1.
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps: added to AdamW's root, at least 0.
-      adam_weight_decay: AdamW's weight decay, at least 0, or a schedule.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
         for those that AdamW gets (a prefix of the parameters will do), or a function of the
         parameters that returns one. By default, parameters of two dimensions are matrices.
 
-    See `scale_by_distributed_shampoo`, `trace` and `scale_by_learning_rate` for the other
-    arguments.
+    See `scale_by_distributed_shampoo`, `trace` and `soap` for the other arguments.
 
     Reference: Anil et al., Scalable Second Order Optimization for Deep Learning, 2021; Shi et al.,
     A Distributed Data-Parallel PyTorch Implementation of the Distributed Shampoo Optimizer for

@@ -43,18 +43,12 @@ def psgd_kron(
     sides m and n; memory_save_mode="one_diag" leaves only that of the shorter side whole.
 
     Args:
-      weight_decay: of the matrices, at least 0, or a schedule; the learning rate multiplies it.
-      weight_decay_mask: which matrices decay. Defaults to all.
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps: added to AdamW's root, at least 0.
-      adam_weight_decay: AdamW's weight decay, at least 0, or a schedule.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
         for those that AdamW gets (a prefix of the parameters will do), or a function of the
         parameters that returns one. By default, parameters of two dimensions are matrices.
 
-    See `scale_by_psgd_kron` and `scale_by_learning_rate` for the other arguments.
+    See `scale_by_psgd_kron` and `soap` for the other arguments.
 
     Reference: Li, Preconditioned Stochastic Gradient Descent, 2018, and Preconditioner on Matrix
     Lie Group for SGD, 2018.

@@ -74,8 +74,7 @@ def stable_spam(
     See `scale_by_adam`, `adaclip`, `adagn`, `add_decayed_weights` and `scale_by_learning_rate` for
     the other arguments.
 
-    Reference: Huang et al., Stable-SPAM: How to Train in 4-Bit More Stably than 16-Bit Adam, 2025,
-    Algorithm 1.
+    Reference: Huang et al., Stable-SPAM: How to Train in 4-Bit More Stably than 16-Bit Adam, 2025.
     """
     direction = chain(
         adaclip(theta),
