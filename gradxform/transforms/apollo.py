@@ -199,7 +199,7 @@ class scale_by_apollo(ArrayRule):
         n, k = stack.shape[-2:]
         rank, axis = min(self.rank, n, k), -1 if n > k else -2
         shape = (*stack.shape[:-2], rank, min(n, k))
-        P = jax.random.normal(jax.random.fold_in(key, how.number), shape, g.dtype) / rank**0.5
+        P = _normal(jax.random.fold_in(key, how.number), shape, g.dtype) / rank**0.5
         R = matmul(stack, jnp.swapaxes(P, -1, -2)) if n > k else matmul(P, stack)
         N, m, v = self._moments(R, m, v)
         axes = axis if self.granularity == "channel" else (-2, -1)
@@ -223,3 +223,8 @@ class scale_by_apollo(ArrayRule):
 def _stack_shape(axes: MatrixAxes, shape: tuple[int, ...]) -> tuple[int, ...]:
     _, n, k = axes.sizes(shape)
     return (*(shape[i] for i in axes.batch), n, k)
+
+
+def _normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    """Return standard normal numbers; where recordings of PyTorch are replayed, its own."""
+    return jax.random.normal(key, shape, dtype)
