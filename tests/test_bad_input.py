@@ -181,12 +181,12 @@ COMPOSITION = [
     bad(
         lambda: gx.partition({"head": SGD}, {"dense": "haed"}),
         ValueError,
-        "partition: the label 'haed' of param_labels has no transform; there are 'head'.",
+        "partition: the label 'haed' of param_labels does not have a transform; there are 'head'.",
     ),
     bad(
         lambda: gx.partition({"a": SGD}, lambda p: jax.tree.map(lambda _: "b", p)).init(PARAMS),
         ValueError,
-        f"partition: the parameter {BIAS} has the label 'b', which has no transform",
+        f"partition: the parameter {BIAS} has the label 'b', which does not have a transform",
     ),
     bad(
         lambda: gx.partition({"a": SGD}, gx.label_by(("a", MATRICES))).init(PARAMS),

@@ -46,6 +46,12 @@ def cube_root(x: Array) -> Array:
     return lax.select(is_zero, x, lax.cbrt(lax.select(is_zero, lax.full_like(x, 1), x)))
 
 
+def power(x: Array, exponent: Scalar) -> Array:
+    """Return a power of `x`, at least 0, with a derivative of 0 where `x` is 0; it is 0 there."""
+    is_zero = x == 0
+    return jnp.where(is_zero, 0, jnp.where(is_zero, 1, x) ** exponent)
+
+
 def sign(x: Array) -> Array:
     """Return the sign of `x`; of a complex number x / |x|, whose derivative JAX takes for 0."""
     if not jnp.iscomplexobj(x):

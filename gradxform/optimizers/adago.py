@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.matrices import with_others
+from gradxform.optimizers.matrices import with_adamw
 from gradxform.optimizers.muon import coefficients
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.adago import scale_by_adago
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.scaling import scale
@@ -44,8 +43,8 @@ def adago(
 ) -> partition:
     """AdaGO: orthogonalized momentum with AdaGrad's step sizes for matrices, Adam for the rest.
 
-    Embeddings and output layers are matrices too. To leave them to Adam, put None in their place
-    in `weight_dimension_numbers`.
+    Weights do not decay. Embeddings and output layers are matrices too. To leave them to Adam, put
+    None in their place in `weight_dimension_numbers`.
 
     Args:
       learning_rate: of the matrices, at least 0, or a schedule; no step is less than `min_step`.
@@ -63,24 +62,8 @@ def adago(
     Reference: Zhang et al., AdaGrad Meets Muon: Adaptive Stepsizes for Orthogonal Updates, 2025,
     Algorithm 1.
     """
-    matrices = scale_by_adago(
-        learning_rate,
-        beta,
-        max_norm,
-        min_step,
-        initial_accumulator_value,
-        mu_dtype,
-        nesterov=nesterov,
-        root=root,
-        by_shape=by_shape,
-        consistent_rms=consistent_rms,
-        ns_coeffs=coefficients("adago", ns_coeffs, ns_steps),
-        ns_steps=ns_steps,
-        eps=eps,
-        preconditioning=preconditioning,
-        compute_dtype=compute_dtype,
-        weight_dimension_numbers=weight_dimension_numbers,
-    )
-    others = adamw(adam_learning_rate, adam_b1, adam_b2, adam_eps, weight_decay=0.0)
-    parts = {"adago": chain(matrices, scale(-1.0)), "adam": others}
-    return with_others(parts, weight_dimension_numbers)
+    ns_coeffs = coefficients("adago", ns_coeffs, ns_steps)
+    matrices = chain(with_arguments(scale_by_adago, locals()), scale(-1.0))
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    numbers = weight_dimension_numbers
+    return with_adamw("adago", matrices, numbers, learning_rate, *adam, weight_decay=0.0)

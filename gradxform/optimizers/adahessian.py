@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.adahessian import average_spatial_axes, scale_by_adahessian
 from gradxform.transforms.sophia import hutchinson_estimator_diag_hessian
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
@@ -48,7 +48,5 @@ def adahessian(
     """
     if spatial_averaging:
         hessian_diagonal_fn = chain(hessian_diagonal_fn, average_spatial_axes())
-    direction = scale_by_adahessian(
-        b1, b2, eps, hessian_power, update_interval, hessian_diagonal_fn, mu_dtype
-    )
+    direction = with_arguments(scale_by_adahessian, locals())
     return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -1,6 +1,6 @@
 """APOLLO and APOLLO-Mini."""
 
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.apollo import scale_by_apollo
 from gradxform.types import Key, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
@@ -35,19 +35,7 @@ def apollo(
 
     Reference: Zhu et al., APOLLO: SGD-like Memory, AdamW-level Performance, 2024, Algorithm 1.
     """
-    direction = scale_by_apollo(
-        rank,
-        update_proj_gap,
-        scale,
-        b1,
-        b2,
-        eps,
-        weight_dimension_numbers,
-        granularity=granularity,
-        growth=growth,
-        low_rank=low_rank,
-        key=key,
-    )
+    direction = with_arguments(scale_by_apollo, locals())
     return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 
@@ -72,18 +60,4 @@ def apollo_mini(
 
     Reference: Zhu et al., APOLLO: SGD-like Memory, AdamW-level Performance, 2024, APOLLO-Mini.
     """
-    return apollo(
-        learning_rate,
-        1,
-        update_proj_gap,
-        scale,
-        b1,
-        b2,
-        eps,
-        weight_decay,
-        mask,
-        weight_dimension_numbers,
-        granularity="tensor",
-        growth=growth,
-        key=key,
-    )
+    return apollo(rank=1, granularity="tensor", **locals())

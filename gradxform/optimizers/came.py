@@ -4,7 +4,7 @@ from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.came import scale_by_confidence
 from gradxform.transforms.clipping import clip_by_block_rms
 from gradxform.transforms.factored import constant_decay_rate, scale_by_factored_rms
-from gradxform.types import ScalarOrSchedule, StaticMask
+from gradxform.types import Decay, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
 def came(
     learning_rate: ScalarOrSchedule,
     b1: float = 0.9,
-    b2: float = 0.999,
+    b2: Decay = 0.999,
     b3: float = 0.9999,
     eps: float = 1e-30,
     eps2: float = 1e-16,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.optimizers.muon import beside_adamw, coefficients
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.dion import scale_by_dion
 from gradxform.transforms.dion2 import scale_by_dion2
 from gradxform.transforms.muon import NS_COEFFS
@@ -50,15 +50,8 @@ def dion(
 
     Reference: Ahn et al., Dion: Distributed Orthonormalized Updates, 2025, Algorithm 1.
     """
-    numbers = weight_dimension_numbers
-    direction = scale_by_dion(
-        rank_fraction,
-        decay,
-        key,
-        weight_dimension_numbers=numbers,
-        compute_dtype=compute_dtype,
-    )
-    matrices = chain(direction, scale_by_fans(numbers))
+    direction = with_arguments(scale_by_dion, locals())
+    matrices = chain(direction, scale_by_fans(weight_dimension_numbers))
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)
 
@@ -103,19 +96,8 @@ def dion2(
     Reference: Ahn et al., Dion2: A Simple Method to Shrink Matrix in Muon, 2025; `Dion2` of
     https://github.com/microsoft/dion.
     """
-    numbers = weight_dimension_numbers
-    direction = scale_by_dion2(
-        fraction,
-        decay,
-        mu_dtype,
-        groups=groups,
-        ns_coeffs=coefficients("dion2", ns_coeffs, ns_steps),
-        ns_steps=ns_steps,
-        eps=eps,
-        preconditioning=preconditioning,
-        compute_dtype=compute_dtype,
-        weight_dimension_numbers=numbers,
-    )
-    matrices = chain(direction, scale_by_fans(numbers))
+    ns_coeffs = coefficients("dion2", ns_coeffs, ns_steps)
+    direction = with_arguments(scale_by_dion2, locals())
+    matrices = chain(direction, scale_by_fans(weight_dimension_numbers))
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)

@@ -1,8 +1,7 @@
 """Distributed Shampoo."""
 
-from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.transforms.shampoo.distributed_shampoo import scale_by_distributed_shampoo
@@ -51,37 +50,18 @@ def distributed_shampoo(
       beta1: the decay of the momentum of the steps, in [0, 1).
       weight_decay: of the matrices, before the momentum, at least 0, or a schedule.
       moving_average_for_momentum: whether a new step counts 1 - beta1 in the momentum, not 1.
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps: added to AdamW's root, at least 0.
-      adam_weight_decay: AdamW's weight decay, at least 0, or a schedule.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
         for those that AdamW gets (a prefix of the parameters will do), or a function of the
         parameters that returns one. By default, parameters of two dimensions are matrices.
 
-    See `scale_by_distributed_shampoo`, `trace` and `scale_by_learning_rate` for the other
-    arguments.
+    See `scale_by_distributed_shampoo`, `trace` and `soap` for the other arguments.
 
     Reference: Anil et al., Scalable Second Order Optimization for Deep Learning, 2021; Shi et al.,
     A Distributed Data-Parallel PyTorch Implementation of the Distributed Shampoo Optimizer for
     Training Neural Networks At-Scale, 2023.
     """
-    direction = scale_by_distributed_shampoo(
-        block_size,
-        beta2,
-        diagonal_epsilon,
-        matrix_epsilon,
-        start_preconditioning_step,
-        preconditioning_compute_steps,
-        statistics_compute_steps,
-        graft_type,
-        exponent_override,
-        inverse_root=inverse_root,
-        inverse_failure_threshold=inverse_failure_threshold,
-        weight_dimension_numbers=weight_dimension_numbers,
-        compute_dtype=compute_dtype,
-    )
+    direction = with_arguments(scale_by_distributed_shampoo, locals())
     # `trace` sums up: of parts of 1 - beta1 each, the sum is a moving average.
     average = (scale(1 - beta1),) if moving_average_for_momentum else ()
     matrices = chain(
@@ -91,11 +71,6 @@ def distributed_shampoo(
         trace(beta1, nesterov),
         scale_by_learning_rate(learning_rate),
     )
-    others = adamw(
-        learning_rate if adam_learning_rate is None else adam_learning_rate,
-        adam_b1,
-        adam_b2,
-        adam_eps,
-        weight_decay=adam_weight_decay,
-    )
-    return with_adamw("distributed_shampoo", matrices, others, weight_dimension_numbers)
+    label, numbers = "distributed_shampoo", weight_dimension_numbers
+    adam, decay = (adam_learning_rate, adam_b1, adam_b2, adam_eps), adam_weight_decay
+    return with_adamw(label, matrices, numbers, learning_rate, *adam, weight_decay=decay)

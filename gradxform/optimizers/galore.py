@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
-from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.low_rank.galore import scale_by_galore
@@ -54,15 +53,5 @@ def galore(
                 "galore: mu_dtype does nothing with a base_optimizer; give it to that one."
             )
         base_optimizer = scale_by_adam(mu_dtype=mu_dtype)
-    return chain(
-        scale_by_galore(
-            rank,
-            update_proj_gap,
-            scale,
-            base_optimizer,
-            weight_dimension_numbers,
-            shorter_side=shorter_side,
-        ),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = with_arguments(scale_by_galore, locals())
+    return with_weight_decay(direction, learning_rate, weight_decay, mask)

@@ -1,8 +1,7 @@
 """KL-Shampoo."""
 
-from gradxform.optimizers.adam import adamw
-from gradxform.optimizers.matrices import with_others
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.matrices import with_adamw
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.kl_shampoo import scale_by_kl_shampoo
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
@@ -46,18 +45,8 @@ def kl_shampoo(
     Reference: Lin et al., Understanding and Improving Shampoo and SOAP via Kullback-Leibler
     Minimization, 2025; the defaults are those of its code.
     """
-    direction = scale_by_kl_shampoo(
-        b1,
-        beta,
-        eps,
-        precondition_frequency,
-        max_precond_dim,
-        kl_start,
-        weight_dimension_numbers=weight_dimension_numbers,
-        compute_dtype=compute_dtype,
-    )
-    rate = learning_rate if adam_learning_rate is None else adam_learning_rate
-    decay = {"weight_decay": weight_decay, "mask": weight_decay_mask}
-    others = adamw(rate, adam_b1, adam_b2, eps, **decay)
+    direction = with_arguments(scale_by_kl_shampoo, locals())
     matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
-    return with_others({"kl_shampoo": matrices, "adam": others}, weight_dimension_numbers)
+    decay = {"weight_decay": weight_decay, "mask": weight_decay_mask}
+    adam, numbers = (adam_learning_rate, adam_b1, adam_b2, eps), weight_dimension_numbers
+    return with_adamw("kl_shampoo", matrices, numbers, learning_rate, *adam, **decay)

@@ -4,9 +4,8 @@ from typing import Any
 
 from gradxform.base import Transform
 from gradxform.errors import did_you_mean, shown
-from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.muon import NS_COEFFS, NS_ROWS, scale_by_muon, scale_by_shape
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.types import Decay, DType, ScalarOrSchedule, StaticMask, StaticTree
@@ -49,8 +48,7 @@ def beside_adamw(
     numbers: Any,
     learning_rate: ScalarOrSchedule,
     weight_decay: ScalarOrSchedule,
-    adam_learning_rate: ScalarOrSchedule | None,
-    *adam: float,
+    *adam: Any,
 ) -> partition:
     """Return a descent along `direction` for matrices, and AdamW with the same decay for the rest.
 
@@ -59,17 +57,10 @@ def beside_adamw(
       numbers: as `muon` takes them.
       learning_rate: of the matrices.
       weight_decay: of all parameters.
-      adam_learning_rate: of AdamW; None for that of the matrices.
-      *adam: the two decays of AdamW, and its eps.
+      *adam: the learning rate of AdamW, or None for that of the matrices; its two decays; its eps.
     """
-    b1, b2, eps = adam
-    rate = learning_rate if adam_learning_rate is None else adam_learning_rate
-    return with_adamw(
-        "muon",
-        with_weight_decay(direction, learning_rate, weight_decay, None),
-        adamw(rate, b1, b2, eps, weight_decay=weight_decay),
-        numbers,
-    )
+    matrices = with_weight_decay(direction, learning_rate, weight_decay, None)
+    return with_adamw("muon", matrices, numbers, learning_rate, *adam, weight_decay=weight_decay)
 
 
 @optimizer
@@ -138,33 +129,12 @@ def muon(
     ns_coeffs = coefficients("muon", ns_coeffs, ns_steps)
     numbers = muon_weight_dimension_numbers
     matrices = chain(
-        scale_by_muon(
-            ns_coeffs,
-            ns_steps,
-            beta,
-            eps,
-            mu_dtype,
-            nesterov=nesterov,
-            debias=debias,
-            adaptive=adaptive,
-            preconditioning=preconditioning,
-            weight_dimension_numbers=numbers,
-            compute_dtype=compute_dtype,
-            iteration=iteration,
-        ),
+        with_arguments(scale_by_muon, locals(), weight_dimension_numbers=numbers),
         scale_by_shape(numbers, consistent_rms),
         add_decayed_weights(weight_decay, weight_decay_mask),
         scale_by_learning_rate(learning_rate),
     )
     # As in Optax, eps, mu_dtype and nesterov are those of both methods.
-    others = adamw(
-        learning_rate if adam_learning_rate is None else adam_learning_rate,
-        adam_b1,
-        adam_b2,
-        eps,
-        adam_eps_root,
-        mu_dtype,
-        adam_weight_decay,
-        nesterov=nesterov and debias if adam_nesterov is None else adam_nesterov,
-    )
-    return with_adamw("muon", matrices, others, numbers)
+    adam = adam_learning_rate, adam_b1, adam_b2, eps, adam_eps_root, mu_dtype, adam_weight_decay
+    ahead = nesterov and debias if adam_nesterov is None else adam_nesterov
+    return with_adamw("muon", matrices, numbers, learning_rate, *adam, nesterov=ahead)

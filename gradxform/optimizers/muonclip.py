@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.optimizers.muon import muon
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.types import Decay, DType, ScalarOrSchedule, StaticTree
 from gradxform.wrappers.muonclip import qk_clip
@@ -51,8 +51,6 @@ def muonclip(
       learning_rate: at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
       rms: the root mean square of the entries of an update of a matrix, at least 0.
-      ns_coeffs: three coefficients for all turns of the orthogonalization, three for each turn, or
-        the name of a preset, "standard" or "dion".
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 
@@ -60,24 +58,7 @@ def muonclip(
 
     Reference: Kimi Team, Kimi K2: Open Agentic Intelligence, 2025, Algorithm 1.
     """
-    inner = muon(
-        learning_rate,
-        ns_coeffs,
-        ns_steps,
-        beta,
-        eps,
-        weight_decay,
-        None,
-        mu_dtype,
-        nesterov=nesterov,
-        debias=debias,
-        adam_b1=adam_b1,
-        adam_b2=adam_b2,
-        adam_weight_decay=weight_decay,
-        adam_learning_rate=adam_learning_rate,
-        muon_weight_dimension_numbers=weight_dimension_numbers,
-        consistent_rms=rms,
-        compute_dtype=compute_dtype,
-        iteration=iteration,
-    )
+    numbers = weight_dimension_numbers
+    more = {"consistent_rms": rms, "muon_weight_dimension_numbers": numbers}
+    inner = with_arguments(muon, locals(), adam_weight_decay=weight_decay, **more)
     return qk_clip(inner, layers, threshold, query_share)

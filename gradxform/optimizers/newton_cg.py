@@ -37,7 +37,7 @@ def newton_cg(
 
     See `scale_by_newton_cg` for the other arguments.
 
-    Reference: Martens, Deep learning via Hessian-free optimization, 2010, Algorithm 2.
+    Reference: Martens, Deep learning via Hessian-free optimization, 2010.
     """
     return chain(
         scale_by_newton_cg(product, steps, damping, damping_factor, warm_start, tol, key),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.optimizers.muon import beside_adamw, coefficients
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.muon import NS_COEFFS
 from gradxform.transforms.normuon import scale_by_adamuon, scale_by_normuon
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticTree
@@ -56,20 +56,8 @@ def normuon(
 
     Reference: Li et al., NorMuon: Making Muon more efficient and scalable, 2025, Algorithm 1.
     """
-    matrices = scale_by_normuon(
-        beta,
-        beta2,
-        mu_dtype,
-        nesterov=nesterov,
-        debias=debias,
-        rms=rms,
-        ns_coeffs=coefficients("normuon", ns_coeffs, ns_steps),
-        ns_steps=ns_steps,
-        eps=eps,
-        preconditioning=preconditioning,
-        compute_dtype=compute_dtype,
-        weight_dimension_numbers=weight_dimension_numbers,
-    )
+    ns_coeffs = coefficients("normuon", ns_coeffs, ns_steps)
+    matrices = with_arguments(scale_by_normuon, locals())
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)
 
@@ -115,20 +103,7 @@ def adamuon(
 
     Reference: Si et al., AdaMuon: Adaptive Muon Optimizer, 2025, Algorithm 1.
     """
-    matrices = scale_by_adamuon(
-        beta,
-        beta2,
-        mu_dtype,
-        signs=signs,
-        nesterov=nesterov,
-        debias=debias,
-        rms=rms,
-        ns_coeffs=coefficients("adamuon", ns_coeffs, ns_steps),
-        ns_steps=ns_steps,
-        eps=eps,
-        preconditioning=preconditioning,
-        compute_dtype=compute_dtype,
-        weight_dimension_numbers=weight_dimension_numbers,
-    )
+    ns_coeffs = coefficients("adamuon", ns_coeffs, ns_steps)
+    matrices = with_arguments(scale_by_adamuon, locals())
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)

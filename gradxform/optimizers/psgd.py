@@ -2,9 +2,8 @@
 
 import math
 
-from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.psgd import UPDATE_PROBABILITY, scale_by_psgd_kron
 from gradxform.types import Decay, DType, Key, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
@@ -44,42 +43,18 @@ def psgd_kron(
     sides m and n; memory_save_mode="one_diag" leaves only that of the shorter side whole.
 
     Args:
-      weight_decay: of the matrices, at least 0, or a schedule; the learning rate multiplies it.
-      weight_decay_mask: which matrices decay. Defaults to all.
-      adam_b1: the decay of AdamW's first moment, in [0, 1).
-      adam_b2: the decay of AdamW's second moment, in [0, 1).
       adam_eps: added to AdamW's root, at least 0.
-      adam_weight_decay: AdamW's weight decay, at least 0, or a schedule.
-      adam_learning_rate: AdamW's learning rate. Defaults to that of the matrices.
       weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
         for those that AdamW gets (a prefix of the parameters will do), or a function of the
         parameters that returns one. By default, parameters of two dimensions are matrices.
 
-    See `scale_by_psgd_kron` and `scale_by_learning_rate` for the other arguments.
+    See `scale_by_psgd_kron` and `soap` for the other arguments.
 
     Reference: Li, Preconditioned Stochastic Gradient Descent, 2018, and Preconditioner on Matrix
     Lie Group for SGD, 2018.
     """
-    direction = scale_by_psgd_kron(
-        b1,
-        preconditioner_update_probability,
-        max_size_triangular,
-        max_skew_triangular,
-        memory_save_mode,
-        momentum_into_precond_update,
-        precond_lr,
-        precond_init_scale,
-        deterministic=deterministic,
-        key=key,
-        weight_dimension_numbers=weight_dimension_numbers,
-        compute_dtype=compute_dtype,
-    )
-    others = adamw(
-        learning_rate if adam_learning_rate is None else adam_learning_rate,
-        adam_b1,
-        adam_b2,
-        adam_eps,
-        weight_decay=adam_weight_decay,
-    )
+    direction = with_arguments(scale_by_psgd_kron, locals())
     matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
-    return with_adamw("psgd_kron", matrices, others, weight_dimension_numbers)
+    numbers, decay = weight_dimension_numbers, adam_weight_decay
+    adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
+    return with_adamw("psgd_kron", matrices, numbers, learning_rate, *adam, weight_decay=decay)

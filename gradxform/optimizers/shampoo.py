@@ -37,18 +37,4 @@ def shampoo(
     Reference: TensorFlow, tf.contrib.opt.ShampooOptimizer, after Gupta et al., Shampoo:
     Preconditioned Stochastic Tensor Optimization, 2018, Algorithm 2.
     """
-    return chain(
-        step_by_shampoo(
-            learning_rate,
-            max_matrix_size,
-            gbar_decay,
-            gbar_weight,
-            mat_gbar_decay,
-            mat_gbar_weight,
-            svd_interval,
-            precond_update_interval,
-            epsilon,
-            alpha,
-            use_iterative_root,
-        )
-    )
+    return chain(step_by_shampoo(**locals()))

@@ -1,6 +1,6 @@
 """Optimizers that use only the signs of the gradient or of an average of it."""
 
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_focus, scale_by_lion, scale_by_sign
@@ -71,11 +71,7 @@ def lion(
 
     Reference: Chen et al., Symbolic Discovery of Optimization Algorithms, 2023, Algorithm 2.
     """
-    return chain(
-        scale_by_lion(b1, b2, mu_dtype),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    return with_weight_decay(scale_by_lion(b1, b2, mu_dtype), learning_rate, weight_decay, mask)
 
 
 @optimizer

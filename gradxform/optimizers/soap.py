@@ -1,8 +1,7 @@
 """SOAP."""
 
-from gradxform.optimizers.adam import adamw
 from gradxform.optimizers.matrices import with_adamw
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.soap import scale_by_soap
 from gradxform.types import Decay, DType, ScalarOrSchedule, Size, StaticMask, StaticTree
 from gradxform.wrappers.select import partition
@@ -58,26 +57,8 @@ def soap(
     Reference: Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam, 2024, Algorithm 3;
     the defaults are those of its code.
     """
-    direction = scale_by_soap(
-        b1,
-        b2,
-        shampoo_beta,
-        eps,
-        precondition_frequency,
-        max_precond_dim,
-        correct_bias=correct_bias,
-        normalize_grads=normalize_grads,
-        one_sided=one_sided,
-        weight_dimension_numbers=weight_dimension_numbers,
-        compute_dtype=compute_dtype,
-        kl_start=kl_start,
-    )
-    others = adamw(
-        learning_rate if adam_learning_rate is None else adam_learning_rate,
-        adam_b1,
-        adam_b2,
-        eps,
-        weight_decay=adam_weight_decay,
-    )
+    direction = with_arguments(scale_by_soap, locals())
     matrices = with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)
-    return with_adamw("soap", matrices, others, weight_dimension_numbers)
+    numbers, decay = weight_dimension_numbers, adam_weight_decay
+    adam = adam_learning_rate, adam_b1, adam_b2, eps
+    return with_adamw("soap", matrices, numbers, learning_rate, *adam, weight_decay=decay)

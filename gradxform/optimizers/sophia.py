@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from gradxform.optimizers.optimizer import optimizer
-from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.sophia import hutchinson_estimator_diag_hessian, scale_by_sophia
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -47,21 +46,5 @@ def sophia(
     Reference: Liu et al., Sophia: A Scalable Stochastic Second-order Optimizer for Language Model
     Pre-training, 2023, Algorithm 3.
     """
-    return chain(
-        scale_by_sophia(
-            b1,
-            b2,
-            eps,
-            gamma,
-            clip_threshold,
-            update_interval,
-            hessian_diagonal_fn,
-            mu_dtype,
-            verbose,
-            print_win_rate_every_n_steps,
-            debias=debias,
-            delayed=delayed,
-        ),
-        add_decayed_weights(weight_decay, weight_decay_mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = with_arguments(scale_by_sophia, locals())
+    return with_weight_decay(direction, learning_rate, weight_decay, weight_decay_mask)

@@ -2,12 +2,7 @@
 
 from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam
-from gradxform.transforms.spam import (
-    adaclip,
-    adagn,
-    clip_by_second_moment,
-    warm_up_after_resets,
-)
+from gradxform.transforms.spam import adaclip, adagn, clip_by_second_moment, warm_up_after_resets
 from gradxform.transforms.tf_adam import scale_by_tf_adam
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -39,7 +34,9 @@ def spam(
 
     Args:
       eps: added to the root before it is corrected, at least 0.
-      start: the first step at which entries are clipped, at first and after every reset.
+      start: the first step at which entries are clipped, also after a reset, at least 1.
+      every: the number of steps from one reset of the moments to the next, at least 1.
+      warmup_steps: how many steps the learning rate climbs after a reset, at least 0.
 
     See `scale_by_tf_adam`, `clip_by_second_moment`, `warm_up_after_resets`, `add_decayed_weights`
     and `scale_by_learning_rate` for the other arguments.
@@ -77,8 +74,7 @@ def stable_spam(
     See `scale_by_adam`, `adaclip`, `adagn`, `add_decayed_weights` and `scale_by_learning_rate` for
     the other arguments.
 
-    Reference: Huang et al., Stable-SPAM: How to Train in 4-Bit More Stably than 16-Bit Adam, 2025,
-    Algorithm 1.
+    Reference: Huang et al., Stable-SPAM: How to Train in 4-Bit More Stably than 16-Bit Adam, 2025.
     """
     direction = chain(
         adaclip(theta),

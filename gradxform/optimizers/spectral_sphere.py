@@ -3,7 +3,7 @@
 from typing import Any
 
 from gradxform.optimizers.muon import beside_adamw, coefficients
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.spectral_sphere import scale_by_spectral_sphere
 from gradxform.types import Decay, DType, NonNegative, ScalarOrSchedule, Size, StaticTree
 from gradxform.wrappers.select import partition
@@ -51,21 +51,9 @@ def spectral_sphere(
 
     See `scale_by_spectral_sphere` and `muon` for the other arguments.
 
-    Reference: Controlled LLM Training on Spectral Sphere, 2026, without its retraction.
+    Reference: Xie et al., Controlled LLM Training on Spectral Sphere, 2026, without its retraction.
     """
-    matrices = scale_by_spectral_sphere(
-        beta=beta,
-        mu_dtype=mu_dtype,
-        nesterov=nesterov,
-        power_steps=power_steps,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        ns_coeffs=coefficients("spectral_sphere", ns_coeffs, ns_steps),
-        ns_steps=ns_steps,
-        eps=eps,
-        preconditioning=preconditioning,
-        compute_dtype=compute_dtype,
-        weight_dimension_numbers=weight_dimension_numbers,
-    )
+    ns_coeffs = coefficients("spectral_sphere", ns_coeffs, ns_steps)
+    matrices = with_arguments(scale_by_spectral_sphere, locals())
     adam = adam_learning_rate, adam_b1, adam_b2, adam_eps
     return beside_adamw(matrices, weight_dimension_numbers, learning_rate, weight_decay, *adam)

@@ -1,7 +1,7 @@
 """SPlus."""
 
 from gradxform.optimizers.matrices import with_others
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_arguments
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_sign
@@ -57,21 +57,12 @@ def splus(
     Reference: Frans et al., A Stable Whitening Optimizer for Efficient Neural Network Training,
     2025, Algorithm 1; the defaults are those of its code.
     """
-    numbers = weight_dimension_numbers
-    direction = scale_by_splus(
-        b1,
-        b2,
-        precondition_frequency,
-        max_precond_dim,
-        mu_dtype,
-        weight_dimension_numbers=numbers,
-        compute_dtype=compute_dtype,
-    )
+    direction = with_arguments(scale_by_splus, locals())
     decay = add_decayed_weights(weight_decay, weight_decay_mask)
     rate = scale_by_learning_rate(learning_rate)
     signs = ema(b1, False, mu_dtype), scale_by_sign()
     parts = {
-        "splus": chain(direction, decay, scale_by_mean_side(numbers), rate),
+        "splus": chain(direction, decay, scale_by_mean_side(weight_dimension_numbers), rate),
         "sign": chain(*signs, decay, scale(other_scale), rate),
     }
-    return moving_average(with_others(parts, numbers), average_decay, debias=True)
+    return moving_average(with_others(parts, weight_dimension_numbers), average_decay, debias=True)

@@ -47,10 +47,7 @@ from gradxform.testing.promises_places import (
 )
 from gradxform.testing.promises_rows import touches_rows_or_refuses
 from gradxform.testing.promises_slots import says_whose_its_states_are
-from gradxform.testing.promises_traits import (
-    says_what_its_state_holds,
-    says_what_its_updates_are,
-)
+from gradxform.testing.promises_traits import says_what_its_state_holds, says_what_its_updates_are
 
 PROMISES: dict[str, Promise] = {
     promise.__name__: promise

@@ -10,15 +10,7 @@ import numpy as np
 from gradxform.base import locality_of
 from gradxform.leaves.row_sparse import RowSparse
 from gradxform.testing.case import Case, inside
-from gradxform.testing.promise import (
-    Broken,
-    Skipped,
-    check_close,
-    is_key,
-    leaves_of,
-    promise,
-    run,
-)
+from gradxform.testing.promise import Broken, Skipped, check_close, is_key, leaves_of, promise, run
 from gradxform.testing.rounding import sway
 from gradxform.tree.apply import apply_updates
 from gradxform.types import OptState, Params, PyTree, Updates

@@ -34,14 +34,7 @@ from gradxform.training.programs import (
     run,
 )
 from gradxform.training.state_names import fitting
-from gradxform.training.step import (
-    Asked,
-    Numbers,
-    begun_now,
-    check_hashes,
-    one_step,
-    one_tree,
-)
+from gradxform.training.step import Asked, Numbers, begun_now, check_hashes, one_step, one_tree
 from gradxform.training.var_list import as_static
 from gradxform.types import OptState, Params, Updates
 from gradxform.values.called import has_called

@@ -20,7 +20,7 @@ from gradxform.numerics import (
     safe_increment,
 )
 from gradxform.numerics.overflow import bounded_square
-from gradxform.numerics.roots import root
+from gradxform.numerics.roots import power, root
 from gradxform.transforms.sophia import (
     WithDiagonal,
     curvature_now,
@@ -61,7 +61,7 @@ class average_spatial_axes(ArrayRule):
         arrays of three axes are more often projections of attention than kernels of one dimension.
 
     Reference: Yao et al., ADAHESSIAN: An Adaptive Second Order Optimizer for Machine Learning,
-    2021, equation (10).
+    2021, the spatial averaging.
     """
 
     min_ndim: Size = 4
@@ -163,7 +163,5 @@ class scale_by_adahessian(WithDiagonal):
     ) -> tuple[Array, Array, Array]:
         """Return the update and the averages."""
         m = self.b1 * m + (1 - self.b1) * g
-        size = root(of_v * v)
-        is_zero = size == 0  # where a power does not have a derivative
-        size = jnp.where(is_zero, 0, jnp.where(is_zero, 1, size) ** self.hessian_power)
+        size = power(root(of_v * v), self.hessian_power)
         return over(of_m * m, plus(size, self.eps), self.eps), m, v

@@ -10,10 +10,10 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, count_and_debias, over, shrinking
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
-from gradxform.slots import zero_count, zeros_of_sums
+from gradxform.slots import zero_count
 from gradxform.transforms.layerwise import real_zero_of
 from gradxform.transforms.matrices.array_norms import array_norm, array_size
-from gradxform.transforms.racs import rows_and_columns
+from gradxform.transforms.racs import rows_and_columns, sums_of_rows_and_columns
 from gradxform.types import (
     Array,
     Decay,
@@ -92,21 +92,8 @@ class scale_by_adalite(ArrayRule):
 
     def init(self, params: Params) -> ScaleByAdaliteState:
         """Return moments of zeros."""
-        whole = engine.whole_shapes(params)
-
-        def zeros(of_rows: bool) -> Any:
-            return jax.tree.map(
-                lambda p, x: zeros_of_sums(p, rows_and_columns(p)[of_rows], x), params, whole
-            )
-
-        return ScaleByAdaliteState(
-            zero_count(),
-            zeros(False),
-            zeros(True),
-            zeros(False),
-            zeros(True),
-            jax.tree.map(real_zero_of, params),
-        )
+        v, m = (sums_of_rows_and_columns(params) for _ in range(2))
+        return ScaleByAdaliteState(zero_count(), *v, *m, jax.tree.map(real_zero_of, params))
 
     def prepare(
         self, updates: None, state: ScaleByAdaliteState, params: Params | None

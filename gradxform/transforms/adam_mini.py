@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import ArrayRule, transform
-from gradxform.errors import must_be, name_of, shown
+from gradxform.errors import must_be, name_of, require_at_least
 from gradxform.leaves import is_hole, masks, path_str, shape_of, with_paths
 from gradxform.leaves.structures import remembered
 from gradxform.numerics import abs_sq, count_and_debias
@@ -23,6 +23,7 @@ from gradxform.types import (
     NonNegativeSlot,
     Params,
     Scalar,
+    Size,
     Slot,
     StaticTree,
     Updates,
@@ -46,17 +47,17 @@ class moment_blocks(Value):
         each output neuron of a kernel a block, 0 each row of an embedding; () the whole parameter,
         None each entry.
       size: how many neighbours along a single axis are in one block: for queries or keys of shape
-        (d, heads * head_size), `moment_blocks(-1, head_size)` makes each head a block.
+        (d, heads * head_size), `moment_blocks(-1, head_size)` makes each head a block. At least 1.
+
+    Raises:
+      ValueError: if `size` is above 1 without a single axis.
     """
 
     axes: int | tuple[int, ...] | None
-    size: int = 1
+    size: Size = 1
 
     def __post_init__(self) -> None:
-        if type(self.size) is not int or self.size < 1:
-            raise ValueError(
-                f"moment_blocks: size must be an integer of at least 1, got {shown(self.size)}."
-            )
+        require_at_least(self, 1, "size")
         if self.size > 1 and (self.axes is None or len(_axes(self)) != 1):
             raise ValueError(
                 f"moment_blocks: size counts neighbours along one axis, got axes={self.axes!r}."
@@ -123,8 +124,8 @@ class scale_by_adam_mini(ArrayRule):
       ValueError: at init and update, if blocks do not fit a parameter, or a device has only a part
         of the neighbours of a block.
 
-    Reference: Zhang et al., Adam-mini: Use Fewer Learning Rates To Gain More, 2024, Algorithm
-    1.
+    Reference: Zhang et al., Adam-mini: Use Fewer Learning Rates To Gain More, 2024,
+    Algorithm 1.
     """
 
     b1: Decay = 0.9

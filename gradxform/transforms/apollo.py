@@ -94,11 +94,12 @@ class scale_by_apollo(ArrayRule):
 
     P follows from the key, the step and the parameter's path, and is not stored: a matrix needs
     2 rank max(n, k) numbers. The eps is added before the correction, as in PyTorch's forms of it.
-    S_last is the last S that was not 0; in pytorch_optimizer one gradient of zeros stops a matrix
-    for good.
+    S_last is the last S that was not 0; the first one may have any norm. (In pytorch_optimizer one
+    gradient of zeros stops a matrix for good.)
 
     Args:
-      rank: the number of rows of P, at least 1; a quarter of a side in the paper.
+      rank: the number of rows of P, at least 1, or the shorter side of a matrix where that is less;
+        a quarter of a side in the paper.
       update_proj_gap: the number of steps for which P is kept, at least 1.
       scale: multiplies the updates of matrices, finite.
       b1: the decay of m, in [0, 1).
@@ -225,5 +226,5 @@ def _stack_shape(axes: MatrixAxes, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return standard normal numbers."""
+    """Return standard normal numbers; where recordings of PyTorch are replayed, its own."""
     return jax.random.normal(key, shape, dtype)

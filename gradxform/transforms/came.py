@@ -1,16 +1,16 @@
 """CAME's confidence: how far directions are from their average, kept by rows and columns."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq
-from gradxform.slots import zeros_like, zeros_of_sums
+from gradxform.slots import zeros_like
 from gradxform.transforms.factored import over_factored_root
-from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Slot
+from gradxform.transforms.tree_rules import zero_sums
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, PyTree, Slot
 
 __all__ = [
     "scale_by_confidence",
@@ -39,7 +39,7 @@ class scale_by_confidence(ArrayRule):
         u = m / sqrt(r c / mean(r))
 
     The last two axes of an array form the matrix, and the others are batch axes. For vectors and
-    scalars u = m. Neither average is corrected for having started at 0.
+    scalars u = m. None of the averages is corrected for having started at 0.
 
     Args:
       b1: the decay of m, in [0, 1).
@@ -62,16 +62,11 @@ class scale_by_confidence(ArrayRule):
     def init(self, params: Params) -> ScaleByConfidenceState:
         """Return averages of zeros."""
 
-        def zeros(p: Any, of_all: Any, axis: int) -> Array:
-            axes = (jnp.ndim(p) + axis,) if jnp.ndim(p) > 1 else tuple(range(jnp.ndim(p)))
-            return zeros_of_sums(p, axes, of_all)
+        def zeros(axis: int) -> PyTree:
+            # Along this axis, or the only one.
+            return zero_sums(params, lambda p: tuple(range(jnp.ndim(p)))[axis:][:1])
 
-        whole = engine.whole_shapes(params)
-        return ScaleByConfidenceState(
-            mu=zeros_like(params),
-            r=jax.tree.map(lambda p, x: zeros(p, x, -1), params, whole),
-            c=jax.tree.map(lambda p, x: zeros(p, x, -2), params, whole),
-        )
+        return ScaleByConfidenceState(zeros_like(params), zeros(-1), zeros(-2))
 
     def rule(
         self, g: Array, m: Array, r: Array, c: Array, p: Array | None

@@ -5,20 +5,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, Transform, call_update, check_transform, transform
+from gradxform.base import ArrayRule, Transform, check_transform, transform
 from gradxform.engine import PerLeaf
 from gradxform.errors import must_be
-from gradxform.leaves import Path, align, align_params, dtype_of, require_params
-from gradxform.leaves.states import check_state, laid_like
+from gradxform.leaves import Path, align_params, dtype_of, require_params
+from gradxform.leaves.states import check_state
 from gradxform.linalg.curvature.curvature import Diagonal, Seen, check_real
-from gradxform.numerics import (
-    at_least_float32,
-    bias_correction,
-    cast,
-    over,
-    safe_increment,
-)
+from gradxform.numerics import at_least_float32, bias_correction, cast, over, safe_increment
+from gradxform.numerics.roots import power
 from gradxform.slots import zero_count, zeros_like
+from gradxform.transforms.sophia import estimated
 from gradxform.transforms.tree_rules import live_key
 from gradxform.types import (
     Array,
@@ -184,12 +180,9 @@ class scale_by_curvature_diagonal(ArrayRule):
     ) -> tuple[ScaleByCurvatureDiagonalState, Scalar, PerLeaf]:
         """Return the advanced state, the bias correction, and the estimate of each leaf."""
         count = safe_increment(state.count)
-        old = state.estimator_state
-        diagonal, new = call_update(self.estimator, updates, old, params, extra)
-        new = jax.tree.map(lambda x, y: cast(jnp.asarray(x), y.dtype), laid_like(new, old), old)
-        treedef = jax.tree.structure(updates)
-        ds = align(self, updates, treedef, diagonal, "the estimate has").leaves
-        state = state._replace(count=count, estimator_state=new)
+        inner = self.estimator, state.estimator_state
+        ds, estimator_state = estimated(self, *inner, updates, params, extra)
+        state = state._replace(count=count, estimator_state=estimator_state)
         return state, bias_correction(self.b2, count), PerLeaf(ds)
 
     def rule(self, g: Array, h: Array, p: Array, debias: Scalar, d: Array) -> tuple[Array, Array]:
@@ -197,7 +190,5 @@ class scale_by_curvature_diagonal(ArrayRule):
         h = self.b2 * h + (1 - self.b2) * cast(d, at_least_float32(d.dtype))
         curvature = jnp.maximum(debias * h, 0)
         if not (isinstance(self.power, float) and self.power == 1):
-            # The derivative of a power is infinite at 0.
-            is_zero = curvature == 0
-            curvature = jnp.where(is_zero, 0, jnp.where(is_zero, 1, curvature) ** self.power)
+            curvature = power(curvature, self.power)
         return over(g, curvature + self.damping, self.damping), h

@@ -17,8 +17,7 @@ from gradxform.leaves.states import check_state
 from gradxform.numerics import at_least_float32, cast, promote
 from gradxform.slots import zeros_like
 from gradxform.transforms.dion import check_share, share_of
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers
-from gradxform.transforms.matrices.rule import axes_of_all
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, axes_of_all
 from gradxform.transforms.orthogonal import Orthogonalizing, orthogonalize_updates
 from gradxform.types import (
     Array,

@@ -8,12 +8,27 @@ from typing import Any
 import jax.numpy as jnp
 
 from gradxform import linalg
+from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import over
 from gradxform.numerics.roots import one_over_root
-from gradxform.transforms.matrices.rule import MatrixRule
+from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.types import Array, Params, Scalar
 
 __all__ = []
+
+
+class InEigenbases(MatrixRule):
+    """Base of rules that compute in such bases: the checks of the arguments that they share."""
+
+    locality = "array"
+    renews = True
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "precondition_frequency")
+        require_non_negative(self, "max_precond_dim")
+        check_compute_dtype(self)
+        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
 
 def first_bases(

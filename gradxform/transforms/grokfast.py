@@ -10,16 +10,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.errors import require_at_least
 from gradxform.numerics import cast, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import (
-    Array,
-    Decay,
-    NonNegative,
-    NonNegativeInt,
-    Params,
-    Scalar,
-    Size,
-    Slot,
-)
+from gradxform.types import Array, Decay, NonNegative, NonNegativeInt, Params, Scalar, Size, Slot
 
 __all__ = [
     "grokfast_ema",

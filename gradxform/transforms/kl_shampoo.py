@@ -8,10 +8,10 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.base import transform
-from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import safe_increment, squarable
 from gradxform.slots import zero_count
 from gradxform.transforms.eigenbases import (
+    InEigenbases,
     eigenvectors,
     first_bases,
     kl_factors,
@@ -20,8 +20,6 @@ from gradxform.transforms.eigenbases import (
     sandwich,
     transposed,
 )
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.types import (
     Array,
     Decay,
@@ -53,7 +51,7 @@ class KLShampooState(NamedTuple):
 
 
 @transform
-class scale_by_kl_shampoo(MatrixRule):
+class scale_by_kl_shampoo(InEigenbases):
     """Multiply an average of the gradient by the inverse roots of the covariances of both sides.
 
     Update rule for a matrix of sides m <= n (a tall one is turned), from M = 0 and
@@ -105,15 +103,7 @@ class scale_by_kl_shampoo(MatrixRule):
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
     compute_dtype: DType = field(default=None, kw_only=True)
 
-    renews = True
     State = KLShampooState
-    locality = "array"
-
-    def __post_init__(self):
-        require_at_least(self, 1, "precondition_frequency")
-        require_non_negative(self, "max_precond_dim")
-        check_compute_dtype(self)
-        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
     def init(self, params: Params) -> KLShampooState:
         """Return an average of zeros, and multiples of the identity."""

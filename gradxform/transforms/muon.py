@@ -13,8 +13,13 @@ from gradxform.errors import must_be, name_of, require_one_of
 from gradxform.leaves import map_with_paths
 from gradxform.numerics import bias_correction, safe_increment, scalar, scalar_dtype
 from gradxform.slots import zero_count, zeros_like
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers, matrices
-from gradxform.transforms.matrices.rule import MatrixRule, axes_of_all, check_compute_dtype
+from gradxform.transforms.matrices.dimensions import (
+    MuonDimensionNumbers,
+    axes_of_all,
+    check_numbers,
+    matrices,
+)
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.matrices.shape_factor import ShapeFactor
 from gradxform.types import (
     Array,

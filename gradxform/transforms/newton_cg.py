@@ -90,8 +90,9 @@ class scale_by_newton_cg(ArrayRule):
     |(C + damping I) d - g| <= tol |g|, or where they meet a direction of negative curvature. There
     d stays as it is, or, at the first step, goes as far down the gradient as the same curvature
     without its sign says. If d of the last step is worse than 0, the start is 0. The damping stays
-    within a rounding, and one over it, of where it started. Where the predicted decrease is within
-    roundings of the loss, its ratio says nothing: the step is taken, and the damping stays.
+    between its first value times a rounding and its first value over a rounding. Where the
+    predicted decrease is within roundings of the loss, its ratio says nothing: the step is taken,
+    and the damping stays. A step is taken, too, where f(p) is infinite or NaN.
 
     With damping_factor=1 the damping is fixed, every step is taken, and `value` is not needed.
 
@@ -122,9 +123,9 @@ class scale_by_newton_cg(ArrayRule):
         arguments, or if one is of a wrong kind.
       ValueError: at update, if no parameters are given.
 
-    Reference: Martens, Deep learning via Hessian-free optimization, 2010, Algorithms 1 and 2,
-    section 4.1 for the damping, with ratio and model without the damping in them, and section 4.8
-    for the start; Nocedal and Wright, Numerical Optimization, 2006, Algorithm 7.1.
+    Reference: Martens, Deep learning via Hessian-free optimization, 2010, section 4.1 for the
+    damping, with ratio and model without the damping in them; Nocedal and Wright, Numerical
+    Optimization, 2006, Algorithm 7.1.
     """
 
     product: Any = hessian_product()

@@ -11,8 +11,12 @@ from gradxform.base import EmptyState, transform
 from gradxform.errors import name_of, require_at_least, require_one_of
 from gradxform.numerics import over
 from gradxform.numerics.roots import norm
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrices.rule import MatrixRule, axes_of_all, check_compute_dtype
+from gradxform.transforms.matrices.dimensions import (
+    MuonDimensionNumbers,
+    axes_of_all,
+    check_numbers,
+)
+from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.matrices.shape_factor import ShapeFactor
 from gradxform.transforms.muon import NS_COEFFS, scale_by_muon
 from gradxform.types import Array, DType, NonNegative, Params, Scalar, Size, StaticTree
@@ -136,8 +140,8 @@ class scale_by_fans(ShapeFactor):
     Raises:
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
 
-    Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025,
-    Table 2; Bernstein and Newhouse, Old Optimizer, New Norm: An Anthology, 2024.
+    Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025;
+    Bernstein and Newhouse, Old Optimizer, New Norm: An Anthology, 2024.
     """
 
     weight_dimension_numbers: StaticTree = None

@@ -12,8 +12,8 @@ from gradxform.errors import require_non_negative
 from gradxform.numerics import over
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
-from gradxform.slots import zeros_of_sums
-from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Size
+from gradxform.transforms.tree_rules import zero_sums
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, PyTree, Size
 
 __all__ = [
     "scale_by_rows_and_columns",
@@ -69,13 +69,8 @@ class scale_by_rows_and_columns(ArrayRule):
 
     def init(self, params: Params) -> ScaleByRowsAndColumnsState:
         """Return averages of 0 and of 1."""
-        whole = engine.whole_shapes(params)
-        return ScaleByRowsAndColumnsState(
-            s=jax.tree.map(lambda p, x: zeros_of_sums(p, rows_and_columns(p)[0], x), params, whole),
-            q=jax.tree.map(
-                lambda p, x: zeros_of_sums(p, rows_and_columns(p)[1], x) + 1, params, whole
-            ),
-        )
+        s, q = sums_of_rows_and_columns(params)
+        return ScaleByRowsAndColumnsState(s, jax.tree.map(lambda x: x + 1, q))
 
     def rule(self, g: Array, s: Array, q: Array, p: Array | None) -> tuple[Array, Array, Array]:
         """Return the update and the averages."""
@@ -107,6 +102,12 @@ def rows_and_columns(x: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the axes of the rows and that of the columns."""
     axes = tuple(range(jnp.ndim(x)))
     return axes[:-1], axes[-1:]
+
+
+def sums_of_rows_and_columns(params: Params) -> tuple[PyTree, PyTree]:
+    """Return zeros for the sums over the rows, and over the columns, of every parameter."""
+    over_rows, over_columns = (lambda p, k=k: rows_and_columns(p)[k] for k in range(2))
+    return zero_sums(params, over_rows), zero_sums(params, over_columns)
 
 
 def _quotient(x: Array, square: Array, axes: tuple[int, ...]) -> Array:

@@ -44,7 +44,7 @@ class scale_by_lmo(ArrayRule):
         not for "rms".
 
     Reference: Pethick et al., Training Deep Learning Models with Norm-Constrained LMOs, 2025,
-    Tables 2 to 4, with transposed matrices: "inputs" is ColNorm there, "outputs" RowNorm.
+    with transposed matrices: "inputs" is ColNorm there, "outputs" RowNorm.
     """
 
     norm: Choice = "sign"

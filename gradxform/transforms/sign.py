@@ -11,17 +11,7 @@ from gradxform.numerics import bias_correction, safe_increment
 from gradxform.numerics.roots import sign
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import copied
-from gradxform.types import (
-    Array,
-    Choice,
-    Decay,
-    DType,
-    NonNegative,
-    Params,
-    Positive,
-    Scalar,
-    Slot,
-)
+from gradxform.types import Array, Choice, Decay, DType, NonNegative, Params, Positive, Scalar, Slot
 
 __all__ = [
     "scale_by_focus",

@@ -8,11 +8,11 @@ from jax import lax
 
 from gradxform import engine, linalg
 from gradxform.base import transform
-from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import bias_correction, over, safe_increment, scalar, squarable
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count
 from gradxform.transforms.eigenbases import (
+    InEigenbases,
     eigenvectors,
     first_bases,
     followed_by,
@@ -23,8 +23,6 @@ from gradxform.transforms.eigenbases import (
     sandwich,
     transposed,
 )
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.types import (
     Array,
     Decay,
@@ -58,7 +56,7 @@ class SoapState(NamedTuple):
 
 
 @transform
-class scale_by_soap(MatrixRule):
+class scale_by_soap(InEigenbases):
     """Run Adam in the eigenbasis of Shampoo's matrices.
 
     Update rule for a matrix of sides m <= n (a tall one is turned), from zeros and for
@@ -145,15 +143,7 @@ class scale_by_soap(MatrixRule):
     compute_dtype: DType = field(default=None, kw_only=True)
     kl_start: Positive | None = field(default=None, kw_only=True)
 
-    renews = True
     State = SoapState
-    locality = "array"
-
-    def __post_init__(self):
-        require_at_least(self, 1, "precondition_frequency")
-        require_non_negative(self, "max_precond_dim")
-        check_compute_dtype(self)
-        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
     def init(self, params: Params) -> SoapState:
         """Return averages and matrices of zeros, and the identity as basis."""

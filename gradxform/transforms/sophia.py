@@ -170,6 +170,33 @@ def _if_due(is_due: Array, f: Callable[..., tuple[Any, ...]], *operands: Any) ->
     return f(*operands) if is_due else operands
 
 
+def estimated(
+    part: Any,
+    estimator: Any,
+    old_state: OptState,
+    updates: Updates,
+    params: Params,
+    extra: dict[str, Any],
+) -> tuple[list[Array], OptState]:
+    """Return the diagonal of each leaf, and the estimator's state, in the types of the old one.
+
+    Args:
+      part: the rule that divides by the diagonal.
+      estimator: the transform whose updates are the diagonal.
+      old_state: its state.
+      updates: the gradients.
+      params: the parameters.
+      extra: what the estimator gets beside them.
+    """
+    diagonal, new = call_update(estimator, updates, old_state, params, extra)
+    # Both outcomes of a condition have one type, whatever estimator the user gives.
+    new = jax.tree.map(
+        lambda x, old: cast(jnp.asarray(x), old.dtype), laid_like(new, old_state), old_state
+    )
+    treedef = jax.tree.structure(updates)
+    return align(part, updates, treedef, diagonal, "the estimate has").leaves, new
+
+
 def curvature_now(
     part: Any,
     updates: Updates,
@@ -192,17 +219,8 @@ def curvature_now(
     """
 
     def estimate(old_state: OptState, hs: list[Array]) -> tuple[OptState, list[Array]]:
-        diagonal, new_state = call_update(
-            part.hessian_diagonal_fn, updates, old_state, params, extra
-        )
-        # Both outcomes of a condition have one type, whatever estimator the user gives.
-        new_state = jax.tree.map(
-            lambda new, old: cast(jnp.asarray(new), old.dtype),
-            laid_like(new_state, old_state),
-            old_state,
-        )
-        treedef = jax.tree.structure(updates)
-        ds = align(part, updates, treedef, diagonal, "the estimate has").leaves
+        inner = part.hessian_diagonal_fn, old_state
+        ds, new_state = estimated(part, *inner, updates, params, extra)
         return new_state, engine.map_rows(average, [hs, ds], part.b2, 1 - part.b2)
 
     is_due = state.count % part.update_interval == 0

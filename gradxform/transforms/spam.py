@@ -70,8 +70,7 @@ class clip_by_second_moment(ArrayRule):
       b2: the decay of the average, in [0, 1).
       start: the first step at which entries are clipped, at least 1.
       every: the number of steps from one reset of v to the next, at least 1, where `reset_state` is
-        around this: so soon after a reset as t mod every < start, nothing is clipped either.
-        Defaults to no resets.
+        around this: then t mod every replaces t in the first line. None without resets.
 
     Reference: Huang et al., SPAM: Spike-Aware Adam with Momentum Reset for Stable LLM Training,
     2025, Algorithm 1.
@@ -91,7 +90,7 @@ class clip_by_second_moment(ArrayRule):
     ) -> tuple[ClipBySecondMomentState, Array]:
         """Return the advanced count, and whether entries are clipped."""
         count = safe_increment(state.count)
-        since = count if self.every is None else jnp.minimum(count, count % self.every)
+        since = count if self.every is None else count % self.every
         return state._replace(count=count), since >= self.start
 
     def rule(self, g: Array, v: Array, p: Array | None, clips: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from gradxform.errors import require_non_negative
 from gradxform.linalg.products import norm_in_parts
 from gradxform.numerics.overflow import quotient
 from gradxform.slots import zeros_like
-from gradxform.transforms.matrices.rule import axes_of_all
+from gradxform.transforms.matrices.dimensions import axes_of_all
 from gradxform.transforms.momentum import TraceState
 from gradxform.transforms.muon import polar_express
 from gradxform.transforms.orthogonal import Orthogonalizing, with_norm
@@ -41,10 +41,10 @@ class scale_by_spectral_sphere(Orthogonalizing):
     A step along u turns the leading singular vectors, and changes their singular value to second
     order only. `keep_matrix_norms("spectral")` at the end of a chain keeps it exactly.
 
-    l is found by bisection, in a bracket that begins at 0 and ends after at most ten steps, the
-    first of 0.001 and each twice the one before; it is 0 where that does not find one, and where p
-    is 0. The vectors are found by power iterations from ones. A step costs some thirty
-    orthogonalizations.
+    At most ten steps from 0, the first of 0.001 and each twice the one before, look for a change of
+    the sign of <T, u>, and l is found by bisection between the two ends of the step that meets it.
+    l is 0 where none does, and where p is 0. The vectors are found by power iterations from ones. A
+    step costs some thirty orthogonalizations.
 
     Which axes are inputs matters to the power iteration alone; a tall matrix is not turned.
 
@@ -67,9 +67,9 @@ class scale_by_spectral_sphere(Orthogonalizing):
       ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit; at
         update, if no parameters are given.
 
-    Reference: Controlled LLM Training on Spectral Sphere, 2026, without its retraction, as in
-    pytorch_optimizer; Bernstein and Newhouse, Modular Duality in Deep Learning, 2024, for the dual
-    of the spectral norm.
+    Reference: Xie et al., Controlled LLM Training on Spectral Sphere, 2026, without its retraction,
+    as in pytorch_optimizer; Bernstein and Newhouse, Modular Duality in Deep Learning, 2024, for the
+    dual of the spectral norm.
     """
 
     beta: Decay = 0.9
@@ -126,30 +126,29 @@ def _normalized(x: Array) -> Array:
 
 def _zero_of(f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: int) -> Array:
     """Return where rising functions are 0, for each entry; 0 for one that stays away from it."""
-    first = f(zeros)
-    found = jnp.abs(first) < tolerance
+
+    def at(l: Array) -> Array:  # a place and the value there
+        return jnp.stack([l, f(l)])
+
+    start = at(zeros)
     up = jnp.asarray(_FIRST, zeros.dtype)
-    step = jnp.where(first < 0, up, -up)
+    step = jnp.where(start[1] < 0, up, -up)
 
     def widens(carry: Any) -> Any:
         return (carry[0] < _DOUBLINGS) & ~jnp.all(carry[-1])
 
     def widen(carry: Any) -> Any:
-        i, step, last, f_last, (low, f_low), (high, f_high), found = carry
-        new = last + step
-        f_new = f(new)
-        crosses = ~found & ((f_last <= 0) != (f_new <= 0))
-        rises = f_last <= 0
-        low, f_low = _chosen(crosses, _chosen(rises, (last, f_last), (new, f_new)), (low, f_low))
-        high, f_high = _chosen(
-            crosses, _chosen(rises, (new, f_new), (last, f_last)), (high, f_high)
-        )
-        return i + 1, 2 * step, new, f_new, (low, f_low), (high, f_high), found | crosses
+        i, step, last, low, high, found = carry
+        new = at(last[0] + step)
+        rises = last[1] <= 0
+        crosses = ~found & (rises != (new[1] <= 0))
+        low = jnp.where(crosses, jnp.where(rises, last, new), low)
+        high = jnp.where(crosses, jnp.where(rises, new, last), high)
+        return i + 1, 2 * step, new, low, high, found | crosses
 
-    ends = (zeros, first)
-    carry = jnp.zeros((), jnp.int32), step, zeros, first, ends, ends, found
+    carry = jnp.int32(0), step, start, start, start, jnp.abs(start[1]) < tolerance
     *_, low, high, found = lax.while_loop(widens, widen, carry)
-    best = _chosen(jnp.abs(low[1]) < jnp.abs(high[1]), low, high)
+    best = _nearer(low, high)
 
     def goes_on(carry: Any) -> Any:
         return (carry[0] < most) & ~jnp.all(carry[-1])
@@ -157,19 +156,18 @@ def _zero_of(f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: in
     def halve(carry: Any) -> Any:
         i, low, high, best, done = carry
         middle = 0.5 * (low + high)
-        f_middle = f(middle)
-        best = _chosen(~done & (jnp.abs(f_middle) < jnp.abs(best[1])), (middle, f_middle), best)
+        here = at(middle)
+        best = jnp.where(done, best, _nearer(here, best))
         # Between neighbouring numbers, further turns would not change anything.
-        done |= (jnp.abs(f_middle) <= tolerance) | (middle == low) | (middle == high)
-        below = f_middle < 0
+        done |= (jnp.abs(here[1]) <= tolerance) | (middle == low) | (middle == high)
+        below = here[1] < 0
         return i + 1, jnp.where(below, middle, low), jnp.where(below, high, middle), best, done
 
     done = ~found | (jnp.abs(best[1]) <= tolerance)
-    carry = jnp.zeros((), jnp.int32), low[0], high[0], best, done
-    *_, best, _ = lax.while_loop(goes_on, halve, carry)
+    *_, best, _ = lax.while_loop(goes_on, halve, (jnp.int32(0), low[0], high[0], best, done))
     return jnp.where(found, best[0], 0)
 
 
-def _chosen(where: Array, a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Return the pair `a` in some entries, and `b` in the others."""
-    return jnp.where(where, a[0], b[0]), jnp.where(where, a[1], b[1])
+def _nearer(a: Array, b: Array) -> Array:
+    """Return which of two places, each with the value there, has the value nearer to 0."""
+    return jnp.where(jnp.abs(a[1]) < jnp.abs(b[1]), a, b)

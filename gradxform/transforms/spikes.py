@@ -7,11 +7,8 @@ import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.engine import global_norm
-from gradxform.leaves import dtype_of
 from gradxform.numerics import (
-    at_least_float32,
     over,
-    real_dtype,
     safe_increment,
     scalar,
     scalar_dtype,
@@ -20,6 +17,7 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import root
 from gradxform.slots import zero_count
+from gradxform.transforms.layerwise import real_zero_of
 from gradxform.transforms.matrices.array_norms import array_norm
 from gradxform.transforms.together import KeptTogether, ScaledTogether
 from gradxform.types import (
@@ -210,15 +208,8 @@ class adagc(ArrayRule):
 
     def init(self, params: Params) -> AdaGCState:
         """Return a count of 0, and for every parameter no norm yet and no clipping."""
-
-        def zero(p: Any) -> Array:
-            return jnp.zeros((), real_dtype(at_least_float32(dtype_of(p))))
-
-        return AdaGCState(
-            count=zero_count(),
-            gamma=jax.tree.map(zero, params),
-            total_clipped=jax.tree.map(lambda p: zero_count(), params),
-        )
+        gamma, clipped = (jax.tree.map(f, params) for f in (real_zero_of, lambda p: zero_count()))
+        return AdaGCState(zero_count(), gamma, clipped)
 
     def prepare(
         self, updates: Updates, state: AdaGCState, params: Params | None

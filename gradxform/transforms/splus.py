@@ -8,10 +8,10 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.base import transform
-from gradxform.errors import require_at_least, require_non_negative
 from gradxform.numerics import safe_increment, squarable
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.eigenbases import (
+    InEigenbases,
     eigenvectors,
     first_bases,
     followed_by,
@@ -19,8 +19,6 @@ from gradxform.transforms.eigenbases import (
     sandwich,
     transposed,
 )
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrices.rule import MatrixRule, check_compute_dtype
 from gradxform.transforms.matrices.shape_factor import ShapeFactor
 from gradxform.types import Array, Decay, DType, MatrixSlot, Params, Size, Slot, StaticTree
 
@@ -44,7 +42,7 @@ class SPlusState(NamedTuple):
 
 
 @transform
-class scale_by_splus(MatrixRule):
+class scale_by_splus(InEigenbases):
     """Take the signs of an average of the gradient in the eigenbasis of Shampoo's matrices.
 
     Update rule for a matrix of sides m <= n (a tall one is turned), from zeros and for
@@ -95,16 +93,8 @@ class scale_by_splus(MatrixRule):
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
     compute_dtype: DType = field(default=None, kw_only=True)
 
-    renews = True
     State = SPlusState
-    locality = "array"
     averages_of = (("mu", "g"),)
-
-    def __post_init__(self):
-        require_at_least(self, 1, "precondition_frequency")
-        require_non_negative(self, "max_precond_dim")
-        check_compute_dtype(self)
-        check_numbers(self, "weight_dimension_numbers", MuonDimensionNumbers)
 
     def init(self, params: Params) -> SPlusState:
         """Return averages and matrices of zeros, and the identity as basis."""

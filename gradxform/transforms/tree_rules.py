@@ -33,6 +33,7 @@ from gradxform.numerics import (
     value_at,
 )
 from gradxform.numerics.overflow import bounded_square
+from gradxform.slots import zeros_of_sums
 from gradxform.types import Array, Params, PyTree, Scalar, Updates
 
 Columns = list[list[Any]]
@@ -52,6 +53,17 @@ def copied(params: Params, dtype: Any = None) -> PyTree:
         return jnp.array(p, dtype=its_dtype, copy=True)
 
     return jax.tree.map(copy, params)
+
+
+def zero_sums(params: Params, axes_of: Callable[[Any], tuple[int, ...]]) -> PyTree:
+    """Return real zeros for sums over some axes of each parameter, of all its pieces.
+
+    Args:
+      params: the parameters.
+      axes_of: returns the axes of a parameter that are summed over; they stay with length 1.
+    """
+    whole = engine.whole_shapes(params)
+    return jax.tree.map(lambda p, x: zeros_of_sums(p, axes_of(p), x), params, whole)
 
 
 def key_or_seed(part: Any, key: Any, seed: Any) -> Any:

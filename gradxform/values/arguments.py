@@ -80,7 +80,11 @@ def _blamed(
     except TypeError:  # Python's own message says it
         return None
     set_here = {k: x for k, x in arguments.items() if x is not parameters[k].default}
-    if any(_mentions(error, argument) for argument in set_here):
+    named = [argument for argument in set_here if _mentions(error, argument)]
+    # A part may call another argument by the name of this one, which then has another value.
+    if any(_shows(error, set_here[argument]) for argument in named) or (
+        named and ", got " not in str(error)
+    ):
         return None
     for argument in set_here:
         if parameters[argument].default is not inspect.Parameter.empty:
@@ -91,7 +95,7 @@ def _blamed(
                 function(*others.args, **others.kwargs)
             except (TypeError, ValueError):
                 continue
-            return argument
+            return None if argument in named else argument
     shows = [k for k, x in set_here.items() if _shows(error, x)]
     return shows[0] if len(shows) == 1 else None
 

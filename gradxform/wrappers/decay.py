@@ -7,14 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import (
-    EmptyState,
-    Transform,
-    call_update,
-    check_transform,
-    farthest,
-    transform,
-)
+from gradxform.base import EmptyState, Transform, call_update, check_transform, farthest, transform
 from gradxform.errors import name_of
 from gradxform.leaves import align, align_params, dtype_of, flatten_updates, masks, require_params
 from gradxform.leaves.row_sparse import RowSparse, coalesced

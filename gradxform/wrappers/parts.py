@@ -17,12 +17,7 @@ from gradxform.base import (
     unwrapped,
 )
 from gradxform.errors import name_of
-from gradxform.interop import (
-    OfFunctions,
-    OfFunctionsExtraArgs,
-    stateless,
-    stateless_with_tree_map,
-)
+from gradxform.interop import OfFunctions, OfFunctionsExtraArgs, stateless, stateless_with_tree_map
 from gradxform.leaves import Path, dtype_of, is_hole, path_str, with_paths
 from gradxform.types import OptState, Params, Updates
 

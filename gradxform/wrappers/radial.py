@@ -13,16 +13,7 @@ from gradxform.errors import name_of
 from gradxform.leaves import align, align_params, check_shapes, masks, require_params
 from gradxform.numerics import abs_sq, at_least_float32, cast, over, promote, real_dtype, taming
 from gradxform.numerics.roots import root
-from gradxform.types import (
-    Array,
-    NonNegative,
-    OptState,
-    Params,
-    PyTree,
-    Size,
-    StaticMask,
-    Updates,
-)
+from gradxform.types import Array, NonNegative, OptState, Params, PyTree, Size, StaticMask, Updates
 from gradxform.wrappers.agree import refuse_exchange
 from gradxform.wrappers.changed_steps import check_changeable, told
 from gradxform.wrappers.parts import StatelessWrapper, at_least, check_movable

@@ -128,8 +128,8 @@ class sam(Transform):
             require_non_negative(self, "plain_steps")
         if self.batch_axis_name is not None and not self.opaque_mode:
             raise ValueError(
-                f"{name_of(self)}: batch_axis_name={self.batch_axis_name!r} has no effect without "
-                "opaque_mode=True; average the gradients before update instead."
+                f"{name_of(self)}: batch_axis_name={self.batch_axis_name!r} does nothing "
+                "without opaque_mode=True; average the gradients before update instead."
             )
 
     @property

@@ -1,25 +1,14 @@
 """Transforms on some of the parameters, or different ones on different parameters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any, NamedTuple, TypeVar
 
-import jax
-
-from gradxform.base import (
-    Transform,
-    call_update,
-    check_transform,
-    farthest,
-    locality_of,
-    tell_moved,
-    transform,
-)
+from gradxform.base import Transform, check_transform, farthest, locality_of, transform
 from gradxform.errors import did_you_mean, must_be, name_of, shown
 from gradxform.leaves import (
     Path,
     align,
-    flatten_with_names,
     is_hole,
     is_update_leaf,
     masks,
@@ -28,11 +17,11 @@ from gradxform.leaves import (
     with_paths,
 )
 from gradxform.leaves.masks import MaskedState
-from gradxform.leaves.no_gradient import seen_whole
 from gradxform.leaves.states import check_state
 from gradxform.leaves.structures import remembered
-from gradxform.types import MaskedNode, OptState, Params, PyTree, StaticMask, StaticTree, Updates
+from gradxform.types import OptState, Params, PyTree, StaticMask, StaticTree, Updates
 from gradxform.values import FrozenTree, as_node, is_function
+from gradxform.wrappers.chosen import Chosen, init_masked, joined, tell_masked, update_masked
 
 __all__ = [
     "masked",
@@ -45,65 +34,6 @@ __all__ = [
 
 
 T = TypeVar("T")
-
-_HOLE = MaskedNode()
-
-
-class Chosen(NamedTuple):
-    """The parameters that a transform gets, by path."""
-
-    leaves: Mapping[Path, bool]
-    left_out: frozenset[Path]  # branches left out by one entry of a mask tree
-
-    def flatten(self, tree: PyTree) -> tuple[list[tuple[Path, Any]], Any]:
-        """Flatten a tree with its paths; a branch that is left out is one leaf."""
-        return flatten_with_names(tree, is_update_leaf, self.left_out)
-
-    def hidden(self) -> list[Path]:
-        """Return the paths of the parameters in the branches that are left out."""
-        if not self.left_out:
-            return []
-        return [p for p in self.leaves if any(p[: len(b)] == b for b in self.left_out)]
-
-
-# The leaves of a tree with their paths, and its structure.
-_Flat = tuple[list[tuple[Path, Any]], Any]
-
-
-def _keep_chosen(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
-    """Return `tree` with a MaskedNode for each leaf, and each branch, that is not chosen."""
-    return _chosen_of(chosen.flatten(tree), chosen, part, what)
-
-
-def _chosen_of(flat: _Flat, chosen: Chosen, part: Any, what: str) -> PyTree:
-    """Return what `_keep_chosen` does, of a tree that `chosen` has flattened."""
-    named, treedef = flat
-    leaves = []
-    for path, leaf in named:
-        is_in = path not in chosen.left_out
-        if is_in and not is_hole(leaf):
-            if path not in chosen.leaves:
-                raise ValueError(
-                    f"{name_of(part)}: {what} a leaf {path_str(path)} for which the mask has no "
-                    "entry."
-                )
-            is_in = chosen.leaves[path]
-        leaves.append(leaf if is_in or is_hole(leaf) else _HOLE)
-    return jax.tree.unflatten(treedef, leaves)
-
-
-def _fill_holes(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
-    """Return the leaves of `new`, and those of `old` where `new` has a hole."""
-    return _joined(_filled(new, chosen.flatten(old)))
-
-
-def _filled(new: PyTree, flat: _Flat) -> _Flat:
-    """Return what `_fill_holes` does, flat, of an old tree that is."""
-    named, treedef = flat
-    leaves = jax.tree.leaves(new, is_leaf=is_update_leaf)
-    return [
-        old if is_hole(leaf) else (old[0], leaf) for old, leaf in zip(named, leaves, strict=True)
-    ], treedef
 
 
 def _evaluated_mask(
@@ -127,61 +57,6 @@ def _once(
 def _check_structure(part: Any, updates: Updates, params: Params | None) -> None:
     if params is not None:
         align(part, updates, structure_of(updates), params, "the parameters have")
-
-
-def _init_masked(part: Any, tx: Any, chosen: Chosen, params: Params) -> MaskedState:
-    """Return the first state of `tx`, for the chosen parameters."""
-    inner_params = _keep_chosen(params, chosen, part, "the parameters have")
-    with masks.hiding(chosen.hidden()):
-        return MaskedState(inner_state=tx.init(inner_params))
-
-
-def _update_masked(
-    part: "masked | partition",
-    tx: Any,
-    chosen: Chosen,
-    updates: _Flat,
-    state: MaskedState,
-    params: Params | None,
-    flat_params: _Flat | None,
-    extra: dict[str, Any],
-) -> tuple[_Flat, MaskedState]:
-    """Update with `tx` on the chosen leaves; pass the others through.
-
-    Both trees come as `chosen` flattens them.
-    """
-    if part.mask_compatible_extra_args:
-        like = structure_of(_joined(updates))
-        extra = {
-            k: _keep_chosen(v, chosen, part, f"{k} has") if structure_of(v) == like else v
-            for k, v in extra.items()
-        }
-    inner_params = params
-    if flat_params is not None:  # functions such as `grad_fn` take and return whole trees
-        inner_params = _chosen_of(flat_params, chosen, part, "the parameters have")
-        extra = seen_whole(
-            extra,
-            lambda chosen_params: _fill_holes(chosen_params, params, chosen),
-            lambda grads: _keep_chosen(grads, chosen, part, "the gradients of grad_fn have"),
-        )
-    inner_updates = _chosen_of(updates, chosen, part, "the updates have")
-    with masks.hiding(chosen.hidden()):
-        new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
-    return _filled(new, updates), state._replace(inner_state=inner_state)
-
-
-def _joined(flat: _Flat) -> PyTree:
-    """Return the tree that was flattened."""
-    named, treedef = flat
-    return jax.tree.unflatten(treedef, [leaf for _, leaf in named])
-
-
-def _tell_masked(
-    part: Any, tx: Any, chosen: Chosen, state: MaskedState, old: Params, new: Params
-) -> MaskedState:
-    """Tell `tx` how the chosen parameters have moved."""
-    old, new = (_keep_chosen(params, chosen, part, "the parameters have") for params in (old, new))
-    return state._replace(inner_state=tell_moved(tx, state.inner_state, old, new))
 
 
 @transform
@@ -218,7 +93,7 @@ class masked(Transform):
 
     def init(self, params: Params) -> MaskedState:
         """Return the inner state for the parameters in the mask."""
-        return _init_masked(self, self.inner, self._chosen(params, params), params)
+        return init_masked(self, self.inner, self._chosen(params, params), params)
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> Chosen:
         def choose() -> Chosen:
@@ -234,7 +109,7 @@ class masked(Transform):
 
     def moved(self, state: OptState, old: Params, new: Params) -> MaskedState:
         """Return the state after something else has moved the parameters."""
-        return _tell_masked(self, self.inner, self._chosen(new, new), state, old, new)
+        return tell_masked(self, self.inner, self._chosen(new, new), state, old, new)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -244,10 +119,8 @@ class masked(Transform):
         _check_structure(self, updates, params)
         chosen = self._chosen(updates, params)
         flat = chosen.flatten(updates), None if params is None else chosen.flatten(params)
-        new, state = _update_masked(
-            self, self.inner, chosen, flat[0], state, params, flat[1], extra
-        )
-        return _joined(new), state
+        new, state = update_masked(self, self.inner, chosen, flat[0], state, params, flat[1], extra)
+        return joined(new), state
 
 
 class PartitionState(NamedTuple):
@@ -326,7 +199,7 @@ class partition(Transform):
     def _refuse_label(self, label: Any, subject: str) -> None:
         labels = list(self.transforms.unfreeze())
         raise ValueError(
-            f"{name_of(self)}: {subject} has no transform; there are "
+            f"{name_of(self)}: {subject} does not have a transform; there are "
             f"{', '.join(map(repr, labels))}."
             f"{did_you_mean(label, [k for k in labels if isinstance(k, str)])}"
         )
@@ -371,7 +244,7 @@ class partition(Transform):
     def init(self, params: Params) -> PartitionState:
         """Return the states of all transforms, each for its own parameters."""
         states = {
-            label: _init_masked(self, tx, chosen, params)
+            label: init_masked(self, tx, chosen, params)
             for label, tx, chosen in self._groups(params, params)
         }
         return PartitionState(as_node(states))
@@ -386,7 +259,7 @@ class partition(Transform):
     def moved(self, state: OptState, old: Params, new: Params) -> PartitionState:
         """Return the states after something else has moved the parameters."""
         states = {
-            label: _tell_masked(self, tx, chosen, state.inner_states[label], old, new)
+            label: tell_masked(self, tx, chosen, state.inner_states[label], old, new)
             for label, tx, chosen in self._groups(new, new)
         }
         return state._replace(inner_states=as_node(states))
@@ -412,11 +285,11 @@ class partition(Transform):
             if flat is None or not alike:
                 flat = chosen.flatten(updates)
                 flat_params = None if params is None else chosen.flatten(params)
-            flat, states[label] = _update_masked(
+            flat, states[label] = update_masked(
                 self, tx, chosen, flat, inner_states[label], params, flat_params, extra
             )
-            updates = updates if alike else _joined(flat)
-        updates = updates if flat is None else _joined(flat)
+            updates = updates if alike else joined(flat)
+        updates = updates if flat is None else joined(flat)
         return updates, state._replace(inner_states=as_node(states))
 
 

@@ -9,7 +9,7 @@ from gradxform.transforms.two_gradients import (
     reuse_sharpness,
     subtract_surrogate_gap,
 )
-from gradxform.types import ScalarOrSchedule, Size
+from gradxform.types import Decay, NonNegativeOrSchedule, ScalarOrSchedule, Size
 from gradxform.values.arguments import checked
 from gradxform.values.registry import register
 from gradxform.wrappers.compose import chain, sum_of
@@ -23,7 +23,6 @@ __all__ = [
 
 
 def _climbing(
-    name: str,
     optimizer: Any,
     rho: ScalarOrSchedule,
     adaptive: bool,
@@ -32,8 +31,6 @@ def _climbing(
     plain_steps: int = 0,
 ) -> sam:
     """Return `sam` with a climb of length rho, whose schedule counts the climbs."""
-    if isinstance(rho, int | float) and not rho >= 0:
-        raise ValueError(f"{name}: rho must be at least 0, got {rho!r}.")
     along = normalize_adaptively(0.0) if adaptive else normalize()
     return sam(
         optimizer,
@@ -48,7 +45,7 @@ def _climbing(
 @checked
 def gsam(
     optimizer: Any,
-    rho: ScalarOrSchedule = 0.05,
+    rho: NonNegativeOrSchedule = 0.05,
     alpha: float = 0.4,
     *,
     adaptive: bool = False,
@@ -79,15 +76,15 @@ def gsam(
     Algorithm 1.
     """
     outer = chain(subtract_surrogate_gap(alpha), optimizer)
-    return _climbing("gsam", outer, rho, adaptive, opaque_mode, batch_axis_name)
+    return _climbing(outer, rho, adaptive, opaque_mode, batch_axis_name)
 
 
 @checked
 def wsam(
     optimizer: Any,
     learning_rate: ScalarOrSchedule | None,
-    rho: ScalarOrSchedule = 0.05,
-    gamma: float = 0.9,
+    rho: NonNegativeOrSchedule = 0.05,
+    gamma: Decay = 0.9,
     *,
     adaptive: bool = False,
     opaque_mode: bool = False,
@@ -116,21 +113,19 @@ def wsam(
     Reference: Yue et al., Sharpness-Aware Minimization Revisited: Weighted Sharpness as a
     Regularization Term, 2023, Algorithm 1.
     """
-    if not 0 <= gamma < 1:
-        raise ValueError(f"wsam: gamma must be in [0, 1), got {gamma!r}.")
     a = gamma / (1 - gamma)
     if learning_rate is None:
         outer: Any = chain(mix_gradients(1 - a, a), optimizer)
     else:
         sharpness = mix_gradients(-1.0, 1.0), scale(a), scale_by_learning_rate(learning_rate)
         outer = sum_of(chain(mix_gradients(1.0, 0.0), optimizer), chain(*sharpness))
-    return _climbing("wsam", outer, rho, adaptive, opaque_mode, batch_axis_name)
+    return _climbing(outer, rho, adaptive, opaque_mode, batch_axis_name)
 
 
 @checked
 def looksam(
     optimizer: Any,
-    rho: ScalarOrSchedule = 0.05,
+    rho: NonNegativeOrSchedule = 0.05,
     alpha: float = 0.7,
     period: Size = 5,
     *,
@@ -164,7 +159,7 @@ def looksam(
     if period < 1:
         raise ValueError(f"looksam: period must be at least 1, got {period!r}.")
     outer = chain(reuse_sharpness(alpha), optimizer)
-    return _climbing("looksam", outer, rho, adaptive, opaque_mode, batch_axis_name, period - 1)
+    return _climbing(outer, rho, adaptive, opaque_mode, batch_axis_name, period - 1)
 
 
 for _factory in (gsam, looksam, wsam):

@@ -61,7 +61,7 @@ OPTIMIZERS: dict[str, Case] = {
 
 
 REFUSED = [
-    (lambda: gx.moment_blocks(0, 0), ValueError, ("moment_blocks: size must be an integer", "0.")),
+    (lambda: gx.moment_blocks(0, 0), ValueError, ("moment_blocks: size must be at least 1", "0.")),
     (lambda: gx.moment_blocks(None, 2), ValueError, ("along one axis, got axes=None.",)),
     (
         lambda: gx.adam_mini(0.1, blocks=NO_BLOCKS),

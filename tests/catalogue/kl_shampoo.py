@@ -39,6 +39,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 REFUSED = [
     (
+        lambda: gx.kl_shampoo(0.1, adam_learning_rate=-1.0),
+        ValueError,
+        ("kl_shampoo: adam_learning_rate: scale_by_learning_rate: learning_rate must be at least",),
+    ),
+    (
         lambda: gx.kl_shampoo(0.1, precondition_frequency=0),
         ValueError,
         ("scale_by_kl_shampoo: precondition_frequency must be at least 1, got 0.",),

@@ -61,7 +61,7 @@ REFUSED = [
     (
         lambda: gx.sam(gx.sgd(0.1), CLIMB, batch_axis_name="data"),
         ValueError,
-        ("sam: batch_axis_name='data' has no effect without opaque_mode=True",),
+        ("sam: batch_axis_name='data' does nothing without opaque_mode=True",),
     ),
     (lambda: gx.asam(gx.sgd(0.1), -0.5), ValueError, ("asam: rho must be at least 0, got -0.5.",)),
     (

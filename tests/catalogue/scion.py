@@ -93,7 +93,7 @@ REFUSED = [
     (
         lambda: gx.scion(0.1, "row").init(WEIGHTS),
         ValueError,
-        ("has no transform; there are 'convolution', 'inputs', 'outputs', 'rms', 'sign'",),
+        ("does not have a transform; there are 'convolution', 'inputs', 'outputs', 'rms', 'sign'",),
     ),
     (
         lambda: gx.scion(0.1, radii=0.5),
@@ -103,6 +103,6 @@ REFUSED = [
     (
         lambda: gx.scion(0.1, norms="x"),
         ValueError,
-        ("scion: norms: the label 'x' of param_labels has no transform; there are",),
+        ("scion: norms: the label 'x' of param_labels does not have a transform; there are",),
     ),
 ]

@@ -1,5 +1,7 @@
 """Rows for `gradxform/wrappers/sharpness.py`."""
 
+import math
+
 import gradxform as gx
 from tests import references as ref
 from tests.catalogue.case import ADAM, COMPLEX, FALLING, Case, falling, one_step, with_lr
@@ -64,6 +66,7 @@ SGD = gx.sgd(0.1)
 REFUSED = [
     (lambda: gx.gsam(SGD, -0.5), ValueError, ("gsam: rho must be at least 0, got -0.5.",)),
     (lambda: gx.wsam(SGD, 0.1, -0.5), ValueError, ("wsam: rho must be at least 0, got -0.5.",)),
+    (lambda: gx.wsam(SGD, 0.1, math.inf), ValueError, ("wsam: rho must be finite, got inf.",)),
     (lambda: gx.wsam(SGD, 0.1, 0.1, 1.0), ValueError, ("wsam: gamma must be in [0, 1), got 1.0.",)),
     (
         lambda: gx.looksam(SGD, period=0),

@@ -88,5 +88,5 @@ def test_other_transforms_with_the_same_labels_have_parts_of_their_own():
         tx = gx.partition({"a": gx.scale(a), "b": gx.scale(b)}, labels)
         updates, _ = tx.update(p, tx.init(p), p)
         assert (updates["w"][0], updates["c"][0]) == (a, b)
-    with pytest.raises(ValueError, match="has no transform"):
+    with pytest.raises(ValueError, match="does not have a transform"):
         gx.partition({"a": gx.scale(1.0)}, labels)

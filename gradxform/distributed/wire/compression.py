@@ -13,7 +13,7 @@ from jax import lax
 
 from gradxform.errors import name_of, require_one_of
 from gradxform.numerics import cast
-from gradxform.types import Array, Choice, PositiveInt, UnitInterval
+from gradxform.types import Array, Choice, PositiveInt, PositiveShare, UnitInterval
 from gradxform.values import Value, replace
 from gradxform.values.fields import value
 
@@ -220,12 +220,10 @@ class top_k(Blocks):
     et al., Deep Gradient Compression, 2018, section 3.1, for the feedback.
     """
 
-    fraction: UnitInterval = 0.01
+    fraction: PositiveShare = 0.01
     block: PositiveInt = 512
 
     def __post_init__(self) -> None:
-        if not self.fraction > 0:
-            raise ValueError(f"{name_of(self)}: fraction must be in (0, 1], got {self.fraction}.")
         if self.block > 1 << 16:  # a place travels in 16 bits
             raise ValueError(f"{name_of(self)}: block must be at most 65536, got {self.block}.")
 
@@ -277,8 +275,6 @@ class dct_top_k(top_k):
     Reference: Peng et al., DeMo: Decoupled Momentum Optimization, 2024, Algorithm 1.
     """
 
-    fraction: UnitInterval = 0.01
-    block: PositiveInt = 512
     decay: UnitInterval = 1.0
 
     def coded(self, x: Array) -> Sequence[Array]:

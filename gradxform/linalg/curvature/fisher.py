@@ -48,8 +48,7 @@ class fisher_product(Product):
       ValueError: for another name of a distribution, or one of your own without `sampled`.
 
     Reference: Martens, New Insights and Perspectives on the Natural Gradient Method, 2020, sections
-    5 and 9.2; Kunstner et al., Limitations of the empirical Fisher approximation, 2019, equation
-    (4).
+    5 and 9.2; Kunstner et al., Limitations of the empirical Fisher approximation, 2019.
     """
 
     model: Any

@@ -91,7 +91,7 @@ class gauss_newton_product(Product):
         floating or the loss is not a real scalar.
 
     Reference: Schraudolph, Fast Curvature Matrix-Vector Products for Second-Order Gradient Descent,
-    2002, section 3; Martens, Deep learning via Hessian-free optimization, 2010, section 4.2.
+    2002; Martens, Deep learning via Hessian-free optimization, 2010, section 4.2.
     """
 
     model: Any

@@ -11,7 +11,7 @@ from gradxform.errors import name_of
 from gradxform.leaves import is_hole, path_str, shape_of, with_paths
 from gradxform.numerics import abs_sq, over
 from gradxform.numerics.roots import norm, root
-from gradxform.transforms.matrices.rule import axes_of_all
+from gradxform.transforms.matrices.dimensions import axes_of_all
 from gradxform.types import Array, Updates
 
 

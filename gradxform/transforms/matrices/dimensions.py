@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from gradxform.errors import name_of, shown
 from gradxform.leaves import Path, is_hole, masks, path_str, with_paths
 from gradxform.leaves.structures import remembered
-from gradxform.transforms.matrices.axes import MatrixAxes as MatrixAxes, split_axes
+from gradxform.transforms.matrices.axes import MatrixAxes as MatrixAxes, UnevenAxes, split_axes
 from gradxform.types import PyTree
 from gradxform.values import FrozenTree, Value, fields_of, is_function, replace
 from gradxform.values.fields import value
@@ -159,6 +159,32 @@ def matrices(
         what = ("axes", dimension_numbers, kind, masks.hidden_paths())
         axes = remembered(what, tree, lambda: _axes(part, dimension_numbers, kind, tree))
     return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]
+
+
+def axes_of_all(part: Value, given: Any, tree: PyTree, uneven: bool = True) -> list[Any]:
+    """Return the axes of every leaf; an array without dimension numbers must have two.
+
+    Args:
+      part: the rule that asks.
+      given: its dimension numbers.
+      tree: parameters or updates.
+      uneven: whether it handles arrays that are split into parts of several sizes.
+    """
+    out = []
+    for path, x, axes in matrices(part, given, MuonDimensionNumbers, tree):
+        if axes is None and jnp.ndim(x) != 2:
+            raise ValueError(
+                f"{name_of(part)}: parameter {path_str(path)} of shape {jnp.shape(x)} is "
+                "not a matrix. Give its weight_dimension_numbers, or leave it to another "
+                "transform with muon(...) or partition(...)."
+            )
+        if isinstance(axes, UnevenAxes) and not uneven:
+            raise ValueError(
+                f"{name_of(part)}: parameter {path_str(path)} is split into parts of several "
+                "sizes. Give it parts of equal sizes, or make them parameters of their own."
+            )
+        out.append(MatrixAxes((), (0,), (1,)) if axes is None else axes)
+    return out
 
 
 def low_rank_axes(part: Value, numbers: Any, tree: PyTree) -> list[Any]:

@@ -2,14 +2,16 @@
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
 from gradxform import engine
-from gradxform.transforms.matrices.axes import (
-    EqualMatrices,
-    MatrixAxes,
-    array_of_parts,
-    parts_of,
-)
-from gradxform.types import Array
+from gradxform.leaves import is_hole, with_paths
+from gradxform.leaves.masks import hidden_paths
+from gradxform.leaves.structures import remembered
+from gradxform.transforms.matrices.axes import EqualMatrices, MatrixAxes, array_of_parts, parts_of
+from gradxform.transforms.matrices.dimensions import axes_of_all
+from gradxform.types import Array, PyTree
+from gradxform.values import is_function
 
 __all__ = []
 
@@ -55,3 +57,23 @@ def leaf_of(shape: tuple[int, ...], axes: Any, cut: engine.Cut, oriented: bool) 
 def array_leaf(shape: tuple[int, ...], cut: engine.Cut) -> MatrixLeaf:
     """Return how a leaf is one array, for a rule that looks at all of it: a column of entries."""
     return leaf_of(shape, MatrixAxes((), tuple(range(len(shape))), ()), cut, True)
+
+
+def arrays(tree: PyTree) -> list[tuple[Any, Any]]:
+    """Return the leaves that are not holes, with their paths."""
+    return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
+
+
+def leaves_of(rule: Any, tree: PyTree) -> list[MatrixLeaf]:
+    """Return how each leaf is made of matrices, for a `MatrixRule`."""
+    numbers, cuts = rule.weight_dimension_numbers, engine.cuts_of(tree)
+
+    def leaves() -> list[MatrixLeaf]:
+        axes = axes_of_all(rule, numbers, engine.whole_shapes(tree))
+        triples = zip(arrays(tree), axes, cuts, strict=True)
+        return [leaf_of(jnp.shape(x), a, cut, rule.oriented) for (_, x), a, cut in triples]
+
+    if is_function(numbers):  # which may look at anything
+        return leaves()
+    what = ("views", numbers, rule.oriented, tuple(cuts), hidden_paths())
+    return remembered(what, tree, leaves)

@@ -14,22 +14,14 @@ from gradxform.leaves import (
     align_slot,
     check_shapes,
     dtype_of,
-    is_hole,
-    like_params,
-    path_at,
-    path_str,
     require_params,
-    with_paths,
 )
-from gradxform.leaves.masks import hidden_paths
 from gradxform.leaves.states import check_state, marked_fields, slot_fields
-from gradxform.leaves.structures import remembered
 from gradxform.numerics import at_least_float32, cast, promote
-from gradxform.transforms.matrices.axes import MatrixAxes, UnevenAxes
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, matrices
-from gradxform.transforms.matrices.leaf import MatrixLeaf, leaf_of
+from gradxform.transforms.matrices.leaf import MatrixLeaf, leaves_of
+from gradxform.transforms.matrices.slots import made_slots, with_slots
 from gradxform.types import Array, MatrixSlot, OptState, Params, PyTree, Updates
-from gradxform.values import Value, is_function, put_live, take_live
+from gradxform.values import put_live, take_live
 from gradxform.values.extra_args import accepted_by, routed
 
 __all__ = [
@@ -153,34 +145,7 @@ class MatrixRule(Transform):
           make: returns the array of a parameter, from the number of its matrices, their sides as
             the rule sees them, and the parameter's dtype, at least float32.
         """
-        for i, x in enumerate(jax.tree.leaves(params)):
-            engine.check_gradient([self], params, i, x, "parameter")
-        made = []
-        for (path, x), view in zip(_arrays(params), self._views(params), strict=True):
-            if len(view.parts) > 1:
-                raise ValueError(
-                    f"{name_of(self)}: parameter {path_str(path)} is split into parts of several "
-                    "sizes, and this rule remembers matrices of one size. Give it parts of equal "
-                    "sizes, or make them parameters of their own."
-                )
-            member = view.members[0]
-            slot = make(*member.sides(), at_least_float32(dtype_of(x)))
-            made.append(engine.slot_piece(slot, member.cut) if member.place == "cut" else slot)
-        return jax.tree.unflatten(jax.tree.structure(params), made)
-
-    def _views(self, tree: PyTree) -> list[MatrixLeaf]:
-        """Return how each leaf is made of matrices."""
-        numbers, cuts = self.weight_dimension_numbers, engine.cuts_of(tree)
-
-        def views() -> list[MatrixLeaf]:
-            axes = axes_of_all(self, numbers, engine.whole_shapes(tree))
-            triples = zip(_arrays(tree), axes, cuts, strict=True)
-            return [leaf_of(jnp.shape(x), a, cut, self.oriented) for (_, x), a, cut in triples]
-
-        if is_function(numbers):  # which may look at anything
-            return views()
-        what = ("views", numbers, self.oriented, tuple(cuts), hidden_paths())
-        return remembered(what, tree, views)
+        return made_slots(self, params, make)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -191,9 +156,9 @@ class MatrixRule(Transform):
         state = check_state(self, state, self.State)
         gs, treedef = jax.tree.flatten(updates)
         ps, slots, kept = self._aligned(updates, treedef, state, params)
-        views = self._views(updates)
+        views = leaves_of(self, updates)
         if kept:
-            views = self._with_slots(views, updates, kept, params)
+            views = with_slots(self, views, updates, kept, params)
         accepts = accepted_by(type(self), "prepare")
         given = routed(self, accepts, extra) if extra or accepts.needed else {}
         state, *scalars = self.prepare(state, params, **given)
@@ -241,20 +206,6 @@ class MatrixRule(Transform):
             check_shapes(self, updates, slot.leaves, f"the state's {k} has")
         return ps, slots, kept
 
-    def _with_slots(
-        self,
-        views: list[MatrixLeaf],
-        updates: Updates,
-        kept: dict[str, Aligned],
-        params: Params | None,
-    ) -> list[MatrixLeaf]:
-        """Return views that know how their slots are divided, and the numbers of their matrices."""
-        dims = self._check_matrix_slots(updates, kept)
-        views = [v.with_slots(d) for v, d in zip(views, dims, strict=True)] if dims else views
-        slots = list(kept.values())
-        # At this step, some leaf of the state is without a gradient.
-        return self._numbered(views, slots, params) if len(slots[0].own) > len(views) else views
-
     def _of_matrices(
         self, rows: list[Any], views: list[MatrixLeaf], kept: dict[str, Aligned], scalars: Any
     ) -> tuple[list[Array], list[tuple[Array, ...]]]:
@@ -271,83 +222,6 @@ class MatrixRule(Transform):
             new.append(results[i][1])  # only leaves of one part have slots: see `matrix_slots`
         return us, new
 
-    def _check_matrix_slots(self, updates: Updates, kept: dict[str, Aligned]) -> list[Any]:
-        """Require the slots for matrices to have the shapes that `init` gives them.
-
-        Returns:
-          For each leaf and each slot, the axis along which it is divided over devices, or None.
-        """
-        shapes = tuple(
-            (path, jnp.shape(g), tuple(jnp.shape(slot.leaves[i]) for slot in kept.values()))
-            for i, (path, g) in enumerate(_arrays(updates))
-        )
-        # What fits once fits at every step; a trace of `init` takes longer than a step's.
-        fitting = vars(self).get("_fitting_slots")
-        if fitting is None:
-            fitting = {}
-            object.__setattr__(self, "_fitting_slots", fitting)
-        key = shapes, tuple(engine.cuts_of(updates))
-        if key in fitting:
-            return fitting[key]
-        wanted = self._shapes_of_slots(updates, kept)
-        for (name, slot), leaves in zip(kept.items(), wanted, strict=True):
-            for i, (had, needed) in enumerate(
-                zip(map(jnp.shape, slot.leaves), leaves, strict=True)
-            ):
-                if had != needed:
-                    needs = jnp.shape(jax.tree.leaves(updates)[i])
-                    raise ValueError(
-                        f"{name_of(self)}: the state's {name} of {path_at(updates, i)} has shape "
-                        f"{had}; a gradient of shape {needs} needs {needed}. Was this state "
-                        "made for other parameters, or by another init?"
-                    )
-        fitting[key] = []
-        if engine.exchange_now() is not None:
-            with engine.whole_slots():
-                whole = self._shapes_of_slots(updates, kept)
-            of_slots = [
-                [_divided(*pair) for pair in zip(*both, strict=True)]
-                for both in zip(wanted, whole, strict=True)
-            ]
-            fitting[key] = list(zip(*of_slots, strict=True))
-        return fitting[key]
-
-    def _shapes_of_slots(self, updates: Updates, names: Any) -> list[list[tuple[int, ...]]]:
-        """Return the shapes of the slots for matrices that `init` makes."""
-        # A function of its own: JAX would answer from its cache, which contexts are not part of.
-        state = jax.eval_shape(lambda params: self.init(params), like_params(updates))
-        return [[x.shape for x in jax.tree.leaves(getattr(state, name))] for name in names]
-
-    def _numbered(
-        self, views: list[MatrixLeaf], kept: Any, params: Params | None
-    ) -> list[MatrixLeaf]:
-        """Return views with the numbers of matrices among those of all leaves of the state.
-
-        A leaf without a gradient at this step must not change the turns of the others. What counts
-        together is what makes one batch where all leaves have a gradient.
-        """
-        whole = {}
-        if params is not None:
-            for (path, _), leaf in zip(_arrays(params), self._views(params), strict=True):
-                view = leaf.members[0]  # a rule with slots for matrices has parts of one size
-                whole[path] = view.count(), view.sides()[1:]
-        elif engine.exchange_now() is not None:
-            return views
-        first, ends = [], {}
-        own = _arrays(jax.tree.unflatten(kept[0].treedef, kept[0].own))
-        for (path, _), *xs in zip(own, *(slot.own for slot in kept), strict=True):
-            # Without parameters: the slots of matrices of equal sides have equal shapes.
-            of_slots = jnp.shape(xs[0])[0], tuple(jnp.shape(x)[1:] for x in xs)
-            count, sides = whole.get(path, of_slots)
-            kind = sides, tuple(dtype_of(x) for x in xs), engine.devices(xs[0])
-            first.append(ends.get(kind, 0))
-            ends[kind] = first[-1] + count
-        where = kept[0].where or range(len(views))
-        return [
-            leaf._replace(members=[leaf.members[0]._replace(first=first[i])])
-            for i, leaf in zip(where, views, strict=True)
-        ]
-
     def _finished(
         self, gs: Any, us: Any, xs: Any, views: Any, bare: Any, live: Any, scalars: Any
     ) -> list[Array]:
@@ -357,16 +231,6 @@ class MatrixRule(Transform):
         axes = [view.cut.axes for view in views]
         finish = _Finish(bare, psum)
         return engine.map_rows(finish, columns, tuple(live), *scalars, statics=axes)
-
-
-def _divided(piece: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
-    """Return the axis along which a piece of a slot for matrices is shorter than the whole."""
-    pairs = zip(piece, whole, strict=True)
-    return next((d for d, (n, full) in enumerate(pairs) if n != full), None)
-
-
-def _arrays(tree: PyTree) -> list[tuple[Any, Any]]:
-    return [(path, x) for path, x in with_paths(tree) if not is_hole(x)]
 
 
 class _Entries(NamedTuple):
@@ -410,29 +274,3 @@ def _with_scalars(rule: Any, live: Any, scalars: Any, dtype: Any) -> tuple[Any, 
     return put_live(rule, tuple(live)) if live else rule, [
         None if x is None else engine.widened(x, dtype) for x in scalars
     ]
-
-
-def axes_of_all(part: Value, given: Any, tree: PyTree, uneven: bool = True) -> list[Any]:
-    """Return the axes of every leaf; an array without dimension numbers must have two.
-
-    Args:
-      part: the rule that asks.
-      given: its dimension numbers.
-      tree: parameters or updates.
-      uneven: whether it handles arrays that are split into parts of several sizes.
-    """
-    out = []
-    for path, x, axes in matrices(part, given, MuonDimensionNumbers, tree):
-        if axes is None and jnp.ndim(x) != 2:
-            raise ValueError(
-                f"{name_of(part)}: parameter {path_str(path)} of shape {jnp.shape(x)} is "
-                "not a matrix. Give its weight_dimension_numbers, or leave it to another "
-                "transform with muon(...) or partition(...)."
-            )
-        if isinstance(axes, UnevenAxes) and not uneven:
-            raise ValueError(
-                f"{name_of(part)}: parameter {path_str(path)} is split into parts of several "
-                "sizes. Give it parts of equal sizes, or make them parameters of their own."
-            )
-        out.append(MatrixAxes((), (0,), (1,)) if axes is None else axes)
-    return out

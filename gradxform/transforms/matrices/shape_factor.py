@@ -13,8 +13,11 @@ from gradxform.leaves import is_hole, shape_of, with_paths
 from gradxform.leaves.masks import hidden_paths
 from gradxform.leaves.structures import remembered
 from gradxform.transforms.matrices.axes import parts_of
-from gradxform.transforms.matrices.dimensions import MuonDimensionNumbers, check_numbers
-from gradxform.transforms.matrices.rule import axes_of_all
+from gradxform.transforms.matrices.dimensions import (
+    MuonDimensionNumbers,
+    axes_of_all,
+    check_numbers,
+)
 from gradxform.types import Array, Params, StaticTree, Updates
 from gradxform.values import is_function
 

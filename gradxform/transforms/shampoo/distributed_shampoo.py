@@ -9,12 +9,7 @@ from jax import lax
 
 from gradxform import engine, linalg
 from gradxform.base import transform
-from gradxform.errors import (
-    name_of,
-    require_at_least,
-    require_non_negative,
-    require_one_of,
-)
+from gradxform.errors import name_of, require_at_least, require_non_negative, require_one_of
 from gradxform.numerics import over, safe_increment, scalar, squarable
 from gradxform.numerics.roots import over_root
 from gradxform.slots import zero_count

@@ -23,17 +23,7 @@ from gradxform.numerics import (
     scalar_dtype,
 )
 from gradxform.slots import zero_count, zeros_like
-from gradxform.types import (
-    Array,
-    Choice,
-    DType,
-    OptState,
-    Params,
-    Schedule,
-    Size,
-    Slot,
-    Updates,
-)
+from gradxform.types import Array, Choice, DType, OptState, Params, Schedule, Size, Slot, Updates
 from gradxform.wrappers.changed_steps import check_overflows_reach
 from gradxform.wrappers.checks import Findings, Guard, check
 from gradxform.wrappers.finite import Sizes

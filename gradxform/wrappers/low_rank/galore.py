@@ -10,12 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from gradxform import engine
-from gradxform.base import (
-    Transform,
-    call_update,
-    check_transform,
-    transform,
-)
+from gradxform.base import Transform, call_update, check_transform, transform
 from gradxform.errors import require_at_least
 from gradxform.leaves import Path, align, align_params, dtype_of, is_hole, shape_of, with_paths
 from gradxform.leaves.states import check_state
