@@ -63,7 +63,9 @@ ROWS = [
         "gx.adahessian(lr, eps=1e-16, hessian_diagonal_fn=given, spatial_averaging=False)",
         1e-12,
         "AdaHessian",
-        "the authors average over the windows of kernels and have eps=1e-4, which are the defaults",
+        "the authors average over the windows of kernels and have eps=1e-4, which are the "
+        "defaults. With `update_period`, the correction there counts all steps, "
+        "here those with an estimate",
         {"given": GIVEN},
         by_hessian,
         shown="`gx.adahessian(lr, eps=1e-16, spatial_averaging=False)`",
@@ -95,6 +97,15 @@ ROWS = [
         "gx.wsam(gx.sgd(lr), lr, opaque_mode=True)",
         1e-12,
         "WSAM",
+        step=_by_loss,
+    ),
+    Row(
+        "LookSAM(SGD, lr, rho=0.1, k=k)",
+        "gx.looksam(gx.sgd(lr), 0.1, 0.7, k, opaque_mode=True)",
+        1e-6,
+        "LookSAM",
+        "for one array: there, each has norms and a projection of its own; here, as in the paper, "
+        "those of the tree count. 1e-8 is added to a norm there",
         step=_by_loss,
     ),
     Row(
