@@ -93,9 +93,10 @@ TIMM = [
     Row("SGDW(lr, momentum=0.9)", "gx.sgdw(lr, momentum=0.9)", None),
     Row(
         "cadamw, clion, ...",
-        "gx.cautious(tx)",
+        "gx.cautious(tx, xi=0.0)",
         None,
-        notes="`caution=True`; `gx.cautious_adamw` and `gx.cautious_lion` are recipes",
+        notes="`caution=True`, where 1 is not added to the number of entries that agree; "
+        "`gx.cautious_adamw` and `gx.cautious_lion` are recipes",
     ),
     Row(
         "adamc, sgdc, ...",

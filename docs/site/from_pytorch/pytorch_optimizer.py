@@ -150,13 +150,6 @@ ROWS = [
         "without `weight_decouple`, a decay does nothing there",
     ),
     Row(
-        "Kron(lr)",
-        "gx.psgd_kron(lr)",
-        None,
-        notes="each draws its own probes. The one there fits a factor to every axis of every "
-        "array, vectors included; here arrays are matrices, and vectors have AdamW",
-    ),
-    Row(
         "Lamb(lr)",
         "gx.chain(gx.scale_by_tf_adam(eps=1e-6), gx.scale_by_schedule(lambda n: (1 - 0.9 ** (n + "
         "1)) / (1 - 0.999 ** (n + 1)) ** 0.5), gx.scale_by_trust_ratio(eps=1e-6), "
@@ -263,10 +256,11 @@ ROWS = [
         "Without `weight_decouple`, a decay does nothing there",
     ),
     Row(
-        "RAdam(lr)",
+        "RAdam(lr, degenerated_to_sgd=True)",
         "gx.radam(lr, eps_before_correction=True)",
         None,
-        notes="see [From PyTorch](from_pytorch.md)",
+        notes="see [From PyTorch](from_pytorch.md). By default, the steps that have no second "
+        "moment yet do not move there. Only a decoupled decay does something",
     ),
     Row(
         "SAM(SGD, lr, rho=0.05)",
