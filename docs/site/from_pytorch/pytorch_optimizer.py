@@ -140,7 +140,7 @@ ROWS = [
         f"{BEFORE}; the shorter side is projected, as in the paper (`projection_type='std'`), the "
         "longer one without `shorter_side` (`'reverse_std'`). Bases are renewed there when "
         "`update_proj_gap` divides the number of the step, here and in the authors' code in the "
-        "step after it",
+        "step after it; the signs of a basis are arbitrary",
     ),
     Row(
         "Grams(lr)",
@@ -224,7 +224,8 @@ ROWS = [
         "nesterov=False, eps=0.0, weight_dimension_numbers=kernels)",
         1e-12,
         "MuonClip",
-        "the matrices: vectors do not decay there, here all parameters do",
+        "the matrices: vectors do not decay there, here all parameters do. "
+        "`use_adjusted_lr=False` is `rms=None`, and `qk_clip_alpha` is `query_share`",
         names=KERNELS,
         step=by_logits,
         leaves=MATRICES,
