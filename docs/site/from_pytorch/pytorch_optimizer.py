@@ -185,7 +185,13 @@ ROWS = [
     ),
     Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", 1e-12, "Lion"),
     Row("LOMO(lr)", "gx.sgd(lr)", 1e-12, "LOMO", "the rule alone, as for AdaLOMO"),
-    Row("Lookahead(SGD(lr=0.05))", "gx.lookahead(gx.sgd(0.05), 5, 0.5)", 1e-12, "Lookahead"),
+    Row(
+        "Lookahead(SGD(lr=0.05))",
+        "gx.lookahead(gx.sgd(0.05), 5, 0.5)",
+        1e-12,
+        "Lookahead",
+        '`pullback_momentum="reset"` is `reset_state=True`',
+    ),
     Row(
         "MADGRAD(lr)",
         "gx.madgrad(lr)",
@@ -304,6 +310,12 @@ ROWS = [
         "ScheduleFreeSGD",
         compared="aux/eval",
         result=_evaluated,
+    ),
+    Row(
+        "ScheduleFreeWrapper(SGD(lr), momentum=0.9)",
+        "gx.schedule_free(gx.sgd(lr), lr, 0.9)",
+        None,
+        notes="so around any optimizer that has no schedule",
     ),
     Row(
         "SCION(lr)",
