@@ -1,5 +1,6 @@
 """Optimizers whose step for an array is in proportion to the array's norm."""
 
+import math
 from typing import Any
 
 from gradxform.errors import must_be, shown
@@ -13,7 +14,7 @@ from gradxform.transforms.layerwise import (
 )
 from gradxform.transforms.momentum import ema, trace
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import ScalarOrSchedule, StaticMask, UnitInterval
+from gradxform.types import Bound, ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.values import frozen, key_of
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import masked
@@ -36,10 +37,16 @@ def lamb(
     eps_root: float = 0.0,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: StaticMask | None = None,
+    *,
+    max_ratio: Bound = math.inf,
 ) -> chain:
     """LAMB: Adam whose update of each array is scaled to the array's norm, for large batches.
 
-    See `scale_by_adam`, `add_decayed_weights` and `scale_by_learning_rate` for the arguments.
+    Args:
+      max_ratio: the largest factor of an update, greater than 0: 1 for LAMBC, which never
+        lengthens one. Infinite for any.
+
+    See `scale_by_adam`, `add_decayed_weights` and `scale_by_learning_rate` for the other arguments.
 
     Reference: You et al., Large Batch Optimization for Deep Learning: Training BERT in 76 minutes,
     2020, Algorithm 2.
@@ -47,7 +54,7 @@ def lamb(
     return chain(
         scale_by_adam(b1, b2, eps, eps_root),
         add_decayed_weights(weight_decay, mask),
-        scale_by_trust_ratio(),
+        scale_by_trust_ratio(max_ratio=max_ratio),
         scale_by_learning_rate(learning_rate),
     )
 
@@ -64,13 +71,16 @@ def lars(
     nesterov: bool = False,
     *,
     sum_norms: bool = False,
+    scaled_decay: bool = False,
+    max_ratio: Bound = math.inf,
 ) -> chain:
     """LARS: SGD with momentum whose step for each array is in proportion to the array's norm.
 
     The ratio is trust_coefficient |p| / (|g + weight_decay p| + eps), as in Optax. With sum_norms
     it is trust_coefficient |p| / (|g| + weight_decay |p| + eps), as in the paper and TensorFlow. An
     array whose gradient is zero has a ratio of 1 in TensorFlow and with sum_norms, and decays by
-    learning_rate weight_decay p; without, its decay is scaled as any other step.
+    learning_rate weight_decay p; without sum_norms, or with scaled_decay, its decay is scaled as
+    any other step, as in the paper.
 
     Args:
       learning_rate: at least 0, or a schedule; it is applied before the momentum.
@@ -82,6 +92,9 @@ def lars(
       momentum: the decay of the momentum, in [0, 1].
       sum_norms: whether to add the norms of gradient and decay, instead of taking the norm of their
         sum.
+      scaled_decay: with sum_norms, whether the decay of an array without a gradient is scaled.
+      max_ratio: the largest ratio, greater than 0; infinite for any. LARC of the rate r is
+        `lars(1.0, ..., max_ratio=r)`.
 
     See `scale_by_trust_ratio` and `trace` for the other arguments.
 
@@ -89,14 +102,15 @@ def lars(
     equation (6).
     """
     if sum_norms:
-        parts = (_paper_ratio(weight_decay, weight_decay_mask, trust_coefficient, eps),)
+        ratio = _paper_ratio(weight_decay, trust_coefficient, eps, scaled_decay, max_ratio)
+        parts = (ratio if weight_decay_mask is True else masked(ratio, weight_decay_mask),)
         if key_of(frozen(weight_decay_mask)) != key_of(frozen(trust_ratio_mask)):
             raise ValueError(
                 "lars: with sum_norms, weight_decay_mask and trust_ratio_mask must be the same "
                 f"mask, got {shown(weight_decay_mask)} and {shown(trust_ratio_mask)}."
             )
     else:
-        ratio = scale_by_trust_ratio(trust_coefficient=trust_coefficient, eps=eps)
+        ratio = scale_by_trust_ratio(0.0, trust_coefficient, eps, max_ratio=max_ratio)
         parts = (
             add_decayed_weights(weight_decay, weight_decay_mask),
             masked(ratio, trust_ratio_mask),
@@ -105,13 +119,19 @@ def lars(
 
 
 def _paper_ratio(
-    weight_decay: Any, mask: StaticMask, trust_coefficient: float, eps: float
-) -> scale_by_trust_ratio | masked:
+    weight_decay: Any, trust_coefficient: float, eps: float, scaled_decay: bool, max_ratio: float
+) -> scale_by_trust_ratio:
     """Return the trust ratio with the norms of gradient and decay added."""
     if callable(weight_decay):
         raise TypeError(must_be("lars", "weight_decay", "a number with sum_norms", weight_decay))
-    ratio = scale_by_trust_ratio(0.0, trust_coefficient, eps, weight_decay=weight_decay)
-    return ratio if mask is True else masked(ratio, mask)
+    return scale_by_trust_ratio(
+        0.0,
+        trust_coefficient,
+        eps,
+        weight_decay=weight_decay,
+        scaled_decay=scaled_decay,
+        max_ratio=max_ratio,
+    )
 
 
 @optimizer

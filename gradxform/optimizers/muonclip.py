@@ -25,7 +25,7 @@ def muonclip(
     query_share: float = 0.5,
     nesterov: bool = True,
     debias: bool = False,
-    rms: float = 0.2,
+    rms: float | None = 0.2,
     ns_coeffs: tuple[Any, ...] | str = NS_COEFFS["standard"],
     ns_steps: int = 5,
     eps: float = 1e-8,
@@ -50,7 +50,8 @@ def muonclip(
     Args:
       learning_rate: at least 0, or a schedule; one for AdamW fits.
       weight_decay: of all parameters, at least 0, or a schedule; the learning rate multiplies it.
-      rms: the root mean square of the entries of an update of a matrix, at least 0.
+      rms: the root mean square of the entries of an update of a matrix, at least 0; None for the
+        factor sqrt(max(1, columns / rows)) of Jordan's code.
       weight_dimension_numbers: as `muon_weight_dimension_numbers` in `muon`: by default, parameters
         of two dimensions are matrices.
 

@@ -54,6 +54,7 @@ def schedule_free_sgd(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
+    weight_step_power: float = 0.0,
 ) -> schedule_free:
     """Schedule-free SGD: gradient descent, evaluated at an average of its steps.
 
@@ -77,7 +78,13 @@ def schedule_free_sgd(
     if weight_decay is not None:
         base = chain(add_decayed_weights(weight_decay), base)
     return schedule_free(
-        base, rate, b1, weight_lr_power, state_dtype, weights_ahead=warmup_from_zero
+        base,
+        rate,
+        b1,
+        weight_lr_power,
+        state_dtype,
+        weights_ahead=warmup_from_zero,
+        weight_step_power=weight_step_power,
     )
 
 
@@ -93,6 +100,7 @@ def schedule_free_adamw(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
+    weight_step_power: float = 0.0,
 ) -> schedule_free:
     """Schedule-free AdamW: AdamW without momentum, evaluated at an average of its steps.
 
@@ -123,7 +131,13 @@ def schedule_free_adamw(
         scale_by_learning_rate(rate),
     )
     return schedule_free(
-        base, rate, b1, weight_lr_power, state_dtype, weights_ahead=warmup_from_zero
+        base,
+        rate,
+        b1,
+        weight_lr_power,
+        state_dtype,
+        weights_ahead=warmup_from_zero,
+        weight_step_power=weight_step_power,
     )
 
 
@@ -136,6 +150,8 @@ def schedule_free_radam(
     weight_decay: ScalarOrSchedule = 0.0,
     weight_lr_power: float = 2.0,
     state_dtype: DType = None,
+    *,
+    weight_step_power: float = 0.0,
 ) -> schedule_free:
     """Schedule-free RAdam: schedule-free AdamW, warmed up by RAdam's rectification.
 
@@ -158,4 +174,12 @@ def schedule_free_radam(
         add_decayed_weights(weight_decay),
         scale_by_learning_rate(rate),
     )
-    return schedule_free(base, rate, b1, weight_lr_power, state_dtype, weights_ahead=False)
+    return schedule_free(
+        base,
+        rate,
+        b1,
+        weight_lr_power,
+        state_dtype,
+        weights_ahead=False,
+        weight_step_power=weight_step_power,
+    )

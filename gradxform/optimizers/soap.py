@@ -24,6 +24,7 @@ def soap(
     max_precond_dim: Size = 10000,
     *,
     correct_bias: bool = True,
+    eps_before_correction: bool = False,
     normalize_grads: bool = False,
     one_sided: bool = False,
     adam_b1: Decay = 0.95,

@@ -38,8 +38,9 @@ def splus(
         p <- p - 2 / (n + k) learning_rate (u + weight_decay p)
 
     Other parameters have the sign of the averaged gradient for u, and `other_scale` in the place of
-    2 / (n + k). Embeddings are matrices too: to treat them as the authors do, put None in their
-    place in `weight_dimension_numbers`.
+    2 / (n + k), as matrices with a side above `max_precond_dim` have. Smaller tables of embeddings
+    are matrices too: to treat them as the authors do, put None in their place in
+    `weight_dimension_numbers`.
 
     Evaluate and save `eval_params(state, params)`, the average of the parameters.
 
@@ -47,7 +48,8 @@ def splus(
       weight_decay: at least 0, or a schedule; the rate of a parameter multiplies it.
       weight_decay_mask: which parameters decay. Defaults to all.
       average_decay: the decay of the average of the parameters, in [0, 1).
-      other_scale: the factor of the learning rate for all that is not a matrix, finite.
+      other_scale: the factor of the learning rate for all that is not a matrix, and for matrices
+        with a side above max_precond_dim, finite.
       weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
         for those that are not matrices (a prefix of the parameters will do), or a function of the
         parameters that returns one. By default, parameters of two dimensions are matrices.
@@ -61,8 +63,11 @@ def splus(
     decay = add_decayed_weights(weight_decay, weight_decay_mask)
     rate = scale_by_learning_rate(learning_rate)
     signs = ema(b1, False, mu_dtype), scale_by_sign()
+    side = scale_by_mean_side(
+        weight_dimension_numbers, max_side=max_precond_dim, other_scale=other_scale
+    )
     parts = {
-        "splus": chain(direction, decay, scale_by_mean_side(weight_dimension_numbers), rate),
+        "splus": chain(direction, decay, side, rate),
         "sign": chain(*signs, decay, scale(other_scale), rate),
     }
     return moving_average(with_others(parts, weight_dimension_numbers), average_decay, debias=True)

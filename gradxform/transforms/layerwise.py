@@ -1,5 +1,6 @@
 """Rules that use the norm of whole arrays: second moments, first gradients, trust ratios."""
 
+import math
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from gradxform.numerics import (
     scalar,
     value_at,
 )
+from gradxform.numerics.numbers import within
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import over_root, root
 from gradxform.slots import zero_count, zeros_like
@@ -28,6 +30,7 @@ from gradxform.transforms.matrices.array_norms import array_norm, array_norms, a
 from gradxform.transforms.scaling import WeightDecaySchedule, counted
 from gradxform.types import (
     Array,
+    Bound,
     Decay,
     DType,
     Finite,
@@ -349,15 +352,18 @@ class scale_by_trust_ratio(ArrayRule):
 
         u = (g + weight_decay p) trust_coefficient |p| / (|g| + weight_decay |p| + eps)
 
-    and u = g + weight_decay p where |p| = 0 or |g| = 0, as in TensorFlow. Equation (6) of the
-    paper would give trust_coefficient p for a gradient of zeros, which is shorter if
-    trust_coefficient is less than weight_decay.
+    and u = g + weight_decay p where |p| = 0 or |g| = 0, as in TensorFlow. With scaled_decay only
+    |p| = 0 is such a case: a gradient of zeros gives trust_coefficient p, as in equation (6) of the
+    paper, which is shorter if trust_coefficient is less than weight_decay.
 
     Args:
       min_norm: a lower bound on the norms, at least 0.
       trust_coefficient: the norm of the update over that of the array, finite.
       eps: added to |g|, at least 0.
       weight_decay: the multiple of p added to g, at least 0. Keyword-only.
+      scaled_decay: whether the decay of an array whose gradient is zero is scaled. Keyword-only.
+      max_ratio: the largest factor of g, greater than 0: 1 for LAMBC; the learning rate for LARC,
+        whose own rate is then 1. Infinite for any. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -370,6 +376,8 @@ class scale_by_trust_ratio(ArrayRule):
     trust_coefficient: Finite = 1.0
     eps: NonNegative = 0.0
     weight_decay: NonNegative | ZeroIsNone = field(default=0.0, kw_only=True)
+    scaled_decay: bool = field(default=False, kw_only=True)
+    max_ratio: Bound = field(default=math.inf, kw_only=True)
 
     locality = "array"
     sees_pieces = True
@@ -384,5 +392,8 @@ class scale_by_trust_ratio(ArrayRule):
         if not is_zero(self.weight_decay):
             g = g + self.weight_decay * p
             divisor = divisor + self.weight_decay * norm_p
+            if self.scaled_decay:
+                undefined = (norm_p == 0) | (divisor == 0)
         divisor = jnp.where(undefined, 1, divisor)
-        return g * jnp.where(undefined, 1, self.trust_coefficient * norm_p / divisor)
+        ratio = jnp.where(undefined, 1, self.trust_coefficient * norm_p / divisor)
+        return g * jnp.minimum(ratio, within(self.max_ratio, ratio.dtype))

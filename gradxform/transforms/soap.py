@@ -108,6 +108,8 @@ class scale_by_soap(InEigenbases):
       max_precond_dim: the longest side that has a basis, an integer, at least 0; a longer one keeps
         the identity. With 0 the rule is Adam's.
       correct_bias: whether to divide by 1 - b1^s and 1 - b2^s. Keyword-only.
+      eps_before_correction: whether eps is added to the root before that is corrected, as in the
+        authors' code. Keyword-only.
       normalize_grads: whether to divide every matrix of U by its root mean square, before the bias
         corrections: its entries then have the root mean square sqrt(1 - b2^s) / (1 - b1^s), or 1
         without correct_bias. Keyword-only.
@@ -137,6 +139,7 @@ class scale_by_soap(InEigenbases):
     precondition_frequency: Size = 10
     max_precond_dim: Size = 10000
     correct_bias: bool = field(default=True, kw_only=True)
+    eps_before_correction: bool = field(default=False, kw_only=True)
     normalize_grads: bool = field(default=False, kw_only=True)
     one_sided: bool = field(default=False, kw_only=True)
     weight_dimension_numbers: StaticTree = field(default=None, kw_only=True)
@@ -164,6 +167,8 @@ class scale_by_soap(InEigenbases):
         if self.correct_bias:
             s = jnp.maximum(count, 1)
             of_m, of_v = bias_correction(self.b1, s), bias_correction(self.b2, s)
+        if self.eps_before_correction:
+            of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
         return state._replace(count=safe_increment(count)), count, of_m, of_v
 
     def rule(

@@ -1,7 +1,7 @@
 """SPlus: signs in the eigenbasis of Shampoo's two matrices."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import lax
@@ -20,7 +20,17 @@ from gradxform.transforms.eigenbases import (
     transposed,
 )
 from gradxform.transforms.matrices.shape_factor import ShapeFactor
-from gradxform.types import Array, Decay, DType, MatrixSlot, Params, Size, Slot, StaticTree
+from gradxform.types import (
+    Array,
+    Decay,
+    DType,
+    Finite,
+    MatrixSlot,
+    Params,
+    Size,
+    Slot,
+    StaticTree,
+)
 
 __all__ = [
     "scale_by_mean_side",
@@ -154,21 +164,35 @@ class scale_by_mean_side(ShapeFactor):
     Update rule, with n the number of rows of a matrix and k that of its columns:
 
         u = 2 / (n + k) g
+        u = other_scale g            (if n or k is above max_side)
 
     Signs of mean square 1 then change what passes through a layer alike in networks of any width.
+    A matrix with a side above max_side is a table of embeddings, which 2 / (n + k) all but stops.
 
     Args:
       weight_dimension_numbers: as in `scale_by_muon`.
+      max_side: the longest side that counts, an integer, at least 0; None for any. Keyword-only.
+      other_scale: the factor of matrices with a longer side, finite. Keyword-only.
 
     Raises:
-      ValueError: at init and update, if a parameter is not a matrix, or its numbers do not fit.
+      ValueError: if max_side is below 0; at init and update, if a parameter is not a matrix, or its
+        numbers do not fit.
 
     Reference: Frans et al., A Stable Whitening Optimizer for Efficient Neural Network Training,
-    2025, Algorithm 1.
+    2025, Algorithm 1; the factor of long sides is that of its code.
     """
 
     weight_dimension_numbers: StaticTree = None
+    max_side: Size | None = field(default=None, kw_only=True)
+    other_scale: Finite = field(default=1e-3, kw_only=True)
 
-    def factor(self, n: int, k: int, places: int) -> float:
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_side is not None:
+            require_non_negative(self, "max_side")
+
+    def factor(self, n: int, k: int, places: int) -> Any:
         """Return the factor of a matrix of n rows and k columns."""
+        if self.max_side is not None and max(n, k) > self.max_side:
+            return self.other_scale
         return 2 / max(n + k, 1)

@@ -23,6 +23,7 @@ from gradxform.numerics import (
     ScheduleError,
     at_least_float32,
     cast,
+    is_zero,
     promote,
     safe_increment,
     scalar,
@@ -42,6 +43,7 @@ from gradxform.types import (
     PyTree,
     Slot,
     Updates,
+    ZeroIsNone,
 )
 from gradxform.wrappers.changed_steps import check_changeable
 from gradxform.wrappers.parts import check_movable, keeps_copies
@@ -146,7 +148,8 @@ class schedule_free(Transform):
     and r(n) the learning rate after n updates, from x = y = z:
 
         z <- z + u
-        w = (the largest of r(1), ..., r(t))^weight_lr_power;  c = w / (sum of all w so far)
+        w = t^weight_step_power (the largest of r(1), ..., r(t))^weight_lr_power
+        c = w / (sum of all w so far)
         x <- (1 - c) x + c z
         y <- b1 x + (1 - b1) z
 
@@ -176,6 +179,8 @@ class schedule_free(Transform):
         with 0 all steps have the same weight.
       state_dtype: the dtype of z. Defaults to the parameter's, or float32 for 16-bit ones.
       weights_ahead: whether the weights have the learning rate of the next step. Keyword-only.
+      weight_step_power: the power of the number of the step in the weights of the average, at least
+        0; the authors' code calls it r. Keyword-only.
 
     Raises:
       ValueError: if the base optimizer does not go on from where the parameters are; at update, if
@@ -190,6 +195,7 @@ class schedule_free(Transform):
     weight_lr_power: NonNegative = 2.0
     state_dtype: DType = None
     weights_ahead: bool = field(default=True, kw_only=True)
+    weight_step_power: NonNegative | ZeroIsNone = field(default=0.0, kw_only=True)
 
     why_no_rows = "moves every row towards an average"
     follows = ("z",)
@@ -256,6 +262,9 @@ class schedule_free(Transform):
             raise TypeError(f"{name_of(self)}: learning_rate: {error}") from None
         max_lr = jnp.maximum(cast(state.max_lr, rate.dtype), rate)
         weight = max_lr ** scalar(self.weight_lr_power)
+        if not is_zero(self.weight_step_power):
+            t = cast(state.step_count, weight.dtype)
+            weight = weight * t ** scalar(self.weight_step_power)
         total = cast(state.weight_sum, weight.dtype) + weight
         counted = {
             "b1": scalar(self.b1),

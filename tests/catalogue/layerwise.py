@@ -21,6 +21,9 @@ TRANSFORMS: dict[str, Case] = {
     "scale_by_trust_ratio/min": Case(
         gx.scale_by_trust_ratio(2.0, 0.1, 0.5), ref.trust_ratio(0.1, 0.5, 2.0), rows=False
     ),
+    "scale_by_trust_ratio/most": Case(
+        gx.scale_by_trust_ratio(max_ratio=0.5), ref.trust_ratio(1.0, 0.0, 0.0, 0.5), rows=False
+    ),
     "scale_by_trust_ratio/decay": Case(
         gx.scale_by_trust_ratio(0.0, 0.1, 1e-3, weight_decay=0.2),
         ref.lars_sum(0.2, 0.1, 1e-3),
@@ -49,6 +52,11 @@ OPTIMIZERS: dict[str, Case] = {
     "lamb": Case(
         gx.lamb(0.1, weight_decay=0.1),
         with_lr(0.1, ref.adam(0.9, 0.999, 1e-6), ref.decay(0.1), ref.trust_ratio(1.0, 0.0, 0.0)),
+        rows=False,
+    ),
+    "lamb/most": Case(
+        gx.lamb(0.1, max_ratio=0.5),
+        with_lr(0.1, ref.adam(0.9, 0.999, 1e-6), ref.trust_ratio(1.0, 0.0, 0.0, 0.5)),
         rows=False,
     ),
     "lars": Case(

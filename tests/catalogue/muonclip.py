@@ -45,12 +45,12 @@ WRAPPERS: dict[str, Case] = {
 }
 
 
-def clipped_muon(direction, others):
+def clipped_muon(direction, others, rms=0.2):
     """MuonClip with a decay of 0.1 and a rate of 0.1, for two heads."""
     return ref.qk_clip(
         ref.sequence(
             ref.only(flat, direction),
-            ref.only(flat, ref.shape_factor(0.2)),
+            ref.only(flat, ref.shape_factor(rms)),
             ref.only(lambda p: not flat(p), others),
             ref.decay(0.1),
             ref.scale(-0.1),
@@ -80,8 +80,8 @@ OPTIMIZERS: dict[str, Case] = {
         huge_ok=1 / 8,  # with nesterov, the average is 1.5 times the gradient
     ),
     "muonclip/two_heads": Case(
-        gx.muonclip(0.1, LAYERS, 2.0, nesterov=False, adam_b2=0.999),
-        clipped_muon(ref.muon(nesterov=False), ADAM),
+        gx.muonclip(0.1, LAYERS, 2.0, nesterov=False, rms=None, adam_b2=0.999),
+        clipped_muon(ref.muon(nesterov=False), ADAM, None),
         rtol=1e-4,
         rows=False,
         extra={"max_logits": LOGITS},

@@ -16,6 +16,11 @@ WRAPPERS: dict[str, Case] = {
         ref.schedule_free(ref.sequence(ref.adam(0.0, 0.999, 1e-8), FALLING_LR), falling, 1.0, 0.5),
         rows=False,
     ),
+    "schedule_free/steps": Case(
+        gx.schedule_free(gx.sgd(0.1), 0.1, 0.6, weight_step_power=1.5),
+        ref.schedule_free(SGD, 0.1, 0.6, r=1.5),
+        rows=False,
+    ),
 }
 
 

@@ -28,6 +28,20 @@ TRANSFORMS: dict[str, Case] = {
         rows=False,
         derivatives=None,  # eigenvectors of equal eigenvalues have no derivative
     ),
+    "scale_by_soap/eps first": Case(
+        gx.masked(
+            gx.scale_by_soap(
+                eps=0.1,
+                eps_before_correction=True,
+                one_sided=True,
+                weight_dimension_numbers=NUMBERS(0, -1),
+            ),
+            gx.ndim_at_least(2),
+        ),
+        ref.only(matrix, ref.soap(eps=0.1, eps_first=True, one_sided=True, columns=-1)),
+        rtol=1e-4,
+        rows=False,
+    ),
     "scale_by_soap/one side": Case(
         gx.masked(
             gx.scale_by_soap(

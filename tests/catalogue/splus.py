@@ -24,6 +24,13 @@ TRANSFORMS: dict[str, Case] = {
         ref.only(matrix, ref.mean_side()),
         rows=False,
     ),
+    "scale_by_mean_side/long side": Case(
+        gx.masked(
+            gx.scale_by_mean_side(NUMBERS(0, -1), max_side=3, other_scale=0.2), gx.ndim_at_least(2)
+        ),
+        ref.only(matrix, ref.mean_side(3, 0.2)),
+        rows=False,
+    ),
 }
 
 
@@ -40,10 +47,27 @@ OPTIMIZERS: dict[str, Case] = {
         ),
         **BASES,
     ),
+    "splus/long side": Case(
+        gx.splus(0.1, weight_decay=0.3, max_precond_dim=3, other_scale=0.2),
+        ref.sequence(
+            ref.only(flat, ref.splus(max_dim=3)),
+            ref.only(lambda p: not flat(p), ref.sign_of_average()),
+            ref.decay(0.3),
+            ref.only(flat, ref.mean_side(3, 0.2)),
+            ref.only(lambda p: not flat(p), ref.scale(0.2)),
+            ref.scale(-0.1),
+        ),
+        **BASES,
+    ),
 }
 
 
 REFUSED = [
+    (
+        lambda: gx.scale_by_mean_side(max_side=-1),
+        ValueError,
+        ("scale_by_mean_side: max_side must be at least 0, got -1.",),
+    ),
     (
         lambda: gx.splus(precondition_frequency=0),
         ValueError,

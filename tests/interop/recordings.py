@@ -79,12 +79,17 @@ def described() -> dict[str, Any]:
     return {row["name"]: row for row in text["recordings"]}
 
 
+def file_of(name: str) -> str:
+    """Return the file of a recording: of the defaults of a class, unless its row names another."""
+    return described()[name].get("file", f"{name}.A.npz")
+
+
 @functools.cache
 def recording(name: str) -> Recording:
     """Return a recording, with its inputs."""
     row = described()[name]
     arrays = {}
-    for file in ("inputs.s11.npz", f"{name}.A.npz"):
+    for file in ("inputs.s11.npz", file_of(name)):
         with np.load(FOLDER / file) as z:
             arrays |= {key: z[key] for key in z.files}
     return Recording(name, row["kwargs"], row["mode"], row["moved"], arrays)

@@ -5,7 +5,7 @@ import numpy as np
 from tests.references.base import Reference, stateless, value_at
 
 
-def trust_ratio(coefficient, eps, min_norm):
+def trust_ratio(coefficient, eps, min_norm, most=np.inf):
     """LARS, (6), and LAMB, Algorithm 2."""
 
     def f(g, p, t):
@@ -13,7 +13,7 @@ def trust_ratio(coefficient, eps, min_norm):
         g_norm = max(np.linalg.norm(g.ravel()), min_norm)
         if p_norm == 0 or g_norm == 0:
             return g
-        return g * coefficient * p_norm / (g_norm + eps)
+        return g * min(coefficient * p_norm / (g_norm + eps), most)
 
     return stateless(f)
 

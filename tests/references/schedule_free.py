@@ -3,7 +3,7 @@
 from tests.references.base import TreeReference, as_tree, value_at
 
 
-def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True):
+def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True, r=0.0):
     """Defazio et al., Algorithm 1; the state keeps x and z, the parameters are y."""
     part = as_tree(inner)
 
@@ -14,7 +14,7 @@ def schedule_free(inner, rate, b1=0.9, power=2.0, ahead=True):
         inner_state, xs, zs, largest, total = state
         us, inner_state = part.step(gs, inner_state, ps, t)
         largest = max(largest, value_at(rate, t if ahead else t - 1))
-        weight = largest**power
+        weight = t**r * largest**power
         total += weight
         c = weight / total if total else 0.0
         zs = [z + u for z, u in zip(zs, us, strict=True)]

@@ -32,6 +32,7 @@ def soap(
     columns=1,
     first=0,
     kl_start=None,
+    eps_first=False,
 ):
     """Vyas et al., Algorithm 3, with the first step and the renewals of its code.
 
@@ -68,7 +69,10 @@ def soap(
                 m[i] = b1 * m[i] + (1 - b1) * x[i]
                 h, turned = (ql[i].T @ a @ qr[i] for a in (x[i], m[i]))
                 v[i] = b2 * v[i] + (1 - b2) * h**2
-                root = np.sqrt(v[i] / (1 - b2**s)) + eps
+                c2 = 1 - b2**s
+                root = (
+                    (np.sqrt(v[i]) + eps) / np.sqrt(c2) if eps_first else np.sqrt(v[i] / c2) + eps
+                )
                 u[i] = ql[i] @ (turned / (1 - b1**s) / root) @ qr[i].T
                 if normalize:
                     u[i] /= np.sqrt(np.mean(u[i] ** 2)) * (1 - b1**s) / np.sqrt(1 - b2**s)

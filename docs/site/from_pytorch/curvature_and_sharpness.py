@@ -1,12 +1,14 @@
 """Rows of optimizers that use curvature, look at sharpness, or take steps of a fixed norm."""
 
 from typing import Any
+from unittest import mock
 
 import jax
+import jax.numpy as jnp
 
 import gradxform as gx
 from docs.site.from_pytorch.row import Row
-from tests.interop.recordings import Recording, by_gradient, by_hessian, loss_of
+from tests.interop.recordings import STEPS, Recording, by_gradient, by_hessian, loss_of
 
 
 def _given(updates: Any, state: Any, params: Any = None, *, hessian_diagonal: Any) -> Any:
@@ -30,6 +32,16 @@ def _by_loss(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> A
     extra = {"grad_fn": lambda p, i: gradient(p)}
     updates, state = tx.update(gradient(params), state, params, **extra)
     return gx.apply_updates(params, updates), state
+
+
+def with_their_probes(tx: Any, state: Any, params: Any, recorded: Recording, t: int) -> Any:
+    """Take a step with the probe of the matrix that was drawn; others follow it in each step."""
+    drawn = recorded.arrays["aux/draws"].reshape(STEPS, -1)[t, :24].reshape(6, 4).T
+    with (
+        jax.disable_jit(),
+        mock.patch.object(jax.random, "normal", lambda key, shape, dtype: jnp.asarray(drawn)),
+    ):
+        return by_gradient(tx, state, params, recorded, t)
 
 
 _SPLUS: dict[str, Any] = {
@@ -63,7 +75,9 @@ ROWS = [
         "gx.adahessian(lr, eps=1e-16, hessian_diagonal_fn=given, spatial_averaging=False)",
         1e-12,
         "AdaHessian",
-        "the authors average over the windows of kernels and have eps=1e-4, which are the defaults",
+        "the authors average over the windows of kernels and have eps=1e-4, which are the "
+        "defaults. With `update_period`, the correction there counts all steps, "
+        "here those with an estimate",
         {"given": GIVEN},
         by_hessian,
         shown="`gx.adahessian(lr, eps=1e-16, spatial_averaging=False)`",
@@ -95,6 +109,25 @@ ROWS = [
         "gx.wsam(gx.sgd(lr), lr, opaque_mode=True)",
         1e-12,
         "WSAM",
+        step=_by_loss,
+    ),
+    Row(
+        "Kron(lr, balance_prob=0.0)",
+        "gx.psgd_kron(lr)",
+        1e-12,
+        "Kron",
+        "for a matrix, with the probes that were drawn there. The one there fits a factor to every "
+        "axis of every array, vectors included; here arrays are matrices, and vectors have AdamW",
+        step=with_their_probes,
+        leaves=("matrix",),
+    ),
+    Row(
+        "LookSAM(SGD, lr, rho=0.1, k=k)",
+        "gx.looksam(gx.sgd(lr), 0.1, 0.7, k, opaque_mode=True)",
+        1e-6,
+        "LookSAM",
+        "for one array: there, each has norms and a projection of its own; here, as in the paper, "
+        "those of the tree count. 1e-8 is added to a norm there",
         step=_by_loss,
     ),
     Row(

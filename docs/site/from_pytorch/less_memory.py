@@ -94,8 +94,10 @@ ROWS = [
         difference=1e-12,
         recorded="APOLLO",
         step=with_their_draws,
-        notes="Without `low_rank` the whole gradient is scaled, as in the paper. One gradient of "
-        "zeros stops a matrix there for good.",
+        notes="Without `low_rank` the whole gradient is scaled, as in the paper. `scale` here is "
+        "`scale` ** 1.5 there, `scale_type` is `granularity`, and the decay, which follows the "
+        "step, has the rate with Adam's corrections. One gradient of zeros stops a matrix there "
+        "for good.",
     ),
     Row(
         theirs="SGDSaI(lr)",

@@ -25,6 +25,8 @@ REASONS = {
     "DAdaptAdan": "`gx.dadapt_adamw`, `gx.prodigy`",
     "DAdaptLion": "`gx.mechanize(gx.lion(1.0))` finds the rate of any optimizer",
     "DAdaptSGD": "`gx.dog`, `gx.dowg`, or `gx.mechanize(gx.sgd(1.0))`",
+    "DASH": "Shampoo in blocks with batched roots; `gx.distributed_shampoo` has such blocks",
+    "DeMo": "`gradxform.distributed.demo`, see [On several devices](../distributed.md)",
     "DistributedMuon": "`gx.muon` in `gradxform.distributed.shard_matrices`, see [On several "
     "devices](../distributed.md)",
     "DualAdam": "`gx.adamw`",

@@ -2,15 +2,25 @@
 
 from docs.site.from_pytorch.row import Row
 
+# The preset of timm that its Muon has by default.
+QUINTIC = (
+    (4.0848, -6.8946, 2.9270),
+    (3.9505, -6.3029, 2.6377),
+    (3.7418, -5.5913, 2.3037),
+    (2.8769, -3.1427, 1.2046),
+    (2.8366, -3.0525, 1.2012),
+)
+
 TIMM = [
     Row(
         "Adopt(lr)",
         "gx.adopt(lr, clip_value_fn=lambda n: n**0.333)",
         1e-12,
         "timm.Adopt",
-        "the bound is the cube root of the step there, the fourth root in the paper",
+        "the bound is the cube root of the step there, the fourth root in the paper. The first "
+        "step does not decay with `decoupled=True`: `lambda n: w * (n > 0)`",
     ),
-    Row("AdaBelief(lr)", "gx.adabelief(lr)", None),
+    Row("AdaBelief(lr, rectify=False)", "gx.adabelief(lr)", None, notes="`rectify` is not here"),
     Row(
         "AdafactorBigVision(lr)",
         "gx.adafactor(lr)",
@@ -24,19 +34,26 @@ TIMM = [
         "gx.lamb(lr, weight_decay=0.01)",
         1e-12,
         "timm.Lamb",
-        "`max_grad_norm` is `gx.clip_by_global_norm` before it",
+        "`max_grad_norm` is `gx.clip_by_global_norm` before it, `trust_clip` is `max_ratio=1.0`; "
+        "`decoupled_decay` is `gx.decoupled_weight_decay(..., decay_first=True)`",
     ),
-    Row("LaProp(lr)", "gx.laprop(lr)", 1e-12, "timm.LaProp"),
+    Row("LaProp(lr)", "gx.laprop(lr)", 1e-12, "timm.LaProp", "a decay follows the step there"),
     Row(
         "Lars(lr, always_adapt=True)",
         "gx.lars(lr, momentum=0.0, eps=1e-8, sum_norms=True)",
         1e-12,
         "timm.Lars",
-        "`trust_clip` (LARC) is not here",
+        "`trust_clip` (LARC) is `gx.lars(1.0, ..., max_ratio=lr)`",
     ),
     Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", None),
-    Row("Lookahead(base)", "gx.lookahead(tx, 6, 0.5)", None),
-    Row("MADGRAD(lr)", "gx.madgrad(lr)", None),
+    Row(
+        "Lookahead(base)",
+        "gx.lookahead(tx, 6, 0.5)",
+        None,
+        notes="the slow parameters start at the sixth step there, which is the first one here to "
+        "go back",
+    ),
+    Row("MADGRAD(lr)", "gx.madgrad(lr)", None, notes="without `decoupled_decay`"),
     Row(
         "Mars(lr)",
         "gx.chain(gx.masked(gx.scale_by_mars(0.9), gx.ndim_at_least(2)), gx.adam(lr, 0.9, 0.99))",
@@ -46,9 +63,13 @@ TIMM = [
     ),
     Row(
         "Muon(lr)",
-        "gx.muon(lr, debias=False)",
+        "gx.muon(lr, quintic, debias=False, nesterov=False, consistent_rms=0.2)",
         None,
-        notes="`AdaMuon` is `gx.adamuon`, and `nmuon` has NAdamW for vectors: `adam_nesterov=True`",
+        notes="`quintic` are the five triples of the preset of this name there, and "
+        '`gx.muon(lr, debias=False)` is `adjust_lr_fn="original", ns_coefficients="original", '
+        "nesterov=True`. `AdaMuon` is `gx.adamuon`, and `nmuon` has NAdamW for vectors: "
+        "`adam_nesterov=True`",
+        names={"quintic": QUINTIC},
     ),
     Row(
         "NAdamW(lr)",
@@ -57,7 +78,12 @@ TIMM = [
         notes="b1 m / (1 - b1^(t+1)) is Dozat's look ahead, and ours; timm divides it by 1 - b1^t. "
         "Its first step is 1.29 times as long, and later ones become the same",
     ),
-    Row("NvNovoGrad(lr)", "gx.novograd(lr, 0.95, 0.98, eps=1e-8)", None),
+    Row(
+        "NvNovoGrad(lr)",
+        "gx.novograd(lr, 0.95, 0.98, eps=1e-8)",
+        None,
+        notes="with `grad_averaging`, a rate of `(1 - b1) * lr`",
+    ),
     Row(
         "RMSpropTF(lr)",
         "gx.rmsprop(lr, eps=1e-10, initial_scale=1.0)",
@@ -67,9 +93,10 @@ TIMM = [
     Row("SGDW(lr, momentum=0.9)", "gx.sgdw(lr, momentum=0.9)", None),
     Row(
         "cadamw, clion, ...",
-        "gx.cautious(tx)",
+        "gx.cautious(tx, xi=0.0)",
         None,
-        notes="`caution=True`; `gx.cautious_adamw` and `gx.cautious_lion` are recipes",
+        notes="`caution=True`, where 1 is not added to the number of entries that agree; "
+        "`gx.cautious_adamw` and `gx.cautious_lion` are recipes",
     ),
     Row(
         "adamc, sgdc, ...",

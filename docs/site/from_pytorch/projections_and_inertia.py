@@ -64,7 +64,7 @@ ROWS = [
         4e-8,
         "Ranger21",
         "Two decays are added here, multiplied there. Give `n` as `total_steps`, unless the "
-        "schedule is disabled.",
+        "schedule is disabled. `use_softplus=False` is `beta_softplus=None`.",
     ),
     Row(
         "Amos(lr)",

@@ -33,7 +33,13 @@ def _given(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[
 GIVEN = {"given": gx.GradientTransformationExtraArgs(lambda params: (), _given)}
 
 ROWS = [
-    Row("AdaBelief(lr)", "gx.adabelief(lr)", 1e-12, "AdaBelief"),
+    Row(
+        "AdaBelief(lr)",
+        "gx.adabelief(lr)",
+        1e-12,
+        "AdaBelief",
+        "`rectify` and `ams_bound` are not here",
+    ),
     Row(
         "AdaDelta(lr)",
         "gx.adadelta(lr)",
@@ -70,7 +76,8 @@ ROWS = [
         "adam_learning_rate=3e-4, weight_dimension_numbers=kernels)",
         1e-9,
         "AdaMuon",
-        f"the paper orthogonalizes signs, `signs=True`; eps is 1e-10 there. {KERNEL_NOTE}",
+        "the paper orthogonalizes signs, `signs=True`; eps is 1e-10 there. With "
+        "`use_adjusted_lr=False`, `rms` is 1 / sqrt(inputs) of each matrix. " + KERNEL_NOTE,
         names=KERNELS,
     ),
     Row(
@@ -87,7 +94,8 @@ ROWS = [
         1e-11,
         "Adan",
         "the change of the gradient counts b2 times, as in the paper; in Optax, and by default "
-        "here, 1 - b2 times. With a decay, `proximal_decay=True`",
+        "here, 1 - b2 times. With a decay, `proximal_decay=True`, but not with "
+        "`weight_decouple=True`. `max_grad_norm` is `gx.clip_by_global_norm` before it",
     ),
     Row("AdEMAMix(lr)", "gx.ademamix(lr)", 1e-12, "AdEMAMix"),
     Row(
@@ -97,7 +105,14 @@ ROWS = [
         "ADOPT",
         "the bound is that of the next step there",
     ),
-    Row("AliG(max_lr)", "gx.polyak_sgd(max_lr, eps=1e-6)", 1e-12, "AliG", step=by_value),
+    Row(
+        "AliG(max_lr)",
+        "gx.polyak_sgd(max_lr, eps=1e-6)",
+        1e-12,
+        "AliG",
+        "with a momentum, `gx.trace(momentum, nesterov=True)` after it",
+        step=by_value,
+    ),
     Row(
         "DAdaptAdam(lr)",
         "gx.dadapt_adamw(lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5)",
@@ -111,7 +126,8 @@ ROWS = [
         "gx.ftrl(lr, initial_accumulator_value=0.0)",
         1e-12,
         "FTRL",
-        "`lambda_1`, `lambda_2` and `beta` are `l1`, `l2` and `beta`",
+        "`lambda_1` and `beta` are `l1` and `beta`, and `l2` is `lambda_2` / 2. With another "
+        "`lr_power`, only the steps have it there, and the divisor keeps the root",
     ),
     Row(
         "GaLore(groups, lr, rank=2)",
@@ -121,42 +137,69 @@ ROWS = [
         '("others", True)))',
         1e-12,
         "GaLore",
-        f"{BEFORE}; the shorter side is projected, as in the paper",
+        f"{BEFORE}; the shorter side is projected, as in the paper (`projection_type='std'`), the "
+        "longer one without `shorter_side` (`'reverse_std'`). Bases are renewed there when "
+        "`update_proj_gap` divides the number of the step, here and in the authors' code in the "
+        "step after it; the signs of a basis are arbitrary",
     ),
     Row(
         "Grams(lr)",
         "gx.grams(lr, eps=1e-6)",
         1e-12,
         "Grams",
-    ),
-    Row(
-        "Kron(lr)",
-        "gx.psgd_kron(lr)",
-        None,
-        notes="each draws its own probes. The one there fits a factor to every axis of every "
-        "array, vectors included; here arrays are matrices, and vectors have AdamW",
+        "without `weight_decouple`, a decay does nothing there",
     ),
     Row(
         "Lamb(lr)",
-        "gx.chain(gx.scale_by_tf_adam(eps=1e-6), gx.scale_by_trust_ratio(), "
+        "gx.chain(gx.scale_by_tf_adam(eps=1e-6), gx.scale_by_schedule(lambda n: (1 - 0.9 ** (n + "
+        "1)) / (1 - 0.999 ** (n + 1)) ** 0.5), gx.scale_by_trust_ratio(eps=1e-6), "
         "gx.scale_by_learning_rate(lambda n: lr / (1 - 0.9 ** (n + 1))))",
-        1e-4,
+        1e-12,
         "Lamb",
-        "steps are divided by 1 - b1^t after the trust ratio there, and 1e-6 is added to the norm "
-        "of the update; the paper's form is `gx.lamb(lr)`",
+        "the paper's form is `gx.lamb(lr)`. There, Adam's corrections follow the trust ratio, and "
+        "that of the second moment does not come. A decay is decoupled, with `decay_first=True`; "
+        "`max_grad_norm` needs `pre_norm=True`",
     ),
-    Row("LaProp(lr)", "gx.laprop(lr)", 1e-8, "LaProp", UNDER_ROOT),
+    Row(
+        "LaProp(lr)",
+        "gx.laprop(lr)",
+        1e-8,
+        "LaProp",
+        f"{BEFORE} there, the authors' after, and {UNDER_ROOT}. Without `weight_decouple`, a decay "
+        "does nothing there; `ams_bound` and `centered` are not here",
+    ),
     Row(
         "LARS(lr)",
         "gx.lars(lr, trust_ratio_mask=gx.ndim_at_least(2))",
         1e-12,
         "LARS",
-        "with a decay, `weight_decay_mask=gx.ndim_at_least(2)` too",
+    ),
+    Row(
+        "LARS(lr, weight_decay, momentum, nesterov=True)",
+        "gx.lars(lr, weight_decay, matrices, trust_ratio_mask=matrices, momentum=momentum, "
+        "nesterov=True, sum_norms=True, scaled_decay=True)",
+        1e-12,
+        "LARS.B",
+        "`matrices` is `gx.ndim_at_least(2)`. With `dampening=d`, `gx.scale(1 - d)` after it",
+        names={"matrices": gx.ndim_at_least(2)},
     ),
     Row("Lion(lr)", "gx.lion(lr, weight_decay=0.0)", 1e-12, "Lion"),
     Row("LOMO(lr)", "gx.sgd(lr)", 1e-12, "LOMO", "the rule alone, as for AdaLOMO"),
-    Row("Lookahead(SGD(lr=0.05))", "gx.lookahead(gx.sgd(0.05), 5, 0.5)", 1e-12, "Lookahead"),
-    Row("MADGRAD(lr)", "gx.madgrad(lr)", 1e-12, "MADGRAD"),
+    Row(
+        "Lookahead(SGD(lr=0.05))",
+        "gx.lookahead(gx.sgd(0.05), 5, 0.5)",
+        1e-12,
+        "Lookahead",
+        '`pullback_momentum="reset"` is `reset_state=True`',
+    ),
+    Row(
+        "MADGRAD(lr)",
+        "gx.madgrad(lr)",
+        1e-12,
+        "MADGRAD",
+        "with `weight_decouple=True`, `gx.chain(gx.madgrad(lr), gx.scale(-1.0), "
+        "gx.add_decayed_weights((lr + 1e-6) * w), gx.scale(-1.0))`",
+    ),
     Row(
         "MARS(lr)",
         'gx.partition({"matrices": gx.chain(gx.scale_by_mars(), gx.scale_by_tf_adam(0.95, 0.99), '
@@ -165,7 +208,10 @@ ROWS = [
         'gx.label_by(("matrices", gx.ndim_at_least(2)), ("others", True)))',
         1e-9,
         "MARS",
-        f"vectors have AdamW with a rate of their own there; {BEFORE}, and {UNDER_ROOT}",
+        f"vectors have AdamW with a rate of their own there; {BEFORE}, and {UNDER_ROOT}. The first "
+        "gradient is corrected there by one of zeros, which shows if its norm is below 1. "
+        '`mars_type="lion"` and `"shampoo"` are `gx.scale_by_mars()` before `gx.ema(0.95, False), '
+        "gx.scale_by_sign()` and before `gx.muon`",
     ),
     Row(
         "Muon(groups, lr=0.02)",
@@ -173,7 +219,9 @@ ROWS = [
         "muon_weight_dimension_numbers=kernels)",
         1e-9,
         "Muon",
-        f"the norm of a matrix is at least 1e-7 there. {KERNEL_NOTE}",
+        "the norm of a matrix is at least 1e-7 there. `use_adjusted_lr=True` is "
+        "`consistent_rms=0.2`. The presets of `ns_coeffs` have other numbers there: give them as "
+        f"`ns_coeffs`. {KERNEL_NOTE}",
         names=KERNELS,
     ),
     Row(
@@ -182,7 +230,8 @@ ROWS = [
         "nesterov=False, eps=0.0, weight_dimension_numbers=kernels)",
         1e-12,
         "MuonClip",
-        "the matrices: vectors do not decay there, here all parameters do",
+        "the matrices: vectors do not decay there, here all parameters do. "
+        "`use_adjusted_lr=False` is `rms=None`, and `qk_clip_alpha` is `query_share`",
         names=KERNELS,
         step=by_logits,
         leaves=MATRICES,
@@ -197,26 +246,36 @@ ROWS = [
         f"gave it; in the paper its entries have the root mean square 0.2. {KERNEL_NOTE}",
         names=KERNELS,
     ),
-    Row("NovoGrad(lr)", "gx.novograd(lr, 0.95, 0.98, eps=1e-8)", 1e-12, "NovoGrad"),
+    Row(
+        "NovoGrad(lr)",
+        "gx.novograd(lr, 0.95, 0.98, eps=1e-8)",
+        1e-12,
+        "NovoGrad",
+        "with `grad_averaging=True`, `gx.scale_by_novograd(0.0, b2, eps)`, the factor 1 - b1 from "
+        "the second step on (see `dampening` of `SGD`), `gx.trace(b1)` and the rate",
+    ),
     Row(
         "Prodigy(lr)",
         "gx.prodigy(lambda n: lr * (1 - 0.9 ** (n + 1)) / (1 - 0.999 ** (n + 1)) ** 0.5)",
         1e-11,
         "Prodigy",
-        "the rate takes Adam's corrections out; with `bias_correction=True`, `gx.prodigy(lr)`",
+        "the rate takes Adam's corrections out; with `bias_correction=True`, `gx.prodigy(lr)`. "
+        "Without `weight_decouple`, a decay does nothing there",
     ),
     Row(
-        "RAdam(lr)",
+        "RAdam(lr, degenerated_to_sgd=True)",
         "gx.radam(lr, eps_before_correction=True)",
         None,
-        notes="see [From PyTorch](from_pytorch.md)",
+        notes="see [From PyTorch](from_pytorch.md). By default, the steps that have no second "
+        "moment yet do not move there. Only a decoupled decay does something",
     ),
     Row(
         "SAM(SGD, lr, rho=0.05)",
         "gx.sam(gx.sgd(lr), gx.chain(gx.normalize(), gx.sgd(0.05)), opaque_mode=True)",
         1e-12,
         "SAM",
-        "`adaptive=True` is `gx.asam`",
+        "`adaptive=True` is `gx.asam(..., eta=0.0)`; with `use_gc`, `gx.centralize(axis=-1)` "
+        "follows `gx.normalize()`",
         step=by_climb,
     ),
     Row(
@@ -233,7 +292,7 @@ ROWS = [
         1e-10,
         "ScheduleFreeAdamW",
         "evaluate at `gx.eval_params(state, params)`. With `warmup_steps`, set "
-        "`warmup_from_zero=False`",
+        "`warmup_from_zero=False`; `r` is `weight_step_power`",
     ),
     Row(
         "ScheduleFreeAdamW(lr), optimizer.eval()",
@@ -251,6 +310,12 @@ ROWS = [
         "ScheduleFreeSGD",
         compared="aux/eval",
         result=_evaluated,
+    ),
+    Row(
+        "ScheduleFreeWrapper(SGD(lr), momentum=0.9)",
+        "gx.schedule_free(gx.sgd(lr), lr, 0.9)",
+        None,
+        notes="so around any optimizer that has no schedule",
     ),
     Row(
         "SCION(lr)",
@@ -285,15 +350,24 @@ ROWS = [
         "the momentum there is an average, 1 - b1 times the paper's sum, so `alpha` here is 100 "
         "times that there; and it divides by the root of 1 - b2^t, where the paper multiplies",
     ),
-    Row("SM3(lr)", "gx.sm3(lr, 0.0, eps=1e-30)", 1e-12, "SM3", "without momentum there"),
+    Row(
+        "SM3(lr)",
+        "gx.sm3(lr, 0.0, eps=1e-30)",
+        1e-12,
+        "SM3",
+        "without momentum there. With `beta`, its maxima never fall, those of `b2` here decay",
+    ),
     Row(
         "SOAP(lr, precondition_frequency=1)",
-        "gx.soap(lr, weight_decay=lambda n: 0.01 * (n > 0), precondition_frequency=1)",
-        1e-3,
+        "gx.decoupled_weight_decay(gx.chain(gx.soap(lr, weight_decay=0.0, "
+        "precondition_frequency=1, eps_before_correction=True), gx.scale(1 - 0.01 * lr)), "
+        "lambda n: 0.01 * (n > 0), learning_rate=lr)",
+        1e-12,
         "SOAP2d",
-        "all of it is the weight decay, which follows the step there, and is left out in the first "
-        "one. For square matrices: the first basis of others is arbitrary in part. There, kernels "
-        "have a basis for every axis, and vectors skip their first step",
+        "the decay follows the step there, but not the first one, as in the authors' code; "
+        "`gx.soap(lr)` has it in the step. For square matrices: the first basis of others is "
+        "arbitrary in part. There, kernels have a basis for every axis, vectors skip their first "
+        "step, and all matrices are renewed in the same step",
     ),
     Row(
         "SophiaH(lr)",
@@ -307,5 +381,11 @@ ROWS = [
         shown="`gx.sophia(lr, 0.96, 0.99, eps=1e-12, gamma=1.0, clip_threshold=0.01, "
         "weight_decay=0.0, debias=False, delayed=False)`",
     ),
-    Row("Yogi(lr)", "gx.yogi(lr)", 1e-11, "Yogi"),
+    Row(
+        "Yogi(lr)",
+        "gx.yogi(lr)",
+        1e-11,
+        "Yogi",
+        "`initial_accumulator` is `initial_accumulator_value` of `gx.scale_by_yogi`",
+    ),
 ]

@@ -172,7 +172,7 @@ ROWS = [
         "torch.Adafactor",
         "PyTorch factors every matrix, and kernels of convolutions over their places; here kernels "
         "are factored over their two longest axes, and are not compared. A rate above 1 / sqrt(t) "
-        "is cut there: give a schedule",
+        "is cut there: give a schedule. `eps[0]` is a lower bound there, and added here",
         leaves=("matrix", "vector", "scalar"),
     ),
     Row(
@@ -189,7 +189,7 @@ ROWS = [
         "gx.sgd(lambda n: lr / (1 + 1e-4 * lr * n) ** 0.75)), start=10**6)",
         1e-11,
         "torch.ASGD",
-        "`gx.eval_params(state, params)` is PyTorch's average `ax`",
+        "`gx.eval_params(state, params)` is PyTorch's average `ax`, of which `start` is `t0` + 2",
     ),
     Row(
         'ASGD(lr).state[p]["ax"]',
