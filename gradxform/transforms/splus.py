@@ -8,6 +8,7 @@ from jax import lax
 
 from gradxform import engine
 from gradxform.base import transform
+from gradxform.errors import require_non_negative
 from gradxform.numerics import safe_increment, squarable
 from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.eigenbases import (
