@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         check_transform as check_transform,
         extra_names as extra_names,
         farthest as farthest,
-        first_state as first_state,
+        first_state_of as first_state_of,
         locality_of as locality_of,
         own_locality_of as own_locality_of,
         state_with as state_with,

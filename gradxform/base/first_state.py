@@ -10,7 +10,7 @@ from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.types import Array, NonNegativeSlot, Params, Slot
 
 
-def first_state(rule: Any, params: Params, **given: Any) -> Any:
+def first_state_of(rule: Any, params: Params, **given: Any) -> Any:
     """Return the first state of a rule, of the class that it calls `State`.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform,
 
 from gradxform import engine
 from gradxform.base.first_state import (
-    first_state as first_state,
+    first_state_of as first_state_of,
     starts_of,
     state_with as state_with,
 )
@@ -95,9 +95,9 @@ class ArrayRule(Transform, RuleTraits):
         with real zeros, also for complex parameters. A field `count: Array` starts with 0, in
         int32, as do others in `step_fields`. A rule without `State` does not have a state. Other
         fields and other numbers need an `init` of their own, which names them:
-        `first_state(self, params, mu_product=...)`.
+        `first_state_of(self, params, mu_product=...)`.
         """
-        return first_state(self, params)
+        return first_state_of(self, params)
 
     # Any signature may override these: a rule takes its own slots and names its extra arguments.
     if TYPE_CHECKING:

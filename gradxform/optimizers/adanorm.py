@@ -26,15 +26,7 @@ def adanorm(
 ) -> chain:
     """AdamNorm: Adam of gradients that do not become shorter than their average norm.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_adanorm` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Dubey et al., AdaNorm: Adaptive Gradient Norm Correction based Optimizer for CNNs,
-    2023, the algorithm AdamNorm.
+    See `scale_by_adanorm` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_adanorm(
         b1, b2, r, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction

@@ -1,6 +1,6 @@
 """Optimizers that use only the signs of the gradient or of an average of it."""
 
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.transforms.momentum import ema
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
 from gradxform.transforms.sign import scale_by_focus, scale_by_lion, scale_by_sign
@@ -68,14 +68,9 @@ def lion(
       weight_decay: at least 0, or a schedule; about ten times AdamW's.
 
     See `scale_by_lion` and `add_decayed_weights` for the other arguments.
-
-    Reference: Chen et al., Symbolic Discovery of Optimization Algorithms, 2023, Algorithm 2.
     """
-    return chain(
-        scale_by_lion(b1, b2, mu_dtype),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_lion(b1, b2, mu_dtype)
+    return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -119,10 +114,6 @@ def focus(
     """FOCUS: steps against the sign of a momentum, and towards an average of the parameters.
 
     See `scale_by_focus` and `scale_by_learning_rate` for the arguments.
-
-    Reference: Liu et al., FOCUS: First Order Concentrated Updating Scheme, 2025, Algorithm 1.
     """
-    return chain(
-        scale_by_focus(b1, b2, gamma, mu_dtype, weight_decay=weight_decay),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_focus(b1, b2, gamma, mu_dtype, weight_decay=weight_decay)
+    return chain(direction, scale_by_learning_rate(learning_rate))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, first_state, transform
+from gradxform.base import ArrayRule, first_state_of, transform
 from gradxform.errors import name_of
 from gradxform.numerics import (
     abs_sq,
@@ -162,7 +162,7 @@ class scale_by_nadam(AdamMoments):
 
     def init(self, params: Params) -> ScaleByNadamState:
         """Return moments of zeros and a product of 1."""
-        return first_state(self, params, mu_product=jnp.ones((), scalar_dtype()))
+        return first_state_of(self, params, mu_product=jnp.ones((), scalar_dtype()))
 
     def resumed(self, state: ScaleByNadamState, begun: frozenset[str]) -> ScaleByNadamState:
         """Return the state with the product of the momenta of as many steps as are counted."""

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import first_state, transform
+from gradxform.base import first_state_of, transform
 from gradxform.errors import require_at_least, require_finite
 from gradxform.numerics import (
     abs_sq,
@@ -142,7 +142,7 @@ class scale_by_yogi(AdamMoments):
         """Return moments of `initial_accumulator_value`."""
         first = self.initial_accumulator_value
         mu, nu = full_like(params, first), real_full_like(params, first)
-        return first_state(self, params, mu=mu, nu=nu)
+        return first_state_of(self, params, mu=mu, nu=nu)
 
     def rule(
         self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar

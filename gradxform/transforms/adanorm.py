@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import first_state, state_with, transform
+from gradxform.base import first_state_of, state_with, transform
 from gradxform.numerics import abs_sq, over, taming
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
@@ -43,7 +43,7 @@ class ScaleByAdaNormWithMaxState(NamedTuple):
 
 @transform
 class scale_by_adanorm(AdamMoments):
-    """Rescale updates as AdamNorm does: Adam, whose first moment averages no short gradients.
+    """Rescale updates as AdamNorm does: Adam, with short gradients lengthened in its first moment.
 
     Update rule, with |g| the Euclidean norm of one array, from m = v = e = 0 and t = 1, 2, ...:
 
@@ -85,7 +85,7 @@ class scale_by_adanorm(AdamMoments):
 
     def init(self, params: Params) -> Any:
         """Return averages of zeros, one norm per parameter."""
-        return first_state(self, params, norm=zero_scalars_like(params))
+        return first_state_of(self, params, norm=zero_scalars_like(params))
 
     def rule(self, g: Array, m: Array, v: Array, e: Array, *rest: Any) -> tuple[Array, ...]:
         """Return the update, the averages, the norm and the maximum."""

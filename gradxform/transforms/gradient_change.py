@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, first_state, state_with, transform
+from gradxform.base import ArrayRule, first_state_of, state_with, transform
 from gradxform.errors import name_of, require_at_least, require_finite, require_in
 from gradxform.numerics import abs_sq, bias_correction, safe_increment, within
 from gradxform.numerics.roots import over_root
@@ -144,7 +144,8 @@ class scale_by_diffgrad(AdamMoments):
 
     The friction f is 1/2 for a gradient that stays, and near 1 for one that changes by more than
     about 5: it depends on the scale of gradients. With correct_after, as in the authors' code,
-    u = f (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps).
+    u = f (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps). The first gradient counts as
+    a change from 0.
 
     Args:
       b1: the decay of the first moment, in [0, 1).
@@ -156,7 +157,7 @@ class scale_by_diffgrad(AdamMoments):
       correct_after: whether to add both epsilons before the correction. Keyword-only.
 
     Reference: Dubey et al., diffGrad: An Optimization Method for Convolutional Neural Networks,
-    2019, Algorithm 1.
+    2019.
     """
 
     b1: Decay = 0.9
@@ -216,7 +217,7 @@ class scale_by_optimistic_gradient(ArrayRule):
 
     def init(self, params: Params) -> ScaleByOptimisticGradientState:
         """Return zeros, which the first update does not read."""
-        return first_state(self, params, is_initial_step=jnp.ones((), jnp.bool_))
+        return first_state_of(self, params, is_initial_step=jnp.ones((), jnp.bool_))
 
     def prepare(
         self, updates: None, state: ScaleByOptimisticGradientState, params: Params | None
@@ -293,7 +294,7 @@ class scale_by_rprop(ArrayRule):
 
     def init(self, params: Params) -> ScaleByRpropState:
         """Return the first step sizes, and steps of 0."""
-        return first_state(self, params, step_sizes=real_full_like(params, self.learning_rate))
+        return first_state_of(self, params, step_sizes=real_full_like(params, self.learning_rate))
 
     def rule(
         self, g: Array, s: Array, last_d: Array, p: Array | None

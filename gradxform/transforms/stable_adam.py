@@ -113,9 +113,8 @@ class scale_by_stable_adam(AdamMoments):
       eps: added to the root, and its least value in r; at least 0. With 0, an entry that never had
         a gradient stays put.
       mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
-      weight_decay: at least 0, or a schedule. Keyword-only.
-      mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of booleans that may
-        be a prefix of the parameters, or a function of them. Defaults to all. Keyword-only.
+      weight_decay: the multiple of p, at least 0, or a schedule of it. Keyword-only.
+      mask: which parameters decay, as in `add_decayed_weights`. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -170,9 +169,9 @@ class scale_by_adam_atan2(AdamMoments):
         u = a atan2(m / (1 - b1^t), b sqrt(v / (1 - b2^t)))
 
     It does not need an epsilon: gradients of any scale give the same updates, between -a pi/2 and
-    a pi/2, and an entry that never had a gradient stays put. With a = b = 1, as in the paper, a
-    gradient that never changes gives pi/4, where Adam gives 1: a = 1.27 makes them equal, and with
-    a = b large it is nearly Adam.
+    a pi/2, and an entry that never had a gradient stays put. With a = b = 1, a gradient that
+    never changes gives pi/4, where Adam gives 1: a = 1.27 makes them equal, and with a = b large it
+    is nearly Adam.
 
     Args:
       b1: the decay of the first moment, in [0, 1).
