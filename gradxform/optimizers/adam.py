@@ -1,6 +1,6 @@
 """Adam and its closest kin."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
@@ -145,15 +145,5 @@ def amsgrad(
 
     See `scale_by_amsgrad` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_amsgrad(
-        b1,
-        b2,
-        eps,
-        eps_root,
-        mu_dtype,
-        bias_correction_mu,
-        bias_correction_nu,
-        correct_after=correct_after,
-        eps_before_correction=eps_before_correction,
-    )
+    direction = with_arguments(scale_by_amsgrad, locals())
     return decayed("amsgrad", direction, learning_rate, weight_decay, mask)

@@ -1,6 +1,6 @@
 """Adam's kin: another second moment, or a rectified one."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.adam_kin import (
     scale_by_adamax,
     scale_by_belief,
@@ -43,9 +43,8 @@ def adabelief(
     See `scale_by_belief` and `scale_by_learning_rate` for the other arguments.
     """
     direction = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
-    return decayed(
-        "adabelief", direction, learning_rate, weight_decay, weight_decay_mask, "weight_decay_mask"
-    )
+    decay = weight_decay, weight_decay_mask
+    return decayed("adabelief", direction, learning_rate, *decay, mask_name="weight_decay_mask")
 
 
 @optimizer
@@ -108,15 +107,7 @@ def radam(
 
     See `scale_by_radam` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_radam(
-        b1,
-        b2,
-        eps,
-        eps_root,
-        threshold,
-        nesterov=nesterov,
-        eps_before_correction=eps_before_correction,
-    )
+    direction = with_arguments(scale_by_radam, locals())
     return decayed("radam", direction, learning_rate, weight_decay, mask)
 
 
@@ -147,10 +138,7 @@ def ranger(
     Reference: Wright, Ranger: a synergistic optimizer, 2019, with Yong et al., Gradient
     Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
     """
-    rectified = scale_by_radam(
-        b1, b2, eps, threshold=threshold, eps_before_correction=eps_before_correction
-    )
-    direction = chain(centralize(axis=axis), rectified)
+    direction = chain(centralize(axis=axis), with_arguments(scale_by_radam, locals()))
     fast = decayed("ranger", direction, learning_rate, weight_decay, mask)
     return lookahead(fast, sync_period, slow_step_size)
 

@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from gradxform.errors import shown
-from gradxform.optimizers.optimizer import decayed, optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.gradient_change import (
@@ -65,11 +65,8 @@ def optimistic_adam_v2(
 
     Reference: Daskalakis et al., Training GANs with Optimism, 2018, Algorithm 1.
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        scale_by_optimistic_gradient(alpha, beta),
-        scale_by_learning_rate(learning_rate),
-    )
+    steps = with_arguments(scale_by_adam, locals()), scale_by_optimistic_gradient(alpha, beta)
+    return chain(*steps, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -128,8 +125,7 @@ def rprop(
 
     See `scale_by_rprop` for the other arguments.
     """
-    factors = eta_minus, eta_plus, min_step_size, max_step_size
-    return chain(scale_by_rprop(learning_rate, *factors, delayed=delayed), scale(-1.0))
+    return chain(with_arguments(scale_by_rprop, locals()), scale(-1.0))
 
 
 @optimizer
@@ -192,7 +188,5 @@ def diffgrad(
 
     See `scale_by_diffgrad` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_diffgrad(
-        b1, b2, eps, eps_root, mu_dtype, amsgrad=amsgrad, correct_after=correct_after
-    )
+    direction = with_arguments(scale_by_diffgrad, locals())
     return decayed("diffgrad", direction, learning_rate, weight_decay, mask)

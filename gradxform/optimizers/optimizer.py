@@ -1,7 +1,8 @@
 """The decorator of optimizers, and the parts that several of them share."""
 
 import functools
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from gradxform.base import Transform
@@ -19,6 +20,7 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Transform])
+T = TypeVar("T", bound=Transform)
 
 # The optimizers that have been loaded, by name; `by_name.py` has all.
 LOADED: dict[str, Callable[..., Transform]] = {}
@@ -43,6 +45,24 @@ def optimizer(function: F) -> F:
     register(function.__name__, made)
     LOADED[function.__name__] = made
     return cast(F, made)
+
+
+def with_arguments(part: Callable[..., T], arguments: Mapping[str, Any], **others: Any) -> T:
+    """Return a part of an optimizer, made of those of its arguments that have the part's names.
+
+    What shares a name means the same: docstrings are completed by names, too.
+
+    Args:
+      part: a transform or an optimizer.
+      arguments: what the optimizer got, `locals()` at its beginning.
+      **others: arguments of the part that the optimizer does not have, or calls otherwise.
+    """
+    return part(**{k: x for k, x in arguments.items() if k in _names_of(part)} | others)
+
+
+@functools.cache
+def _names_of(part: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(part).parameters)
 
 
 def trace_or_identity(

@@ -1,6 +1,6 @@
 """Positive-negative momentum, alone and over the root of squares."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
 from gradxform.transforms.pnm import scale_by_adapnm, scale_by_pnm
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -45,7 +45,5 @@ def adapnm(
 
     See `scale_by_adapnm` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_adapnm(
-        b1, b2, b0, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction
-    )
+    direction = with_arguments(scale_by_adapnm, locals())
     return decayed("adapnm", direction, learning_rate, weight_decay, mask)

@@ -69,8 +69,7 @@ def lion(
 
     See `scale_by_lion` and `add_decayed_weights` for the other arguments.
     """
-    direction = scale_by_lion(b1, b2, mu_dtype)
-    return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    return with_weight_decay(scale_by_lion(b1, b2, mu_dtype), learning_rate, weight_decay, mask)
 
 
 @optimizer

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from gradxform.numerics import value_at
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
 from gradxform.slots import zero_count
 from gradxform.transforms.toward_sgd import scale_by_adabound, scale_by_padam
 from gradxform.types import DType, Positive, ScalarOrSchedule, StaticMask
@@ -38,9 +38,7 @@ def padam(
 
     See `scale_by_padam` for the other arguments.
     """
-    direction = scale_by_padam(
-        b1, b2, eps, partial, mu_dtype, amsgrad=amsgrad, bias_correction=bias_correction
-    )
+    direction = with_arguments(scale_by_padam, locals())
     return decayed("padam", direction, learning_rate, weight_decay, mask)
 
 
@@ -89,8 +87,5 @@ def adabound(
                 f"and this one begins with {base!r}; say which with base_lr=."
             )
     ratio: Any = final_lr / base
-    numbers = b1, b2, eps, eps_root, ratio, gamma
-    direction = scale_by_adabound(
-        *numbers, mu_dtype, amsgrad=amsgrad, bias_correction=bias_correction
-    )
+    direction = with_arguments(scale_by_adabound, locals(), final_ratio=ratio)
     return decayed("adabound", direction, learning_rate, weight_decay, mask)
