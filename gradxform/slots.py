@@ -55,6 +55,11 @@ def real_full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     return jax.tree.map(make, params)
 
 
+def zero_scalars_like(params: PyTree) -> PyTree:
+    """Return one real zero per parameter, also for a complex one: for norms of whole arrays."""
+    return jax.tree.map(lambda p: jnp.zeros((), real_dtype(at_least_float32(dtype_of(p)))), params)
+
+
 def zero_count() -> jax.Array:
     """Return the count of steps before the first one, an int32 scalar."""
     return jnp.zeros((), jnp.int32)

@@ -52,7 +52,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.wrappers": "*",
     },
     "gradxform.base": {
-        "gradxform.base.rule": "ArrayRule EmptyState GradientTransformation GradientTransformationExtraArgs LOCALITIES T Transform call_update carried check_transform extra_names farthest locality_of own_locality_of tell_moved transform unwrapped",
+        "gradxform.base.rule": "ArrayRule EmptyState GradientTransformation GradientTransformationExtraArgs LOCALITIES T Transform call_update carried check_transform extra_names farthest first_state_of locality_of own_locality_of state_with tell_moved transform unwrapped",
     },
     "gradxform.commands": {
         "gradxform.commands.run": "main",

@@ -10,16 +10,45 @@ from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.types import Array, NonNegativeSlot, Params, Slot
 
 
-def first_state(rule: Any, params: Params) -> Any:
-    """Return the first state of a rule, of the class that it calls `State`."""
+def first_state_of(rule: Any, params: Params, **given: Any) -> Any:
+    """Return the first state of a rule, of the class that it calls `State`.
+
+    Args:
+      rule: the rule.
+      params: the parameters.
+      **given: the fields that do not start as their annotations say, by name.
+    """
     kind = rule.State
-    starts = starts_of(type(rule), kind)
-    return kind(**{k: _first_slot(rule, params, *how) for k, how in starts.items()})
+    starts = starts_of(type(rule), kind, frozenset(given))
+    return kind(**given, **{k: _first_slot(rule, params, *how) for k, how in starts.items()})
+
+
+def state_with(option: str, plain: type, more: type) -> Any:
+    """Return the property `State` of a rule whose state has further fields with an option.
+
+    Args:
+      option: the name of the rule's field.
+      plain: the class of the state if that field is false.
+      more: the class of the state if it is true.
+    """
+
+    def State(self: Any) -> type:
+        """The class of the state, which follows from an option."""
+        return more if getattr(self, option) else plain
+
+    return property(State)
 
 
 @functools.cache
-def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
+def starts_of(
+    cls: type, kind: Any, given: frozenset[str] = frozenset()
+) -> dict[str, tuple[Any, str | None]]:
     """Return for each field of a state its kind, and the field of the rule with its dtype.
+
+    Args:
+      cls: the class of the rule.
+      kind: the class of the state.
+      given: the fields to leave out.
 
     Raises:
       TypeError: if the annotation of a field does not say how it starts.
@@ -30,10 +59,11 @@ def starts_of(cls: type, kind: Any) -> dict[str, tuple[Any, str | None]]:
         )
     rule_fields, hints = {x.name for x in dataclasses.fields(cls)}, hints_of(kind)
     starts: dict[str, tuple[Any, str | None]] = {}
-    for field in kind._fields:
+    for field in (k for k in kind._fields if k not in given):
         # `Array` is not defined at run time where it is imported for type checkers only.
-        hint = hints.get(field, Array if field == "count" else None)
-        if hint not in (Slot, NonNegativeSlot) and (field, hint) != ("count", Array):
+        counts = field == "count" or field in cls.step_fields
+        hint = hints.get(field, Array if counts else None)
+        if hint not in (Slot, NonNegativeSlot) and not (counts and hint is Array):
             raise TypeError(
                 f"{cls.__name__}: define init, or annotate the field {field!r} of "
                 f"{kind.__name__}. The default init starts fields annotated Slot or "

@@ -7,7 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, dataclass_transform, overload
 
 from gradxform import engine
-from gradxform.base.first_state import first_state, starts_of
+from gradxform.base.first_state import (
+    first_state_of as first_state_of,
+    starts_of,
+    state_with as state_with,
+)
 from gradxform.base.methods import ValueMethod
 from gradxform.base.traits import RuleTraits
 from gradxform.base.transformation import (
@@ -89,10 +93,11 @@ class ArrayRule(Transform, RuleTraits):
         A field annotated `Slot` starts with zeros like the parameters, in float32 for 16-bit ones
         or in the dtype that the rule has in its field `<slot>_dtype`. A `NonNegativeSlot` starts
         with real zeros, also for complex parameters. A field `count: Array` starts with 0, in
-        int32. A rule without `State` does not have a state. Other fields and other numbers need an
-        `init` of their own.
+        int32, as do others in `step_fields`. A rule without `State` does not have a state. Other
+        fields and other numbers need an `init` of their own, which names them:
+        `first_state_of(self, params, mu_product=...)`.
         """
-        return first_state(self, params)
+        return first_state_of(self, params)
 
     # Any signature may override these: a rule takes its own slots and names its extra arguments.
     if TYPE_CHECKING:

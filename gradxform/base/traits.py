@@ -244,8 +244,8 @@ class Traits:
         Trait(
             "The fields of the state that count the steps of the run.",
             "Transforms that count them under another name, or something else under this one.",
-            "run_states/metrics, run_states/migration/layout, run_states/migration/pairs, "
-            "run_states/migration/sources",
+            "base/first_state, run_states/metrics, run_states/migration/layout, "
+            "run_states/migration/pairs, run_states/migration/sources",
             "says_what_its_state_holds",
         ),
     ] = ("count",)

@@ -26,11 +26,7 @@ def adai(
     Args:
       weight_decay: at least 0, or a schedule; the learning rate multiplies it, as in AdaiW of the
         authors. Adai itself has `add_decayed_weights` before it. Defaults to no decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_adai` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Xie et al., Adaptive Inertia: Disentangling the Effects of Adaptive Learning Rate and
-    Momentum, 2022, the algorithm Adai.
     """
     return decayed("adai", scale_by_adai(b0, b2, eps, damping), learning_rate, weight_decay, mask)

@@ -1,6 +1,6 @@
 """Adam and its closest kin."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.adam import scale_by_adam, scale_by_amsgrad, scale_by_nadam
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
@@ -29,13 +29,9 @@ def adam(
     """Adam: the average gradient over the root of the average squared gradient.
 
     See `scale_by_adam` and `scale_by_learning_rate` for the arguments.
-
-    Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 1.
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
+    return chain(direction, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -92,15 +88,13 @@ def nadam(
     Reference: Dozat, Incorporating Nesterov Momentum into Adam, 2016, Algorithm 2.
     """
     if schedule_decay is None:
-        direction = scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
-        return chain(direction, scale_by_learning_rate(learning_rate))
+        return adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     conflicts = {"eps_root": eps_root != 0, "nesterov": not nesterov}
     for name, conflict in conflicts.items():
         if conflict:
             raise ValueError(f"nadam: {name} cannot be set together with schedule_decay.")
-    return chain(
-        scale_by_nadam(b1, b2, eps, schedule_decay, mu_dtype), scale_by_learning_rate(learning_rate)
-    )
+    direction = scale_by_nadam(b1, b2, eps, schedule_decay, mu_dtype)
+    return chain(direction, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -149,24 +143,7 @@ def amsgrad(
     `amsgrad(lr, correct_after=True, eps_before_correction=False)` is PyTorch's `Adam(amsgrad=True)`
     and, with a weight_decay, its `AdamW`; with correct_after alone it is Keras's.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_amsgrad` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Reddi et al., On the Convergence of Adam and Beyond, 2018, Algorithm 2.
+    See `scale_by_amsgrad` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_amsgrad(
-        b1,
-        b2,
-        eps,
-        eps_root,
-        mu_dtype,
-        bias_correction_mu,
-        bias_correction_nu,
-        correct_after=correct_after,
-        eps_before_correction=eps_before_correction,
-    )
+    direction = with_arguments(scale_by_amsgrad, locals())
     return decayed("amsgrad", direction, learning_rate, weight_decay, mask)

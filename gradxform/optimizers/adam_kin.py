@@ -1,6 +1,6 @@
 """Adam's kin: another second moment, or a rectified one."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.adam_kin import (
     scale_by_adamax,
     scale_by_belief,
@@ -8,7 +8,7 @@ from gradxform.transforms.adam_kin import (
     scale_by_yogi,
 )
 from gradxform.transforms.normalization import centralize
-from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
+from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.lookahead import lookahead
@@ -38,19 +38,13 @@ def adabelief(
     """AdaBelief: Adam, divided by how far gradients are from their average, not from 0.
 
     Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
       weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_belief` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Zhuang et al., AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
-    Gradients, 2020, Algorithm 2.
     """
     direction = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
-    return decayed(
-        "adabelief", direction, learning_rate, weight_decay, weight_decay_mask, "weight_decay_mask"
-    )
+    decay = weight_decay, weight_decay_mask
+    return decayed("adabelief", direction, learning_rate, *decay, mask_name="weight_decay_mask")
 
 
 @optimizer
@@ -65,13 +59,9 @@ def adamax(
     """AdaMax: Adam with a decaying maximum of |g| instead of the second moment.
 
     See `scale_by_adamax` and `scale_by_learning_rate` for the arguments.
-
-    Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 2.
     """
-    return chain(
-        scale_by_adamax(b1, b2, eps, eps_in_max=eps_in_max),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adamax(b1, b2, eps, eps_in_max=eps_in_max)
+    return chain(direction, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -95,11 +85,8 @@ def adamaxw(
     Reference: Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, Algorithm 2;
     Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019, Algorithm 2.
     """
-    return chain(
-        scale_by_adamax(b1, b2, eps, eps_in_max=eps_in_max),
-        add_decayed_weights(weight_decay, mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_adamax(b1, b2, eps, eps_in_max=eps_in_max)
+    return with_weight_decay(direction, learning_rate, weight_decay, mask)
 
 
 @optimizer
@@ -118,25 +105,9 @@ def radam(
 ) -> chain:
     """RAdam: Adam that is divided only once its second moment has seen enough gradients.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_radam` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2020,
-    Algorithm 2.
+    See `scale_by_radam` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_radam(
-        b1,
-        b2,
-        eps,
-        eps_root,
-        threshold,
-        nesterov=nesterov,
-        eps_before_correction=eps_before_correction,
-    )
+    direction = with_arguments(scale_by_radam, locals())
     return decayed("radam", direction, learning_rate, weight_decay, mask)
 
 
@@ -161,19 +132,13 @@ def ranger(
 
     Args:
       axis: the axis of the outputs; the last one of layers of Flax.
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_radam`, `scale_by_learning_rate` and `lookahead` for the other arguments.
 
     Reference: Wright, Ranger: a synergistic optimizer, 2019, with Yong et al., Gradient
     Centralization: A New Optimization Technique for Deep Neural Networks, 2020.
     """
-    rectified = scale_by_radam(
-        b1, b2, eps, threshold=threshold, eps_before_correction=eps_before_correction
-    )
-    direction = chain(centralize(axis=axis), rectified)
+    direction = chain(centralize(axis=axis), with_arguments(scale_by_radam, locals()))
     fast = decayed("ranger", direction, learning_rate, weight_decay, mask)
     return lookahead(fast, sync_period, slow_step_size)
 
@@ -190,14 +155,7 @@ def yogi(
 ) -> chain:
     """Yogi: Adam with a second moment that changes additively and never forgets quickly.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_yogi` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Zaheer et al., Adaptive Methods for Nonconvex Optimization, 2018, Algorithm 2.
+    See `scale_by_yogi` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_yogi(b1, b2, eps)
     return decayed("yogi", direction, learning_rate, weight_decay, mask)

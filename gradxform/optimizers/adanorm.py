@@ -1,6 +1,6 @@
 """AdamNorm: Adam without short gradients in its momentum."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
 from gradxform.transforms.adanorm import scale_by_adanorm
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -26,17 +26,7 @@ def adanorm(
 ) -> chain:
     """AdamNorm: Adam of gradients that do not become shorter than their average norm.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_adanorm` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Dubey et al., AdaNorm: Adaptive Gradient Norm Correction based Optimizer for CNNs,
-    2023, the algorithm AdamNorm.
+    See `scale_by_adanorm` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_adanorm(
-        b1, b2, r, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction
-    )
+    direction = with_arguments(scale_by_adanorm, locals())
     return decayed("adanorm", direction, learning_rate, weight_decay, mask)

@@ -71,14 +71,9 @@ def adagrad(
       eps_in_sqrt: whether eps is added under the root; Keras adds it outside.
 
     See `scale_by_rss` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Duchi et al., Adaptive Subgradient Methods for Online Learning and Stochastic
-    Optimization, 2011, Figure 1, with a diagonal matrix.
     """
-    return chain(
-        scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_rss(initial_accumulator_value, eps, eps_in_sqrt=eps_in_sqrt)
+    return chain(direction, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -113,9 +108,6 @@ def sparse_adagrad(
     changes, so that leaving rows out changes only the cost.
 
     See `adagrad` for the arguments.
-
-    Reference: Duchi et al., Adaptive Subgradient Methods for Online Learning and Stochastic
-    Optimization, 2011, Figure 1, with a diagonal matrix.
     """
     return adagrad(learning_rate, initial_accumulator_value, eps)
 
@@ -131,13 +123,11 @@ def adadelta(
     """Adadelta: steps of the size of earlier steps, whatever the gradient's unit.
 
     Args:
-      learning_rate: at least 0, or a schedule. Defaults to 1, as in the paper, which has none.
+      learning_rate: at least 0, or a schedule. Defaults to 1: the paper does not have one.
       weight_decay: at least 0, or a schedule; added to the gradient.
       weight_decay_mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_adadelta` for the other arguments.
-
-    Reference: Zeiler, ADADELTA: An Adaptive Learning Rate Method, 2012, Algorithm 1.
     """
     return chain(
         add_decayed_weights(weight_decay, weight_decay_mask),
@@ -157,14 +147,6 @@ def kate(
 ) -> chain:
     """KATE: Adagrad without its root, so that the scale of data does not matter.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_kate` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Choudhury et al., Remove that Square Root: A New Efficient Scale-Invariant Version of
-    AdaGrad, 2024, Algorithm 1.
+    See `scale_by_kate` and `scale_by_learning_rate` for the arguments.
     """
     return decayed("kate", scale_by_kate(delta, eps), learning_rate, weight_decay, mask)

@@ -25,12 +25,9 @@ def amos(
     """Amos: scaled steps with a weight decay that follows from the learning rate.
 
     Args:
-      momentum: the decay of an average of the steps, in [0, 1). Defaults to none.
+      momentum: the decay of an average of the steps, in [0, 1). Defaults to the steps themselves.
 
     See `step_by_amos` for the other arguments.
-
-    Reference: Tian and Parikh, Amos: An Adam-style Optimizer with Adaptive Weight Decay towards
-    Model-Oriented Scale, 2022, Algorithm 1.
     """
     step = step_by_amos(learning_rate, beta, eta, c_coef, d_coef, eps, axis)
     return chain(step) if momentum is None else chain(step, ema(momentum, debias=False))

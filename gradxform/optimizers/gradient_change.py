@@ -4,7 +4,7 @@ import warnings
 from typing import Any
 
 from gradxform.errors import shown
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments, with_weight_decay
 from gradxform.schedules.product import product_schedule
 from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.gradient_change import (
@@ -36,14 +36,9 @@ def optimistic_gradient_descent(
     """Optimistic gradient descent: each gradient plus its change since the last.
 
     See `scale_by_optimistic_gradient` and `scale_by_learning_rate` for the arguments.
-
-    Reference: Mokhtari et al., A Unified Analysis of Extra-gradient and Optimistic Gradient Methods
-    for Saddle Point Problems: Proximal Point Approach, 2020, generalized OGDA.
     """
-    return chain(
-        scale_by_optimistic_gradient(alpha, beta),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_optimistic_gradient(alpha, beta)
+    return chain(direction, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -70,11 +65,8 @@ def optimistic_adam_v2(
 
     Reference: Daskalakis et al., Training GANs with Optimism, 2018, Algorithm 1.
     """
-    return chain(
-        scale_by_adam(b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov),
-        scale_by_optimistic_gradient(alpha, beta),
-        scale_by_learning_rate(learning_rate),
-    )
+    steps = with_arguments(scale_by_adam, locals()), scale_by_optimistic_gradient(alpha, beta)
+    return chain(*steps, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -100,8 +92,6 @@ def optimistic_adam(
         the learning rate, as in the paper.
 
     See `optimistic_adam_v2` for the other arguments.
-
-    Reference: Daskalakis et al., Training GANs with Optimism, 2018, Algorithm 1.
     """
     message = "`optimistic_adam` is deprecated; use `optimistic_adam_v2` instead."
     warnings.warn(message, DeprecationWarning, stacklevel=2)
@@ -114,11 +104,8 @@ def optimistic_adam(
             f"{shown(learning_rate)}. For a schedule, omit optimism or use optimistic_adam_v2."
         )
     weight: Any = learning_rate  # a number, because it is not callable
-    return chain(
-        adam,
-        scale_by_optimistic_gradient(weight, optimism),
-        scale_by_learning_rate(1.0),
-    )
+    change = scale_by_optimistic_gradient(weight, optimism)
+    return chain(adam, change, scale_by_learning_rate(1.0))
 
 
 @optimizer
@@ -137,16 +124,8 @@ def rprop(
       delayed: whether each step is that of the previous gradient, as in Optax but not in the paper.
 
     See `scale_by_rprop` for the other arguments.
-
-    Reference: Igel and Huesken, Empirical Evaluation of the Improved Rprop Learning Algorithms,
-    2003, iRprop-.
     """
-    return chain(
-        scale_by_rprop(
-            learning_rate, eta_minus, eta_plus, min_step_size, max_step_size, delayed=delayed
-        ),
-        scale(-1.0),
-    )
+    return chain(with_arguments(scale_by_rprop, locals()), scale(-1.0))
 
 
 @optimizer
@@ -180,14 +159,11 @@ def adan(
       proximal_decay: whether to divide by 1 + lr wd after the step. Keyword-only.
 
     See `scale_by_adan` and `add_decayed_weights` for the other arguments.
-
-    Reference: Xie et al., Adan: Adaptive Nesterov Momentum Algorithm for Faster Optimizing Deep
-    Models, 2022, Algorithm 1.
     """
     direction = scale_by_adan(b1, b2, b3, eps, eps_root, change_weight=change_weight)
-    rate = scale_by_learning_rate(learning_rate)
     if not proximal_decay:
-        return chain(direction, add_decayed_weights(weight_decay, mask), rate)
+        return with_weight_decay(direction, learning_rate, weight_decay, mask)
+    rate = scale_by_learning_rate(learning_rate)
     lr: Any = learning_rate  # live numbers will do, too
     wd: Any = weight_decay
     decay = product_schedule(lr, wd) if callable(lr) or callable(wd) else lr * wd
@@ -210,17 +186,7 @@ def diffgrad(
 ) -> chain:
     """DiffGrad: Adam with shorter steps where the gradient does not change.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_diffgrad` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Dubey et al., diffGrad: An Optimization Method for Convolutional Neural Networks,
-    2019, Algorithm 1.
+    See `scale_by_diffgrad` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_diffgrad(
-        b1, b2, eps, eps_root, mu_dtype, amsgrad=amsgrad, correct_after=correct_after
-    )
+    direction = with_arguments(scale_by_diffgrad, locals())
     return decayed("diffgrad", direction, learning_rate, weight_decay, mask)

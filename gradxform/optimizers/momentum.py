@@ -38,7 +38,6 @@ def sgd(
       weight_decay: at least 0, or a schedule; the learning rate multiplies it, and it is not in m,
         as in `sgdw`. PyTorch's goes through m: `chain(add_decayed_weights(d), sgd(...))`. Defaults
         to no decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `trace` and `scale_by_learning_rate` for the other arguments.
 
@@ -103,9 +102,6 @@ def aggmo(
     Args:
       betas: the decays of the momenta, each in [0, 1]; each takes a slot. The paper's K decays are
         1 - 0.1^i, i = 0, ..., K - 1.
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `trace` and `scale_by_learning_rate` for the other arguments.
 

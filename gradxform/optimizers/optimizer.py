@@ -30,7 +30,9 @@ def optimizer(function: F) -> F:
     """Register a function that returns a transform, check its arguments, complete its docstring.
 
     The docstring describes only the arguments that differ from those of its parts. For the others,
-    it names the parts: "See `trace` and `scale_by_learning_rate` for the other arguments."
+    it names the parts: "See `trace` and `scale_by_learning_rate` for the other arguments." It says
+    nothing of the `weight_decay` and the `mask` of `decayed`, nor of a reference that is the first
+    part's.
     """
 
     @functools.wraps(function)
@@ -39,7 +41,7 @@ def optimizer(function: F) -> F:
         object.__setattr__(tx, "written_as", function.__name__)
         return tx
 
-    made.__doc__ = complete(function)
+    made.__doc__ = complete(function, otherwise=decayed)
     register(function.__name__, made)
     LOADED[function.__name__] = made
     return cast(F, made)
@@ -92,6 +94,15 @@ def decayed(
     mask_name: str = "mask",
 ) -> chain:
     """Return a descent along `direction`, with decoupled weight decay unless that is None.
+
+    Args:
+      name: the name of the recipe.
+      direction: what the learning rate multiplies.
+      learning_rate: at least 0, or a schedule.
+      weight_decay: the multiple of the parameter that is added to the direction, not to the
+        gradient, at least 0, or a schedule; the learning rate multiplies it. Defaults to no decay.
+      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
+      mask_name: what the recipe calls the mask.
 
     Raises:
       ValueError: without a weight decay, if there is a mask.

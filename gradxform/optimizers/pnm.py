@@ -1,6 +1,6 @@
 """Positive-negative momentum, alone and over the root of squares."""
 
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
 from gradxform.transforms.pnm import scale_by_adapnm, scale_by_pnm
 from gradxform.types import ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -22,15 +22,7 @@ def pnm(
 ) -> chain:
     """PNM: SGD with the difference of two averages of alternating gradients as momentum.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_pnm` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
-    Improve Generalization, 2021, Algorithm 2.
+    See `scale_by_pnm` and `scale_by_learning_rate` for the arguments.
     """
     return decayed("pnm", scale_by_pnm(b1, b0), learning_rate, weight_decay, mask)
 
@@ -51,17 +43,7 @@ def adapnm(
 ) -> chain:
     """AdaPNM: Adam with a positive-negative momentum.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_adapnm` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Xie et al., Positive-Negative Momentum: Manipulating Stochastic Gradient Noise to
-    Improve Generalization, 2021, Algorithm 3.
+    See `scale_by_adapnm` and `scale_by_learning_rate` for the arguments.
     """
-    direction = scale_by_adapnm(
-        b1, b2, b0, eps, eps_root, amsgrad=amsgrad, eps_before_correction=eps_before_correction
-    )
+    direction = with_arguments(scale_by_adapnm, locals())
     return decayed("adapnm", direction, learning_rate, weight_decay, mask)

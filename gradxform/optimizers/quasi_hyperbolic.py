@@ -25,14 +25,8 @@ def qhm(
 
     Args:
       learning_rate: at least 0, or a schedule; ten times that of a momentum of 0.9.
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_qhm` for the other arguments.
-
-    Reference: Ma and Yarats, Quasi-hyperbolic momentum and Adam for deep learning, 2019, equations
-    (3) and (4).
     """
     return decayed("qhm", scale_by_qhm(b1, nu, mu_dtype), learning_rate, weight_decay, mask)
 
@@ -52,14 +46,7 @@ def qhadam(
 ) -> chain:
     """QHAdam: Adam with the newest gradient beside both of its averages.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_qhadam` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Ma and Yarats, Quasi-hyperbolic momentum and Adam for deep learning, 2019, section 5.
+    See `scale_by_qhadam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_qhadam(b1, b2, nu1, nu2, eps, mu_dtype)
     return decayed("qhadam", direction, learning_rate, weight_decay, mask)

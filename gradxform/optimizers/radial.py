@@ -75,13 +75,8 @@ def sgdp(
     Reference: Heo et al., AdamP: Slowing Down the Slowdown for Momentum Optimizers on
     Scale-invariant Weights, 2021, Algorithm 1.
     """
+    decay = weight_decay / (1 - momentum)
     direction = remove_radial(
-        trace(momentum, nesterov),
-        delta,
-        wd_ratio,
-        weight_decay / (1 - momentum),
-        mask,
-        eps=eps,
-        axis=axis,
+        trace(momentum, nesterov), delta, wd_ratio, decay, mask, eps=eps, axis=axis
     )
     return chain(direction, scale_by_learning_rate(learning_rate))

@@ -12,7 +12,7 @@ from gradxform.transforms.layerwise import add_norm_loss
 from gradxform.transforms.normalization import centralize, normalize_by_block_std
 from gradxform.transforms.ranger import scale_by_ranger21
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import Decay, ScalarOrSchedule
+from gradxform.types import Decay, NonNegative, ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.lookahead import lookahead
 
@@ -37,14 +37,15 @@ def ranger21(
     slow_step_size: float = 0.5,
     *,
     axis: int = -1,
-    least_rate: float = 3e-5,
+    least_rate: NonNegative = 3e-5,
     renormalize: bool = False,
 ) -> lookahead:
     """Ranger21: AdaPNM of clipped and normalized gradients, with two decays, inside lookahead.
 
     With `total_steps`, the learning rate climbs to its value in 2 / (1 - b2) steps, or in 22% of
     all steps where that is more than 45% of them; then it stays, and falls to `least_rate` in the
-    last 28%. Evaluate `eval_params(state, params)`.
+    last 28%. Evaluate `eval_params(state, params)`. One decay is that of `scale_by_ranger21`, the
+    other the norm loss.
 
     Args:
       learning_rate: at least 0, or a schedule; it multiplies the decays too.
@@ -55,12 +56,9 @@ def ranger21(
         0; infinite for no clipping.
       norm_loss: the weight of the loss that draws the norms of units to 1, at least 0.
       axis: the axis of the outputs; the last one of layers of Flax.
-      least_rate: the learning rate at the end, at least 0.
+      least_rate: the learning rate at the end, with total_steps; at least 0.
 
     See `scale_by_ranger21` and `lookahead` for the other arguments.
-
-    Reference: Wright and Demeure, Ranger21: A Synergistic Deep Learning Optimizer, 2021, Algorithm
-    1.
     """
     rate = learning_rate
     if total_steps is not None:

@@ -4,14 +4,14 @@ from typing import Any
 
 from gradxform.errors import shown
 from gradxform.optimizers.momentum import sgd
-from gradxform.optimizers.optimizer import optimizer
+from gradxform.optimizers.optimizer import optimizer, with_weight_decay
 from gradxform.schedules.basic import linear_schedule
 from gradxform.schedules.join import warmup_constant_schedule
 from gradxform.schedules.product import product_schedule
 from gradxform.schedules.rectified import rectified_warmup_schedule
 from gradxform.transforms.adaptive import scale_by_rms
-from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import Decay, DType, ScalarOrSchedule
+from gradxform.transforms.scaling import add_decayed_weights
+from gradxform.types import Decay, DType, ScalarOrSchedule, ZeroIsNone
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.schedule_free import schedule_free
 
@@ -54,7 +54,7 @@ def schedule_free_sgd(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
-    weight_step_power: float = 0.0,
+    weight_step_power: ZeroIsNone = 0.0,
 ) -> schedule_free:
     """Schedule-free SGD: gradient descent, evaluated at an average of its steps.
 
@@ -100,36 +100,28 @@ def schedule_free_adamw(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
-    weight_step_power: float = 0.0,
+    weight_step_power: ZeroIsNone = 0.0,
 ) -> schedule_free:
     """Schedule-free AdamW: AdamW without momentum, evaluated at an average of its steps.
 
-    Evaluate `eval_params(state, params)`, not the parameters.
+    Evaluate `eval_params(state, params)`, not the parameters. The weight decay is that of the
+    parameters, where gradients are taken, not that of the average or of z.
 
     As in Optax, the second moment is corrected, and eps added to its corrected root. In the paper
     the learning rate has the factor sqrt(1 - b2^t) instead, which multiplies the decay and counts
     in the weights of the average, too: the first steps weigh less.
 
     Args:
-      learning_rate: at least 0, or a schedule that only climbs.
-      warmup_steps: steps of a linear warm-up, at least 1, which multiplies the learning rate after
-        n updates by n / warmup_steps. Defaults to none.
-      warmup_from_zero: whether the first step of the warm-up has a rate of 0 and the weights of the
-        average are those of the next step's rate, as in Optax. Without, the factor is (n + 1) /
-        warmup_steps and the weights are those of the steps, as in the paper. Keyword-only.
       b2: the decay of the average of the squared gradients, in [0, 1).
       eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
 
-    See `schedule_free` and `add_decayed_weights` for the other arguments.
+    See `add_decayed_weights` and `schedule_free_sgd` for the other arguments.
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1.
     """
     rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero)
-    base = chain(
-        scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
-        add_decayed_weights(weight_decay),
-        scale_by_learning_rate(rate),
-    )
+    direction = scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
+    base = with_weight_decay(direction, rate, weight_decay, None)
     return schedule_free(
         base,
         rate,
@@ -151,7 +143,7 @@ def schedule_free_radam(
     weight_lr_power: float = 2.0,
     state_dtype: DType = None,
     *,
-    weight_step_power: float = 0.0,
+    weight_step_power: ZeroIsNone = 0.0,
 ) -> schedule_free:
     """Schedule-free RAdam: schedule-free AdamW, warmed up by RAdam's rectification.
 
@@ -160,20 +152,15 @@ def schedule_free_radam(
 
     Args:
       learning_rate: at least 0, or a schedule that only climbs; the rectification multiplies it.
-      b2: the decay of the average of the squared gradients, in [0, 1).
-      eps: added to the root, at least 0; with 0, an entry that never had a gradient stays put.
 
-    See `schedule_free` and `add_decayed_weights` for the other arguments.
+    See `schedule_free_adamw` for the other arguments.
 
     Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1; Liu et al., On the
     Variance of the Adaptive Learning Rate and Beyond, 2020, Algorithm 2, for the warm-up.
     """
     rate = product_schedule(learning_rate, rectified_warmup_schedule(b2, 4.0))
-    base = chain(
-        scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
-        add_decayed_weights(weight_decay),
-        scale_by_learning_rate(rate),
-    )
+    direction = scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
+    base = with_weight_decay(direction, rate, weight_decay, None)
     return schedule_free(
         base,
         rate,

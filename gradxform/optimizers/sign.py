@@ -68,8 +68,6 @@ def lion(
       weight_decay: at least 0, or a schedule; about ten times AdamW's.
 
     See `scale_by_lion` and `add_decayed_weights` for the other arguments.
-
-    Reference: Chen et al., Symbolic Discovery of Optimization Algorithms, 2023, Algorithm 2.
     """
     return with_weight_decay(scale_by_lion(b1, b2, mu_dtype), learning_rate, weight_decay, mask)
 
@@ -115,10 +113,6 @@ def focus(
     """FOCUS: steps against the sign of a momentum, and towards an average of the parameters.
 
     See `scale_by_focus` and `scale_by_learning_rate` for the arguments.
-
-    Reference: Liu et al., FOCUS: First Order Concentrated Updating Scheme, 2025, Algorithm 1.
     """
-    return chain(
-        scale_by_focus(b1, b2, gamma, mu_dtype, weight_decay=weight_decay),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_focus(b1, b2, gamma, mu_dtype, weight_decay=weight_decay)
+    return chain(direction, scale_by_learning_rate(learning_rate))

@@ -28,14 +28,9 @@ def stable_adamw(
       learning_rate: at least 0, or a schedule; it multiplies the decay too.
 
     See `scale_by_stable_adam` for the other arguments.
-
-    Reference: Wortsman et al., Stable and low-precision training for large-scale vision-language
-    models, 2023, Algorithm 2.
     """
-    return chain(
-        scale_by_stable_adam(b1, b2, eps, mu_dtype, weight_decay=weight_decay, mask=mask),
-        scale_by_learning_rate(learning_rate),
-    )
+    direction = scale_by_stable_adam(b1, b2, eps, mu_dtype, weight_decay=weight_decay, mask=mask)
+    return chain(direction, scale_by_learning_rate(learning_rate))
 
 
 @optimizer
@@ -55,9 +50,6 @@ def adam_atan2(
       learning_rate: at least 0, or a schedule; it multiplies the decay too.
 
     See `scale_by_adam_atan2` and `add_decayed_weights` for the other arguments.
-
-    Reference: Everett et al., Scaling Exponents Across Parameterizations and Optimizers, 2024,
-    Adam-atan2.
     """
     direction = scale_by_adam_atan2(b1, b2, a, b, mu_dtype)
     return with_weight_decay(direction, learning_rate, weight_decay, mask)

@@ -25,14 +25,7 @@ def tam(
 ) -> chain:
     """TAM: SGD whose momentum damps gradients that turn against it.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_tam` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Malviya et al., Torque-Aware Momentum, 2024, TAM.
+    See `scale_by_tam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_tam(momentum, decay, eps, axis=axis, first_gradient=first_gradient)
     return decayed("tam", direction, learning_rate, weight_decay, mask)
@@ -52,14 +45,7 @@ def adatam(
 ) -> chain:
     """AdaTAM: Adam whose momentum damps gradients that turn against it.
 
-    Args:
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
-
-    See `scale_by_adatam` and `scale_by_learning_rate` for the other arguments.
-
-    Reference: Malviya et al., Torque-Aware Momentum, 2024, AdaTAM.
+    See `scale_by_adatam` and `scale_by_learning_rate` for the arguments.
     """
     direction = scale_by_adatam(b1, b2, decay, eps, axis=axis)
     return decayed("adatam", direction, learning_rate, weight_decay, mask)

@@ -5,10 +5,10 @@ from typing import Any
 import jax
 
 from gradxform.numerics import value_at
-from gradxform.optimizers.optimizer import decayed, optimizer
+from gradxform.optimizers.optimizer import decayed, optimizer, with_arguments
 from gradxform.slots import zero_count
 from gradxform.transforms.toward_sgd import scale_by_adabound, scale_by_padam
-from gradxform.types import DType, ScalarOrSchedule, StaticMask
+from gradxform.types import DType, Positive, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -35,18 +35,10 @@ def padam(
 
     Args:
       learning_rate: at least 0, or a schedule; 0.1 in the paper.
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_padam` for the other arguments.
-
-    Reference: Chen et al., Closing the Generalization Gap of Adaptive Gradient Methods in Training
-    Deep Neural Networks, 2018, Algorithm 1.
     """
-    direction = scale_by_padam(
-        b1, b2, eps, partial, mu_dtype, amsgrad=amsgrad, bias_correction=bias_correction
-    )
+    direction = with_arguments(scale_by_padam, locals())
     return decayed("padam", direction, learning_rate, weight_decay, mask)
 
 
@@ -57,11 +49,11 @@ def adabound(
     b2: float = 0.999,
     eps: float = 1e-8,
     eps_root: float = 0.0,
-    final_lr: float = 0.1,
+    final_lr: Positive = 0.1,
     gamma: float = 1e-3,
     mu_dtype: DType = None,
     *,
-    base_lr: float | None = None,
+    base_lr: Positive | None = None,
     amsgrad: bool = False,
     bias_correction: bool = True,
     weight_decay: ScalarOrSchedule | None = None,
@@ -77,17 +69,11 @@ def adabound(
       base_lr: the learning rate beside which `final_lr` is meant, greater than 0. Defaults to the
         learning rate, or a schedule's first value. Give it where that is 0, or changes by
         `inject_hyperparams`.
-      weight_decay: at least 0, or a schedule; the learning rate multiplies it. Defaults to no
-        decay.
-      mask: which parameters decay, such as `ndim_at_least(2)`. Defaults to all.
 
     See `scale_by_adabound` for the other arguments.
 
     Raises:
       ValueError: if `base_lr` is needed and not given.
-
-    Reference: Luo et al., Adaptive Gradient Methods with Dynamic Bound of Learning Rate, 2019,
-    Algorithms 2 and 3.
     """
     base = base_lr
     if base is None:
@@ -101,15 +87,5 @@ def adabound(
                 f"and this one begins with {base!r}; say which with base_lr=."
             )
     ratio: Any = final_lr / base
-    direction = scale_by_adabound(
-        b1,
-        b2,
-        eps,
-        eps_root,
-        ratio,
-        gamma,
-        mu_dtype,
-        amsgrad=amsgrad,
-        bias_correction=bias_correction,
-    )
+    direction = with_arguments(scale_by_adabound, locals(), final_ratio=ratio)
     return decayed("adabound", direction, learning_rate, weight_decay, mask)

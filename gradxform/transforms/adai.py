@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import bias_correction, is_zero, over, safe_increment
+from gradxform.numerics import count_and_debias, is_zero, over
 from gradxform.numerics.overflow import bounded_square
 from gradxform.transforms.tree_rules import columns, mean_moment
 from gradxform.types import (
@@ -39,8 +39,8 @@ class ScaleByAdaiState(NamedTuple):
 class scale_by_adai(ArrayRule):
     """Replace updates by a momentum that forgets faster where gradients are large.
 
-    Update rule, from m = v = c = 0 and t = 1, 2, ..., with V the mean of v / (1 - b2^t) over all
-    entries of all arrays:
+    Update rule, from m = v = c = 0 and t = 1, 2, ..., with V the mean of the new v / (1 - b2^t)
+    over all entries of all arrays:
 
         v <- b2 v + (1 - b2) g^2
         w = b0 (v / (1 - b2^t) / V)^(1 / (3 - 2 damping)), at least eps and at most 1
@@ -75,11 +75,10 @@ class scale_by_adai(ArrayRule):
         self, updates: Updates, state: ScaleByAdaiState, params: Params | None
     ) -> tuple[ScaleByAdaiState, Scalar]:
         """Return the advanced count, and the factor of v that makes its mean 1."""
-        count = safe_increment(state.count)
-        of_v = bias_correction(self.b2, count)
         gs, _, vs, _, _ = columns(self, updates, state, updates if params is None else params)
+        state, of_v = count_and_debias(state, self.b2)
         mean, _ = mean_moment(updates, gs, vs, self.b2, of_v)
-        return state._replace(count=count), over(of_v, mean, 0)
+        return state, over(of_v, mean, 0)
 
     def rule(
         self, g: Array, m: Array, v: Array, c: Array, p: Array | None, of_v: Scalar

@@ -6,11 +6,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, transform
+from gradxform.base import ArrayRule, first_state_of, transform
 from gradxform.errors import name_of
-from gradxform.numerics import abs_sq, bias_correction, safe_increment, scalar, scalar_dtype
+from gradxform.numerics import (
+    abs_sq,
+    bias_correction,
+    count_and_debias,
+    safe_increment,
+    scalar,
+    scalar_dtype,
+)
 from gradxform.numerics.roots import over_root
-from gradxform.slots import real_zeros_like, zero_count, zeros_like
 from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
@@ -31,8 +37,37 @@ class ScaleByAdamState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
+class AdamMoments(ArrayRule):
+    """Base of the rules with Adam's two moments, which may also keep the largest second one."""
+
+    b1: Any
+    b2: Any
+    eps_before_correction: Any = False  # a field of the rules that have this option
+
+    State = ScaleByAdamState
+    locality = "entry"
+    averages_of = (("mu", "g"), ("nu", "|g|^2"))
+    handles_complex = True
+
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+        """Return the advanced count, and the factors of m and of v.
+
+        With eps_before_correction, the first has both corrections, and the second is 1.
+        """
+        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
+        if self.eps_before_correction:
+            of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
+        return state, of_m, of_v
+
+    def moments(self, g: Array, m: Array, v: Array, *largest: Array) -> tuple[Array, ...]:
+        """Return the moments and, if it is kept, the largest second one."""
+        m = self.b1 * m + (1 - self.b1) * g
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        return m, v, *(jnp.maximum(h, v) for h in largest)
+
+
 @transform
-class scale_by_adam(ArrayRule):
+class scale_by_adam(AdamMoments):
     """Rescale updates as Adam does: the first moment over the root of the second.
 
     Update rule, from m = v = 0 and t = 1, 2, ...:
@@ -62,40 +97,22 @@ class scale_by_adam(ArrayRule):
     mu_dtype: DType = None
     nesterov: bool = field(default=False, kw_only=True)
 
-    State = ScaleByAdamState
-    locality = "entry"
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
-
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, the factors of m and of v, and, with nesterov, that of g."""
-        count = safe_increment(state.count)
-        of_m, of_v = bias_correction(self.b1, count), bias_correction(self.b2, count)
-        state = state._replace(count=count)
+        state, of_m, of_v = super().prepare(updates, state, params)
         if not self.nesterov:
             return state, of_m, of_v
-        of_next_m = self.b1 * bias_correction(self.b1, safe_increment(count))
+        of_next_m = self.b1 * bias_correction(self.b1, safe_increment(state.count))
         return state, of_next_m, of_v, (1 - self.b1) * of_m
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        p: Array | None,
-        of_m: Scalar,
-        of_v: Scalar,
-        of_g: Scalar = 0,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g: Array, m: Array, v: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
         """Return the update and the moments."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        m, v = self.moments(g, m, v)
+        of_m, of_v, *of_g = factors
         if not self.nesterov:
             return of_m * over_root(m, of_v * v, self.eps, self.eps_root), m, v
         # Halves, because the sum for the largest gradients is beyond the range.
-        half = (of_m / 2) * m + (of_g / 2) * g
+        half = (of_m / 2) * m + (of_g[0] / 2) * g
         return 2 * over_root(half, of_v * v, self.eps, self.eps_root), m, v
 
 
@@ -109,7 +126,7 @@ class ScaleByNadamState(NamedTuple):
 
 
 @transform
-class scale_by_nadam(ArrayRule):
+class scale_by_nadam(AdamMoments):
     """Rescale updates as NAdam does: Adam with a Nesterov momentum that warms up.
 
     Update rule, from m = v = 0, P = 1 and t = 1, 2, ...:
@@ -142,18 +159,10 @@ class scale_by_nadam(ArrayRule):
     mu_dtype: DType = None
 
     State = ScaleByNadamState
-    locality = "entry"
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
 
     def init(self, params: Params) -> ScaleByNadamState:
         """Return moments of zeros and a product of 1."""
-        return ScaleByNadamState(
-            count=zero_count(),
-            mu=zeros_like(params, self.mu_dtype),
-            nu=real_zeros_like(params),
-            mu_product=jnp.ones((), scalar_dtype()),
-        )
+        return first_state_of(self, params, mu_product=jnp.ones((), scalar_dtype()))
 
     def resumed(self, state: ScaleByNadamState, begun: frozenset[str]) -> ScaleByNadamState:
         """Return the state with the product of the momenta of as many steps as are counted."""
@@ -169,9 +178,7 @@ class scale_by_nadam(ArrayRule):
     def _momentum_at(self, t: Array) -> Array:
         return self.b1 * (1 - 0.5 * 0.96 ** (self.schedule_decay * scalar(t)))
 
-    def prepare(
-        self, updates: None, state: ScaleByNadamState, params: Params | None
-    ) -> tuple[ScaleByNadamState, Scalar, Scalar, Scalar]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count and product, and the factors of m, g and v."""
         count = safe_increment(state.count)
         mu, next_mu = self._momentum_at(count), self._momentum_at(safe_increment(count))
@@ -181,19 +188,10 @@ class scale_by_nadam(ArrayRule):
         state = state._replace(count=count, mu_product=product)
         return state, of_m, of_g, bias_correction(self.b2, count)
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        p: Array | None,
-        of_m: Scalar,
-        of_g: Scalar,
-        of_v: Scalar,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g: Array, m: Array, v: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
         """Return the update and the moments."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        m, v = self.moments(g, m, v)
+        of_m, of_g, of_v = factors
         half = (of_m / 2) * m + (of_g / 2) * g  # whose sum may be beyond the range
         return 2 * over_root(half, of_v * v, self.eps), m, v
 
@@ -208,7 +206,7 @@ class ScaleByAmsgradState(NamedTuple):
 
 
 @transform
-class scale_by_amsgrad(ArrayRule):
+class scale_by_amsgrad(AdamMoments):
     """Rescale updates as AMSGrad does: the first moment over the root of the largest second one.
 
     Update rule, from m = v = h = 0 and t = 1, 2, ...:
@@ -255,9 +253,6 @@ class scale_by_amsgrad(ArrayRule):
     eps_before_correction: bool | None = field(default=None, kw_only=True)
 
     State = ScaleByAmsgradState
-    locality = "entry"
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
 
     def __post_init__(self) -> None:
         if self.correct_after and not self.bias_correction_nu:
@@ -270,9 +265,7 @@ class scale_by_amsgrad(ArrayRule):
                 "the largest second moment is corrected before there is a root."
             )
 
-    def prepare(
-        self, updates: None, state: ScaleByAmsgradState, params: Params | None
-    ) -> tuple[Any, ...]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count and the factors that debias m, v and, if any, h."""
         count = safe_increment(state.count)
         one = jnp.ones((), scalar_dtype())
@@ -286,19 +279,11 @@ class scale_by_amsgrad(ArrayRule):
         return state, of_m, of_v
 
     def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        h: Array,
-        p: Array | None,
-        of_m: Scalar,
-        of_v: Scalar,
-        of_h: Scalar | None = None,
-    ) -> tuple[Array, Array, Array, Array]:
+        self, g: Array, m: Array, v: Array, h: Array, p: Any, *factors: Scalar
+    ) -> tuple[Array, ...]:
         """Return the update, the moments and the largest second moment."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        m, v = self.moments(g, m, v)
+        of_m, of_v, *of_h = factors
         h = jnp.maximum(h, of_v * v)
-        corrected = h if of_h is None else of_h * h
+        corrected = of_h[0] * h if of_h else h
         return of_m * over_root(m, corrected, self.eps, self.eps_root), m, v, h

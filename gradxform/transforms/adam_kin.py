@@ -1,11 +1,11 @@
 """Rules of Adam's form with another divisor: AdaBelief, Yogi, AdaMax and RAdam."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, transform
+from gradxform.base import first_state_of, transform
 from gradxform.errors import require_at_least, require_finite
 from gradxform.numerics import (
     abs_sq,
@@ -18,8 +18,8 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.roots import over_root
 from gradxform.schedules.rectified import rectification
-from gradxform.slots import full_like, real_full_like, zero_count
-from gradxform.transforms.adam import ScaleByAdamState
+from gradxform.slots import full_like, real_full_like
+from gradxform.transforms.adam import AdamMoments, ScaleByAdamState
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
 
 __all__ = [
@@ -31,23 +31,19 @@ __all__ = [
 ]
 
 
-def _moment_factors(
-    count: Array, b1: Scalar, b2: Scalar, nesterov: bool
-) -> tuple[Array, Array, Array]:
-    """Return the factors that debias both moments, and for nesterov m one step ahead."""
-    of_m, of_v = bias_correction(b1, count), bias_correction(b2, count)
+def _factors(part: Any, state: Any) -> tuple[Any, ...]:
+    """Return the advanced count, the factors of m and v, and for nesterov that of the next m."""
+    state, of_m, of_v = count_and_debias(state, part.b1, part.b2)
     of_next_m = of_m
-    if nesterov:
-        of_next_m = bias_correction(b1, safe_increment(count))
-    return of_m, of_v, of_next_m
+    if part.nesterov:
+        of_next_m = bias_correction(part.b1, safe_increment(state.count))
+    return state, of_m, of_v, of_next_m
 
 
-def _numerator(
-    g: Array, m: Array, b1: Scalar, of_m: Scalar, of_next_m: Scalar, nesterov: bool
-) -> Array:
+def _numerator(part: Any, g: Array, m: Array, of_m: Scalar, of_next_m: Scalar) -> Array:
     """Return the debiased first moment; with nesterov one step ahead, in Dozat's form."""
-    if nesterov:
-        return (b1 * of_next_m) * m + ((1 - b1) * of_m) * g
+    if part.nesterov:
+        return (part.b1 * of_next_m) * m + ((1 - part.b1) * of_m) * g
     return of_m * m
 
 
@@ -60,7 +56,7 @@ class ScaleByBeliefState(NamedTuple):
 
 
 @transform
-class scale_by_belief(ArrayRule):
+class scale_by_belief(AdamMoments):
     """Rescale updates as AdaBelief does: the first moment over the root of the gradient's variance.
 
     Update rule, from m = s = 0 and t = 1, 2, ...:
@@ -93,38 +89,24 @@ class scale_by_belief(ArrayRule):
     nesterov: bool = field(default=False, kw_only=True)
 
     State = ScaleByBeliefState
-    locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g - m|^2"))
-    handles_complex = True
 
-    def prepare(
-        self, updates: None, state: ScaleByBeliefState, params: Params | None
-    ) -> tuple[ScaleByBeliefState, Scalar, Scalar, Scalar]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, and the factors of m, of s, and of m one step ahead."""
-        count = safe_increment(state.count)
-        factors = _moment_factors(count, self.b1, self.b2, self.nesterov)
-        return state._replace(count=count), *factors
+        return _factors(self, state)
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        s: Array,
-        p: Array | None,
-        of_m: Scalar,
-        of_s: Scalar,
-        of_next_m: Scalar,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g: Array, m: Array, s: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
         """Return the update and the moments."""
+        of_m, of_s, of_next_m = factors
         m = self.b1 * m + (1 - self.b1) * g
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
         # A half, because the sum for the largest gradients is beyond the range.
-        half = _numerator(g, m, self.b1, of_m / 2, of_next_m / 2, self.nesterov)
+        half = _numerator(self, g, m, of_m / 2, of_next_m / 2)
         return 2 * over_root(half, of_s * s, self.eps), m, s
 
 
 @transform
-class scale_by_yogi(ArrayRule):
+class scale_by_yogi(AdamMoments):
     """Rescale updates as Yogi does: as Adam, over a second moment that shrinks slowly.
 
     Update rule, from m = v = initial_accumulator_value and t = 1, 2, ...:
@@ -154,23 +136,13 @@ class scale_by_yogi(ArrayRule):
     eps_root: NonNegative = 0.0
     initial_accumulator_value: NonNegative = 1e-6
 
-    State = ScaleByAdamState
-    locality = "entry"
     averages_of = (("mu", "g"), ("nu", "|g|^2, added by sign"))
-    handles_complex = True
 
     def init(self, params: Params) -> ScaleByAdamState:
         """Return moments of `initial_accumulator_value`."""
         first = self.initial_accumulator_value
-        return ScaleByAdamState(
-            zero_count(), full_like(params, first), real_full_like(params, first)
-        )
-
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[ScaleByAdamState, Scalar, Scalar]:
-        """Return the advanced count and the factors of m and v."""
-        return count_and_debias(state, self.b1, self.b2)
+        mu, nu = full_like(params, first), real_full_like(params, first)
+        return first_state_of(self, params, mu=mu, nu=nu)
 
     def rule(
         self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar
@@ -185,7 +157,7 @@ class scale_by_yogi(ArrayRule):
 
 
 @transform
-class scale_by_adamax(ArrayRule):
+class scale_by_adamax(AdamMoments):
     """Rescale updates as AdaMax does: the first moment over a decaying maximum of |g|.
 
     Update rule, from m = v = 0 and t = 1, 2, ...:
@@ -211,14 +183,9 @@ class scale_by_adamax(ArrayRule):
     eps: NonNegative = 1e-8
     eps_in_max: bool = field(default=True, kw_only=True)
 
-    State = ScaleByAdamState
-    locality = "entry"
     averages_of = (("mu", "g"), ("nu", "max |g|"))
-    handles_complex = True
 
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[ScaleByAdamState, Scalar]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count and the factor of m."""
         return count_and_debias(state, self.b1)
 
@@ -236,7 +203,7 @@ class scale_by_adamax(ArrayRule):
 
 
 @transform
-class scale_by_radam(ArrayRule):
+class scale_by_radam(AdamMoments):
     """Rescale updates as RAdam does: Adam, but without the second moment in the first steps.
 
     Update rule, from m = v = 0, with t = 1, 2, ..., r_inf = 2 / (1 - b2) - 1 and
@@ -277,41 +244,22 @@ class scale_by_radam(ArrayRule):
     nesterov: bool = field(default=False, kw_only=True)
     eps_before_correction: bool = field(default=False, kw_only=True)
 
-    State = ScaleByAdamState
-    locality = "entry"
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
-
     def __post_init__(self) -> None:
         require_at_least(self, 4, "threshold")
         require_finite(self, "threshold")
 
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[ScaleByAdamState, Scalar, Scalar, Scalar, Scalar, Scalar]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count; the factors of m, v and the next m; c; whether to use v."""
-        count = safe_increment(state.count)
-        of_m, of_v, of_next_m = _moment_factors(count, self.b1, self.b2, self.nesterov)
-        uses_v, c = rectification(self.b2, count, self.threshold)
+        state, of_m, of_v, of_next_m = _factors(self, state)
+        uses_v, c = rectification(self.b2, state.count, self.threshold)
         if self.eps_before_correction:
             of_v, c = jnp.ones_like(of_v), c * jnp.sqrt(1 / of_v)
-        return state._replace(count=count), of_m, of_v, of_next_m, c, uses_v
+        return state, of_m, of_v, of_next_m, c, uses_v
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        p: Array | None,
-        of_m: Scalar,
-        of_v: Scalar,
-        of_next_m: Scalar,
-        c: Scalar,
-        uses_v: Array,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g: Array, m: Array, v: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
         """Return the update and the moments."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        top = _numerator(g, m, self.b1, of_m, of_next_m, self.nesterov)
+        of_m, of_v, of_next_m, c, uses_v = factors
+        m, v = self.moments(g, m, v)
+        top = _numerator(self, g, m, of_m, of_next_m)
         scaled = over_root(c * top, of_v * v, self.eps, self.eps_root)
         return jnp.where(uses_v, scaled, top), m, v

@@ -3,18 +3,17 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import ArrayRule, transform
-from gradxform.leaves import dtype_of
-from gradxform.numerics import abs_sq, at_least_float32, count_and_debias, over, real_dtype, taming
+from gradxform.base import first_state_of, state_with, transform
+from gradxform.numerics import abs_sq, over, taming
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
-from gradxform.slots import real_zeros_like, zero_count, zeros_like
+from gradxform.slots import zero_scalars_like
+from gradxform.transforms.adam import AdamMoments
 from gradxform.transforms.matrices.array_norms import array_norm
-from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Slot
 
 __all__ = [
     "scale_by_adanorm",
@@ -43,8 +42,8 @@ class ScaleByAdaNormWithMaxState(NamedTuple):
 
 
 @transform
-class scale_by_adanorm(ArrayRule):
-    """Rescale updates as AdamNorm does: Adam, whose first moment averages no short gradients.
+class scale_by_adanorm(AdamMoments):
+    """Rescale updates as AdamNorm does: Adam, with short gradients lengthened in its first moment.
 
     Update rule, with |g| the Euclidean norm of one array, from m = v = e = 0 and t = 1, 2, ...:
 
@@ -79,40 +78,16 @@ class scale_by_adanorm(ArrayRule):
     amsgrad: bool = field(default=False, kw_only=True)
     eps_before_correction: bool = field(default=False, kw_only=True)
 
+    State = state_with("amsgrad", ScaleByAdaNormState, ScaleByAdaNormWithMaxState)
     locality = "array"
     sees_pieces = True
-    handles_complex = True
-
-    @property
-    def State(self) -> Any:
-        """The class of the state: the maximum needs a slot."""
-        return ScaleByAdaNormWithMaxState if self.amsgrad else ScaleByAdaNormState
+    averages_of = ()
 
     def init(self, params: Params) -> Any:
         """Return averages of zeros, one norm per parameter."""
+        return first_state_of(self, params, norm=zero_scalars_like(params))
 
-        def zero(p: Any) -> Array:
-            return jnp.zeros((), real_dtype(at_least_float32(dtype_of(p))))
-
-        state = ScaleByAdaNormState(
-            zero_count(), zeros_like(params), real_zeros_like(params), jax.tree.map(zero, params)
-        )
-        if not self.amsgrad:
-            return state
-        return ScaleByAdaNormWithMaxState(*state, nu_max=real_zeros_like(params))
-
-    def prepare(
-        self, updates: None, state: Any, params: Params | None
-    ) -> tuple[Any, Scalar, Scalar]:
-        """Return the advanced count, and the factors of m and v."""
-        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
-        if self.eps_before_correction:
-            of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
-        return state, of_m, of_v
-
-    def rule(
-        self, g: Array, m: Array, v: Array, e: Array, *rest: Any
-    ) -> tuple[Array, *tuple[Array, ...]]:
+    def rule(self, g: Array, m: Array, v: Array, e: Array, *rest: Any) -> tuple[Array, ...]:
         """Return the update, the averages, the norm and the maximum."""
         *largest, _, of_m, of_v = rest
         g = bounded_square(g)

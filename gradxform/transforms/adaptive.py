@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
-from gradxform.base import ArrayRule, transform
+from gradxform.base import ArrayRule, first_state_of, state_with, transform
 from gradxform.numerics import abs_sq, as_flag, count_and_debias, is_zero, not_zero, over, plus
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import one_over_root, over_root, root
-from gradxform.slots import real_full_like, zero_count, zeros_like
+from gradxform.slots import real_full_like
 from gradxform.types import (
     Array,
     Decay,
@@ -49,28 +49,18 @@ class ScaleByRmsWithCountState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
-def _state_class(plain: type, counted: type) -> Any:
-    """Return the property `State` of a rule that needs a count for its bias correction only."""
+class _Averages(ArrayRule):
+    """Base of the rules with averages, which need a count for their bias correction only."""
 
-    def State(self: Any) -> type:
-        """Return the class of the state: `bias_correction` needs a count."""
-        return counted if self.bias_correction else plain
+    decay: Any
+    bias_correction: bool
 
-    return property(State)
+    locality = "entry"
+    handles_complex = True
 
-
-def _first_state(part: Any, **slots: Any) -> Any:
-    """Return the state before the first update, with a count if the bias correction needs one."""
-    if part.bias_correction:
-        return part.State(count=zero_count(), **slots)
-    return part.State(**slots)
-
-
-def _debiasing(part: Any, state: Any) -> tuple[Any, ...]:
-    """Return the state and, with bias_correction, the factor that debiases its averages."""
-    if not part.bias_correction:
-        return (state,)
-    return count_and_debias(state, part.decay)
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+        """Return the state and, with bias_correction, the factor that debiases its averages."""
+        return count_and_debias(state, self.decay) if self.bias_correction else (state,)
 
 
 def _over_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
@@ -81,7 +71,7 @@ def _over_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
 
 
 @transform
-class scale_by_rms(ArrayRule):
+class scale_by_rms(_Averages):
     """Rescale updates as RMSProp does: the gradient over its root mean square.
 
     Update rule, from v = initial_scale and t = 1, 2, ...:
@@ -107,18 +97,12 @@ class scale_by_rms(ArrayRule):
     eps_in_sqrt: bool = True
     bias_correction: bool = False
 
-    State = _state_class(ScaleByRmsState, ScaleByRmsWithCountState)
-    locality = "entry"
+    State = state_with("bias_correction", ScaleByRmsState, ScaleByRmsWithCountState)
     averages_of = (("nu", "|g|^2"),)
-    handles_complex = True
 
     def init(self, params: Params) -> Any:
         """Return an average of `initial_scale`."""
-        return _first_state(self, nu=real_full_like(params, self.initial_scale))
-
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the state and, with bias_correction, the factor of v."""
-        return _debiasing(self, state)
+        return first_state_of(self, params, nu=real_full_like(params, self.initial_scale))
 
     def rule(self, g: Array, v: Array, p: Array | None, debias: Scalar = 1) -> tuple[Array, Array]:
         """Return the update and the average."""
@@ -142,7 +126,7 @@ class ScaleByRStdDevWithCountState(NamedTuple):
 
 
 @transform
-class scale_by_stddev(ArrayRule):
+class scale_by_stddev(_Averages):
     """Rescale updates as centered RMSProp does: the gradient over its standard deviation.
 
     Update rule, from m = 0, v = initial_scale and t = 1, 2, ...:
@@ -171,19 +155,12 @@ class scale_by_stddev(ArrayRule):
     eps_in_sqrt: bool = True
     bias_correction: bool = False
 
-    State = _state_class(ScaleByRStdDevState, ScaleByRStdDevWithCountState)
-    locality = "entry"
+    State = state_with("bias_correction", ScaleByRStdDevState, ScaleByRStdDevWithCountState)
     averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
 
     def init(self, params: Params) -> Any:
         """Return averages of 0 and of `initial_scale`."""
-        nu = real_full_like(params, self.initial_scale)
-        return _first_state(self, mu=zeros_like(params), nu=nu)
-
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the state and, with bias_correction, the factor of both averages."""
-        return _debiasing(self, state)
+        return first_state_of(self, params, nu=real_full_like(params, self.initial_scale))
 
     def rule(
         self, g: Array, m: Array, v: Array, p: Array | None, debias: Scalar = 1

@@ -6,13 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import ArrayRule, transform
+from gradxform.base import ArrayRule, first_state_of, transform
 from gradxform.errors import name_of
 from gradxform.leaves import dtype_of
-from gradxform.numerics import at_least_float32, bias_correction, over, safe_increment, value_at
+from gradxform.numerics import at_least_float32, count_and_debias, over, value_at
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
-from gradxform.slots import zero_count
 from gradxform.types import (
     Array,
     Decay,
@@ -97,9 +96,8 @@ class step_by_amos(ArrayRule):
             shape = () if axes is None else [1 if i in axes else n for i, n in enumerate(p.shape)]
             return jnp.zeros(shape, at_least_float32(dtype_of(p)))
 
-        return StepByAmosState(
-            zero_count(), jax.tree.map(zeros, params), jax.tree.map(zeros, params)
-        )
+        nu, decay = (jax.tree.map(zeros, params) for _ in range(2))
+        return first_state_of(self, params, nu=nu, decay=decay)
 
     def _axes(self, ndim: int) -> tuple[int, ...] | None:
         if self.axis is None:
@@ -116,9 +114,9 @@ class step_by_amos(ArrayRule):
         self, updates: None, state: StepByAmosState, params: Params
     ) -> tuple[StepByAmosState, Scalar, Scalar]:
         """Return the advanced count, the learning rate, and the factor that debiases v."""
-        count = safe_increment(state.count)
         rate = value_at(self.learning_rate, state.count)
-        return state._replace(count=count), rate, bias_correction(self.beta, count)
+        state, of_v = count_and_debias(state, self.beta)
+        return state, rate, of_v
 
     def rule(
         self, g: Array, v: Array, b: Array, p: Array, r: Scalar, of_v: Scalar

@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, transform
+from gradxform.base import ArrayRule, first_state_of, state_with, transform
 from gradxform.errors import name_of, require_at_least, require_finite, require_in
-from gradxform.numerics import abs_sq, bias_correction, count_and_debias, safe_increment, within
+from gradxform.numerics import abs_sq, bias_correction, safe_increment, within
 from gradxform.numerics.roots import over_root
-from gradxform.slots import real_full_like, real_zeros_like, zero_count, zeros_like
+from gradxform.slots import real_full_like
+from gradxform.transforms.adam import AdamMoments
 from gradxform.types import (
     Array,
     Bound,
@@ -23,7 +24,6 @@ from gradxform.types import (
     Params,
     Positive,
     Range,
-    Scalar,
     Slot,
 )
 
@@ -90,19 +90,7 @@ class scale_by_adan(ArrayRule):
     step_fields = ("t",)
     handles_complex = True
 
-    def init(self, params: Params) -> ScaleByAdanState:
-        """Return averages of zeros."""
-        return ScaleByAdanState(
-            m=zeros_like(params),
-            v=zeros_like(params),
-            n=real_zeros_like(params),
-            g=zeros_like(params),
-            t=zero_count(),
-        )
-
-    def prepare(
-        self, updates: None, state: ScaleByAdanState, params: Params | None
-    ) -> tuple[ScaleByAdanState, Array, Scalar, Scalar, Scalar]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, whether it is the first step, and the factors of m, v, n."""
         t = safe_increment(state.t)
         of_m, of_v = bias_correction(self.b1, t), bias_correction(self.b2, t)
@@ -110,19 +98,10 @@ class scale_by_adan(ArrayRule):
         return state._replace(t=t), state.t == 0, of_m, of_v, of_n
 
     def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        n: Array,
-        last_g: Array,
-        p: Array | None,
-        is_first: Array,
-        of_m: Scalar,
-        of_v: Scalar,
-        of_n: Scalar,
-    ) -> tuple[Array, Array, Array, Array, Array]:
+        self, g: Array, m: Array, v: Array, n: Array, last_g: Array, p: Any, *scalars: Array
+    ) -> tuple[Array, ...]:
         """Return the update, the averages, and the gradient for the next step."""
+        is_first, of_m, of_v, of_n = scalars
         d = jnp.where(is_first, jnp.zeros_like(g), g - last_g)
         w = 1 - self.b2 if self.change_weight is None else self.change_weight
         m = self.b1 * m + (1 - self.b1) * g
@@ -152,7 +131,7 @@ class ScaleByAmsDiffGradState(NamedTuple):
 
 
 @transform
-class scale_by_diffgrad(ArrayRule):
+class scale_by_diffgrad(AdamMoments):
     """Rescale updates as DiffGrad does: Adam, shorter where the gradient does not change.
 
     Update rule, from m = v = h = last g = 0 and t = 1, 2, ...:
@@ -165,7 +144,8 @@ class scale_by_diffgrad(ArrayRule):
 
     The friction f is 1/2 for a gradient that stays, and near 1 for one that changes by more than
     about 5: it depends on the scale of gradients. With correct_after, as in the authors' code,
-    u = f (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps).
+    u = f (sqrt(1 - b2^t) / (1 - b1^t)) m / (sqrt(h + eps_root) + eps). The first gradient counts as
+    a change from 0.
 
     Args:
       b1: the decay of the first moment, in [0, 1).
@@ -177,7 +157,7 @@ class scale_by_diffgrad(ArrayRule):
       correct_after: whether to add both epsilons before the correction. Keyword-only.
 
     Reference: Dubey et al., diffGrad: An Optimization Method for Convolutional Neural Networks,
-    2019, Algorithm 1.
+    2019.
     """
 
     b1: Decay = 0.9
@@ -188,26 +168,15 @@ class scale_by_diffgrad(ArrayRule):
     amsgrad: bool = field(default=False, kw_only=True)
     correct_after: bool = field(default=False, kw_only=True)
 
-    locality = "entry"
-
-    @property
-    def State(self) -> Any:
-        """The class of the state: `amsgrad` needs one more slot."""
-        return ScaleByAmsDiffGradState if self.amsgrad else ScaleByDiffGradState
-
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the advanced count, and the factors of m and of h."""
-        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
-        if self.correct_after:
-            of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
-        return state, of_m, of_v
+    State = state_with("amsgrad", ScaleByDiffGradState, ScaleByAmsDiffGradState)
+    averages_of = ()
+    handles_complex = False
+    eps_before_correction = property(lambda self: self.correct_after)
 
     def rule(self, g: Array, m: Array, v: Array, last_g: Array, *rest: Any) -> tuple[Array, ...]:
         """Return the update, the moments, the gradient and, with amsgrad, the largest v."""
         *h, _, of_m, of_v = rest
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        h = [jnp.maximum(x, v) for x in h]
+        m, v, *h = self.moments(g, m, v, *h)
         f = jax.nn.sigmoid(jnp.abs(last_g - g))
         u = f * (of_m * over_root(m, of_v * (*h, v)[0], self.eps, self.eps_root))
         return u, m, v, g, *h
@@ -248,7 +217,7 @@ class scale_by_optimistic_gradient(ArrayRule):
 
     def init(self, params: Params) -> ScaleByOptimisticGradientState:
         """Return zeros, which the first update does not read."""
-        return ScaleByOptimisticGradientState(jnp.ones((), jnp.bool_), zeros_like(params))
+        return first_state_of(self, params, is_initial_step=jnp.ones((), jnp.bool_))
 
     def prepare(
         self, updates: None, state: ScaleByOptimisticGradientState, params: Params | None
@@ -325,7 +294,7 @@ class scale_by_rprop(ArrayRule):
 
     def init(self, params: Params) -> ScaleByRpropState:
         """Return the first step sizes, and steps of 0."""
-        return ScaleByRpropState(real_full_like(params, self.learning_rate), zeros_like(params))
+        return first_state_of(self, params, step_sizes=real_full_like(params, self.learning_rate))
 
     def rule(
         self, g: Array, s: Array, last_d: Array, p: Array | None

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, transform
-from gradxform.numerics import abs_sq, count_and_debias
+from gradxform.base import ArrayRule, state_with, transform
+from gradxform.numerics import abs_sq
 from gradxform.numerics.roots import over_root
-from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
+from gradxform.transforms.adam import AdamMoments
+from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Scalar, Slot
 
 __all__ = [
     "scale_by_adapnm",
@@ -92,7 +93,7 @@ class ScaleByAdapnmWithMaxState(NamedTuple):
 
 
 @transform
-class scale_by_adapnm(ArrayRule):
+class scale_by_adapnm(AdamMoments):
     """Rescale updates as AdaPNM does: positive-negative momentum over the root of squares.
 
     Update rule, with d the momentum of `scale_by_pnm`, from v = w = 0 and t = 1, 2, ...:
@@ -125,26 +126,10 @@ class scale_by_adapnm(ArrayRule):
     amsgrad: bool = field(default=True, kw_only=True)
     eps_before_correction: bool = field(default=False, kw_only=True)
 
-    locality = "entry"
-    handles_complex = True
+    State = state_with("amsgrad", ScaleByAdapnmState, ScaleByAdapnmWithMaxState)
+    averages_of = ()
 
-    @property
-    def State(self) -> Any:
-        """The class of the state: the maximum needs a slot."""
-        return ScaleByAdapnmWithMaxState if self.amsgrad else ScaleByAdapnmState
-
-    def prepare(
-        self, updates: None, state: Any, params: Params | None
-    ) -> tuple[Any, Scalar, Scalar]:
-        """Return the advanced count, and the factors of the momentum and of v."""
-        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
-        if self.eps_before_correction:
-            of_m, of_v = of_m / jnp.sqrt(of_v), jnp.ones_like(of_v)
-        return state, of_m, of_v
-
-    def rule(
-        self, g: Array, older: Array, newer: Array, v: Array, *rest: Any
-    ) -> tuple[Array, *tuple[Array, ...]]:
+    def rule(self, g: Array, older: Array, newer: Array, v: Array, *rest: Any) -> tuple[Array, ...]:
         """Return the update, the averages in their new order, v and the maximum."""
         *largest, _, of_m, of_v = rest
         d, a = positive_negative(g, older, newer, self.b1, self.b0)

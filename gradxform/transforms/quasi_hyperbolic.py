@@ -1,13 +1,13 @@
 """Quasi-hyperbolic rules, which weigh the newest gradient beside its average: QHM and QHAdam."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gradxform.base import ArrayRule, transform
-from gradxform.numerics import abs_sq, count_and_debias
+from gradxform.numerics import abs_sq
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
-from gradxform.transforms.adam import ScaleByAdamState
-from gradxform.types import Array, Decay, DType, NonNegative, Params, Scalar, Slot, UnitInterval
+from gradxform.transforms.adam import AdamMoments
+from gradxform.types import Array, Decay, DType, NonNegative, Scalar, Slot, UnitInterval
 
 __all__ = [
     "scale_by_qhadam",
@@ -60,7 +60,7 @@ class scale_by_qhm(ArrayRule):
 
 
 @transform
-class scale_by_qhadam(ArrayRule):
+class scale_by_qhadam(AdamMoments):
     """Rescale updates as QHAdam does: Adam that weighs the newest gradient beside both averages.
 
     Update rule, from m = v = 0 and t = 1, 2, ...:
@@ -91,24 +91,12 @@ class scale_by_qhadam(ArrayRule):
     eps: NonNegative = 1e-8
     mu_dtype: DType = None
 
-    State = ScaleByAdamState
-    locality = "entry"
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
-
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[Any, ...]:
-        """Return the advanced count, and the factors of m and of v."""
-        return count_and_debias(state, self.b1, self.b2)
-
     def rule(
         self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar
     ) -> tuple[Array, Array, Array]:
         """Return the update and the moments."""
         g = bounded_square(g)  # an infinite square times 1 - nu2 = 0 is not a number
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        m, v = self.moments(g, m, v)
         top = (self.nu1 * of_m) * m + (1 - self.nu1) * g
         square = (self.nu2 * of_v) * v + (1 - self.nu2) * abs_sq(g)
         return over_root(top, square, self.eps), m, v

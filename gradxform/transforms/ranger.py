@@ -50,7 +50,7 @@ class scale_by_ranger21(ArrayRule):
         v <- b2 v + (1 - b2) g^2
         w <- max(w, v)
         s = sqrt(w / (1 - b2^t)) + eps
-        V = sqrt((1 + the sum of all v / (1 - b2^t)) / N)        (of the N entries of all arrays)
+        V = sqrt((1 + the sum of all v / (1 - b2^t)) / N)        (over the N entries of all arrays)
         u = (d / (1 - b1^t)) / (log(1 + exp(beta_softplus s)) / beta_softplus) + weight_decay / V p
 
     The softplus keeps the divisor above 0.69 / beta_softplus; None divides by s. The decay is the
@@ -63,7 +63,7 @@ class scale_by_ranger21(ArrayRule):
       b0: the weight of the negative average, at least 0.
       weight_decay: the multiple of p over V that is added, at least 0.
       eps: added to the root, at least 0.
-      beta_softplus: how sharp the softplus is, greater than 0; None for none.
+      beta_softplus: how sharp the softplus is, greater than 0; None leaves it out.
       renormalize: whether the momentum averages g / (std(g) + eps), as in pytorch_optimizer. For
         gradients that `normalize_by_block_std` has divided already, that is about g, but longer
         where the entries of a vector are nearly equal. Keyword-only.
@@ -71,9 +71,9 @@ class scale_by_ranger21(ArrayRule):
     Raises:
       ValueError: at update, if no parameters are given.
 
-    Reference: Wright and Demeure, Ranger21: A Synergistic Deep Learning Optimizer, 2021, Algorithm
-    1; Xie et al., On the Overlooked Pitfalls of Weight Decay and How to Mitigate Them, 2020, for
-    the decay. The softplus is a later part of the authors' code.
+    Reference: Wright and Demeure, Ranger21: A Synergistic Deep Learning Optimizer, 2021; Xie et
+    al., On the Overlooked Pitfalls of Weight Decay and How to Mitigate Them, 2020, for the decay.
+    The softplus is a later part of the authors' code.
     """
 
     b1: Decay = 0.9
@@ -99,18 +99,10 @@ class scale_by_ranger21(ArrayRule):
         return state, of_m, of_v, 1 / jnp.sqrt(mean + 1 / entries)
 
     def rule(
-        self,
-        g: Array,
-        older: Array,
-        newer: Array,
-        v: Array,
-        w: Array,
-        p: Array,
-        of_m: Scalar,
-        of_v: Scalar,
-        stability: Scalar,
-    ) -> tuple[Array, Array, Array, Array, Array]:
+        self, g: Array, older: Array, newer: Array, v: Array, w: Array, p: Array, *scalars: Scalar
+    ) -> tuple[Array, ...]:
         """Return the update, the averages in their new order, v and the maximum."""
+        of_m, of_v, stability = scalars
         g = bounded_square(g)
         h = over_std(g, self.eps) if self.renormalize else g
         d, a = positive_negative(h, older, newer, self.b1, self.b0)

@@ -165,7 +165,7 @@ class add_decayed_weights(ArrayRule):
     weight_decay(n)). Adan has this form.
 
     Args:
-      weight_decay: the multiple, at least 0, or a schedule of it.
+      weight_decay: the multiple of the parameter, at least 0, or a schedule of it.
       mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of booleans that may
         be a prefix of the parameters, or a function of the parameters. Defaults to all.
       flip_sign: whether to subtract, for updates that point downhill already. Keyword-only.

@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, transform
+from gradxform.base import ArrayRule, first_state_of, transform
 from gradxform.errors import require_one_of
-from gradxform.numerics import bias_correction, safe_increment
+from gradxform.numerics import count_and_debias
 from gradxform.numerics.roots import sign
-from gradxform.slots import zero_count, zeros_like
 from gradxform.transforms.tree_rules import copied
 from gradxform.types import Array, Choice, Decay, DType, NonNegative, Params, Positive, Scalar, Slot
 
@@ -85,11 +84,9 @@ class scale_by_lion(ArrayRule):
     def __post_init__(self) -> None:
         require_one_of(self, "mode", ("hard", "smooth", "refined"))
 
-    def prepare(
-        self, updates: None, state: ScaleByLionState, params: Params | None
-    ) -> tuple[ScaleByLionState]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count."""
-        return (state._replace(count=safe_increment(state.count)),)
+        return count_and_debias(state)
 
     def rule(self, g: Array, m: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the direction and the momentum."""
@@ -153,13 +150,12 @@ class scale_by_focus(ArrayRule):
 
     def init(self, params: Params) -> ScaleByFocusState:
         """Return a momentum of zeros and a copy of the parameters."""
-        return ScaleByFocusState(zero_count(), zeros_like(params, self.mu_dtype), copied(params))
+        return first_state_of(self, params, target=copied(params))
 
     def prepare(self, updates: None, state: ScaleByFocusState, params: Params) -> tuple[Any, ...]:
         """Return the advanced count, and the share of p in q, exactly 1 at first."""
-        count = safe_increment(state.count)
-        share = (1 - self.b2) * bias_correction(self.b2, count)
-        return state._replace(count=count), jnp.where(count == 1, 1, share)
+        new, of_p = count_and_debias(state, self.b2)
+        return new, jnp.where(new.count == 1, 1, (1 - self.b2) * of_p)
 
     def rule(
         self, g: Array, m: Array, q: Array, p: Array, share: Scalar

@@ -10,7 +10,7 @@ from gradxform.leaves import masks
 from gradxform.numerics import abs_sq, count_and_debias, not_zero, over, shrinking, value_at
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import atan2_root, over_root, root
-from gradxform.transforms.adam import ScaleByAdamState
+from gradxform.transforms.adam import AdamMoments, ScaleByAdamState
 from gradxform.transforms.matrices.array_norms import array_rms
 from gradxform.transforms.tree_rules import selected
 from gradxform.types import (
@@ -93,7 +93,7 @@ class clip_by_moving_rms(ArrayRule):
 
 
 @transform
-class scale_by_stable_adam(ArrayRule):
+class scale_by_stable_adam(AdamMoments):
     """Rescale updates as StableAdamW does: AdamW, shorter where a gradient is unusually large.
 
     Update rule, from m = v = 0, t = 1, 2, ... and with rms(x) = sqrt(mean |x|^2) over the array:
@@ -113,9 +113,8 @@ class scale_by_stable_adam(ArrayRule):
       eps: added to the root, and its least value in r; at least 0. With 0, an entry that never had
         a gradient stays put.
       mu_dtype: the dtype of m. Defaults to the parameter's, or float32 for 16-bit ones.
-      weight_decay: at least 0, or a schedule. Keyword-only.
-      mask: which parameters decay: a mask such as `ndim_at_least(2)`, a tree of booleans that may
-        be a prefix of the parameters, or a function of them. Defaults to all. Keyword-only.
+      weight_decay: the multiple of p, at least 0, or a schedule of it. Keyword-only.
+      mask: which parameters decay, as in `add_decayed_weights`. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -131,11 +130,8 @@ class scale_by_stable_adam(ArrayRule):
     weight_decay: NonNegativeOrSchedule = field(default=0.0, kw_only=True)
     mask: StaticMask | None = field(default=None, kw_only=True)
 
-    State = ScaleByAdamState
     locality = "array"
     sees_pieces = True
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
     needs_params = True
 
     def init(self, params: Params) -> ScaleByAdamState:
@@ -147,33 +143,23 @@ class scale_by_stable_adam(ArrayRule):
         """Return for every leaf whether it decays."""
         return selected(self, self.mask, updates)
 
-    def prepare(self, updates: None, state: ScaleByAdamState, params: Params) -> tuple[Any, ...]:
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, the factors of m and of v, and the weight decay."""
-        factors = count_and_debias(state, self.b1, self.b2)
-        return *factors, value_at(self.weight_decay, state.count)
+        decay = value_at(self.weight_decay, state.count)
+        return *super().prepare(updates, state, params), decay
 
-    def rule(
-        self,
-        g: Array,
-        m: Array,
-        v: Array,
-        p: Array,
-        of_m: Scalar,
-        of_v: Scalar,
-        weight_decay: Scalar,
-        decays: bool,
-    ) -> tuple[Array, Array, Array]:
+    def rule(self, g: Array, m: Array, v: Array, p: Array, *rest: Any) -> tuple[Array, ...]:
         """Return the update and the moments."""
+        of_m, of_v, weight_decay, decays = rest
         g = bounded_square(g)  # one infinity would stay in v for good
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        m, v = self.moments(g, m, v)
         u = of_m * over_root(m, of_v * v, self.eps)
         u = u + weight_decay * p if decays else u
         return u * _usual(g, of_v * v, self.eps), m, v
 
 
 @transform
-class scale_by_adam_atan2(ArrayRule):
+class scale_by_adam_atan2(AdamMoments):
     """Rescale updates as Adam-atan2 does: Adam with an arctangent in the place of its division.
 
     Update rule, from m = v = 0 and t = 1, 2, ...:
@@ -183,9 +169,9 @@ class scale_by_adam_atan2(ArrayRule):
         u = a atan2(m / (1 - b1^t), b sqrt(v / (1 - b2^t)))
 
     It does not need an epsilon: gradients of any scale give the same updates, between -a pi/2 and
-    a pi/2, and an entry that never had a gradient stays put. With a = b = 1, as in the paper, a
-    gradient that never changes gives pi/4, where Adam gives 1: a = 1.27 makes them equal, and with
-    a = b large it is nearly Adam.
+    a pi/2, and an entry that never had a gradient stays put. With a = b = 1, a gradient that
+    never changes gives pi/4, where Adam gives 1: a = 1.27 makes them equal, and with a = b large it
+    is nearly Adam.
 
     Args:
       b1: the decay of the first moment, in [0, 1).
@@ -204,21 +190,12 @@ class scale_by_adam_atan2(ArrayRule):
     b: Positive = 1.0
     mu_dtype: DType = None
 
-    State = ScaleByAdamState
-    locality = "entry"
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-
-    def prepare(
-        self, updates: None, state: ScaleByAdamState, params: Params | None
-    ) -> tuple[Any, ...]:
-        """Return the advanced count, and the factors of m and of v."""
-        return count_and_debias(state, self.b1, self.b2)
+    handles_complex = False
 
     def rule(
         self, g: Array, m: Array, v: Array, p: Array | None, of_m: Scalar, of_v: Scalar
     ) -> tuple[Array, Array, Array]:
         """Return the update and the moments."""
         g = bounded_square(g)  # of two infinities the arctangent is not a number
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
+        m, v = self.moments(g, m, v)
         return self.a * atan2_root((of_m / self.b) * m, of_v * v), m, v

@@ -3,17 +3,15 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from gradxform import engine
-from gradxform.base import ArrayRule, transform
+from gradxform.base import ArrayRule, first_state_of, transform
 from gradxform.errors import name_of
-from gradxform.leaves import dtype_of
-from gradxform.numerics import abs_sq, at_least_float32, over, safe_increment
+from gradxform.numerics import abs_sq, over, safe_increment
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root, root
-from gradxform.slots import zero_count, zeros_like
+from gradxform.slots import zero_scalars_like, zeros_like
 from gradxform.transforms.matrices.array_norms import array_norms
 from gradxform.types import (
     Array,
@@ -60,11 +58,10 @@ class _TorqueAware(ArrayRule):
     locality = "array"
     sees_pieces = True
 
-    def first_agreements(self, params: Params) -> Any:
-        """Return average cosines of 0."""
-        if self.axis is not None:
-            return zeros_like(params)
-        return jax.tree.map(lambda p: jnp.zeros((), at_least_float32(dtype_of(p))), params)
+    def init(self, params: Params) -> Any:
+        """Return zeros, one cosine per parameter unless there is an axis."""
+        start = zero_scalars_like if self.axis is None else zeros_like
+        return first_state_of(self, params, agreement=start(params))
 
     def damped(self, g: Array, m: Array, s: Array) -> tuple[Array, Array]:
         """Return the gradient times its damping, and the new average of cosines."""
@@ -123,10 +120,6 @@ class scale_by_tam(_TorqueAware):
 
     State = ScaleByTamState
 
-    def init(self, params: Params) -> ScaleByTamState:
-        """Return a momentum and cosines of 0."""
-        return ScaleByTamState(zero_count(), zeros_like(params), self.first_agreements(params))
-
     def prepare(
         self, updates: None, state: ScaleByTamState, params: Params | None
     ) -> tuple[ScaleByTamState, Array]:
@@ -178,12 +171,6 @@ class scale_by_adatam(_TorqueAware):
     axis: Size | None = field(default=None, kw_only=True)
 
     State = ScaleByAdaTamState
-
-    def init(self, params: Params) -> ScaleByAdaTamState:
-        """Return a momentum, cosines and a second moment of 0."""
-        return ScaleByAdaTamState(
-            zeros_like(params), self.first_agreements(params), zeros_like(params)
-        )
 
     def rule(
         self, g: Array, m: Array, s: Array, v: Array, p: Array | None

@@ -5,18 +5,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, transform
-from gradxform.numerics import (
-    abs_sq,
-    bias_correction,
-    not_zero,
-    plus,
-    safe_increment,
-    scalar,
-    scalar_dtype,
-)
+from gradxform.base import state_with, transform
+from gradxform.numerics import count_and_debias, not_zero, plus, scalar, scalar_dtype
 from gradxform.numerics.roots import over_root, root
-from gradxform.transforms.adam import ScaleByAdamState, ScaleByAmsgradState
+from gradxform.transforms.adam import AdamMoments, ScaleByAdamState, ScaleByAmsgradState
 from gradxform.types import Array, Decay, DType, NonNegative, Params, Positive, UnitInterval
 
 __all__ = [
@@ -25,37 +17,20 @@ __all__ = [
 ]
 
 
-class _Moments(ArrayRule):
-    """Base of the rules here: Adam's moments, and the largest second one if `amsgrad`."""
+class _Moments(AdamMoments):
+    """Base of the rules here: Adam's moments, corrected, if at all, in the step only."""
 
-    b1: Any
-    b2: Any
     amsgrad: bool
     bias_correction: bool
+    eps_before_correction = True
 
-    locality = "entry"
-    averages_of = (("mu", "g"), ("nu", "|g|^2"))
-    handles_complex = True
-
-    @property
-    def State(self) -> Any:
-        """The class of the state: `amsgrad` needs one more slot."""
-        return ScaleByAmsgradState if self.amsgrad else ScaleByAdamState
+    State = state_with("amsgrad", ScaleByAdamState, ScaleByAmsgradState)
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, and the corrections of both moments as a factor of m."""
-        count = safe_increment(state.count)
-        correction = jnp.ones((), scalar_dtype())
-        if self.bias_correction:
-            of_v = bias_correction(self.b2, count)
-            correction = bias_correction(self.b1, count) / jnp.sqrt(of_v)
-        return state._replace(count=count), correction
-
-    def moments(self, g: Array, m: Array, v: Array, *h: Array) -> tuple[Array, ...]:
-        """Return the moments and, if it is kept, the largest second one."""
-        m = self.b1 * m + (1 - self.b1) * g
-        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        return m, v, *(jnp.maximum(x, v) for x in h)
+        if not self.bias_correction:
+            return *count_and_debias(state), jnp.ones((), scalar_dtype())
+        return super().prepare(updates, state, params)[:2]
 
 
 @transform

@@ -1,7 +1,9 @@
 """Docstrings: read into parts, and completed with the arguments that they leave to others'.
 
 A recipe does not repeat what its rules say of their arguments. It says "See `scale_by_adam` for the
-other arguments.", and `complete` puts the whole list together, in the order of the signature.
+other arguments.", and `complete` puts the whole list together, in the order of the signature. What
+all recipes would say of an argument in the same words, and a reference that is the rule's, it adds
+without being told.
 """
 
 import functools
@@ -17,6 +19,7 @@ from gradxform.values.registry import REGISTRY
 _WIDTH = 100
 _SECTION = re.compile(r"(Args|Raises|Returns|References?):\s*(.*)")
 _ITEM = re.compile(r"^  \*{0,2}(\w+): .*(?:\n {3,}\S.*)*", re.MULTILINE)
+_REFERENCE = re.compile(r"^References?:.+(?:\n.*\S.*)*", re.MULTILINE)
 _KEYWORD_ONLY = re.compile(r"\s+Keyword-only\.$")  # the recipe's signature says it
 _NAMES = r"`\w+`(?:,\s`\w+`)*(?:\sand\s`\w+`)?"
 _ELSEWHERE = re.compile(
@@ -99,12 +102,17 @@ def _items(lines: list[str]) -> dict[str, str]:
 # ---------------------------------------------------------------------------------- completion
 
 
-def complete(function: Callable[..., Any]) -> str | None:
+def complete(function: Callable[..., Any], otherwise: Any = None) -> str | None:
     """Return the docstring of `function` with all arguments, in the order of its signature.
 
     Where it says "See `a` and `b` for the other arguments.", those that it does not describe are
     described as in the docstring of a, or else of b, which must be registered, with the range that
-    the field's annotation names. A docstring without such a sentence is returned as it is.
+    the field's annotation names. Without a reference it gets that of a. A docstring without such a
+    sentence is returned as it is.
+
+    Args:
+      function: the function.
+      otherwise: a function whose docstring describes what none of them does.
     """
     if function.__doc__ is None:  # under python -OO
         return None
@@ -113,15 +121,19 @@ def complete(function: Callable[..., Any]) -> str | None:
     if elsewhere is None:
         return function.__doc__
     sources = re.findall(r"`(\w+)`", elsewhere["sources"])
-    items: dict[str, str] = {}
+    items = {} if otherwise is None else dict(_described(otherwise))
     for source in reversed(sources):
         items |= _described(REGISTRY[source])
     items |= _raw_items(elsewhere["items"] or "")
     arguments = "".join(f"{items[name]}\n" for name in _parameters(function) if name in items)
     section = f"Args:\n{arguments}\n" if arguments else ""
+    reference = None
+    if not _REFERENCE.search(text):
+        reference = _REFERENCE.search(inspect.getdoc(REGISTRY[sources[0]]) or "")
+    behind = "" if reference is None else f"\n\n{reference[0]}"
     return (
         f"{text[: elsewhere.start()]}{section}"
-        f"See also {elsewhere['sources']}.{text[elsewhere.end() :]}"
+        f"See also {elsewhere['sources']}.{text[elsewhere.end() :]}{behind}"
     )
 
 

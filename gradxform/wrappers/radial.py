@@ -41,7 +41,7 @@ class remove_radial(StatelessWrapper):
         u = u' + weight_decay p                           elsewhere
 
     A row has the entries that share one index along `axis`. If the rows of an array do not pass the
-    test, the whole array is tried as one row.
+    test, the whole array is tried as one row. For arrays of fewer axes the last line holds.
 
     The gradient of weights that are followed by a normalization is at right angles to them, and
     each step makes them grow; with momentum they grow faster, and the effective learning rate falls
@@ -144,7 +144,7 @@ def _projected(
     eps: Any,
     leaf: _Leaf,
 ) -> Array:
-    """Return an update without its part along `p`, if the gradient has none, and with decay."""
+    """Return an update with decay; without its part along `p`, if the gradient is normal to it."""
     dtype, wide = g.dtype, at_least_float32(promote(u.dtype, g.dtype, p.dtype))
     real = real_dtype(wide)
     u, g, p = (cast(x, wide) for x in (u, g, p))

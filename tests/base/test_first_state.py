@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import gradxform as gx
-from gradxform.base import first_state
+from gradxform.base import first_state, first_state_of, state_with
+from gradxform.slots import zero_scalars_like
 from gradxform.types import Array, DType, MatrixSlot, NonNegativeSlot, Slot
 
 PARAMS = {
@@ -233,3 +234,57 @@ def test_annotations_are_read_once_for_a_class(monkeypatch):
 def test_help_says_how_the_state_starts():
     assert "annotations of `State`" in (with_moments.init.__doc__ or "")
     assert "annotations of `State`" in (with_moments().init.__doc__ or "")
+
+
+def test_an_init_names_only_the_fields_that_start_otherwise():
+    class Product(NamedTuple):
+        count: Array
+        product: Array
+        mu: Slot
+
+    @gx.transform
+    class with_product(with_moments):
+        State = Product
+
+        def init(self, params):
+            return first_state_of(self, params, product=jnp.ones(()))
+
+        def rule(self, g, mu, p):
+            return g, mu
+
+    state = with_product(mu_dtype="bfloat16").init(PARAMS)
+    assert type(state) is Product and state.product == 1 and state.count == 0
+    assert dtypes(state.mu)["w"] == "bfloat16"
+
+
+def test_a_count_under_another_name_starts_with_0():
+    @gx.transform
+    class with_steps(with_moments):
+        State = Steps
+        step_fields = ("steps",)
+
+        def rule(self, g, mu, p):
+            return g, mu
+
+    state = with_steps().init(PARAMS)
+    assert state.steps.dtype == jnp.int32 and state.steps == 0
+
+
+def test_an_option_chooses_the_class_of_the_state():
+    @gx.transform
+    class optional(gx.ArrayRule):
+        counts: bool = False
+
+        State = state_with("counts", gx.EmptyState, Count)
+
+        def rule(self, g, p):
+            return g
+
+    assert type(optional().init(PARAMS)) is gx.EmptyState
+    assert type(optional(counts=True).init(PARAMS)) is Count
+
+
+def test_a_scalar_for_each_parameter_is_real_and_wide():
+    zeros = zero_scalars_like(PARAMS)
+    assert dtypes(zeros) == {**WIDE, "complex": "float32"}
+    assert all(x.shape == () for x in jax.tree.leaves(zeros))

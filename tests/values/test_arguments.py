@@ -11,6 +11,7 @@ import pytest
 import gradxform as gx
 from gradxform._names.signatures import spelled
 from gradxform.commands import catalog
+from gradxform.optimizers.optimizer import decayed
 from gradxform.types import Decay, ScalarOrSchedule, Schedule
 from gradxform.values import docstrings
 from gradxform.values.fields import range_words
@@ -49,7 +50,7 @@ def test_help_describes_every_argument_in_order(entry):
 
 def repeated(own, rules):
     """The arguments that are described in the words of a rule."""
-    texts = [docstrings.doc_of(REGISTRY[rule]).arguments for rule in rules]
+    texts = [docstrings.doc_of(part).arguments for part in (decayed, *map(REGISTRY.get, rules))]
     return [name for name, text in own.items() if any(t.get(name) == text for t in texts)]
 
 
@@ -72,8 +73,12 @@ def test_the_range_of_an_argument_is_that_of_its_rule(recipe):
     own = docstrings.parse(own_doc(recipe)).arguments
     described = docstrings.doc_of(gx.OPTIMIZERS[recipe]).arguments
     for name in set(described) - set(own):
-        rule = next(s for s in sources if name in docstrings.doc_of(REGISTRY[s]).arguments)
-        assert range_words(REGISTRY[rule], name) in described[name]
+        rules = [s for s in sources if name in docstrings.doc_of(REGISTRY[s]).arguments]
+        if rules:
+            assert range_words(REGISTRY[rules[0]], name) in described[name]
+        else:  # in the words for an optional weight decay, which only its kind may leave out
+            assert described[name] == docstrings.doc_of(decayed).arguments[name]
+            assert inspect.signature(gx.OPTIMIZERS[recipe]).parameters[name].default is None
     assert "arguments." not in inspect.getdoc(gx.OPTIMIZERS[recipe]).partition("Args:")[2]
 
 
@@ -105,6 +110,9 @@ def test_a_docstring_is_completed():
     assert docstrings.complete(recipe) == (
         "Descend.\n\nSee also `scale`.\n\nReference: Nobody."  # no argument in common
     )
+    recipe.__doc__ = "Descend.\n\nSee `scale_by_lion` and `trace` for the arguments."
+    doc = docstrings.parse(docstrings.complete(recipe))
+    assert doc.reference == docstrings.doc_of(gx.scale_by_lion).reference  # the first one's
     for text in (None, "Descend.", "See `trace` for the update rule."):
         recipe.__doc__ = text
         assert docstrings.complete(recipe) == text
