@@ -54,7 +54,7 @@ def schedule_free_sgd(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
-    weight_step_power: float = 0.0,
+    weight_step_power: float | None = None,
 ) -> schedule_free:
     """Schedule-free SGD: gradient descent, evaluated at an average of its steps.
 
@@ -100,7 +100,7 @@ def schedule_free_adamw(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
-    weight_step_power: float = 0.0,
+    weight_step_power: float | None = None,
 ) -> schedule_free:
     """Schedule-free AdamW: AdamW without momentum, evaluated at an average of its steps.
 
@@ -151,7 +151,7 @@ def schedule_free_radam(
     weight_lr_power: float = 2.0,
     state_dtype: DType = None,
     *,
-    weight_step_power: float = 0.0,
+    weight_step_power: float | None = None,
 ) -> schedule_free:
     """Schedule-free RAdam: schedule-free AdamW, warmed up by RAdam's rectification.
 
