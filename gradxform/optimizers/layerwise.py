@@ -1,6 +1,5 @@
 """Optimizers whose step for an array is in proportion to the array's norm."""
 
-import math
 from typing import Any
 
 from gradxform.errors import must_be, shown
@@ -14,7 +13,7 @@ from gradxform.transforms.layerwise import (
 )
 from gradxform.transforms.momentum import ema, trace
 from gradxform.transforms.scaling import add_decayed_weights, scale_by_learning_rate
-from gradxform.types import Bound, ScalarOrSchedule, StaticMask, UnitInterval
+from gradxform.types import ScalarOrSchedule, StaticMask, UnitInterval
 from gradxform.values import frozen, key_of
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.select import masked
@@ -38,13 +37,13 @@ def lamb(
     weight_decay: ScalarOrSchedule = 0.0,
     mask: StaticMask | None = None,
     *,
-    max_ratio: Bound = math.inf,
+    max_ratio: float | None = None,
 ) -> chain:
     """LAMB: Adam whose update of each array is scaled to the array's norm, for large batches.
 
     Args:
       max_ratio: the largest factor of an update, greater than 0: 1 for LAMBC, which never
-        lengthens one. Infinite for any.
+        lengthens one. Defaults to any.
 
     See `scale_by_adam`, `add_decayed_weights` and `scale_by_learning_rate` for the other arguments.
 
@@ -72,7 +71,7 @@ def lars(
     *,
     sum_norms: bool = False,
     scaled_decay: bool = False,
-    max_ratio: Bound = math.inf,
+    max_ratio: float | None = None,
 ) -> chain:
     """LARS: SGD with momentum whose step for each array is in proportion to the array's norm.
 
@@ -93,7 +92,7 @@ def lars(
       sum_norms: whether to add the norms of gradient and decay, instead of taking the norm of their
         sum.
       scaled_decay: with sum_norms, whether the decay of an array without a gradient is scaled.
-      max_ratio: the largest ratio, greater than 0; infinite for any. LARC of the rate r is
+      max_ratio: the largest ratio, greater than 0. Defaults to any. LARC of the rate r is
         `lars(1.0, ..., max_ratio=r)`.
 
     See `scale_by_trust_ratio` and `trace` for the other arguments.
@@ -119,7 +118,11 @@ def lars(
 
 
 def _paper_ratio(
-    weight_decay: Any, trust_coefficient: float, eps: float, scaled_decay: bool, max_ratio: float
+    weight_decay: Any,
+    trust_coefficient: float,
+    eps: float,
+    scaled_decay: bool,
+    max_ratio: float | None,
 ) -> scale_by_trust_ratio:
     """Return the trust ratio with the norms of gradient and decay added."""
     if callable(weight_decay):

@@ -11,7 +11,7 @@ from gradxform.schedules.product import product_schedule
 from gradxform.schedules.rectified import rectified_warmup_schedule
 from gradxform.transforms.adaptive import scale_by_rms
 from gradxform.transforms.scaling import add_decayed_weights
-from gradxform.types import Decay, DType, ScalarOrSchedule, ZeroIsNone
+from gradxform.types import Decay, DType, ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.schedule_free import schedule_free
 
@@ -54,7 +54,7 @@ def schedule_free_sgd(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
-    weight_step_power: ZeroIsNone = 0.0,
+    weight_step_power: float | None = None,
 ) -> schedule_free:
     """Schedule-free SGD: gradient descent, evaluated at an average of its steps.
 
@@ -100,7 +100,7 @@ def schedule_free_adamw(
     state_dtype: DType = None,
     *,
     warmup_from_zero: bool = True,
-    weight_step_power: ZeroIsNone = 0.0,
+    weight_step_power: float | None = None,
 ) -> schedule_free:
     """Schedule-free AdamW: AdamW without momentum, evaluated at an average of its steps.
 
@@ -143,7 +143,7 @@ def schedule_free_radam(
     weight_lr_power: float = 2.0,
     state_dtype: DType = None,
     *,
-    weight_step_power: ZeroIsNone = 0.0,
+    weight_step_power: float | None = None,
 ) -> schedule_free:
     """Schedule-free RAdam: schedule-free AdamW, warmed up by RAdam's rectification.
 

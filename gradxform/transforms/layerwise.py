@@ -1,6 +1,5 @@
 """Rules that use the norm of whole arrays: second moments, first gradients, trust ratios."""
 
-import math
 from dataclasses import field
 from typing import Any, NamedTuple
 
@@ -363,7 +362,7 @@ class scale_by_trust_ratio(ArrayRule):
       weight_decay: the multiple of p added to g, at least 0. Keyword-only.
       scaled_decay: whether the decay of an array whose gradient is zero is scaled. Keyword-only.
       max_ratio: the largest factor of g, greater than 0: 1 for LAMBC; the learning rate for LARC,
-        whose own rate is then 1. Infinite for any. Keyword-only.
+        whose own rate is then 1. Defaults to any. Keyword-only.
 
     Raises:
       ValueError: at update, if no parameters are given.
@@ -377,7 +376,7 @@ class scale_by_trust_ratio(ArrayRule):
     eps: NonNegative = 0.0
     weight_decay: NonNegative | ZeroIsNone = field(default=0.0, kw_only=True)
     scaled_decay: bool = field(default=False, kw_only=True)
-    max_ratio: Bound = field(default=math.inf, kw_only=True)
+    max_ratio: Bound | None = field(default=None, kw_only=True)
 
     locality = "array"
     sees_pieces = True
@@ -396,4 +395,6 @@ class scale_by_trust_ratio(ArrayRule):
                 undefined = (norm_p == 0) | (divisor == 0)
         divisor = jnp.where(undefined, 1, divisor)
         ratio = jnp.where(undefined, 1, self.trust_coefficient * norm_p / divisor)
-        return g * jnp.minimum(ratio, within(self.max_ratio, ratio.dtype))
+        if self.max_ratio is not None:
+            ratio = jnp.minimum(ratio, within(self.max_ratio, ratio.dtype))
+        return g * ratio

@@ -23,7 +23,6 @@ from gradxform.numerics import (
     ScheduleError,
     at_least_float32,
     cast,
-    is_zero,
     promote,
     safe_increment,
     scalar,
@@ -43,7 +42,6 @@ from gradxform.types import (
     PyTree,
     Slot,
     Updates,
-    ZeroIsNone,
 )
 from gradxform.wrappers.changed_steps import check_changeable
 from gradxform.wrappers.parts import check_movable, keeps_copies
@@ -180,7 +178,7 @@ class schedule_free(Transform):
       state_dtype: the dtype of z. Defaults to the parameter's, or float32 for 16-bit ones.
       weights_ahead: whether the weights have the learning rate of the next step. Keyword-only.
       weight_step_power: the power of the number of the step in the weights of the average, at least
-        0; the authors' code calls it r. Keyword-only.
+        0; the authors' code calls it r. Defaults to 0. Keyword-only.
 
     Raises:
       ValueError: if the base optimizer does not go on from where the parameters are; at update, if
@@ -195,7 +193,7 @@ class schedule_free(Transform):
     weight_lr_power: NonNegative = 2.0
     state_dtype: DType = None
     weights_ahead: bool = field(default=True, kw_only=True)
-    weight_step_power: NonNegative | ZeroIsNone = field(default=0.0, kw_only=True)
+    weight_step_power: NonNegative | None = field(default=None, kw_only=True)
 
     why_no_rows = "moves every row towards an average"
     follows = ("z",)
@@ -262,7 +260,7 @@ class schedule_free(Transform):
             raise TypeError(f"{name_of(self)}: learning_rate: {error}") from None
         max_lr = jnp.maximum(cast(state.max_lr, rate.dtype), rate)
         weight = max_lr ** scalar(self.weight_lr_power)
-        if not is_zero(self.weight_step_power):
+        if self.weight_step_power is not None:
             t = cast(state.step_count, weight.dtype)
             weight = weight * t ** scalar(self.weight_step_power)
         total = cast(state.weight_sum, weight.dtype) + weight
