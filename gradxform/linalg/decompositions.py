@@ -63,7 +63,8 @@ def _in_turn(decompose: Callable[..., Any]) -> Callable[..., Any]:
 
     @jax.custom_jvp
     def of_one(*xs: Array) -> Any:
-        return jax.custom_batching.sequential_vmap(decompose)(*xs)
+        # A function of its own: of `decompose`, JAX would take the defaults for arrays, too.
+        return jax.custom_batching.sequential_vmap(lambda *xs: decompose(*xs))(*xs)
 
     # The function above can only be differentiated forward. Under `vmap` derivatives are of a
     # batch; outside of it they are of one matrix at a time, too.

@@ -51,9 +51,8 @@ def distributed_shampoo(
       weight_decay: of the matrices, before the momentum, at least 0, or a schedule.
       moving_average_for_momentum: whether a new step counts 1 - beta1 in the momentum, not 1.
       adam_eps: added to AdamW's root, at least 0.
-      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
-        for those that AdamW gets (a prefix of the parameters will do), or a function of the
-        parameters that returns one. By default, parameters of two dimensions are matrices.
+      weight_dimension_numbers: as in `soap`: None in it for parameters that AdamW gets. By default,
+        parameters of two dimensions are matrices.
 
     See `scale_by_distributed_shampoo`, `trace` and `soap` for the other arguments.
 

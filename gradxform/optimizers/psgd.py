@@ -44,9 +44,8 @@ def psgd_kron(
 
     Args:
       adam_eps: added to AdamW's root, at least 0.
-      weight_dimension_numbers: `MuonDimensionNumbers` for all parameters, a tree of them with None
-        for those that AdamW gets (a prefix of the parameters will do), or a function of the
-        parameters that returns one. By default, parameters of two dimensions are matrices.
+      weight_dimension_numbers: as in `soap`: None in it for parameters that AdamW gets. By default,
+        parameters of two dimensions are matrices.
 
     See `scale_by_psgd_kron` and `soap` for the other arguments.
 
