@@ -119,7 +119,7 @@ def count_and_debias(state: Any, *decays: Scalar) -> tuple[Any, ...]:
     The whole `prepare` of a rule with averages that begin at 0; see `bias_correction`.
     """
     count = safe_increment(state.count)
-    return state._replace(count=count), *(bias_correction(decay, count) for decay in decays)
+    return state._replace(count=count), *[bias_correction(decay, count) for decay in decays]
 
 
 class ScheduleError(TypeError):

@@ -63,7 +63,7 @@ class AdamMoments(ArrayRule):
         """Return the moments and, if it is kept, the largest second one."""
         m = self.b1 * m + (1 - self.b1) * g
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        return m, v, *(jnp.maximum(h, v) for h in largest)
+        return m, v, *[jnp.maximum(h, v) for h in largest]
 
 
 @transform
@@ -99,7 +99,7 @@ class scale_by_adam(AdamMoments):
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count, the factors of m and of v, and, with nesterov, that of g."""
-        state, of_m, of_v = super().prepare(updates, state, params)
+        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
         if not self.nesterov:
             return state, of_m, of_v
         of_next_m = self.b1 * bias_correction(self.b1, safe_increment(state.count))
@@ -107,7 +107,8 @@ class scale_by_adam(AdamMoments):
 
     def rule(self, g: Array, m: Array, v: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
         """Return the update and the moments."""
-        m, v = self.moments(g, m, v)
+        m = self.b1 * m + (1 - self.b1) * g
+        v = self.b2 * v + (1 - self.b2) * abs_sq(g)
         of_m, of_v, *of_g = factors
         if not self.nesterov:
             return of_m * over_root(m, of_v * v, self.eps, self.eps_root), m, v
