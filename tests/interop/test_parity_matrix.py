@@ -252,7 +252,8 @@ def test_shampoo_decomposes_only_when_roots_are_due():
     def always(jaxpr):
         for eqn in jaxpr.eqns:
             yield eqn.primitive.name
-            if eqn.primitive.name != "cond":
+            # One on the platform is not a branch of the program that runs.
+            if eqn.primitive.name != "cond" or eqn.params.get("branches_platforms"):
                 for inner in jax.tree.leaves(list(eqn.params.values())):
                     if hasattr(inner, "jaxpr") or hasattr(inner, "eqns"):
                         yield from always(getattr(inner, "jaxpr", inner))
