@@ -44,6 +44,13 @@ def _warmed_up(
     return warmup_constant_schedule(0.0, peak, warmup_steps)
 
 
+def _adam_without_momentum(
+    rate: ScalarOrSchedule, b2: Decay, eps: float, weight_decay: ScalarOrSchedule
+) -> chain:
+    direction = scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
+    return with_weight_decay(direction, rate, weight_decay, None)
+
+
 @optimizer
 def schedule_free_sgd(
     learning_rate: ScalarOrSchedule = 1.0,
@@ -120,16 +127,10 @@ def schedule_free_adamw(
     Reference: Defazio et al., The Road Less Scheduled, 2024, Algorithm 1.
     """
     rate = _warmed_up("schedule_free_adamw", learning_rate, warmup_steps, warmup_from_zero)
-    direction = scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
-    base = with_weight_decay(direction, rate, weight_decay, None)
+    base = _adam_without_momentum(rate, b2, eps, weight_decay)
+    ahead, power = warmup_from_zero, weight_step_power
     return schedule_free(
-        base,
-        rate,
-        b1,
-        weight_lr_power,
-        state_dtype,
-        weights_ahead=warmup_from_zero,
-        weight_step_power=weight_step_power,
+        base, rate, b1, weight_lr_power, state_dtype, weights_ahead=ahead, weight_step_power=power
     )
 
 
@@ -159,14 +160,7 @@ def schedule_free_radam(
     Variance of the Adaptive Learning Rate and Beyond, 2020, Algorithm 2, for the warm-up.
     """
     rate = product_schedule(learning_rate, rectified_warmup_schedule(b2, 4.0))
-    direction = scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
-    base = with_weight_decay(direction, rate, weight_decay, None)
+    base, power = _adam_without_momentum(rate, b2, eps, weight_decay), weight_step_power
     return schedule_free(
-        base,
-        rate,
-        b1,
-        weight_lr_power,
-        state_dtype,
-        weights_ahead=False,
-        weight_step_power=weight_step_power,
+        base, rate, b1, weight_lr_power, state_dtype, weights_ahead=False, weight_step_power=power
     )

@@ -10,8 +10,7 @@ from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, count_and_debias, over, shrinking
 from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
-from gradxform.slots import zero_count
-from gradxform.transforms.layerwise import real_zero_of
+from gradxform.slots import zero_count, zero_scalars_like
 from gradxform.transforms.matrices.array_norms import array_norm, array_size
 from gradxform.transforms.racs import rows_and_columns, sums_of_rows_and_columns
 from gradxform.types import (
@@ -93,7 +92,7 @@ class scale_by_adalite(ArrayRule):
     def init(self, params: Params) -> ScaleByAdaliteState:
         """Return moments of zeros."""
         v, m = (sums_of_rows_and_columns(params) for _ in range(2))
-        return ScaleByAdaliteState(zero_count(), *v, *m, jax.tree.map(real_zero_of, params))
+        return ScaleByAdaliteState(zero_count(), *v, *m, zero_scalars_like(params))
 
     def prepare(
         self, updates: None, state: ScaleByAdaliteState, params: Params | None

@@ -3,19 +3,15 @@
 from dataclasses import field
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from gradxform import engine
 from gradxform.base import ArrayRule, EmptyState, transform
-from gradxform.leaves import dtype_of
 from gradxform.numerics import (
     abs_sq,
-    at_least_float32,
     is_zero,
     over,
     plus,
-    real_dtype,
     safe_increment,
     scalar,
     value_at,
@@ -23,7 +19,7 @@ from gradxform.numerics import (
 from gradxform.numerics.numbers import within
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import over_root, root
-from gradxform.slots import zero_count, zeros_like
+from gradxform.slots import zero_count, zero_scalars_like, zeros_like
 from gradxform.transforms.clipping import unit_axes
 from gradxform.transforms.matrices.array_norms import array_norm, array_norms, array_rms, array_size
 from gradxform.transforms.scaling import WeightDecaySchedule, counted
@@ -54,11 +50,6 @@ __all__ = [
     "ScaleByFirstSnrState",
     "ScaleByNovogradState",
 ]
-
-
-def real_zero_of(p: Any) -> Array:
-    """Return a real 0, at least float32, for one number of an array."""
-    return jnp.zeros((), real_dtype(at_least_float32(dtype_of(p))))
 
 
 @transform
@@ -206,7 +197,7 @@ class scale_by_novograd(ArrayRule):
         return ScaleByNovogradState(
             count=zero_count(),
             mu=zeros_like(params, self.mu_dtype),
-            nu=jax.tree.map(real_zero_of, params),
+            nu=zero_scalars_like(params),
         )
 
     def prepare(
@@ -318,7 +309,7 @@ class scale_by_first_snr(ArrayRule):
 
     def init(self, params: Params) -> ScaleByFirstSnrState:
         """Return ratios that are not known yet."""
-        return ScaleByFirstSnrState(jax.tree.map(real_zero_of, params))
+        return ScaleByFirstSnrState(zero_scalars_like(params))
 
     def rule(self, g: Array, G: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the scaled update and the ratio."""

@@ -2,12 +2,11 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from gradxform.base import ArrayRule, transform
 from gradxform.numerics import plus, shrinking, within
-from gradxform.transforms.layerwise import real_zero_of
+from gradxform.slots import zero_scalars_like
 from gradxform.transforms.matrices.array_norms import array_norm
 from gradxform.types import Array, AtLeastOne, NonNegative, NonNegativeSlot, Params, Scalar
 
@@ -67,7 +66,7 @@ class limit_norm_growth(ArrayRule):
 
     def init(self, params: Params) -> LimitNormGrowthState:
         """Return norms that are not known yet."""
-        return LimitNormGrowthState(jax.tree.map(real_zero_of, params))
+        return LimitNormGrowthState(zero_scalars_like(params))
 
     def rule(self, g: Array, last: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the update and its norm."""

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from gradxform import engine
@@ -19,8 +18,7 @@ from gradxform.numerics import (
 )
 from gradxform.numerics.overflow import bounded_square, saturated
 from gradxform.numerics.roots import root
-from gradxform.slots import zero_count
-from gradxform.transforms.layerwise import real_zero_of
+from gradxform.slots import zero_count, zero_scalars_like
 from gradxform.transforms.matrices.array_norms import array_norm
 from gradxform.types import (
     Array,
@@ -137,7 +135,7 @@ class adaclip(ArrayRule):
 
     def init(self, params: Params) -> AdaClipState:
         """Return averages of 0."""
-        return AdaClipState(zero_count(), jax.tree.map(real_zero_of, params))
+        return AdaClipState(zero_count(), zero_scalars_like(params))
 
     def prepare(
         self, updates: None, state: AdaClipState, params: Params | None
@@ -192,8 +190,8 @@ class adagn(ArrayRule):
 
     def init(self, params: Params) -> AdaGNState:
         """Return averages of 0."""
-        zeros = jax.tree.map(real_zero_of, params)
-        return AdaGNState(zero_count(), zeros, jax.tree.map(real_zero_of, params))
+        zeros = zero_scalars_like(params)
+        return AdaGNState(zero_count(), zeros, zero_scalars_like(params))
 
     def prepare(
         self, updates: None, state: AdaGNState, params: Params | None

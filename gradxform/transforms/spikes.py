@@ -16,8 +16,7 @@ from gradxform.numerics import (
     within,
 )
 from gradxform.numerics.roots import root
-from gradxform.slots import zero_count
-from gradxform.transforms.layerwise import real_zero_of
+from gradxform.slots import zero_count, zero_scalars_like
 from gradxform.transforms.matrices.array_norms import array_norm
 from gradxform.transforms.together import KeptTogether, ScaledTogether
 from gradxform.types import (
@@ -208,7 +207,8 @@ class adagc(ArrayRule):
 
     def init(self, params: Params) -> AdaGCState:
         """Return a count of 0, and for every parameter no norm yet and no clipping."""
-        gamma, clipped = (jax.tree.map(f, params) for f in (real_zero_of, lambda p: zero_count()))
+        gamma = zero_scalars_like(params)
+        clipped = jax.tree.map(lambda p: zero_count(), params)
         return AdaGCState(zero_count(), gamma, clipped)
 
     def prepare(
