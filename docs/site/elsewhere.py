@@ -3,6 +3,7 @@
 import functools
 import inspect
 import pathlib
+import posixpath
 import re
 from typing import Any, NamedTuple
 
@@ -43,10 +44,19 @@ class Call(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of a table of a page."""
+    """A row of a table of a page, with links as they are written in a folder of `docs/`."""
 
     heading: str
     cells: tuple[str, ...]
+
+
+def _links_from_a_folder(page: str, text: str) -> str:
+    def moved(link: re.Match[str]) -> str:
+        path, mark, place = link[1].partition("#")
+        path = posixpath.join(posixpath.dirname(page), path) if path else page
+        return f"](../{posixpath.normpath(path)}{mark}{place})"
+
+    return re.sub(r"\]\((?![a-z]+:|/)([^)\s]+)\)", moved, text)
 
 
 @functools.cache
@@ -61,6 +71,7 @@ def rows_of(page: str) -> tuple[Row, ...]:
         elif re.fullmatch(r"\|[\s|:-]+\|", line):
             head = False
         elif not head:
+            line = _links_from_a_folder(page, line)
             cells = re.split(r"(?<!\\)\|", line.strip().strip("|"))
             found.append(Row(heading, tuple(c.strip() for c in cells)))
     return tuple(found)

@@ -107,6 +107,15 @@ def test_the_same_calls_in_other_libraries():
     assert rows and all("adam" in row.cells[0] for row in rows)
 
 
+@pytest.mark.parametrize("page", ["guides/from_pytorch_optimizer.md"])
+def test_rows_of_another_page_keep_their_links(page):
+    text = " ".join(cell for row in elsewhere.rows_of(page) for cell in row.cells)
+    links = [x for x in re.findall(r"\]\(([^)]+)\)", text) if not x.startswith("http")]
+    assert links
+    for link in links:
+        assert (elsewhere.DOCS / "optimizers" / link.partition("#")[0]).resolve().is_file(), link
+
+
 def site(tmp_path, body):
     page = tmp_path / "reference" / "index.html"
     page.parent.mkdir()
