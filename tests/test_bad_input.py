@@ -171,7 +171,7 @@ COMPOSITION = [
     bad(
         lambda: gx.add_decayed_weights(0.1, "kernel"), TypeError, "add_decayed_weights: the mask's"
     ),
-    bad(lambda: gx.adamw(1e-3, mask={"w": 0}), TypeError, "add_decayed_weights", "True or False"),
+    bad(lambda: gx.adamw(1e-3, mask={"w": 0}), TypeError, "adamw: the mask", "True or False"),
     bad(lambda: gx.partition([SGD], "a"), TypeError, "partition: transforms must be a dict"),
     bad(
         lambda: gx.partition({"a": gx.sgd}, "a"), TypeError, "transform of 'a' is the function sgd"

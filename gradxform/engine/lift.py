@@ -170,13 +170,10 @@ class _Run(NamedTuple):
     scalars: tuple[
         tuple[Any, ...], ...
     ]  # of each rule; None in the places of those of single leaves
-    brief: dict[tuple[int, ...], bool]  # by the rules that act: whether they are brief
-
-    def acting(self, on: tuple[int, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Return the rules that act on a leaf, and their scalars."""
-        if len(on) == len(self.rules):
-            return self.rules, self.scalars
-        return tuple([self.rules[k] for k in on]), tuple([self.scalars[k] for k in on])
+    # By the indices of the rules that act on a leaf: those rules and their scalars, and whether
+    # they are brief.
+    acting: dict[tuple[int, ...], tuple[tuple[Any, ...], tuple[Any, ...]]]
+    brief: dict[tuple[int, ...], bool]
 
 
 def _run(
@@ -190,7 +187,11 @@ def _run(
         if PerLeaf in map(type, shared):
             shared = tuple([None if isinstance(x, PerLeaf) else x for x in shared])
         scalars.append(shared)
-    run = _Run(tuple(rules), tuple(live), tuple(scalars), {})
+    acting = {
+        on: (tuple([rules[k] for k in on]), tuple([scalars[k] for k in on]))
+        for on in {leaf.on for leaf in leaves}
+    }
+    run = _Run(tuple(rules), tuple(live), tuple(scalars), acting, {})
     keys = [
         (leaf.on, leaf.statics, *map(signature, (leaf.g, leaf.p, *itertools.chain(*leaf.slots))))
         for leaf in leaves
@@ -241,7 +242,7 @@ def _run_on_pieces(
     calls = []
     for i in on:
         leaf = leaves[i]
-        rules, scalars = run.acting(leaf.on)
+        rules, scalars = run.acting[leaf.on]
         arrays = run.live, leaf.g, leaf.p, leaf.slots, leaf.scalars, scalars
         calls.append(OnPiece((rules, leaf.statics), cuts[i], arrays, often[keys[i]] > 1))
     return list(zip(on, in_rounds(apply_rules, calls), strict=True))
@@ -250,7 +251,7 @@ def _run_on_pieces(
 def _run_chunk(run: _Run, group: list[LeafView], repeated: list[bool], alike: bool) -> list[Any]:
     """Return the updates and the new slots of the leaves of a chunk, by one call."""
     on, tracing = group[0].on, isinstance(group[0].g, Tracer)
-    rules, scalars = run.acting(on)
+    rules, scalars = run.acting[on]
     arrays = [(leaf.g, leaf.p, leaf.slots, leaf.scalars) for leaf in group]
     statics = tuple([leaf.statics for leaf in group])
     arguments = statics, rules, run.live, arrays, scalars

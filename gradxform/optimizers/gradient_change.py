@@ -14,7 +14,7 @@ from gradxform.transforms.gradient_change import (
     scale_by_rprop,
 )
 from gradxform.transforms.scaling import add_decayed_weights, scale, scale_by_learning_rate
-from gradxform.types import DType, ScalarOrSchedule, StaticMask
+from gradxform.types import DType, NonNegativeOrSchedule, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 
 __all__ = [
@@ -136,7 +136,7 @@ def adan(
     b3: float = 0.99,
     eps: float = 1e-8,
     eps_root: float = 1e-8,
-    weight_decay: ScalarOrSchedule = 0.0,
+    weight_decay: NonNegativeOrSchedule = 0.0,
     mask: StaticMask | None = None,
     *,
     change_weight: float | None = None,

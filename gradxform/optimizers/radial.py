@@ -5,7 +5,7 @@ from gradxform.transforms.adam import scale_by_adam
 from gradxform.transforms.momentum import trace
 from gradxform.transforms.scaling import scale_by_learning_rate
 from gradxform.transforms.tf_adam import scale_by_tf_adam
-from gradxform.types import Decay, ScalarOrSchedule, StaticMask
+from gradxform.types import Decay, NonNegative, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.radial import remove_radial
 
@@ -53,7 +53,7 @@ def adamp(
 def sgdp(
     learning_rate: ScalarOrSchedule,
     momentum: Decay = 0.9,
-    weight_decay: float = 0.0,
+    weight_decay: NonNegative = 0.0,
     mask: StaticMask | None = None,
     delta: float = 0.1,
     wd_ratio: float = 0.1,

@@ -12,7 +12,7 @@ from gradxform.transforms.layerwise import add_norm_loss
 from gradxform.transforms.normalization import centralize, normalize_by_block_std
 from gradxform.transforms.ranger import scale_by_ranger21
 from gradxform.transforms.scaling import scale_by_learning_rate
-from gradxform.types import Decay, NonNegative, ScalarOrSchedule
+from gradxform.types import Decay, NonNegative, NonNegativeOrSchedule
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.lookahead import lookahead
 
@@ -23,7 +23,7 @@ __all__ = [
 
 @optimizer
 def ranger21(
-    learning_rate: ScalarOrSchedule,
+    learning_rate: NonNegativeOrSchedule,
     total_steps: int | None = None,
     b1: float = 0.9,
     b2: Decay = 0.999,
@@ -37,7 +37,7 @@ def ranger21(
     slow_step_size: float = 0.5,
     *,
     axis: int = -1,
-    least_rate: NonNegative = 3e-5,
+    least_rate: NonNegative | None = None,
     renormalize: bool = False,
 ) -> lookahead:
     """Ranger21: AdaPNM of clipped and normalized gradients, with two decays, inside lookahead.
@@ -56,13 +56,18 @@ def ranger21(
         0; infinite for no clipping.
       norm_loss: the weight of the loss that draws the norms of units to 1, at least 0.
       axis: the axis of the outputs; the last one of layers of Flax.
-      least_rate: the learning rate at the end, with total_steps; at least 0.
+      least_rate: the learning rate at the end, with total_steps; at least 0. Defaults to 3e-5.
 
     See `scale_by_ranger21` and `lookahead` for the other arguments.
     """
     rate = learning_rate
     if total_steps is not None:
-        rate = _up_and_down(learning_rate, total_steps, b2, least_rate)
+        least = 3e-5 if least_rate is None else least_rate
+        rate = _up_and_down(learning_rate, total_steps, b2, least)
+    elif least_rate is not None:
+        raise ValueError(
+            f"ranger21: least_rate={shown(least_rate)} does nothing without total_steps."
+        )
     fast = chain(
         adaptive_grad_clip(clipping),
         centralize(axis=axis),

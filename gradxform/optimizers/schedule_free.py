@@ -11,7 +11,7 @@ from gradxform.schedules.product import product_schedule
 from gradxform.schedules.rectified import rectified_warmup_schedule
 from gradxform.transforms.adaptive import scale_by_rms
 from gradxform.transforms.scaling import add_decayed_weights
-from gradxform.types import Decay, DType, ScalarOrSchedule
+from gradxform.types import Decay, DType, NonNegativeOrSchedule, ScalarOrSchedule
 from gradxform.wrappers.compose import chain
 from gradxform.wrappers.schedule_free import schedule_free
 
@@ -53,7 +53,7 @@ def _adam_without_momentum(
 
 @optimizer
 def schedule_free_sgd(
-    learning_rate: ScalarOrSchedule = 1.0,
+    learning_rate: NonNegativeOrSchedule = 1.0,
     warmup_steps: int | None = None,
     b1: float = 0.9,
     weight_decay: ScalarOrSchedule | None = None,
@@ -97,7 +97,7 @@ def schedule_free_sgd(
 
 @optimizer
 def schedule_free_adamw(
-    learning_rate: ScalarOrSchedule = 0.0025,
+    learning_rate: NonNegativeOrSchedule = 0.0025,
     warmup_steps: int | None = None,
     b1: float = 0.9,
     b2: Decay = 0.999,
@@ -136,7 +136,7 @@ def schedule_free_adamw(
 
 @optimizer
 def schedule_free_radam(
-    learning_rate: ScalarOrSchedule = 0.0025,
+    learning_rate: NonNegativeOrSchedule = 0.0025,
     b1: float = 0.9,
     b2: Decay = 0.999,
     eps: float = 1e-8,

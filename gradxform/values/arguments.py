@@ -49,9 +49,10 @@ def checked_call(
     try:
         result = function(*args, **kwargs)
     except Exception as error:  # wrong arguments may raise anything; others are raised again
-        for argument, refusal in _refusals(function, args, kwargs, signature, name):
-            # A part that calls the argument otherwise would leave the caller to guess which it is.
-            if not isinstance(error, TypeError | ValueError) or not _mentions(error, argument):
+        for argument, x, refusal in _refusals(function, args, kwargs, signature, name):
+            # A part that calls the argument otherwise would leave the caller to guess which it is,
+            # and so would one that got another value, computed from it.
+            if not isinstance(error, TypeError | ValueError) or not _says_of(error, argument, x):
                 raise refusal from None
             raise
         if isinstance(error, TypeError | ValueError):
@@ -60,7 +61,7 @@ def checked_call(
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"{name}: {blamed}: {error}") from None
         raise
-    for _, refusal in _refusals(function, args, kwargs, signature, name):  # what no part checked
+    for *_, refusal in _refusals(function, args, kwargs, signature, name):  # what no part checked
         raise refusal
     return result
 
@@ -82,9 +83,7 @@ def _blamed(
     set_here = {k: x for k, x in arguments.items() if x is not parameters[k].default}
     named = [argument for argument in set_here if _mentions(error, argument)]
     # A part may call another argument by the name of this one, which then has another value.
-    if any(_shows(error, set_here[argument]) for argument in named) or (
-        named and ", got " not in str(error)
-    ):
+    if any(_says_of(error, argument, set_here[argument]) for argument in named):
         return None
     for argument in set_here:
         if parameters[argument].default is not inspect.Parameter.empty:
@@ -103,7 +102,12 @@ def _blamed(
 def _shows(error: Exception, x: Any) -> bool:
     # A field of floats holds an integer as a float, and says so; some are too large for one.
     texts = {shown(x), repr(float(x)) if isinstance(x, int) and abs(x) < 2**1023 else shown(x)}
-    return any(f"got {text}." in str(error) for text in texts)
+    return any(f"got {text}{end}" in str(error) for text in texts for end in ".;,")
+
+
+def _says_of(error: Exception, argument: str, x: Any) -> bool:
+    """Whether an error names an argument, and does not show a value that is not its own."""
+    return _mentions(error, argument) and (", got " not in str(error) or _shows(error, x))
 
 
 def _mentions(error: Exception, argument: str) -> bool:
@@ -122,8 +126,8 @@ def _refusals(
     kwargs: Any,
     signature: inspect.Signature | None,
     name: str,
-) -> Iterator[tuple[str, Exception]]:
-    """Yield the arguments that their annotations do not allow, each with the error about it."""
+) -> Iterator[tuple[str, Any, Exception]]:
+    """Yield the arguments that their annotations do not allow: name, value and the error."""
     if signature is None:
         signature, hints = _arguments_of(function)
     else:
@@ -139,7 +143,7 @@ def _refusals(
         # What may be anything, such as an array of bounds, is the function's own to check.
         if is_one and hint not in (Any, parameter.empty) and x is not parameter.default:
             try:
-                x = normalized(name, argument, number_or_called(x), hint)
-                require_in(name, argument, x, range_of(hint))
+                number = normalized(name, argument, number_or_called(x), hint)
+                require_in(name, argument, number, range_of(hint))
             except (TypeError, ValueError) as refusal:
-                yield argument, refusal
+                yield argument, x, refusal

@@ -85,6 +85,11 @@ OPTIMIZERS: dict[str, Case] = {
 
 REFUSED = [
     (
+        lambda: gx.adan(0.1, weight_decay=-1.0, proximal_decay=True),
+        ValueError,
+        ("adan: weight_decay must be at least 0, got -1.0.",),
+    ),
+    (
         lambda: gx.add_decayed_weights(0.1, proximal=True),
         ValueError,
         ("add_decayed_weights: proximal=True needs flip_sign=True",),

@@ -66,4 +66,9 @@ REFUSED = [
     ),
     (lambda: gx.adamp(0.1, delta=-1.0), ValueError, ("remove_radial: delta must be at least 0",)),
     (lambda: gx.sgdp(0.1, 1.0), ValueError, ("sgdp: momentum must be in [0, 1)",)),
+    (
+        lambda: gx.sgdp(0.1, weight_decay=-1.0),
+        ValueError,
+        ("sgdp: weight_decay must be at least 0, got -1.0.",),
+    ),
 ]

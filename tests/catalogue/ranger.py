@@ -64,4 +64,10 @@ REFUSED = [
         TypeError,
         ("ranger21: learning_rate must be a number with total_steps",),
     ),
+    (lambda: gx.ranger21(-1.0, 10), ValueError, ("ranger21: learning_rate must be at least 0",)),
+    (
+        lambda: gx.ranger21(0.1, least_rate=0.01),
+        ValueError,
+        ("ranger21: least_rate=0.01 does nothing without total_steps.",),
+    ),
 ]

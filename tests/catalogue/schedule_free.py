@@ -91,6 +91,16 @@ FREE = gx.schedule_free_sgd(0.1)
 PARAMS = {"w": jnp.ones(2)}
 
 REFUSED = [
+    (
+        lambda: gx.schedule_free_radam(-0.1),
+        ValueError,
+        ("schedule_free_radam: learning_rate must be at least 0, got -0.1.",),
+    ),
+    (
+        lambda: gx.schedule_free_adamw(-0.1, warmup_steps=3),
+        ValueError,
+        ("schedule_free_adamw: learning_rate must be at least 0, got -0.1.",),
+    ),
     (lambda: gx.schedule_free(0.1, 0.1), TypeError, ("schedule_free", "base_optimizer")),
     (lambda: gx.schedule_free(gx.sgd(0.1), -0.1), ValueError, ("learning_rate", "at least 0")),
     (lambda: gx.schedule_free(gx.sgd(0.1), None), TypeError, ("learning_rate", "None")),

@@ -334,6 +334,7 @@ REFUSED = {
     "AdagradDA: learning_rate must be a number where global_step is a constant": (
         lambda: tf1.AdagradDA(RATE, 0)
     ),
+    "Adam: learning_rate must be at least 0, got -1.0.": lambda: keras.Adam(-1.0, decay=0.1),
     "AdamGS: global_step must be at least 0, got -3.": lambda: tf_contrib.AdamGS(-3),
     "LazyAdamGS: global_step must be at least 0, got -3.": lambda: tf_contrib.LazyAdamGS(-3),
     "Shampoo: global_step must be at least 0, got -3.": lambda: tf_contrib.Shampoo(-3),

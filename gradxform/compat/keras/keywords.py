@@ -84,7 +84,7 @@ def keras_optimizer(function: Factory) -> Door[..., chain]:
             bound.arguments["learning_rate"] = shared["lr"]
         if "schedule_decay" not in own.parameters:
             bound.arguments["learning_rate"] = _decayed(
-                bound.arguments["learning_rate"], shared["decay"]
+                function.__name__, bound.arguments["learning_rate"], shared["decay"]
             )
         first, last = _functions(function.__name__, shared)
         return chain(*first, *clips, *last, *function(*bound.args, **bound.kwargs).transforms)
@@ -160,12 +160,13 @@ def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any
     return first, [stateless(of_pairs(f)) for f in transformers or ()]
 
 
-def _decayed(learning_rate: Any, decay: Any) -> Any:
+def _decayed(name: str, learning_rate: Any, decay: Any) -> Any:
     """Return a schedule of the learning rate, a number or a schedule, over 1 + decay n."""
     if not is_present(decay):
         return learning_rate
     if callable(learning_rate):
         return product_schedule(learning_rate, inverse_time_decay(1.0, 1, decay))
+    not_below_zero(name, learning_rate=learning_rate)
     return inverse_time_decay(learning_rate, 1, decay)
 
 
