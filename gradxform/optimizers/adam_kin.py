@@ -32,6 +32,8 @@ def adabelief(
     eps_root: float = 1e-16,
     *,
     nesterov: bool = False,
+    amsgrad: bool = False,
+    threshold: float | None = None,
     weight_decay: ScalarOrSchedule | None = None,
     weight_decay_mask: StaticMask | None = None,
 ) -> chain:
@@ -42,7 +44,7 @@ def adabelief(
 
     See `scale_by_belief` and `scale_by_learning_rate` for the other arguments.
     """
-    direction = scale_by_belief(b1, b2, eps, eps_root, nesterov=nesterov)
+    direction = with_arguments(scale_by_belief, locals())
     decay = weight_decay, weight_decay_mask
     return decayed("adabelief", direction, learning_rate, *decay, mask_name="weight_decay_mask")
 

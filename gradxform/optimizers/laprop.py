@@ -1,6 +1,6 @@
 """LaProp."""
 
-from gradxform.optimizers.optimizer import optimizer, with_weight_decay
+from gradxform.optimizers.optimizer import optimizer, with_arguments, with_weight_decay
 from gradxform.transforms.laprop import scale_by_laprop
 from gradxform.types import DType, ScalarOrSchedule, StaticMask
 from gradxform.wrappers.compose import chain
@@ -19,6 +19,9 @@ def laprop(
     mu_dtype: DType = None,
     weight_decay: ScalarOrSchedule = 0.0,
     mask: StaticMask | None = None,
+    *,
+    amsgrad: bool = False,
+    eps_before_correction: bool = False,
 ) -> chain:
     """LaProp: momentum of gradients that have already been divided, with decoupled weight decay.
 
@@ -29,6 +32,5 @@ def laprop(
 
     Reference: Ziyin et al., LaProp: Separating Momentum and Adaptivity in Adam, 2020, Algorithm 1.
     """
-    return with_weight_decay(
-        scale_by_laprop(b1, b2, eps, mu_dtype), learning_rate, weight_decay, mask
-    )
+    direction = with_arguments(scale_by_laprop, locals())
+    return with_weight_decay(direction, learning_rate, weight_decay, mask)

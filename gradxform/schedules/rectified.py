@@ -42,14 +42,19 @@ class rectified_warmup_schedule(Schedule):
     threshold: float = 5.0
 
     def __post_init__(self) -> None:
-        require_at_least(self, 4, "threshold")
-        require_finite(self, "threshold")
+        check_threshold(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the factor."""
         b2, threshold = number(self.b2), number(self.threshold)
         is_defined, c = rectification(b2, scalar(as_count(count)) + 1, threshold)
         return jnp.where(is_defined, c, 0)
+
+
+def check_threshold(part: Any) -> None:
+    """Require the threshold of a part to be one from which its rectification is defined."""
+    require_at_least(part, 4, "threshold")
+    require_finite(part, "threshold")
 
 
 def rectification(b2: Scalar, count: Array, threshold: Scalar) -> tuple[Array, Array]:

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import first_state_of, transform
-from gradxform.errors import require_at_least, require_finite
+from gradxform.base import first_state_of, state_with, transform
 from gradxform.numerics import (
     abs_sq,
     bias_correction,
@@ -17,7 +16,7 @@ from gradxform.numerics import (
     safe_increment,
 )
 from gradxform.numerics.roots import over_root
-from gradxform.schedules.rectified import rectification
+from gradxform.schedules.rectified import check_threshold, rectification
 from gradxform.slots import full_like, real_full_like
 from gradxform.transforms.adam import AdamMoments, ScaleByAdamState
 from gradxform.types import Array, Decay, NonNegative, NonNegativeSlot, Params, Scalar, Slot
@@ -28,6 +27,7 @@ __all__ = [
     "scale_by_radam",
     "scale_by_yogi",
     "ScaleByBeliefState",
+    "ScaleByBeliefWithMaxState",
 ]
 
 
@@ -55,6 +55,15 @@ class ScaleByBeliefState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the average s of squared deviations from m
 
 
+class ScaleByBeliefWithMaxState(NamedTuple):
+    """State of `scale_by_belief` with amsgrad."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the first moment m
+    nu: NonNegativeSlot  # like params, at least float32; the average s of squared deviations from m
+    nu_max: NonNegativeSlot  # like nu; the largest of these averages, h
+
+
 @transform
 class scale_by_belief(AdamMoments):
     """Rescale updates as AdaBelief does: the first moment over the root of the gradient's variance.
@@ -65,7 +74,9 @@ class scale_by_belief(AdamMoments):
         s <- b2 s + (1 - b2) |g - m|^2 + eps_root
         u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
-    With nesterov, the numerator is b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t).
+    With nesterov, the numerator is b1 m / (1 - b1^(t+1)) + (1 - b1) g / (1 - b1^t). With amsgrad,
+    the largest s so far stands in place of s in the last line. With a threshold, u is rectified as
+    in `scale_by_radam`: the numerator alone in the first steps.
 
     Where gradients are close to their average the steps are longer than Adam's: a gradient that
     never changes is divided by little more than eps_root, which accumulates in s.
@@ -77,6 +88,9 @@ class scale_by_belief(AdamMoments):
       eps_root: added to s at every step, at least 0. If both are 0, an entry whose gradient never
         changes becomes NaN.
       nesterov: whether to look one step ahead. Keyword-only.
+      amsgrad: whether the largest average so far divides. Keyword-only.
+      threshold: with how many gradients in the average RAdam's rectification begins to divide, at
+        least 4, such as 5. Defaults to no rectification. Keyword-only.
 
     Reference: Zhuang et al., AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed
     Gradients, 2020, Algorithm 2, which uses one epsilon of 1e-8 for both of ours.
@@ -87,22 +101,36 @@ class scale_by_belief(AdamMoments):
     eps: NonNegative = 1e-16
     eps_root: NonNegative = 1e-16
     nesterov: bool = field(default=False, kw_only=True)
+    amsgrad: bool = field(default=False, kw_only=True)
+    threshold: float | None = field(default=None, kw_only=True)
 
-    State = ScaleByBeliefState
+    State = state_with("amsgrad", ScaleByBeliefState, ScaleByBeliefWithMaxState)
     averages_of = (("mu", "g"), ("nu", "|g - m|^2"))
 
-    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the advanced count, and the factors of m, of s, and of m one step ahead."""
-        return _factors(self, state)
+    def __post_init__(self) -> None:
+        if self.threshold is not None:
+            check_threshold(self)
 
-    def rule(self, g: Array, m: Array, s: Array, p: Any, *factors: Scalar) -> tuple[Array, ...]:
-        """Return the update and the moments."""
-        of_m, of_s, of_next_m = factors
+    def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
+        """Return the count; the factors of m, s and the next m; with a threshold, two more."""
+        state, *factors = _factors(self, state)
+        if self.threshold is not None:
+            factors += rectification(self.b2, state.count, self.threshold)
+        return state, *factors
+
+    def rule(self, g: Array, m: Array, s: Array, *rest: Any) -> tuple[Array, ...]:
+        """Return the update, the moments and, with amsgrad, the largest average."""
+        largest, (_, of_m, of_s, of_next_m, *rectified) = rest[: self.amsgrad], rest[self.amsgrad :]
         m = self.b1 * m + (1 - self.b1) * g
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
+        averages = m, s, *[jnp.maximum(h, s) for h in largest]
         # A half, because the sum for the largest gradients is beyond the range.
         half = _numerator(self, g, m, of_m / 2, of_next_m / 2)
-        return 2 * over_root(half, of_s * s, self.eps), m, s
+        u = 2 * over_root(half, of_s * averages[-1], self.eps)
+        if rectified:
+            uses_s, c = rectified
+            u = jnp.where(uses_s, c * u, 2 * half)
+        return u, *averages
 
 
 @transform
@@ -245,8 +273,7 @@ class scale_by_radam(AdamMoments):
     eps_before_correction: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        require_at_least(self, 4, "threshold")
-        require_finite(self, "threshold")
+        check_threshold(self)
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count; the factors of m, v and the next m; c; whether to use v."""

@@ -7,6 +7,14 @@ from tests.catalogue.case import Case, with_lr
 TRANSFORMS: dict[str, Case] = {
     "scale_by_laprop": Case(gx.scale_by_laprop(), ref.laprop(0.9, 0.999, 1e-15)),
     "scale_by_laprop/eps": Case(gx.scale_by_laprop(0.8, 0.5, 0.1), ref.laprop(0.8, 0.5, 0.1)),
+    "scale_by_laprop/largest": Case(
+        gx.scale_by_laprop(0.8, 0.5, 0.1, amsgrad=True),
+        ref.laprop(0.8, 0.5, 0.1, True),
+    ),
+    "scale_by_laprop/before": Case(
+        gx.scale_by_laprop(0.8, 0.5, 0.1, eps_before_correction=True),
+        ref.laprop(0.8, 0.5, 0.1, eps_before=True),
+    ),
 }
 
 

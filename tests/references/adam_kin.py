@@ -5,19 +5,23 @@ import numpy as np
 from tests.references.base import Reference, zeros
 
 
-def belief(b1, b2, eps, eps_root, nesterov=False):
-    """Zhuang et al., Algorithm 2."""
+def belief(b1, b2, eps, eps_root, nesterov=False, amsgrad=False, threshold=None):
+    """Zhuang et al., Algorithm 2; rectified, Liu et al., Algorithm 2, with this divisor."""
 
     def step(g, slots, p, t):
-        m, s = slots
+        m, s, *largest = slots
         m = b1 * m + (1 - b1) * g
         s = b2 * s + (1 - b2) * (g - m) ** 2 + eps_root
         m_hat = m / (1 - b1**t)
         if nesterov:
             m_hat = b1 * m / (1 - b1 ** (t + 1)) + (1 - b1) * g / (1 - b1**t)
-        return m_hat / (np.sqrt(s / (1 - b2**t)) + eps), (m, s)
+        slots = (m, s, *[np.maximum(h, s) for h in largest])
+        c = 1 if threshold is None else rectified(b2, t, threshold)
+        if c is None:
+            return m_hat, slots
+        return c * m_hat / (np.sqrt(slots[-1] / (1 - b2**t)) + eps), slots
 
-    return Reference(zeros(2), step)
+    return Reference(zeros(3 if amsgrad else 2), step)
 
 
 def yogi(b1, b2, eps, eps_root=0.0, first=1e-6):
@@ -44,9 +48,17 @@ def adamax(b1, b2, eps, inside=True):
     return Reference(zeros(2), step)
 
 
+def rectified(b2, t, threshold):
+    """Return the factor c of Liu et al., Algorithm 2; None before the threshold."""
+    r_inf = 2 / (1 - b2) - 1
+    r = r_inf - 2 * t * b2**t / (1 - b2**t)
+    if r < threshold:
+        return None
+    return np.sqrt((r - 4) * (r - 2) * r_inf / ((r_inf - 4) * (r_inf - 2) * r))
+
+
 def radam(b1, b2, eps, threshold=5.0, nesterov=False, eps_root=0.0, eps_before=False):
     """Liu et al., Algorithm 2; PyTorch adds eps before the correction of the root."""
-    r_inf = 2 / (1 - b2) - 1
 
     def step(g, slots, p, t):
         m, v = slots
@@ -54,10 +66,9 @@ def radam(b1, b2, eps, threshold=5.0, nesterov=False, eps_root=0.0, eps_before=F
         m_hat = m / (1 - b1**t)
         if nesterov:
             m_hat = b1 * m / (1 - b1 ** (t + 1)) + (1 - b1) * g / (1 - b1**t)
-        r = r_inf - 2 * t * b2**t / (1 - b2**t)
-        if r < threshold:
+        c = rectified(b2, t, threshold)
+        if c is None:
             return m_hat, (m, v)
-        c = np.sqrt((r - 4) * (r - 2) * r_inf / ((r_inf - 4) * (r_inf - 2) * r))
         if eps_before:
             return c * m_hat * np.sqrt(1 - b2**t) / (np.sqrt(v + eps_root) + eps), (m, v)
         return c * m_hat / (np.sqrt(v / (1 - b2**t) + eps_root) + eps), (m, v)

@@ -20,7 +20,8 @@ TIMM = [
         "the bound is the cube root of the step there, the fourth root in the paper. The first "
         "step does not decay with `decoupled=True`: `lambda n: w * (n > 0)`",
     ),
-    Row("AdaBelief(lr, rectify=False)", "gx.adabelief(lr)", None, notes="`rectify` is not here"),
+    Row("AdaBelief(lr, rectify=False)", "gx.adabelief(lr)", None),
+    Row("AdaBelief(lr)", "gx.adabelief(lr, threshold=5.0)", None),
     Row(
         "AdafactorBigVision(lr)",
         "gx.adafactor(lr)",
@@ -37,7 +38,13 @@ TIMM = [
         "`max_grad_norm` is `gx.clip_by_global_norm` before it, `trust_clip` is `max_ratio=1.0`; "
         "`decoupled_decay` is `gx.decoupled_weight_decay(..., decay_first=True)`",
     ),
-    Row("LaProp(lr)", "gx.laprop(lr)", 1e-12, "timm.LaProp", "a decay follows the step there"),
+    Row(
+        "LaProp(lr)",
+        "gx.laprop(lr)",
+        1e-12,
+        "timm.LaProp",
+        "a decay follows the step there, as in pytorch_optimizer",
+    ),
     Row(
         "Lars(lr, always_adapt=True)",
         "gx.lars(lr, momentum=0.0, eps=1e-8, sum_norms=True)",

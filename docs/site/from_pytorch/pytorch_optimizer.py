@@ -38,7 +38,7 @@ ROWS = [
         "gx.adabelief(lr)",
         1e-12,
         "AdaBelief",
-        "`rectify` and `ams_bound` are not here",
+        "`ams_bound` is `amsgrad=True`, and `rectify` is `threshold=5.0`",
     ),
     Row(
         "AdaDelta(lr)",
@@ -162,11 +162,13 @@ ROWS = [
     ),
     Row(
         "LaProp(lr)",
-        "gx.laprop(lr)",
+        "gx.laprop(lr, eps_before_correction=True)",
         1e-8,
         "LaProp",
-        f"{BEFORE} there, the authors' after, and {UNDER_ROOT}. Without `weight_decouple`, a decay "
-        "does nothing there; `ams_bound` and `centered` are not here",
+        f"{BEFORE} there, the authors' after, and {UNDER_ROOT}. `ams_bound` is `amsgrad=True`. "
+        "A decay w, with `weight_decouple`, follows the step there: "
+        "`gx.chain(gx.scale_by_laprop(), gx.scale(1 - lr * w), gx.add_decayed_weights(w), "
+        "gx.scale_by_learning_rate(lr))`; otherwise it does nothing there. `centered` is not here",
     ),
     Row(
         "LARS(lr)",
@@ -243,7 +245,9 @@ ROWS = [
         1e-9,
         "NorMuon",
         "with `rms=None`, as in the authors' code, a matrix keeps the norm that orthogonalization "
-        f"gave it; in the paper its entries have the root mean square 0.2. {KERNEL_NOTE}",
+        "gave it; in the paper its entries have the root mean square 0.2. With "
+        "`use_adjusted_lr=True`, that is so there up to the errors of Newton-Schulz: `rms=0.2`. "
+        f"{KERNEL_NOTE}",
         names=KERNELS,
     ),
     Row(
