@@ -340,7 +340,7 @@ NAMES: dict[str, dict[str, str]] = {
         "gradxform.transforms.grokfast": "GrokfastEmaState GrokfastMaState grokfast_ema grokfast_ma",
         "gradxform.transforms.kept_norms": "keep_matrix_norms",
         "gradxform.transforms.kl_shampoo": "KLShampooState scale_by_kl_shampoo",
-        "gradxform.transforms.laprop": "ScaleByLaPropState ScaleByLaPropWithMaxState scale_by_laprop",
+        "gradxform.transforms.laprop": "ScaleByCenteredLaPropState ScaleByCenteredLaPropWithMaxState ScaleByLaPropState ScaleByLaPropWithMaxState scale_by_laprop",
         "gradxform.transforms.layerwise": "ScaleByFirstSnrState ScaleByNovogradState add_norm_loss scale_by_first_snr scale_by_novograd scale_by_param_block_norm scale_by_param_block_rms scale_by_trust_ratio undo_norm_growth",
         "gradxform.transforms.lbfgs.lbfgs": "ScaleByLBFGSState scale_by_lbfgs",
         "gradxform.transforms.lbfgs.lbfgs_steps": "StepByLBFGSState step_by_lbfgs",

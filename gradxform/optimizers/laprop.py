@@ -21,6 +21,7 @@ def laprop(
     mask: StaticMask | None = None,
     *,
     amsgrad: bool = False,
+    centered_after: int | None = None,
     eps_before_correction: bool = False,
 ) -> chain:
     """LaProp: momentum of gradients that have already been divided, with decoupled weight decay.

@@ -5,13 +5,25 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from gradxform.base import ArrayRule, state_with, transform
+from gradxform.base import ArrayRule, transform
 from gradxform.numerics import abs_sq, count_and_debias
+from gradxform.numerics.overflow import bounded_square
 from gradxform.numerics.roots import over_root
-from gradxform.types import Array, Decay, DType, NonNegative, NonNegativeSlot, Params, Slot
+from gradxform.types import (
+    Array,
+    Decay,
+    DType,
+    NonNegative,
+    NonNegativeInt,
+    NonNegativeSlot,
+    Params,
+    Slot,
+)
 
 __all__ = [
     "scale_by_laprop",
+    "ScaleByCenteredLaPropState",
+    "ScaleByCenteredLaPropWithMaxState",
     "ScaleByLaPropState",
     "ScaleByLaPropWithMaxState",
 ]
@@ -31,7 +43,26 @@ class ScaleByLaPropWithMaxState(NamedTuple):
     count: Array  # int32 scalar; the number of updates so far
     mu: Slot  # like params, at least float32; the average m of the divided gradients
     nu: NonNegativeSlot  # like params, at least float32; the average v of |g|^2
-    nu_max: NonNegativeSlot  # like nu; the largest v so far, h
+    nu_max: NonNegativeSlot  # like nu; the largest divisor's square so far, h
+
+
+class ScaleByCenteredLaPropState(NamedTuple):
+    """State of `scale_by_laprop` with centered_after."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the average m of the divided gradients
+    nu: NonNegativeSlot  # like params, at least float32; the average v of |g|^2
+    mean: Slot  # like params, at least float32; the average n of g
+
+
+class ScaleByCenteredLaPropWithMaxState(NamedTuple):
+    """State of `scale_by_laprop` with centered_after and amsgrad."""
+
+    count: Array  # int32 scalar; the number of updates so far
+    mu: Slot  # like params, at least float32; the average m of the divided gradients
+    nu: NonNegativeSlot  # like params, at least float32; the average v of |g|^2
+    mean: Slot  # like params, at least float32; the average n of g
+    nu_max: NonNegativeSlot  # like nu; the largest divisor's square so far, h
 
 
 @transform
@@ -41,7 +72,9 @@ class scale_by_laprop(ArrayRule):
     Update rule, from m = v = 0 and with t = 1, 2, ...:
 
         v <- b2 v + (1 - b2) |g|^2
-        h <- max(h, v)                    (without amsgrad: h = v)
+        n <- b2 n + (1 - b2) g
+        w = v - |n|^2                     (for t > centered_after; otherwise w = v)
+        h <- max(h, w)                    (without amsgrad: h = w)
         m <- b1 m + (1 - b1) g / (sqrt(h / (1 - b2^t)) + eps)
         u = m / (1 - b1^t)
 
@@ -55,7 +88,9 @@ class scale_by_laprop(ArrayRule):
       b2: the decay of the average of squares, in [0, 1).
       eps: added to the root, at least 0; with 0 an entry that never had a gradient stays.
       mu_dtype: the dtype of m. Defaults to that of the parameter, but float32 for a 16-bit one.
-      amsgrad: whether the largest average of squares so far divides. Keyword-only.
+      amsgrad: whether the largest w so far divides. Keyword-only.
+      centered_after: after how many updates, at least 0, gradients are divided by their standard
+        deviation; 10 in the authors' code, which offers it. Defaults to never. Keyword-only.
       eps_before_correction: whether eps is added to the root before that is corrected.
         Keyword-only.
 
@@ -67,25 +102,43 @@ class scale_by_laprop(ArrayRule):
     eps: NonNegative = 1e-15
     mu_dtype: DType = None
     amsgrad: bool = field(default=False, kw_only=True)
+    centered_after: NonNegativeInt | None = field(default=None, kw_only=True)
     eps_before_correction: bool = field(default=False, kw_only=True)
 
-    State = state_with("amsgrad", ScaleByLaPropState, ScaleByLaPropWithMaxState)
+    @property
+    def State(self) -> type:
+        """The class of the state, which follows from two options."""
+        if self.centered_after is None:
+            return ScaleByLaPropWithMaxState if self.amsgrad else ScaleByLaPropState
+        return ScaleByCenteredLaPropWithMaxState if self.amsgrad else ScaleByCenteredLaPropState
+
     locality = "entry"
     handles_complex = True
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
-        """Return the advanced count, and the factors of m, of g and of the largest v."""
-        state, of_m, of_v = count_and_debias(state, self.b1, self.b2)
-        one = jnp.ones_like(of_v)
-        if self.eps_before_correction:
-            return state, of_m, jnp.sqrt(1 / of_v), one
-        return state, of_m, one, of_v
+        """Return the count; the factors of m, g and h; with centered_after, whether w is less."""
+        state, of_m, of_h = count_and_debias(state, self.b1, self.b2)
+        one = jnp.ones_like(of_h)
+        factors = (jnp.sqrt(1 / of_h), one) if self.eps_before_correction else (one, of_h)
+        if self.centered_after is not None:
+            factors += (state.count > self.centered_after,)
+        return state, of_m, *factors
 
     def rule(self, g: Array, m: Array, v: Array, *rest: Any) -> tuple[Array, ...]:
-        """Return the update, the averages and, with amsgrad, the largest v."""
-        largest, (_, of_m, of_g, of_v) = rest[: self.amsgrad], rest[self.amsgrad :]
+        """Return the update, the averages and, with amsgrad, the largest w."""
+        is_centered = self.centered_after is not None
+        if is_centered:
+            g = bounded_square(g)  # the difference of two infinities is not a number
+        more = is_centered + self.amsgrad  # slots
+        slots, (_, of_m, of_g, of_h, *after) = rest[:more], rest[more:]
         v = self.b2 * v + (1 - self.b2) * abs_sq(g)
-        squares = v, *[jnp.maximum(h, v) for h in largest]
-        divided = over_root(of_g * g, of_v * squares[-1], self.eps)
-        m = self.b1 * m + (1 - self.b1) * divided
-        return of_m * m, m, *squares
+        w, new = v, [v]
+        if is_centered:
+            mean = self.b2 * slots[0] + (1 - self.b2) * g
+            w = jnp.where(after[0], jnp.maximum(v - abs_sq(mean), 0), v)
+            new.append(mean)
+        if self.amsgrad:
+            w = jnp.maximum(slots[-1], w)
+            new.append(w)
+        m = self.b1 * m + (1 - self.b1) * over_root(of_g * g, of_h * w, self.eps)
+        return of_m * m, m, *new

@@ -11,6 +11,14 @@ TRANSFORMS: dict[str, Case] = {
         gx.scale_by_laprop(0.8, 0.5, 0.1, amsgrad=True),
         ref.laprop(0.8, 0.5, 0.1, True),
     ),
+    "scale_by_laprop/centered": Case(
+        gx.scale_by_laprop(0.8, 0.5, 0.1, centered_after=2),
+        ref.laprop(0.8, 0.5, 0.1, centered_after=2),
+    ),
+    "scale_by_laprop/centered largest": Case(
+        gx.scale_by_laprop(0.8, 0.5, 0.1, centered_after=1, amsgrad=True),
+        ref.laprop(0.8, 0.5, 0.1, True, centered_after=1),
+    ),
     "scale_by_laprop/before": Case(
         gx.scale_by_laprop(0.8, 0.5, 0.1, eps_before_correction=True),
         ref.laprop(0.8, 0.5, 0.1, eps_before=True),

@@ -5,18 +5,24 @@ import numpy as np
 from tests.references.base import Reference, zeros
 
 
-def laprop(b1, b2, eps, amsgrad=False, eps_before=False):
-    """Ziyin et al., Algorithm 1; with the largest v so far, or eps before the correction."""
+def laprop(b1, b2, eps, amsgrad=False, eps_before=False, centered_after=None):
+    """Ziyin et al., Algorithm 1, with the options of its authors' code."""
 
     def step(g, slots, p, t):
-        m, v, *largest = slots
+        m, v, *others = slots
         v = b2 * v + (1 - b2) * g**2
-        squares = (v, *[np.maximum(h, v) for h in largest])
+        new, w = [v], v
+        if centered_after is not None:
+            new.append(b2 * others[0] + (1 - b2) * g)
+            w = v - new[-1] ** 2 if t > centered_after else v
+        if amsgrad:
+            w = np.maximum(others[-1], w)
+            new.append(w)
         correction = 1 - b2**t
-        divisor = np.sqrt(squares[-1] / correction) + eps
+        divisor = np.sqrt(w / correction) + eps
         if eps_before:
-            divisor = (np.sqrt(squares[-1]) + eps) / np.sqrt(correction)
+            divisor = (np.sqrt(w) + eps) / np.sqrt(correction)
         m = b1 * m + (1 - b1) * g / divisor
-        return m / (1 - b1**t), (m, *squares)
+        return m / (1 - b1**t), (m, *new)
 
-    return Reference(zeros(3 if amsgrad else 2), step)
+    return Reference(zeros(2 + amsgrad + (centered_after is not None)), step)

@@ -165,10 +165,11 @@ ROWS = [
         "gx.laprop(lr, eps_before_correction=True)",
         1e-8,
         "LaProp",
-        f"{BEFORE} there, the authors' after, and {UNDER_ROOT}. `ams_bound` is `amsgrad=True`. "
-        "A decay w, with `weight_decouple`, follows the step there: "
-        "`gx.chain(gx.scale_by_laprop(), gx.scale(1 - lr * w), gx.add_decayed_weights(w), "
-        "gx.scale_by_learning_rate(lr))`; otherwise it does nothing there. `centered` is not here",
+        f"{BEFORE} there, the authors' after, and {UNDER_ROOT}. `ams_bound` is `amsgrad=True`, "
+        "and `centered` is `centered_after=10`. A decay w, with `weight_decouple`, follows the "
+        "step there: `gx.chain(gx.scale_by_laprop(), gx.scale(1 - lr * w), "
+        "gx.add_decayed_weights(w), gx.scale_by_learning_rate(lr))`; otherwise it does nothing "
+        "there",
     ),
     Row(
         "LARS(lr)",
