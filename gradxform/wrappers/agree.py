@@ -99,10 +99,10 @@ def _exchanging(tx: Any) -> tuple[list[Any], bool]:
     exchanging = [
         part for part in parts if isinstance(part, GradientTransformation) and part.exchanges
     ]
-    return exchanging, any(map(_is_undeclared, parts))
+    return exchanging, any(map(_is_agreement_undeclared, parts))
 
 
-def _is_undeclared(part: Any) -> bool:
+def _is_agreement_undeclared(part: Any) -> bool:
     """Whether only the traced program of a part shows if it communicates."""
     if not isinstance(part, GradientTransformation) or type(part) in OF_FUNCTIONS:
         return True

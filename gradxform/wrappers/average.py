@@ -51,7 +51,7 @@ __all__ = [
 Rate = tuple[Array, Array | None]
 
 
-def _toward(average: Array, p: Array, rate: Array, due: Array | None) -> Array:
+def _average_toward(average: Array, p: Array, rate: Array, due: Array | None) -> Array:
     """Return the average moved towards a parameter."""
     wide = at_least_float32(promote(average.dtype, p.dtype))
     a = cast(average, wide)
@@ -59,7 +59,9 @@ def _toward(average: Array, p: Array, rate: Array, due: Array | None) -> Array:
     return new if due is None else jnp.where(due, new, average)
 
 
-def _shifted(average: Array, old: Array, new: Array, rate: Array, due: Array | None) -> Array:
+def _shifted_average(
+    average: Array, old: Array, new: Array, rate: Array, due: Array | None
+) -> Array:
     """Return the average as if the last step had led to `new` instead of `old`."""
     wide = at_least_float32(promote(average.dtype, new.dtype))
     move = cast(rate, wide) * (cast(new, wide) - cast(old, wide))
@@ -140,7 +142,7 @@ class Averager(Transform):
         for name, tree in trees.items():
             average = align(self, updates, treedef, tree, "the state's average has")
             check_shapes(self, updates, average.leaves, "the state's average has")
-            moved = engine.map_rows(_toward, [average.leaves, news], *rates[name])
+            moved = engine.map_rows(_average_toward, [average.leaves, news], *rates[name])
             trees[name] = average.rebuilt(moved)
         return updates, self.with_trees(state, trees)
 
@@ -155,7 +157,7 @@ class Averager(Transform):
         trees, rates = self.trees(state), self.rates(state)
         for name, tree in trees.items():
             average = align(self, new, treedef, tree, "the state's average has")
-            moved = engine.map_rows(_shifted, [average.leaves, olds, news], *rates[name])
+            moved = engine.map_rows(_shifted_average, [average.leaves, olds, news], *rates[name])
             trees[name] = average.rebuilt(moved)
         return self.with_trees(state, trees)
 

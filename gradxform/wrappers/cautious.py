@@ -81,13 +81,17 @@ class cautious(StatelessWrapper):
         check_shapes(self, updates, us, "the inner update has")
         sign = -1 if self.descent else 1
         out = engine.map_rows(
-            _agreeing, [us, gs], self.xi, statics=[sign] * len(gs), cuts=engine.cuts_of(updates)
+            _cautious_update,
+            [us, gs],
+            self.xi,
+            statics=[sign] * len(gs),
+            cuts=engine.cuts_of(updates),
         )
         changed = jax.tree.unflatten(treedef, out)
         return changed, told(self.inner, state, params, new, changed)
 
 
-def _agreeing(u: Array, g: Array, xi: Any, sign: int) -> Array:
+def _cautious_update(u: Array, g: Array, xi: Any, sign: int) -> Array:
     """Return the entries of `u` in which it agrees with `sign` times g, and zeros."""
     dtype, wide = g.dtype, at_least_float32(promote(u.dtype, g.dtype))
     u, g = cast(u, wide), cast(g, wide)

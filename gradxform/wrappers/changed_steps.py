@@ -50,7 +50,7 @@ def check_changeable(changer: Any, tx: Any) -> None:
     Raises:
       ValueError: if a part of `tx` sets the parameters to where they must be.
     """
-    for part in _setting(tx):
+    for part in _parts_setting_params(tx):
         raise ValueError(
             f"{name_of(changer)}: it changes the updates of {name_of(part)} in it, which then do "
             f"not lead to where {name_of(part)} sets the parameters; put {name_of(changer)} inside "
@@ -74,8 +74,10 @@ def check_order(chained: Any, parts: Sequence[Any]) -> None:
             check_overflows_reach(hider, tx)
         elif not getattr(unwrapped(tx), "keeps_updates", False):
             hider = tx
-        setting = next(_setting(tx), None)
-        changing = None if setter is None or setting is not None else next(_changing(tx), None)
+        setting = next(_parts_setting_params(tx), None)
+        changing = (
+            None if setter is None or setting is not None else next(_parts_changing_steps(tx), None)
+        )
         if changing is not None:
             raise ValueError(
                 f"{name_of(chained)}: {name_of(changing)} changes the updates of {name_of(setter)} "
@@ -100,14 +102,14 @@ def check_overflows_reach(hider: Any, tx: Any) -> None:
             )
 
 
-def _setting(tx: Any) -> Iterator[Any]:
+def _parts_setting_params(tx: Any) -> Iterator[Any]:
     """Yield the parts of a transform that set the parameters."""
     for part in all_parts(tx):
         if isinstance(part, GradientTransformation) and part.sets_params:
             yield part
 
 
-def _changing(tx: Any) -> Iterator[Any]:
+def _parts_changing_steps(tx: Any) -> Iterator[Any]:
     """Yield the innermost parts that are known to change updates."""
     tx = unwrapped(tx)
     if not isinstance(tx, GradientTransformation) or tx.keeps_updates:
@@ -117,4 +119,4 @@ def _changing(tx: Any) -> Iterator[Any]:
     if not inner and (ours or isinstance(tx, ArrayRule)):
         yield tx
     for part in inner:
-        yield from _changing(part)
+        yield from _parts_changing_steps(part)

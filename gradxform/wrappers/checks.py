@@ -76,7 +76,7 @@ class Findings(NamedTuple):
         return Findings(self.guards[1:], self.flags[1:], self.sizes[1:])
 
 
-class _Member(NamedTuple):
+class _GuardToCheck(NamedTuple):
     """A guard of a line, with its state and its extra arguments."""
 
     guard: Guard
@@ -84,12 +84,12 @@ class _Member(NamedTuple):
     extra: dict[str, Any]
 
 
-class _Remembered(NamedTuple):
+class _RememberedFindings(NamedTuple):
     leaves: list[Any]
     findings: Findings
 
 
-_REMEMBERED: contextvars.ContextVar[_Remembered | None] = contextvars.ContextVar(
+_REMEMBERED: contextvars.ContextVar[_RememberedFindings | None] = contextvars.ContextVar(
     "findings", default=None
 )
 
@@ -98,7 +98,9 @@ _REMEMBERED: contextvars.ContextVar[_Remembered | None] = contextvars.ContextVar
 def remembering(updates: Updates, findings: Findings | None) -> Iterator[None]:
     """Let the guards that run in this context reuse the findings about these very arrays."""
     record = (
-        _Remembered(jax.tree.leaves(updates), findings) if findings and findings.guards else None
+        _RememberedFindings(jax.tree.leaves(updates), findings)
+        if findings and findings.guards
+        else None
     )
     token = _REMEMBERED.set(record)
     try:
@@ -122,36 +124,36 @@ def check(
       params: the parameters.
       extra: the extra arguments.
     """
-    findings = _remembered(guard, updates)
+    findings = _remembered_findings(guard, updates)
     if findings is not None:
         return findings
     check_bound(guard, guard.exchanges)
-    inner_state = getattr(state, _inner_field(guard))
+    inner_state = getattr(state, _inner_field_of_guard(guard))
     axes = axes_of(guard.inner, updates, inner_state, params, extra) | set(guard.exchanges)
-    line = list(_line(guard, state, extra))
+    line = list(_line_of_guards(guard, state, extra))
     looks = any(member.guard.looks_at_gradients for member in line)
     # Devices with shards of an array see different gradients, and may have other flags.
     if looks or any(member.guard.flags_vary for member in line):
         axes |= set(engine.shard_axes())
-    return _findings_of(line, updates, axes, looks)
+    return _findings_of_guards(line, updates, axes, looks)
 
 
-def _line(guard: Any, state: Any, extra: dict[str, Any]) -> Iterator[_Member]:
+def _line_of_guards(guard: Any, state: Any, extra: dict[str, Any]) -> Iterator[_GuardToCheck]:
     """Yield a guard and those directly inside it."""
     while isinstance(guard, Guard):
-        yield _Member(guard, state, extra)
+        yield _GuardToCheck(guard, state, extra)
         if not guard.passes_gradients:
             return
         extra = guard.inner_extra(extra)
-        guard, state = unwrapped(guard.inner), getattr(state, _inner_field(guard))
+        guard, state = unwrapped(guard.inner), getattr(state, _inner_field_of_guard(guard))
 
 
-def _inner_field(guard: Guard) -> str:
+def _inner_field_of_guard(guard: Guard) -> str:
     ((_, field),) = guard.holds
     return field
 
 
-def _remembered(guard: Guard, updates: Updates) -> Findings | None:
+def _remembered_findings(guard: Guard, updates: Updates) -> Findings | None:
     """Return the findings of an outer guard for this one, if it gets these very arrays."""
     record = _REMEMBERED.get()
     if record is None or record.findings.guards[0] is not guard:
@@ -161,8 +163,8 @@ def _remembered(guard: Guard, updates: Updates) -> Findings | None:
     return record.findings if alike else None
 
 
-def _findings_of(
-    line: list[_Member], updates: Updates, axes: frozenset[str], looks: bool
+def _findings_of_guards(
+    line: list[_GuardToCheck], updates: Updates, axes: frozenset[str], looks: bool
 ) -> Findings:
     """Return the findings of a line of guards."""
     sizes = sizes_of(updates) if looks else None
@@ -177,7 +179,7 @@ def _findings_of(
     line = line[: len(flags)]
     factors = [guard.gradient_factor(state) for guard, state, _ in line]
     if axes:
-        flags, sizes, factors = _over_devices(flags, sizes, factors, axes)
+        flags, sizes, factors = _findings_over_devices(flags, sizes, factors, axes)
     # The factors multiply up: a guard gets the gradients that all guards around it have scaled.
     guard_sizes: list[Sizes | None] = []
     for factor in factors:
@@ -186,7 +188,7 @@ def _findings_of(
     return Findings(tuple(member.guard for member in line), tuple(flags), tuple(guard_sizes))
 
 
-def _over_devices(
+def _findings_over_devices(
     flags: list[tuple[Array, ...]],
     sizes: Sizes | None,
     factors: list[Array | None],

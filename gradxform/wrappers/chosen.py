@@ -48,10 +48,10 @@ Flat = tuple[list[tuple[Path, Any]], Any]
 
 def _keep_chosen(tree: PyTree, chosen: Chosen, part: Any, what: str) -> PyTree:
     """Return `tree` with a MaskedNode for each leaf, and each branch, that is not chosen."""
-    return _chosen_of(chosen.flatten(tree), chosen, part, what)
+    return _keep_chosen_flat(chosen.flatten(tree), chosen, part, what)
 
 
-def _chosen_of(flat: Flat, chosen: Chosen, part: Any, what: str) -> PyTree:
+def _keep_chosen_flat(flat: Flat, chosen: Chosen, part: Any, what: str) -> PyTree:
     """Return what `_keep_chosen` does, of a tree that `chosen` has flattened."""
     named, treedef = flat
     leaves = []
@@ -70,10 +70,10 @@ def _chosen_of(flat: Flat, chosen: Chosen, part: Any, what: str) -> PyTree:
 
 def _fill_holes(new: PyTree, old: PyTree, chosen: Chosen) -> PyTree:
     """Return the leaves of `new`, and those of `old` where `new` has a hole."""
-    return joined(_filled(new, chosen.flatten(old)))
+    return joined(_fill_holes_of_chosen(new, chosen.flatten(old)))
 
 
-def _filled(new: PyTree, flat: Flat) -> Flat:
+def _fill_holes_of_chosen(new: PyTree, flat: Flat) -> Flat:
     """Return what `_fill_holes` does, flat, of an old tree that is."""
     named, treedef = flat
     leaves = jax.tree.leaves(new, is_leaf=is_update_leaf)
@@ -111,16 +111,16 @@ def update_masked(
         }
     inner_params = params
     if flat_params is not None:  # functions such as `grad_fn` take and return whole trees
-        inner_params = _chosen_of(flat_params, chosen, part, "the parameters have")
+        inner_params = _keep_chosen_flat(flat_params, chosen, part, "the parameters have")
         extra = seen_whole(
             extra,
             lambda chosen_params: _fill_holes(chosen_params, params, chosen),
             lambda grads: _keep_chosen(grads, chosen, part, "the gradients of grad_fn have"),
         )
-    inner_updates = _chosen_of(updates, chosen, part, "the updates have")
+    inner_updates = _keep_chosen_flat(updates, chosen, part, "the updates have")
     with masks.hiding(chosen.hidden()):
         new, inner_state = call_update(tx, inner_updates, state.inner_state, inner_params, extra)
-    return _filled(new, updates), state._replace(inner_state=inner_state)
+    return _fill_holes_of_chosen(new, updates), state._replace(inner_state=inner_state)
 
 
 def joined(flat: Flat) -> PyTree:

@@ -33,7 +33,7 @@ class SplitRealAndImaginaryState(NamedTuple):
     inner_state: Any  # the inner state, for real parameters
 
 
-def _parts_of(x: Any) -> Any:
+def _complex_leaf_as_pair(x: Any) -> Any:
     """Return a complex leaf as a pair, and a real one as it is."""
     if not jnp.issubdtype(dtype_of(x), jnp.complexfloating):
         return x
@@ -47,26 +47,26 @@ def _parts_of(x: Any) -> Any:
     return SplitRealAndImaginaryArrays(jnp.real(x), jnp.imag(x))
 
 
-def _as_pairs(tree: PyTree) -> PyTree:
-    return map_updates(_parts_of, tree)
+def _complex_leaves_as_pairs(tree: PyTree) -> PyTree:
+    return map_updates(_complex_leaf_as_pair, tree)
 
 
-def _is_pair(x: Any) -> bool:
+def _is_complex_pair(x: Any) -> bool:
     return isinstance(x, SplitRealAndImaginaryArrays)
 
 
-def _with_pairs_merged(updates: PyTree) -> PyTree:
+def _with_complex_pairs_merged(updates: PyTree) -> PyTree:
     """Return updates with every pair as one complex array."""
 
     def merge(x: Any) -> Any:
-        if not _is_pair(x):
+        if not _is_complex_pair(x):
             return x
         if isinstance(x.real, RowSparse):
             return x.real.with_values(lax.complex(x.real.values, x.imaginary.values))
         return lax.complex(x.real, x.imaginary)
 
     def is_leaf(x: Any) -> bool:
-        return _is_pair(x) or isinstance(x, RowSparse)
+        return _is_complex_pair(x) or isinstance(x, RowSparse)
 
     return jax.tree.map(merge, updates, is_leaf=is_leaf)
 
@@ -104,11 +104,16 @@ class split_real_and_imaginary(Transform):
 
     def init(self, params: Params) -> SplitRealAndImaginaryState:
         """Return the inner state, for the real and imaginary parts."""
-        return SplitRealAndImaginaryState(self.inner.init(_as_pairs(params)))
+        return SplitRealAndImaginaryState(self.inner.init(_complex_leaves_as_pairs(params)))
 
     def moved(self, state: OptState, old: Params, new: Params) -> OptState:
         """Return the inner state after something else has moved the parameters."""
-        inner_state = tell_moved(self.inner, state.inner_state, _as_pairs(old), _as_pairs(new))
+        inner_state = tell_moved(
+            self.inner,
+            state.inner_state,
+            _complex_leaves_as_pairs(old),
+            _complex_leaves_as_pairs(new),
+        )
         return state._replace(inner_state=inner_state)
 
     def update(
@@ -116,8 +121,8 @@ class split_real_and_imaginary(Transform):
     ) -> tuple[Updates, SplitRealAndImaginaryState]:
         """Return the merged updates of the parts."""
         state = check_state(self, state, SplitRealAndImaginaryState)
-        params = None if params is None else _as_pairs(params)
+        params = None if params is None else _complex_leaves_as_pairs(params)
         parts, inner_state = call_update(
-            self.inner, _as_pairs(updates), state.inner_state, params, extra
+            self.inner, _complex_leaves_as_pairs(updates), state.inner_state, params, extra
         )
-        return _with_pairs_merged(parts), state._replace(inner_state=inner_state)
+        return _with_complex_pairs_merged(parts), state._replace(inner_state=inner_state)

@@ -79,7 +79,7 @@ class _Chain(Transform):
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, OptState]:
         """Run the transforms in order, each on the updates of the one before."""
-        states = _flat_states(self, state)
+        states = _flat_states_of_chain(self, state)
         new_states: list[Any] = []
         recorded: list[tuple[Any, int, Updates]] = []
         for run in self._plan:
@@ -96,7 +96,7 @@ class _Chain(Transform):
         # A later part may have changed the updates that an average has recorded.
         for tx, i, part_updates in recorded:
             new_states[i] = told(tx, new_states[i], params, part_updates, updates)
-        return updates, _nested_states(self, iter(new_states), state)
+        return updates, _nested_states_of_chain(self, iter(new_states), state)
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return the places of the states, by index or by name."""
@@ -115,17 +115,17 @@ class _Chain(Transform):
     @functools.cached_property
     def _plan(self) -> list[list[Any]]:
         """The runs of parts that go through the leaves together; nested chains are flattened."""
-        return _runs_of_parts(_flat_parts(self))
+        return _runs_of_chain_parts(_flat_parts_of_chain(self))
 
 
-def _flat_parts(tx: Any) -> list[Any]:
+def _flat_parts_of_chain(tx: Any) -> list[Any]:
     """Return the transforms of a chain and of all chains in it, in order."""
     if not isinstance(tx, _Chain):
         return [tx]
-    return [flat for part in tx.inner() for flat in _flat_parts(part)]
+    return [flat for part in tx.inner() for flat in _flat_parts_of_chain(part)]
 
 
-def _runs_of_parts(parts: Sequence[Any]) -> list[list[Any]]:
+def _runs_of_chain_parts(parts: Sequence[Any]) -> list[list[Any]]:
     """Return the parts in runs: neighboring rules together, any other transform by itself."""
     runs: list[list[Any]] = []
     for part in parts:
@@ -143,38 +143,41 @@ def _runs_of_parts(parts: Sequence[Any]) -> list[list[Any]]:
     return runs
 
 
-def _flat_states(tx: _Chain, state: Any) -> list[Any]:
+def _flat_states_of_chain(tx: _Chain, state: Any) -> list[Any]:
     """Return the states of a chain and of all chains in it, in order."""
     states = []
     for part, part_state in zip(tx._parts_in_order, tx.split_state(state), strict=True):
-        states += _flat_states(part, part_state) if isinstance(part, _Chain) else [part_state]
+        states += (
+            _flat_states_of_chain(part, part_state) if isinstance(part, _Chain) else [part_state]
+        )
     return states
 
 
-def _nested_states(tx: _Chain, states: Iterator[Any], like: Any) -> OptState:
-    """Undo `_flat_states`, in the containers of the state `like`."""
+def _nested_states_of_chain(tx: _Chain, states: Iterator[Any], like: Any) -> OptState:
+    """Undo `_flat_states_of_chain`, in the containers of the state `like`."""
     new = [
-        _nested_states(part, states, old) if isinstance(part, _Chain) else next(states)
+        _nested_states_of_chain(part, states, old) if isinstance(part, _Chain) else next(states)
         for part, old in zip(tx._parts_in_order, tx.split_state(like), strict=True)
     ]
     return tx.join_states(new, like)
 
 
-def _plural(items: Sequence[Any], noun: str) -> str:
+def _plural_of_composed(items: Sequence[Any], noun: str) -> str:
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
 
 
-def _check_states(part: Any, transforms: Sequence[Any], state: Any) -> Sequence[Any]:
+def _check_composed_states(part: Any, transforms: Sequence[Any], state: Any) -> Sequence[Any]:
     """Return `state`, which must be a tuple of one state for each transform."""
     if not isinstance(state, tuple | list) or hasattr(state, "_fields"):
         raise TypeError(
-            f"{name_of(part)}: the state must be a tuple of {_plural(transforms, 'state')}, "
-            f"got {type(state).__name__}. Was this state made by another transform's init?"
+            f"{name_of(part)}: the state must be a tuple of "
+            f"{_plural_of_composed(transforms, 'state')}, got {type(state).__name__}. Was this "
+            "state made by another transform's init?"
         )
     if len(state) != len(transforms):
         raise ValueError(
-            f"{name_of(part)}: {_plural(transforms, 'transform')} but {_plural(state, 'state')}. "
-            "Was this state made by another chain's init?"
+            f"{name_of(part)}: {_plural_of_composed(transforms, 'transform')} but "
+            f"{_plural_of_composed(state, 'state')}. Was this state made by another chain's init?"
         )
     return state
 
@@ -222,7 +225,7 @@ class chain(_Chain):
         """Return the states in order."""
         if type(state) is tuple and len(state) == len(self.transforms):
             return state
-        return _check_states(self, self.transforms, state)
+        return _check_composed_states(self, self.transforms, state)
 
     def join_states(self, states: Sequence[Any], like: Any) -> tuple[Any, ...]:
         """Return the tuple of states."""
@@ -278,8 +281,8 @@ class named_chain(_Chain):
         if not isinstance(state, Mapping):
             raise TypeError(
                 f"{name_of(self)}: the state must be a dict of "
-                f"{_plural(self.transforms, 'state')}, got {type(state).__name__}. Was this state "
-                "made by another transform's init?"
+                f"{_plural_of_composed(self.transforms, 'state')}, got {type(state).__name__}. "
+                "Was this state made by another transform's init?"
             )
         names = [name for name, _ in self.transforms]
         for name in names:
@@ -348,26 +351,28 @@ class sum_of(Transform):
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return the places of the states, by index."""
-        _check_states(self, self.transforms, state)
+        _check_composed_states(self, self.transforms, state)
         return [((str(i),), tx) for i, tx in enumerate(self.transforms)]
 
     def moved(self, state: OptState, old: Params, new: Params) -> tuple[OptState, ...]:
         """Return the states after something else has moved the parameters."""
-        pairs = zip(self.transforms, _check_states(self, self.transforms, state), strict=True)
+        pairs = zip(
+            self.transforms, _check_composed_states(self, self.transforms, state), strict=True
+        )
         return tuple(tell_moved(tx, s, old, new) for tx, s in pairs)
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, tuple[OptState, ...]]:
         """Return the sum, in the dtypes of the updates."""
-        states = _check_states(self, self.transforms, state)
+        states = _check_composed_states(self, self.transforms, state)
         results = [
             call_update(tx, updates, s, params, extra)
             for tx, s in zip(self.transforms, states, strict=True)
         ]
         leaves, treedef = flatten_updates(updates)
         parts = [treedef.flatten_up_to(u) for u, _ in results]
-        sums = engine.map_rows(_sum_of_parts, [leaves, *parts]) if leaves else []
+        sums = engine.map_rows(_sum_of_composed_updates, [leaves, *parts]) if leaves else []
         total = jax.tree.unflatten(treedef, sums)
         new_states = (
             told(tx, s, params, part_updates, total) if records_params(tx) else s
@@ -376,7 +381,7 @@ class sum_of(Transform):
         return total, tuple(new_states)
 
 
-def _sum_of_parts(g: Any, *parts: Any) -> Any:
+def _sum_of_composed_updates(g: Any, *parts: Any) -> Any:
     """Return the sum of the parts, dense ones first, in the dtype of `g`."""
     dtype = dtype_of(g)
     total = None

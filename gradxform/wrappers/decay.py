@@ -55,13 +55,13 @@ def cautiously_decayed(u: Any, p: Array, decay: Array) -> Any:
     return cast(jnp.where(agrees, u_wide - times(decay, p_wide), u_wide), u.dtype)
 
 
-def _fully_decayed(u: Any, p: Array, decay: Array) -> Any:
+def _fully_decayed_update(u: Any, p: Array, decay: Array) -> Any:
     return decayed(u, p, jnp.ones_like(decay), decay)
 
 
 def _updated_and_decayed(u: Any, g: Any, p: Array, decay: Array, cautious: bool) -> Any:
     """Return the update with decay; for a row-sparse gradient only touched rows decay."""
-    rule = cautiously_decayed if cautious else _fully_decayed
+    rule = cautiously_decayed if cautious else _fully_decayed_update
     if isinstance(g, RowSparse) and not isinstance(u, RowSparse):
         rows = coalesced(g.with_raw(False))
         old = rows.with_values(rows.take(u))
@@ -69,20 +69,20 @@ def _updated_and_decayed(u: Any, g: Any, p: Array, decay: Array, cautious: bool)
     return rule(u, p, decay)
 
 
-def _in_dtype_of(u: Any, g: Any) -> Any:
-    return _in_dtype(u, g.dtype)
+def _decayed_update_like_grad(u: Any, g: Any) -> Any:
+    return _decayed_update_in_dtype(u, g.dtype)
 
 
-def _in_dtype(u: Any, dtype: Any) -> Any:
+def _decayed_update_in_dtype(u: Any, dtype: Any) -> Any:
     return u.with_values(cast(u.values, dtype)) if isinstance(u, RowSparse) else cast(u, dtype)
 
 
-def _wide_enough(g: Any) -> Any:
+def _wide_enough_to_decay(g: Any) -> Any:
     """Return a gradient of 8 bits in float32, and any other as it is."""
-    return _in_dtype(g, at_least_float32(g.dtype)) if g.dtype.itemsize < 2 else g
+    return _decayed_update_in_dtype(g, at_least_float32(g.dtype)) if g.dtype.itemsize < 2 else g
 
 
-def _decay_of(g: Any, p: Array, decay: Array) -> Any:
+def _decay_change_of_param(g: Any, p: Array, decay: Array) -> Any:
     """Return the change of a parameter by its decay, in the form of its gradient."""
     wide = at_least_float32(p.dtype)
     if isinstance(g, RowSparse):
@@ -91,13 +91,13 @@ def _decay_of(g: Any, p: Array, decay: Array) -> Any:
     return -times(decay, cast(p, wide))
 
 
-def _moved_by(p: Array, change: Any) -> Array:
+def _param_moved_by_decay(p: Array, change: Any) -> Array:
     if isinstance(change, RowSparse):
         return change.add_to(p)
     return cast(add(p, change), p.dtype)
 
 
-def _with_change(u: Any, change: Any) -> Any:
+def _update_with_decay_change(u: Any, change: Any) -> Any:
     """Return the sum of an update and a change by decay, in the dtype of the update."""
     if isinstance(u, RowSparse) or isinstance(change, RowSparse):
         dtype = dtype_of(u)
@@ -216,9 +216,11 @@ class decoupled_weight_decay(Transform):
         gs_in, ps_in = ([column[k] for k in where] for column in (gs, ps))
         inner_params, changes, inner_state = params, [], state.inner_state
         if self.decay_first:
-            changes = engine.map_rows(_decay_of, [gs_in, ps_in], decay)
+            changes = engine.map_rows(_decay_change_of_param, [gs_in, ps_in], decay)
             moved_ps = list(ps)
-            for k, p in zip(where, engine.map_rows(_moved_by, [ps_in, changes]), strict=True):
+            for k, p in zip(
+                where, engine.map_rows(_param_moved_by_decay, [ps_in, changes]), strict=True
+            ):
                 moved_ps[k] = p
             inner_params = aligned.rebuilt(moved_ps)
             inner_state = told_start(self.inner, inner_state, params, inner_params)
@@ -226,7 +228,7 @@ class decoupled_weight_decay(Transform):
         if self.cautious:
             # A step has the dtype of its gradient. In 8 bits a small one would be 0, and its sign
             # unknown.
-            wide = iter(engine.map_rows(_wide_enough, [gs_in]))
+            wide = iter(engine.map_rows(_wide_enough_to_decay, [gs_in]))
             inner_grads = treedef.unflatten(
                 [next(wide) if k in where else g for k, g in enumerate(gs)]
             )
@@ -236,7 +238,7 @@ class decoupled_weight_decay(Transform):
         us = treedef.flatten_up_to(inner_updates)
         us_in = [us[k] for k in where]
         if self.decay_first:
-            new = engine.map_rows(_with_change, [us_in, changes])
+            new = engine.map_rows(_update_with_decay_change, [us_in, changes])
         else:
             statics = [self.cautious] * len(where)
             new = engine.map_rows(
@@ -244,7 +246,7 @@ class decoupled_weight_decay(Transform):
             )
             # Back in the dtypes of the gradients that were widened, unless updates must stay exact.
             if self.cautious and exact_part(self.inner) is None:
-                new = engine.map_rows(_in_dtype_of, [new, gs_in])
+                new = engine.map_rows(_decayed_update_like_grad, [new, gs_in])
         for k, u in zip(where, new, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)

@@ -42,7 +42,7 @@ class Evaluated(Protocol):
 _OF_OPTAX: dict[str, Any] = {kind.__name__: kind for kind in (LookaheadState, ScheduleFreeState)}
 
 
-class _Tree(NamedTuple):
+class _EvalTree(NamedTuple):
     """One tree to evaluate."""
 
     label: str  # the class of its state, and its place
@@ -81,10 +81,10 @@ def eval_params(
         are averages of several lengths and `length` is not one of them; if a leaf does not have the
         shape of its parameter; or if nothing is there and no parameters are given.
     """
-    trees = _chosen_trees("eval_params", state, params, length)
+    trees = _chosen_eval_trees("eval_params", state, params, length)
     if params is None:
-        return _only_tree(state, trees)
-    return _with_trees(trees, params)[0]
+        return _only_eval_tree(state, trees)
+    return _params_with_eval_trees(trees, params)[0]
 
 
 def swap(
@@ -115,15 +115,15 @@ def swap(
     Raises:
       ValueError: as `eval_params`.
     """
-    trees = _chosen_trees("swap", state, params, length)
-    new, params_at = _with_trees(trees, params)
+    trees = _chosen_eval_trees("swap", state, params, length)
+    new, params_at = _params_with_eval_trees(trees, params)
 
     def exchange(x: Any, path: Any) -> Any:
-        label = _label(x, path)
+        label = _label_of_evaluated(x, path)
         tree = next((tree for tree in trees if tree.label == label), None)
         if tree is None:
             return None
-        if type(x) is not _kind_of(x):  # it has the fields, but not the methods
+        if type(x) is not _evaluated_kind_of(x):  # it has the fields, but not the methods
             raise ValueError(
                 f"swap: {label} is a state of Optax; convert it with interop.from_optax_state."
             )
@@ -132,13 +132,13 @@ def swap(
 
     if is_pair(params):  # its halves change places
         new = type(params)(fast=new, slow=params.fast)
-    return new, _rebuilt(state, (), exchange)
+    return new, _state_with_evaluated_exchanged(state, (), exchange)
 
 
 # ------------------------------------------------------------------------------ finding the trees
 
 
-def _kind_of(x: Any) -> Any:
+def _evaluated_kind_of(x: Any) -> Any:
     """Return the class with the methods of `Evaluated` for a state; None if there is none."""
     if isinstance(x, type):
         return None
@@ -148,38 +148,40 @@ def _kind_of(x: Any) -> Any:
     return kind if kind is not None and getattr(x, "_fields", None) == kind._fields else None
 
 
-def _has_kind(x: Any) -> bool:
-    return _kind_of(x) is not None
+def _has_evaluated_kind(x: Any) -> bool:
+    return _evaluated_kind_of(x) is not None
 
 
-def _label(x: Any, path: Any) -> str:
+def _label_of_evaluated(x: Any, path: Any) -> str:
     return f"{name_of(type(x))} at {leaf_path(path)}"
 
 
-def _trees_by_state(state: Any, params: Params | None, path: Any = ()) -> Iterator[list[_Tree]]:
+def _eval_trees_by_state(
+    state: Any, params: Params | None, path: Any = ()
+) -> Iterator[list[_EvalTree]]:
     """Yield the trees to evaluate of each state, the outer states first."""
-    flat, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_has_kind)
+    flat, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_has_evaluated_kind)
     for step, x in flat:
         here = (*path, *step)
-        kind = _kind_of(x)
+        kind = _evaluated_kind_of(x)
         if kind is None:
             continue
         # `lookahead` evaluates the slow half of a pair; all others replace the fast half.
         plain = params if kind is LookaheadState or not is_pair(params) else params.fast
         by_name = kind.evaluated(x, plain)
-        label = _label(x, here)
+        label = _label_of_evaluated(x, here)
         trees = [
-            _Tree(label, name, {p: leaf for p, leaf in with_paths(t) if not is_hole(leaf)}, t)
+            _EvalTree(label, name, {p: leaf for p, leaf in with_paths(t) if not is_hole(leaf)}, t)
             for name, t in by_name.items()
         ]
         if trees:
             yield trees
         inside, _ = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda y, x=x: y is not x)
         for field, part in inside:
-            yield from _trees_by_state(part, params, (*here, *field))
+            yield from _eval_trees_by_state(part, params, (*here, *field))
 
 
-def _is_length(name: str) -> bool:
+def _is_eval_length(name: str) -> bool:
     try:
         float(name)
     except ValueError:
@@ -187,10 +189,10 @@ def _is_length(name: str) -> bool:
     return True
 
 
-def _chosen_trees(caller: str, state: OptState, params: Any, length: Any) -> list[Any]:
+def _chosen_eval_trees(caller: str, state: OptState, params: Any, length: Any) -> list[Any]:
     """Return the tree to evaluate of each state that has some; `length` must name one if given."""
-    trees = [_chosen_tree(choices, length) for choices in _trees_by_state(state, params)]
-    if length is not None and not any(_is_length(tree.name) for tree in trees):
+    trees = [_chosen_eval_tree(choices, length) for choices in _eval_trees_by_state(state, params)]
+    if length is not None and not any(_is_eval_length(tree.name) for tree in trees):
         raise ValueError(
             f"{caller}: length is {length!r}, but {name_of(type(state))} does not have an average "
             "of a power_moving_average."
@@ -198,9 +200,9 @@ def _chosen_trees(caller: str, state: OptState, params: Any, length: Any) -> lis
     return trees
 
 
-def _chosen_tree(trees: list[_Tree], length: float | None) -> _Tree:
+def _chosen_eval_tree(trees: list[_EvalTree], length: float | None) -> _EvalTree:
     """Return the tree of the length asked for, or the only one."""
-    by_length = {float(tree.name): tree for tree in trees if _is_length(tree.name)}
+    by_length = {float(tree.name): tree for tree in trees if _is_eval_length(tree.name)}
     if not by_length or (length is None and len(by_length) == 1):
         return trees[0]
     if length not in by_length:
@@ -222,7 +224,7 @@ _WHERE = (
 )
 
 
-def _only_tree(state: Any, trees: list[_Tree]) -> PyTree:
+def _only_eval_tree(state: Any, trees: list[_EvalTree]) -> PyTree:
     """Return the only tree of a state."""
     if not trees:
         raise ValueError(
@@ -230,7 +232,7 @@ def _only_tree(state: Any, trees: list[_Tree]) -> PyTree:
             "get them back where there is nothing else to evaluate."
         )
     if len(trees) > 1:
-        raise ValueError(_ambiguity(trees[0], trees[1], ""))
+        raise ValueError(_ambiguity_of_eval_trees(trees[0], trees[1], ""))
     tree = trees[0].tree
     holes = [path for path, leaf in with_paths(tree) if is_hole(leaf)]
     if holes:
@@ -241,21 +243,25 @@ def _only_tree(state: Any, trees: list[_Tree]) -> PyTree:
     return tree
 
 
-def _ambiguity(one: _Tree, other: _Tree, of: str) -> str:
+def _ambiguity_of_eval_trees(one: _EvalTree, other: _EvalTree, of: str) -> str:
     return (
         f"eval_params: {one.label} and {other.label} both have something to evaluate{of}; pass the "
         "state of the one that you mean."
     )
 
 
-def _with_trees(trees: list[_Tree], params: Params) -> tuple[Params, dict[Path, Any]]:
+def _params_with_eval_trees(
+    trees: list[_EvalTree], params: Params
+) -> tuple[Params, dict[Path, Any]]:
     """Return the tree to evaluate, and the parameters that it replaces, by path."""
     plain = params.fast if is_pair(params) else params
-    owners: dict[Path, _Tree] = {}
+    owners: dict[Path, _EvalTree] = {}
     for tree in trees:
         for path in tree.leaves:
             if path in owners:
-                raise ValueError(_ambiguity(owners[path], tree, f" for {path_str(path)}"))
+                raise ValueError(
+                    _ambiguity_of_eval_trees(owners[path], tree, f" for {path_str(path)}")
+                )
             owners[path] = tree
     params_at, new = {}, []
     flat = with_paths(plain)
@@ -281,18 +287,22 @@ def _with_trees(trees: list[_Tree], params: Params) -> tuple[Params, dict[Path, 
     return jax.tree.unflatten(treedef, new), params_at
 
 
-def _rebuilt(state: Any, path: Any, exchange: Callable[[Any, Any], Any]) -> Any:
+def _state_with_evaluated_exchanged(
+    state: Any, path: Any, exchange: Callable[[Any, Any], Any]
+) -> Any:
     """Return a state with each part replaced by what `exchange` returns, unless that is None."""
 
     def one(step: Any, x: Any) -> Any:
         here = (*path, *step)
-        if not _has_kind(x):
+        if not _has_evaluated_kind(x):
             return x
         new = exchange(x, here)
         if new is not None:
             return new
         flat, treedef = jax.tree_util.tree_flatten_with_path(x, is_leaf=lambda y: y is not x)
-        parts = [_rebuilt(part, (*here, *field), exchange) for field, part in flat]
+        parts = [
+            _state_with_evaluated_exchanged(part, (*here, *field), exchange) for field, part in flat
+        ]
         return jax.tree.unflatten(treedef, parts)
 
-    return jax.tree_util.tree_map_with_path(one, state, is_leaf=_has_kind)
+    return jax.tree_util.tree_map_with_path(one, state, is_leaf=_has_evaluated_kind)

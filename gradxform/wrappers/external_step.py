@@ -43,7 +43,7 @@ class external_step(StatelessWrapper):
     def init(self, params: Params) -> OptState:
         """Return the inner state."""
         state = self.inner.init(params)
-        if not _has_count(state):
+        if not _has_own_step_count(state):
             raise ValueError(
                 f"{name_of(self)}: {name_of(self.inner)} has no count in its state; leave it "
                 "outside."
@@ -69,11 +69,11 @@ class external_step(StatelessWrapper):
         return call_update(self.inner, updates, state, params, extra)
 
 
-def _has_count(state: OptState) -> bool:
+def _has_own_step_count(state: OptState) -> bool:
     if isinstance(state, dict):
-        return any(map(_has_count, state.values()))
+        return any(map(_has_own_step_count, state.values()))
     if isinstance(state, tuple | list):
-        return "count" in getattr(state, "_fields", ()) or any(map(_has_count, state))
+        return "count" in getattr(state, "_fields", ()) or any(map(_has_own_step_count, state))
     return False
 
 

@@ -38,12 +38,14 @@ def sizes_of(tree: PyTree) -> Sizes:
       TypeError: if a leaf is not an array of numbers.
     """
     by_dtype: dict[Any, list[Array]] = {}
-    for size in engine.map_rows(_leaf_size, [leaves_of(tree)]):
+    for size in engine.map_rows(_leaf_size_or_infinite, [leaves_of(tree)]):
         by_dtype.setdefault(size.dtype, []).append(size)
-    return Sizes({dtype: _largest_size(jnp.stack(sizes)) for dtype, sizes in by_dtype.items()})
+    return Sizes(
+        {dtype: _largest_size_or_infinite(jnp.stack(sizes)) for dtype, sizes in by_dtype.items()}
+    )
 
 
-def _largest_size(sizes: Array) -> Array:
+def _largest_size_or_infinite(sizes: Array) -> Array:
     # A maximum over devices may lose NaN, but not an infinity.
     finite = jnp.all(jnp.isfinite(sizes))
     return jnp.where(finite, jnp.max(sizes), jnp.full((), jnp.inf, sizes.dtype))
@@ -54,12 +56,12 @@ def entries(x: Any) -> Any:
     return x.with_values(x.values).values if isinstance(x, RowSparse) else x
 
 
-def _leaf_size(x: Any) -> Array:
+def _leaf_size_or_infinite(x: Any) -> Array:
     x = entries(x)
     if not jnp.issubdtype(dtype_of(x), jnp.number):
         raise TypeError(f"all_finite: tree must be a tree of numbers, got {shown(x)}.")
     if jnp.iscomplexobj(x):  # the absolute value of a finite number may overflow
-        return jnp.maximum(_leaf_size(jnp.real(x)), _leaf_size(jnp.imag(x)))
+        return jnp.maximum(_leaf_size_or_infinite(jnp.real(x)), _leaf_size_or_infinite(jnp.imag(x)))
     size = jnp.abs(x)
     if jnp.issubdtype(size.dtype, jnp.inexact):  # an infinity is not lost
         size = jnp.where(size == size, size, jnp.full((), jnp.inf, size.dtype))

@@ -108,8 +108,8 @@ class flatten(StatelessWrapper):
         # Zeros stood for the gradients of None: their slots must not decay.
         frozen = sorted(set(range(len(columns))) - set(where))
         if frozen:
-            new_state = _with_frozen_entries(state, new_state, columns, frozen)
-        pieces = _pieces_of_vector(u, columns)
+            new_state = _flat_state_with_frozen_entries(state, new_state, columns, frozen)
+        pieces = _pieces_of_flat_vector(u, columns)
         us = [cast(pieces[i], dtype_of(g)) for i, g in zip(where, gs, strict=True)]
         return jax.tree.unflatten(treedef, us), new_state
 
@@ -123,14 +123,14 @@ class flatten(StatelessWrapper):
                 )
 
 
-def _pieces_of_vector(vector: Any, columns: list[Any]) -> list[Array]:
+def _pieces_of_flat_vector(vector: Any, columns: list[Any]) -> list[Array]:
     """Return the pieces of a vector in the shapes of the columns."""
     shapes = [jnp.shape(x) for x in columns]
     pieces = lax.split(vector, [math.prod(shape) for shape in shapes]) if shapes else []
     return [lax.reshape(x, shape) for x, shape in zip(pieces, shapes, strict=True)]
 
 
-def _with_frozen_entries(
+def _flat_state_with_frozen_entries(
     old: OptState, new: OptState, columns: list[Any], frozen: list[int]
 ) -> OptState:
     """Return the new state with the old entries of frozen columns in every slot.

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def _count_not_finite(x: Any) -> Array:
+def _not_finite_count_for_guard(x: Any) -> Array:
     return jnp.sum(~jnp.isfinite(entries(x)), dtype=jnp.int32)
 
 
@@ -37,16 +37,16 @@ def all_finite(tree: PyTree) -> Array:
     return engine.true_on_all_shards(sizes_of(tree).finite())
 
 
-def _keep_or_zero(u: Any, keep: Array) -> Any:
+def _guarded_or_zero(u: Any, keep: Array) -> Any:
     if isinstance(u, RowSparse):
-        return u.with_values(_keep_or_zero(u.values, keep))
+        return u.with_values(_guarded_or_zero(u.values, keep))
     return jnp.where(keep, u, jnp.zeros_like(u))
 
 
 def zero_unless(keep: Array, updates: Updates) -> Updates:
     """Return `updates` if `keep`, else zeros, also where `updates` has NaN."""
     leaves, treedef = flatten_updates(updates)
-    return jax.tree.unflatten(treedef, engine.map_rows(_keep_or_zero, [leaves], keep))
+    return jax.tree.unflatten(treedef, engine.map_rows(_guarded_or_zero, [leaves], keep))
 
 
 class ApplyIfFiniteState(NamedTuple):
@@ -135,7 +135,7 @@ def skip_not_finite(
       A boolean scalar, and a dict with that scalar (`should_skip`) and the number of entries that
       are not finite (`num_not_finite`, int32).
     """
-    counts = engine.map_rows(_count_not_finite, [leaves_of(updates)])
+    counts = engine.map_rows(_not_finite_count_for_guard, [leaves_of(updates)])
     num_not_finite = jnp.sum(jnp.stack(counts)) if counts else zero_count()
     skip = num_not_finite > 0
     return skip, {"should_skip": skip, "num_not_finite": num_not_finite}

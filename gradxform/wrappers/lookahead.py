@@ -86,7 +86,9 @@ def is_pair(params: Any) -> TypeGuard[LookaheadParams]:
     return isinstance(params, tuple) and any(k.__name__ == "LookaheadParams" for k in kinds)
 
 
-def _pull(u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar) -> tuple[Array, Array]:
+def _lookahead_pull(
+    u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
+) -> tuple[Array, Array]:
     """Return the updates of the fast and of the slow weights."""
     wide = promote(u.dtype, p.dtype, slow.dtype)
     distance = cast(p, wide) + cast(u, wide) - cast(slow, wide)
@@ -95,19 +97,19 @@ def _pull(u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar) -> tu
     return cast(fast, u.dtype), jnp.where(sync, rate * distance, jnp.zeros_like(distance))
 
 
-def _pull_params(
+def _lookahead_pull_of_params(
     u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
 ) -> tuple[Array, Array]:
-    """Like `_pull`, both in the dtype of the update."""
-    fast, change = _pull(u, p, slow, sync, step_size)
+    """Like `_lookahead_pull`, both in the dtype of the update."""
+    fast, change = _lookahead_pull(u, p, slow, sync, step_size)
     return fast, cast(change, u.dtype)
 
 
-def _pull_state(
+def _lookahead_pull_of_state(
     u: Array, p: Array, slow: Array, sync: Array, step_size: Scalar
 ) -> tuple[Array, Array]:
     """Return the update of the fast weights, and the new slow weights."""
-    fast, change = _pull(u, p, slow, sync, step_size)
+    fast, change = _lookahead_pull(u, p, slow, sync, step_size)
     return fast, cast(cast(slow, change.dtype) + change, slow.dtype)
 
 
@@ -199,7 +201,7 @@ class lookahead(Transform):
         ps = align(self, updates, treedef, fast, "the parameters have").leaves
         old_slow = params.slow if pair else state.slow
         slow = align(self, updates, treedef, old_slow, "the slow weights have")
-        pull = _pull_params if pair else _pull_state
+        pull = _lookahead_pull_of_params if pair else _lookahead_pull_of_state
         pulled = engine.map_rows(pull, [us, ps, slow.leaves], sync, self.slow_step_size)
         new = jax.tree.unflatten(treedef, [u for u, _ in pulled])
         keeps = keeps_copies(self.fast_optimizer)

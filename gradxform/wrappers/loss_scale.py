@@ -193,7 +193,7 @@ class loss_scale(Guard):
             finite,
             *arguments,
             zeros=True,
-            before=jax.tree_util.Partial(_updates_times, factor),
+            before=jax.tree_util.Partial(_updates_times_loss_scale, factor),
             found=findings.inside,
         )
         skipped = jnp.where(finite, state.total_skipped, safe_increment(state.total_skipped))
@@ -201,7 +201,7 @@ class loss_scale(Guard):
             **self._next_scale(state, finite), total_skipped=skipped, inner_state=inner_state
         )
         self._raise_if_stuck(state)
-        return _cast_like(new, updates), state
+        return _unscaled_like_grads(new, updates), state
 
     def _next_scale(self, state: LossScaleState, finite: Array) -> dict[str, Any]:
         """Return the fields of the state that follow the scale, after this step."""
@@ -250,30 +250,30 @@ class loss_scale(Guard):
 
 def unscaled(updates: Updates, scale: Array) -> Updates:
     """Return gradients of a loss times a scale as those of the loss, in float32 or wider."""
-    return _updates_times(1 / scale, updates)
+    return _updates_times_loss_scale(1 / scale, updates)
 
 
-def _updates_times(factor: Array, updates: Updates) -> Updates:
+def _updates_times_loss_scale(factor: Array, updates: Updates) -> Updates:
     leaves, treedef = flatten_updates(updates)
-    return jax.tree.unflatten(treedef, engine.map_rows(_leaf_times, [leaves], factor))
+    return jax.tree.unflatten(treedef, engine.map_rows(_leaf_times_loss_scale, [leaves], factor))
 
 
-def _leaf_times(g: Any, factor: Array) -> Any:
+def _leaf_times_loss_scale(g: Any, factor: Array) -> Any:
     if isinstance(g, RowSparse):
-        return g.with_values(_leaf_times(g.values, factor))
+        return g.with_values(_leaf_times_loss_scale(g.values, factor))
     return times(factor, cast(g, at_least_float32(dtype_of(g))))
 
 
-def _cast_like(new: Updates, grads: Updates) -> Updates:
+def _unscaled_like_grads(new: Updates, grads: Updates) -> Updates:
     """Return updates in the dtypes of their gradients."""
     leaves, treedef = flatten_updates(new)
     dtypes = [dtype_of(x) for x in flatten_updates(grads)[0]]
     return jax.tree.unflatten(
-        treedef, [_in_dtype(x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
+        treedef, [_unscaled_in_dtype(x, dtype) for x, dtype in zip(leaves, dtypes, strict=True)]
     )
 
 
-def _in_dtype(x: Any, dtype: Any) -> Any:
+def _unscaled_in_dtype(x: Any, dtype: Any) -> Any:
     return x.with_values(cast(x.values, dtype)) if isinstance(x, RowSparse) else cast(x, dtype)
 
 
@@ -284,7 +284,7 @@ def has_loss_scale(tx: Any) -> bool:
 
 def has_scale(state: OptState) -> bool:
     """Whether there is a loss scale in a state, at any depth."""
-    return bool(_states_in(state))
+    return bool(_loss_scale_states_in(state))
 
 
 def scale_in(part: Any, state: OptState) -> Array:
@@ -293,7 +293,7 @@ def scale_in(part: Any, state: OptState) -> Array:
     Raises:
       ValueError: if there is none, or there are several.
     """
-    states = _states_in(state)
+    states = _loss_scale_states_in(state)
     if len(states) != 1:
         have = f"{len(states)} scales" if states else "no scale"
         raise ValueError(
@@ -304,7 +304,7 @@ def scale_in(part: Any, state: OptState) -> Array:
     return as_number(part, "the scale in the state", scale)
 
 
-def _states_in(state: Any) -> list[LossScaleState]:
+def _loss_scale_states_in(state: Any) -> list[LossScaleState]:
     def is_scale_state(x: Any) -> bool:
         return isinstance(x, LossScaleState)
 

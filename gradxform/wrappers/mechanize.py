@@ -147,12 +147,12 @@ class mechanize(Transform):
         x0 = align_slot(self, updates, treedef, state, "x0")
         # Parameters that were restored after `init` are where the run begins.
         is_first = state.count == 0
-        firsts = engine.map_rows(_start_of_run, [x0.leaves, ps], is_first)
+        firsts = engine.map_rows(_mechanic_start_of_run, [x0.leaves, ps], is_first)
         r, m, v, s = self._tuned(state, updates, [gs, ps, firsts])
         # Delta is relative to the old scale, as the parameters are; the step to the new one.
         before, after = jnp.sum(state.s) + scalar(self.eps), jnp.sum(s)
         columns = [treedef.flatten_up_to(base_updates), gs, ps, firsts]
-        us = engine.map_rows(_scaled_step, columns, before, after)
+        us = engine.map_rows(_mechanic_scaled_step, columns, before, after)
         new = jax.tree.unflatten(treedef, us)
         if keeps_copies(self.base_optimizer):  # its copies are where its own updates lead
             expected, actual = apply_updates(params, base_updates), apply_updates(params, new)
@@ -174,7 +174,7 @@ class mechanize(Transform):
         eps = scalar(self.eps)
         old_s = cast(state.s, scalar_dtype())
         total = jnp.sum(old_s)
-        along_g, along_p, g_square, p_square = tree_sums(_products, updates, leaves)
+        along_g, along_p, g_square, p_square = tree_sums(_mechanic_products, updates, leaves)
         decay = scalar(self.weight_decay) * total * root(g_square) / (root(p_square) + eps)
         h = (along_g + decay * along_p) / (total + eps)
         betas = scalar(np.asarray([1 - 0.1**i for i in range(1, self.num_betas + 1)]))
@@ -192,15 +192,17 @@ class mechanize(Transform):
         )
 
 
-def _start_of_run(x0: Array, p: Array, is_first: Array) -> Array:
+def _mechanic_start_of_run(x0: Array, p: Array, is_first: Array) -> Array:
     return jnp.where(is_first, cast(jnp.asarray(p), x0.dtype), x0)
 
 
-def _products(g: Array, p: Array, x0: Array) -> tuple[Array, ...]:
+def _mechanic_products(g: Array, p: Array, x0: Array) -> tuple[Array, ...]:
     return g * (x0 - p), p * (x0 - p), g * g, p * p
 
 
-def _scaled_step(u: Array, g: Array, p: Array, x0: Array, before: Scalar, after: Scalar) -> Array:
+def _mechanic_scaled_step(
+    u: Array, g: Array, p: Array, x0: Array, before: Scalar, after: Scalar
+) -> Array:
     """Return x0 - S (delta - u) - p, summed so that x0 and p cancel first."""
     wide = promote(u.dtype, p.dtype, x0.dtype)
     share = 1 - after / before  # of the way from p back to x0

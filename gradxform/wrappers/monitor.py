@@ -50,12 +50,12 @@ class MonitorState(NamedTuple):
     measure_states: tuple[Any, ...]  # the state of each measure, in their order
 
 
-def _copied_arrays(measurement: PyTree) -> PyTree:
+def _copied_measurement(measurement: PyTree) -> PyTree:
     """Return copies of the arrays of a measurement, not weakly typed."""
     return jax.tree.map(lambda x: jnp.array(x, dtype_of(x), copy=True), measurement)
 
 
-def _in_form_of(part: Any, name: str, new: PyTree, old: PyTree) -> PyTree:
+def _measurement_in_form_of(part: Any, name: str, new: PyTree, old: PyTree) -> PyTree:
     """Return a measurement in the dtypes of the state's, and require the same form."""
     new = jax.tree.map(jnp.asarray, new)
     here, before = (
@@ -73,7 +73,7 @@ def _in_form_of(part: Any, name: str, new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(old), [cast(x, y.dtype) for x, y in leaves])
 
 
-def _check_updates(part: Any, updates: Updates, params: Params | None) -> None:
+def _check_monitored_updates(part: Any, updates: Updates, params: Params | None) -> None:
     if params is not None:
         align_params(part, updates, structure_of(updates), params)
 
@@ -109,17 +109,17 @@ class snapshot(Transform):
         """Return the measurement of the parameters."""
         if any(map(is_abstract, jax.tree.leaves(params))):
             return SnapshotState({self.measure_name: jax.eval_shape(self.measure, params)})
-        return SnapshotState({self.measure_name: _copied_arrays(self.measure(params))})
+        return SnapshotState({self.measure_name: _copied_measurement(self.measure(params))})
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
     ) -> tuple[Updates, SnapshotState]:
         """Return the updates, and their measurement."""
         state = check_state(self, state, SnapshotState)
-        _check_updates(self, updates, params)
-        _check_names(self, state.measurement, [self.measure_name])
+        _check_monitored_updates(self, updates, params)
+        _check_monitored_names(self, state.measurement, [self.measure_name])
         old = state.measurement[self.measure_name]
-        new = _in_form_of(self, self.measure_name, self.measure(updates), old)
+        new = _measurement_in_form_of(self, self.measure_name, self.measure(updates), old)
         return updates, state._replace(measurement={self.measure_name: new})
 
 
@@ -173,11 +173,13 @@ class monitor(Transform):
 
     def init(self, params: Params) -> MonitorState:
         """Return the states of the measures, and zeros as measurements."""
-        states = [_first_measure_state(measure, params) for _, measure in self.measures]
+        states = [_first_state_of_monitor(measure, params) for _, measure in self.measures]
         measurements = {}
         for (name, measure), state in zip(self.measures, states, strict=True):
             shapes = jax.eval_shape(
-                lambda p, s, measure=measure: _measured(measure, p, s, p, {})[0], params, state
+                lambda p, s, measure=measure: _monitored_measurement(measure, p, s, p, {})[0],
+                params,
+                state,
             )
             measurements[name] = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return MonitorState(measurements, tuple(states))
@@ -194,7 +196,7 @@ class monitor(Transform):
     ) -> tuple[Updates, MonitorState]:
         """Return the updates, and their measurements."""
         state = check_state(self, state, MonitorState)
-        _check_updates(self, updates, params)
+        _check_monitored_updates(self, updates, params)
         if len(state.measure_states) != len(self.measures):
             raise ValueError(
                 f"{name_of(self)}: {len(self.measures)} measures but {len(state.measure_states)} "
@@ -202,18 +204,18 @@ class monitor(Transform):
             )
         olds = state.measurements
         if olds:  # the first state of Optax does not have any
-            _check_names(self, olds, [name for name, _ in self.measures])
+            _check_monitored_names(self, olds, [name for name, _ in self.measures])
         measurements, states = {}, []
         for (name, measure), old in zip(self.measures, state.measure_states, strict=True):
-            new, its_state = _measured(measure, updates, old, params, extra)
-            measurements[name] = _in_form_of(
-                self, name, new, olds[name] if olds else _copied_arrays(new)
+            new, its_state = _monitored_measurement(measure, updates, old, params, extra)
+            measurements[name] = _measurement_in_form_of(
+                self, name, new, olds[name] if olds else _copied_measurement(new)
             )
             states.append(its_state)
         return updates, state._replace(measurements=measurements, measure_states=tuple(states))
 
 
-def _check_names(part: Any, actual: Mapping[str, Any], names: list[str]) -> None:
+def _check_monitored_names(part: Any, actual: Mapping[str, Any], names: list[str]) -> None:
     if sorted(actual) != sorted(names):
         raise ValueError(
             f"{name_of(part)}: the measurements are {sorted(names)}, the state has "
@@ -221,12 +223,12 @@ def _check_names(part: Any, actual: Mapping[str, Any], names: list[str]) -> None
         )
 
 
-def _first_measure_state(measure: Any, params: Params) -> OptState:
+def _first_state_of_monitor(measure: Any, params: Params) -> OptState:
     """Return the first state of a measure; an empty one for a function."""
     return measure.init(params) if isinstance(measure, SupportsTransform) else EmptyState()
 
 
-def _measured(
+def _monitored_measurement(
     measure: Any, updates: Updates, state: OptState, params: Params | None, extra: dict[str, Any]
 ) -> tuple[PyTree, OptState]:
     """Return a measurement and the new state of its measure."""
@@ -263,7 +265,7 @@ class on_measurement(Transform):
 
     def init(self, params: Params) -> tuple[EmptyState, Any]:
         """Return the inner state for the measurement of the parameters."""
-        shapes = jax.eval_shape(lambda p: _floats(self.measure(p)), params)
+        shapes = jax.eval_shape(lambda p: _measurement_as_floats(self.measure(p)), params)
         return EmptyState(), self.inner.init(shapes)
 
     def update(
@@ -276,12 +278,12 @@ class on_measurement(Transform):
                 "made by another transform's init?"
             )
         new, inner_state = call_update(
-            self.inner, _floats(self.measure(updates)), state[1], None, extra
+            self.inner, _measurement_as_floats(self.measure(updates)), state[1], None, extra
         )
         return new, (state[0], inner_state)
 
 
-def _floats(measurement: PyTree) -> PyTree:
+def _measurement_as_floats(measurement: PyTree) -> PyTree:
     """Return a measurement as arrays of floats, at least float32."""
 
     def as_float(x: Any) -> Any:

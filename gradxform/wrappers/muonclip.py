@@ -164,7 +164,7 @@ class qk_clip(StatelessWrapper):
                 if is_twice or not all(-n <= axis < n for axis in axes):
                     raise ValueError(
                         f"{name_of(self)}: layers has heads={layer.heads!r} for "
-                        f"{_param(path)}, whose shape is {shapes[path]}. Name axes of it."
+                        f"{_muonclip_param(path)}, whose shape is {shapes[path]}. Name axes of it."
                     )
                 axes_at[path] = tuple(axis % n for axis in axes)
             if layer.queries in axes_at and layer.keys in axes_at:
@@ -177,9 +177,9 @@ class qk_clip(StatelessWrapper):
         q, k = ([shapes[path][axis] for axis in axes[path]] for path in ends)
         if q != k and math.prod(shapes[ends[0]]) != math.prod(shapes[ends[1]]):
             raise ValueError(
-                f"{name_of(self)}: the axes of the heads have lengths {q} in {_param(ends[0])} and "
-                f"{k} in {_param(ends[1])}. Heads that share their keys cannot be clipped one by "
-                "one; leave the layer out of layers."
+                f"{name_of(self)}: the axes of the heads have lengths {q} in "
+                f"{_muonclip_param(ends[0])} and {k} in {_muonclip_param(ends[1])}. Heads that "
+                "share their keys cannot be clipped one by one; leave the layer out of layers."
             )
 
     def update(
@@ -210,7 +210,7 @@ class qk_clip(StatelessWrapper):
                 k = paths.index(path)
                 self._check_logits(name, largest[name], path, shapes[k], axes[path])
                 columns = [us[k]], [ps[k]], [largest[name]]
-                heads = _Heads.of(shapes[k], axes[path], cuts[k])
+                heads = _ClippedHeads.of(shapes[k], axes[path], cuts[k])
                 [us[k]] = engine.map_rows(
                     _with_heads_clipped, columns, bound, power, statics=[heads]
                 )
@@ -224,17 +224,17 @@ class qk_clip(StatelessWrapper):
             name, layer = self.layers[0]
             got = "none were given" if max_logits is None else f"got {shown(max_logits)}"
             raise ValueError(
-                f"{name_of(self)}: {_param(layer.queries)} and {_param(layer.keys)} need the "
-                f"largest logit of every head, and {got}. Pass update(..., max_logits={{{name!r}: "
-                "array}) with one for each head."
+                f"{name_of(self)}: {_muonclip_param(layer.queries)} and "
+                f"{_muonclip_param(layer.keys)} need the largest logit of every head, and {got}. "
+                f"Pass update(..., max_logits={{{name!r}: array}}) with one for each head."
             )
         for name, layer in self.layers:
             if name not in max_logits:
                 had = f"has {', '.join(map(repr, max_logits))}" if max_logits else "is empty"
                 raise ValueError(
                     f"{name_of(self)}: max_logits lacks {name!r}, the layer of "
-                    f"{_param(layer.queries)}; it {had}. Pass the largest logit of each of its "
-                    "heads."
+                    f"{_muonclip_param(layer.queries)}; it {had}. Pass the largest logit of "
+                    "each of its heads."
                 )
             if not hasattr(max_logits[name], "dtype"):
                 try:
@@ -242,8 +242,9 @@ class qk_clip(StatelessWrapper):
                     np.asarray("none" if max_logits[name] is None else max_logits[name], np.float64)
                 except (TypeError, ValueError):
                     raise TypeError(
-                        f"{name_of(self)}: max_logits[{name!r}], for {_param(layer.queries)}, must "
-                        f"be an array with a number for each head, got {shown(max_logits[name])}."
+                        f"{name_of(self)}: max_logits[{name!r}], for "
+                        f"{_muonclip_param(layer.queries)}, must be an array with a number for "
+                        f"each head, got {shown(max_logits[name])}."
                     ) from None
         for name in max_logits:
             if name not in names:
@@ -259,8 +260,8 @@ class qk_clip(StatelessWrapper):
         """Require one real number for each head of a parameter."""
         if not jnp.issubdtype(s.dtype, jnp.floating):
             raise TypeError(
-                f"{name_of(self)}: max_logits[{name!r}], for {_param(path)}, must be floating, got "
-                f"dtype {s.dtype}."
+                f"{name_of(self)}: max_logits[{name!r}], for {_muonclip_param(path)}, must be "
+                f"floating, got dtype {s.dtype}."
             )
         lengths = tuple(shape[axis] for axis in axes)
         fits = s.ndim == len(axes) and all(
@@ -269,16 +270,16 @@ class qk_clip(StatelessWrapper):
         if not fits:
             raise ValueError(
                 f"{name_of(self)}: max_logits[{name!r}] has shape {s.shape}, and the axes {axes} "
-                f"of {_param(path)} have the lengths {lengths}. Pass one number for each head; an "
-                "axis must be a multiple of their number."
+                f"of {_muonclip_param(path)} have the lengths {lengths}. Pass one number for each "
+                "head; an axis must be a multiple of their number."
             )
 
 
-def _param(path: str) -> str:
+def _muonclip_param(path: str) -> str:
     return f"parameter {path_str(tuple(path.split('/')))}"
 
 
-class _Heads(NamedTuple):
+class _ClippedHeads(NamedTuple):
     """The places of the heads of a parameter."""
 
     axes: tuple[int, ...]  # in the order of the logits
@@ -286,7 +287,7 @@ class _Heads(NamedTuple):
     cut: engine.Cut  # how what has only these axes is divided over devices
 
     @classmethod
-    def of(cls, shape: tuple[int, ...], axes: tuple[int, ...], cut: engine.Cut) -> "_Heads":
+    def of(cls, shape: tuple[int, ...], axes: tuple[int, ...], cut: engine.Cut) -> "_ClippedHeads":
         """Return them, from the shape of the array of all devices."""
         order = sorted(axes)
         cuts = tuple((name, order.index(dim)) for name, dim in cut.cuts if dim in order)
@@ -294,7 +295,7 @@ class _Heads(NamedTuple):
 
 
 def _with_heads_clipped(
-    u: Array, p: Array, s: Array, bound: Array, power: Array, heads: _Heads
+    u: Array, p: Array, s: Array, bound: Array, power: Array, heads: _ClippedHeads
 ) -> Array:
     """Return the update that also multiplies each head of a parameter by its factor."""
     wide = at_least_float32(promote(u.dtype, p.dtype))

@@ -168,21 +168,27 @@ class variable_clipping(StatelessWrapper):
         bound = scalar(self.max_norm)
         cuts = engine.cuts_of(updates)
         cuts = [cuts[k] for k in where]
-        clipped = engine.map_rows(_clipped_leaf, columns, bound, statics=statics, cuts=cuts)
+        clipped = engine.map_rows(
+            _leaf_update_within_norm_bound, columns, bound, statics=statics, cuts=cuts
+        )
         for k, u in zip(where, clipped, strict=True):
             us[k] = u
         changed = jax.tree.unflatten(treedef, us)
         return changed, told(self.inner, state, params, inner_updates, changed)
 
 
-def _clipped_leaf(u: Any, g: Any, p: Array, max_norm: Array, options: tuple[Dims, bool]) -> Any:
+def _leaf_update_within_norm_bound(
+    u: Any, g: Any, p: Array, max_norm: Array, options: tuple[Dims, bool]
+) -> Any:
     """Return the update that also clips the parameter."""
     dims, per_slice = options
     if not isinstance(g, RowSparse) or 0 in dims:  # a norm over rows needs all of them
-        return _clipped_update(u.to_dense() if isinstance(u, RowSparse) else u, p, max_norm, dims)
+        return _update_within_norm_bound(
+            u.to_dense() if isinstance(u, RowSparse) else u, p, max_norm, dims
+        )
     rows = u.coalesce() if isinstance(u, RowSparse) else coalesced(g.with_raw(False))
     old = rows.values if isinstance(u, RowSparse) else rows.take(u)
-    new = _clipped_update(old, rows.take(p), max_norm, dims)
+    new = _update_within_norm_bound(old, rows.take(p), max_norm, dims)
     if per_slice:
         slices = jnp.zeros(g.num_rows + 1, jnp.int32).at[g.indices].add(1)
         times = cast(slices[rows.indices], old.dtype).reshape(-1, *[1] * (old.ndim - 1))
@@ -192,7 +198,7 @@ def _clipped_leaf(u: Any, g: Any, p: Array, max_norm: Array, options: tuple[Dims
     return u + rows.with_values(new - old)
 
 
-def _clipped_update(u: Array, p: Array, max_norm: Array, dims: Dims) -> Array:
+def _update_within_norm_bound(u: Array, p: Array, max_norm: Array, dims: Dims) -> Array:
     """Return the update, shortened so that the norm of the parameter holds after it."""
     wide = at_least_float32(promote(u.dtype, p.dtype))
     before = cast(p, wide)

@@ -63,12 +63,12 @@ class offload_state(StorageWrapper):
 
     def init(self, params: Params) -> OptState:
         """Return the inner state, with its slots in the memory of the host."""
-        kinds = memories_of(_device(params))
+        kinds = memories_of(_offload_device(params))
         if self.memory_kind not in kinds:
             raise ValueError(
-                f"{name_of(self)}: memory_kind is {self.memory_kind!r}, which {_device(params)} "
-                f"does not have; it has {', '.join(sorted(kinds))}. Leave {name_of(self)} out on "
-                "this platform."
+                f"{name_of(self)}: memory_kind is {self.memory_kind!r}, which "
+                f"{_offload_device(params)} does not have; it has {', '.join(sorted(kinds))}. "
+                f"Leave {name_of(self)} out on this platform."
             )
         return super().init(params)
 
@@ -87,7 +87,7 @@ def memories_of(device: Any) -> set[str]:
     return {memory.kind for memory in device.addressable_memories()}
 
 
-def _device(params: Params) -> Any:
+def _offload_device(params: Params) -> Any:
     """Return a device that this process may ask about its memories."""
     for x in jax.tree.leaves(params):
         if isinstance(x, jax.Array) and not is_tracer(x):

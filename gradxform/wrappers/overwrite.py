@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def _onto(u: Array, p: Array, average: Array, due: Array) -> Array:
+def _overwriting_update(u: Array, p: Array, average: Array, due: Array) -> Array:
     """Return the update that leads to the average if it is due, else `u`."""
     wide = at_least_float32(promote(u.dtype, p.dtype, average.dtype))
     return jnp.where(due, cast(cast(average, wide) - cast(p, wide), u.dtype), u)
@@ -130,7 +130,7 @@ class overwriting_average(Averager):
         averages = align(
             self, inner_updates, treedef, state.average, "the state's average has"
         ).leaves
-        changed = engine.map_rows(_onto, [us, ps, averages], self._is_due(state))
+        changed = engine.map_rows(_overwriting_update, [us, ps, averages], self._is_due(state))
         new = jax.tree.unflatten(treedef, changed)
         inner_state = told(self.inner, state.inner_state, params, inner_updates, new)
         return new, state._replace(inner_state=inner_state)

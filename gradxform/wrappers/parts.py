@@ -121,10 +121,10 @@ def keeps_copies(tx: Any) -> bool:
 
 
 def _keeps_copies(tx: Any) -> bool:
-    return any(map(_keeps_copy, all_parts(tx)))
+    return any(map(_part_keeps_copy, all_parts(tx)))
 
 
-def _keeps_copy(part: Any) -> bool:
+def _part_keeps_copy(part: Any) -> bool:
     """Whether a part itself reacts to a move, rather than only telling the parts in it."""
     if not isinstance(part, GradientTransformation):
         return False
@@ -177,7 +177,7 @@ def check_movable(mover: Any, tx: Any) -> None:
             )
         forwards = part.holds or type(part).moved is not Transform.moved
         if not forwards and any(map(keeps_copies, inner_parts(part))):
-            copy = next(filter(_keeps_copy, all_parts(part)))
+            copy = next(filter(_part_keeps_copy, all_parts(part)))
             raise ValueError(
                 f"{name_of(mover)}: it moves the parameters, {name_of(copy)} keeps a copy of them, "
                 f"and {name_of(part)} around it does not tell it when they move; let it define "

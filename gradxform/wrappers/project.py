@@ -116,7 +116,7 @@ class project(StatelessWrapper):
             mask = masks.resolve(self, self.mask, params)
             is_in = align(self, updates, treedef, mask, "the mask has").leaves
         points = [
-            _moved(p, u) if selected else MaskedNode()
+            _param_to_project(p, u) if selected else MaskedNode()
             for p, u, selected in zip(ps, us, is_in, strict=True)
         ]
         for k, point in self._projected(points, treedef):
@@ -145,7 +145,7 @@ class project(StatelessWrapper):
         return jax.tree.map(lambda x, y: cast(jnp.asarray(x), y.dtype), new, tree)
 
 
-def _moved(p: Any, u: Any) -> Any:
+def _param_to_project(p: Any, u: Any) -> Any:
     """Return a parameter after its update, in float32 or wider."""
     wide = at_least_float32(promote(p.dtype, u.dtype))
     return add(cast(jnp.asarray(p), wide), cast(jnp.asarray(u), wide))

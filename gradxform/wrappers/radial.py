@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 
-class _Leaf(NamedTuple):
-    """What `_projected` must know of a leaf before anything is computed."""
+class _RadialLeaf(NamedTuple):
+    """What `_without_radial_part` must know of a leaf before anything is computed."""
 
     axis: int
     decays: bool
@@ -106,7 +106,7 @@ class remove_radial(StatelessWrapper):
         check_shapes(self, updates, us, "the inner update has")
         ps = align_params(self, updates, treedef, params).leaves
         out = engine.map_rows(
-            _projected,
+            _without_radial_part,
             [us, gs, ps],
             *(self.delta, self.wd_ratio, self.weight_decay, self.eps),
             statics=self._leaves(gs, updates, treedef, params),
@@ -115,7 +115,9 @@ class remove_radial(StatelessWrapper):
         changed = jax.tree.unflatten(treedef, out)
         return changed, told(self.inner, state, params, new, changed)
 
-    def _leaves(self, gs: list[Any], updates: Updates, treedef: Any, params: PyTree) -> list[_Leaf]:
+    def _leaves(
+        self, gs: list[Any], updates: Updates, treedef: Any, params: PyTree
+    ) -> list[_RadialLeaf]:
         decays: list[Any] = [True] * len(gs)
         if self.mask is not None:
             mask = masks.resolve(self, self.mask, params)
@@ -126,15 +128,15 @@ class remove_radial(StatelessWrapper):
                     f"{name_of(self)}: an array of shape {g.shape} does not have the axis "
                     f"{self.axis}; leave it out with masked(...), or set another axis."
                 )
-        return [_Leaf(self.axis, bool(x)) for x in decays]
+        return [_RadialLeaf(self.axis, bool(x)) for x in decays]
 
 
-def _along(x: Array, y: Array) -> Array:
+def _radial_product_terms(x: Array, y: Array) -> Array:
     """Return the terms of the inner product of two arrays; real also for complex ones."""
     return jnp.real(x * jnp.conj(y)) if jnp.iscomplexobj(x) else x * y
 
 
-def _projected(
+def _without_radial_part(
     u: Array,
     g: Array,
     p: Array,
@@ -142,7 +144,7 @@ def _projected(
     wd_ratio: Any,
     weight_decay: Any,
     eps: Any,
-    leaf: _Leaf,
+    leaf: _RadialLeaf,
 ) -> Array:
     """Return an update with decay; without its part along `p`, if the gradient is normal to it."""
     dtype, wide = g.dtype, at_least_float32(promote(u.dtype, g.dtype, p.dtype))
@@ -159,7 +161,7 @@ def _projected(
     g, small = cast(tame, wide) * g, cast(tame, wide) * u
     axis = leaf.axis % u.ndim
     shape, others = engine.whole_shape(u), tuple(i for i in range(u.ndim) if i != axis)
-    terms = (_along(g, p), abs_sq(g), abs_sq(p), _along(p, small))
+    terms = (_radial_product_terms(g, p), abs_sq(g), abs_sq(p), _radial_product_terms(p, small))
     by_row = engine.array_sums(*((x, others) for x in terms), keepdims=True)
     in_all = engine.array_sums(*((x, (axis,)) for x in by_row), keepdims=True)
 

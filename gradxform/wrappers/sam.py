@@ -211,12 +211,12 @@ class sam(Transform):
         firsts: dict[str, Any] = {}
         if self._takes_first:
             firsts = self._with_first(updates, state, is_first)
-            outer_extra = extra | _firsts(firsts["first"], ~is_plain)
+            outer_extra = extra | _first_gradients_for_sam_parts(firsts["first"], ~is_plain)
         else:
             outer_extra = extra
         all_ps, structure = jax.tree.flatten(params)
         cache = align_slot(self, params, structure, state, "cache")
-        pairs = engine.map_rows(_start_of_period, [cache.leaves, all_ps], is_first)
+        pairs = engine.map_rows(_start_of_sam_period, [cache.leaves, all_ps], is_first)
         wide_start = jax.tree.unflatten(structure, [start for start, _ in pairs])
         # The outer optimizer sees the same numbers in the dtypes of the parameters.
         start = jax.tree.unflatten(structure, [p for _, p in pairs])
@@ -231,7 +231,7 @@ class sam(Transform):
         ps = align(self, updates, treedef, params, "the parameters have").leaves
         starts = align(self, updates, treedef, wide_start, "the cache has").leaves
         columns = [treedef.flatten_up_to(outer), treedef.flatten_up_to(climb), gs, ps, starts]
-        us = engine.map_rows(_back_or_climb, columns, is_last)
+        us = engine.map_rows(_sam_back_or_climb, columns, is_last)
         if self.reset_state:
             adv_state = begun_anew(is_last, self.adv_optimizer.init(start), adv_state)
         is_over = turn >= self.sync_period - 1 + (self.plain_steps or 0)
@@ -249,7 +249,9 @@ class sam(Transform):
         gs, treedef = jax.tree.flatten(updates)
         slot = align_slot(self, updates, treedef, state, "first")
         check_shapes(self, updates, slot.leaves, "the state's first has")
-        return {"first": slot.rebuilt(engine.map_rows(_if_first, [slot.leaves, gs], is_first))}
+        return {
+            "first": slot.rebuilt(engine.map_rows(_first_sam_gradient, [slot.leaves, gs], is_first))
+        }
 
     # ------------------------------------------------------------------ a whole period a call
 
@@ -292,7 +294,7 @@ class sam(Transform):
         else:
             grads, adv_state = climb(state.adv_state)
         if self._takes_first:
-            extra = extra | _firsts(updates, turn == 0)
+            extra = extra | _first_gradients_for_sam_parts(updates, turn == 0)
         new, opt_state = call_update(self.optimizer, grads, state.opt_state, params, extra)
         return new, state._replace(steps_since_sync=count, opt_state=opt_state, adv_state=adv_state)
 
@@ -325,24 +327,24 @@ class sam(Transform):
         return lax.pmean(wide, axis)
 
 
-def _start_of_period(cache: Array, p: Array, is_first: Array) -> tuple[Array, Array]:
+def _start_of_sam_period(cache: Array, p: Array, is_first: Array) -> tuple[Array, Array]:
     """Return where the period began, in the dtypes of the cache and of the parameter."""
     p = jnp.asarray(p)
     start = jnp.where(is_first, cast(p, cache.dtype), cache)
     return start, cast(start, p.dtype)
 
 
-def _if_first(old: Array, g: Array, is_first: Array) -> Array:
+def _first_sam_gradient(old: Array, g: Array, is_first: Array) -> Array:
     """Return the first gradient as the state keeps it."""
     return jnp.where(is_first, cast(g, old.dtype), old)
 
 
-def _firsts(first: PyTree, after_climb: Array) -> dict[str, Any]:
+def _first_gradients_for_sam_parts(first: PyTree, after_climb: Array) -> dict[str, Any]:
     """Return the extra arguments of parts that need the first gradients."""
     return {"first_gradients": first, "after_climb": after_climb}
 
 
-def _back_or_climb(
+def _sam_back_or_climb(
     outer: Array, climb: Array, g: Array, p: Array, start: Array, is_last: Array
 ) -> Array:
     """Return the way back and the outer step at the last call, else the climb."""

@@ -91,11 +91,13 @@ class ScheduleFreeWithXState(NamedTuple):
     def exchanged(self, name: str, params: Params) -> "ScheduleFreeState | ScheduleFreeWithXState":
         """Return the state with `params` as x, or without it where it can be computed."""
         return (
-            self._replace(x=copied(params)) if _is_narrow(params) else ScheduleFreeState(*self[:6])
+            self._replace(x=copied(params))
+            if _is_narrow_for_schedule_free(params)
+            else ScheduleFreeState(*self[:6])
         )
 
 
-def _is_narrow(params: Params) -> bool:
+def _is_narrow_for_schedule_free(params: Params) -> bool:
     """Whether a parameter has fewer than 32 bits."""
     dtypes = map(dtype_of, jax.tree.leaves(params))
     return any(dtype != at_least_float32(dtype) for dtype in dtypes)
@@ -106,10 +108,10 @@ def average_of(state: Any, params: Params | None) -> PyTree:
     require_params("eval_params", params)
     zs, treedef = jax.tree.flatten(state.z)
     ys = align("eval_params", state.z, treedef, params, "the parameters have").leaves
-    return jax.tree.unflatten(treedef, engine.map_rows(_x_of, [ys, zs], 1 / state.b1))
+    return jax.tree.unflatten(treedef, engine.map_rows(_schedule_free_x, [ys, zs], 1 / state.b1))
 
 
-def _x_of(y: Array, z: Array, inverse: Array) -> Array:
+def _schedule_free_x(y: Array, z: Array, inverse: Array) -> Array:
     """Return x, for which y = b1 x + (1 - b1) z, in float32 or wider; `inverse` is 1 / b1."""
     wide = at_least_float32(promote(dtype_of(y), z.dtype))
     y, z = cast(jnp.asarray(y), wide), cast(z, wide)
@@ -118,12 +120,12 @@ def _x_of(y: Array, z: Array, inverse: Array) -> Array:
     return z + cast(inverse, wide) * (y - z)
 
 
-def _step_with_x(
+def _schedule_free_step_with_x(
     u: Array, y: Array, z: Array, x: Array | None, inverse: Array, b1: Array, c: Array
 ) -> tuple[Array, ...]:
     """Return the update of y, and the new z and x."""
     wide = at_least_float32(promote(u.dtype, y.dtype, z.dtype))
-    x = _x_of(y, z, inverse) if x is None else cast(x, wide)
+    x = _schedule_free_x(y, z, inverse) if x is None else cast(x, wide)
     new_z = cast(cast(z, wide) + cast(u, wide), z.dtype)
     target = cast(new_z, wide)
     new_x = x + cast(c, wide) * (target - x)
@@ -131,10 +133,10 @@ def _step_with_x(
     return cast(new_y - cast(y, wide), u.dtype), new_z, new_x
 
 
-def _step_without_x(
+def _schedule_free_step_without_x(
     u: Array, y: Array, z: Array, inverse: Array, b1: Array, c: Array
 ) -> tuple[Array, Array]:
-    u, z, _ = _step_with_x(u, y, z, None, inverse, b1, c)
+    u, z, _ = _schedule_free_step_with_x(u, y, z, None, inverse, b1, c)
     return u, z
 
 
@@ -219,7 +221,11 @@ class schedule_free(Transform):
             base_optimizer_state=self.base_optimizer.init(params),
             z=copied(params, self.state_dtype),
         )
-        return ScheduleFreeWithXState(*state, x=copied(params)) if _is_narrow(params) else state
+        return (
+            ScheduleFreeWithXState(*state, x=copied(params))
+            if _is_narrow_for_schedule_free(params)
+            else state
+        )
 
     def update(
         self, updates: Updates, state: OptState, params: Params | None = None, **extra: Any
@@ -239,7 +245,7 @@ class schedule_free(Transform):
         for slot in slots:
             check_shapes(self, base_updates, slot.leaves, "the state has")
         columns = [us, ys, *(slot.leaves for slot in slots)]
-        rule = _step_with_x if has_x else _step_without_x
+        rule = _schedule_free_step_with_x if has_x else _schedule_free_step_without_x
         rows = engine.map_rows(rule, columns, inverse, state.b1, c)
         new = jax.tree.unflatten(treedef, [u for u, *_ in rows])
         if keeps_copies(self.base_optimizer):  # its copies are where its own updates lead

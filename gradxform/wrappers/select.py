@@ -36,7 +36,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-def _evaluated_mask(
+def _evaluated_mask_to_select(
     part: Any, mask: Any, updates: Updates, params: Params | None, **options: Any
 ) -> tuple[dict[Path, Any], dict[Path, Any]]:
     """Evaluate a mask or labels for the parameters, or for the updates if these are not given."""
@@ -44,7 +44,7 @@ def _evaluated_mask(
     return masks.by_path(part, mask, tree, whole=params is not None, **options)
 
 
-def _once(
+def _selected_once(
     mask: Any, labels: Any, updates: Updates, params: Params | None, make: Callable[[], T]
 ) -> T:
     """Return `make()`, the choice of a mask or of labels; remembered where that is safe."""
@@ -54,7 +54,7 @@ def _once(
     return remembered(key, updates if params is None else params, make)
 
 
-def _check_structure(part: Any, updates: Updates, params: Params | None) -> None:
+def _check_structure_to_select(part: Any, updates: Updates, params: Params | None) -> None:
     if params is not None:
         align(part, updates, structure_of(updates), params, "the parameters have")
 
@@ -97,11 +97,11 @@ class masked(Transform):
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> Chosen:
         def choose() -> Chosen:
-            leaves, branches = _evaluated_mask(self, self.mask, updates, params)
+            leaves, branches = _evaluated_mask_to_select(self, self.mask, updates, params)
             left_out = frozenset(path for path, is_in in branches.items() if not is_in)
             return Chosen(leaves, left_out)
 
-        return _once(self.mask, None, updates, params, choose)
+        return _selected_once(self.mask, None, updates, params, choose)
 
     def inner_states(self, state: OptState) -> list[tuple[Path, Any]]:
         """Return the place of the inner state."""
@@ -116,7 +116,7 @@ class masked(Transform):
     ) -> tuple[Updates, MaskedState]:
         """Update the leaves that the mask selects."""
         check_state(self, state, MaskedState)
-        _check_structure(self, updates, params)
+        _check_structure_to_select(self, updates, params)
         chosen = self._chosen(updates, params)
         flat = chosen.flatten(updates), None if params is None else chosen.flatten(params)
         new, state = update_masked(self, self.inner, chosen, flat[0], state, params, flat[1], extra)
@@ -174,7 +174,7 @@ class partition(Transform):
                 f"parameters, got {shown(labels)}."
             )
         for label in self._static_labels():
-            if _label_key(label) not in self._label_keys():
+            if _key_of_selecting_label(label) not in self._label_keys():
                 self._refuse_label(label, f"the label {shown(label)} of param_labels")
 
     def _static_labels(self) -> list[Any]:
@@ -194,7 +194,7 @@ class partition(Transform):
         )
 
     def _label_keys(self) -> set[tuple[bool, Any]]:
-        return {_label_key(label) for label in self.transforms.unfreeze()}
+        return {_key_of_selecting_label(label) for label in self.transforms.unfreeze()}
 
     def _refuse_label(self, label: Any, subject: str) -> None:
         labels = list(self.transforms.unfreeze())
@@ -212,20 +212,22 @@ class partition(Transform):
     def _groups(self, updates: PyTree, params: PyTree | None) -> list[tuple[Any, Any, Chosen]]:
         """Return every label with its transform and the parameters that have it."""
         transforms = self.transforms.unfreeze()
-        labels = tuple(map(_label_key, transforms))
-        chosen = _once(
+        labels = tuple(map(_key_of_selecting_label, transforms))
+        chosen = _selected_once(
             self.param_labels, labels, updates, params, lambda: self._chosen(updates, params)
         )
-        return [(label, tx, chosen[_label_key(label)]) for label, tx in transforms.items()]
+        return [
+            (label, tx, chosen[_key_of_selecting_label(label)]) for label, tx in transforms.items()
+        ]
 
     def _chosen(self, updates: PyTree, params: PyTree | None) -> dict[tuple[bool, Any], Chosen]:
         """Return the parameters that have each label, by the key of the label."""
-        labels, branches = _evaluated_mask(
+        labels, branches = _evaluated_mask_to_select(
             self, self.param_labels, updates, params, kind=object, is_entry=self._is_entry
         )
         label_keys, keys = (
             self._label_keys(),
-            {path: _label_key(label) for path, label in labels.items()},
+            {path: _key_of_selecting_label(label) for path, label in labels.items()},
         )
         for path, key in keys.items():
             if key not in label_keys:
@@ -236,7 +238,9 @@ class partition(Transform):
         return {
             label_key: Chosen(
                 {path: key == label_key for path, key in keys.items()},
-                frozenset(path for path, x in branches.items() if _label_key(x) != label_key),
+                frozenset(
+                    path for path, x in branches.items() if _key_of_selecting_label(x) != label_key
+                ),
             )
             for label_key in label_keys
         }
@@ -269,9 +273,11 @@ class partition(Transform):
     ) -> tuple[Updates, PartitionState]:
         """Update every group with its own transform."""
         check_state(self, state, PartitionState)
-        _check_structure(self, updates, params)
+        _check_structure_to_select(self, updates, params)
         groups, inner_states = self._groups(updates, params), state.inner_states
-        if set(map(_label_key, inner_states)) != {_label_key(label) for label, _, _ in groups}:
+        if set(map(_key_of_selecting_label, inner_states)) != {
+            _key_of_selecting_label(label) for label, _, _ in groups
+        }:
             raise ValueError(
                 f"{name_of(self)}: the transforms are {[label for label, _, _ in groups]!r}, "
                 f"the state has {list(inner_states)!r}. Was this state made by another "
@@ -297,6 +303,6 @@ multi_transform = partition  # Optax's older name
 MultiTransformState = PartitionState
 
 
-def _label_key(label: Any) -> tuple[bool, Any]:
+def _key_of_selecting_label(label: Any) -> tuple[bool, Any]:
     """Return a key by which True and 1, which are equal in Python, are different labels."""
     return isinstance(label, bool), label

@@ -86,7 +86,7 @@ class sparse_semantics(StatelessWrapper):
         return u
 
 
-class _OnlyKind(StatelessWrapper):
+class _OnlySparseOrDense(StatelessWrapper):
     """Base of wrappers for one kind of gradient; gradients of the other kind pass unchanged."""
 
     inner: Any
@@ -113,7 +113,7 @@ class _OnlyKind(StatelessWrapper):
 
 
 @transform
-class only_dense(_OnlyKind):
+class only_dense(_OnlySparseOrDense):
     """Run a transform on dense gradients only; row-sparse ones pass unchanged.
 
     Unlike a mask this does not need names, and the state has slots for all parameters.
@@ -132,7 +132,7 @@ class only_dense(_OnlyKind):
 
 
 @transform
-class only_rows(_OnlyKind):
+class only_rows(_OnlySparseOrDense):
     """Run a transform on row-sparse gradients only; dense ones pass unchanged.
 
     Args:

@@ -64,12 +64,12 @@ def update_when(
     # Under `vmap` the branch needs less. With `zeros` the branch does not need more for any of
     # these, and it accesses 2 sizes less (adam: 12 and 14).
     check_exact(part, tx, updates)
-    key = _ProgramKey(part, tx, differentiable, zeros)
-    arguments = due, updates, state, params, _accepted_extra(tx, extra), before, found
-    return by_value(_conditional, key, arguments)
+    key = _UpdateWhenKey(part, tx, differentiable, zeros)
+    arguments = due, updates, state, params, _extra_for_update_when(tx, extra), before, found
+    return by_value(_conditional_update, key, arguments)
 
 
-class _ProgramKey(NamedTuple):
+class _UpdateWhenKey(NamedTuple):
     """Key of the program of a conditional update: all that it depends on beside its arguments."""
 
     part: Any
@@ -78,14 +78,14 @@ class _ProgramKey(NamedTuple):
     zeros: bool
 
 
-def _accepted_extra(tx: Any, extra: dict[str, Any]) -> dict[str, Any]:
+def _extra_for_update_when(tx: Any, extra: dict[str, Any]) -> dict[str, Any]:
     """Return extra arguments without the functions that `tx` does not take."""
     names = extra_names(tx)
     return {k: x for k, x in extra.items() if names is None or k in names or not callable(x)}
 
 
-def _conditional(
-    key: _ProgramKey,
+def _conditional_update(
+    key: _UpdateWhenKey,
     due: Array,
     updates: Updates,
     state: OptState,
@@ -100,7 +100,7 @@ def _conditional(
     # All that the loop may be differentiated by, unless a function hides more numbers.
     arguments = updates, params, extra, before, findings
     others = [x for x in jax.tree.leaves(arguments) if not isinstance(x, jax.Array)]
-    hides = any(map(_hides_numbers, (tx, *others)))
+    hides = any(map(_hides_numbers_from_update_when, (tx, *others)))
 
     def called(
         grads: Updates, its_state: OptState, arguments: Any = arguments
@@ -122,10 +122,10 @@ def _conditional(
 
     def loop(state: OptState) -> tuple[Updates, OptState]:
         if sparse:  # `tx` may return updates of another structure than it gets
-            first = _zero_updates(called, updates, state)
+            first = _zero_updates_if_not_due(called, updates, state)
         else:
             first = jax.tree.map(strong, updates)
-            first = jax.tree.map(_same_zeros, first) if zeros else first
+            first = jax.tree.map(_zeros_if_not_due, first) if zeros else first
         carry = (due, first, jax.tree.map(strong, state))
         carry = settled(turn, carry, (updates, params, extra))
         if differentiable or zeros:
@@ -133,14 +133,14 @@ def _conditional(
         sources = None if hides else arguments
         return loop_at_most(1, lambda carry, *_: carry[0], turn, carry, sources)[1:]
 
-    return _with_floats(loop, state)
+    return _update_when_with_floats(loop, state)
 
 
-def _hides_numbers(x: Any) -> bool:
+def _hides_numbers_from_update_when(x: Any) -> bool:
     """Whether a value, or the closure of a function, may hold numbers that are traced."""
     parts = parts_of(x)
     if parts is not None:
-        return any(map(_hides_numbers, parts))
+        return any(map(_hides_numbers_from_update_when, parts))
     plain = bool | int | float | complex | str | bytes | type | None | np.ndarray | np.generic
     return not isinstance(x, plain)
 
@@ -164,7 +164,7 @@ def check_exact(part: Any, tx: Any, updates: Updates) -> None:
             )
 
 
-def _zero_updates(
+def _zero_updates_if_not_due(
     called: Callable[[Updates, OptState], Any], updates: Updates, state: OptState
 ) -> Updates:
     """Return zeros like the updates that a function of them and the state returns."""
@@ -172,7 +172,7 @@ def _zero_updates(
     return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
 
-def _same_zeros(x: Array) -> Array:
+def _zeros_if_not_due(x: Array) -> Array:
     """Return zeros that do not vary over devices: the updates of `tx` may not vary either."""
     return jnp.zeros(x.shape, x.dtype) if varying_axes(x) else jnp.zeros_like(x)
 
@@ -184,7 +184,7 @@ class IntegerForFloat(Exception):
         self.dtypes = dtypes  # a tree like the state, with the dtypes that the transform returns
 
 
-def _with_floats(
+def _update_when_with_floats(
     loop: Callable[[OptState], tuple[Updates, OptState]], state: OptState
 ) -> tuple[Updates, OptState]:
     """Return `loop(state)`; a hyperparameter that a user has set to 1 counts as 1.0."""

@@ -36,17 +36,17 @@ class WithMetricsState(NamedTuple):
 
     def metrics(self) -> dict[str, Array]:
         """Return the norms, and the ratios to the norm of the parameters."""
-        norms = {k: _by_name(getattr(self, f"{k}_norm")) for k in NORMS}
+        norms = {k: _norms_by_metric_name(getattr(self, f"{k}_norm")) for k in NORMS}
         numbers = {_metric_name(f"{k}_norm", n): x for k in NORMS for n, x in norms[k].items()}
         for k in ("gradient", "update"):
             for n, size in norms["parameter"].items():
                 if n in norms[k]:
                     numbers[_metric_name(f"{k}_ratio", n)] = over(norms[k][n], size)
-        lost = _by_name(self.lost_steps)
+        lost = _norms_by_metric_name(self.lost_steps)
         return numbers | {_metric_name("lost_steps", n): x for n, x in lost.items()}
 
 
-def _by_name(norms: Any) -> dict[str, Array]:
+def _norms_by_metric_name(norms: Any) -> dict[str, Array]:
     """Return the norms of a field as a dict."""
     if norms is None:
         return {}
@@ -111,7 +111,7 @@ class with_metrics(Transform):
         """Return norms of 0 and the inner state."""
         # Behind a mask the groups are those of all parameters, also of those it hides.
         all_paths = [path for path, _ in with_paths(params)]
-        ends = {"tree": 0, "group": _first_difference(all_paths) + 1, "leaf": None}
+        ends = {"tree": 0, "group": _first_difference_of_metrics(all_paths) + 1, "leaf": None}
         names: dict[str, Path] = {}
         for path in [path for path, p in with_paths(params) if not is_hole(p)]:
             name = "/".join(path[: ends[self.per]])
@@ -142,15 +142,21 @@ class with_metrics(Transform):
             require_params(self, params)
         grads = engine.merged_rows(updates)
         updates, inner_state = call_update(self.inner, grads, state.inner_state, params, extra)
-        leaves = {"gradient": _by_path(grads), "update": _by_path(updates)}
+        leaves = {
+            "gradient": _metric_leaves_by_path(grads),
+            "update": _metric_leaves_by_path(updates),
+        }
         if "parameter" in self.norms:
-            leaves["parameter"] = _touched_rows(leaves["gradient"], _by_path(params))
+            leaves["parameter"] = _touched_rows_for_metrics(
+                leaves["gradient"], _metric_leaves_by_path(params)
+            )
         norms = {
             f"{k}_norm": self._norms(getattr(state, f"{k}_norm"), leaves[k]) for k in self.norms
         }
         if self.lost_steps:
-            lost, sizes = _lost_entries(
-                leaves["update"], _touched_rows(leaves["update"], _by_path(params))
+            lost, sizes = _lost_entries_for_metrics(
+                leaves["update"],
+                _touched_rows_for_metrics(leaves["update"], _metric_leaves_by_path(params)),
             )
             norms["lost_steps"] = jax.tree.map(
                 lambda x, n, old: cast(over(x, n), old.dtype),
@@ -161,12 +167,12 @@ class with_metrics(Transform):
 
     def _norms(self, old: Any, leaves: dict[Path, Any]) -> Any:
         """Return the norms of leaves in the form and the dtypes of the old ones."""
-        sums = self._sums(old, _squares(leaves))
+        sums = self._sums(old, _squares_for_metrics(leaves))
         return jax.tree.map(lambda x, old: cast(root(x), old.dtype), sums, old)
 
     def _sums(self, old: Any, numbers: dict[Path, Array]) -> Any:
         """Return the sums of the numbers of leaves, in the form of `old`."""
-        sums = dict.fromkeys(_by_name(old), jnp.zeros((), jnp.float32))
+        sums = dict.fromkeys(_norms_by_metric_name(old), jnp.zeros((), jnp.float32))
         for path, number in numbers.items():
             # A path begins with the name of one group only.
             starts = ("/".join(path[:k]) for k in range(len(path) + 1))
@@ -180,39 +186,41 @@ class with_metrics(Transform):
         return sums if isinstance(old, dict) else sums[""]
 
 
-def _first_difference(paths: list[Path]) -> int:
+def _first_difference_of_metrics(paths: list[Path]) -> int:
     """Return how many keys at the beginning of all paths are the same."""
     levels = zip(*paths, strict=False)  # as many as the shortest path has
     return next((k for k, keys in enumerate(levels) if len(set(keys)) > 1), 0)
 
 
-def _by_path(tree: PyTree) -> dict[Path, Any]:
+def _metric_leaves_by_path(tree: PyTree) -> dict[Path, Any]:
     return {path: x for path, x in with_paths(tree) if not is_hole(x)}
 
 
-def _touched_rows(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
+def _touched_rows_for_metrics(grads: dict[Path, Any], params: dict[Path, Any]) -> dict[Path, Any]:
     """Return the parameters; of one with a row-sparse gradient, the touched rows."""
     rows = {path: g for path, g in grads.items() if isinstance(g, RowSparse)}
     touched = {path: g.with_values(engine.take_rows(g, params[path])) for path, g in rows.items()}
     return params | touched
 
 
-def _squares(leaves: dict[Path, Any]) -> dict[Path, Array]:
+def _squares_for_metrics(leaves: dict[Path, Any]) -> dict[Path, Array]:
     """Return the sum of |x|^2 over each leaf, over all devices that hold shards of it."""
-    sums = engine.map_rows(_sum_of_squares, [list(leaves.values())])
+    sums = engine.map_rows(_sum_of_squares_for_metrics, [list(leaves.values())])
     return engine.over_all_shards(dict(zip(leaves, sums, strict=True)))
 
 
-def _lost_entries(
+def _lost_entries_for_metrics(
     updates: dict[Path, Any], params: dict[Path, Any]
 ) -> tuple[dict[Path, Array], dict[Path, Array]]:
     """Return for each update how many entries it does not move, and how many there are."""
-    pairs = engine.map_rows(_lost_of_leaf, [list(updates.values()), [params[k] for k in updates]])
+    pairs = engine.map_rows(
+        _lost_entries_of_leaf, [list(updates.values()), [params[k] for k in updates]]
+    )
     lost, sizes = ({k: pair[i] for k, pair in zip(updates, pairs, strict=True)} for i in range(2))
     return engine.over_all_shards(lost), engine.over_all_shards(sizes)
 
 
-def _lost_of_leaf(u: Any, p: Any) -> tuple[Array, Array]:
+def _lost_entries_of_leaf(u: Any, p: Any) -> tuple[Array, Array]:
     u, p = (x.values if isinstance(x, RowSparse) else jnp.asarray(x) for x in (u, p))
     there = cast(add(p, u), p.dtype)
     if jnp.iscomplexobj(p):
@@ -225,7 +233,7 @@ def _lost_of_leaf(u: Any, p: Any) -> tuple[Array, Array]:
     return cast(lost, jnp.float32), jnp.asarray(u.size, jnp.float32)
 
 
-def _sum_of_squares(x: Any) -> Array:
+def _sum_of_squares_for_metrics(x: Any) -> Array:
     if isinstance(x, RowSparse):
         return x.sum_of_squares()
     return jnp.sum(abs_sq(cast(x, at_least_float32(x.dtype))))

@@ -110,7 +110,7 @@ class AccumulateState(NamedTuple):
     total_skipped: Array  # int32 scalar; micro-batches left out since init
 
 
-class _Decision(NamedTuple):
+class _AccumulationDecision(NamedTuple):
     """The decision about a micro-batch, on which all replicas agree."""
 
     valid: Array | None  # whether its gradient may be used; None where nothing is checked
@@ -306,7 +306,7 @@ class accumulate(Guard):
         state: AccumulateState,
         params: Params | None,
         extra: dict[str, Any],
-    ) -> _Decision:
+    ) -> _AccumulationDecision:
         """Decide about a micro-batch of weight `w`, together with all replicas."""
         weighted, before = self.reduction == "weighted", scalar(state.total_weight)
         extra = extra | {"weight": w} if weighted else extra
@@ -325,11 +325,11 @@ class accumulate(Guard):
         # A weight of 0 in all is a share of 0, not 0 / 0.
         share = w / jnp.where(total == 0, 1, total)
         some_left_out = self.skip_not_finite or weighted
-        return _Decision(valid, some_left_out, due, share, total, findings.inside)
+        return _AccumulationDecision(valid, some_left_out, due, share, total, findings.inside)
 
     def _stepped_alone(
         self,
-        decision: _Decision,
+        decision: _AccumulationDecision,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,
@@ -351,7 +351,7 @@ class accumulate(Guard):
 
     def _stepped(
         self,
-        decision: _Decision,
+        decision: _AccumulationDecision,
         updates: Updates,
         state: AccumulateState,
         params: Params | None,

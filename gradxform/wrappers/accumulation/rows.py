@@ -70,7 +70,7 @@ class AccumulateRowsState(NamedTuple):
     acc_rows: Any  # like params: a RowBuffer for every table, holes for others
 
 
-def _emptied_if_due(acc: Array, due: Array) -> Array:
+def _accumulator_emptied_if_due(acc: Array, due: Array) -> Array:
     return jnp.where(due, jnp.zeros_like(acc), acc)
 
 
@@ -222,18 +222,18 @@ class accumulate_rows(Transform):
         out, inner_state = update_when(self, self.inner, due, total, inner_state, params, extra)
         us = treedef.flatten_up_to(out)
         if not tables:  # with tables, the updates are zeros already where no step was due
-            us = [_emptied_if_due(u, ~due) for u in us]
-        out = [_in_dtype(u, g.dtype) for u, g in zip(us, gs, strict=True)]
+            us = [_accumulator_emptied_if_due(u, ~due) for u in us]
+        out = [_row_update_in_dtype(u, g.dtype) for u, g in zip(us, gs, strict=True)]
         buffers = [
             buffer._replace(indices=jnp.where(due, g.num_rows, buffer.indices))
             for buffer, g in zip(buffers, tables, strict=True)
         ]
-        buffers_def = jax.tree.structure(state.acc_rows, is_leaf=_is_buffer)
+        buffers_def = jax.tree.structure(state.acc_rows, is_leaf=_is_row_buffer)
         return jax.tree.unflatten(treedef, out), AccumulateRowsState(
             mini_step=jnp.where(due, 0, safe_increment(state.mini_step)),
             gradient_step=jnp.where(due, safe_increment(state.gradient_step), state.gradient_step),
             inner_opt_state=inner_state,
-            acc_grads=accs.rebuilt(engine.map_rows(_emptied_if_due, [dense], due)),
+            acc_grads=accs.rebuilt(engine.map_rows(_accumulator_emptied_if_due, [dense], due)),
             acc_rows=jax.tree.unflatten(buffers_def, buffers),
         )
 
@@ -253,14 +253,16 @@ class accumulate_rows(Transform):
         self, tables: list[RowSparse], state: AccumulateRowsState
     ) -> list[RowBuffer]:
         """Return the buffers with the slices of this micro-batch."""
-        buffers = jax.tree.leaves(state.acc_rows, is_leaf=_is_buffer)
+        buffers = jax.tree.leaves(state.acc_rows, is_leaf=_is_row_buffer)
         if len(buffers) != len(tables):
             raise ValueError(
                 f"{name_of(self)}: the state has buffers for {len(buffers)} tables, the updates "
                 f"have row-sparse gradients for {len(tables)}. A table that a micro-batch does not "
                 "look up has a gradient of padding, not of None."
             )
-        return [_buffer_with(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)]
+        return [
+            _row_buffer_with(b, g, state.mini_step) for b, g in zip(buffers, tables, strict=True)
+        ]
 
     def _gradient_of(self, buffer: RowBuffer, g: RowSparse) -> RowSparse:
         """Return the slices of a buffer as one gradient."""
@@ -268,15 +270,15 @@ class accumulate_rows(Transform):
         return rows / self.every_k_schedule if self.use_grad_mean else rows
 
 
-def _in_dtype(u: Any, dtype: Any) -> Any:
+def _row_update_in_dtype(u: Any, dtype: Any) -> Any:
     return u.with_values(cast(u.values, dtype)) if isinstance(u, RowSparse) else cast(u, dtype)
 
 
-def _is_buffer(x: Any) -> bool:
+def _is_row_buffer(x: Any) -> bool:
     return isinstance(x, RowBuffer)
 
 
-def _buffer_with(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
+def _row_buffer_with(buffer: RowBuffer, g: RowSparse, mini_step: Array) -> RowBuffer:
     """Return the buffer with the slices of this micro-batch at their place."""
     start = mini_step * g.indices.shape[0]
     return RowBuffer(

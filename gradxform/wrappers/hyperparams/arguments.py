@@ -50,18 +50,18 @@ def split_arguments(
     annotations = annotations_of(factory)
     for name, x in arguments:
         annotation = annotations.get(name, inspect.Parameter.empty)
-        if name in static or isinstance(x, bool) or _is_static(annotation, x):
+        if name in static or isinstance(x, bool) or _is_static_argument(annotation, x):
             others[name] = x
         elif isinstance(x, int | float | jax.Array):
             numbers[name] = x
-        elif is_stateful(x) or _is_schedule(x, annotation):
+        elif is_stateful(x) or _is_schedule_argument(x, annotation):
             schedules[name] = x
         else:
             others[name] = x
     return numbers, schedules, others
 
 
-def _is_static(annotation: Any, x: Any) -> bool:
+def _is_static_argument(annotation: Any, x: Any) -> bool:
     """Whether an argument cannot be traced: it decides the structure, or is not a number."""
     kinds = annotation_kinds(annotation)
     if isinstance(x, int | float) and not x and _ZERO in kinds:
@@ -84,7 +84,7 @@ def without_aliases(annotations: dict[str, Any], arguments: dict[str, Any]) -> d
     return plain
 
 
-def _is_schedule(x: Any, annotation: Any) -> bool:
+def _is_schedule_argument(x: Any, annotation: Any) -> bool:
     """Whether a callable argument is a schedule: its annotation allows a number, or is missing.
 
     Masks, transforms and functions of the parameters can be called too, but are not schedules.

@@ -164,7 +164,7 @@ class scale_by_galore(Transform):
                 projected.append(zeros_like(p))
             else:
                 projected.append(zeros_like_parameter(p, placement, False, dtype))
-        with _as_projections(params, placements):
+        with _divided_as_galore_projections(params, placements):
             base_state = self._base_transform().init(jax.tree.unflatten(treedef, projected))
         return GaLoreState(
             count=zero_count(),
@@ -202,7 +202,7 @@ class scale_by_galore(Transform):
         wide = [cast(jnp.asarray(g), p.dtype) for g, p in zip(gs, projectors, strict=True)]
         # On whole arrays, the new projector and the projection are one function of each leaf.
         if engine.exchange_now() is None:
-            projected = engine.map_rows(_project, [wide, projectors], due, statics=axes)
+            projected = engine.map_rows(_galore_project, [wide, projectors], due, statics=axes)
             projections = [r for r, _ in projected]
             used = projectors = [p for _, p in projected]
         else:
@@ -211,10 +211,10 @@ class scale_by_galore(Transform):
                 p if where.axes is None else where.projector_rows(p)
                 for where, p in zip(placements, projectors, strict=True)
             ]
-            how = [_Product.of(where) for where in placements]
-            parts = engine.map_rows(_own_product, [wide, used], statics=how, cuts=cuts)
+            how = [_GaloreProduct.of(where) for where in placements]
+            parts = engine.map_rows(_own_galore_product, [wide, used], statics=how, cuts=cuts)
             projections = projections_of(placements, parts)
-        with _as_projections(updates, placements):
+        with _divided_as_galore_projections(updates, placements):
             base_updates, base_state = call_update(
                 self._base_transform(),
                 jax.tree.unflatten(treedef, projections),
@@ -223,7 +223,9 @@ class scale_by_galore(Transform):
                 extra,
             )
         steps = as_products(placements, treedef.flatten_up_to(base_updates))
-        us = engine.map_rows(_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts)
+        us = engine.map_rows(
+            _galore_project_back, [steps, used, gs], self.scale, statics=axes, cuts=cuts
+        )
         return jax.tree.unflatten(treedef, us), state._replace(
             count=safe_increment(state.count),
             base_optimizer_state=base_state,
@@ -231,7 +233,9 @@ class scale_by_galore(Transform):
         )
 
 
-def _project(g: Array, projector: Array, due: Array, projected: _Projected) -> tuple[Array, Array]:
+def _galore_project(
+    g: Array, projector: Array, due: Array, projected: _Projected
+) -> tuple[Array, Array]:
     """Return the projection of a gradient, and the projector, anew where it is due."""
     if projected is None:
         return g, projector
@@ -239,55 +243,59 @@ def _project(g: Array, projector: Array, due: Array, projected: _Projected) -> t
     projector = lax.cond(
         due, lambda: leading_vectors(axes.to_stacks(g), rank, shorter), lambda: projector
     )
-    return _projection(g, projector, projected), projector
+    return _galore_projection(g, projector, projected), projector
 
 
-def _by_rows(g: Array, axes: MatrixAxes, shorter: bool) -> bool:
+def _galore_projects_rows(g: Array, axes: MatrixAxes, shorter: bool) -> bool:
     """Whether the rows of a matrix are projected; `g` may be a piece of the array."""
     _, n, k = axes.sizes(engine.whole_shape(g))
     return projects_rows(n, k, shorter)
 
 
-def _projection(g: Array, projector: Array, projected: _Projected) -> Array:
+def _galore_projection(g: Array, projector: Array, projected: _Projected) -> Array:
     """Return the projection of a gradient; for a piece, by the rows that belong to it."""
     if projected is None:
         return g
     matrices = projected[0].to_stacks(g)
-    return adjoint(projector) @ matrices if _by_rows(g, *projected) else matrices @ projector
+    return (
+        adjoint(projector) @ matrices
+        if _galore_projects_rows(g, *projected)
+        else matrices @ projector
+    )
 
 
-class _Product(NamedTuple):
+class _GaloreProduct(NamedTuple):
     """How pieces are multiplied."""
 
     projected: _Projected
     summed: tuple[str, ...]  # the mesh axes over whose devices the product is summed at once
 
     @classmethod
-    def of(cls, where: Placement) -> "_Product":
+    def of(cls, where: Placement) -> "_GaloreProduct":
         """Return how pieces of an array are multiplied; a sum that is scattered comes later."""
         later = where.axes is None or where.scatter is not None
         return cls(where.axes and (where.axes, where.shorter), () if later else where.summed)
 
 
-def _own_product(g: Array, projector: Array, how: _Product) -> Array:
+def _own_galore_product(g: Array, projector: Array, how: _GaloreProduct) -> Array:
     """Return the product of pieces, and its sum over devices unless that is scattered."""
-    (product,) = engine.over_pieces((_projection(g, projector, how.projected), how.summed))
+    (product,) = engine.over_pieces((_galore_projection(g, projector, how.projected), how.summed))
     return product
 
 
-def _project_back(
+def _galore_project_back(
     u: Array, projector: Array, g: Array, scale: Scalar, projected: _Projected
 ) -> Array:
     """Return an update of the base transform in the shape and dtype of the gradient."""
     if projected is None:
         return cast(u, g.dtype)
     axes, _ = projected
-    u = projector @ u if _by_rows(g, *projected) else u @ adjoint(projector)
+    u = projector @ u if _galore_projects_rows(g, *projected) else u @ adjoint(projector)
     return cast(cast(jnp.asarray(scale), u.dtype) * axes.from_matrices(u, g.shape), g.dtype)
 
 
 @contextlib.contextmanager
-def _as_projections(tree: PyTree, placements: list[Placement]) -> Iterator[None]:
+def _divided_as_galore_projections(tree: PyTree, placements: list[Placement]) -> Iterator[None]:
     """Divide arrays as projections are, for the base transform."""
     paths = [path for path, x in with_paths(tree) if not is_hole(x)]
     cuts = {path: where.projected_cuts for path, where in zip(paths, placements, strict=True)}

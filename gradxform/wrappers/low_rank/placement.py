@@ -127,7 +127,7 @@ class Placement(NamedTuple):
         n = len(self.batch)
         if [c for c in old if c[1] < n] != [c for c in new if c[1] < n]:
             return old, new
-        return _after_batch(old, n), _after_batch(new, n)
+        return _placement_cuts_after_batch(old, n), _placement_cuts_after_batch(new, n)
 
     # What is cut along the first dimension of a side is cut in the same way along the side. Cuts of
     # a later dimension never equal those of a projector or a projection, which are along the side.
@@ -144,9 +144,9 @@ class Placement(NamedTuple):
             return projector
         full_shape = self.cut.whole(self.shape)
         old_cuts, new_cuts = self._differing(self.projector_cuts, cuts)
-        x = _gathered(projector, old_cuts)
+        x = _gathered_for_placement(projector, old_cuts)
         x = jnp.reshape(x, (*x.shape[:n], *(full_shape[d] for d in dims), self.rank))
-        x = _own_piece(x, new_cuts)
+        x = _own_piece_of_placement(x, new_cuts)
         return jnp.reshape(x, (*x.shape[:n], -1, self.rank))
 
     def _product_layout(self) -> tuple[Cuts, tuple[int, ...], bool]:
@@ -173,8 +173,15 @@ class Placement(NamedTuple):
         Beside it stands the dimension of the projection that it cuts.
         """
         n, (cuts, *_) = len(self.batch), self._product_layout()
-        old_cuts, new_cuts = _after_batch(cuts, n), _after_batch(self.projected_cuts, n)
-        alone = not old_cuts and len(new_cuts) == 1 and cuts == _before(self.projected_cuts, n)
+        old_cuts, new_cuts = (
+            _placement_cuts_after_batch(cuts, n),
+            _placement_cuts_after_batch(self.projected_cuts, n),
+        )
+        alone = (
+            not old_cuts
+            and len(new_cuts) == 1
+            and cuts == _placement_cuts_before(self.projected_cuts, n)
+        )
         return new_cuts[0] if alone and self.summed == (new_cuts[0][0],) else None
 
     def flat(self, x: Array) -> Array:
@@ -188,9 +195,13 @@ class Placement(NamedTuple):
         if is_piece:
             return x
         old_cuts, new_cuts = self._differing(cuts, self.projected_cuts)
-        x = _gathered(jnp.reshape(x, _piece_shape(shape, cuts, self.cut)), old_cuts)
+        x = _gathered_for_placement(
+            jnp.reshape(x, _piece_shape_of_placement(shape, cuts, self.cut)), old_cuts
+        )
         n = len(self.batch)
-        return _own_piece(jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:])), new_cuts)
+        return _own_piece_of_placement(
+            jnp.reshape(x, (*x.shape[:n], *self.projected_shape[n:])), new_cuts
+        )
 
     def as_product(self, x: Array) -> Array:
         """Return a piece of a projection as a piece of the product: undo `projection_piece`."""
@@ -198,22 +209,22 @@ class Placement(NamedTuple):
         if is_piece:
             return x
         old_cuts, new_cuts = self._differing(self.projected_cuts, cuts)
-        x, n = _gathered(x, old_cuts), len(self.batch)
-        x = _own_piece(jnp.reshape(x, (*x.shape[:n], *shape[n:])), new_cuts)
+        x, n = _gathered_for_placement(x, old_cuts), len(self.batch)
+        x = _own_piece_of_placement(jnp.reshape(x, (*x.shape[:n], *shape[n:])), new_cuts)
         sides = (self.rank, -1) if self.by_rows else (-1, self.rank)
         return jnp.reshape(x, (*x.shape[:n], *sides))
 
     def vectors_of(self, x: Array) -> Array:
-        """Return this device's piece of the projector from `_LeadingVectors` of its piece."""
+        """Return this device's piece of the projector from `_PlacedLeadingVectors` of its piece."""
         assert self.axes is not None
         batch = self.axes.batch
         cuts = tuple(c for c in self.cut.cuts if c[1] not in batch)
-        of_projector = _after_batch(self.projector_cuts, len(batch))
+        of_projector = _placement_cuts_after_batch(self.projector_cuts, len(batch))
         # A piece of the projected side has the rows of the projector that belong here.
         is_piece = len(cuts) == len(of_projector) and self._has_own_rows()
-        x = self.axes.to_stacks(x if is_piece else _gathered(x, cuts))
+        x = self.axes.to_stacks(x if is_piece else _gathered_for_placement(x, cuts))
         x = x[..., : self.rank] if self.by_rows else jnp.swapaxes(x[..., : self.rank, :], -1, -2)
-        return x if is_piece else _own_piece(x, of_projector)
+        return x if is_piece else _own_piece_of_placement(x, of_projector)
 
 
 def projections(placements: Sequence[Placement], products: Sequence[Array]) -> list[Array]:
@@ -222,9 +233,9 @@ def projections(placements: Sequence[Placement], products: Sequence[Array]) -> l
     Products with a `scatter` are not summed yet, and share a reduce-scatter. It sends half the
     bytes of a sum that every device gets.
     """
-    at_once, cuts = _at_once(placements)
+    at_once, cuts = _scattered_placements(placements)
     flat = [placements[i].flat(products[i]) for i in at_once]
-    pieces = dict(zip(at_once, _exchange("scattered", flat, cuts), strict=True))
+    pieces = dict(zip(at_once, _exchange_projections("scattered", flat, cuts), strict=True))
     return [
         x if where.axes is None else pieces[i] if i in pieces else where.projection_piece(x)
         for i, (where, x) in enumerate(zip(placements, products, strict=True))
@@ -233,9 +244,13 @@ def projections(placements: Sequence[Placement], products: Sequence[Array]) -> l
 
 def as_products(placements: Sequence[Placement], steps: Sequence[Array]) -> list[Array]:
     """Return pieces of products, from steps that lie as projections do: undo `projections`."""
-    at_once, cuts = _at_once(placements)
+    at_once, cuts = _scattered_placements(placements)
     whole = dict(
-        zip(at_once, _exchange("gathered", [steps[i] for i in at_once], cuts), strict=True)
+        zip(
+            at_once,
+            _exchange_projections("gathered", [steps[i] for i in at_once], cuts),
+            strict=True,
+        )
     )
     return [
         x if where.axes is None else whole[i] if i in whole else where.as_product(x)
@@ -243,45 +258,55 @@ def as_products(placements: Sequence[Placement], steps: Sequence[Array]) -> list
     ]
 
 
-def _at_once(placements: Sequence[Placement]) -> tuple[list[int], list[tuple[str, int]]]:
+def _scattered_placements(
+    placements: Sequence[Placement],
+) -> tuple[list[int], list[tuple[str, int]]]:
     """Return the numbers of the placements with a `scatter`, and these."""
     found = {i: where.scatter for i, where in enumerate(placements) if where.axes is not None}
     found = {i: cut for i, cut in found.items() if cut is not None}
     return [*found], [*found.values()]
 
 
-def _exchange(name: str, xs: Sequence[Array], cuts: Sequence[tuple[str, int]]) -> list[Array]:
+def _exchange_projections(
+    name: str, xs: Sequence[Array], cuts: Sequence[tuple[str, int]]
+) -> list[Array]:
     return getattr(engine.exchange_now(), name)(xs, cuts) if xs else []
 
 
-def _after_batch(cuts: Cuts, n: int) -> Cuts:
+def _placement_cuts_after_batch(cuts: Cuts, n: int) -> Cuts:
     return tuple(c for c in cuts if c[1] >= n)
 
 
-def _before(cuts: Cuts, n: int) -> Cuts:
+def _placement_cuts_before(cuts: Cuts, n: int) -> Cuts:
     return tuple(c for c in cuts if c[1] < n)
 
 
-def _piece_shape(shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut) -> tuple[int, ...]:
+def _piece_shape_of_placement(
+    shape: tuple[int, ...], cuts: Cuts, cut: engine.Cut
+) -> tuple[int, ...]:
     sizes, out = dict(cut.sizes), list(shape)
     for axis, dim in cuts:
         out[dim] //= sizes[axis]
     return tuple(out)
 
 
-def _own_piece(x: Array, cuts: Cuts) -> Array:
+def _own_piece_of_placement(x: Array, cuts: Cuts) -> Array:
     return engine.own_piece(x, engine.Cut(cuts))
 
 
-def _gathered(x: Array, cuts: Cuts) -> Array:
+def _gathered_for_placement(x: Array, cuts: Cuts) -> Array:
     return engine.exchange_now().gather(x, cuts) if cuts else x
 
 
 def zeros_of(placement: Placement, projector: bool, dtype: Any) -> Array:
     """Return this device's piece of a projector, or of a projection, of zeros."""
     if projector:
-        return _own_piece(jnp.zeros(placement.projector_shape, dtype), placement.projector_cuts)
-    return _own_piece(jnp.zeros(placement.projected_shape, dtype), placement.projected_cuts)
+        return _own_piece_of_placement(
+            jnp.zeros(placement.projector_shape, dtype), placement.projector_cuts
+        )
+    return _own_piece_of_placement(
+        jnp.zeros(placement.projected_shape, dtype), placement.projected_cuts
+    )
 
 
 def zeros_like_parameter(p: Any, placement: Placement, projector: bool, dtype: Any) -> Array:
@@ -320,7 +345,7 @@ def renewed(
         for i, leaf in zip(indices, leaves, strict=True):
             ((arrays, view),) = leaf.given((gs[i],))
             members.append(engine.Member(arrays, (), view))
-        rule = _LeadingVectors(places[0].max_rank, places[0].shorter)
+        rule = _PlacedLeadingVectors(places[0].max_rank, places[0].shorter)
         vectors = engine.map_matrices(rule, members, ())
         new = []
         for where, leaf, (u, _), x in zip(places, leaves, vectors, old, strict=True):
@@ -333,7 +358,7 @@ def renewed(
 
 
 @dataclass(frozen=True)
-class _LeadingVectors:
+class _PlacedLeadingVectors:
     """The leading singular vectors of the projected sides of matrices, among zeros."""
 
     rank: int
@@ -345,7 +370,7 @@ class _LeadingVectors:
         """Return them in the first columns where rows are projected, else in the first rows."""
         *_, n, k = g.shape
         rank = min(self.rank, n, k)
-        u, vh = linalg.one_by_one(_singular_vectors, g)
+        u, vh = linalg.one_by_one(_singular_vectors_of_sides, g)
         if projects_rows(n, k, self.shorter):
             return jnp.pad(u[..., :rank], [(0, 0)] * (g.ndim - 1) + [(0, k - rank)])
         return jnp.pad(
@@ -353,7 +378,7 @@ class _LeadingVectors:
         )
 
 
-def _singular_vectors(g: Array) -> tuple[Array, Array]:
+def _singular_vectors_of_sides(g: Array) -> tuple[Array, Array]:
     u, _, vh = jnp.linalg.svd(g, full_matrices=False)
     return u, vh
 
@@ -361,6 +386,8 @@ def _singular_vectors(g: Array) -> tuple[Array, Array]:
 def leading_vectors(x: Array, rank: int, shorter: bool) -> Array:
     """Return the leading singular vectors of a side of matrices (*batch, n, k)."""
     *batch, n, k = x.shape
-    u, vh = linalg.one_by_one(_singular_vectors, jnp.reshape(x, (-1, n, k)) if batch else x)
+    u, vh = linalg.one_by_one(
+        _singular_vectors_of_sides, jnp.reshape(x, (-1, n, k)) if batch else x
+    )
     vectors = (u if projects_rows(n, k, shorter) else adjoint(vh))[..., :rank]
     return jnp.reshape(vectors, (*batch, *vectors.shape[-2:]))

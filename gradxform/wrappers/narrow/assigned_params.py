@@ -37,7 +37,7 @@ def is_narrow(x: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize < 4
 
 
-class _Outcome(NamedTuple):
+class _AssignedOutcome(NamedTuple):
     """The outcome of a step for one parameter."""
 
     change: Any  # the update
@@ -102,7 +102,9 @@ class NarrowParams(Transform):
             self._check_slots(params, leaves)
         narrow = [i for i, p in enumerate(ps) if is_narrow(p)]
         columns = [[ps[i] for i in narrow], [leaves[i] for i in narrow]]
-        for i, p in zip(narrow, engine.map_rows(_Widen(self.form), columns), strict=True):
+        for i, p in zip(
+            narrow, engine.map_rows(_WidenNarrowParam(self.form), columns), strict=True
+        ):
             ps[i] = p
         return treedef.unflatten(ps)
 
@@ -150,7 +152,7 @@ class NarrowParams(Transform):
 
     def _outcomes(
         self, updates: Updates, state: Any, params: Any, extra: dict[str, Any], added: bool
-    ) -> tuple[Any, list[_Outcome], Any]:
+    ) -> tuple[Any, list[_AssignedOutcome], Any]:
         """Return the structure of the updates, the outcome for each parameter, and the state.
 
         Args:
@@ -166,7 +168,9 @@ class NarrowParams(Transform):
         gs, treedef = flatten_updates(updates)
         ps = align_params(self, updates, treedef, params).leaves
         wide = self._wide(params, getattr(state, self.slot) if self.slot else None)
-        inner_grads = [_widened(g) if is_narrow(p) else g for g, p in zip(gs, ps, strict=True)]
+        inner_grads = [
+            _widened_for_narrow(g) if is_narrow(p) else g for g, p in zip(gs, ps, strict=True)
+        ]
         inner_updates, inner_state = call_update(
             self.inner, treedef.unflatten(inner_grads), state.inner_state, wide, extra
         )
@@ -175,13 +179,15 @@ class NarrowParams(Transform):
         slots = [None] * len(gs) if slot is None else slot.leaves
         keys, state = self._rounding_keys(updates, state)
         # Wide parameters keep the inner update; those of narrow ones are replaced below.
-        outcomes = [_Outcome(*x) for x in zip(us, ps, slots, strict=True)]
+        outcomes = [_AssignedOutcome(*x) for x in zip(us, ps, slots, strict=True)]
         narrow = [i for i, p in enumerate(ps) if is_narrow(p)]
-        rows = [_moving_rows(*(column[i] for column in (us, ps, slots))) for i in narrow]
+        rows = [
+            _moving_rows_of_assigned(*(column[i] for column in (us, ps, slots))) for i in narrow
+        ]
         columns = [*map(list, zip(*rows, strict=True)), [keys[i] for i in narrow]]
-        results = engine.map_rows(_Assign(self.form, added), columns) if narrow else []
+        results = engine.map_rows(_AssignNarrowParam(self.form, added), columns) if narrow else []
         for i, result in zip(narrow, results, strict=True):
-            outcomes[i] = _outcome_from_rows(outcomes[i], _Outcome(*result))
+            outcomes[i] = _assigned_outcome_from_rows(outcomes[i], _AssignedOutcome(*result))
         if slot is not None:
             state = state._replace(
                 **{self.slot: slot.rebuilt([outcome.slot for outcome in outcomes])}
@@ -193,35 +199,37 @@ class NarrowParams(Transform):
         return [None] * len(flatten_updates(updates)[0]), state
 
 
-def _widened(g: Any) -> Any:
+def _widened_for_narrow(g: Any) -> Any:
     """Return a gradient in float32 or wider."""
     if isinstance(g, RowSparse):
-        return g.with_values(_widened(g.values))
+        return g.with_values(_widened_for_narrow(g.values))
     return cast(jnp.asarray(g), at_least_float32(dtype_of(g)))
 
 
-def _moving_rows(u: Any, p: Any, slot: Any) -> tuple[Any, Any, Any]:
+def _moving_rows_of_assigned(u: Any, p: Any, slot: Any) -> tuple[Any, Any, Any]:
     """Return a parameter, its update and its slot; of row-sparse updates, the rows."""
     if not isinstance(u, RowSparse):
         return p, u, slot
     return engine.take_rows(u, p), u.values, None if slot is None else engine.take_rows(u, slot)
 
 
-def _outcome_from_rows(before: _Outcome, rows: _Outcome) -> _Outcome:
+def _assigned_outcome_from_rows(
+    before: _AssignedOutcome, rows: _AssignedOutcome
+) -> _AssignedOutcome:
     """Return the outcome for a parameter, from that for the rows of it that move.
 
     Args:
       before: the update, the parameter and its slot.
-      rows: the outcome for what `_moving_rows` returns.
+      rows: the outcome for what `_moving_rows_of_assigned` returns.
     """
     u, p, slot = before
     if not isinstance(u, RowSparse):
         return rows
     new_slot = None if slot is None else engine.put_rows(u, slot, rows.slot)
-    return _Outcome(u.with_values(rows.change), engine.put_rows(u, p, rows.new), new_slot)
+    return _AssignedOutcome(u.with_values(rows.change), engine.put_rows(u, p, rows.new), new_slot)
 
 
-class _Widen(NamedTuple):
+class _WidenNarrowParam(NamedTuple):
     """A parameter as the inner transform sees it; the key of the compiled call."""
 
     form: NarrowForm
@@ -230,13 +238,13 @@ class _Widen(NamedTuple):
         return self.form.wide(jnp.asarray(p), slot)
 
 
-class _Assign(NamedTuple):
+class _AssignNarrowParam(NamedTuple):
     """The step of a parameter; the key of the compiled call."""
 
     form: NarrowForm
     added: bool
 
-    def __call__(self, p: Any, u: Any, slot: Any, key: Any) -> _Outcome:
+    def __call__(self, p: Any, u: Any, slot: Any, key: Any) -> _AssignedOutcome:
         p = jnp.asarray(p)
         wide = self.form.wide(p, slot)
         new, slot = self.form.taken(wide, cast(jnp.asarray(u), wide.dtype), slot, key, p.dtype)
@@ -245,4 +253,4 @@ class _Assign(NamedTuple):
         # The sum may round to a neighbor of the new parameter; the slot must fit where it lands.
         if self.added:
             slot = self.form.landed(new, cast(before + change, p.dtype), slot)
-        return _Outcome(change, new, slot)
+        return _AssignedOutcome(change, new, slot)

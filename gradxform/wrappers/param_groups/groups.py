@@ -58,7 +58,7 @@ class Assigned(NamedTuple):
         return frozenset(path for path, i in self.rule_of.items() if i in indices)
 
 
-def _mask_of_paths(tree: PyTree, *, paths: frozenset[Path]) -> PyTree:
+def _mask_of_group_paths(tree: PyTree, *, paths: frozenset[Path]) -> PyTree:
     """Return a mask tree that selects the leaves at some paths."""
     return map_with_paths(lambda path, leaf: path in paths, tree)
 
@@ -224,7 +224,7 @@ class param_groups(Transform):
             (self.rules[i].title, self.rules[i].inner, assigned.of({i})) for i in sorted(separate)
         ]
         return [
-            (title, masked(tx, functools.partial(_mask_of_paths, paths=paths)))
+            (title, masked(tx, functools.partial(_mask_of_group_paths, paths=paths)))
             for title, tx, paths in optimizers
         ]
 
@@ -322,7 +322,7 @@ class param_groups(Transform):
             columns = [[us[k] for k in indices]]
             rates = [scalar(factors[groups[k]].rate) for k in indices]
             if kind == "frozen":  # these are still gradients: no optimizer has seen them
-                results = engine.map_rows(_zero_update, columns)
+                results = engine.map_rows(_zero_update_of_frozen_group, columns)
             elif kind == "scaled":
                 results = engine.map_rows(scaled, [*columns, rates])
             elif indices:
@@ -337,26 +337,26 @@ class param_groups(Transform):
                 new[k] = u
         return jax.tree.unflatten(treedef, new)
 
-    def _factors(self, i: int | None, at: Callable[[Any], Any]) -> "_Factors":
+    def _factors(self, i: int | None, at: Callable[[Any], Any]) -> "_GroupFactors":
         """Return the multipliers of a group; `at` gives a schedule's value."""
         rule = None if i is None else self.rules[i]
         rate = 1.0 if rule is None else at(rule.learning_rate)
         # An optimizer of its own decays by itself.
         if self.weight_decay is None or (rule is not None and rule.inner is not None):
-            return _Factors(rate, None)
+            return _GroupFactors(rate, None)
         decay = 1.0 if rule is None else at(rule.weight_decay)
         scale = 1.0 if self.learning_rate is None else at(self.learning_rate) * rate
-        return _Factors(rate, scalar(scale * at(self.weight_decay) * decay))
+        return _GroupFactors(rate, scalar(scale * at(self.weight_decay) * decay))
 
 
-class _Factors(NamedTuple):
+class _GroupFactors(NamedTuple):
     """The multipliers of a group in a step."""
 
     rate: Any  # of the update
     decay: Array | None  # of the parameter, which is subtracted
 
 
-def _zero_update(u: Any) -> Any:
+def _zero_update_of_frozen_group(u: Any) -> Any:
     if isinstance(u, RowSparse):
         return u.with_values(jnp.zeros_like(u.values))
     return jnp.zeros_like(u)

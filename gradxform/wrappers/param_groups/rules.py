@@ -50,7 +50,10 @@ class GroupRules(tuple[param_group, ...]):
 
     def __repr__(self) -> str:
         head = ("parameter", "shape", "kind", "learning rate")
-        lines = [head, *((x.path, str(x.shape), x.kind, _multiplier(x)) for x in self.table)]
+        lines = [
+            head,
+            *((x.path, str(x.shape), x.kind, _multiplier_in_rule_table(x)) for x in self.table),
+        ]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rows = (
             "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
@@ -60,11 +63,11 @@ class GroupRules(tuple[param_group, ...]):
         return "\n".join([title, "-" * (sum(widths) + 2 * len(widths) - 2), *body])
 
 
-def _multiplier(line: Multiplied) -> str:
+def _multiplier_in_rule_table(line: Multiplied) -> str:
     return f"x {line.learning_rate:.4g}"
 
 
-def _shapes(params: Params) -> dict[Path, tuple[int, ...]]:
+def _shapes_for_group_rules(params: Params) -> dict[Path, tuple[int, ...]]:
     return {path: shape_of(p) for path, p in with_paths(params) if not is_hole(p)}
 
 
@@ -135,26 +138,26 @@ def layerwise_decay(
     """
     if isinstance(decay, bool) or not isinstance(decay, int | float) or not 0 < decay <= 1:
         raise ValueError(f"layerwise_decay: decay must be in (0, 1], got {shown(decay)}.")
-    in_layers = _compiled("layers", layers)
+    in_layers = _compiled_layerwise_pattern("layers", layers)
     if in_layers.groups != 1:
         raise ValueError(
             "layerwise_decay: layers must have one group, the number of the layer, as in "
             f"'layers_(\\d+)'; got {layers!r} with {in_layers.groups}."
         )
-    shapes = _shapes(params)
+    shapes = _shapes_for_group_rules(params)
     names = {path: "/".join(path) for path in shapes}
     hits = {path: hit for path in names if (hit := in_layers.search(names[path])) is not None}
-    _require_match("layers", layers, hits, names)
+    _require_layerwise_match("layers", layers, hits, names)
     number_of: dict[Path, int] = {}
     # The layers of a stack are counted on from those of the stack before it.
-    for stack in [hits] if stacks is None else _in_stacks(stacks, hits, names):
-        number_of |= _numbered(stack, 1 + max(number_of.values(), default=-1))
+    for stack in [hits] if stacks is None else _layerwise_stacks(stacks, hits, names):
+        number_of |= _layerwise_numbers_of_stack(stack, 1 + max(number_of.values(), default=-1))
     below = set()
     if embeddings is not None:
-        is_embedding = _compiled("embeddings", embeddings)
+        is_embedding = _compiled_layerwise_pattern("embeddings", embeddings)
         below = {p for p in names if p not in number_of and is_embedding.search(names[p])}
         if embeddings != INPUTS:  # a model may lack what the default looks for
-            _require_match("embeddings", embeddings, below, names)
+            _require_layerwise_match("embeddings", embeddings, below, names)
     count = max(number_of.values()) + 1
     table = []
     for path, name in names.items():
@@ -166,7 +169,7 @@ def layerwise_decay(
     return _group_rules(table)
 
 
-def _numbered(hits: Mapping[Path, re.Match[str]], first: int) -> dict[Path, int]:
+def _layerwise_numbers_of_stack(hits: Mapping[Path, re.Match[str]], first: int) -> dict[Path, int]:
     """Return the numbers of the layers of one stack, whose layer 0 is number `first`."""
     before: dict[str, Path] = {}
     for path, hit in hits.items():
@@ -186,7 +189,7 @@ def _numbered(hits: Mapping[Path, re.Match[str]], first: int) -> dict[Path, int]
     return {path: first + int(hit[1]) for path, hit in hits.items()}
 
 
-def _in_stacks(
+def _layerwise_stacks(
     stacks: Sequence[str], hits: Mapping[Path, re.Match[str]], names: dict[Path, str]
 ) -> list[dict[Path, re.Match[str]]]:
     """Return the layers of each stack."""
@@ -195,7 +198,7 @@ def _in_stacks(
             "layerwise_decay: stacks must be a tuple of regular expressions in order, such as "
             f"('encoder', 'decoder'), got {shown(stacks)}."
         )
-    patterns = [_compiled("stacks", stack) for stack in stacks]
+    patterns = [_compiled_layerwise_pattern("stacks", stack) for stack in stacks]
     for path in hits:
         matches = [x.pattern for x in patterns if x.search(names[path])]
         if len(matches) != 1:
@@ -206,11 +209,11 @@ def _in_stacks(
             )
     layers_by_stack = [{p: hit for p, hit in hits.items() if x.search(names[p])} for x in patterns]
     for stack, matches in zip(stacks, layers_by_stack, strict=True):
-        _require_match("stacks", stack, matches, {path: names[path] for path in hits})
+        _require_layerwise_match("stacks", stack, matches, {path: names[path] for path in hits})
     return layers_by_stack
 
 
-def _compiled(argument: str, pattern: Any) -> re.Pattern[str]:
+def _compiled_layerwise_pattern(argument: str, pattern: Any) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:
@@ -220,7 +223,9 @@ def _compiled(argument: str, pattern: Any) -> re.Pattern[str]:
         ) from None
 
 
-def _require_match(argument: str, pattern: str, hits: Any, names: dict[Path, str]) -> None:
+def _require_layerwise_match(
+    argument: str, pattern: str, hits: Any, names: dict[Path, str]
+) -> None:
     if not hits:
         listed = ", ".join(map(repr, list(names.values())[:8]))
         raise ValueError(
@@ -275,7 +280,7 @@ def mup(
     if inputs is not None and not isinstance(inputs, Mask):
         raise TypeError(must_be("mup", "inputs", "a mask such as path_matches('bias$')", inputs))
     check_patterns("mup", inputs, params)
-    old, new = _shapes(base_params), _shapes(params)
+    old, new = _shapes_for_group_rules(base_params), _shapes_for_group_rules(params)
     for path in [*old, *new]:
         if path not in old or path not in new:
             lacks = "base_params" if path not in old else "params"
@@ -286,7 +291,7 @@ def mup(
     table = []
     for path, shape in new.items():
         is_input = inputs is not None and inputs.test(path, leaves[path])
-        kind, growth = _kind_and_growth(path, old[path], shape, is_input)
+        kind, growth = _mup_kind_and_growth(path, old[path], shape, is_input)
         # The powers of the growth, for adam and for sgd: the table in the docstring.
         powers = {"input": (0, 1), "hidden": (-1, 0), "output": (-1, -1), "fixed": (0, 0)}
         if output_multiplier:  # Table 8 of the paper, in place of Table 3
@@ -296,7 +301,7 @@ def mup(
     return _group_rules(table)
 
 
-def _kind_and_growth(
+def _mup_kind_and_growth(
     path: Path, old: tuple[int, ...], new: tuple[int, ...], is_input: bool
 ) -> tuple[str, float]:
     """Return the kind of a parameter, and by how much its inputs (or its only dimension) grow."""

@@ -43,12 +43,12 @@ from gradxform.wrappers.parts import OF_FUNCTIONS, StatelessWrapper, all_parts
 _PARTS = {frozenset(kind.part_names) for kind in (Blocks, Crossed, Factored, Rounded)}
 
 
-def _is_parts(x: Any) -> bool:
+def _is_stored_parts(x: Any) -> bool:
     return isinstance(x, Mapping) and frozenset(x) in _PARTS
 
 
-def _is_node(x: Any) -> bool:
-    return is_stored(x) or _is_parts(x)
+def _is_stored_node(x: Any) -> bool:
+    return is_stored(x) or _is_stored_parts(x)
 
 
 class StateSlot(NamedTuple):
@@ -211,11 +211,11 @@ class StorageWrapper(StatelessWrapper):
 
         It writes the state of every step back array by array, and only keeps nodes of its own.
         """
-        named, treedef = flatten_with_names(state, _is_node)
-        if not any(_is_parts(x) for _, x in named):
+        named, treedef = flatten_with_names(state, _is_stored_node)
+        if not any(_is_stored_parts(x) for _, x in named):
             return state
         forms = dict(with_paths(jax.eval_shape(self.init, params), is_stored))
         return treedef.unflatten(
-            with_parts(forms[path], x) if _is_parts(x) and is_stored(forms.get(path)) else x
+            with_parts(forms[path], x) if _is_stored_parts(x) and is_stored(forms.get(path)) else x
             for path, x in named
         )
