@@ -53,9 +53,9 @@ def microbatch(
         return fun
     caller, size = "microbatch", microbatch_size
     check_size(caller, size)
-    nums = _numbers(caller, "argnums", argnums)
+    nums = _microbatch_argument_numbers(caller, "argnums", argnums)
     names = (argnames,) if isinstance(argnames, str) else tuple(argnames)
-    axes = _numbers(caller, "in_axes", in_axes)
+    axes = _microbatch_argument_numbers(caller, "in_axes", in_axes)
     if isinstance(in_axes, int):
         axes *= len(nums) + len(names)
     elif len(axes) != len(nums) + len(names):
@@ -66,10 +66,10 @@ def microbatch(
 
     @functools.wraps(fun)
     def in_parts(*args: Any, **kwargs: Any) -> Any:
-        _check_given(caller, nums, names, args, kwargs)
+        _check_microbatch_arguments(caller, nums, names, args, kwargs)
         batch = {**{n: args[n] for n in nums}, **{k: kwargs[k] for k in names}}
         axis_at = dict(zip(batch, axes, strict=True))
-        number = _batch_size(caller, batch, axis_at, size) // size
+        number = _batch_size_to_microbatch(caller, batch, axis_at, size) // size
 
         def evaluate(index: Any) -> Any:
             def part(at: int, x: Any) -> Array:
@@ -89,7 +89,7 @@ def microbatch(
         def turn(index: Any, carry: PyTree) -> PyTree:
             return sink.add(carry, evaluate(index), index)
 
-        stop = _number_evaluated(caller, num_real_microbatches, number)
+        stop = _number_of_real_microbatches(caller, num_real_microbatches, number)
         return sink.end(lax.fori_loop(0, stop, turn, sink.begin()))
 
     return in_parts
@@ -157,15 +157,15 @@ class IndividualOutputs(NamedTuple):
     aux: Any  # the auxiliary outputs of the function
 
 
-def _unchanged(grads: PyTree) -> PyTree:
+def _unchanged_micro_grads(grads: PyTree) -> PyTree:
     return grads
 
 
-def _nothing(grads: PyTree) -> None:
+def _no_micro_grad_metrics(grads: PyTree) -> None:
     return None
 
 
-def _with_axis(number: int, arg: Any) -> Any:
+def _micro_grad_argument(number: int, arg: Any) -> Any:
     """Return an argument of `micro_grad` whose examples are batches of one."""
 
     def extended(path: Any, x: Any) -> Array:
@@ -184,8 +184,8 @@ def micro_grad(
     keep_batch_dim: bool = True,
     microbatch_size: int | None = None,
     accumulator: Any = AccumulationType.SUM,
-    transform_fn: Callable[[PyTree], PyTree] = _unchanged,
-    metrics_fn: Callable[[PyTree], PyTree] = _nothing,
+    transform_fn: Callable[[PyTree], PyTree] = _unchanged_micro_grads,
+    metrics_fn: Callable[[PyTree], PyTree] = _no_micro_grad_metrics,
     num_real_microbatches: int | Array | None = None,
 ) -> Function:
     """Return a function that computes, transforms and sums the gradients of single examples.
@@ -206,7 +206,7 @@ def micro_grad(
       metrics_fn: a function of it too, of a few numbers.
       num_real_microbatches: as in `microbatch`.
     """
-    of_batch = _numbers("micro_grad", "batch_argnums", batch_argnums)
+    of_batch = _microbatch_argument_numbers("micro_grad", "batch_argnums", batch_argnums)
     with_aux = fun if has_aux else lambda *args, **kwargs: (fun(*args, **kwargs), None)
     value_and_grad = jax.value_and_grad(with_aux, argnums, has_aux=True)
 
@@ -216,9 +216,11 @@ def micro_grad(
 
     @functools.wraps(fun)
     def of_all(*args: Any, **kwargs: Any) -> tuple[Any, IndividualOutputs]:
-        _check_given("micro_grad", of_batch, (), args, kwargs)
+        _check_microbatch_arguments("micro_grad", of_batch, (), args, kwargs)
         if keep_batch_dim:
-            args = tuple(_with_axis(i, arg) if i in of_batch else arg for i, arg in enumerate(args))
+            args = tuple(
+                _micro_grad_argument(i, arg) if i in of_batch else arg for i, arg in enumerate(args)
+            )
         return micro_vmap(
             of_one,
             [0 if i in of_batch else None for i in range(len(args))],
@@ -233,7 +235,7 @@ def micro_grad(
 # ---------------------------------------------------------------------------- checks of arguments
 
 
-def _numbers(caller: str, name: str, x: Any) -> tuple[int, ...]:
+def _microbatch_argument_numbers(caller: str, name: str, x: Any) -> tuple[int, ...]:
     numbers: Any = (x,) if isinstance(x, int) else x
     valid = isinstance(numbers, Iterable) and not isinstance(numbers, str | dict)
     numbers = tuple(numbers) if valid else ()
@@ -242,7 +244,7 @@ def _numbers(caller: str, name: str, x: Any) -> tuple[int, ...]:
     return numbers
 
 
-def _check_given(
+def _check_microbatch_arguments(
     caller: str, nums: Sequence[int], names: Sequence[str], args: Any, kwargs: dict[str, Any]
 ) -> None:
     for n in nums:
@@ -259,7 +261,9 @@ def _check_given(
             )
 
 
-def _batch_size(caller: str, batch: dict[Any, Any], axes: dict[Any, int], size: int) -> int:
+def _batch_size_to_microbatch(
+    caller: str, batch: dict[Any, Any], axes: dict[Any, int], size: int
+) -> int:
     """Return the number of examples, which must be the same everywhere."""
     sizes = {}
     for k, tree in batch.items():
@@ -279,7 +283,7 @@ def _batch_size(caller: str, batch: dict[Any, Any], axes: dict[Any, int], size: 
     return number
 
 
-def _number_evaluated(caller: str, asked: Any, number: int) -> Any:
+def _number_of_real_microbatches(caller: str, asked: Any, number: int) -> Any:
     """Return how many micro-batches are evaluated; a traced number is cut at all of them."""
     if asked is None:
         return number
