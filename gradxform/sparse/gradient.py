@@ -115,16 +115,16 @@ def differentiated(
     if not callable(loss_fn):
         raise TypeError(f"{part}: loss_fn must be a function, got {shown(loss_fn)}.")
     require_choice(part, "mixed", mixed, MIXED)
-    single, numbers = _argnums(part, argnums)
-    select = _selection(part, where)
+    single, numbers = _sparse_grad_argnums(part, argnums)
+    select = _table_selection(part, where)
 
     @functools.wraps(loss_fn, updated=())
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        places = _positions(part, numbers, len(args))
+        places = _sparse_grad_positions(part, numbers, len(args))
         tree = args[places[0]] if single else tuple(args[i] for i in places)
         structure, leaves = (
             jax.tree.structure(tree),
-            _differentiated_leaves(part, tree, select(tree)),
+            _leaves_for_sparse_grad(part, tree, select(tree)),
         )
 
         def of_leaves(*values: Any) -> Any:
@@ -144,7 +144,7 @@ def differentiated(
 # ---------------------------------------------------------------------------------- the arguments
 
 
-def _argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
+def _sparse_grad_argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
     """Return whether `argnums` is a single number, and the numbers as a tuple."""
     single = hasattr(argnums, "__index__")
     try:
@@ -157,7 +157,7 @@ def _argnums(part: str, argnums: Any) -> tuple[bool, tuple[int, ...]]:
     return single, numbers
 
 
-def _positions(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
+def _sparse_grad_positions(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
     """Return the positions, from 0, that `numbers` stand for among `count` arguments."""
     if not all(-count <= i < count for i in numbers):
         raise TypeError(
@@ -170,7 +170,7 @@ def _positions(part: str, numbers: tuple[int, ...], count: int) -> list[int]:
     return places
 
 
-def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
+def _table_selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
     """Return the function that resolves `where` for a tree, to a tree of booleans."""
     if not isinstance(where, bool | masks.Mask | FrozenTree):
         leaves = jax.tree.leaves(where)
@@ -187,11 +187,11 @@ def _selection(part: str, where: Any) -> Callable[[PyTree], PyTree]:
     return lambda tree: masks.resolve(part, where, tree)
 
 
-def _differentiated_leaves(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
+def _leaves_for_sparse_grad(part: str, tree: PyTree, selected: PyTree) -> list[DifferentiatedLeaf]:
     flat, _ = flatten_with_names(tree)
     leaves = []
     for (path, value), is_table in zip(flat, jax.tree.leaves(selected), strict=True):
-        dtype = _dtype(value)
+        dtype = _dtype_for_sparse_grad(value)
         if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
             flaw = f"is a {type(value).__name__}" if dtype is None else f"has dtype {dtype}"
             raise TypeError(
@@ -213,7 +213,7 @@ def _differentiated_leaves(part: str, tree: PyTree, selected: PyTree) -> list[Di
     return leaves
 
 
-def _dtype(x: Any) -> Any:
+def _dtype_for_sparse_grad(x: Any) -> Any:
     """Return the dtype of an array or a number, and None for anything else."""
     if isinstance(x, bool | int | float | complex):
         return jnp.result_type(x)

@@ -59,7 +59,7 @@ def attach(values: Array, probe: Array) -> Array:
 
 
 @functools.partial(attach.defjvp, symbolic_zeros=True)
-def _attach_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+def _attach_probe_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     nonzero = [t for t in tangents if not isinstance(t, SymbolicZero)]
     tangent = functools.reduce(jnp.add, nonzero) if nonzero else jnp.zeros_like(primals[0])
     return attach(*primals), tangent
@@ -104,18 +104,20 @@ class Plan:
         remaining, rows = list(probes), []
         for step in self.steps:
             count = len(step.lookups)
-            out, step_rows = step.apply(_atom_values(env, step.reads), remaining[:count], join)
+            out, step_rows = step.apply(
+                _interpreted_atoms(env, step.reads), remaining[:count], join
+            )
             remaining = remaining[count:]
             env.update(zip(step.writes, out, strict=True))
             rows += step_rows
-        return _atom_values(env, self.writes), rows
+        return _interpreted_atoms(env, self.writes), rows
 
 
-def _atom_values(env: dict[Any, Any], atoms: Sequence[Any]) -> list[Any]:
+def _interpreted_atoms(env: dict[Any, Any], atoms: Sequence[Any]) -> list[Any]:
     return [atom.val if jaxprs.is_literal(atom) else env[atom] for atom in atoms]
 
 
-def _as_array(value: Any, variable: Any) -> Any:
+def _table_as_array(value: Any, variable: Any) -> Any:
     """Return `value` as an array; a table in its dense role."""
     if not isinstance(value, Table):
         return value
@@ -124,9 +126,9 @@ def _as_array(value: Any, variable: Any) -> Any:
     return _compat.zeros_of(variable.aval) if value.look is None else value.look
 
 
-def _look(value: Any, variable: Any) -> Any:
+def _table_as_lookups(value: Any, variable: Any) -> Any:
     """Return `value` as an array; a table in its role for lookups."""
-    return _as_array(Table(value.look) if isinstance(value, Table) else value, variable)
+    return _table_as_array(Table(value.look) if isinstance(value, Table) else value, variable)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +140,7 @@ class Plain(Step):
     writes: Sequence[Any]
 
     def apply(self, values: list[Any], probes: list[Array], join: Join) -> Results:
-        return self.function(*map(_as_array, values, self.reads)), []
+        return self.function(*map(_table_as_array, values, self.reads)), []
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +155,10 @@ class Alias(Step):
     def apply(self, values: list[Any], probes: list[Array], join: Join) -> Results:
         if all(isinstance(v, Table) and v.look is None and v.dense is None for v in values):
             return [Table(None) for _ in self.writes], []
-        looks = self.function(*map(_look, values, self.reads))
+        looks = self.function(*map(_table_as_lookups, values, self.reads))
         denses: list[Any] = [None] * len(looks)
         if any(isinstance(v, Table) and v.dense is not None for v in values):
-            denses = self.function(*map(_as_array, values, self.reads))
+            denses = self.function(*map(_table_as_array, values, self.reads))
         out = []
         for look, dense, origin in zip(looks, denses, self.origins, strict=True):
             if origin is None:
@@ -188,7 +190,7 @@ class Rows(Step):
         if values[self.table].look is None:  # a tangent of zeros
             return probes, [rows]
         reads = self.reads[: self.inputs]
-        (looked_up_values,) = self.function(*map(_look, values[: self.inputs], reads))
+        (looked_up_values,) = self.function(*map(_table_as_lookups, values[: self.inputs], reads))
         return [join(looked_up_values, probes[0])], [rows]
 
 
@@ -249,12 +251,12 @@ class Scan(Step):
 
     def apply(self, values: list[Any], probes: list[Array], join: Join) -> Results:
         constants = values[: self.constants]
-        arrays = list(map(_as_array, values[self.constants :], self.reads[self.constants :]))
+        arrays = list(map(_table_as_array, values[self.constants :], self.reads[self.constants :]))
 
         def body(carry: list[Any], xs: Any) -> tuple[list[Any], Any]:
             inputs, probes = xs
             out, rows = self.plan.run([*constants, *carry, *inputs], probes, join)
-            out = list(map(_as_array, out, self.plan.writes))
+            out = list(map(_table_as_array, out, self.plan.writes))
             return out[: self.carried], (out[self.carried :], rows)
 
         keywords = {k: self.params[k] for k in ("length", "reverse", "unroll")}
@@ -292,20 +294,23 @@ class CustomJvp(Step):
             (values, _), (moves, probes) = primals, tangents
             of_inputs = {i: self._tangent(i, moves[i]) for i in self.differentiable}
             out, of_outputs, rows = self._derivative(
-                values, of_inputs, list(map(_instantiated, probes))
+                values, of_inputs, list(map(_instantiated_probe_tangent, probes))
             )
             next_tangents = iter(of_outputs)
-            tangent = [next(next_tangents) if jaxprs.is_inexact(x) else _no_tangent(x) for x in out]
-            return (out, rows), (tangent, list(map(_no_tangent, rows)))
+            tangent = [
+                next(next_tangents) if jaxprs.is_inexact(x) else _symbolic_zero_tangent(x)
+                for x in out
+            ]
+            return (out, rows), (tangent, list(map(_symbolic_zero_tangent, rows)))
 
-        return f([_look(v, r) for v, r in zip(values, self.reads, strict=True)], probes)
+        return f([_table_as_lookups(v, r) for v, r in zip(values, self.reads, strict=True)], probes)
 
     def _zero_tangent(self, i: int, value: Any) -> Any:
         return Table(None) if self.tables[i] else jnp.zeros_like(value)
 
     def _tangent(self, i: int, tangent: Any) -> Any:
         if not self.tables[i]:
-            return _instantiated(tangent)
+            return _instantiated_probe_tangent(tangent)
         return Table(None if isinstance(tangent, SymbolicZero) else tangent)
 
     def _derivative(
@@ -314,14 +319,14 @@ class CustomJvp(Step):
         """Return the results, their tangents, and the rows of the lookups."""
         inputs = [*values, *(tangents[i] for i in self.differentiable)]
         out, rows = self.plan.run(inputs, probes, jnp.add)
-        out = list(map(_as_array, out, self.plan.writes))
+        out = list(map(_table_as_array, out, self.plan.writes))
         count = len(self.writes)
         return out[:count], out[count:], rows
 
 
-def _instantiated(tangent: Any) -> Array:
+def _instantiated_probe_tangent(tangent: Any) -> Array:
     return _compat.zeros_of(tangent.aval) if isinstance(tangent, SymbolicZero) else tangent
 
 
-def _no_tangent(x: Any) -> Any:
+def _symbolic_zero_tangent(x: Any) -> Any:
     return zero_from_primal(x, symbolic_zeros=True)

@@ -100,7 +100,11 @@ class Loss:
                 indices[t].append(jnp.zeros(0, jnp.int32))
                 values[t].append(jnp.zeros((0, *leaf.value.shape[1:]), leaf.value.dtype))
         return [
-            RowSparse(_joined(indices[t]), _joined(values[t]), leaf.value.shape[0])
+            RowSparse(
+                _joined_lookup_parts(indices[t]),
+                _joined_lookup_parts(values[t]),
+                leaf.value.shape[0],
+            )
             for t, leaf in enumerate(self.tables)
         ]
 
@@ -119,7 +123,7 @@ class Loss:
         )
 
 
-def _joined(parts: list[Array]) -> Array:
+def _joined_lookup_parts(parts: list[Array]) -> Array:
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
@@ -128,7 +132,7 @@ def pair_of(part: str, out: Any) -> tuple[Any, Any]:
     if not isinstance(out, tuple | list) or len(out) != 2:
         raise TypeError(
             f"{part}: with has_aux=True the loss function must return a pair (loss, aux), got "
-            f"{_described(out)}."
+            f"{_described_loss(out)}."
         )
     return out[0], out[1]
 
@@ -139,10 +143,10 @@ def check_loss(part: str, loss: Any) -> None:
         hasattr(loss, "dtype") and jnp.issubdtype(loss.dtype, jnp.floating)
     )
     if not is_real or jnp.ndim(loss):
-        raise TypeError(f"{part}: the loss must be a real scalar, got {_described(loss)}.")
+        raise TypeError(f"{part}: the loss must be a real scalar, got {_described_loss(loss)}.")
 
 
-def _described(x: Any) -> str:
+def _described_loss(x: Any) -> str:
     if hasattr(x, "dtype"):
         return f"an array of shape {jnp.shape(x)} and dtype {x.dtype}"
     return shown(x)

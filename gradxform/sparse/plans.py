@@ -65,13 +65,13 @@ def plan(
       differentiated: whether each output is differentiated; the others may use tables in any way.
       setting: the context of the program.
     """
-    return _Planner(jaxpr, sources, differentiated, setting).plan(consts)
+    return _LookupPlanner(jaxpr, sources, differentiated, setting).plan(consts)
 
 
-class _Planner:
+class _LookupPlanner:
     def __init__(self, jaxpr: Any, sources: Any, differentiated: Any, setting: Setting):
         self.jaxpr, self.setting = jaxpr, setting
-        self.alive = _alive(jaxpr, differentiated)
+        self.alive = _alive_variables_in_plan(jaxpr, differentiated)
         self.sources = {
             v: source for v, source in zip(jaxpr.invars, sources, strict=True) if source
         }
@@ -102,7 +102,9 @@ class _Planner:
 
     def matters(self, eqn: Any) -> bool:
         """Whether `eqn` reads a table, and its results are differentiated."""
-        return any(map(self.source, eqn.invars)) and any(_flags(eqn, self.alive))
+        return any(map(self.source, eqn.invars)) and any(
+            _differentiated_results_in_plan(eqn, self.alive)
+        )
 
     def steps_of(self, parts: list[Any]) -> list[Step]:
         """Return the steps, with each run of equations between them as one `Plain` step."""
@@ -145,7 +147,7 @@ class _Planner:
         if (body := jaxprs.rematerialized(eqn)) is not None:
             inner_plan = self.inner(eqn, body, [])
             self.write(eqn.outvars, inner_plan.sources)
-            if not _has_tables(inner_plan):
+            if not _plan_has_tables(inner_plan):
                 return None
             return Remat(inner_plan, eqn.invars, eqn.outvars, eqn.params)
         if name == "scan":
@@ -195,7 +197,7 @@ class _Planner:
 
     def inner(self, eqn: Any, jaxpr: Any, consts: Sequence[Any], sources: Any = None) -> Plan:
         """Return the plan of a jaxpr that `eqn` runs, and note its dense uses of tables."""
-        differentiated = _flags(eqn, self.alive)
+        differentiated = _differentiated_results_in_plan(eqn, self.alive)
         if eqn.primitive.name == "scan":  # any part of the carry may reach any result
             differentiated = [True] * len(differentiated)
         library = jaxprs.is_library_function(jaxpr)
@@ -208,13 +210,13 @@ class _Planner:
     def inline(self, eqn: Any, jaxpr: Any, consts: Sequence[Any]) -> Step | None:
         inner_plan = self.inner(eqn, jaxpr, consts)
         self.write(eqn.outvars, inner_plan.sources)
-        return Inline(inner_plan, eqn.invars, eqn.outvars) if _has_tables(inner_plan) else None
+        return Inline(inner_plan, eqn.invars, eqn.outvars) if _plan_has_tables(inner_plan) else None
 
     def scan(self, eqn: Any) -> Step | None:
         jaxpr, consts = jaxprs.opened(eqn.params["jaxpr"])
         # Outside, the arrays that are scanned over have one more axis than in the body.
-        carried = sum(map(_same_rank, eqn.outvars, jaxpr.outvars))
-        constants = sum(map(_same_rank, eqn.invars, jaxpr.invars)) - carried
+        carried = sum(map(_same_rank_in_plan, eqn.outvars, jaxpr.outvars))
+        constants = sum(map(_same_rank_in_plan, eqn.invars, jaxpr.invars)) - carried
         self.refuse(eqn, eqn.invars[constants : constants + carried], " (in its carry)")
         self.refuse(eqn, eqn.invars[constants + carried :], " (in what it scans over)")
         sources = [self.source(v) if i < constants else None for i, v in enumerate(eqn.invars)]
@@ -254,25 +256,25 @@ class _Planner:
         return CustomJvp(function, reads, writes, inner_plan, is_table, inexact_reads)
 
 
-def _has_tables(inner_plan: Plan) -> bool:
+def _plan_has_tables(inner_plan: Plan) -> bool:
     return bool(inner_plan.lookups or any(inner_plan.sources))
 
 
-def _same_rank(v: Any, w: Any) -> bool:
+def _same_rank_in_plan(v: Any, w: Any) -> bool:
     return len(getattr(v.aval, "shape", ())) == len(getattr(w.aval, "shape", ()))
 
 
-def _flags(eqn: Any, alive: set[Any]) -> list[bool]:
+def _differentiated_results_in_plan(eqn: Any, alive: set[Any]) -> list[bool]:
     """Whether each result of `eqn` is differentiated; integers never are."""
     return [v in alive and jaxprs.is_inexact(v.aval) for v in eqn.outvars]
 
 
-def _alive(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
+def _alive_variables_in_plan(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
     """Return the variables on which the derivatives of these outputs may depend."""
     outputs = [v for v, flag in zip(jaxpr.outvars, differentiated, strict=True) if flag]
     alive = set(jaxprs.variables(outputs))
     for eqn in reversed(jaxpr.eqns):
-        flags = _flags(eqn, alive)
+        flags = _differentiated_results_in_plan(eqn, alive)
         if not any(flags) or eqn.primitive.name == "stop_gradient":
             continue
         # The body of a call tells which of its arguments matter; else all of them may.
@@ -280,7 +282,7 @@ def _alive(jaxpr: Any, differentiated: Sequence[bool]) -> set[Any]:
         body = inner[0] if inner else jaxprs.rematerialized(eqn)
         inputs = eqn.invars
         if body is not None:
-            needed = _alive(body, flags)
+            needed = _alive_variables_in_plan(body, flags)
             inputs = [v for v, w in zip(eqn.invars, body.invars, strict=True) if w in needed]
         alive |= set(jaxprs.variables(inputs))
     return alive
