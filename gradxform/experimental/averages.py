@@ -17,7 +17,7 @@ from gradxform.wrappers.accumulation.accumulate import running_mean
 from gradxform.wrappers.compose import chain
 
 
-def _mean(g: Any, axes: tuple[int, ...]) -> Array:
+def _mean_over_elements(g: Any, axes: tuple[int, ...]) -> Array:
     wide = cast(g, at_least_float32(dtype_of(g)))
     return cast(jnp.mean(wide, axis=axes), dtype_of(g))
 
@@ -50,7 +50,7 @@ class average_per_element_updates(Aggregator, Transform):
         axes = as_axes(self, self.per_elt_axis)
         check_axes(self, updates, axes)
         gs, treedef = jax.tree.flatten(updates)
-        means = engine.map_rows(_mean, [gs], statics=[axes for _ in gs])
+        means = engine.map_rows(_mean_over_elements, [gs], statics=[axes for _ in gs])
         averaged = jax.tree.unflatten(treedef, means)
         if params is not None:  # a gradient of the whole batch would merely broadcast
             align_params(self, averaged, treedef, params)
@@ -65,7 +65,7 @@ class AccumulateAvgUpdatesState(NamedTuple):
     avg_grad: Slot  # like params, at least float32; the average so far
 
 
-def _emitted_and_rest(x: Array, g: Array, due: Array) -> tuple[Array, Array]:
+def _emitted_average_and_rest(x: Array, g: Array, due: Array) -> tuple[Array, Array]:
     """Return what is emitted, in the dtype of `g`, and what is kept; one of them is zero."""
     zero = jnp.zeros_like(x)
     return cast(jnp.where(due, x, zero), dtype_of(g)), jnp.where(due, zero, x)
@@ -120,7 +120,7 @@ class accumulate_avg_updates(Transform):
         due = step == self.accumulation_steps
         weight = 1.0 / scalar(step)
         means = engine.map_rows(running_mean, [gs, average.leaves], weight, None)
-        pairs = engine.map_rows(_emitted_and_rest, [means, gs], due)
+        pairs = engine.map_rows(_emitted_average_and_rest, [means, gs], due)
         rest = [cast(x, old.dtype) for (_, x), old in zip(pairs, average.leaves, strict=True)]
         return jax.tree.unflatten(treedef, [u for u, _ in pairs]), state._replace(
             micro_step=jnp.where(due, 0, step), ready=due, avg_grad=average.rebuilt(rest)

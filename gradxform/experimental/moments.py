@@ -52,7 +52,7 @@ class PerElementMeanAndSumSqDiffGradsState(NamedTuple):
     )
 
 
-def _moments(g: Any, axes: tuple[int, ...]) -> tuple[Array, Array]:
+def _moments_over_elements(g: Any, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """Return the mean over the elements, and the sum of squared differences from it."""
     wide = cast(g, at_least_float32(dtype_of(g)))
     mean = jnp.mean(wide, axis=axes, keepdims=True)
@@ -60,7 +60,7 @@ def _moments(g: Any, axes: tuple[int, ...]) -> tuple[Array, Array]:
     return jnp.squeeze(mean, axis=axes), total
 
 
-def _merged_moments(
+def _merged_element_moments(
     mean: Array, total: Array, old_mean: Array, old_total: Array, weight: Array, factor: Array
 ) -> tuple[Array, Array]:
     """Return the moments of the elements so far together with those of one more micro-batch."""
@@ -111,13 +111,13 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
         axes = as_axes(self, self.per_elt_axis)
         size = get_batch_size_from_per_elt_updates(updates, axes)
         gs, treedef = jax.tree.flatten(updates)
-        moments = engine.map_rows(_moments, [gs], statics=[axes for _ in gs])
+        moments = engine.map_rows(_moments_over_elements, [gs], statics=[axes for _ in gs])
         if params is not None:  # a gradient of the whole batch would merely broadcast
             averaged = jax.tree.unflatten(treedef, [mean for mean, _ in moments])
             align_params(self, averaged, treedef, params)
         if self.accumulation_steps == 1:
             state = check_state(self, state, EmptyState)
-            return _pair(treedef, gs, moments, size), state
+            return _mean_and_aux_of_elements(treedef, gs, moments, size), state
         state = check_state(self, state, PerElementMeanAndSumSqDiffGradsState)
         means = align_slot(self, updates, treedef, state, "mean_grads")
         totals = align_slot(self, updates, treedef, state, "sum_sq_diff_grads")
@@ -126,7 +126,7 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
         weight = 1.0 / scalar(step)
         factor = scalar(state.micro_step) * weight * size
         columns = [[m for m, _ in moments], [s for _, s in moments], means.leaves, totals.leaves]
-        merged = engine.map_rows(_merged_moments, columns, weight, factor)
+        merged = engine.map_rows(_merged_element_moments, columns, weight, factor)
         old = list(zip(means.leaves, totals.leaves, strict=True))
         emitted = [(jnp.where(due, m, 0), jnp.where(due, s, 0)) for m, s in merged]
         rest = [
@@ -134,7 +134,7 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
             for new, both in zip(merged, old, strict=True)
         ]
         sample_size = jnp.where(due, step * size, 0)
-        return _pair(treedef, gs, emitted, sample_size), state._replace(
+        return _mean_and_aux_of_elements(treedef, gs, emitted, sample_size), state._replace(
             micro_step=jnp.where(due, 0, step),
             ready=due,
             mean_grads=means.rebuilt([m for m, _ in rest]),
@@ -142,7 +142,9 @@ class get_per_element_mean_and_sum_sq_diff_grads(Aggregator, Transform):
         )
 
 
-def _pair(treedef: Any, gs: list[Any], moments: list[Any], size: Any) -> tuple[Any, Any]:
+def _mean_and_aux_of_elements(
+    treedef: Any, gs: list[Any], moments: list[Any], size: Any
+) -> tuple[Any, Any]:
     """Return the means, in the gradients' dtypes, and the dict of extra arguments."""
     means = [cast(m, dtype_of(g)) for (m, _), g in zip(moments, gs, strict=True)]
     totals = jax.tree.unflatten(treedef, [s for _, s in moments])
@@ -159,7 +161,7 @@ class PerElementMeanAndVarianceEMAState(NamedTuple):
     variance_grads_ema: NonNegativeSlot  # like params, at least float32; of their variances
 
 
-def _averaged(new: Any, old: Any, decay: Any) -> Array:
+def _element_moment_average(new: Any, old: Any, decay: Any) -> Array:
     wide = promote(at_least_float32(dtype_of(new)), old.dtype)
     return cast((1 - decay) * cast(new, wide) + decay * cast(old, wide), old.dtype)
 
@@ -210,16 +212,18 @@ class track_per_element_mean_and_variance_with_ema(Transform):
         what = "sum_sq_diff_grads has"
         totals = align(self, updates, treedef, sum_sq_diff_grads, what).leaves
         divisor = 1.0 / jnp.maximum(scalar(sample_size) - 1, 1)
-        variances = engine.map_rows(_scaled, [totals], divisor)
+        variances = engine.map_rows(_scaled_element_moment, [totals], divisor)
         averages = {}
         for name, new in (("mean_grads_ema", gs), ("variance_grads_ema", variances)):
             old = align_slot(self, updates, treedef, state, name)
             columns = [new, old.leaves]
-            averages[name] = old.rebuilt(engine.map_rows(_averaged, columns, self.ema_decay))
+            averages[name] = old.rebuilt(
+                engine.map_rows(_element_moment_average, columns, self.ema_decay)
+            )
         return updates, state._replace(count=safe_increment(state.count), **averages)
 
 
-def _scaled(x: Any, factor: Array) -> Array:
+def _scaled_element_moment(x: Any, factor: Array) -> Array:
     wide = cast(x, at_least_float32(dtype_of(x)))
     return wide * cast(factor, wide.dtype)
 
@@ -241,8 +245,10 @@ def get_unbiased_mean_and_variance_ema(state: OptState) -> tuple[Updates, Update
         )
     # Before the first update both averages are 0, and stay so.
     factor = bias_correction(inner.ema_decay, jnp.maximum(inner.count, 1))
-    means = jax.tree.map(lambda x: _scaled(x, factor), inner.mean_grads_ema)
-    return means, jax.tree.map(lambda x: _scaled(x, factor), inner.variance_grads_ema)
+    means = jax.tree.map(lambda x: _scaled_element_moment(x, factor), inner.mean_grads_ema)
+    return means, jax.tree.map(
+        lambda x: _scaled_element_moment(x, factor), inner.variance_grads_ema
+    )
 
 
 def add_mean_variance_to_opt(
