@@ -80,7 +80,7 @@ def public_names(
     attributes = vars(sys.modules[package])
     for name in homes:  # when it is reloaded, names are looked up anew
         attributes.pop(name, None)
-    sys.modules[package].__class__ = _Package
+    sys.modules[package].__class__ = _LazyPackage
     attributes["_hides"] = frozenset(hides)
 
     def __getattr__(name: str) -> Any:
@@ -89,10 +89,10 @@ def public_names(
             name = short
         home = homes.get(name)
         if home is None or home == package:
-            return _module(package, name, public)
+            return _lazy_submodule(package, name, public)
         attribute = getattr(importlib.import_module(home), name)
         if package == _ROOT:
-            _sign(attribute)
+            _sign_lazily(attribute)
         attributes[name] = attribute
         return attribute
 
@@ -112,7 +112,7 @@ def offered(name: str) -> Any:
     return getattr(importlib.import_module(homes_of(_ROOT)[name]), name)
 
 
-class _Package(ModuleType):
+class _LazyPackage(ModuleType):
     """A module whose public names are not replaced by its submodules when these are imported."""
 
     _hides: frozenset[str]
@@ -126,7 +126,7 @@ class _Package(ModuleType):
         return importlib.import_module, (self.__name__,)
 
 
-def _module(package: str, name: str, public: list[str]) -> Any:
+def _lazy_submodule(package: str, name: str, public: list[str]) -> Any:
     """Return a module of a package, which is loaded now, or else a name of Optax.
 
     Raises:
@@ -149,7 +149,7 @@ def _module(package: str, name: str, public: list[str]) -> Any:
     return missing(package, name, public, is_import)
 
 
-def _sign(attribute: Any) -> None:
+def _sign_lazily(attribute: Any) -> None:
     from gradxform._names.signatures import sign  # which needs JAX
 
     sign(attribute)

@@ -124,7 +124,7 @@ _FOLDERS = (
 MOVED |= {old + name: new + name for old, new, names in _FOLDERS for name in names.split()}
 
 
-class _Finder:
+class _MovedModuleFinder:
     """Finds a module of `MOVED` under its old path."""
 
     def find_spec(
@@ -154,5 +154,5 @@ def install() -> None:
 
     This comes first: the usual way would load a second copy of a module in a package that moved.
     """
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, _MovedModuleFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _MovedModuleFinder())

@@ -57,10 +57,12 @@ def missing(package: str, name: str, public: list[str], is_import: bool = False)
     """
     module = package.rpartition(".")[2]
     if module in MODULES:
-        return _looked_up(package, _optax(package, f"optax.{module}"), name)
+        return _looked_up_in_optax(package, _installed_optax(package, f"optax.{module}"), name)
     if package == "gradxform":
         if name in NAMES:
-            return _looked_up(f"{package}.{name}", _optax(f"{package}.{name}"), name)
+            return _looked_up_in_optax(
+                f"{package}.{name}", _installed_optax(f"{package}.{name}"), name
+            )
         public = [*public, *NAMES, *MODULES]
     if is_import:
         path = sys.modules[package].__file__
@@ -74,11 +76,11 @@ def missing(package: str, name: str, public: list[str], is_import: bool = False)
 
 def names_of(package: str) -> list[str]:
     """Return the public names of a module that is Optax's module of that name."""
-    theirs = _optax(package, f"optax.{package.rpartition('.')[2]}")
+    theirs = _installed_optax(package, f"optax.{package.rpartition('.')[2]}")
     return [name for name in dir(theirs) if not name.startswith("_")]
 
 
-def _optax(what: str, module: str = "optax") -> ModuleType:
+def _installed_optax(what: str, module: str = "optax") -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -89,7 +91,7 @@ def _optax(what: str, module: str = "optax") -> ModuleType:
         ) from None
 
 
-def _looked_up(what: str, module: ModuleType, name: str) -> Any:
+def _looked_up_in_optax(what: str, module: ModuleType, name: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:

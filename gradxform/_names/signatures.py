@@ -31,16 +31,16 @@ class Alias:
         return self.name
 
 
-class _Parameter(inspect.Parameter):
+class _ReadableParameter(inspect.Parameter):
     """A parameter that prints with the names of annotations."""
 
     def __str__(self) -> str:
-        alias = _alias(self.annotation)
+        alias = _alias_in_signature(self.annotation)
         plain = inspect.Parameter(self.name, self.kind, default=self.default, annotation=alias)
         return str(plain)
 
 
-class _Signature(inspect.Signature):
+class _ReadableSignature(inspect.Signature):
     """A signature that prints with the names of annotations."""
 
     def __str__(self) -> str:
@@ -53,11 +53,11 @@ class _Signature(inspect.Signature):
 
     def _printed(self) -> inspect.Signature:
         parameters = list(self.parameters.values())
-        annotation = _alias(self.return_annotation)
+        annotation = _alias_in_signature(self.return_annotation)
         return inspect.Signature(parameters, return_annotation=annotation)
 
 
-class _FunctionSignature(_Signature):
+class _FunctionSignature(_ReadableSignature):
     """The `__signature__` of a function, computed when somebody asks for it."""
 
     def __init__(self, function: pytypes.FunctionType) -> None:
@@ -104,7 +104,7 @@ class ClassSignature:
         if instance is not None:  # the signature of a schedule is that of its call
             raise AttributeError("__signature__")
         if getattr(owner, "variadic", None) is not None and dataclasses.is_dataclass(owner):
-            return readable(inspect.Signature(_variadic(owner)))
+            return readable(inspect.Signature(_variadic_signature_parameters(owner)))
         for name in ("__init__", "__new__"):
             if getattr(owner, name) is not getattr(object, name):
                 _, *parameters = inspect.signature(getattr(owner, name)).parameters.values()
@@ -112,7 +112,7 @@ class ClassSignature:
         return inspect.Signature()
 
 
-def _variadic(cls: Any) -> list[inspect.Parameter]:
+def _variadic_signature_parameters(cls: Any) -> list[inspect.Parameter]:
     """Return the parameters of a class such as `chain(*transforms)`: other fields go by name."""
     first = inspect.Parameter(cls.variadic, inspect.Parameter.VAR_POSITIONAL)
     others = [
@@ -141,13 +141,13 @@ def sign(part: Any) -> None:
 def readable(signature: inspect.Signature) -> inspect.Signature:
     """Return a signature that prints with the names of annotations."""
     parameters = [
-        _Parameter(p.name, p.kind, default=p.default, annotation=p.annotation)
+        _ReadableParameter(p.name, p.kind, default=p.default, annotation=p.annotation)
         for p in signature.parameters.values()
     ]
-    return _Signature(parameters, return_annotation=signature.return_annotation)
+    return _ReadableSignature(parameters, return_annotation=signature.return_annotation)
 
 
-def _alias(annotation: Any) -> Any:
+def _alias_in_signature(annotation: Any) -> Any:
     if annotation is inspect.Signature.empty:
         return annotation
     name = spelled(annotation)
@@ -165,7 +165,7 @@ def spelled(annotation: Any) -> str:
     if origin is typing.Annotated:
         return spelled(args[0])
     if origin in _UNIONS:
-        return " | ".join(_alternatives(args))
+        return " | ".join(_spelled_union(args))
     if origin is not None and origin is not typing.Literal:
         return f"{spelled(origin)}[{', '.join(map(spelled, args))}]"
     if annotation is None or annotation is type(None):
@@ -180,7 +180,7 @@ def spelled(annotation: Any) -> str:
     return name.rpartition(".")[2] if name else str(annotation).replace("typing.", "")
 
 
-def _alternatives(args: tuple[Any, ...]) -> list[str]:
+def _spelled_union(args: tuple[Any, ...]) -> list[str]:
     """Spell the members of a union, those of the largest alias among them by its name."""
     unions = [x for x in _NAMES if typing.get_origin(x) in _UNIONS]
     unions = [x for x in unions if set(typing.get_args(x)) <= set(args)]
