@@ -17,14 +17,14 @@ from gradxform.wrappers.external_step import external_step
 from gradxform.wrappers.sparse import sparse_semantics
 
 
-class _Required:
+class _RequiredArgument:
     """The default of a required argument that comes after an optional one."""
 
     def __repr__(self) -> str:
         return "<required>"
 
 
-REQUIRED: Any = _Required()
+REQUIRED: Any = _RequiredArgument()
 
 
 def require(factory: str, **arguments: Any) -> None:

@@ -64,7 +64,7 @@ def with_called_numbers(
     arguments = without_aliases(annotations, arguments)
     for k, x in arguments.items():
         kinds = annotation_kinds(annotations[k])
-        or_schedule = any(map(_is_function, kinds))
+        or_schedule = any(map(_is_called_number_kind, kinds))
         if float in kinds and isinstance(x := number_or_called(x, or_schedule), Called):
             # Where a schedule may be, the factory knows what to do.
             (called if or_schedule else numbers)[k] = x
@@ -78,7 +78,7 @@ def with_called_numbers(
     return tx
 
 
-def _is_function(kind: Any) -> bool:
+def _is_called_number_kind(kind: Any) -> bool:
     return typing.get_origin(kind) is Callable
 
 
@@ -129,7 +129,7 @@ class called_numbers(Transform):
         """Return the optimizer with the numbers of this moment."""
         numbers = self._numbers_of_now()
         if not any(map(is_tracer, numbers.values())) and is_hashable(self):
-            _check(self, tuple((k, float(x)) for k, x in numbers.items()))
+            _check_called_numbers(self, tuple((k, float(x)) for k, x in numbers.items()))
         return self._made(numbers)
 
     def with_plain_numbers(self) -> Any:
@@ -147,7 +147,7 @@ class called_numbers(Transform):
             return self._made({k: jnp.asarray(0.5) for k, _ in self.numbers})
 
     def _of_now_or_any(self) -> Any:
-        return self._of_any if is_tracing() and _calls(self) else self.of_now()
+        return self._of_any if is_tracing() and _calls_its_numbers(self) else self.of_now()
 
     def inner_transforms(self) -> list[Any]:
         """Return the optimizer with some numbers, as a list."""
@@ -168,7 +168,7 @@ class called_numbers(Transform):
 
     def init(self, params: Params) -> OptState:
         """Return the state of the optimizer."""
-        if is_tracing() and _calls(self) and not self._starts_with_numbers(params):
+        if is_tracing() and _calls_its_numbers(self) and not self._starts_with_numbers(params):
             return self._of_any.init(params)  # the same with all numbers, and not a constant
         return self.of_now().init(params)
 
@@ -193,7 +193,7 @@ class called_numbers(Transform):
         return call_update(self.of_now(), updates, state, params, extra)
 
 
-def _calls(tx: called_numbers) -> bool:
+def _calls_its_numbers(tx: called_numbers) -> bool:
     """Whether functions are called, and do not stand as arguments of a program."""
     return any(isinstance(x, Called) for _, x in tx.numbers)
 
@@ -212,6 +212,6 @@ def check_numbers(tx: Any, live: tuple[Any, ...]) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _check(tx: called_numbers, numbers: tuple[tuple[str, float], ...]) -> None:
+def _check_called_numbers(tx: called_numbers, numbers: tuple[tuple[str, float], ...]) -> None:
     """Require numbers that the factory takes."""
     tx.factory(**dict(numbers), **{k: thawed(x) for k, x in tx.others})

@@ -41,7 +41,7 @@ def arguments_of(
         samples = {k: v.back(v.sample) if isinstance(v, Unknown) else v for k, v in chosen.items()}
         unknown = {k: v for k, v in chosen.items() if isinstance(v, Unknown)}
         try:
-            bound = dict(_bindings(factory(**samples), x, unknown))
+            bound = dict(_bindings_of_unknowns(factory(**samples), x, unknown))
             read = {k: bound.get(k, v) for k, v in samples.items()}
             if factory(**read) == x:
                 return read
@@ -50,7 +50,9 @@ def arguments_of(
     return None
 
 
-def _bindings(template: Any, x: Any, unknown: Mapping[str, Unknown]) -> Iterator[tuple[str, Any]]:
+def _bindings_of_unknowns(
+    template: Any, x: Any, unknown: Mapping[str, Unknown]
+) -> Iterator[tuple[str, Any]]:
     """Yield the name and the value of every unknown in the template.
 
     Raises:
@@ -65,12 +67,12 @@ def _bindings(template: Any, x: Any, unknown: Mapping[str, Unknown]) -> Iterator
             raise ValueError
     elif isinstance(x, Value):
         for ours, theirs in zip(fields_of(template).values(), fields_of(x).values(), strict=True):
-            yield from _bindings(ours, theirs, unknown)
+            yield from _bindings_of_unknowns(ours, theirs, unknown)
     elif type(x) is tuple:
         for ours, theirs in zip(template, x, strict=True):
-            yield from _bindings(ours, theirs, unknown)
+            yield from _bindings_of_unknowns(ours, theirs, unknown)
     elif isinstance(x, FrozenTree):
         for ours, theirs in zip(template.leaves, x.leaves, strict=True):
-            yield from _bindings(ours, theirs, unknown)
+            yield from _bindings_of_unknowns(ours, theirs, unknown)
     elif template != x:
         raise ValueError

@@ -66,10 +66,10 @@ def get(doors: Doors, identifier: Any, custom_objects: Any) -> Any:
     """Return the optimizer of a name, of a config, or itself."""
     if isinstance(identifier, str):
         thing = described({"class_name": identifier, "config": {}}, "identifier")
-        return _read(doors, thing, custom_objects, "identifier")
+        return _read_keras_config(doors, thing, custom_objects, "identifier")
     if isinstance(identifier, dict):
         return deserialize(doors, identifier, custom_objects)
-    if _is_optimizer(identifier) or _is_optimizer(getattr(identifier, "tx", None)):
+    if _is_keras_optimizer(identifier) or _is_keras_optimizer(getattr(identifier, "tx", None)):
         return identifier
     raise ValueError(
         f"get: could not interpret the identifier {shown(identifier)}; it must be the name of an "
@@ -77,39 +77,43 @@ def get(doors: Doors, identifier: Any, custom_objects: Any) -> Any:
     )
 
 
-def _is_optimizer(x: Any) -> bool:
+def _is_keras_optimizer(x: Any) -> bool:
     return isinstance(x, SupportsTransform) and not isinstance(x, type)
 
 
 def deserialize(doors: Doors, config: Any, custom_objects: Any) -> Any:
     """Return the optimizer that Keras's plain data describes."""
-    return _read(doors, described(config, "config"), custom_objects, "config")
+    return _read_keras_config(doors, described(config, "config"), custom_objects, "config")
 
 
-def _read(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
+def _read_keras_config(doors: Doors, thing: Described, custom_objects: Any, where: str) -> Any:
     name = thing.class_name.lower()
     own = custom_objects if isinstance(custom_objects, Mapping) else {}
     if name in _SCALING and thing.is_keras and thing.class_name not in own:
-        return _read_scaling(doors, thing, custom_objects, where)
+        return _read_loss_scale_config(doors, thing, custom_objects, where)
     if name == MULTI and thing.is_keras and thing.class_name not in own:
         return read_multi(
-            thing, lambda x, at: _read(doors, described(x, at), custom_objects, at), where
+            thing,
+            lambda x, at: _read_keras_config(doors, described(x, at), custom_objects, at),
+            where,
         )
     factory = known(thing, doors.v3 | doors.v2, custom_objects, where, "optimizer")
     is_custom = factory not in (*doors.v2.values(), *doors.v3.values())
-    is_new = name not in doors.v2 or _is_new(thing)
+    is_new = name not in doors.v2 or _is_new_keras_config(thing)
     place = f"{where}.config"
     config = with_schedules(thing.config, custom_objects, place)
     if is_custom:
         tx = read_by(factory, config, place)
     else:
         tx = made_of((doors.v3 if is_new else doors.v2)[name], is_new, config, place)
-    if not _is_optimizer(tx):
+    if not _is_keras_optimizer(tx):
         raise TypeError(f"{where}: {thing.class_name} returns {shown(tx)}, not an optimizer.")
     return tx
 
 
-def _read_scaling(doors: Doors, thing: Described, custom_objects: Any, where: str) -> loss_scale:
+def _read_loss_scale_config(
+    doors: Doors, thing: Described, custom_objects: Any, where: str
+) -> loss_scale:
     """Return a loss scale, and the optimizer in it."""
     config = {k: v for k, v in thing.config.items() if k not in IGNORED}
     # Older configs have what is an argument of the inner optimizer only.
@@ -133,12 +137,12 @@ def _read_scaling(doors: Doors, thing: Described, custom_objects: Any, where: st
     # A scale of its own, which Keras does not apply here.
     own = {k: v for k, v in inner.config.items() if k != "loss_scale_factor"}
     inner = inner._replace(config=own)
-    config[key] = _read(doors, inner, custom_objects, place)
+    config[key] = _read_keras_config(doors, inner, custom_objects, place)
     check_keys(factory, config, f"{where}.config", ValueError)
     return called(factory, config, f"{where}.config")
 
 
-def _is_new(thing: Described) -> bool:
+def _is_new_keras_config(thing: Described) -> bool:
     """Whether a config is of Keras 2.11 or later, and not of one of its legacy optimizers."""
     if thing.config.get("is_legacy_optimizer") or "legacy" in str(thing.module).split("."):
         return False
@@ -172,12 +176,14 @@ def serialize(doors: Doors, tx: Any, name: str | None, version: float | None) ->
     """Return an optimizer as Keras's plain data."""
     whole = with_arguments(doors, tx, name, version)
     try:
-        return whole | {"config": {k: _as_plain(x, whole) for k, x in whole["config"].items()}}
+        return whole | {
+            "config": {k: _plain_config_argument(x, whole) for k, x in whole["config"].items()}
+        }
     except ValueError as error:
         raise ValueError(f"serialize: {error}") from None
 
 
-def _as_plain(x: Any, whole: dict[str, Any]) -> Any:
+def _plain_config_argument(x: Any, whole: dict[str, Any]) -> Any:
     """Return a schedule as plain data, and of a function without arguments its number of now."""
     if isinstance(x, Called):
         return float(x(0))
@@ -193,9 +199,9 @@ def with_arguments(
     if name is not None and not (isinstance(name, str) and name):
         raise ValueError(f"serialize: name must be a word or None, got {shown(name)}.")
     state = None
-    if _is_optimizer(getattr(tx, "tx", None)):  # an Optimizer
+    if _is_keras_optimizer(getattr(tx, "tx", None)):  # an Optimizer
         tx, state, name = tx.tx, tx.state, name or tx.given_name
-    if not _is_optimizer(tx):
+    if not _is_keras_optimizer(tx):
         raise TypeError(f"serialize: needs an optimizer, got {shown(tx)}.")
     if isinstance(tx, called_numbers):
         whole = with_arguments(doors, tx.with_plain_numbers(), name, version)
@@ -203,7 +209,9 @@ def with_arguments(
         return whole | {"config": whole["config"] | called}
     if isinstance(tx, injected):
         tx = tx.with_plain_numbers(None if state is None else state.hyperparams)
-    if isinstance(tx, loss_scale) and (written_scale := _written_scaling(doors, tx, name, version)):
+    if isinstance(tx, loss_scale) and (
+        written_scale := _written_loss_scale_config(doors, tx, name, version)
+    ):
         return written_scale
     if version in (None, 3) and (multi := multi_of(tx)) is not None:
         return written_multi(multi, lambda x: serialize(doors, x, None, 3), name)
@@ -214,13 +222,13 @@ def with_arguments(
     try:
         if version in (None, 2):
             for factory in doors.v2.values():
-                arguments = arguments_of(factory, tx, _choices_of_v2(factory, tx))
+                arguments = arguments_of(factory, tx, _config_choices_of_keras2(factory, tx))
                 if arguments is not None:
-                    return _written_v2(factory, arguments, name)
-        found = None if version == 2 else _read_off_v3(doors, tx)
+                    return _written_keras2_config(factory, arguments, name)
+        found = None if version == 2 else _read_off_keras3_arguments(doors, tx)
         if found is not None:
             for form in (3, 2.15) if version is None else (version,):
-                config = _written_v3(*found, name, form == 2.15)
+                config = _written_keras3_config(*found, name, form == 2.15)
                 if config is not None:
                     return config
     except ValueError as error:
@@ -232,7 +240,7 @@ def with_arguments(
     )
 
 
-def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str, list[Any]]:
+def _config_choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str, list[Any]]:
     """Return what each argument of a factory may be, as far as the parts of `tx` allow."""
     choices: dict[str, list[Any]] = {}
     for i, (name, parameter) in enumerate(inspect.signature(factory).parameters.items()):
@@ -270,13 +278,15 @@ def _choices(factory: Factory, tx: Any, leave_out: tuple[str, ...]) -> dict[str,
     return choices
 
 
-def _choices_of_v2(factory: Factory, tx: Any) -> dict[str, list[Any]]:
-    choices = _choices(factory, tx, ())
+def _config_choices_of_keras2(factory: Factory, tx: Any) -> dict[str, list[Any]]:
+    choices = _config_choices(factory, tx, ())
     choices["decay"] = [Unknown(0.713719), 0.0]
     return choices
 
 
-def _written_v2(factory: Factory, arguments: dict[str, Any], name: str | None) -> dict[str, Any]:
+def _written_keras2_config(
+    factory: Factory, arguments: dict[str, Any], name: str | None
+) -> dict[str, Any]:
     config = {k: v for k, v in arguments.items() if v is not None and k != "schedule_decay"}
     if "schedule_decay" in arguments:
         config["decay"] = arguments["schedule_decay"]
@@ -284,13 +294,13 @@ def _written_v2(factory: Factory, arguments: dict[str, Any], name: str | None) -
     return written(title, {"name": name or title, **config}, None)
 
 
-def _read_off_v3(doors: Doors, tx: Any) -> tuple[Factory, dict[str, Any]] | None:
+def _read_off_keras3_arguments(doors: Doors, tx: Any) -> tuple[Factory, dict[str, Any]] | None:
     """Return the factory of Keras 3 and the arguments that make `tx`."""
-    outer, core = _peeled(tx)
+    outer, core = _peeled_keras3_options(tx)
     if core is None:
         return None
     for factory in doors.v3.values():
-        choices = _choices(factory, tx, tuple(OPTIONS.keys() - {*CLIPS, "weight_decay"}))
+        choices = _config_choices(factory, tx, tuple(OPTIONS.keys() - {*CLIPS, "weight_decay"}))
         # The options around the step are known, which leaves few templates.
         arguments = arguments_of(factory, tx, choices | {k: [v] for k, v in outer.items()})
         if arguments is not None:
@@ -298,10 +308,10 @@ def _read_off_v3(doors: Doors, tx: Any) -> tuple[Factory, dict[str, Any]] | None
     return None
 
 
-def _peeled(tx: Any) -> tuple[dict[str, Any], Any]:
+def _peeled_keras3_options(tx: Any) -> tuple[dict[str, Any], Any]:
     """Return the options of Keras 3 that stand around the step, and what is inside them."""
     outer: dict[str, Any] = {}
-    core = _only(tx)
+    core = _only_part_of_chain(tx)
     if isinstance(core, overwriting_average):
         outer |= {"use_ema": True, "ema_momentum": core.decay}
         outer["ema_overwrite_frequency"] = core.every
@@ -313,13 +323,13 @@ def _peeled(tx: Any) -> tuple[dict[str, Any], Any]:
             return outer, None
         outer["loss_scale_factor"] = 1.0 / parts[0].step_size
         core = parts[1]
-    core = _only(core)
+    core = _only_part_of_chain(core)
     if isinstance(core, MultiSteps):
         outer["gradient_accumulation_steps"] = core.every_k_schedule
     return outer, core
 
 
-def _written_scaling(
+def _written_loss_scale_config(
     doors: Doors, tx: loss_scale, name: str | None, version: float | None
 ) -> dict[str, Any] | None:
     """Return a config of `LossScaleOptimizer`; None if Keras does not have this one.
@@ -348,12 +358,12 @@ def _written_scaling(
     return None
 
 
-def _only(x: Any) -> Any:
+def _only_part_of_chain(x: Any) -> Any:
     """Return the one part of a chain of one; else `x`."""
     return x.transforms[0] if isinstance(x, chain) and len(x.transforms) == 1 else x
 
 
-def _written_v3(
+def _written_keras3_config(
     factory: Factory, arguments: dict[str, Any], name: str | None, is_2_15: bool
 ) -> dict[str, Any] | None:
     """Return a config of Keras 3, or of Keras 2.11 to 2.15; None if that lacks the optimizer."""

@@ -195,7 +195,7 @@ def serialize(schedule: Any, name: str | None = None, *, version: int = 2) -> di
     for factory in _FACTORIES:
         if version == 3 and factory is LinearCosineDecay:  # of TensorFlow only
             continue
-        arguments = _arguments_of(factory, schedule)
+        arguments = _decay_arguments(factory, schedule)
         if arguments is not None:
             kind = factory.__name__
             if version == 3:
@@ -208,9 +208,9 @@ def serialize(schedule: Any, name: str | None = None, *, version: int = 2) -> di
     )
 
 
-def _arguments_of(factory: Callable[..., Schedule], schedule: Any) -> dict[str, Any] | None:
+def _decay_arguments(factory: Callable[..., Schedule], schedule: Any) -> dict[str, Any] | None:
     if factory is PiecewiseConstantDecay:
-        return _piecewise_arguments(schedule)
+        return _piecewise_decay_arguments(schedule)
     names = inspect.signature(factory).parameters.keys() - {"name"}
     warm = {"warmup_target", "warmup_steps"} & names
     choices: dict[str, Any] = {}
@@ -226,7 +226,7 @@ def _arguments_of(factory: Callable[..., Schedule], schedule: Any) -> dict[str, 
     return found
 
 
-def _piecewise_arguments(schedule: Any) -> dict[str, Any] | None:
+def _piecewise_decay_arguments(schedule: Any) -> dict[str, Any] | None:
     """Return the boundaries and values of constants one after another."""
     if not isinstance(schedule, join_schedules):
         return None

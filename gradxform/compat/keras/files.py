@@ -53,8 +53,8 @@ def loaded(
     if not saved.is_built():
         return tx, tx.init(params)
     if of_ours is not None:
-        return tx, of_ours.state(params, _with_rate(saved), order)
-    return tx, set_weights(tx, params, _with_rate(saved), saved.version, order)
+        return tx, of_ours.state(params, _saved_weights_with_rate(saved), order)
+    return tx, set_weights(tx, params, _saved_weights_with_rate(saved), saved.version, order)
 
 
 def saved_optimizer(path: str | os.PathLike[str]) -> Saved:
@@ -71,10 +71,10 @@ def saved_optimizer(path: str | os.PathLike[str]) -> Saved:
         raise FileNotFoundError(f"load_optimizer: there is no file {name!r}.")
     try:
         if zipfile.is_zipfile(name):
-            return _of_archive(name, h5py)
+            return _saved_in_keras_archive(name, h5py)
         if h5py.is_hdf5(name):
             with h5py.File(name, "r") as file:
-                return _of_hdf5(name, file)
+                return _saved_in_hdf5(name, file)
     except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(
             f"load_optimizer: {name!r} is damaged: {error}. Save the model again, or copy the file "
@@ -86,7 +86,7 @@ def saved_optimizer(path: str | os.PathLike[str]) -> Saved:
     )
 
 
-def _of_archive(name: str, h5py: Any) -> Saved:
+def _saved_in_keras_archive(name: str, h5py: Any) -> Saved:
     """Return the optimizer of a `.keras` file, of Keras 3."""
     with zipfile.ZipFile(name) as archive:
         for member in (_CONFIG, _WEIGHTS):
@@ -95,19 +95,19 @@ def _of_archive(name: str, h5py: Any) -> Saved:
                     f"load_optimizer: {name!r} has no {member}; save the model with "
                     "model.save('model.keras')."
                 )
-        config = _json(name, _CONFIG, archive.read(_CONFIG))
+        config = _json_in_keras_file(name, _CONFIG, archive.read(_CONFIG))
         data = archive.read(_WEIGHTS)
     compiled = config.get("compile_config") or {}
     optimizer = compiled.get("optimizer")
     if not optimizer:
-        raise ValueError(_without(name))
+        raise ValueError(_file_without_optimizer(name))
     with h5py.File(io.BytesIO(data), "r") as file:
         group = file.get("optimizer/vars", {})
         weights = [np.asarray(group[k]) for k in sorted(group, key=int)]
     return Saved(optimizer, weights, 3, None)
 
 
-def _of_hdf5(name: str, file: Any) -> Saved:
+def _saved_in_hdf5(name: str, file: Any) -> Saved:
     """Return the optimizer of an HDF5 file, which Keras 1, 2 and 3 write."""
     if "training_config" not in file.attrs:
         if "optimizer" in file:
@@ -115,33 +115,35 @@ def _of_hdf5(name: str, file: Any) -> Saved:
                 f"load_optimizer: {name!r} has weights but not the optimizer's config; save the "
                 "whole model with model.save('model.keras')."
             )
-        raise ValueError(_without(name))
-    config = _json(name, "training_config", file.attrs["training_config"])
+        raise ValueError(_file_without_optimizer(name))
+    config = _json_in_keras_file(name, "training_config", file.attrs["training_config"])
     optimizer = config.get("optimizer_config")
     if not optimizer:
-        raise ValueError(_without(name))
+        raise ValueError(_file_without_optimizer(name))
     group = file.get("optimizer_weights")
-    names = [] if group is None else _names_of(group)
+    names = [] if group is None else _weight_names_in_hdf5(group)
     weights = [np.asarray(group[k]) for k in names] if group is not None else []
     words = [k.rpartition("/")[2].partition(":")[0] for k in names]
     # Keras 2.11 and later count `iteration`; older ones `iter` or `iterations`, or do not count.
     return Saved(optimizer, weights, 3 if words[:1] == ["iteration"] else 2, words)
 
 
-def _names_of(group: Any) -> list[str]:
+def _weight_names_in_hdf5(group: Any) -> list[str]:
     """Return the names of the weights, which Keras spreads over attributes if they are long."""
     keys = [k for k in group.attrs if k.removeprefix("weight_names").isdecimal()]
-    keys = ["weight_names"] if "weight_names" in group.attrs else sorted(keys, key=_number_of)
+    keys = (
+        ["weight_names"] if "weight_names" in group.attrs else sorted(keys, key=_weight_names_index)
+    )
     return [
         x.decode() if isinstance(x, bytes) else str(x) for key in keys for x in group.attrs[key]
     ]
 
 
-def _number_of(key: str) -> int:
+def _weight_names_index(key: str) -> int:
     return int(key.removeprefix("weight_names"))
 
 
-def _with_rate(saved: Saved) -> list[np.ndarray]:
+def _saved_weights_with_rate(saved: Saved) -> list[np.ndarray]:
     """Return the weights with the learning rate, which Keras 2.11 to 2.15 do not write."""
     config = saved.config
     own = config.get("config") if isinstance(config, Mapping) else None
@@ -153,7 +155,7 @@ def _with_rate(saved: Saved) -> list[np.ndarray]:
     return [saved.weights[0], np.asarray(rate, np.float32), *saved.weights[1:]]
 
 
-def _json(name: str, what: str, text: str | bytes) -> dict[str, Any]:
+def _json_in_keras_file(name: str, what: str, text: str | bytes) -> dict[str, Any]:
     try:
         config = json.loads(text)
     except ValueError as error:
@@ -163,7 +165,7 @@ def _json(name: str, what: str, text: str | bytes) -> dict[str, Any]:
     return config
 
 
-def _without(name: str) -> str:
+def _file_without_optimizer(name: str) -> str:
     return (
         f"load_optimizer: {name!r} was saved without an optimizer; compile the model before you "
         "save it."

@@ -52,7 +52,7 @@ def with_from_config(factory: Callable[P, T_co], is_new: bool) -> Door[P, T_co]:
         rates = with_schedules(config, custom_objects, where)
         return made_of(factory, is_new, rates, where)
 
-    return _with(factory, read)
+    return _with_from_config_method(factory, read)
 
 
 def around_others(factory: Callable[P, T_co]) -> Door[P, T_co]:
@@ -61,27 +61,27 @@ def around_others(factory: Callable[P, T_co]) -> Door[P, T_co]:
     def read(config: Mapping[str, Any], custom_objects: Any, where: str) -> Any:
         # It knows the classes of all optimizers, and so is above each of them.
         deserialize = importlib.import_module("gradxform.compat.keras.keras").deserialize
-        return deserialize(written(_name(factory), dict(config), None), custom_objects)
+        return deserialize(written(_factory_name(factory), dict(config), None), custom_objects)
 
-    return _with(factory, read)
+    return _with_from_config_method(factory, read)
 
 
-def _with(factory: Any, read: Callable[..., Any]) -> Any:
+def _with_from_config_method(factory: Any, read: Callable[..., Any]) -> Any:
     def from_config(
         config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
     ) -> Any:
-        where = f"{_name(factory)}.from_config: config"
+        where = f"{_factory_name(factory)}.from_config: config"
         if not isinstance(config, Mapping) or not all(isinstance(k, str) for k in config):
             raise TypeError(f"{where} must be a dict of arguments, got {shown(config)}.")
         return read(config, custom_objects, where)
 
     from_config.__doc__ = Door.from_config.__doc__
-    from_config.__qualname__ = f"{_name(factory)}.from_config"
+    from_config.__qualname__ = f"{_factory_name(factory)}.from_config"
     factory.from_config = from_config
     return factory
 
 
-def _name(factory: Any) -> str:
+def _factory_name(factory: Any) -> str:
     return factory.__name__
 
 
@@ -98,18 +98,18 @@ def made_of(
     factory: Callable[..., Any], is_new: bool, config: Mapping[str, Any], where: str
 ) -> Any:
     """Return the optimizer of a config, whose schedules have been read; see `with_from_config`."""
-    arguments = _new_arguments(config, where) if is_new else _old_arguments(config)
+    arguments = _new_config_arguments(config, where) if is_new else _old_config_arguments(config)
     # Of the classes that Keras raises itself.
     check_keys(factory, arguments, where, ValueError if is_new else TypeError)
     return called(factory, arguments, where)
 
 
-def _old_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
+def _old_config_arguments(config: Mapping[str, Any]) -> dict[str, Any]:
     # The decay of Nadam's config is its schedule_decay, which Keras and our factory do not read.
     return {k: v for k, v in config.items() if k not in IGNORED}
 
 
-def _new_arguments(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _new_config_arguments(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     if config.get("decay"):
         raise ValueError(
             f"{where}: decay={config['decay']!r} is not of this generation of Keras, which "

@@ -58,7 +58,7 @@ from gradxform.wrappers.compose import chain
 schedules = decays  # as `tf.keras.optimizers.schedules`
 
 
-def _check_momentum(name: str, momentum: Any) -> None:
+def _check_keras_momentum(name: str, momentum: Any) -> None:
     if isinstance(momentum, int | float) and not 0 <= momentum <= 1:
         raise ValueError(f"{name}: momentum must be in [0, 1], got {momentum!r}.")
 
@@ -74,7 +74,7 @@ def SGD(
 
     Reference: `tf.keras.optimizers.SGD`.
     """
-    _check_momentum("SGD", momentum)
+    _check_keras_momentum("SGD", momentum)
     parts = [descend(learning_rate)]
     if is_present(momentum):
         parts += [trace(momentum, nesterov)]
@@ -98,7 +98,7 @@ def RMSprop(
 
     Reference: `tf.keras.optimizers.RMSprop`.
     """
-    _check_momentum("RMSprop", momentum)
+    _check_keras_momentum("RMSprop", momentum)
     scale_by = scale_by_stddev if centered else scale_by_rms
     rule = scale_by(rho, epsilon_of(epsilon), eps_in_sqrt=is_present(momentum))
     if not is_present(momentum):

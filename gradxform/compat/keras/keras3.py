@@ -125,7 +125,7 @@ def Adam(
 
     Reference: `keras.optimizers.Adam`.
     """
-    return _adam(learning_rate, beta_1, beta_2, epsilon, amsgrad)
+    return _keras3_adam(learning_rate, beta_1, beta_2, epsilon, amsgrad)
 
 
 @keras3_optimizer
@@ -141,10 +141,10 @@ def AdamW(
 
     Reference: `keras.optimizers.AdamW`.
     """
-    return _adam(learning_rate, beta_1, beta_2, epsilon, amsgrad)
+    return _keras3_adam(learning_rate, beta_1, beta_2, epsilon, amsgrad)
 
 
-def _adam(
+def _keras3_adam(
     learning_rate: ScalarOrSchedule, beta_1: float, beta_2: float, epsilon: float, amsgrad: bool
 ) -> chain:
     parts = adam_parts(beta_1, beta_2, epsilon, amsgrad)
@@ -324,8 +324,8 @@ def Muon(
     if rms_rate is not None:
         parts.append(scale_by_shape(consistent_rms=rms_rate))
     matrices = chain(*parts, scale_by_learning_rate(learning_rate))
-    adam_rate = _times(learning_rate, adam_lr_ratio)
-    others = _adam(adam_rate, adam_beta_1, adam_beta_2, epsilon, amsgrad=False)
+    adam_rate = _keras3_rate_times(learning_rate, adam_lr_ratio)
+    others = _keras3_adam(adam_rate, adam_beta_1, adam_beta_2, epsilon, amsgrad=False)
     excluded = ~(ndim_at_least(2) & ~ndim_at_least(3))
     patterns = list(exclude_layers or ())
     if exclude_embeddings:
@@ -333,19 +333,19 @@ def Muon(
     for pattern in patterns:
         excluded = excluded | path_matches(pattern, optional=True)
     groups = {
-        "muon": _decayed(matrices, weight_decay, learning_rate),
-        "adam": _decayed(others, adam_weight_decay, learning_rate),
+        "muon": _with_keras3_weight_decay(matrices, weight_decay, learning_rate),
+        "adam": _with_keras3_weight_decay(others, adam_weight_decay, learning_rate),
     }
     return chain(partition(groups, label_by(("adam", excluded), ("muon", True))))
 
 
-def _times(learning_rate: Any, ratio: Any) -> Any:
+def _keras3_rate_times(learning_rate: Any, ratio: Any) -> Any:
     if callable(learning_rate):
         return learning_rate if ratio == 1 else product_schedule(learning_rate, ratio)
     return learning_rate * ratio
 
 
-def _decayed(tx: chain, weight_decay: Any, learning_rate: Any) -> Any:
+def _with_keras3_weight_decay(tx: chain, weight_decay: Any, learning_rate: Any) -> Any:
     if weight_decay is None or not is_present(weight_decay):
         return tx
     return decoupled_weight_decay(tx, weight_decay, learning_rate=learning_rate, decay_first=True)

@@ -70,13 +70,13 @@ def keras3_optimizer(function: Factory) -> Door[..., chain]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         options = {k: bound.arguments[k] for k in OPTIONS if k in bound.arguments}
-        _check(title, options)
+        _check_keras3_options(title, options)
         rule = {k: x for k, x in bound.arguments.items() if k in own.parameters}
         k = options["gradient_accumulation_steps"]
         if k and callable(rule["learning_rate"]):
             rule["learning_rate"] = last_of_every(rule["learning_rate"], k)
-        decays = title not in _OWN_DECAY and _decays(options)
-        return _around(function(**rule), rule["learning_rate"], options, decays)
+        decays = title not in _OWN_DECAY and _options_decay_params(options)
+        return _with_keras3_options(function(**rule), rule["learning_rate"], options, decays)
 
     @functools.wraps(function)
     def factory(*args: Any, **kwargs: Any) -> chain:
@@ -85,13 +85,13 @@ def keras3_optimizer(function: Factory) -> Door[..., chain]:
     return with_from_config(presented(factory, signature, function.__doc__, _DOC), is_new=True)
 
 
-def _decays(options: dict[str, Any]) -> bool:
+def _options_decay_params(options: dict[str, Any]) -> bool:
     """Whether the parameters decay before the step."""
     decay = options["weight_decay"]
     return decay is not None and is_present(decay)
 
 
-def _check(title: str, options: dict[str, Any]) -> None:
+def _check_keras3_options(title: str, options: dict[str, Any]) -> None:
     """Require what Keras 3 requires."""
     clips = {k: options[k] for k in CLIPS if options[k] is not None}
     if len(clips) > 1:
@@ -123,11 +123,13 @@ def around(title: str, tx: chain, learning_rate: Any, options: dict[str, Any]) -
     Raises:
       ValueError: for what Keras 3 refuses.
     """
-    _check(title, options)
-    return _around(tx, learning_rate, options, _decays(options))
+    _check_keras3_options(title, options)
+    return _with_keras3_options(tx, learning_rate, options, _options_decay_params(options))
 
 
-def _around(tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool) -> chain:
+def _with_keras3_options(
+    tx: chain, learning_rate: Any, options: dict[str, Any], decays: bool
+) -> chain:
     """Return an optimizer with what Keras 3 does before and after its step."""
     # A bound of 0 switches the clip off, in contrast to Keras 2.8.
     clips = [

@@ -43,7 +43,7 @@ def to_keras3(caller: str, tx: Any, slots: Mapping[str, Any], params: Params) ->
       ValueError: if Adafactor factors other axes of some parameter than Keras does.
     """
     slots = dict(slots)
-    steps, averages = _options(tx)
+    steps, averages = _options_with_slots(tx)
     if averages:
         del slots["num_updates"]
     if steps is not None:
@@ -53,9 +53,9 @@ def to_keras3(caller: str, tx: Any, slots: Mapping[str, Any], params: Params) ->
         slots["gradient_accumulator"] = jax.tree.map(
             lambda x: x * n.astype(x.dtype), slots.pop("acc_grads")
         )
-    rule = _factored(tx)
+    rule = _adafactor_rule_in(tx)
     if rule is not None:
-        slots = _to_factored(caller, rule, slots, params)
+        slots = _to_keras3_adafactor_slots(caller, rule, slots, params)
     return {k: x for k, x in slots.items() if k not in _OF_MUON} if has_muon(tx) else slots
 
 
@@ -71,7 +71,7 @@ def from_keras3(
       params: the parameters.
     """
     slots = dict(slots)
-    steps, averages = _options(tx)
+    steps, averages = _options_with_slots(tx)
     n = jnp.asarray(slots[_COUNT], jnp.int32)
     if averages:
         slots["num_updates"] = n
@@ -81,8 +81,8 @@ def from_keras3(
         slots["acc_grads"] = jax.tree.map(
             lambda x: x / jnp.maximum(mini, 1).astype(x.dtype), slots.pop("gradient_accumulator")
         )
-    rule = _factored(tx)
-    return slots if rule is None else _from_factored(rule, slots, old, params)
+    rule = _adafactor_rule_in(tx)
+    return slots if rule is None else _from_keras3_adafactor_slots(rule, slots, old, params)
 
 
 def with_leaves(tree: Any, leaves: list[Any]) -> Any:
@@ -113,11 +113,11 @@ def unbounded(schedule: Any) -> Any:
 # -------------------------------------------------------------------------------------- Adafactor
 
 
-def _factored(tx: Any) -> scale_by_factored_rms | None:
+def _adafactor_rule_in(tx: Any) -> scale_by_factored_rms | None:
     return next((x for x in all_parts(tx) if isinstance(x, scale_by_factored_rms)), None)
 
 
-def _to_factored(
+def _to_keras3_adafactor_slots(
     caller: str, rule: scale_by_factored_rms, slots: dict[str, Any], params: Params
 ) -> dict[str, Any]:
     """Return slots with the means of rows and columns, and with the moment that they stand for.
@@ -125,7 +125,7 @@ def _to_factored(
     Keras keeps the moment too, and scalars in the place of the means of a vector.
     """
     theirs = []
-    for path, p, kept in _moments(slots, _OURS, params):
+    for path, p, kept in _moments_in_slots(slots, _OURS, params):
         axes = None if is_hole(kept[2]) else rule.factored_axes(jnp.shape(p))
         if axes is None:
             zero = np.zeros((), np.int32)
@@ -138,35 +138,37 @@ def _to_factored(
                 f"its last two axes, {name_of(rule)} the two largest, so that the moments of one "
                 "are not those of the other. Begin with init."
             )
-        row, column = _by_size(axes, kept[0], kept[1])
+        row, column = _adafactor_means_by_size(axes, kept[0], kept[1])
         mean = jnp.mean(row, axis=-1, keepdims=True)
         share = jnp.where(mean == 0, 0, row / jnp.where(mean == 0, 1, mean))
         theirs.append((row, column, share[..., None] * column[..., None, :]))
-    return _renamed(slots, _OURS, FACTORED, theirs)
+    return _renamed_keras3_slots(slots, _OURS, FACTORED, theirs)
 
 
-def _from_factored(
+def _from_keras3_adafactor_slots(
     rule: scale_by_factored_rms, slots: dict[str, Any], old: Mapping[str, Any], params: Params
 ) -> dict[str, Any]:
     """Return the slots of our state. The moment of a matrix follows from its means."""
     ours = []
-    before = _moments(old, _OURS, params)
-    for (_, p, new), (*_, kept) in zip(_moments(slots, FACTORED, params), before, strict=True):
+    before = _moments_in_slots(old, _OURS, params)
+    for (_, p, new), (*_, kept) in zip(
+        _moments_in_slots(slots, FACTORED, params), before, strict=True
+    ):
         axes = None if is_hole(kept[2]) else rule.factored_axes(jnp.shape(p))
         if axes is None:
             ours.append((kept[0], kept[1], new[2]))
         else:
-            ours.append((*_by_size(axes, new[0], new[1]), kept[2]))
-    return _renamed(slots, FACTORED, _OURS, ours)
+            ours.append((*_adafactor_means_by_size(axes, new[0], new[1]), kept[2]))
+    return _renamed_keras3_slots(slots, FACTORED, _OURS, ours)
 
 
-def _by_size(axes: tuple[int, int], one: Any, other: Any) -> tuple[Any, Any]:
+def _adafactor_means_by_size(axes: tuple[int, int], one: Any, other: Any) -> tuple[Any, Any]:
     """Return both means in the other library's order: ours is by the sizes of the axes."""
     second, first = axes
     return (one, other) if first > second else (other, one)
 
 
-def _moments(
+def _moments_in_slots(
     slots: Mapping[str, Any], names: tuple[str, ...], params: Params
 ) -> list[tuple[Path, Any, tuple[Any, ...]]]:
     """Return the path of every parameter, the parameter, and its arrays in the slots."""
@@ -175,7 +177,7 @@ def _moments(
     return [(path, of_path.get(path), tuple(tree[path] for tree in trees)) for path in trees[0]]
 
 
-def _renamed(
+def _renamed_keras3_slots(
     slots: dict[str, Any], old: tuple[str, ...], new: tuple[str, ...], moments: list[Any]
 ) -> dict[str, Any]:
     """Return the slots with the arrays of every parameter under new names."""
@@ -184,7 +186,7 @@ def _renamed(
     return {k: x for k, x in slots.items() if k not in old} | made
 
 
-def _options(tx: Any) -> tuple[int | None, bool]:
+def _options_with_slots(tx: Any) -> tuple[int | None, bool]:
     """Return how many calls make a step, if gradients accumulate, and if there is an average."""
     parts = list(all_parts(tx))
     periods = [part.every_k_schedule for part in parts if isinstance(part, MultiSteps)]

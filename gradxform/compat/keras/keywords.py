@@ -77,16 +77,16 @@ def keras_optimizer(function: Factory) -> Door[..., chain]:
                 )
         bound = own.bind(*args, **kwargs)
         bound.apply_defaults()
-        clips = _clips(function.__name__, shared)
+        clips = _clips_of_keywords(function.__name__, shared)
         if clips:  # before the slices of one row are summed
             clips = with_semantics("raw", *clips).transforms
         if shared["lr"] is not None:
             bound.arguments["learning_rate"] = shared["lr"]
         if "schedule_decay" not in own.parameters:
-            bound.arguments["learning_rate"] = _decayed(
+            bound.arguments["learning_rate"] = _rate_decayed_by_keyword(
                 function.__name__, bound.arguments["learning_rate"], shared["decay"]
             )
-        first, last = _functions(function.__name__, shared)
+        first, last = _functions_of_keywords(function.__name__, shared)
         return chain(*first, *clips, *last, *function(*bound.args, **bound.kwargs).transforms)
 
     @functools.wraps(function)
@@ -127,7 +127,7 @@ def adam_parts(
     return densify(), scale_by_tf_adam(beta_1, beta_2, epsilon)
 
 
-def _clips(name: str, keywords: dict[str, Any]) -> list[Any]:
+def _clips_of_keywords(name: str, keywords: dict[str, Any]) -> list[Any]:
     """Return the parts that clip, from the keywords of an optimizer."""
     not_below_zero(name, **{k: keywords[k] for k in (*_CLIPS, "decay", "lr")})
     bounds = {k: keywords[k] for k in _CLIPS if keywords[k] is not None}
@@ -143,7 +143,7 @@ def _clips(name: str, keywords: dict[str, Any]) -> list[Any]:
     return [CLIPS[k](bound) if is_present(bound) else clip(0.0) for k, bound in bounds.items()]
 
 
-def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+def _functions_of_keywords(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """Return the parts before and after the clips, from functions of pairs (gradient, path)."""
     aggregator, transformers = keywords["gradient_aggregator"], keywords["gradient_transformers"]
     is_list = transformers is None or isinstance(transformers, list | tuple)
@@ -160,7 +160,7 @@ def _functions(name: str, keywords: dict[str, Any]) -> tuple[list[Any], list[Any
     return first, [stateless(of_pairs(f)) for f in transformers or ()]
 
 
-def _decayed(name: str, learning_rate: Any, decay: Any) -> Any:
+def _rate_decayed_by_keyword(name: str, learning_rate: Any, decay: Any) -> Any:
     """Return a schedule of the learning rate, a number or a schedule, over 1 + decay n."""
     if not is_present(decay):
         return learning_rate

@@ -100,10 +100,10 @@ def LossScaleOptimizerV1(optimizer: Any, loss_scale: Any) -> loss_scale:
     Reference: `tf.keras.mixed_precision.experimental.LossScaleOptimizer` of TensorFlow 2.4 to 2.8.
     """
     check_transform("LossScaleOptimizerV1", optimizer, "optimizer")
-    return LossScaleOptimizer(optimizer, **_new_arguments(loss_scale))
+    return LossScaleOptimizer(optimizer, **_arguments_of_loss_scale(loss_scale))
 
 
-def _new_arguments(scale: Any) -> dict[str, Any]:
+def _arguments_of_loss_scale(scale: Any) -> dict[str, Any]:
     """Return the arguments of `LossScaleOptimizer` that mean this `loss_scale`."""
     if isinstance(scale, str) and scale == "dynamic":
         return {}

@@ -51,12 +51,12 @@ class OptimizerMap(MutableMapping[str, Any]):
     def __init__(
         self, default_optimizer: Any, optimizer_map: Mapping[str, Any] | None = None
     ) -> None:
-        if not _is_optimizer(default_optimizer):
+        if not _is_optimizer_for_map(default_optimizer):
             raise TypeError(
                 "OptimizerMap: default_optimizer must be an optimizer, such as keras3.Adam(), got "
                 f"{shown(default_optimizer)}."
             )
-        _refuse_wrappers("default_optimizer", default_optimizer)
+        _refuse_wrappers_in_map("default_optimizer", default_optimizer)
         if optimizer_map is not None and not isinstance(optimizer_map, Mapping):
             raise TypeError(
                 "OptimizerMap: optimizer_map must be a dict from paths or patterns to optimizers, "
@@ -73,7 +73,7 @@ class OptimizerMap(MutableMapping[str, Any]):
         return self._default
 
     def __getitem__(self, path: str) -> Any:
-        key = _key_of(path, tuple(self._by_key))
+        key = _optimizer_key_of_path(path, tuple(self._by_key))
         return self._default if key is None else self._by_key[key]
 
     def __setitem__(self, key: str, optimizer: Any) -> None:
@@ -94,12 +94,12 @@ class OptimizerMap(MutableMapping[str, Any]):
                 f"OptimizerMap: the key {key!r} is not a regular expression: {error}. In a path "
                 "write re.escape(path)."
             ) from None
-        if not _is_optimizer(optimizer):
+        if not _is_optimizer_for_map(optimizer):
             raise ValueError(
                 f"OptimizerMap: the optimizer of {key!r} must be an optimizer, such as "
                 f"keras3.Adam(), got {shown(optimizer)}."
             )
-        _refuse_wrappers(f"the optimizer of {key!r}", optimizer)
+        _refuse_wrappers_in_map(f"the optimizer of {key!r}", optimizer)
         self._by_key[key] = optimizer
 
     def __delitem__(self, key: str) -> None:
@@ -167,11 +167,11 @@ def map_of_config(cls: Any, config: Any, read: Any, where: str) -> Any:
     )
 
 
-def _is_optimizer(x: Any) -> bool:
+def _is_optimizer_for_map(x: Any) -> bool:
     return isinstance(x, SupportsTransform) and not isinstance(x, type)
 
 
-def _refuse_wrappers(what: str, tx: Any) -> None:
+def _refuse_wrappers_in_map(what: str, tx: Any) -> None:
     if multi_of(tx) is not None:
         raise ValueError(
             f"OptimizerMap: {what} is a MultiOptimizer; put its keys into the outer map."
@@ -184,7 +184,7 @@ def _refuse_wrappers(what: str, tx: Any) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _key_of(path: str, keys: tuple[str, ...]) -> str | None:
+def _optimizer_key_of_path(path: str, keys: tuple[str, ...]) -> str | None:
     """Return the key that a path belongs to; None if no key matches it."""
     if path in keys:
         return path
@@ -221,7 +221,7 @@ class optimizer_key(path_matches):
 
     def test(self, path: Path, leaf: Any) -> bool:
         """Return whether the leaf belongs to the key."""
-        return _key_of("/".join(path), self.keys) == self.pattern
+        return _optimizer_key_of_path("/".join(path), self.keys) == self.pattern
 
 
 @around_others

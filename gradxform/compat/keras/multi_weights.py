@@ -42,10 +42,10 @@ def named_multi(
     """
     if version != 3:
         raise ValueError(f"{caller}: MultiOptimizer is of Keras 3; pass version=3.")
-    groups, counted = _core(multi, state)
+    groups, counted = _core_of_multi_state(multi, state)
     own = (np.asarray(counted.count, np.int64), np.zeros((), np.float32))
     weights: dict[str, _Named] = {"": list(zip(_NAMES, own, strict=True))}
-    for label, tx, chosen, order in _groups(multi, params, paths):
+    for label, tx, chosen, order in _groups_of_multi_optimizer(multi, params, paths):
         inner_state = groups.inner_states[label].inner_state
         weights[label] = named(caller, tx, inner_state, chosen, version, order)
         if not order:  # Keras does not build an optimizer without parameters, nor count its steps
@@ -78,7 +78,7 @@ def with_multi(
     Raises:
       ValueError: if the list has another length, or does not begin with two scalars.
     """
-    groups, counted = _core(multi, state)
+    groups, counted = _core_of_multi_state(multi, state)
     expected = sum(map(len, old.values()))
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
         raise ValueError(f"set_weights: weights must be a list of arrays, got {shown(weights)}.")
@@ -90,7 +90,7 @@ def with_multi(
             "keys matched with other paths?"
         )
     states, at = dict(groups.inner_states), len(_NAMES)
-    for label, tx, chosen, order in _groups(multi, params, paths):
+    for label, tx, chosen, order in _groups_of_multi_optimizer(multi, params, paths):
         those = list(weights[at : at + len(old[label])])
         at += len(those)
         if order:  # else it has not taken a step
@@ -102,12 +102,12 @@ def with_multi(
     return core if multi.loss_scale_factor is None else (state[0], core)
 
 
-def _core(multi: Multi, state: Any) -> Any:
+def _core_of_multi_state(multi: Multi, state: Any) -> Any:
     """Return the state of the partition, and that of the count."""
     return state if multi.loss_scale_factor is None else state[1]
 
 
-def _groups(
+def _groups_of_multi_optimizer(
     multi: Multi, params: Params, paths: list[Path]
 ) -> Iterator[tuple[str, Any, Params, list[str]]]:
     """Yield every label, its optimizer, its parameters, and their paths in Keras's order."""

@@ -89,15 +89,15 @@ def register_optimizer() -> type:
             "Keras that has it, such as 3.15."
         )
     contents = {"__module__": __name__, "__doc__": "An optimizer of Keras 3; see `as_keras`."}
-    optimizer = type("TransformOptimizer", (_Steps, base), contents)
+    optimizer = type("TransformOptimizer", (_KerasSteps, base), contents)
     return keras.saving.register_keras_serializable("gradxform")(optimizer)
 
 
-# Keras is not imported with this file: `register_optimizer` puts its class behind `_Steps`.
+# Keras is not imported with this file: `register_optimizer` puts its class behind `_KerasSteps`.
 _Behind: Any = object
 
 
-class _Steps(_Behind):
+class _KerasSteps(_Behind):
     """The methods by which an optimizer of Keras 3 takes the steps of a transform."""
 
     def __init__(self, transform: Any, learning_rate: Any = 1.0, **options: Any):
@@ -162,7 +162,7 @@ class _Steps(_Behind):
             held.slots.append(
                 self.add_variable(
                     shape=data.shape,
-                    initializer=functools.partial(_copied, data),
+                    initializer=functools.partial(_copied_for_keras_variable, data),
                     dtype=data.dtype.name,
                     name=".".join(path).replace("/", "."),
                 )
@@ -246,13 +246,13 @@ def plain_array(x: Any) -> tuple[Any, Callable[[Any], Any]]:
         return jax.random.key_data(x), functools.partial(
             jax.random.wrap_key_data, impl=jax.random.key_impl(x)
         )
-    return x, _itself
+    return x, _keras_value_unchanged
 
 
-def _itself(x: Any) -> Any:
+def _keras_value_unchanged(x: Any) -> Any:
     return x
 
 
-def _copied(x: Any, shape: Any, dtype: Any = None) -> Any:
+def _copied_for_keras_variable(x: Any, shape: Any, dtype: Any = None) -> Any:
     # A compiled step donates its variables, and two of them must not share an array.
     return jnp.array(x, copy=True)

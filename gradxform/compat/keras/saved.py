@@ -60,8 +60,12 @@ class SavedTransform:
         length = len(get_weights(counted, first, params, 3, order))
         inner = self._inner_state(params, weights[length:], order)
         outer = set_weights(counted, params, weights[:length], 3, order)
-        stub = OfFunctions(lambda params: inner, _not_called)
-        return _filled(self._around(stub).init(params), _by_path(outer), _ids(inner))
+        stub = OfFunctions(lambda params: inner, _update_of_saved_transform)
+        return _filled_saved_state(
+            self._around(stub).init(params),
+            _saved_arrays_by_path(outer),
+            _ids_of_saved_arrays(inner),
+        )
 
     def _inner_state(
         self, params: Params, weights: Sequence[np.ndarray], order: Sequence[str] | None
@@ -69,12 +73,12 @@ class SavedTransform:
         """Return the state of the transform; in Keras its slots stand in the model's order."""
         paths = parameter_paths("load_optimizer", params, order)
         names = ["/".join(path) for path in paths]
-        leaves = {"/".join(path): p for path, p in _by_path(params).items()}
+        leaves = {"/".join(path): p for path, p in _saved_arrays_by_path(params).items()}
         in_order = tree_of(names)([jnp.asarray(leaves[name]) for name in names])
         there = jax.eval_shape(self.inner.init, in_order)
-        places = ["/".join(path) for path in _by_path(there)]
+        places = ["/".join(path) for path in _saved_arrays_by_path(there)]
         state = self.inner.init(params)
-        kept = {"/".join(path): x for path, x in _by_path(state).items()}
+        kept = {"/".join(path): x for path, x in _saved_arrays_by_path(state).items()}
         flat = any(isinstance(part, flatten) for part in all_parts(self.inner))
         if flat and names != list(leaves):
             raise ValueError(
@@ -114,19 +118,19 @@ def is_transform(config: Any) -> bool:
     return True
 
 
-def _not_called(updates: Any, state: Any, params: Any = None) -> Any:
+def _update_of_saved_transform(updates: Any, state: Any, params: Any = None) -> Any:
     raise NotImplementedError  # a stand-in, of which only `init` is called
 
 
-def _by_path(tree: Any) -> dict[tuple[str, ...], Any]:
+def _saved_arrays_by_path(tree: Any) -> dict[tuple[str, ...], Any]:
     return dict(flatten_with_names(tree)[0])
 
 
-def _ids(tree: Any) -> set[int]:
+def _ids_of_saved_arrays(tree: Any) -> set[int]:
     return {id(x) for x in jax.tree.leaves(tree)}
 
 
-def _filled(state: Any, outer: Mapping[tuple[str, ...], Any], inner: set[int]) -> Any:
+def _filled_saved_state(state: Any, outer: Mapping[tuple[str, ...], Any], inner: set[int]) -> Any:
     """Return a state with the arrays of `outer` by path, and its own where they are the inner's."""
     named, treedef = flatten_with_names(state)
     return treedef.unflatten(x if id(x) in inner else outer[path] for path, x in named)

@@ -32,7 +32,7 @@ class FromKerasState(NamedTuple):
     others: dict[str, Array]  # the optimizer's other variables: iteration, learning_rate, ...
 
 
-class _Variables(NamedTuple):
+class _KerasVariables(NamedTuple):
     """The places in the list of an optimizer's variables."""
 
     optimizer: Any
@@ -72,7 +72,7 @@ class from_keras(Transform):
     def __init__(self, optimizer: Any = None, *, config: str | None = None):
         keras = keras_on_jax(self)
         if config is None:
-            config = _config_of(keras, optimizer)
+            config = _config_text_of_keras(keras, optimizer)
         elif optimizer is not None or not isinstance(config, str):
             raise TypeError("from_keras: config must be JSON text, and without an optimizer.")
         set_fields(self, config=config)
@@ -94,7 +94,7 @@ class from_keras(Transform):
 
     def init(self, params: Params) -> FromKerasState:
         """Return the variables with which the optimizer begins."""
-        made = _built(self, params)
+        made = _built_keras_optimizer(self, params)
         names = dict.fromkeys(name for name, i in made.places if i is not None)
         slots: dict[str, Any] = {k: [None] * len(made.params) for k in names}
         others: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class from_keras(Transform):
                 others[name] = v.value
             else:
                 slots[name][i] = v.value
-        return FromKerasState({k: _like(params, x) for k, x in slots.items()}, others)
+        return FromKerasState({k: _like_keras_params(params, x) for k, x in slots.items()}, others)
 
     def update(
         self, updates: Updates, state: FromKerasState, params: Params | None = None
@@ -111,11 +111,11 @@ class from_keras(Transform):
         """Return the differences that a step of the optimizer makes."""
         require_params(self, params)
         check_state(self, state, FromKerasState)
-        return _updated(self, updates, state, params)
+        return _updated_by_keras(self, updates, state, params)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _updated(
+def _updated_by_keras(
     self: from_keras, updates: Any, state: FromKerasState, params: Any
 ) -> tuple[Any, FromKerasState]:
     align_params(self, updates, structure_of(updates), params)
@@ -123,7 +123,7 @@ def _updated(
     if not grads:
         return updates, state
     keras = keras_on_jax(self)
-    made = _built(self, params)
+    made = _built_keras_optimizer(self, params)
     own = {path: p for path, p in with_paths(params) if not is_hole(p)}
     slots = {k: dict(with_paths(tree)) for k, tree in state.slots.items()}
     paths = list(own)
@@ -132,7 +132,7 @@ def _updated(
     mapping = [(variables[path], p) for path, p in own.items()]
     mapping += zip(made.optimizer.variables, values, strict=True)
     # Gradients that are missing are not handed over: Keras would warn of them in every step.
-    with _promoting(), keras.StatelessScope(state_mapping=mapping) as scope:
+    with _promoting_for_keras(), keras.StatelessScope(state_mapping=mapping) as scope:
         made.optimizer.apply(list(grads.values()), [variables[path] for path in grads])
 
     def after(variable: Any, before: Any) -> Any:
@@ -157,7 +157,7 @@ def _updated(
     return map_with_paths(difference, updates), FromKerasState(new_slots, others)
 
 
-def _built(self: from_keras, params: Any) -> _Variables:
+def _built_keras_optimizer(self: from_keras, params: Any) -> _KerasVariables:
     """Return the optimizer with variables for these parameters."""
     keras = keras_on_jax(self)
     optimizer = self._made()
@@ -170,8 +170,10 @@ def _built(self: from_keras, params: Any) -> _Variables:
         references[id(variable)] = (name or "var", index)
         return variable
 
-    with _promoting():
-        variables = [_variable(keras, path, p) for path, p in with_paths(params) if not is_hole(p)]
+    with _promoting_for_keras():
+        variables = [
+            _keras_variable(keras, path, p) for path, p in with_paths(params) if not is_hole(p)
+        ]
         optimizer.add_variable_from_reference = recorded
         optimizer.build(variables)
     places: list[tuple[str, int | None]] = []
@@ -180,10 +182,10 @@ def _built(self: from_keras, params: Any) -> _Variables:
         while place in places:  # a name that the optimizer uses twice
             place = (f"{place[0]}_", place[1])
         places.append(place)
-    return _Variables(optimizer, variables, places)
+    return _KerasVariables(optimizer, variables, places)
 
 
-def _variable(keras: Any, path: tuple[str, ...], p: Any) -> Any:
+def _keras_variable(keras: Any, path: tuple[str, ...], p: Any) -> Any:
     """Return a variable of Keras with the path of a parameter, which Muon reads."""
     with contextlib.ExitStack() as stack:
         for name in path[:-1]:
@@ -192,19 +194,19 @@ def _variable(keras: Any, path: tuple[str, ...], p: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _promoting() -> Iterator[None]:
+def _promoting_for_keras() -> Iterator[None]:
     """Let Keras's code promote types and ranks, on which it relies."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
-def _like(params: Any, leaves: list[Any]) -> Any:
+def _like_keras_params(params: Any, leaves: list[Any]) -> Any:
     """Return the leaves, one for each parameter that is not a hole, in the structure of params."""
     rest = iter(leaves)
     return map_with_paths(lambda path, p: next(rest), params)
 
 
-def _config_of(keras: Any, optimizer: Any) -> str:
+def _config_text_of_keras(keras: Any, optimizer: Any) -> str:
     """Return the config of an optimizer as text, without its name."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(

@@ -40,7 +40,7 @@ _NOT_KERAS = ("hyperparams", "hyperparams_states", "b1")
 _OF_FTRL, _OF_ADAGRAD, _OF_SGD = (("accumulator", "linear"),), (("accumulator",),), (("momentum",),)
 
 
-class _Place(NamedTuple):
+class _WeightPlace(NamedTuple):
     """The entry at one place of the list: a scalar, or the slot of a parameter."""
 
     name: str
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
         return self.name if self.path is None else f"{self.name} of {path_str(self.path)}"
 
 
-def _of_keras_1(weights: list[Any], places: list[_Place], params: Params) -> list[Any]:
+def _list_of_keras_1(weights: list[Any], places: list[_WeightPlace], params: Params) -> list[Any]:
     """Return a list as Keras 2 has it, of one that may be of Keras 1."""
     if len(weights) == len(places) - 1:  # without iterations
         return [np.zeros((), np.int64), *weights]
@@ -61,7 +61,7 @@ def _of_keras_1(weights: list[Any], places: list[_Place], params: Params) -> lis
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Keras:
+class _WeightOrder:
     """How one version of Keras lists the weights of its optimizers. The defaults are Keras 2's."""
 
     number: int
@@ -85,7 +85,7 @@ class _Keras:
         return COUNTS[self.style]
 
 
-_KERAS_2 = _Keras(
+_KERAS_2 = _WeightOrder(
     number=2,
     style="keras",
     scalar="momentum_cache",
@@ -95,9 +95,9 @@ _KERAS_2 = _Keras(
         (("accum_grad",), ("accum_var",)),
         *(_OF_FTRL, _OF_ADAGRAD, _OF_SGD),
     ),
-    read=_of_keras_1,
+    read=_list_of_keras_1,
 )
-_KERAS_3 = _Keras(
+_KERAS_3 = _WeightOrder(
     number=3,
     style="keras3",
     scalar="product",
@@ -118,7 +118,7 @@ _KERAS_3 = _Keras(
 )
 
 
-def _keras_of(caller: str, version: int) -> _Keras:
+def _weight_order_of_version(caller: str, version: int) -> _WeightOrder:
     for keras in (_KERAS_2, _KERAS_3):
         if version == keras.number:
             return keras
@@ -164,7 +164,7 @@ def named_weights(
     order: Sequence[str] | None = None,
 ) -> list[tuple[str, np.ndarray]]:
     """Return the weights, each with its name, such as `dense/kernel/m`; see `get_weights`."""
-    keras = _keras_of(caller, version)
+    keras = _weight_order_of_version(caller, version)
     if keras.has_rate and isinstance(tx, loss_scale):
         inner = named_weights(caller, tx.inner, state.inner_state, params, version, order)
         return [*own_weights(state), *inner]
@@ -173,7 +173,7 @@ def named_weights(
         paths = parameter_paths(caller, params, order)
         parts = named_multi(caller, version, multi, state, params, paths, named_weights)
         return [x for part in parts.values() for x in part]
-    slots, places = _layout(caller, keras, tx, state, params, order)
+    slots, places = _layout_of_weights(caller, keras, tx, state, params, order)
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     weights = []
     for place in places:
@@ -218,7 +218,7 @@ def with_weights(
     order: Sequence[str] | None = None,
 ) -> OptState:
     """Return a state with these weights in place of its own; see `set_weights`."""
-    keras = _keras_of("set_weights", version)
+    keras = _weight_order_of_version("set_weights", version)
     if keras.has_rate and isinstance(tx, loss_scale):
         state, rest = with_own_weights(state, weights)
         inner = with_weights(tx.inner, state.inner_state, params, rest, version, order)
@@ -228,21 +228,21 @@ def with_weights(
         paths = parameter_paths("set_weights", params, order)
         old = named_multi("set_weights", version, multi, state, params, paths, named_weights)
         return with_multi(multi, state, params, weights, paths, old, with_weights)
-    slots, places = _layout("set_weights", keras, tx, state, params, order)
+    slots, places = _layout_of_weights("set_weights", keras, tx, state, params, order)
     if isinstance(weights, str | bytes) or not isinstance(weights, Sequence):
         raise ValueError(f"set_weights: weights must be a list of arrays, got {shown(weights)}.")
     values = keras.read(list(weights), places, params)
     if len(values) != len(places):
         raise ValueError(
-            f"set_weights: got a list of {len(weights)}, expected {len(places)}: {_listed(places)}."
-            f" Was the list made by another optimizer, or by Keras {5 - version} "
-            f"(version={5 - version})?"
+            f"set_weights: got a list of {len(weights)}, expected {len(places)}: "
+            f"{_listed_weights(places)}. Was the list made by another optimizer, or by Keras "
+            f"{5 - version} (version={5 - version})?"
         )
     trees = {k: dict(with_paths(x)) for k, x in slots.items()}
     scalars: dict[str, Any] = {}
     for i, (place, value) in enumerate(zip(places, values, strict=True)):
         old = slots[place.name] if place.path is None else trees[place.name][place.path]
-        value = _array(f"weights[{i}], the {place},", value)
+        value = _array_of_weight(f"weights[{i}], the {place},", value)
         if jnp.shape(value) != jnp.shape(old):
             raise ValueError(
                 f"set_weights: weights[{i}], the {place}, must have shape {jnp.shape(old)}, got "
@@ -254,16 +254,16 @@ def with_weights(
         else:
             trees[place.name][place.path] = value
     if _RATE in scalars:
-        state = _with_rate(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
+        state = _with_rate_of_weights(tx, state, float(slots[_RATE]), float(scalars.pop(_RATE)))
     names = dict.fromkeys(place.name for place in places if place.path is not None)
     new = scalars | {k: with_leaves(slots[k], list(trees[k].values())) for k in names}
     new = keras.from_keras(tx, new, get_slots(tx, state, keras.style), params)
     return set_slots(tx, state, new, keras.style)
 
 
-def _layout(
-    caller: str, keras: _Keras, tx: Any, state: Any, params: Any, order: Sequence[str] | None
-) -> tuple[dict[str, Any], list[_Place]]:
+def _layout_of_weights(
+    caller: str, keras: _WeightOrder, tx: Any, state: Any, params: Any, order: Sequence[str] | None
+) -> tuple[dict[str, Any], list[_WeightPlace]]:
     """Return the slots by Keras's names, and what stands where in the list."""
     paths = parameter_paths(caller, params, order)
     slots = keras.to_keras(caller, tx, get_slots(tx, state, keras.style), params)
@@ -273,17 +273,17 @@ def _layout(
             "use an optimizer of compat.keras, or add count_updates()."
         )
     names = [k for k in slots if k not in (keras.count, keras.scalar, *_NOT_KERAS)]
-    blocks = _blocks(caller, keras, tx, names)
-    head, tail = [_Place(keras.count)], []
-    rate = _rate_variable(tx, state, slots) if keras.has_rate else None
+    blocks = _blocks_of_weights(caller, keras, tx, names)
+    head, tail = [_WeightPlace(keras.count)], []
+    rate = _rate_among_weights(tx, state, slots) if keras.has_rate else None
     if rate is not None:
         slots = slots | {_RATE: np.asarray(rate, np.float32)}
-        head.append(_Place(_RATE))
+        head.append(_WeightPlace(_RATE))
     if keras.scalar in slots:
-        (tail if keras.scalar_is_last else head).append(_Place(keras.scalar))
+        (tail if keras.scalar_is_last else head).append(_WeightPlace(keras.scalar))
     trees = {k: dict(with_paths(slots[k])) for k in names}
     body = [
-        _Place(k, path)
+        _WeightPlace(k, path)
         for block in blocks
         for path in paths
         for k in block
@@ -298,7 +298,9 @@ def _layout(
     return slots, [*head, *body, *tail]
 
 
-def _blocks(caller: str, keras: _Keras, tx: Any, names: list[str]) -> list[tuple[str, ...]]:
+def _blocks_of_weights(
+    caller: str, keras: _WeightOrder, tx: Any, names: list[str]
+) -> list[tuple[str, ...]]:
     """Return the blocks of the optimizer that has these slots."""
     has_rms = any(name_of(x) in ("scale_by_rms", "scale_by_stddev") for x in all_parts(tx))
     optional = [(k,) for k in keras.optional if k in names]
@@ -314,7 +316,7 @@ def _blocks(caller: str, keras: _Keras, tx: Any, names: list[str]) -> list[tuple
     )
 
 
-def _rate_variable(tx: Any, state: Any, slots: dict[str, Any]) -> Any:
+def _rate_among_weights(tx: Any, state: Any, slots: dict[str, Any]) -> Any:
     """Return the learning rate, a variable of Keras 3; None if it is a schedule."""
     rates = []
     for part in all_parts(tx):
@@ -353,7 +355,7 @@ def parameter_paths(caller: str, params: Any, order: Sequence[str] | None) -> li
     return [paths[name] for name in order]
 
 
-def _array(where: str, x: Any) -> Any:
+def _array_of_weight(where: str, x: Any) -> Any:
     """Return a weight as an array; lists of numbers, as JSON has them, become one."""
     try:
         array = x if hasattr(x, "dtype") else np.asarray(x)
@@ -364,7 +366,7 @@ def _array(where: str, x: Any) -> Any:
     return array
 
 
-def _listed(places: list[_Place]) -> str:
+def _listed_weights(places: list[_WeightPlace]) -> str:
     """Return the order of a list in words, without the parameters' names."""
     words: dict[str, None] = {}  # a list has the same words for all its parameters
     paths = {place.path for place in places} - {None}
@@ -378,7 +380,7 @@ def _listed(places: list[_Place]) -> str:
     return ", then ".join(words)
 
 
-def _with_rate(tx: Any, state: Any, ours: float, theirs: float) -> Any:
+def _with_rate_of_weights(tx: Any, state: Any, ours: float, theirs: float) -> Any:
     """Return the state with the learning rate of the list."""
     if np.float32(ours) == np.float32(theirs):
         return state

@@ -88,7 +88,7 @@ def from_config(
 
     Reference: the `Updater` of RETURNN.
     """
-    _check_keys("config", config, _CONFIG)
+    _check_keys_of_config("config", config, _CONFIG)
     groups = {} if groups is None else groups
     if not isinstance(groups, Mapping):
         raise TypeError(f"groups: must be a dict from patterns to options, got {shown(groups)}.")
@@ -97,18 +97,18 @@ def from_config(
             raise ValueError(
                 f"groups: a pattern must be a string other than {_REST!r}, got {shown(pattern)}."
             )
-        _check_keys(f"groups[{pattern!r}]", options, _GROUP)
-    tags = _tags(config, groups)
+        _check_keys_of_config(f"groups[{pattern!r}]", options, _GROUP)
+    tags = _tags_of_config_groups(config, groups)
     if not groups:
-        tx, reads_norms = _updater(config, {}, key)
+        tx, reads_norms = _updater_of_config(config, {}, key)
     else:
         labels, transforms, reads_norms = [], {}, False
         for i, (pattern, options) in enumerate(groups.items()):
             # Every group draws noise of its own.
-            transforms[pattern], reads = _updater(config, options, (key + i + 1))
+            transforms[pattern], reads = _updater_of_config(config, options, (key + i + 1))
             reads_norms |= reads
             labels.append((pattern, masks.path_matches(pattern)))
-        transforms[_REST], reads = _updater(config, {}, key)
+        transforms[_REST], reads = _updater_of_config(config, {}, key)
         tx = partition(transforms, masks.label_by(*labels, (_REST, True)))
         reads_norms |= reads
     if reads_norms:
@@ -116,7 +116,7 @@ def from_config(
     return tx if isinstance(tx, chain) else chain(tx)
 
 
-def _check_keys(where: str, options: Any, keys: tuple[str, ...]) -> None:
+def _check_keys_of_config(where: str, options: Any, keys: tuple[str, ...]) -> None:
     """Require a dict with these keys only."""
     if not isinstance(options, Mapping):
         raise TypeError(f"{where}: must be a dict of options, got {shown(options)}.")
@@ -130,7 +130,7 @@ def _check_keys(where: str, options: Any, keys: tuple[str, ...]) -> None:
             )
 
 
-def _tags(
+def _tags_of_config_groups(
     config: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
 ) -> tuple[tuple[str, Any], ...]:
     """Return the tags of groups, each with the mask of its parameters."""
@@ -156,7 +156,7 @@ def _tags(
     return tuple(by_tag.items())
 
 
-def _updater(
+def _updater_of_config(
     config: Mapping[str, Any], group_options: Mapping[str, Any], key: int
 ) -> tuple[Any, bool]:
     """Return the optimizer of a group, and whether it needs `raw_gradient_norms` around it."""
@@ -175,26 +175,30 @@ def _updater(
         "gradient_nan_inf_filter": lambda _: zero_non_finite(),
         "grad_norm_to_clip_to_zero": lambda x: zero_above_raw_norm(x, tag),
     }
-    parts = [_part(name, part, options[name]) for name, part in makers.items() if options[name]]
+    parts = [
+        _part_of_config_key(name, part, options[name])
+        for name, part in makers.items()
+        if options[name]
+    ]
     reads_norms = bool(options["gradient_clip_global_norm"] or options["grad_norm_to_clip_to_zero"])
     if parts:  # before the slices of one row are summed
         parts = list(with_semantics("raw", *parts).transforms)
-    optimizer = _optimizer(config, group_options)
+    optimizer = _optimizer_of_config(config, group_options)
     tx: Any = chain(*parts, *getattr(optimizer, "transforms", (optimizer,)))
     if k > 1:
         tx = MultiSteps(tx, k, use_grad_mean=False)
     return tx, reads_norms or k > 1
 
 
-def _part(name: str, part: Callable[[Any], Any], x: Any) -> Any:
+def _part_of_config_key(name: str, part: Callable[[Any], Any], x: Any) -> Any:
     """Return the part that a key of the config asks for."""
     return called(lambda x: part(x), {"x": x}, f"config: {name}")
 
 
-def _optimizer(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> chain:
+def _optimizer_of_config(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> chain:
     """Return the optimizer itself, of a group's own options or else of the config."""
     momentum = config.get("momentum") or 0.0
-    default, arguments = _default(config, momentum)
+    default, arguments = _default_optimizer_of_config(config, momentum)
     identifier = group_options.get("optimizer", config.get("optimizer"))
     if isinstance(identifier, Mapping):
         options = dict(identifier)
@@ -221,11 +225,13 @@ def _optimizer(config: Mapping[str, Any], group_options: Mapping[str, Any]) -> c
         arguments.setdefault("epsilon", config.get("optimizer_epsilon", 1e-16))
     if "momentum" in parameters and momentum:
         arguments.setdefault("momentum", momentum)
-    arguments["learning_rate"] = _rate(config, times)
+    arguments["learning_rate"] = _rate_of_config(config, times)
     return called(factory, arguments, f"config: optimizer {default!r}")
 
 
-def _default(config: Mapping[str, Any], momentum: float) -> tuple[str, dict[str, Any]]:
+def _default_optimizer_of_config(
+    config: Mapping[str, Any], momentum: float
+) -> tuple[str, dict[str, Any]]:
     """Return the name and the arguments of the optimizer that the config's own keys ask for."""
     for name in _DEFAULTS:
         if config.get(name):
@@ -237,7 +243,7 @@ def _default(config: Mapping[str, Any], momentum: float) -> tuple[str, dict[str,
     return ("momentum", {"momentum": momentum}) if momentum else ("gradientdescent", {})
 
 
-def _rate(config: Mapping[str, Any], times: Any) -> Any:
+def _rate_of_config(config: Mapping[str, Any], times: Any) -> Any:
     """Return the learning rate: a number, or a function of the number of calls."""
     if "learning_rate" not in config:
         raise ValueError("config: learning_rate is required.")

@@ -43,7 +43,7 @@ _CONTRIB = (
 )
 
 
-def _registry() -> dict[str, Callable[..., Any]]:
+def _registry_of_returnn_names() -> dict[str, Callable[..., Any]]:
     """Return the factories by name in lower case; classes called `...Optimizer` have two names."""
     named: dict[str, Callable[..., Any]] = {
         "neuraloptimizer1": returnn_classes.NeuralOptimizer1,
@@ -58,7 +58,7 @@ def _registry() -> dict[str, Callable[..., Any]]:
     return named
 
 
-REGISTRY = _registry()
+REGISTRY = _registry_of_returnn_names()
 
 
 def get_optimizer_class(name: str) -> Callable[..., Any]:

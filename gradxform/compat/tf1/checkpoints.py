@@ -68,7 +68,7 @@ def to_checkpoint(
     exact = exact_names("to_checkpoint", tx, variables, slots)
     arrays = {"/".join(path): np.asarray(p) for path, p in with_paths(params) if not is_hole(p)}
     name = name or default_name(tx)
-    order = _ordered("to_checkpoint", tx, slots, params)
+    order = _checkpoint_order("to_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
     for path, p in with_paths(params):
         slots_here = [k for k in order if not is_hole(trees[k].get(path)) and not is_hole(p)]
@@ -121,8 +121,10 @@ def from_checkpoint(
     """
     check_transform("from_checkpoint", tx, "tx")
     names = {"name": name, "accum_name": accum_name, "linear_name": linear_name}
-    arrays = _arrays_by_name(arrays)
-    leaves = [p if is_hole(p) else _param(arrays, path, p) for path, p in with_paths(params)]
+    arrays = _checkpoint_arrays_by_name(arrays)
+    leaves = [
+        p if is_hole(p) else _param_in_checkpoint(arrays, path, p) for path, p in with_paths(params)
+    ]
     params = jax.tree.unflatten(jax.tree.structure(params, is_leaf=is_hole), leaves)
     # What is a copy of the parameters, such as a center, begins with those of the checkpoint.
     state = tx.init(params)
@@ -143,7 +145,7 @@ def with_variables(
     name, names = all_names("from_checkpoint", tx, name, accum_name, linear_name)
     slots = get_slots(tx, state, "tf1")
     exact = exact_names("from_checkpoint", tx, variables, slots)
-    order = _ordered("from_checkpoint", tx, slots, params)
+    order = _checkpoint_order("from_checkpoint", tx, slots, params)
     trees = {k: dict(with_paths(slots[k])) for k in order}
     wanted = {
         path: [k for k in order if not is_hole(trees[k].get(path))]
@@ -152,28 +154,28 @@ def with_variables(
     }
     # Whoever names single variables has said which optimizer's they are.
     if not exact:
-        name = name or _found_name(tx, arrays, wanted, names)
-        _refuse_several(arrays, wanted, name, names)
+        name = name or _optimizer_name_in_checkpoint(tx, arrays, wanted, names)
+        _refuse_ambiguous_checkpoint(arrays, wanted, name, names)
     name = name or default_name(tx)
     for path, keys in wanted.items():
         for k, variable in variables_of(keys, name, names, exact):
-            trees[k][path] = _slot(arrays, path, variable, k, trees[k][path])
-    new: dict[str, Any] = {k: _with_leaves(slots[k], trees[k]) for k in order}
+            trees[k][path] = _slot_in_checkpoint(arrays, path, variable, k, trees[k][path])
+    new: dict[str, Any] = {k: _with_checkpoint_leaves(slots[k], trees[k]) for k in order}
     for k, value in slots.items():
         if k in order or isinstance(value, dict):
             continue
-        scalar = _nonslot(arrays, exact.get(k, k))
+        scalar = _nonslot_in_checkpoint(arrays, exact.get(k, k))
         if scalar is not None:
             new[k] = scalar
         elif k in _REQUIRED:
             raise ValueError(
                 f"from_checkpoint: the checkpoint lacks {exact.get(k, k)!r}, which {name_of(tx)} "
-                f"needs; it has {_listed(arrays)}.{did_you_mean(k, arrays)}"
+                f"needs; it has {_listed_checkpoint(arrays)}.{did_you_mean(k, arrays)}"
             )
     return set_slots(tx, state, new, "tf1")
 
 
-def _ordered(caller: str, tx: Any, slots: dict[str, Any], params: Any) -> list[str]:
+def _checkpoint_order(caller: str, tx: Any, slots: dict[str, Any], params: Any) -> list[str]:
     """Return the slots of parameters in the order in which TensorFlow makes them."""
     places = {path for path, p in with_paths(params) if not is_hole(p)}
     of_params = []
@@ -187,10 +189,10 @@ def _ordered(caller: str, tx: Any, slots: dict[str, Any], params: Any) -> list[s
                 )
             continue
         of_params.append(k)
-    return sorted(of_params, key=_rank)
+    return sorted(of_params, key=_rank_of_checkpoint_slot)
 
 
-def _rank(slot: str) -> tuple[int, int, str]:
+def _rank_of_checkpoint_slot(slot: str) -> tuple[int, int, str]:
     if slot == "gbar":
         return -1, 0, ""
     word, _, axis = slot.partition("_")
@@ -199,9 +201,9 @@ def _rank(slot: str) -> tuple[int, int, str]:
     return 1, _ORDER.index(slot) if slot in _ORDER else len(_ORDER), slot
 
 
-def _arrays_by_name(arrays: Any) -> dict[str, Any]:
+def _checkpoint_arrays_by_name(arrays: Any) -> dict[str, Any]:
     if isinstance(arrays, str | os.PathLike):
-        arrays = _arrays_in_file(arrays)
+        arrays = _arrays_in_checkpoint_file(arrays)
     if not isinstance(arrays, Mapping):
         raise TypeError(
             "from_checkpoint: arrays must be a dict by the names of variables or the path of a "
@@ -210,7 +212,7 @@ def _arrays_by_name(arrays: Any) -> dict[str, Any]:
     return {str(k).removesuffix(":0"): x for k, x in arrays.items()}
 
 
-def _arrays_in_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _arrays_in_checkpoint_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the arrays in a `.npz` file by name."""
     name = os.fspath(path)
     if not os.path.isfile(name):
@@ -230,15 +232,15 @@ def _arrays_in_file(path: str | os.PathLike[str]) -> dict[str, Any]:
         ) from None
 
 
-def _param(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
+def _param_in_checkpoint(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
     variable = "/".join(path)
     if variable not in arrays:
         raise ValueError(
             f"from_checkpoint: the checkpoint lacks the variable {variable!r}; it has "
-            f"{_listed(arrays)}.{did_you_mean(variable, arrays)}"
+            f"{_listed_checkpoint(arrays)}.{did_you_mean(variable, arrays)}"
         )
     x = np.asarray(arrays[variable])
-    _check_shape(variable, "the parameter", x, p)
+    _check_shape_in_checkpoint(variable, "the parameter", x, p)
     if not 0 < number_rank(x.dtype) <= number_rank(p.dtype):
         raise ValueError(
             f"from_checkpoint: {variable!r} has dtype {x.dtype}, the parameter {p.dtype}, which "
@@ -247,26 +249,28 @@ def _param(arrays: Mapping[str, Any], path: Path, p: Any) -> Any:
     return jnp.asarray(x.astype(p.dtype))
 
 
-def _slot(arrays: Mapping[str, Any], path: Path, variable: str, slot: str, old: Any) -> Any:
+def _slot_in_checkpoint(
+    arrays: Mapping[str, Any], path: Path, variable: str, slot: str, old: Any
+) -> Any:
     full = "/".join((*path, variable))
     if full not in arrays:
         raise ValueError(
             f"from_checkpoint: the checkpoint lacks the variable {full!r}, the slot {slot!r} of "
-            f"{'/'.join(path)!r}; it has {_listed(arrays)}. Pass name=, the name that the "
-            "optimizer had."
+            f"{'/'.join(path)!r}; it has {_listed_checkpoint(arrays)}. Pass name=, the name that "
+            "the optimizer had."
         )
-    _check_shape(full, f"the slot {slot!r}", arrays[full], old)
+    _check_shape_in_checkpoint(full, f"the slot {slot!r}", arrays[full], old)
     return arrays[full]
 
 
-def _check_shape(variable: str, what: str, x: Any, like: Any) -> None:
+def _check_shape_in_checkpoint(variable: str, what: str, x: Any, like: Any) -> None:
     if jnp.shape(x) != jnp.shape(like):
         raise ValueError(
             f"from_checkpoint: {variable!r} has shape {jnp.shape(x)}, {what} {jnp.shape(like)}."
         )
 
 
-def _nonslot(arrays: Mapping[str, Any], name: str) -> Any:
+def _nonslot_in_checkpoint(arrays: Mapping[str, Any], name: str) -> Any:
     """Return a variable that is not a slot, in whatever scope it is."""
     if name in arrays:
         return arrays[name]
@@ -274,7 +278,7 @@ def _nonslot(arrays: Mapping[str, Any], name: str) -> Any:
     return arrays[scoped[0]] if len(scoped) == 1 else None
 
 
-def _found_name(
+def _optimizer_name_in_checkpoint(
     tx: Any, arrays: Mapping[str, Any], wanted: Mapping[Path, list[str]], names: Mapping[str, str]
 ) -> str:
     """Return the name of the optimizer in a checkpoint: its default, or the only one that fits."""
@@ -303,7 +307,7 @@ def _found_name(
     return fitting[0] if fitting else usual
 
 
-def _refuse_several(
+def _refuse_ambiguous_checkpoint(
     arrays: Mapping[str, Any],
     wanted: Mapping[Path, list[str]],
     name: str,
@@ -325,11 +329,11 @@ def _refuse_several(
         )
 
 
-def _with_leaves(tree: Any, leaves: Mapping[Path, Any]) -> Any:
+def _with_checkpoint_leaves(tree: Any, leaves: Mapping[Path, Any]) -> Any:
     treedef = jax.tree.structure(tree, is_leaf=is_hole)
     return jax.tree.unflatten(treedef, list(leaves.values()))
 
 
-def _listed(arrays: Mapping[str, Any]) -> str:
+def _listed_checkpoint(arrays: Mapping[str, Any]) -> str:
     names = sorted(map(repr, arrays))
     return ", ".join(names if len(names) <= 8 else [*names[:8], "..."]) or "nothing"

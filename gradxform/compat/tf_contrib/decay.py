@@ -66,10 +66,10 @@ def extend_with_decoupled_weight_decay(Base: Callable[..., Any]) -> Callable[...
         f"`{name_of(Base)}` with weight decay: see `extend_with_decoupled_weight_decay`.\n\n"
         f"Reference: `tf.contrib.opt.extend_with_decoupled_weight_decay`."
     )
-    return _with_signature(extended, Base)
+    return _extended_with_base_signature(extended, Base)
 
 
-def _with_signature(extended: Any, Base: Callable[..., Any]) -> Any:
+def _extended_with_base_signature(extended: Any, Base: Callable[..., Any]) -> Any:
     """Give a factory the signature of its base between its own arguments, where it is known."""
     try:
         of_base = list(inspect.signature(Base).parameters.values())

@@ -99,7 +99,9 @@ def AdamGS(
 
     Reference: `tf.contrib.opt.AdamGSOptimizer`.
     """
-    return chain(densify(), *_adam_gs("AdamGS", global_step, learning_rate, beta1, beta2, epsilon))
+    return chain(
+        densify(), *_contrib_adam_gs("AdamGS", global_step, learning_rate, beta1, beta2, epsilon)
+    )
 
 
 @remembers_names()
@@ -136,10 +138,10 @@ def LazyAdamGS(
 
     Reference: `tf.contrib.opt.LazyAdamGSOptimizer`.
     """
-    return chain(*_adam_gs("LazyAdamGS", global_step, learning_rate, beta1, beta2, epsilon))
+    return chain(*_contrib_adam_gs("LazyAdamGS", global_step, learning_rate, beta1, beta2, epsilon))
 
 
-def _adam_gs(
+def _contrib_adam_gs(
     factory: str,
     global_step: Any,
     learning_rate: ScalarOrSchedule,
@@ -151,7 +153,9 @@ def _adam_gs(
     return at_global_step(factory, rule, global_step), descend(learning_rate)
 
 
-def _decay(factory: str, weight_decay: Any, decay_var_list: Sequence[str] | None) -> Any:
+def _contrib_weight_decay(
+    factory: str, weight_decay: Any, decay_var_list: Sequence[str] | None
+) -> Any:
     """Return the part that subtracts weight_decay p, not scaled by the learning rate."""
     mask = named(factory, "decay_var_list", decay_var_list)
     return by_step(add_decayed_weights(weight_decay, mask, flip_sign=True), weight_decay)
@@ -178,7 +182,7 @@ def AdamW(
     Reference: `tf.contrib.opt.AdamWOptimizer`.
     """
     adam = Adam(learning_rate, beta1, beta2, epsilon)
-    decay = chain(set_to_zero(), _decay("AdamW", weight_decay, decay_var_list))
+    decay = chain(set_to_zero(), _contrib_weight_decay("AdamW", weight_decay, decay_var_list))
     return chain(sum_of(adam, decay))
 
 
@@ -200,7 +204,7 @@ def MomentumW(
 
     Reference: `tf.contrib.opt.MomentumWOptimizer`.
     """
-    decay = _decay("MomentumW", weight_decay, decay_var_list)
+    decay = _contrib_weight_decay("MomentumW", weight_decay, decay_var_list)
     return chain(trace(momentum, use_nesterov), descend(learning_rate), decay)
 
 
