@@ -31,7 +31,7 @@ _FACTORS = scale | scale_by_schedule | reduce_on_plateau
 _FIELDS: dict[type, str] = {scale: "step_size", scale_by_schedule: "step_size_fn"}
 
 
-class _Rate(NamedTuple):
+class _CurrentRate(NamedTuple):
     """A learning rate, or a product of several."""
 
     labels: tuple[Any, ...]  # of the groups and branches in which it applies
@@ -65,7 +65,7 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
 
     Example: `current_learning_rate(adamw(schedule), state)`.
     """
-    rates = _rates(tx, state)
+    rates = _current_rates(tx, state)
     if label is not None:
         labels = {x for rate in rates for x in rate.labels}
         if label not in labels:
@@ -75,8 +75,8 @@ def current_learning_rate(tx: Any, state: OptState, *, label: Any = None) -> Arr
                 f"there are {listed}."
             )
         rates = [rate for rate in rates if label in rate.labels]
-    _require_any(tx, rates)
-    if any(not _same(rate.factors, rates[0].factors) for rate in rates):
+    _require_any_learning_rate(tx, rates)
+    if any(not _same_rate_factors(rate.factors, rates[0].factors) for rate in rates):
         listed = ", ".join("/".join(map(repr, rate.labels)) for rate in rates)
         raise ValueError(
             f"current_learning_rate: {name_of(tx)} has different learning rates for {listed}. "
@@ -102,12 +102,12 @@ def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
       ValueError: as `current_learning_rate` without groups; or if two groups have the same labels
         and different rates.
     """
-    rates = _rates(tx, state)
-    _require_any(tx, rates)
-    named: dict[str, _Rate] = {}
+    rates = _current_rates(tx, state)
+    _require_any_learning_rate(tx, rates)
+    named: dict[str, _CurrentRate] = {}
     for rate in rates:
         key = "/".join(("learning_rate", *map(str, rate.labels)))
-        if not _same(named.setdefault(key, rate).factors, rate.factors):
+        if not _same_rate_factors(named.setdefault(key, rate).factors, rate.factors):
             labels = "/".join(map(repr, rate.labels))
             raise ValueError(
                 f"current_learning_rates: {name_of(tx)} has two groups that are called {labels}, "
@@ -116,7 +116,7 @@ def current_learning_rates(tx: Any, state: OptState) -> dict[str, Array]:
     return {key: jnp.abs(rate.value) for key, rate in named.items()}
 
 
-def _require_any(tx: Any, rates: list[_Rate]) -> None:
+def _require_any_learning_rate(tx: Any, rates: list[_CurrentRate]) -> None:
     if not rates:
         raise ValueError(
             f"current_learning_rate: {name_of(tx)} does not have a learning rate that can be read. "
@@ -124,7 +124,7 @@ def _require_any(tx: Any, rates: list[_Rate]) -> None:
         )
 
 
-def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+def _same_rate_factors(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Whether two products have the same factors: equal numbers, or the same arrays."""
     if len(a) != len(b):
         return False
@@ -134,55 +134,57 @@ def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     )
 
 
-def _rates(tx: Any, state: OptState) -> list[_Rate]:
+def _current_rates(tx: Any, state: OptState) -> list[_CurrentRate]:
     """Return the rates of a transform, one for each group; none if it does not have any."""
     tx = unwrapped(tx)
     if isinstance(tx, external_step) and tx.at is not None:
         state = with_counts(state, jnp.asarray(tx.at, jnp.int32))
     if not isinstance(tx, GradientTransformation):
-        return _injected_by_optax(state)
+        return _rate_injected_by_optax(state)
     if isinstance(tx, chain | named_chain):
-        return _of_chain(tx, state)
+        return _rates_of_chain(tx, state)
     if isinstance(tx, partition):
         groups = tx.transforms.unfreeze() if isinstance(tx.transforms, FrozenTree) else {}
         places = {k: ("inner_states", k, "inner_state") for k in groups}
-        return _labelled({k: (x, _part(tx, state, *places[k])) for k, x in groups.items()})
+        return _labelled_rates(
+            {k: (x, _rated_state(tx, state, *places[k])) for k, x in groups.items()}
+        )
     if isinstance(tx, sum_of):
-        return _labelled(dict(enumerate(zip(tx.transforms, state, strict=True))))
+        return _labelled_rates(dict(enumerate(zip(tx.transforms, state, strict=True))))
     if isinstance(tx, injected):
         check_state("inject_hyperparams", state, InjectStatefulHyperparamsState)
-        return _rates(tx.at_next(state), _part(tx, state, "inner_state"))
+        return _current_rates(tx.at_next(state), _rated_state(tx, state, "inner_state"))
     if isinstance(tx, param_groups):
-        return _of_groups(tx, state)
+        return _rates_of_param_groups(tx, state)
     if isinstance(tx, reduce_on_plateau):
-        factor = _part(tx, state, "scale")
-        return [_Rate((), (factor,), factor)]
+        factor = _rated_state(tx, state, "scale")
+        return [_CurrentRate((), (factor,), factor)]
     inner = tx.inner_states(state)
     if inner:  # of several the first takes the steps
         path, part = inner[0]
-        return _rates(part, _part(tx, state, *path))
+        return _current_rates(part, _rated_state(tx, state, *path))
     return _rate_of_rule(tx, state, _FIELDS.get(type(tx), "learning_rate"))
 
 
-def _of_groups(tx: param_groups, state: OptState) -> list[_Rate]:
+def _rates_of_param_groups(tx: param_groups, state: OptState) -> list[_CurrentRate]:
     """Return the rates of the groups that move, times their multipliers."""
-    rates_of_all = _rates(tx.inner, _part(tx, state, "inner_state", "inner_state"))
-    rates: list[_Rate] = []
+    rates_of_all = _current_rates(tx.inner, _rated_state(tx, state, "inner_state", "inner_state"))
+    rates: list[_CurrentRate] = []
     for rule in tx.rules:
         if rule.freeze:
             continue
         its_rates = rates_of_all
         if rule.inner is not None:
             place = "group_states", rule.title, "inner_state"
-            its_rates = _rates(rule.inner, _part(tx, state, *place))
+            its_rates = _current_rates(rule.inner, _rated_state(tx, state, *place))
         if its_rates and not is_one(rule.learning_rate):
-            multipliers = _part(tx, state, "multipliers")
+            multipliers = _rated_state(tx, state, "multipliers")
             its_rates = _rate_products(its_rates, _rate_of_rule(rule, multipliers, "learning_rate"))
         rates += [rate._replace(labels=(rule.name, *rate.labels)) for rate in its_rates]
     return rates + [rate._replace(labels=(OTHERS, *rate.labels)) for rate in rates_of_all]
 
 
-def _part(tx: Any, state: Any, *path: Any) -> Any:
+def _rated_state(tx: Any, state: Any, *path: Any) -> Any:
     """Return the part of a wrapper's state at a path."""
     for name in path:
         parts = children_of(state) or {}
@@ -195,14 +197,16 @@ def _part(tx: Any, state: Any, *path: Any) -> Any:
     return state
 
 
-def _of_chain(tx: Any, state: OptState) -> list[_Rate]:
+def _rates_of_chain(tx: Any, state: OptState) -> list[_CurrentRate]:
     """Return the product of the rates of a chain's parts, in each group."""
-    parts = list(_flat(tx, state))
-    last = max((i for i, (part, s) in enumerate(parts) if _has_slots(part, s)), default=-1)
-    rated: list[tuple[Any, list[_Rate]]] = []
+    parts = list(_rated_parts_of_chain(tx, state))
+    last = max(
+        (i for i, (part, s) in enumerate(parts) if _rated_part_has_slots(part, s)), default=-1
+    )
+    rated: list[tuple[Any, list[_CurrentRate]]] = []
     for i, (part, its_state) in enumerate(parts):
-        if i > last or not isinstance(_unmasked_part(part), _FACTORS):
-            its_rates = _rates(part, its_state)
+        if i > last or not isinstance(_rated_part_without_mask(part), _FACTORS):
+            its_rates = _current_rates(part, its_state)
             rated += [(part, its_rates)] if its_rates else []
     if any(isinstance(part, only_dense) for part, _ in rated):  # what rows get is something else
         rated = [(part, its_rates) for part, its_rates in rated if not isinstance(part, only_rows)]
@@ -216,43 +220,43 @@ def _of_chain(tx: Any, state: OptState) -> list[_Rate]:
     return functools.reduce(_rate_products, (its_rates for _, its_rates in rated), [])
 
 
-def _unmasked_part(part: Any) -> Any:
-    return _unmasked_part(unwrapped(part.inner)) if isinstance(part, masked) else part
+def _rated_part_without_mask(part: Any) -> Any:
+    return _rated_part_without_mask(unwrapped(part.inner)) if isinstance(part, masked) else part
 
 
-def _flat(tx: Any, state: OptState) -> list[tuple[Any, OptState]]:
+def _rated_parts_of_chain(tx: Any, state: OptState) -> list[tuple[Any, OptState]]:
     """Return the parts of a chain with their states; chains in it are opened."""
     parts = []
     for part, its_state in zip(map(unwrapped, tx.inner()), tx.split_state(state), strict=True):
         opened = isinstance(part, chain | named_chain)
-        parts += _flat(part, its_state) if opened else [(part, its_state)]
+        parts += _rated_parts_of_chain(part, its_state) if opened else [(part, its_state)]
     return parts
 
 
-def _has_slots(part: Any, state: OptState) -> bool:
+def _rated_part_has_slots(part: Any, state: OptState) -> bool:
     """Whether a part remembers arrays; of one that does not say so, whether its state has any."""
     if isinstance(part, ArrayRule):
         return bool(slot_fields(type(state)))
     return any(jnp.ndim(x) > 0 for x in jax.tree.leaves(state))
 
 
-def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_Rate]:
+def _rate_of_rule(part: Any, state: OptState, name: str) -> list[_CurrentRate]:
     """Return the rate in a field of a rule, as a list, empty if it has none."""
     rate = fields_of(part).get(name) if isinstance(part, Value) else None
     if rate is None:
         return []
     try:
-        count = _schedule_count(part, name, state) if callable(rate) else zero_count()
+        count = _count_of_rate_schedule(part, name, state) if callable(rate) else zero_count()
         value = getattr(part, "number_at", value_at)(rate, count)
     except ScheduleError as error:
         raise TypeError(f"{name_of(part)}: {name}: {error}") from None
-    return [_Rate((), (rate,), value)]
+    return [_CurrentRate((), (rate,), value)]
 
 
-def _schedule_count(part: Any, name: str, state: OptState) -> Array:
+def _count_of_rate_schedule(part: Any, name: str, state: OptState) -> Array:
     """Return the count at which the next step evaluates the schedules of a rule."""
     for field in COUNTS:
-        count = getattr(_unmasked(state), field, None)
+        count = getattr(_rated_state_without_mask(state), field, None)
         if isinstance(count, int) or hasattr(count, "dtype"):  # also a variable of nnx
             count = jnp.asarray(count)
             return count[0] if count.ndim else count  # replicas step together
@@ -263,22 +267,22 @@ def _schedule_count(part: Any, name: str, state: OptState) -> Array:
     )
 
 
-def _unmasked(state: OptState) -> OptState:
+def _rated_state_without_mask(state: OptState) -> OptState:
     return getattr(state, "inner_state", state)
 
 
-def _labelled(groups: dict[Any, tuple[Any, OptState]]) -> list[_Rate]:
+def _labelled_rates(groups: dict[Any, tuple[Any, OptState]]) -> list[_CurrentRate]:
     """Return the rates of several groups, those that have one."""
-    named = ((label, _rates(tx, state)) for label, (tx, state) in groups.items())
-    return [rate for label, rates in named for rate in _under(label, rates)]
+    named = ((label, _current_rates(tx, state)) for label, (tx, state) in groups.items())
+    return [rate for label, rates in named for rate in _rates_under_label(label, rates)]
 
 
-def _under(label: Any, rates: list[_Rate]) -> list[_Rate]:
+def _rates_under_label(label: Any, rates: list[_CurrentRate]) -> list[_CurrentRate]:
     """Return rates with one more label."""
     return [rate._replace(labels=(label, *rate.labels)) for rate in rates]
 
 
-def _rate_products(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
+def _rate_products(some: list[_CurrentRate], others: list[_CurrentRate]) -> list[_CurrentRate]:
     """Return the products of rates that apply together: of groups with the same labels."""
     if not some or not others:
         return some or others
@@ -287,7 +291,7 @@ def _rate_products(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
     else:
         pairs = [(a, b) for a in some for b in others]
     return [
-        _Rate(
+        _CurrentRate(
             a.labels + tuple(x for x in b.labels if x not in a.labels),
             a.factors + b.factors,
             a.value * b.value,
@@ -296,10 +300,10 @@ def _rate_products(some: list[_Rate], others: list[_Rate]) -> list[_Rate]:
     ]
 
 
-def _injected_by_optax(state: OptState) -> list[_Rate]:
+def _rate_injected_by_optax(state: OptState) -> list[_CurrentRate]:
     """Return the hyperparameter `learning_rate` in the state of another library's transform."""
     hyperparams = getattr(state, "hyperparams", None)
     if not isinstance(hyperparams, dict) or "learning_rate" not in hyperparams:
         return []
     rate = jnp.asarray(hyperparams["learning_rate"])
-    return [_Rate((), (rate,), value_at(rate, jnp.zeros(())))]
+    return [_CurrentRate((), (rate,), value_at(rate, jnp.zeros(())))]

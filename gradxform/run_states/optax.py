@@ -46,7 +46,7 @@ def as_optax(tx: Transform) -> Any:
       ImportError: if optax is not installed.
       TypeError: if `tx` is not a transform of this library.
     """
-    optax = _optax("as_optax")
+    optax = _optax_for_conversion("as_optax")
     check_transform("as_optax", tx, "tx")
     if not isinstance(tx, GradientTransformation):
         raise TypeError(f"as_optax: {name_of(tx)} is not a transform of this library.")
@@ -60,28 +60,28 @@ class _InitInOptax(BoundMethod):
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _presented(super().__call__(*args, **kwargs))
+        return _presented_in_optax(super().__call__(*args, **kwargs))
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        return _presented(super().call(*args, **kwargs))
+        return _presented_in_optax(super().call(*args, **kwargs))
 
     def __reduce__(self):
         return type(self), (self.owner, self.name)
 
 
-def _presented(node: Any) -> Any:
+def _presented_in_optax(node: Any) -> Any:
     """Return a state with the classes of Optax where it has them, and ours elsewhere."""
-    level = _children(node)
+    level = _optax_children(node)
     if level is None:
         return node
-    children = [_presented(child) for _, child in level[0].values()]
+    children = [_presented_in_optax(child) for _, child in level[0].values()]
     theirs = None
-    if _is_ours(type(node)) and type(node) not in _TO_OPTAX:
+    if _is_gradxform_state(type(node)) and type(node) not in _TO_OPTAX:
         theirs = _optax_class(type(node))
     return jax.tree.unflatten(level[1], children) if theirs is None else theirs(*children)
 
 
-def _optax(caller: str) -> Any:
+def _optax_for_conversion(caller: str) -> Any:
     try:
         import optax
         import optax.contrib
@@ -115,9 +115,9 @@ def from_optax_state(tx: SupportsTransform, state: Any, params: Params) -> OptSt
       TypeError: if something is not an array, or holds another kind of numbers.
     """
     check_transform("from_optax_state", tx, "tx")
-    convert_hyperparams = functools.partial(_without_static, _optax_hyperparams(tx))
+    convert_hyperparams = functools.partial(_hyperparams_from_optax, _optax_hyperparams(tx))
     converters = _FROM_OPTAX | dict.fromkeys(_HYPERPARAMS, convert_hyperparams)
-    return _fitted(jax.eval_shape(of_this_moment(tx).init, params), state, (), converters)
+    return _optax_fitted(jax.eval_shape(of_this_moment(tx).init, params), state, (), converters)
 
 
 def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> Any:
@@ -133,12 +133,12 @@ def to_optax_state(tx: SupportsTransform, state: OptState, params: Params) -> An
       ValueError: if Optax does not have the state, or it is not one of `tx`; with the path.
       TypeError: if something is not an array, or holds another kind of numbers.
     """
-    _optax("to_optax_state")
+    _optax_for_conversion("to_optax_state")
     check_transform("to_optax_state", tx, "tx")
-    ours = _fitted(jax.eval_shape(of_this_moment(tx).init, params), state, ())
-    convert_hyperparams = functools.partial(_with_static, _optax_hyperparams(tx))
+    ours = _optax_fitted(jax.eval_shape(of_this_moment(tx).init, params), state, ())
+    convert_hyperparams = functools.partial(_hyperparams_in_optax, _optax_hyperparams(tx))
     converters = _TO_OPTAX | {InjectStatefulHyperparamsState: convert_hyperparams}
-    return _in_optax(ours, (), converters)
+    return _state_in_optax(ours, (), converters)
 
 
 KeyPath = tuple[Any, ...]
@@ -146,7 +146,7 @@ KeyPath = tuple[Any, ...]
 Converter = Callable[[Any, Any, KeyPath], Any]
 
 
-def _children(node: Any) -> tuple[dict[str, tuple[Any, Any]], Any] | None:
+def _optax_children(node: Any) -> tuple[dict[str, tuple[Any, Any]], Any] | None:
     """Return a node's children by name, each with its key, and its structure; None for a leaf."""
     flat, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     if treedef == jax.tree.structure(0):
@@ -154,15 +154,15 @@ def _children(node: Any) -> tuple[dict[str, tuple[Any, Any]], Any] | None:
     return {entry_name(path[-1]): (path[-1], child) for path, child in flat}, treedef
 
 
-def _children_by_name(node: Any) -> dict[str, Any] | None:
+def _optax_children_by_name(node: Any) -> dict[str, Any] | None:
     """Return the children of a state, dict or list by name; None for a leaf."""
     if isinstance(node, Mapping):  # keys may be numbers in one place and strings in another
         return {str(name): child for name, child in node.items()}
-    level = _children(node)
+    level = _optax_children(node)
     return None if level is None else {name: child for name, (_, child) in level[0].items()}
 
 
-def _fitted(
+def _optax_fitted(
     like: Any,
     state: Any,
     path: KeyPath,
@@ -176,18 +176,20 @@ def _fitted(
       state: a state, or nested dicts and lists.
       path: the path of `state`, for messages.
       converters: converters of fields, by the class of the state and the name of the field.
-      leaf: the converter of arrays. Defaults to `_fitting_array`.
+      leaf: the converter of arrays. Defaults to `_fitting_optax_array`.
     """
-    level = _children(like)
+    level = _optax_children(like)
     if level is None:
-        return (leaf or _fitting_array)(like, state, path)
+        return (leaf or _fitting_optax_array)(like, state, path)
     expected, treedef = level
-    actual = _children_by_name(state)
+    actual = _optax_children_by_name(state)
     if actual is None:
-        raise TypeError(f"interop: {leaf_path(path)} is {shown(state)}, expected {_kind(like)}.")
+        raise TypeError(
+            f"interop: {leaf_path(path)} is {shown(state)}, expected {_optax_kind(like)}."
+        )
     if hasattr(type(like), "completed"):  # it knows older forms of itself
         actual = type(like).completed(actual)
-    _check_names(like, {name: child for name, (_, child) in expected.items()}, actual, path)
+    _check_optax_names(like, {name: child for name, (_, child) in expected.items()}, actual, path)
     children = []
     for name, (key, child) in expected.items():
         convert = converters.get((type(like), name))
@@ -196,19 +198,19 @@ def _fitted(
         elif convert is not None:
             children.append(convert(child, actual[name], (*path, key)))
         else:
-            children.append(_fitted(child, actual[name], (*path, key), converters, leaf))
+            children.append(_optax_fitted(child, actual[name], (*path, key), converters, leaf))
     return jax.tree.unflatten(treedef, children)
 
 
-def _kind(like: Any) -> str:
-    return _article(type(like).__name__)
+def _optax_kind(like: Any) -> str:
+    return _state_name_with_article(type(like).__name__)
 
 
-def _article(name: str) -> str:
+def _state_name_with_article(name: str) -> str:
     return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
 
-def _check_names(
+def _check_optax_names(
     like: Any, expected: dict[str, Any], actual: dict[str, Any], path: KeyPath
 ) -> None:
     """Require every child with an array to be on both sides."""
@@ -218,13 +220,13 @@ def _check_names(
                 continue
             holds = "holds" if names is expected else "does not hold"
             raise ValueError(
-                f"interop: {leaf_path(path)} {verb} {name!r}, which {_kind(like)} {holds}."
+                f"interop: {leaf_path(path)} {verb} {name!r}, which {_optax_kind(like)} {holds}."
                 f"{_REMEDIES.get((type(like), name)) or did_you_mean(name, others)}"
                 " Was this state made by the same call?"
             )
 
 
-def _fitting_array(like: Any, x: Any, path: KeyPath) -> Any:
+def _fitting_optax_array(like: Any, x: Any, path: KeyPath) -> Any:
     """Return `x` as an array with the shape and dtype of `like`."""
     is_number = isinstance(x, bool | int | float | complex)
     if not (is_number or hasattr(x, "dtype")):
@@ -249,50 +251,50 @@ def _fitting_array(like: Any, x: Any, path: KeyPath) -> Any:
 # -------------------------------------------------------------- states that are stored differently
 
 
-def _vectors(like: Any, field: Any, path: KeyPath) -> Any:
+def _sm3_vectors_from_optax(like: Any, field: Any, path: KeyPath) -> Any:
     """Return SM3's maxima: the vectors of a parameter's axes, concatenated."""
 
     def join(like: Any, x: Any, path: KeyPath) -> Any:
-        parts = _children_by_name(x)
+        parts = _optax_children_by_name(x)
         if parts is None:  # one vector already
-            return _fitting_array(like, x, path)
+            return _fitting_optax_array(like, x, path)
         vectors = [jnp.asarray(parts[str(i)]) for i in range(len(parts)) if str(i) in parts]
         if not vectors or len(vectors) < len(parts) or any(v.ndim != 1 for v in vectors):
             raise ValueError(
                 f"interop: {leaf_path(path)} must be a list of vectors, one for each axis of the "
                 f"parameter, got {shown(x)}."
             )
-        return _fitting_array(like, jnp.concatenate(vectors), path)
+        return _fitting_optax_array(like, jnp.concatenate(vectors), path)
 
-    return _fitted(like, field, path, leaf=join)
+    return _optax_fitted(like, field, path, leaf=join)
 
 
-def _vectors_of_axes(vector: Any, like: Any) -> list[Any]:
+def _sm3_vectors_in_optax(vector: Any, like: Any) -> list[Any]:
     """Split a vector into the vectors of its parameter's axes."""
     return jnp.split(vector, np.cumsum(like.shape)[:-1]) if like.ndim else [vector]
 
 
-def _scalars(like: Any, field: Any, path: KeyPath) -> Any:
+def _scalars_from_optax(like: Any, field: Any, path: KeyPath) -> Any:
     """Return arrays of shape (1,) as scalars."""
 
     def entry(like: Any, x: Any, path: KeyPath) -> Any:
         has_axis = hasattr(x, "shape") and x.shape == (1,)
-        return _fitting_array(like, x[0] if has_axis else x, path)
+        return _fitting_optax_array(like, x[0] if has_axis else x, path)
 
-    return _fitted(like, field, path, leaf=entry)
+    return _optax_fitted(like, field, path, leaf=entry)
 
 
-def _without_empty(like: Any, field: Any, path: KeyPath) -> Any:
+def _galore_projectors_from_optax(like: Any, field: Any, path: KeyPath) -> Any:
     """Return GaLore's projectors, with a scalar for each array that is not projected."""
 
     def projector(like: Any, x: Any, path: KeyPath) -> Any:
         is_empty = like.shape == () and jnp.shape(x) == (0, 0)
-        return _fitting_array(like, x.sum() if is_empty else x, path)
+        return _fitting_optax_array(like, x.sum() if is_empty else x, path)
 
-    return _fitted(like, field, path, leaf=projector)
+    return _optax_fitted(like, field, path, leaf=projector)
 
 
-def _with_empty(state: Any) -> dict[str, Any]:
+def _galore_projectors_in_optax(state: Any) -> dict[str, Any]:
     """Return GaLore's projectors, without an entry where an array is not projected."""
     return {
         "projector": jax.tree.map(
@@ -302,14 +304,14 @@ def _with_empty(state: Any) -> dict[str, Any]:
 
 
 _FROM_OPTAX: dict[Any, Converter] = {
-    (GaLoreState, "projector"): _without_empty,
-    (ScaleBySM3State, "mu"): _vectors,
-    (ScaleByDistanceOverGradientsState, "grad_sum_of_squares"): _scalars,
+    (GaLoreState, "projector"): _galore_projectors_from_optax,
+    (ScaleBySM3State, "mu"): _sm3_vectors_from_optax,
+    (ScaleByDistanceOverGradientsState, "grad_sum_of_squares"): _scalars_from_optax,
 }
 # For a class of states, the fields that Optax stores differently.
 _TO_OPTAX: dict[type, Callable[[Any], dict[str, Any]]] = {
-    GaLoreState: _with_empty,
-    ScaleBySM3State: lambda state: {"mu": jax.tree.map(_vectors_of_axes, state.mu, state.nu)},
+    GaLoreState: _galore_projectors_in_optax,
+    ScaleBySM3State: lambda state: {"mu": jax.tree.map(_sm3_vectors_in_optax, state.mu, state.nu)},
     ScaleByDistanceOverGradientsState: lambda state: {
         "grad_sum_of_squares": jax.tree.map(jnp.atleast_1d, state.grad_sum_of_squares)
     },
@@ -338,12 +340,12 @@ def _optax_hyperparams(x: Any) -> dict[str, Any]:
         arguments = {k: v for k, v in x.others().items() if k not in x.factory.static_args}
         numbers = {k: v for k, v in arguments.items() if type(v) is int}
         defaults = {k: parameters[k].default if k in parameters else None for k in arguments}
-        dtypes = {k: _dtype_of(v, defaults[k]) for k, v in arguments.items()}
+        dtypes = {k: _dtype_hyperparam_of_optax(v, defaults[k]) for k, v in arguments.items()}
         return numbers | {k: v for k, v in dtypes.items() if v is not None}
     return {k: v for part in parts_of(x) or () for k, v in _optax_hyperparams(part).items()}
 
 
-def _dtype_of(x: Any, default: Any) -> Any:
+def _dtype_hyperparam_of_optax(x: Any, default: Any) -> Any:
     """Return the dtype that an argument, or else Optax's default for it, names as a class."""
     cls = default if x is None or x == default else x
     try:
@@ -352,13 +354,15 @@ def _dtype_of(x: Any, default: Any) -> Any:
         return None
 
 
-def _without_static(static: dict[str, Any], like: Any, field: Any, path: KeyPath) -> Any:
+def _hyperparams_from_optax(static: dict[str, Any], like: Any, field: Any, path: KeyPath) -> Any:
     """Return hyperparameters without those that are only Optax's."""
-    actual = _children_by_name(field) or {}
-    return _fitted(like, {k: x for k, x in actual.items() if k in like or k not in static}, path)
+    actual = _optax_children_by_name(field) or {}
+    return _optax_fitted(
+        like, {k: x for k, x in actual.items() if k in like or k not in static}, path
+    )
 
 
-def _with_static(static: dict[str, Any], state: Any) -> dict[str, Any]:
+def _hyperparams_in_optax(static: dict[str, Any], state: Any) -> dict[str, Any]:
     """Return the hyperparameters with those that are only Optax's."""
     last = jnp.maximum(state.count - 1, 0)  # the step that set them
     dtypes = {k: x for k, x in static.items() if isinstance(x, jnp.dtype)}
@@ -373,22 +377,22 @@ def _with_static(static: dict[str, Any], state: Any) -> dict[str, Any]:
 # ------------------------------------------------------------------------------ Optax's classes
 
 
-def _in_optax(node: Any, path: KeyPath, converters: Mapping[Any, Any]) -> Any:
+def _state_in_optax(node: Any, path: KeyPath, converters: Mapping[Any, Any]) -> Any:
     """Return a state with every class of gradxform replaced by Optax's of the same name."""
-    level = _children(node)
+    level = _optax_children(node)
     if level is None:
         return node
     converted = converters[type(node)](node) if type(node) in converters else {}
     children = {
-        name: _in_optax(converted.get(name, child), (*path, key), converters)
+        name: _state_in_optax(converted.get(name, child), (*path, key), converters)
         for name, (key, child) in level[0].items()
     }
-    if not _is_ours(type(node)):
+    if not _is_gradxform_state(type(node)):
         return jax.tree.unflatten(level[1], children.values())
     return _class_of_optax(type(node), path)(**children)
 
 
-def _is_ours(cls: type) -> bool:
+def _is_gradxform_state(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "gradxform" and hasattr(cls, "_fields")
 
 
@@ -398,7 +402,7 @@ def _class_of_optax(ours: Any, path: KeyPath) -> Any:
     if theirs is not None:
         return theirs
     remedy = "".join(_REMEDIES.get((ours, field), "") for field in ours._fields)
-    kind = _article(ours.__name__)
+    kind = _state_name_with_article(ours.__name__)
     raise ValueError(f"interop: {leaf_path(path)} is {kind}, which Optax does not have.{remedy}")
 
 

@@ -49,12 +49,12 @@ def said_by(
                 "migrate_state: match must be a dict from paths, such as '0.mu', to paths or None, "
                 f"got {shown(new)}: {shown(old)}."
             )
-        targets = _below(news, new, "new")
+        targets = _matched_arrays_below(news, new, "new")
         if old is None:
             said |= dict.fromkeys(targets.values(), Begun())
             continue
-        origins = _below(olds, old, "old")
-        used |= {part for part in olds.parts if _is_below(part.path, old)}
+        origins = _matched_arrays_below(olds, old, "old")
+        used |= {part for part in olds.parts if _is_below_matched_path(part.path, old)}
         if not set(targets) & set(origins):
             raise ValueError(
                 f"migrate_state: match says {new!r}: {old!r}, but the two do not have a name in "
@@ -70,7 +70,7 @@ def said_by(
     return said, settled, used
 
 
-def _below(layout: StateLayout, key: str, which: str) -> dict[Path, int]:
+def _matched_arrays_below(layout: StateLayout, key: str, which: str) -> dict[Path, int]:
     """Return the arrays at or below a path, by the rest of their paths."""
     leaves = {}
     for index, path in enumerate(layout.paths):
@@ -86,7 +86,7 @@ def _below(layout: StateLayout, key: str, which: str) -> dict[Path, int]:
     return leaves
 
 
-def _is_below(path: Path, key: str) -> bool:
+def _is_below_matched_path(path: Path, key: str) -> bool:
     return any(key == dotted(path[:n]) for n in range(len(path) + 1))
 
 

@@ -97,24 +97,26 @@ def migrate_state(
     check_transform("migrate_state", new_tx, "new_tx")
     tx, new_tx = of_this_moment(tx), of_this_moment(new_tx)
     olds, news = layout_of(tx, params), layout_of(new_tx, params)
-    values = _state_arrays(_state_of(tx, state, params))
+    values = _arrays_of_migrated_state(_state_to_migrate(tx, state, params))
     sources = find_sources(olds, news, values, match)
-    new = _New(olds, news, values, sources, _checked_step(step), dict(with_paths(params)))
+    new = _MigratedArrays(
+        olds, news, values, sources, _checked_migration_step(step), dict(with_paths(params))
+    )
     # A first state costs memory and time: it is made only if something in it is needed.
     fresh, owners = init_with_owners(new_tx, params) if new.begins else (None, {})
     leaves = new.leaves(fresh)
     migrated = jax.tree.unflatten(news.treedef, leaves)
-    migrated = _resumed(migrated, news.parts, owners, sources)
-    pairs = zip(leaves, _state_arrays(migrated), strict=True)
+    migrated = _resumed_after_migration(migrated, news.parts, owners, sources)
+    pairs = zip(leaves, _arrays_of_migrated_state(migrated), strict=True)
     return migrated, new.report({i for i, (a, b) in enumerate(pairs) if a is not b})
 
 
-def _state_arrays(state: Any) -> list[Any]:
+def _arrays_of_migrated_state(state: Any) -> list[Any]:
     """Return the arrays of a state; one that is stored in another form is one."""
     return jax.tree.leaves(state, is_leaf=is_stored)
 
 
-def _state_of(tx: SupportsTransform, state: Any, params: Params) -> OptState:
+def _state_to_migrate(tx: SupportsTransform, state: Any, params: Params) -> OptState:
     """Return the state in the structure that `tx.init(params)` has."""
     try:
         return from_optax_state(tx, state, params)
@@ -126,7 +128,7 @@ def _state_of(tx: SupportsTransform, state: Any, params: Params) -> OptState:
         ) from None
 
 
-def _checked_step(step: Any) -> Any:
+def _checked_migration_step(step: Any) -> Any:
     """Return the step as an array, or None."""
     if step is None:
         return None
@@ -137,7 +139,7 @@ def _checked_step(step: Any) -> Any:
     return jnp.asarray(step, jnp.int32)
 
 
-class _New:
+class _MigratedArrays:
     """The arrays of the new state, and what is to be said about them."""
 
     def __init__(
@@ -177,7 +179,7 @@ class _New:
 
     def leaves(self, fresh: OptState) -> list[Any]:
         """Return the arrays; `fresh` is the state that `init` returns, where one begins."""
-        begun = _state_arrays(fresh)
+        begun = _arrays_of_migrated_state(fresh)
         buffers: set[int] = set()
         out = []
         for i, (source, index) in enumerate(zip(self.sources, self.indices, strict=True)):
@@ -258,7 +260,7 @@ class _New:
         return rows.report()
 
 
-def _resumed(
+def _resumed_after_migration(
     state: OptState, parts: Sequence[StatePart], owners: dict[Path, Any], sources: Sequence[Source]
 ) -> OptState:
     """Return the state in which every rule has made what follows from what was carried over."""
@@ -267,17 +269,19 @@ def _resumed(
         if begun and any(not isinstance(sources[i], Begun) for i in part.leaves.values()):
             owner = owners.get(part.path)
             if isinstance(owner, GradientTransformation):
-                state = _replaced(state, part.path, owner, frozenset(begun))
+                state = _resumed_migrated_part(state, part.path, owner, frozenset(begun))
     return state
 
 
-def _replaced(node: Any, path: Path, owner: Any, begun: frozenset[str]) -> Any:
+def _resumed_migrated_part(node: Any, path: Path, owner: Any, begun: frozenset[str]) -> Any:
     """Return a state in which the owner of a part has resumed it."""
     if not path:
         return owner.resumed(node, begun)
     flat, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     children = [
-        _replaced(child, path[1:], owner, begun) if entry_name(key[-1]) == path[0] else child
+        _resumed_migrated_part(child, path[1:], owner, begun)
+        if entry_name(key[-1]) == path[0]
+        else child
         for key, child in flat
     ]
     return jax.tree.unflatten(treedef, children)

@@ -14,7 +14,7 @@ Pairing = dict[Path, StatePart]
 NOWHERE: Path = ("",)
 
 
-def _alike(new: StatePart, old: StatePart) -> bool:
+def _are_alike_parts(new: StatePart, old: StatePart) -> bool:
     """Whether two parts are of the same rule.
 
     Raises:
@@ -43,11 +43,15 @@ def pair_alike(
     new_parts: Sequence[StatePart], old_parts: Sequence[StatePart]
 ) -> dict[StatePart, Pairing]:
     """Pair parts of the same rule, place by place."""
-    candidates = {new: tuple(old for old in old_parts if _alike(new, old)) for new in new_parts}
-    return _paired(candidates)
+    candidates = {
+        new: tuple(old for old in old_parts if _are_alike_parts(new, old)) for new in new_parts
+    }
+    return _paired_with_candidates(candidates)
 
 
-def _paired(candidates: dict[StatePart, tuple[StatePart, ...]]) -> dict[StatePart, Pairing]:
+def _paired_with_candidates(
+    candidates: dict[StatePart, tuple[StatePart, ...]],
+) -> dict[StatePart, Pairing]:
     """Pair each new part with one of its candidates, for every place where both have slots."""
     groups: dict[tuple[StatePart, ...], list[StatePart]] = {}
     for new, olds in candidates.items():
@@ -60,13 +64,13 @@ def _paired(candidates: dict[StatePart, tuple[StatePart, ...]]) -> dict[StatePar
             here = [tuple(p for p in x if place in (p.places or [NOWHERE])) for x in (news, olds)]
             key = here[0], here[1]
             if key not in patterns:
-                patterns[key] = _in_order(*key)
+                patterns[key] = _pairs_in_order(*key)
             for new, old in patterns[key]:
                 pairings.setdefault(new, {})[place] = old
     return pairings
 
 
-def _in_order(
+def _pairs_in_order(
     news: Sequence[StatePart], olds: Sequence[StatePart]
 ) -> list[tuple[StatePart, StatePart]]:
     """Pair parts that have slots in the same place: by their labels, and the rest in order."""
@@ -86,17 +90,18 @@ def _in_order(
         dotted(new.path): dotted(old.path) for new, old in zip(news, olds, strict=False)
     }
     raise ValueError(
-        f"migrate_state: {_number(olds, 'state')} of {olds[0].name} in the old state, at "
-        f"{_part_paths(olds)}, but {len(news)} in the new one, at {_part_paths(news)}. Say which "
-        f"goes on from which, such as match={example}; None begins anew."
+        f"migrate_state: {_number_of_unpaired(olds, 'state')} of {olds[0].name} in the old state, "
+        f"at {_paths_of_unpaired(olds)}, but {len(news)} in the new one, at "
+        f"{_paths_of_unpaired(news)}. Say which goes on from which, such as match={example}; None "
+        "begins anew."
     )
 
 
-def _part_paths(parts: Sequence[StatePart]) -> str:
+def _paths_of_unpaired(parts: Sequence[StatePart]) -> str:
     return " and ".join(repr(dotted(part.path)) for part in parts)
 
 
-def _number(items: Sequence[Any], noun: str) -> str:
+def _number_of_unpaired(items: Sequence[Any], noun: str) -> str:
     return f"{len(items)} {noun}" + ("" if len(items) == 1 else "s")
 
 
@@ -104,7 +109,7 @@ def pair_kin(
     new_parts: Sequence[StatePart], old_parts: Sequence[StatePart]
 ) -> dict[StatePart, Pairing]:
     """Pair the parts of other rules that have all the averages of the new ones."""
-    return _paired(
+    return _paired_with_candidates(
         {
             new: tuple(
                 old

@@ -124,30 +124,32 @@ class Rows:
         for (_, slot), fates in self.slots.items():
             for (fate, source), arrays in fates.items():
                 if len(fates) == 1:
-                    rows.append(_row(slot, fate, source, arrays))
+                    rows.append(_row_of_migration(slot, fate, source, arrays))
                     continue
                 for below, like, was in arrays:
                     origin = None if source is None else (*source, *below)
-                    rows.append(_row((*slot, *below), fate, origin, [((), like, was)]))
+                    rows.append(_row_of_migration((*slot, *below), fate, origin, [((), like, was)]))
         return MigrationReport(tuple(rows))
 
 
-def _row(
+def _row_of_migration(
     slot: Path, fate: str, source: Path | None, arrays: list[tuple[Path, Any, Any]]
 ) -> MigratedSlot:
     return MigratedSlot(
         dotted(slot),
         fate,
         None if source is None else dotted(source),
-        tuple((".".join(below), tuple(x.shape), _kind(x)) for below, x, _ in arrays),
+        tuple((".".join(below), tuple(x.shape), _migrated_dtype(x)) for below, x, _ in arrays),
         tuple(
             dict.fromkeys(
-                _kind(was) for _, x, was in arrays if was is not None and _kind(was) != _kind(x)
+                _migrated_dtype(was)
+                for _, x, was in arrays
+                if was is not None and _migrated_dtype(was) != _migrated_dtype(x)
             )
         ),
     )
 
 
-def _kind(x: Any) -> str:
+def _migrated_dtype(x: Any) -> str:
     """Return the dtype of an array, and the form in which it is kept."""
     return f"{x.dtype} in {x.kept_as}" if is_stored(x) else str(x.dtype)

@@ -43,17 +43,19 @@ def find_sources(
             if index in said:
                 sources[index] = said[index]
             elif part in kin:
-                sources[index] = _from_kin(part, kin[part], path, values)
+                sources[index] = _kin_source(part, kin[part], path, values)
             elif part not in settled:
-                sources[index] = _from_alike(part, pairing, path, values)
+                sources[index] = _alike_source(part, pairing, path, values)
             if isinstance(sources[index], AtStep):
-                sources[index] = AtStep(_scope(part, news, pairings))
+                sources[index] = AtStep(_scope_of_source(part, news, pairings))
         if part not in settled:
-            _check_ages(part, sources, said)
+            _check_ages_of_sources(part, sources, said)
     return sources
 
 
-def _check_ages(part: StatePart, sources: Sequence[Source], said: Mapping[int, Source]) -> None:
+def _check_ages_of_sources(
+    part: StatePart, sources: Sequence[Source], said: Mapping[int, Source]
+) -> None:
     """Require that no slots begin in a part whose count goes on."""
     counts = [part.leaves[(k,)] for k in part.step_fields if (k,) in part.leaves]
     begun = [
@@ -63,7 +65,7 @@ def _check_ages(part: StatePart, sources: Sequence[Source], said: Mapping[int, S
         if isinstance(sources[i], Begun) and i not in said
     ]
     places = dict.fromkeys(path[1:] for path in begun)
-    young = [place for place in places if not _goes_on(part, place, sources, said)]
+    young = [place for place in places if not _goes_on_from_source(part, place, sources, said)]
     if young and any(isinstance(sources[i], Taken) for i in counts):
         anew = {dotted((*part.path, *path)): None for path in begun if path[1:] == young[0]}
         raise ValueError(
@@ -74,7 +76,7 @@ def _check_ages(part: StatePart, sources: Sequence[Source], said: Mapping[int, S
         )
 
 
-def _goes_on(
+def _goes_on_from_source(
     part: StatePart, place: Path, sources: Sequence[Source], said: Mapping[int, Source]
 ) -> bool:
     """Whether anything in the slots of a parameter comes from the old state, or is as said."""
@@ -82,28 +84,28 @@ def _goes_on(
     return any(isinstance(sources[i], Taken) or i in said for i in indices)
 
 
-def _from_alike(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
+def _alike_source(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
     """Return the source of an array of a part that goes on from parts of the same rule."""
     old = pairing.get(path[1:]) if path[1:] in part.places else None
     if old is not None and path in old.leaves:
-        return _unless_set_anew(part, old, path, Taken(old.leaves[path]))
+        return _source_unless_set_anew(part, old, path, Taken(old.leaves[path]))
     if path[1:] in part.places and path[0] not in part.step_fields:
         return Begun()
     origins = [old for old in dict.fromkeys(pairing.values()) if path in old.leaves]
     if not origins:
-        return _count_of(part, bool(pairing), path)
-    _check_equal(part, origins, path, values)
-    return _unless_set_anew(part, origins[0], path, Taken(origins[0].leaves[path]))
+        return _source_without_old_part(part, bool(pairing), path)
+    _check_equal_sources(part, origins, path, values)
+    return _source_unless_set_anew(part, origins[0], path, Taken(origins[0].leaves[path]))
 
 
-def _check_equal(
+def _check_equal_sources(
     part: StatePart, origins: Sequence[StatePart], path: Path, values: Sequence[Any]
 ) -> None:
     """Require the arrays of several parts that become one to be equal, if they are known."""
     arrays = [values[old.leaves[path]] for old in origins]
     if len(arrays) == 1 or any(is_tracer(x) for x in arrays):
         return
-    numbers = [np.asarray(jax.random.key_data(x) if _is_prng_key(x) else x) for x in arrays]
+    numbers = [np.asarray(jax.random.key_data(x) if _is_prng_key_source(x) else x) for x in arrays]
     if any(not np.array_equal(x, numbers[0]) for x in numbers[1:]):
         at = dotted((*part.path, *path))
         listed = ", ".join(
@@ -116,11 +118,11 @@ def _check_equal(
         )
 
 
-def _is_prng_key(x: Any) -> bool:
+def _is_prng_key_source(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _unless_set_anew(new: StatePart, old: StatePart, path: Path, source: Source) -> Source:
+def _source_unless_set_anew(new: StatePart, old: StatePart, path: Path, source: Source) -> Source:
     """Return the source, unless the new transform says itself what the array begins as."""
     field = path[0] if path else ""
     attribute = dict(getattr(new.owner, "set_by", ())).get(field)
@@ -131,10 +133,10 @@ def _unless_set_anew(new: StatePart, old: StatePart, path: Path, source: Source)
     settings = [getattr(part.owner, attribute) for part in (new, old)]
     if all(isinstance(x, dict) for x in settings):
         settings = [x.get(path[1]) for x in settings]
-    return source if _same(*settings) else Begun()
+    return source if _same_setting_of_sources(*settings) else Begun()
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same_setting_of_sources(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if is_tracer(a) or is_tracer(b):
@@ -142,7 +144,7 @@ def _same(a: Any, b: Any) -> bool:
     return type(a) is type(b) and bool(np.all(a == b))
 
 
-def _from_kin(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
+def _kin_source(part: StatePart, pairing: Pairing, path: Path, values: Sequence[Any]) -> Source:
     """Return the source of an array of a part that goes on from parts of another rule."""
     field, *rest = path
     meaning = part.averages.get(field)
@@ -158,15 +160,15 @@ def _from_kin(part: StatePart, pairing: Pairing, path: Path, values: Sequence[An
             for k in old.step_fields:
                 if (k,) in old.leaves:
                     same = [p for p in dict.fromkeys(pairing.values()) if (k,) in p.leaves]
-                    _check_equal(part, same, (k,), values)
+                    _check_equal_sources(part, same, (k,), values)
                     return Taken(old.leaves[(k,)])
-    return _count_of(part, True, path)
+    return _source_without_old_part(part, True, path)
 
 
 # -------------------------------------------------------------------------------- the run's step
 
 
-def _count_of(part: StatePart, goes_on: bool, path: Path) -> Source:
+def _source_without_old_part(part: StatePart, goes_on: bool, path: Path) -> Source:
     """Return the source of an array that no part of the old state has.
 
     A count begins at the step of the run where a schedule reads it, or averages are as old as the
@@ -179,7 +181,7 @@ def _count_of(part: StatePart, goes_on: bool, path: Path) -> Source:
     return Begun()
 
 
-def _scope(
+def _scope_of_source(
     part: StatePart, news: StateLayout, pairings: Mapping[StatePart, Pairing]
 ) -> StatePart | None:
     """Return the old state of the wrapper that decides when the part takes a step, if any."""
@@ -205,7 +207,7 @@ def run_step(olds: StateLayout, values: Sequence[Any], scope: StatePart | None, 
         (part.depth + part.counts_inner_steps, part.leaves[(field,)])
         for part in (olds.parts if scope is None else [scope])
         for field in part.step_fields
-        if (field,) in part.leaves and _is_count(olds.arrays[part.leaves[(field,)]])
+        if (field,) in part.leaves and _is_count_source(olds.arrays[part.leaves[(field,)]])
     ]
     remedy = "pass step=, the number of steps that the run has taken (0 begins the schedule now)."
     if not counts:
@@ -225,5 +227,5 @@ def run_step(olds: StateLayout, values: Sequence[Any], scope: StatePart | None, 
     return outermost[0]
 
 
-def _is_count(array: Any) -> bool:
+def _is_count_source(array: Any) -> bool:
     return array.shape == () and jnp.issubdtype(array.dtype, jnp.integer)

@@ -27,11 +27,11 @@ from gradxform.transforms.shampoo import step_by_shampoo
 Values = Mapping[str, Any]
 
 
-def _same(x: Any) -> Any:
+def _read_entry_unchanged(x: Any) -> Any:
     return x
 
 
-def _given(value: Any, old: Any, values: Values) -> Any:
+def _write_entry_unchanged(value: Any, old: Any, values: Values) -> Any:
     return value
 
 
@@ -52,8 +52,8 @@ class Entry:
     name: str
     owned: Owned
     field: str
-    read: Callable[[Any], Any] = _same
-    write: Callable[[Any, Any, Values], Any] = _given
+    read: Callable[[Any], Any] = _read_entry_unchanged
+    write: Callable[[Any, Any, Values], Any] = _write_entry_unchanged
     shared: Any = None
 
 
@@ -63,30 +63,30 @@ def entries_of(tx: Any, state: Any, style: str) -> list[Entry]:
         entry
         for owned in owned_states(tx, state)
         for field in owned.fields
-        for entry in _entries(owned, field, style)
+        for entry in _entries_of_field(owned, field, style)
     ]
 
 
-def _entries(owned: Owned, field: str, style: str) -> list[Entry]:
+def _entries_of_field(owned: Owned, field: str, style: str) -> list[Entry]:
     rule, name = owned.rule, word_for(style, rule_name(owned), owned.state, field)
     if getattr(owned.state, field) is None or not is_variable_there(style, owned.state, field):
         return []
     if style == "gradxform":
         return [Entry(name, owned, field)]
     if field == "stale_counter":  # a float32 there
-        return [Entry(name, owned, field, _as_float, _whole(name), shared=name)]
+        return [Entry(name, owned, field, _float_count, _whole_count(name), shared=name)]
     if field == "count" and owned.clock is not None and owned.clock.at is not None:
         return []  # a constant step sets it anew in every update
     if field == "count" and style == "tf1":
-        return _counts_of_tf1(owned, name)
+        return _count_entries_of_tf1(owned, name)
     if is_shared(style, field):
-        return [Entry(name, owned, field, shared=name, write=_whole(name))]
-    if field == "trace" and _is_uphill(owned, style):
-        return [Entry(name, owned, field, _negated, lambda x, old, values: _negated(x))]
+        return [Entry(name, owned, field, shared=name, write=_whole_count(name))]
+    if field == "trace" and _is_uphill_momentum(owned, style):
+        return [Entry(name, owned, field, _negated_slot, lambda x, old, values: _negated_slot(x))]
     if style == "tf1" and isinstance(rule, step_by_shampoo) and field in ("statistics", "roots"):
-        return _of_axes(owned, field)
+        return _shampoo_axis_entries(owned, field)
     if style == "tf1" and isinstance(rule, scale_by_ggt):
-        vector = _Vector("moment1", False) if field == "mu" else _Vector("grad_buffer", True)
+        vector = _GgtVector("moment1", False) if field == "mu" else _GgtVector("grad_buffer", True)
         return [Entry(vector.name, owned, field, vector, vector.put)]
     return [Entry(name, owned, field)]
 
@@ -94,7 +94,7 @@ def _entries(owned: Owned, field: str, style: str) -> list[Entry]:
 # ------------------------------------------------------------------------------------------ signs
 
 
-def _is_uphill(owned: Owned, style: str) -> bool:
+def _is_uphill_momentum(owned: Owned, style: str) -> bool:
     """Whether the original's momentum holds steps uphill where ours holds them downhill.
 
     It does after a learning rate, but in Keras's SGD, whose momentum is downhill too.
@@ -106,7 +106,7 @@ def _is_uphill(owned: Owned, style: str) -> bool:
     return style == "tf1" or any(isinstance(part, of_rms) for part in owned.before)
 
 
-def _negated(tree: Any) -> Any:
+def _negated_slot(tree: Any) -> Any:
     return jax.tree.map(lambda x: -x, tree)
 
 
@@ -131,55 +131,59 @@ def as_whole(name: str, value: Any) -> Any:
     return jnp.asarray(int(number), jnp.int32)
 
 
-def _whole(name: str) -> Callable[[Any, Any, Values], Any]:
+def _whole_count(name: str) -> Callable[[Any, Any, Values], Any]:
     return lambda value, old, values: as_whole(name, value)
 
 
-def _counts_of_tf1(owned: Owned, name: str) -> list[Entry]:
+def _count_entries_of_tf1(owned: Owned, name: str) -> list[Entry]:
     powers = POWERS.get(rule_name(owned), {})
     if owned.clock is not None:  # it has the global step
-        return [Entry(COUNTS["tf1"], owned, "count", shared="step", write=_whole(name))]
+        return [Entry(COUNTS["tf1"], owned, "count", shared="step", write=_whole_count(name))]
     if not powers:
-        read = _as_float if name == "t" or name == "global_step_1" else _same
-        return [Entry(name, owned, "count", read, _whole(name), shared=name)]
+        read = _float_count if name == "t" or name == "global_step_1" else _read_entry_unchanged
+        return [Entry(name, owned, "count", read, _whole_count(name), shared=name)]
     entries = []
     for power, attribute in powers.items():
         decay = getattr(owned.rule, attribute)
-        read, write = _power(decay), _from_powers(owned.rule, powers)
+        read, write = _decay_power(decay), _count_from_powers(owned.rule, powers)
         shared = decay if isinstance(decay, float) else owned.path
         entries.append(Entry(power, owned, "count", read, write, shared))
     return entries
 
 
-def _as_float(count: Any) -> Any:
+def _float_count(count: Any) -> Any:
     return jnp.asarray(count, jnp.float32)
 
 
-def _power(decay: Any) -> Callable[[Any], Any]:
+def _decay_power(decay: Any) -> Callable[[Any], Any]:
     """Return what reads a count as the power that TensorFlow keeps: decay^(count + 1)."""
 
     def read(count: Any) -> Any:
         if is_tracer(count) or is_tracer(decay):
             return jnp.asarray(decay, jnp.float32) ** jnp.asarray(count + 1, jnp.float32)
         # In TensorFlow the decay is a float32 number; a power of many steps shows that.
-        return jnp.asarray(_float32(decay) ** (np.float64(np.asarray(count)) + 1), jnp.float32)
+        return jnp.asarray(
+            _float32_decay(decay) ** (np.float64(np.asarray(count)) + 1), jnp.float32
+        )
 
     return read
 
 
-def _float32(x: Any) -> np.float64:
+def _float32_decay(x: Any) -> np.float64:
     return np.float64(np.float32(np.asarray(x)))
 
 
-def _from_powers(rule: Any, powers: dict[str, str]) -> Callable[[Any, Any, Values], Any]:
+def _count_from_powers(rule: Any, powers: dict[str, str]) -> Callable[[Any, Any, Values], Any]:
     """Return how a count follows from the powers: from the first that did not vanish."""
 
     def write(value: Any, old: Any, values: Values) -> Any:
         by_power = {k: values[k] for k in powers if k in values}
         decays = {k: getattr(rule, powers[k]) for k in by_power}
         if any(map(is_tracer, [*by_power.values(), *decays.values()])):
-            return _traced_count(by_power, decays, old)
-        counts = {k: _count_of_power(rule, k, by_power[k], decays[k], powers[k]) for k in by_power}
+            return _traced_count_of_powers(by_power, decays, old)
+        counts = {
+            k: _count_of_decay_power(rule, k, by_power[k], decays[k], powers[k]) for k in by_power
+        }
         finite = {k: count for k, count in counts.items() if count is not None}
         if not finite:  # so many steps that nothing depends on their number
             return jnp.asarray(2**24 if float(np.asarray(value)) == 0 else 0, jnp.int32)
@@ -202,11 +206,11 @@ def _from_powers(rule: Any, powers: dict[str, str]) -> Callable[[Any, Any, Value
 _TINY = 1e-36
 
 
-def _count_of_power(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | None:
+def _count_of_decay_power(rule: Any, name: str, power: Any, decay: Any, field: str) -> float | None:
     """Return the number of updates at which a decay has that power, if that can be known."""
     if jnp.shape(power) != ():
         raise ValueError(f"set_slots: {name} must be a number, got {shown(power)}.")
-    number, base = float(np.asarray(power)), float(_float32(decay))
+    number, base = float(np.asarray(power)), float(_float32_decay(decay))
     if base <= 0 or (0 <= number < _TINY):
         return None
     steps = math.log(number) / math.log(base) - 1 if 0 < number <= 1 else -1.0
@@ -218,7 +222,7 @@ def _count_of_power(rule: Any, name: str, power: Any, decay: Any, field: str) ->
     return max(steps, 0.0)
 
 
-def _traced_count(powers: dict[str, Any], decays: dict[str, Any], old: Any) -> Any:
+def _traced_count_of_powers(powers: dict[str, Any], decays: dict[str, Any], old: Any) -> Any:
     count: Any = jnp.asarray(2**24, jnp.float32)
     for k in reversed(powers):
         power, decay = jnp.asarray(powers[k], jnp.float32), jnp.asarray(decays[k], jnp.float32)
@@ -230,25 +234,25 @@ def _traced_count(powers: dict[str, Any], decays: dict[str, Any], old: Any) -> A
 # -------------------------------------------------------------------- slots of another arrangement
 
 
-def _of_axes(owned: Owned, field: str) -> list[Entry]:
+def _shampoo_axis_entries(owned: Owned, field: str) -> list[Entry]:
     """Return the entries of Shampoo's matrices, one for each axis that some parameter has."""
     rule = owned.rule
     if field == "roots" and rule.svd_interval == 1:
         return []  # made anew from the statistics in every update
     word = "Gbar" if field == "statistics" else "H"
-    ranks = [len(axes) for axes in _tuples(getattr(owned.state, field))]
+    ranks = [len(axes) for axes in _shampoo_tuples(getattr(owned.state, field))]
     return [
-        Entry(f"{word}_{i}", owned, field, _Axis(i), _Axis(i).put)
+        Entry(f"{word}_{i}", owned, field, _ShampooAxis(i), _ShampooAxis(i).put)
         for i in range(max(ranks, default=0))
     ]
 
 
-def _tuples(x: Any) -> list[Any]:
-    return [y for v in x.values() for y in _tuples(v)] if isinstance(x, dict) else [x]
+def _shampoo_tuples(x: Any) -> list[Any]:
+    return [y for v in x.values() for y in _shampoo_tuples(v)] if isinstance(x, dict) else [x]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Axis:
+class _ShampooAxis:
     """Reads and writes the matrices of one axis; None stands for parameters without the axis."""
 
     index: int
@@ -267,7 +271,7 @@ class _Axis:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Vector:
+class _GgtVector:
     """Reads and writes GGT's arrays: those of all parameters as one vector, or one a row."""
 
     name: str

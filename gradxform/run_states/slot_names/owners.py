@@ -40,7 +40,7 @@ class Owned(NamedTuple):
     clock: external_step | None
 
 
-class _Walk(NamedTuple):
+class _OwnersWalk(NamedTuple):
     """A walk through a state: the states that it meets, and the classes that are not states."""
 
     owned: list[Owned]
@@ -54,8 +54,8 @@ def owned_states(tx: Any, state: Any) -> list[Owned]:
       TypeError: if a state is of another kind than its transform's.
       ValueError: if a chain has another number of states.
     """
-    walk = _Walk([], kinds_of_params(state))
-    _walk(walk, tx, state, (), (), None)
+    walk = _OwnersWalk([], kinds_of_params(state))
+    _walk_owned_states(walk, tx, state, (), (), None)
     return walk.owned
 
 
@@ -70,8 +70,8 @@ def with_child(node: Any, path: Path, child: Any) -> Any:
     return jax.tree.unflatten(treedef, children)
 
 
-def _walk(
-    walk: _Walk,
+def _walk_owned_states(
+    walk: _OwnersWalk,
     tx: Any,
     state: Any,
     path: Path,
@@ -85,15 +85,15 @@ def _walk(
     if not inner and type(state).__name__ == MaskedState.__name__:  # of a rule with a mask
         state, path = state.inner_state, (*path, "inner_state")
     elif all(at for at, _ in inner):  # it has a state of its own
-        _check_kind(tx, state)
-    _add(walk, tx, state, path, before, clock, {at for at, _ in inner})
+        _check_kind_of_owned_state(tx, state)
+    _add_owned_states(walk, tx, state, path, before, clock, {at for at, _ in inner})
     for at, part in inner:
-        before = _walk(walk, part, node_at(state, at), (*path, *at), before, clock)
+        before = _walk_owned_states(walk, part, node_at(state, at), (*path, *at), before, clock)
     return before if inner else (*before, tx)
 
 
-def _add(
-    walk: _Walk,
+def _add_owned_states(
+    walk: _OwnersWalk,
     tx: Any,
     node: Any,
     path: Path,
@@ -115,10 +115,12 @@ def _add(
         fields = tuple(k for k in node._fields if k not in inside)
         walk.owned.append(Owned(path, node, fields, tx, before, clock))
     for k, x in inside.items():  # whose they are is not known
-        _add(walk, None, x, (*path, k), before, clock, {at[1:] for at in others if at[0] == k})
+        _add_owned_states(
+            walk, None, x, (*path, k), before, clock, {at[1:] for at in others if at[0] == k}
+        )
 
 
-def _check_kind(tx: Any, state: Any) -> None:
+def _check_kind_of_owned_state(tx: Any, state: Any) -> None:
     """Require the state of a rule to be of the rule's kind."""
     kind = getattr(tx, "State", None)
     if isinstance(kind, type):
