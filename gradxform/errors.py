@@ -79,12 +79,14 @@ def _is_python_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _require(part: Any, names: Iterable[str], holds: Callable[[float], bool], rule: str) -> None:
+def _require_hyperparams(
+    part: Any, names: Iterable[str], holds: Callable[[float], bool], rule: str
+) -> None:
     for name in names:
-        _require_one(part, name, getattr(part, name), holds, rule)
+        _require_hyperparam(part, name, getattr(part, name), holds, rule)
 
 
-def _require_one(
+def _require_hyperparam(
     part: Any, name: str, value: Any, holds: Callable[[float], bool], rule: str
 ) -> None:
     if _is_python_number(value) and not holds(value):
@@ -104,39 +106,39 @@ def require_range(part: Any, name: str, rule: Range | None) -> None:
 def require_in(part: Any, name: str, value: Any, rule: Range | None) -> None:
     """Require the value of a field or an argument to be in a range; all but numbers pass."""
     if rule is not None:
-        _require_one(part, name, value, rule.holds, rule.words)
+        _require_hyperparam(part, name, value, rule.holds, rule.words)
         if rule.finite:
-            _require_one(part, name, value, math.isfinite, "finite")
+            _require_hyperparam(part, name, value, math.isfinite, "finite")
 
 
 def require_decay(part: Any, *names: str) -> None:
     """Require every named field to lie in [0, 1)."""
-    _require(part, names, lambda v: 0 <= v < 1, "in [0, 1)")
+    _require_hyperparams(part, names, lambda v: 0 <= v < 1, "in [0, 1)")
 
 
 def require_unit_interval(part: Any, *names: str) -> None:
     """Require every named field to lie in [0, 1]."""
-    _require(part, names, lambda v: 0 <= v <= 1, "in [0, 1]")
+    _require_hyperparams(part, names, lambda v: 0 <= v <= 1, "in [0, 1]")
 
 
 def require_non_negative(part: Any, *names: str) -> None:
     """Require every named field to be at least 0."""
-    _require(part, names, lambda v: v >= 0, "at least 0")
+    _require_hyperparams(part, names, lambda v: v >= 0, "at least 0")
 
 
 def require_positive(part: Any, *names: str) -> None:
     """Require every named field to be greater than 0."""
-    _require(part, names, lambda v: v > 0, "greater than 0")
+    _require_hyperparams(part, names, lambda v: v > 0, "greater than 0")
 
 
 def require_at_least(part: Any, least: float, *names: str) -> None:
     """Require every named field to be at least `least`."""
-    _require(part, names, lambda v: v >= least, f"at least {least}")
+    _require_hyperparams(part, names, lambda v: v >= least, f"at least {least}")
 
 
 def require_finite(part: Any, *names: str) -> None:
     """Require every named field to be finite."""
-    _require(part, names, math.isfinite, "finite")
+    _require_hyperparams(part, names, math.isfinite, "finite")
 
 
 def require_one_of(part: Any, name: str, choices: Iterable[str]) -> None:
@@ -198,7 +200,7 @@ def check_nesting(
         path, _, rest = trail[-1]
         for text, part in rest:
             if isinstance(part, int):
-                _check_integer(part, path, text)
+                _check_integer_fits_float(part, path, text)
             its_parts = parts(part)
             if its_parts is None:
                 continue
@@ -214,7 +216,7 @@ def check_nesting(
             trail.pop()
 
 
-def _check_integer(x: int, path: str, text: str) -> None:
+def _check_integer_fits_float(x: int, path: str, text: str) -> None:
     try:
         float(x)
     except OverflowError:

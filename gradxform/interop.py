@@ -44,7 +44,7 @@ def init_empty_state(params: Params) -> EmptyState:
     return EmptyState()
 
 
-class _Itself:
+class _FunctionByIdentity:
     """A function that holds arrays, or cannot be hashed: it is equal to nothing but itself."""
 
     def __init__(self, function: Callable[..., Any]):
@@ -54,7 +54,7 @@ class _Itself:
         return self.__wrapped__(*args, **kwargs)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.__wrapped__ is other.__wrapped__
+        return isinstance(other, _FunctionByIdentity) and self.__wrapped__ is other.__wrapped__
 
     def __hash__(self) -> int:
         return id(self.__wrapped__)
@@ -66,7 +66,7 @@ class _Itself:
 def as_function(f: Any) -> Any:
     """Return a function as a value; one that only closes over arrays is a value already."""
     callable_object = callable(f) and not isinstance(f, type)
-    return _Itself(f) if callable_object and flaw_of(f) is not None else f
+    return _FunctionByIdentity(f) if callable_object and flaw_of(f) is not None else f
 
 
 @transform(name="GradientTransformation")

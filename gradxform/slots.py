@@ -36,7 +36,9 @@ def full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
         kind = dtype_of(p)
         wide = jnp.dtype(dtype or at_least_float32(kind))
         is_complex = jnp.issubdtype(kind, jnp.complexfloating)
-        return _filled(p, fill, promote(wide, jnp.dtype(jnp.complex64)) if is_complex else wide)
+        return _filled_slot(
+            p, fill, promote(wide, jnp.dtype(jnp.complex64)) if is_complex else wide
+        )
 
     return jax.tree.map(make, params)
 
@@ -50,7 +52,7 @@ def real_full_like(params: PyTree, fill: float, dtype: Any = None) -> PyTree:
     """Return one real array filled with `fill` per parameter, also for a complex one."""
 
     def make(p: Any) -> jax.Array:
-        return _filled(p, fill, dtype or real_dtype(at_least_float32(dtype_of(p))))
+        return _filled_slot(p, fill, dtype or real_dtype(at_least_float32(dtype_of(p))))
 
     return jax.tree.map(make, params)
 
@@ -65,11 +67,11 @@ def zero_count() -> jax.Array:
     return jnp.zeros((), jnp.int32)
 
 
-def _filled(p: Any, fill: float, dtype: Any) -> Any:
+def _filled_slot(p: Any, fill: float, dtype: Any) -> Any:
     is_here = isinstance(p, jax.Array) and not is_tracer(p) and not p.committed
     if is_here and isinstance(fill, int | float):
         # One compiled call for two operations, each of which takes as long to begin.
-        return _full(p.shape, np.asarray(fill, dtype))
+        return _full_slot_array(p.shape, np.asarray(fill, dtype))
     array = jnp.full_like(p, fill, dtype=dtype)
     # Under jit, XLA puts an array that depends on no input on one device, wherever the parameter
     # is. Adding a term that is always 0 but reads the parameter carries its sharding over.
@@ -77,7 +79,7 @@ def _filled(p: Any, fill: float, dtype: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _full(shape: tuple[int, ...], fill: Any) -> jax.Array:
+def _full_slot_array(shape: tuple[int, ...], fill: Any) -> jax.Array:
     return jnp.full(shape, fill)
 
 
