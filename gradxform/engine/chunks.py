@@ -43,29 +43,31 @@ def chunked(keys: Sequence[Any], places: Sequence[Any] | None = None) -> list[Ch
         for start in range(0, len(alone), CHUNK):
             chunks.append(Chunk(alone[start : start + CHUNK], alike=False))
         if len(alone) < sum(map(len, group.values())):
-            chunks += _layers([same for same in group.values() if len(same) > 1])
+            chunks += _chunks_of_layers([same for same in group.values() if len(same) > 1])
     return chunks
 
 
-def _layers(groups: list[list[int]]) -> Iterator[Chunk]:
+def _chunks_of_layers(groups: list[list[int]]) -> Iterator[Chunk]:
     """Divide leaves of several signatures, one group for each, into chunks of whole layers."""
     layers = math.gcd(*map(len, groups))
     if sum(len(group) // layers for group in groups) > 2 * CHUNK or layers == 1:
         # No layer of a handy size: one signature after the other.
         for group in groups:
-            yield from _equal_parts([[i] for i in group])
+            yield from _chunks_of_equal_layers([[i] for i in group])
     else:
         every = range(layers)
-        yield from _equal_parts([[i for g in groups for i in _part(g, k, layers)] for k in every])
+        yield from _chunks_of_equal_layers(
+            [[i for g in groups for i in _chunk_part_of_group(g, k, layers)] for k in every]
+        )
 
 
-def _part(group: list[int], k: int, layers: int) -> list[int]:
+def _chunk_part_of_group(group: list[int], k: int, layers: int) -> list[int]:
     """Return the `k`-th of so many equal parts."""
     n = len(group) // layers
     return group[k * n : k * n + n]
 
 
-def _equal_parts(layers: list[list[int]]) -> Iterator[Chunk]:
+def _chunks_of_equal_layers(layers: list[list[int]]) -> Iterator[Chunk]:
     """Join equal layers to chunks of about CHUNK leaves, in powers of two."""
     start = 0
     while start < len(layers):

@@ -64,7 +64,7 @@ class Cut(NamedTuple):
 UNCUT = Cut()
 
 
-class _Pieces(NamedTuple):
+class _CutPieces(NamedTuple):
     """How the leaves of the current tree are divided."""
 
     cuts: Mapping[Path, tuple[tuple[str, int], ...]]
@@ -73,7 +73,7 @@ class _Pieces(NamedTuple):
     by_rows: bool  # whether something looks at rows, so that only first dimensions are cut
 
 
-_PIECES: contextvars.ContextVar[_Pieces | None] = contextvars.ContextVar("pieces", default=None)
+_PIECES: contextvars.ContextVar[_CutPieces | None] = contextvars.ContextVar("pieces", default=None)
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def as_pieces(
       exchange: brings matrices together; see `gradxform.distributed.matrices.exchange`.
       by_rows: whether something looks at rows, so that only first dimensions may be cut.
     """
-    token = _PIECES.set(_Pieces(cuts, tuple(sizes.items()), exchange, by_rows))
+    token = _PIECES.set(_CutPieces(cuts, tuple(sizes.items()), exchange, by_rows))
     try:
         yield
     finally:

@@ -46,8 +46,8 @@ def apply_folded(
     def fold(x: Any) -> Any:
         return x.load_folded(folds) if is_stored(x) else folds.of(jnp.asarray(x))
 
-    _, of_blocks = apply(fold(g), None if p is None else fold(p), _each(fold, slots))
-    u, new = apply(g, p, _each(lambda x: x.load() if is_stored(x) else x, slots))
+    _, of_blocks = apply(fold(g), None if p is None else fold(p), _map_folded_slots(fold, slots))
+    u, new = apply(g, p, _map_folded_slots(lambda x: x.load() if is_stored(x) else x, slots))
     pairs = zip(arrays, itertools.chain(*of_blocks), strict=True)
     scales = iter(folds.peaks([x for old, x in pairs if is_stored(old)]))
     return u, tuple(
@@ -67,5 +67,5 @@ def _common_folds(arrays: Sequence[Any]) -> Folds | None:
     return ways.pop() if len(ways) == 1 else None
 
 
-def _each(f: Callable[[Any], Any], slots: Slots) -> Slots:
+def _map_folded_slots(f: Callable[[Any], Any], slots: Slots) -> Slots:
     return tuple(tuple(map(f, group)) for group in slots)

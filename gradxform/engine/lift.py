@@ -98,10 +98,10 @@ def map_leaves(
     ps: list[Any] = [None] * len(gs)
     if params is not None:
         ps = align(parts[0].rule, updates, treedef, params, "the parameters have").leaves
-    views = _views(parts, updates, gs, ps)
+    views = _views_to_lift(parts, updates, gs, ps)
     # A copy, because leaves on which a rule does not act keep its slots.
     new = [[list(slot.leaves) for slot in part.slots] for part in parts]
-    for i, (u, results) in _run(parts, updates, views):
+    for i, (u, results) in _lift_rules(parts, updates, views):
         leaf = views[i]
         gs[i] = u if leaf.rows is None else leaf.rows.with_values(u)
         if leaf.touched is not None:
@@ -113,7 +113,7 @@ def map_leaves(
     return jax.tree.unflatten(treedef, gs), new
 
 
-def _views(
+def _views_to_lift(
     parts: Sequence[BoundRule], updates: PyTree, gs: list[Any], ps: list[Any]
 ) -> list[LeafView]:
     """Return the leaves as the rules see them.
@@ -130,12 +130,12 @@ def _views(
         alike &= PerLeaf not in map(type, part.shared)
     leaves = zip(gs, ps, zip(*by_rule, strict=True), strict=True)
     if not alike:
-        return [_see(parts, updates, i, *leaf) for i, leaf in enumerate(leaves)]
+        return [_view_to_lift(parts, updates, i, *leaf) for i, leaf in enumerate(leaves)]
     on, none, nothing = tuple(range(len(parts))), (None,) * len(parts), ((),) * len(parts)
     return [LeafView(on, g, p, slots, nothing, none, None, None, False) for g, p, slots in leaves]
 
 
-def _see(
+def _view_to_lift(
     parts: Sequence[BoundRule], updates: PyTree, i: int, g: Any, p: Any, slots: Sequence[Any]
 ) -> LeafView:
     """Return leaf `i` as the rules see it; for a row-sparse leaf, the touched rows."""
@@ -162,7 +162,7 @@ def _see(
     return LeafView(on, rows.values, p, slots, scalars, statics, touched, rows, rows.raw)
 
 
-class _Run(NamedTuple):
+class _LiftedRules(NamedTuple):
     """The rules of a run, as the static argument of compiled calls and what goes with it."""
 
     rules: tuple[Any, ...]  # without the live numbers in their fields
@@ -176,7 +176,7 @@ class _Run(NamedTuple):
     brief: dict[tuple[int, ...], bool]
 
 
-def _run(
+def _lift_rules(
     parts: Sequence[BoundRule], updates: PyTree, leaves: list[LeafView]
 ) -> list[tuple[int, tuple[Any, Any]]]:
     """Return for each leaf on which a rule acts its index, its update and its new slots."""
@@ -191,7 +191,7 @@ def _run(
         on: (tuple([rules[k] for k in on]), tuple([scalars[k] for k in on]))
         for on in {leaf.on for leaf in leaves}
     }
-    run = _Run(tuple(rules), tuple(live), tuple(scalars), acting, {})
+    run = _LiftedRules(tuple(rules), tuple(live), tuple(scalars), acting, {})
     keys = [
         (leaf.on, leaf.statics, *map(signature, (leaf.g, leaf.p, *itertools.chain(*leaf.slots))))
         for leaf in leaves
@@ -205,22 +205,22 @@ def _run(
                 f"{name_of(rules[0])}: gradient of {path_at(updates, i)} has shape {jnp.shape(g)}, "
                 f"the parameter has {jnp.shape(p)}."
             )
-    if exchange_now() is not None and _looks_at_all(parts, leaves):
-        return _run_on_pieces(run, updates, leaves, keys)
+    if exchange_now() is not None and _lift_may_need_sums(parts, leaves):
+        return _lift_on_pieces(run, updates, leaves, keys)
     results: list[tuple[int, tuple[Any, Any]]] = []
     places = [(leaf.on, devices(leaf.g), leaf.apart) for leaf in leaves]
     for chunk, alike in chunked(keys, places):
         group = [leaves[i] for i in chunk]
         if group[0].apart:
-            results += zip(chunk, [_slice_by_slice(run, leaf) for leaf in group], strict=True)
+            results += zip(chunk, [_lift_slice_by_slice(run, leaf) for leaf in group], strict=True)
         elif group[0].on:
             often = collections.Counter([keys[i] for i in chunk])
             repeated = [often[keys[i]] > 1 for i in chunk]
-            results += zip(chunk, _run_chunk(run, group, repeated, alike), strict=True)
+            results += zip(chunk, _lift_chunk(run, group, repeated, alike), strict=True)
     return results
 
 
-def _looks_at_all(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
+def _lift_may_need_sums(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
     """Whether a rule, or the form in which a slot is kept, may need sums over whole arrays."""
     for part in parts:
         if part.rule.sees_pieces:
@@ -232,10 +232,10 @@ def _looks_at_all(parts: Sequence[BoundRule], leaves: list[LeafView]) -> bool:
     return False
 
 
-def _run_on_pieces(
-    run: _Run, updates: PyTree, leaves: list[LeafView], keys: list[Any]
+def _lift_on_pieces(
+    run: _LiftedRules, updates: PyTree, leaves: list[LeafView], keys: list[Any]
 ) -> list[tuple[int, tuple[Any, Any]]]:
-    """Return what `_run` does, by rules that may ask for sums over whole arrays."""
+    """Return what `_lift_rules` does, by rules that may ask for sums over whole arrays."""
     often = collections.Counter(keys)
     on = [i for i, leaf in enumerate(leaves) if leaf.on]
     cuts = cuts_of(updates)
@@ -248,7 +248,9 @@ def _run_on_pieces(
     return list(zip(on, in_rounds(apply_rules, calls), strict=True))
 
 
-def _run_chunk(run: _Run, group: list[LeafView], repeated: list[bool], alike: bool) -> list[Any]:
+def _lift_chunk(
+    run: _LiftedRules, group: list[LeafView], repeated: list[bool], alike: bool
+) -> list[Any]:
     """Return the updates and the new slots of the leaves of a chunk, by one call."""
     on, tracing = group[0].on, isinstance(group[0].g, Tracer)
     rules, scalars = run.acting[on]
@@ -265,7 +267,7 @@ def _run_chunk(run: _Run, group: list[LeafView], repeated: list[bool], alike: bo
     return _CHUNK.choose(alike, tracing, brief=False)(called, *arguments)
 
 
-def _of_chunk(
+def _lift_leaves_of_chunk(
     ones: Any, statics: Any, rules: Any, live: Any, arrays: Any, scalars: Any
 ) -> list[Any]:
     leaves = zip(ones, statics, arrays, strict=True)
@@ -273,10 +275,10 @@ def _of_chunk(
 
 
 _ONE = compiled(apply_rules, static=(0, 1))
-_CHUNK = compiled(_of_chunk, static=(0, 1, 2))
+_CHUNK = compiled(_lift_leaves_of_chunk, static=(0, 1, 2))
 
 
-def _slice_by_slice(run: _Run, leaf: LeafView) -> tuple[Any, Any]:
+def _lift_slice_by_slice(run: _LiftedRules, leaf: LeafView) -> tuple[Any, Any]:
     """Run rules on slices, several of which may belong to one row, each slice by itself."""
     rows: Any = leaf.rows
     g = rows.with_values(leaf.g)  # whole arrays are looked at here: padding must be zero
@@ -350,7 +352,7 @@ def map_rows(
         often = collections.Counter(keys)
         rows = zip(keys, fixed, cuts, zip(*columns, strict=True), strict=True)
         calls = [OnPiece((one, x), cut, (row, scalars), often[k] > 1) for k, x, cut, row in rows]
-        return in_rounds(_of_row, calls)
+        return in_rounds(_lift_to_row, calls)
     out: list[Any] = [None] * len(keys)
     brief = None  # unknown until two chunks are alike
     for chunk, alike in chunked(keys, list(map(devices, columns[0])) if columns else None):
@@ -365,12 +367,14 @@ def map_rows(
     return out
 
 
-def _of_rows(one: Any, statics: Any, group: Any, scalars: Any) -> list[Any]:
-    return [_of_row(one, fixed, row, scalars) for row, fixed in zip(group, statics, strict=True)]
+def _lift_to_rows(one: Any, statics: Any, group: Any, scalars: Any) -> list[Any]:
+    return [
+        _lift_to_row(one, fixed, row, scalars) for row, fixed in zip(group, statics, strict=True)
+    ]
 
 
-def _of_row(one: Any, fixed: Static | None, row: Any, scalars: Any) -> Any:
+def _lift_to_row(one: Any, fixed: Static | None, row: Any, scalars: Any) -> Any:
     return one(*row, *scalars) if fixed is None else one(*row, *scalars, fixed.value)
 
 
-_ROWS = compiled(_of_rows, static=(0, 1))
+_ROWS = compiled(_lift_to_rows, static=(0, 1))

@@ -168,7 +168,7 @@ def map_matrices(
     groups: dict[Any, list[int]] = {}
     counts: dict[Any, int] = {}  # of the matrices so far that could make a batch
     members = [*members]
-    is_apart = bool(members) and _is_apart(rule, members[0].given[0])
+    is_apart = bool(members) and _are_leaf_matrices_apart(rule, members[0].given[0])
     numbers: list[Any] = [None] * len(members)
     out: list[Any] = [None] * len(members)
     for i, member in enumerate(members):
@@ -204,7 +204,7 @@ def map_matrices(
     return out
 
 
-def _of_group(
+def _run_group_of_matrices(
     rule: Any, views: Any, exchange: Any, live: Any, arrays: Any, scalars: Any, number: Any
 ) -> list[tuple[Array, tuple[Array, ...]]]:
     """Run the rule on the batch that the leaves of a group make together.
@@ -225,14 +225,14 @@ def _of_group(
         for k in range(len(arrays[0][0]))
     ]
     old = [joined([slots[k] for _, slots in arrays]) for k in range(len(arrays[0][1]))]
-    with _numbered(views) if number is None else as_share(jnp.reshape(number, (1, 1)), 0):
+    with _numbered_matrices(views) if number is None else as_share(jnp.reshape(number, (1, 1)), 0):
         u, new = run_batch(rule, inputs, old, scalars)
     sizes = [view.sides()[0] for view in views]
     us, news = parted(u, sizes), [parted(x, sizes) for x in new]
     return [(view.leaf(us[i]), tuple(parts[i] for parts in news)) for i, view in enumerate(views)]
 
 
-def _is_apart(rule: Any, x: Array) -> bool:
+def _are_leaf_matrices_apart(rule: Any, x: Array) -> bool:
     """Whether each leaf is a batch of its own.
 
     XLA for CPUs compiles equal loops once, but each copy into a batch and out of it by itself.
@@ -245,7 +245,7 @@ def _is_apart(rule: Any, x: Array) -> bool:
     return platform_of(x) == "cpu" and math.prod(jax.typeof(x).sharding.mesh.axis_sizes) == 1
 
 
-def _numbered(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
+def _numbered_matrices(views: Sequence[View]) -> contextlib.AbstractContextManager[None]:
     """Return a context that knows the numbers of matrices, where they are not 0, 1, ..."""
     if all(view.first is None for view in views):
         return contextlib.nullcontext()
@@ -316,4 +316,4 @@ def parted(x: Array, sizes: Sequence[int]) -> list[Array]:
     return jnp.split(x, ends)
 
 
-_GROUP = compiled(_of_group, static=(0, 1, 2))
+_GROUP = compiled(_run_group_of_matrices, static=(0, 1, 2))

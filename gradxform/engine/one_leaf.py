@@ -108,14 +108,14 @@ def apply_to_arrays(
             )
         g_values = g if slices is None else g.values
         if [*map(jnp.shape, (u, *new))] != [*map(jnp.shape, (g_values, *old))]:
-            raise _wrong_result(rule, g_values, u, old, new)
+            raise _wrong_result_of_leaf(rule, g_values, u, old, new)
         out.append(tuple(map(cast_slot, new, old)))
         if u.dtype != dtype or getattr(u, "weak_type", False):
             u = cast(u, dtype)
     return cast(u, g_dtype), tuple(out)
 
 
-def _wrong_result(
+def _wrong_result_of_leaf(
     rule: Any, g: Any, u: Array, old: Sequence[Array], new: Sequence[Array]
 ) -> ValueError:
     """Return the error of a rule whose update or slots have other shapes than before it."""

@@ -13,14 +13,16 @@ from gradxform.numerics import cast
 from gradxform.types import Array
 
 
-class _Share(NamedTuple):
+class _ShareOfRenewal(NamedTuple):
     """Which matrices of all devices this device has."""
 
     numbers: Any  # (devices, B); those of every device, an array of NumPy unless both are 1
     device: Any  # the number of this device
 
 
-_SHARE: contextvars.ContextVar[_Share | None] = contextvars.ContextVar("share", default=None)
+_SHARE: contextvars.ContextVar[_ShareOfRenewal | None] = contextvars.ContextVar(
+    "share", default=None
+)
 
 
 @contextlib.contextmanager
@@ -32,7 +34,7 @@ def as_share(numbers: Any, device: Any) -> Iterator[None]:
         batch where nothing is divided. That of one matrix on one device may be traced.
       device: the number of this device, an integer scalar.
     """
-    token = _SHARE.set(_Share(numbers, device))
+    token = _SHARE.set(_ShareOfRenewal(numbers, device))
     try:
         yield
     finally:
@@ -47,10 +49,10 @@ def matrix_numbers(count: int) -> Array:
     share = _SHARE.get()
     if share is None:
         return jnp.arange(count, dtype=jnp.int32)
-    return jnp.asarray(_of_blocks(share, count), jnp.int32)[share.device]
+    return jnp.asarray(_renewal_numbers_of_blocks(share, count), jnp.int32)[share.device]
 
 
-def _of_blocks(share: _Share, count: int) -> Any:
+def _renewal_numbers_of_blocks(share: _ShareOfRenewal, count: int) -> Any:
     """Return the numbers of every device's matrices, or of `count` blocks of them."""
     blocks = count // max(1, share.numbers.shape[1])
     if blocks == 1:
@@ -86,8 +88,10 @@ def renewed(
         return tuple(renew(*given, *old))
     if old[0].shape[0] == 1:  # no places to look up
         is_due = jnp.mod(count - matrix_numbers(1)[0], every) == 0
-        return tuple(lax.cond(is_due, lambda: _as(old, renew(*given, *old)), lambda: [*old]))
-    due = _due(old[0].shape[0], count, every)
+        return tuple(
+            lax.cond(is_due, lambda: _renewed_as_kept(old, renew(*given, *old)), lambda: [*old])
+        )
+    due = _due_renewals(old[0].shape[0], count, every)
 
     def those(places: Array) -> list[Array]:
         # Past the end the last matrix stands in, and what becomes of it is dropped.
@@ -107,15 +111,17 @@ def renewed(
         parts = those(places)
         # Only these few come out of the branches: the others need not be copied.
         kept = parts[len(given) :]
-        old = with_new(places, lax.cond(due.more, lambda: _as(kept, renew(*parts)), lambda: kept))
+        old = with_new(
+            places, lax.cond(due.more, lambda: _renewed_as_kept(kept, renew(*parts)), lambda: kept)
+        )
     return tuple(old)
 
 
-def _as(kept: Sequence[Array], new: Sequence[Array]) -> list[Array]:
+def _renewed_as_kept(kept: Sequence[Array], new: Sequence[Array]) -> list[Array]:
     return [cast(x, old.dtype) for x, old in zip(new, kept, strict=True)]
 
 
-class _Due(NamedTuple):
+class _DueRenewals(NamedTuple):
     """The matrices that are due at a step."""
 
     places: Array  # as many as are due at any step; some are past the end
@@ -123,15 +129,15 @@ class _Due(NamedTuple):
     more: Array  # whether more are due at this one
 
 
-def _due(size: int, count: Array, every: int) -> _Due:
+def _due_renewals(size: int, count: Array, every: int) -> _DueRenewals:
     """Return the matrices that are due, by their places in the batch, in order."""
     share, phase = _SHARE.get(), jnp.mod(count, every)
     if share is None:
         places = phase + every * jnp.arange(-(-size // every), dtype=phase.dtype)
-        return _Due(places, size // every, phase < size % every)
+        return _DueRenewals(places, size // every, phase < size % every)
     # One program serves all devices and steps: room for the most that are due anywhere.
-    phases = np.mod(_of_blocks(share, size), every)
+    phases = np.mod(_renewal_numbers_of_blocks(share, size), every)
     most = [int(np.sum(phases == k, axis=1).max()) for k in range(every)]
     is_due = jnp.mod(matrix_numbers(size), every) == phase
     places = jnp.nonzero(is_due, size=max(most), fill_value=size)[0]
-    return _Due(places, min(most), jnp.asarray(most, jnp.int32)[phase] > min(most))
+    return _DueRenewals(places, min(most), jnp.asarray(most, jnp.int32)[phase] > min(most))

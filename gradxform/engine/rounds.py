@@ -24,7 +24,7 @@ from gradxform.types import Array
 Term = Any
 
 
-class _Kind(NamedTuple):
+class _KindOfTotal(NamedTuple):
     """How a partial result becomes a total; those of one kind share a collective."""
 
     operation: str  # "sum" or "max"
@@ -34,33 +34,35 @@ class _Kind(NamedTuple):
     others: tuple[str, ...] = ()
 
 
-class _Leaf(NamedTuple):
+class _LeafInRound(NamedTuple):
     """The leaf that is computed now."""
 
     cut: Cut
     totals: list[Any]  # of its first calls, in order; each call takes one
 
 
-_LEAF: contextvars.ContextVar[_Leaf | None] = contextvars.ContextVar("leaf", default=None)
+_LEAF: contextvars.ContextVar[_LeafInRound | None] = contextvars.ContextVar("leaf", default=None)
 
 
-class _Wait(Exception):
+class _WaitForRound(Exception):
     """Raised where a leaf cannot go on without the other devices; always caught."""
 
-    def __init__(self, parts: list[Array], kinds: list[_Kind]):
+    def __init__(self, parts: list[Array], kinds: list[_KindOfTotal]):
         super().__init__()
         self.parts, self.kinds = parts, kinds
 
 
-class _Waiting:
+class _LeafWaitingForRound:
     """The partial results that a leaf waits for, as a tree, which compiled calls can return."""
 
-    def __init__(self, parts: Sequence[Array], kinds: tuple[_Kind, ...]):
+    def __init__(self, parts: Sequence[Array], kinds: tuple[_KindOfTotal, ...]):
         self.parts, self.kinds = parts, kinds
 
 
 jax.tree_util.register_pytree_node(
-    _Waiting, lambda x: (tuple(x.parts), x.kinds), lambda kinds, parts: _Waiting(parts, kinds)
+    _LeafWaitingForRound,
+    lambda x: (tuple(x.parts), x.kinds),
+    lambda kinds, parts: _LeafWaitingForRound(parts, kinds),
 )
 
 
@@ -91,7 +93,7 @@ def array_sums(*terms: Term, keepdims: bool = False) -> Any:
       The sum; of several terms a tuple of them.
     """
     local = lambda x, axes: jnp.sum(x, axis=axes, keepdims=keepdims)  # noqa: E731
-    return _totals("sum", local, terms)
+    return _totals_over_pieces("sum", local, terms)
 
 
 def array_max(x: Array, axes: Any = None, keepdims: bool = False) -> Array:
@@ -100,7 +102,7 @@ def array_max(x: Array, axes: Any = None, keepdims: bool = False) -> Array:
     The array must not have negative numbers, because the maximum of an empty one is 0.
     """
     local = lambda x, axes: jnp.max(x, axis=axes, keepdims=keepdims, initial=0)  # noqa: E731
-    return _totals("max", local, [(x, axes)])
+    return _totals_over_pieces("max", local, [(x, axes)])
 
 
 def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -> list[Array]:
@@ -118,21 +120,21 @@ def over_pieces(*parts: tuple[Array, tuple[str, ...]], operation: str = "sum") -
         return [next(total) if names else x for x, names in parts]
     axes = now.cut.axes
     waiting = [
-        (x, _Kind(operation, names, tuple(a for a in axes if a not in names)))
+        (x, _KindOfTotal(operation, names, tuple(a for a in axes if a not in names)))
         for x, names in parts
         if names
     ]
-    raise _Wait([x for x, _ in waiting], [kind for _, kind in waiting])
+    raise _WaitForRound([x for x, _ in waiting], [kind for _, kind in waiting])
 
 
-def _totals(operation: str, local: Callable[..., Array], terms: Sequence[Term]) -> Any:
+def _totals_over_pieces(operation: str, local: Callable[..., Array], terms: Sequence[Term]) -> Any:
     pairs = [term if isinstance(term, tuple) else (term, None) for term in terms]
-    parts = [(local(x, axes), _cutting_axes(x, axes)) for x, axes in pairs]
+    parts = [(local(x, axes), _axes_cutting_sum(x, axes)) for x, axes in pairs]
     out = over_pieces(*parts, operation=operation)
     return out[0] if len(out) == 1 else tuple(out)
 
 
-def _cutting_axes(x: Array, axes: Any) -> tuple[str, ...]:
+def _axes_cutting_sum(x: Array, axes: Any) -> tuple[str, ...]:
     """Return the mesh axes that cut an array along some of its axes."""
     every = range(x.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
     summed = {axis % x.ndim for axis in every}
@@ -142,18 +144,18 @@ def _cutting_axes(x: Array, axes: Any) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------- for the lift
 
 
-def _attempt(function: Any, static: Any, cut: Cut, arrays: Any, totals: Any) -> Any:
+def _attempt_round(function: Any, static: Any, cut: Cut, arrays: Any, totals: Any) -> Any:
     """Return the result of a leaf, or what it waits for."""
-    token = _LEAF.set(_Leaf(cut, list(totals)))
+    token = _LEAF.set(_LeafInRound(cut, list(totals)))
     try:
         return function(*static, *arrays)
-    except _Wait as wait:
-        return _Waiting(wait.parts, tuple(wait.kinds))
+    except _WaitForRound as wait:
+        return _LeafWaitingForRound(wait.parts, tuple(wait.kinds))
     finally:
         _LEAF.reset(token)
 
 
-_ATTEMPT = compiled(_attempt, static=(0, 1, 2))
+_ATTEMPT = compiled(_attempt_round, static=(0, 1, 2))
 
 
 class OnPiece(NamedTuple):
@@ -184,13 +186,17 @@ def in_rounds(function: Callable[..., Any], leaves: Sequence[OnPiece]) -> list[A
             if one.again or not is_traced(jax.tree.leaves(one.arrays)[0]):
                 call = _ATTEMPT.called
             out[i] = call(function, one.static, one.cut, one.arrays, tuple(totals[i]))
-        waiting = [i for i in waiting if isinstance(out[i], _Waiting)]
-        for i, total in zip(waiting, _added(exchange, [out[i] for i in waiting]), strict=True):
+        waiting = [i for i in waiting if isinstance(out[i], _LeafWaitingForRound)]
+        for i, total in zip(
+            waiting, _totals_of_round(exchange, [out[i] for i in waiting]), strict=True
+        ):
             totals[i].append(total)
     return out
 
 
-def _added(exchange: Any, waiting: Sequence[_Waiting]) -> list[tuple[Array, ...]]:
+def _totals_of_round(
+    exchange: Any, waiting: Sequence[_LeafWaitingForRound]
+) -> list[tuple[Array, ...]]:
     """Return the totals of all that leaves wait for, by one collective for each kind."""
     kinds: dict[Any, list[tuple[int, int]]] = {}
     for i, one in enumerate(waiting):

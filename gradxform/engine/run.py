@@ -33,7 +33,7 @@ from gradxform.values.extra_args import accepted_by, routed
 from gradxform.values.memory import Memory
 
 
-def _wrong_slot(
+def _wrong_slot_in_run(
     rules: Sequence[Any], states: Sequence[OptState], updates: PyTree, params: PyTree | None
 ) -> str | None:
     """Return a message naming the first slot whose shape `init` would not produce, or None."""
@@ -55,23 +55,23 @@ def _wrong_slot(
     return None
 
 
-def _field_with(rule: Any, error: ScheduleError) -> str:
+def _field_with_schedule(rule: Any, error: ScheduleError) -> str:
     """Return the name of the field that holds the schedule of an error, with a colon."""
     return next((f"{k}: " for k, v in fields_of(rule).items() if v is error.schedule), "")
 
 
-def _with_live_scalars(rule: Any) -> Any:
+def _with_live_scalars_of_run(rule: Any) -> Any:
     """Return the rule with its live numbers as wide as the other scalars of the step."""
     numbers: list[Any] = []
     bare = take_live(rule, numbers)
-    return put_live(bare, tuple(map(_as_scalar, numbers))) if numbers else rule
+    return put_live(bare, tuple(map(_as_scalar_of_run, numbers))) if numbers else rule
 
 
-def _as_scalar(x: Any) -> Any:
+def _as_scalar_of_run(x: Any) -> Any:
     return cast(x, scalar_dtype()) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
-def _map_scalars(
+def _map_scalars_of_run(
     f: Callable[..., Any], slots: Sequence[str], state: OptState, *others: OptState
 ) -> OptState:
     """Map `f` over the scalars of a rule's state: its fields that are arrays and not slots."""
@@ -83,7 +83,7 @@ def _map_scalars(
     return state._replace(**{k: f(*(getattr(x, k) for x in (state, *others))) for k in scalars})
 
 
-class _Step(NamedTuple):
+class _StepOfRun(NamedTuple):
     """The arguments that the rules of a run share."""
 
     updates: Updates
@@ -94,7 +94,7 @@ class _Step(NamedTuple):
     is_wide: bool  # whether there may be scalars of 64 bits
 
 
-class _Ready(NamedTuple):
+class _RuleReadyToRun(NamedTuple):
     """A rule with all that it needs to meet the leaves."""
 
     part: lift.BoundRule
@@ -115,15 +115,17 @@ def run_rules(
     if is_sparse:
         leaves = [coalesced(g) for g in leaves]
         updates = jax.tree.unflatten(treedef, leaves)
-    step = _Step(updates, treedef, params, extra, is_sparse, has_64_bits())
-    ready = [_prepared(rule, state, step) for rule, state in zip(rules, states, strict=True)]
+    step = _StepOfRun(updates, treedef, params, extra, is_sparse, has_64_bits())
+    ready = [
+        _rule_ready_to_run(rule, state, step) for rule, state in zip(rules, states, strict=True)
+    ]
     try:
         new_updates, new_slots = lift.map_leaves(
             [part for part, _, _ in ready], updates, leaves, treedef, params
         )
     except (TypeError, ValueError):
         # To compare every slot's shape costs a trace of `init`: only an error makes it worthwhile.
-        reason = _wrong_slot(rules, states, updates, params)
+        reason = _wrong_slot_in_run(rules, states, updates, params)
         if reason is None:
             raise
         raise ValueError(reason) from None
@@ -134,7 +136,7 @@ def run_rules(
     return new_updates, new_states
 
 
-def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
+def _rule_ready_to_run(rule: Any, state: OptState, step: _StepOfRun) -> _RuleReadyToRun:
     """Check a rule's state, and have the rule prepare the scalars of the step."""
     updates, treedef, params = step.updates, step.treedef, step.params
     if rule.needs_params and params is None:
@@ -152,10 +154,10 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
     if step.is_sparse:
         rows.check_rule(rule, updates, mask, bool(names))
     if not rule.is_static:
-        rule = _with_live_scalars(rule)
+        rule = _with_live_scalars_of_run(rule)
     old = state
     if step.is_wide:
-        state = _map_scalars(_as_scalar, names, state)
+        state = _map_scalars_of_run(_as_scalar_of_run, names, state)
     accepts = accepted_by(type(rule), "prepare")
     extra = routed(rule, accepts, step.extra) if step.extra or accepts.needed else {}
     try:
@@ -163,7 +165,7 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
             updates if rule.locality == "tree" else None, state, params, **extra
         )
     except ScheduleError as error:
-        raise TypeError(f"{name_of(rule)}: {_field_with(rule, error)}{error}") from None
+        raise TypeError(f"{name_of(rule)}: {_field_with_schedule(rule, error)}{error}") from None
     first = prepared[0] if isinstance(prepared, tuple) and prepared else None
     if getattr(first, "_fields", ()) != getattr(state, "_fields", None):
         raise TypeError(
@@ -172,15 +174,17 @@ def _prepared(rule: Any, state: OptState, step: _Step) -> _Ready:
         )
     state, *scalars = prepared
     if step.is_wide:  # no leaf of a state ever changes its dtype
-        state = _map_scalars(lambda new, old: cast(new, old.dtype), names, state, old)
+        state = _map_scalars_of_run(lambda new, old: cast(new, old.dtype), names, state, old)
     slots = [
         align(rule, updates, treedef, getattr(state, k), f"the state's {k} has") for k in names
     ]
-    statics = None if rule.statics is None else _statics(rule, updates)
-    return _Ready(lift.BoundRule(rule, tuple(slots), tuple(scalars), mask, statics), state, names)
+    statics = None if rule.statics is None else _statics_of_run(rule, updates)
+    return _RuleReadyToRun(
+        lift.BoundRule(rule, tuple(slots), tuple(scalars), mask, statics), state, names
+    )
 
 
-def _statics(rule: Any, updates: PyTree) -> list[lift.Static]:
+def _statics_of_run(rule: Any, updates: PyTree) -> list[lift.Static]:
     """Return what a rule must know of each leaf before it runs."""
     values = rule.statics(updates)
     # A rule that remembers them for a structure returns the same list again. The entry keeps the

@@ -22,7 +22,7 @@ from gradxform.types import Array, PyTree
 # times as long to trace.
 
 
-def _sum_sqs(xs: list[Any]) -> Array:
+def _sum_of_squares_of_leaves(xs: list[Any]) -> Array:
     sums = []
     for x in xs:
         if isinstance(x, RowSparse):
@@ -37,7 +37,7 @@ def _sum_sqs(xs: list[Any]) -> Array:
     return functools.reduce(add, sums)
 
 
-_SUMS = compiled(_sum_sqs)
+_SUMS = compiled(_sum_of_squares_of_leaves)
 
 
 def sum_of_squares(tree: PyTree) -> Array:

@@ -58,7 +58,7 @@ def apply_stored(
     stored = [x for group in slots for x in group]
     tiling = _tiling(rules, scalars, jnp.asarray(g), stored)
     if tiling is None:
-        return _loaded(apply, g, p, slots, None)
+        return _apply_to_loaded_tile(apply, g, p, slots, None)
     g = jnp.asarray(g)
     whole = g.shape[0]
     rows, tiles, ways = tiling
@@ -68,22 +68,22 @@ def apply_stored(
         u, old = now
         tiles_of_slots = tuple(tuple(map(cut, group)) for group in old)
         tile_of_p = None if p is None else cut(jnp.asarray(p))
-        new = _loaded(apply, cut(u), tile_of_p, tiles_of_slots, alone)
+        new = _apply_to_loaded_tile(apply, cut(u), tile_of_p, tiles_of_slots, alone)
         put = lambda x, tile: _with_tile(x, tile, i, rows, ways)  # noqa: E731
         return put(u, new[0]), tuple(
             tuple(map(put, *both)) for both in zip(old, new[1], strict=True)
         )
 
-    opened = _each(lambda x: x.opened(ways), slots)
+    opened = _map_tiled_slots(lambda x: x.opened(ways), slots)
     now = settled(lambda now: turn(0, now, rows, None), (g, opened), p)
-    # `i >= 0` always holds, which XLA does not see; `_computed_once` needs such a condition.
+    # `i >= 0` always holds, which XLA does not see; `_tile_computed_once` needs such a condition.
     now = lax.fori_loop(0, tiles, lambda i, now: turn(i, now, rows, i >= 0), now)
     rest = whole - tiles * rows
     u, new = turn(tiles, now, rest, None) if rest else now
-    return u, _each(lambda x: x.closed(), new)
+    return u, _map_tiled_slots(lambda x: x.closed(), new)
 
 
-def _each(f: Callable[[StoredArray], Any], slots: Slots) -> Slots:
+def _map_tiled_slots(f: Callable[[StoredArray], Any], slots: Slots) -> Slots:
     """Return the slots with `f` of those that are stored in another form."""
     return tuple(tuple(f(x) if is_stored(x) else x for x in group) for group in slots)
 
@@ -127,12 +127,12 @@ def _tiling(
 def _tile_rows(x: Any, i: Any, rows: int, count: int, ways: int) -> Any:
     """Return `count` rows, from the tile `i` on."""
     if isinstance(x, StoredArray):
-        arrays = [_slice(a, i * (rows // n), -(-count // n), ways) for a, n in x.by_rows()]
+        arrays = [_slice_of_tile(a, i * (rows // n), -(-count // n), ways) for a, n in x.by_rows()]
         return x.with_rows(arrays, (count, *x.shape[1:]))
-    return _slice(x, i * rows, count, ways)
+    return _slice_of_tile(x, i * rows, count, ways)
 
 
-def _slice(x: Array, start: Any, count: int, ways: int) -> Array:
+def _slice_of_tile(x: Array, start: Any, count: int, ways: int) -> Array:
     if ways == 1:
         return sliced(x, start, count, 0)
     parts = x.reshape(ways, -1, *x.shape[1:])
@@ -143,33 +143,37 @@ def _with_tile(x: Any, tile: Any, i: Any, rows: int, ways: int) -> Any:
     """Return `x` with the tile `i` in its place."""
     if isinstance(x, StoredArray):
         pairs = zip(x.by_rows(), tile.by_rows(), strict=True)
-        arrays = [_update(a, new, i * (rows // n), ways) for (a, n), (new, _) in pairs]
+        arrays = [
+            _update_slice_of_tile(a, new, i * (rows // n), ways) for (a, n), (new, _) in pairs
+        ]
         return tile.with_rows(arrays, x.shape)
-    return _update(x, tile, i * rows, ways)
+    return _update_slice_of_tile(x, tile, i * rows, ways)
 
 
-def _update(x: Array, new: Array, start: Any, ways: int) -> Array:
+def _update_slice_of_tile(x: Array, new: Array, start: Any, ways: int) -> Array:
     if ways == 1:
         return updated(x, new, start, 0)
     parts, tile = (a.reshape(ways, -1, *x.shape[1:]) for a in (x, new))
     return updated(parts, tile, start // ways, 1).reshape(x.shape)
 
 
-def _loaded(apply: Apply, g: Any, p: Any, slots: Slots, alone: Any) -> tuple[Any, Slots]:
+def _apply_to_loaded_tile(
+    apply: Apply, g: Any, p: Any, slots: Slots, alone: Any
+) -> tuple[Any, Slots]:
     """Apply rules to what is loaded, and store what they return."""
 
     def run(g: Any, p: Any, slots: Slots) -> tuple[Any, Slots]:
-        return apply(g, p, tuple(tuple(map(_load, group)) for group in slots))
+        return apply(g, p, tuple(tuple(map(_load_slot_of_tile, group)) for group in slots))
 
     here = fetched(slots)
     arguments = g, p, here
-    u, new = run(*arguments) if alone is None else _computed_once(run, alone, arguments)
+    u, new = run(*arguments) if alone is None else _tile_computed_once(run, alone, arguments)
     pairs = zip(here, new, strict=True)
-    stored = tuple(tuple(map(_store, old, fresh)) for old, fresh in pairs)
+    stored = tuple(tuple(map(_store_slot_of_tile, old, fresh)) for old, fresh in pairs)
     return u, returned(stored, slots)
 
 
-def _computed_once(run: Apply, is_true: Any, arguments: Any) -> tuple[Any, Slots]:
+def _tile_computed_once(run: Apply, is_true: Any, arguments: Any) -> tuple[Any, Slots]:
     """Return `run(*arguments)`, which XLA must not compute anew for every use.
 
     Within a conditional it stands by itself. Otherwise XLA for CPUs computes the rule once for each
@@ -183,21 +187,21 @@ def _computed_once(run: Apply, is_true: Any, arguments: Any) -> tuple[Any, Slots
     return lax.cond(is_true, run, nothing, *arguments)
 
 
-def _load(x: Any) -> Any:
+def _load_slot_of_tile(x: Any) -> Any:
     if not isinstance(x, StoredArray):
         return x
-    mean = _mean_of_pieces(x)
+    mean = _tile_mean_over_pieces(x)
     return x.load() if mean is None else x.load_with(mean)
 
 
-def _store(old: Any, new: Any) -> Any:
+def _store_slot_of_tile(old: Any, new: Any) -> Any:
     if not isinstance(old, StoredArray):
         return new
-    mean = _mean_of_pieces(old)
+    mean = _tile_mean_over_pieces(old)
     return old.store(new) if mean is None else old.store_with(new, mean)
 
 
-def _mean_of_pieces(x: StoredArray) -> Mean | None:
+def _tile_mean_over_pieces(x: StoredArray) -> Mean | None:
     """Return the function for means over all pieces of an array; None where it is whole."""
     cut = cut_here()
     if not (cut.cuts and x.needs_means):
