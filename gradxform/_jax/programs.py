@@ -25,10 +25,10 @@ def by_program(function: Callable[..., Any], *args: Any) -> Any:
     config: Any = jax.config
     if any(map(is_tracer, leaves)) or is_tracing() or config.jax_disable_jit:
         return function(*args)
-    jaxpr, consts, out = _traced(function, args)
+    jaxpr, consts, out = _traced_program(function, args)
     if any(map(is_tracer, consts)):  # those of derivatives outside of a trace
         return function(*args)
-    return out.unflatten(_run_program(_Program(jaxpr), consts, leaves))
+    return out.unflatten(_run_program(_ProgramByContent(jaxpr), consts, leaves))
 
 
 def with_constants(function: Callable[..., Any], *args: Any) -> tuple[Callable[..., Any], list]:
@@ -37,47 +37,48 @@ def with_constants(function: Callable[..., Any], *args: Any) -> tuple[Callable[.
     The function is traced. It becomes `function(constants, *args)`, for arguments of the same types
     as `args`.
     """
-    jaxpr, constants, out = _traced(function, args)
+    jaxpr, constants, out = _traced_program(function, args)
 
     def call(constants: list[Any], *args: Any) -> Any:
-        return out.unflatten(_called(jaxpr, constants, jax.tree.leaves(args)))
+        return out.unflatten(_call_traced_program(jaxpr, constants, jax.tree.leaves(args)))
 
     return call, constants
 
 
-def _traced(function: Callable[..., Any], args: Any) -> tuple[Any, list[Any], Any]:
+def _traced_program(function: Callable[..., Any], args: Any) -> tuple[Any, list[Any], Any]:
     """Return a function as an open jaxpr, its constants, and the structure of its result."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     return *opened(closed), jax.tree.structure(shapes)
 
 
-def _called(jaxpr: Any, consts: list[Any], leaves: list[Any]) -> list[Any]:
+def _call_traced_program(jaxpr: Any, consts: list[Any], leaves: list[Any]) -> list[Any]:
     import jax.extend.core as extend
 
     return extend.jaxpr_as_fun(extend.ClosedJaxpr(jaxpr, consts))(*leaves)
 
 
 _run_program = jax.jit(
-    lambda program, consts, leaves: _called(program.jaxpr, consts, leaves), static_argnums=0
+    lambda program, consts, leaves: _call_traced_program(program.jaxpr, consts, leaves),
+    static_argnums=0,
 )
 
 
-class _Program:
+class _ProgramByContent:
     """A traced function that equals another one if both do the same with their arguments."""
 
     def __init__(self, jaxpr: Any) -> None:
         self.jaxpr = jaxpr  # kept, so that nothing else gets the addresses in `_content`
-        self._content = _content_of(jaxpr)[:-1]  # its constants come with each call
+        self._content = _program_content_of_jaxpr(jaxpr)[:-1]  # its constants come with each call
         self._hash = hash(self._content)
 
     def __eq__(self, other: Any) -> bool:
-        return isinstance(other, _Program) and self._content == other._content
+        return isinstance(other, _ProgramByContent) and self._content == other._content
 
     def __hash__(self) -> int:
         return self._hash
 
 
-def _content_of(jaxpr: Any) -> tuple[Any, ...]:
+def _program_content_of_jaxpr(jaxpr: Any) -> tuple[Any, ...]:
     """Return what a jaxpr computes, without the names of its variables and the lines it is from."""
     opened_jaxpr, consts = opened(jaxpr)
     places: dict[Any, int] = {}
@@ -93,7 +94,7 @@ def _content_of(jaxpr: Any) -> tuple[Any, ...]:
             eqn.primitive,
             tuple(map(atom, eqn.invars)),
             tuple(map(atom, eqn.outvars)),
-            _params_of(eqn),
+            _program_content_of_params(eqn),
             _content(getattr(eqn, "ctx", None)),
         )
         for eqn in opened_jaxpr.eqns
@@ -102,7 +103,7 @@ def _content_of(jaxpr: Any) -> tuple[Any, ...]:
     return *inputs, tuple(eqns), outputs, tuple(map(_content, consts))
 
 
-def _params_of(eqn: Any) -> tuple[Any, ...]:
+def _program_content_of_params(eqn: Any) -> tuple[Any, ...]:
     # What a function with derivatives of its own has for them is another object in every trace, and
     # a program that runs does not look at it.
     names = sorted(eqn.params)
@@ -114,7 +115,7 @@ def _params_of(eqn: Any) -> tuple[Any, ...]:
 def _content(x: Any) -> Any:
     """Return what stands for a parameter of an equation in the content of a program."""
     if hasattr(opened(x)[0], "eqns"):
-        return _content_of(x)
+        return _program_content_of_jaxpr(x)
     if isinstance(x, tuple | list):
         return type(x), tuple(map(_content, x))
     if isinstance(x, float | complex | np.ndarray | np.generic):  # a NaN, too, is equal to itself

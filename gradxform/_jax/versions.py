@@ -48,12 +48,13 @@ def whole(x: jax.Array, *dims: int) -> jax.Array:
 # ------------------------------------------------------------------- integers without arithmetic
 
 
-def _no_random_numbers(*args: Any, **kwargs: Any) -> Any:
+def _no_random_numbers_from_rows(*args: Any, **kwargs: Any) -> Any:
+    """Refuse what JAX would do with the dtype of rows, a random key to it."""
     raise TypeError("the rows of a RowSparse are not random keys")
 
 
 @functools.cache
-def _rows() -> Any:
+def _jax_dtype_of_rows() -> Any:
     """Define the dtype: random keys are the only public way to.
 
     JAX prints the tag in every error about its use.
@@ -62,10 +63,10 @@ def _rows() -> Any:
 
     return random_extension.define_prng_impl(
         key_shape=(1,),
-        seed=_no_random_numbers,
-        split=_no_random_numbers,
-        random_bits=_no_random_numbers,
-        fold_in=_no_random_numbers,
+        seed=_no_random_numbers_from_rows,
+        split=_no_random_numbers_from_rows,
+        random_bits=_no_random_numbers_from_rows,
+        fold_in=_no_random_numbers_from_rows,
         name="gradxform_rows",
         tag="rows of a RowSparse: call gradxform.sparse.densify() first",
     )
@@ -73,7 +74,7 @@ def _rows() -> Any:
 
 def opaque(x: Any) -> Any:
     """Return uint32 integers in a dtype without arithmetic, of the same shape."""
-    return jax.random.wrap_key_data(x[..., None], impl=_rows())
+    return jax.random.wrap_key_data(x[..., None], impl=_jax_dtype_of_rows())
 
 
 def transparent(x: Any) -> Any:
