@@ -221,7 +221,7 @@ class Exchanging(Transform, abc.ABC):
                 news, olds = (
                     align(self, u, treedef, x, _HAVE).leaves for x in (new_params, params)
                 )
-                differences = [_difference(*leaf) for leaf in zip(news, olds, us, strict=True)]
+                differences = [_exchange_update(*leaf) for leaf in zip(news, olds, us, strict=True)]
                 return jax.tree.unflatten(treedef, differences), state
 
             return change_updates
@@ -342,7 +342,7 @@ class Exchanging(Transform, abc.ABC):
             # Copies must not lose what is less than a rounding of narrow parameters.
             dtypes = [p.dtype for p in jax.tree.leaves(old)]
             with remembering_shards():
-                precise = jax.tree.map(_widen_floating, old) if tells_inner else old
+                precise = jax.tree.map(_widen_for_averaging_exchange, old) if tells_inner else old
                 return moved(u, old, precise, change(precise, state, dtypes=dtypes))
 
         def moved(u: Updates, old: Params, precise: Params, changed: Any) -> tuple[Params, Any]:
@@ -386,7 +386,7 @@ def distance(p: Array, center: Array) -> Array:
     return wide - cast(center, wide.dtype)
 
 
-def _difference(new: Array, p: Array, u: Array) -> Array:
+def _exchange_update(new: Array, p: Array, u: Array) -> Array:
     """Return `new - p`, in the dtype of the update that it replaces."""
     dtype = at_least_float32(promote(new.dtype, p.dtype))
     return cast(cast(new, dtype) - cast(p, dtype), u.dtype)
@@ -397,6 +397,6 @@ def is_multiple(step: Array, period: int) -> Array:
     return step % period == 0
 
 
-def _widen_floating(x: Array) -> Array:
+def _widen_for_averaging_exchange(x: Array) -> Array:
     """Return a floating array in float32 or wider, and any other array as it is."""
     return whole_in(x, at_least_float32(x.dtype)) if jnp.issubdtype(x.dtype, jnp.inexact) else x

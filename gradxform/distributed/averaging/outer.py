@@ -290,7 +290,7 @@ class outer(Exchanging):
             lambda old, new: old if new is None else new,
             state.pending,
             differences,
-            is_leaf=_is_none,
+            is_leaf=_is_none_in_outer,
         )
         return params, state._replace(pending=waits)
 
@@ -300,7 +300,7 @@ class outer(Exchanging):
         """Return parameters and state after the outer step of a fragment that was exchanged."""
         some = pieces.split(state.anchor, fragment)
         differences = jax.tree.map(
-            lambda x, d: None if x is None else d, some, state.pending, is_leaf=_is_none
+            lambda x, d: None if x is None else d, some, state.pending, is_leaf=_is_none_in_outer
         )
         return self._outer_step(pieces, fragment, differences, params, state)
 
@@ -348,5 +348,5 @@ class outer(Exchanging):
         return blend * cast(v, x.dtype) + (1 - blend) * x
 
 
-def _is_none(x: Any) -> bool:
+def _is_none_in_outer(x: Any) -> bool:
     return x is None

@@ -190,10 +190,10 @@ class sync_replicas(Synchronous):
         grads = as_varying_like(grads, (state.inner, params), self.axis)
         out, inner = update_when(self, self.inner, ready, grads, state.inner, params, extra)
         out = [
-            _zero_unless(ready, u, dtype_of(g))
+            _synchronous_update_or_zero(ready, u, dtype_of(g))
             for u, g in zip(treedef.flatten_up_to(out), leaves, strict=True)
         ]
-        new_accs = engine.map_rows(_zero_if, [[acc for acc, _ in pairs]], ready)
+        new_accs = engine.map_rows(_synchronous_acc_or_zero, [[acc for acc, _ in pairs]], ready)
         return jax.tree.unflatten(treedef, out), SyncReplicasState(
             inner=inner,
             global_step=jnp.where(ready, safe_increment(state.global_step), state.global_step),
@@ -259,11 +259,11 @@ class sync_replicas(Synchronous):
         return total.with_values(cast(mean, total.dtype))
 
 
-def _zero_unless(keep: Array, u: Any, dtype: Any) -> Any:
+def _synchronous_update_or_zero(keep: Array, u: Any, dtype: Any) -> Any:
     if isinstance(u, RowSparse):
-        return u.with_values(_zero_unless(keep, u.values, dtype))
+        return u.with_values(_synchronous_update_or_zero(keep, u.values, dtype))
     return cast(jnp.where(keep, u, jnp.zeros_like(u)), dtype)
 
 
-def _zero_if(x: Array, empty: Array) -> Array:
+def _synchronous_acc_or_zero(x: Array, empty: Array) -> Array:
     return jnp.where(empty, jnp.zeros_like(x), x)

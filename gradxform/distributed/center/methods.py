@@ -135,7 +135,7 @@ class agn(Method):
 
     def apply(self, center: PyTree, state: OptState, sent: PyTree) -> tuple[PyTree, OptState]:
         """Return the center after a step with the gradient that a worker sent."""
-        return _optimizer_step(self.optimizer, center, state, sent)
+        return _optimizer_step_of_method(self.optimizer, center, state, sent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,14 +177,14 @@ class drop_stale(Method):
 
     def apply(self, center: PyTree, state: OptState, sent: PyTree) -> tuple[PyTree, OptState]:
         """Return the center after a step with the gradient that a worker sent."""
-        return _optimizer_step(self.optimizer, center, state, sent)
+        return _optimizer_step_of_method(self.optimizer, center, state, sent)
 
     def accepts(self, global_step: int, local_step: int | None) -> bool:
         """Whether the gradient missed few enough steps of other workers."""
         return global_step - (local_step or 0) <= self.staleness
 
 
-def _optimizer_step(
+def _optimizer_step_of_method(
     optimizer: Any, center: PyTree, state: Any, grads: Updates
 ) -> tuple[PyTree, Any]:
     grads = jax.tree.map(lambda g, c: cast(g, c.dtype), grads, center)

@@ -26,9 +26,9 @@ def save(path: Any, tree: Any, **about: Any) -> None:
       tree: a tree of arrays and Python integers.
       **about: metadata to store with it, as JSON can hold it.
     """
-    flat = _named(tree)
-    about |= {"format": FORMAT, "dtypes": {name: _dtype_name(x) for name, x in flat}}
-    arrays: Any = {f"leaf/{name}": _plain(x) for name, x in flat}
+    flat = _named_leaves_of_center(tree)
+    about |= {"format": FORMAT, "dtypes": {name: _stored_center_dtype(x) for name, x in flat}}
+    arrays: Any = {f"leaf/{name}": _plain_array_to_store(x) for name, x in flat}
     arrays["about"] = np.asarray(json.dumps(about))
     path = os.path.abspath(os.fspath(path))
     handle, unfinished = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".unfinished")
@@ -59,9 +59,9 @@ def load(
       ValueError: if `save` did not write it whole, or if its tree does not match or has a NaN; the
         message has the path of the file and of the leaf.
     """
-    about, arrays = _metadata_and_arrays(part, path)
+    about, arrays = _contents_of_center_file(part, path)
     expected = like(path, about)
-    dtypes, flat = about["dtypes"], dict(_named(expected))
+    dtypes, flat = about["dtypes"], dict(_named_leaves_of_center(expected))
     for name in [*dtypes, *flat]:
         if name not in dtypes or name not in flat:
             has, lacks = ("file", "center") if name in dtypes else ("center", "file")
@@ -70,20 +70,20 @@ def load(
             )
     leaves = []
     for name, x in flat.items():
-        array, plain = arrays[name], _plain(x)
-        if dtypes[name] != _dtype_name(x) or array.shape != plain.shape:
+        array, plain = arrays[name], _plain_array_to_store(x)
+        if dtypes[name] != _stored_center_dtype(x) or array.shape != plain.shape:
             raise ValueError(
                 f"{name_of(part)}: {name} is a {dtypes[name]} of shape {array.shape} in {path}, "
-                f"but a {_dtype_name(x)} of shape {plain.shape} here."
+                f"but a {_stored_center_dtype(x)} of shape {plain.shape} here."
             )
-        leaf = _of_kind(x, array)
-        if _has_nan(leaf):
+        leaf = _stored_center_leaf(x, array)
+        if _has_stored_center_nan(leaf):
             raise ValueError(f"{name_of(part)}: {path} has a NaN in {name}.")
         leaves.append(leaf)
     return about, jax.tree.unflatten(jax.tree.structure(expected), leaves)
 
 
-def _metadata_and_arrays(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _contents_of_center_file(part: Any, path: Any) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the metadata of a file, and its arrays by name."""
     with open(path, "rb") as file:
         try:
@@ -102,32 +102,32 @@ def _metadata_and_arrays(part: Any, path: Any) -> tuple[dict[str, Any], dict[str
             ) from None
 
 
-def _named(tree: Any) -> list[tuple[str, Any]]:
+def _named_leaves_of_center(tree: Any) -> list[tuple[str, Any]]:
     return [(path_str(path), leaf) for path, leaf in flatten_with_names(tree)[0]]
 
 
-def _is_prng_key(x: Any) -> bool:
+def _is_stored_center_key(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _dtype_name(x: Any) -> str:
-    return str(x.dtype) if _is_prng_key(x) else np.asarray(x).dtype.name
+def _stored_center_dtype(x: Any) -> str:
+    return str(x.dtype) if _is_stored_center_key(x) else np.asarray(x).dtype.name
 
 
-def _plain(x: Any) -> np.ndarray:
+def _plain_array_to_store(x: Any) -> np.ndarray:
     """Return the entries in a dtype that an `.npz` file can hold."""
-    array = np.asarray(jax.random.key_data(x) if _is_prng_key(x) else x)
+    array = np.asarray(jax.random.key_data(x) if _is_stored_center_key(x) else x)
     return array if array.dtype.isbuiltin == 1 else array.view(f"u{array.dtype.itemsize}")
 
 
-def _has_nan(x: Any) -> bool:
+def _has_stored_center_nan(x: Any) -> bool:
     return jnp.issubdtype(dtype_of(x), jnp.inexact) and bool(jnp.isnan(x).any())
 
 
-def _of_kind(x: Any, array: np.ndarray) -> Any:
-    """Undo `_plain` for an array of the kind of `x`."""
+def _stored_center_leaf(x: Any, array: np.ndarray) -> Any:
+    """Undo `_plain_array_to_store` for an array of the kind of `x`."""
     if isinstance(x, int):
         return int(array)
-    if _is_prng_key(x):
+    if _is_stored_center_key(x):
         return jax.random.wrap_key_data(jnp.array(array), impl=jax.random.key_impl(x))
     return jnp.array(array.view(np.asarray(x).dtype))

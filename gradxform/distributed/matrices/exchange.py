@@ -75,7 +75,7 @@ class MatrixExchange(NamedTuple):
 
         pieces = [Division((cut,), ()).pieces(x) for x, cut in zip(xs, cuts, strict=True)]
         flat = [jnp.reshape(x, (x.shape[0], -1)) for x in pieces]
-        out = _combined(flat, [axis for axis, _ in cuts], combine)
+        out = _combined_matrix_exchange(flat, [axis for axis, _ in cuts], combine)
         return [jnp.reshape(x, p.shape[1:]) for x, p in zip(out, pieces, strict=True)]
 
     def gathered(self, xs: Sequence[Array], cuts: Sequence[tuple[str, int]]) -> list[Array]:
@@ -88,7 +88,7 @@ class MatrixExchange(NamedTuple):
             return Division(((axis, 0),), ()).gather(flat, knows_what_varies(self.axes))
 
         flat = [jnp.reshape(x, (1, -1)) for x in xs]
-        out = _combined(flat, [axis for axis, _ in cuts], combine)
+        out = _combined_matrix_exchange(flat, [axis for axis, _ in cuts], combine)
         return [
             Division((cut,), ()).assembled(jnp.reshape(whole, (-1, *x.shape)))
             for x, whole, cut in zip(xs, out, cuts, strict=True)
@@ -107,7 +107,7 @@ class MatrixExchange(NamedTuple):
             it needs whole matrices.
         """
         stay = stay_in_columns(self, members, grams, narrow)
-        firsts = _first_numbers(members)
+        firsts = _first_exchanged_matrix_numbers(members)
         members = [
             m._replace(view=m.view._replace(first=first))
             for m, first in zip(members, firsts, strict=True)
@@ -251,7 +251,7 @@ class MatrixExchange(NamedTuple):
         return Division(tuple((axis, 0) for axis in self.axes), ()).gather(x, is_tracked)
 
 
-def _combined(
+def _combined_matrix_exchange(
     xs: Sequence[Array], axes: Sequence[str], combine: Callable[[Array, str], Array]
 ) -> list[Array]:
     """Return what a collective makes of arrays (n, ...), joined along their last axis."""
@@ -267,7 +267,7 @@ def _combined(
     return out
 
 
-def _first_numbers(members: Sequence[Any]) -> list[int]:
+def _first_exchanged_matrix_numbers(members: Sequence[Any]) -> list[int]:
     """Return the number of the first matrix of each leaf, among those of all devices."""
     out, start = [], 0
     for member in members:

@@ -125,7 +125,7 @@ class shard_matrices(StatelessWrapper):
 
     def _dims(self, specs: PyTree) -> PyTree:
         """Return a tree with the dimension that each spec cuts; None for none."""
-        return jax.tree_util.tree_map_with_path(self._dim, specs, is_leaf=_is_spec)
+        return jax.tree_util.tree_map_with_path(self._dim, specs, is_leaf=_is_shard_matrices_spec)
 
     def _dim(self, path: Any, spec: Any) -> int | None:
         if spec is None or type(spec) is int:
@@ -246,7 +246,7 @@ class shard_matrices(StatelessWrapper):
         cuts = self._cuts(tree, True, self.mesh.shape[self.axis])
         # Only arrays can be arguments of the mapped function; the rest is closed over.
         leaves, treedef = jax.tree.flatten(extra)
-        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_numeric(x)}
+        arrays = {i: jnp.asarray(x) for i, x in enumerate(leaves) if _is_shard_matrices_argument(x)}
 
         def one(updates: Any, state: Any, params: Any, arrays: Any) -> Any:
             whole_extra = treedef.unflatten([arrays.get(i, x) for i, x in enumerate(leaves)])
@@ -293,11 +293,11 @@ class shard_matrices(StatelessWrapper):
         return Mesh(self.mesh.devices, here.axis_names, axis_types=here.axis_types)
 
 
-def _is_spec(x: Any) -> bool:
+def _is_shard_matrices_spec(x: Any) -> bool:
     return x is None or isinstance(x, PartitionSpec)
 
 
-def _is_numeric(x: Any) -> bool:
+def _is_shard_matrices_argument(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not isinstance(
         x, bool
     )

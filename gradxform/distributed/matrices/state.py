@@ -18,7 +18,7 @@ from gradxform.types import Array, ArraySlot, MatrixSlot, Params, PyTree
 Cuts = Mapping[Path, tuple[tuple[str, int], ...]]
 
 
-class _OfShapes(NamedTuple):
+class _MatrixStateShapes(NamedTuple):
     """Cuts arrays only by their shapes, where mesh axes are not bound."""
 
     sizes: Mapping[str, int]
@@ -75,32 +75,34 @@ def specs_of_pieces(
     entries: list[list[tuple[str, ...]]] = [[()] * len(x.shape) for x in whole]
     for axis, size in sizes.items():
         only = {path: tuple(c for c in pairs if c[0] == axis) for path, pairs in cuts.items()}
-        changed = _shorter(tx, params, whole, only, {axis: size}, reach)
+        changed = _state_dims_of_pieces(tx, params, whole, only, {axis: size}, reach)
         for spec, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
                 spec[dim] += (axis,) if dim < first else ()
     if any(first < len(x.shape) for first, x in zip(alone, whole, strict=True)):
-        changed = _shorter(tx, params, whole, cuts, sizes, reach)
+        changed = _state_dims_of_pieces(tx, params, whole, cuts, sizes, reach)
         for spec, dims, first in zip(entries, changed, alone, strict=True):
             for dim in dims:
                 spec[dim] = spec[dim] if dim < first else tuple(sizes)
     return treedef.unflatten([spec_of(spec) for spec in entries])
 
 
-def _shorter(
+def _state_dims_of_pieces(
     tx: Any, params: Params, whole: Any, cuts: Cuts, sizes: Mapping[str, int], reach: str
 ) -> list[list[int]]:
     """Return for each leaf of the state the dimensions that are shorter for pieces."""
-    with on_pieces(cuts, sizes, reach, _OfShapes(sizes)):
+    with on_pieces(cuts, sizes, reach, _MatrixStateShapes(sizes)):
         # A function of its own: JAX would answer from its cache, which contexts are not part of.
-        of_pieces = jax.eval_shape(lambda params: tx.init(params), _pieces(params, cuts, sizes))
+        of_pieces = jax.eval_shape(
+            lambda params: tx.init(params), _param_pieces_for_state(params, cuts, sizes)
+        )
     return [
         [dim for dim, (n, k) in enumerate(zip(x.shape, piece.shape, strict=True)) if n != k]
         for x, piece in zip(whole, jax.tree.leaves(of_pieces), strict=True)
     ]
 
 
-def _pieces(params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> Params:
+def _param_pieces_for_state(params: Params, cuts: Cuts, sizes: Mapping[str, int]) -> Params:
     def piece(path: Path, x: Any) -> Any:
         shape = list(shape_of(x))
         for axis, dim in cuts[path]:
@@ -118,7 +120,7 @@ def cut_alone(state: PyTree) -> PyTree:
     """
 
     def mark(x: Any) -> Any:
-        together = _cut_together(x)
+        together = _batch_dims_of_matrix_state(x)
         if not together:
             return len(x.shape)
         new = {}
@@ -129,10 +131,10 @@ def cut_alone(state: PyTree) -> PyTree:
             )
         return x._replace(**new)
 
-    return jax.tree.map(mark, state, is_leaf=lambda x: bool(_cut_together(x)))
+    return jax.tree.map(mark, state, is_leaf=lambda x: bool(_batch_dims_of_matrix_state(x)))
 
 
-def _cut_together(x: Any) -> dict[str, int]:
+def _batch_dims_of_matrix_state(x: Any) -> dict[str, int]:
     """Return for each field of slots for whole matrices or arrays how many dimensions are batch."""
     if not (isinstance(x, tuple) and hasattr(x, "_fields")):
         return {}

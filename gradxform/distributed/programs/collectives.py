@@ -86,10 +86,10 @@ def count_jaxpr(fn: Callable[..., Any], *args: Any) -> list[Collective]:
       fn: a function that uses `jax.shard_map` or `jax.pmap`, under `jax.jit` or not.
       *args: its arguments, or their shapes and dtypes.
     """
-    return list(_requested(jax.make_jaxpr(fn)(*args), "main", {}, 1, ()))
+    return list(_collectives_of_jaxpr(jax.make_jaxpr(fn)(*args), "main", {}, 1, ()))
 
 
-def _requested(
+def _collectives_of_jaxpr(
     jaxpr: Any, name: str, sizes: dict[str, int], times: int, conditions: Conditions
 ) -> Iterator[Collective]:
     """Yield the collectives of a jaxpr and of those that it runs.
@@ -104,7 +104,7 @@ def _requested(
     for i, eqn in enumerate(getattr(jaxpr, "jaxpr", jaxpr).eqns):
         kind, params, here = eqn.primitive.name, eqn.params, f"{name}/{i}"
         if kind in _PRIMITIVES:
-            yield from _requested_by(eqn, name, sizes, times, conditions)
+            yield from _collectives_of_equation(eqn, name, sizes, times, conditions)
             continue
         mesh = params.get("mesh")
         inner_sizes = sizes
@@ -117,12 +117,12 @@ def _requested(
             inner_conditions = conditions
             if kind in ("cond", "while"):
                 inner_conditions = (*conditions, (here, j if kind == "cond" else 0))
-            yield from _requested(
+            yield from _collectives_of_jaxpr(
                 inner, f"{here}.{label}", inner_sizes, inner_times, inner_conditions
             )
 
 
-def _requested_by(
+def _collectives_of_equation(
     eqn: Any, name: str, sizes: dict[str, int], times: int, conditions: Conditions
 ) -> Iterator[Collective]:
     """Yield the collectives of one equation, one for each array."""

@@ -85,7 +85,7 @@ def exchange_metrics(
       ValueError: if the mesh lacks an axis of `tx`, or if a part that exchanges is inside of one
         whose state does not say where the inner states are.
     """
-    places = list(_exchanging(tx, state))
+    places = list(_parts_to_measure(tx, state))
     reached = [one.part for one in places]
     for part in all_parts(tx):
         if isinstance(part, _EXCHANGES) and not any(part is one for one in reached):
@@ -94,15 +94,15 @@ def exchange_metrics(
                 "its inner states are, so that exchanges cannot be counted. Pass it and its state "
                 "by themselves."
             )
-    sizes = _sizes(mesh, reached)
-    shapes = jax.tree.map(lambda p: _shape(p, replicas), params)
+    sizes = _mesh_sizes_for_measures(mesh, reached)
+    shapes = jax.tree.map(lambda p: _shape_for_measures(p, replicas), params)
     numbers: dict[str, Any] = {}
     if replicas and any(isinstance(part, Exchanging) for part in reached):
-        numbers |= _distances(params)
+        numbers |= _measured_distances_to_mean(params)
     totals = []
     for one in places:
-        prefix = "" if len(places) == 1 else f"{_label(one, places)}/"
-        metrics = _of_part(one, sizes, shapes, steps, dict(extra or {}))
+        prefix = "" if len(places) == 1 else f"{_label_of_measured_part(one, places)}/"
+        metrics = _measures_of_part(one, sizes, shapes, steps, dict(extra or {}))
         numbers |= {f"{prefix}{name}": x for name, x in metrics.items()}
         totals.append(metrics.get("bytes_sent"))
     if len(places) > 1 and all(x is not None for x in totals):
@@ -110,26 +110,26 @@ def exchange_metrics(
     return numbers
 
 
-class _PartAndState(NamedTuple):
+class _MeasuredPart(NamedTuple):
     """A part that exchanges, with its state."""
 
     part: Any
     state: Any
 
 
-def _exchanging(tx: Any, state: Any) -> Iterator[_PartAndState]:
+def _parts_to_measure(tx: Any, state: Any) -> Iterator[_MeasuredPart]:
     """Yield the parts of `tx` that exchange, with their states, the outermost first."""
     tx = unwrapped(tx)
     if isinstance(tx, _EXCHANGES):
-        yield _PartAndState(tx, state)
+        yield _MeasuredPart(tx, state)
     inner = tx.inner_states(state) if isinstance(tx, GradientTransformation) else []
     for path, part in inner:
         # In a group, a part exchanges some of the parameters only: it is to be measured by itself.
         if not path or not isinstance(node_at(state, path[:-1]), MaskedState):
-            yield from _exchanging(part, node_at(state, path))
+            yield from _parts_to_measure(part, node_at(state, path))
 
 
-def _label(one: _PartAndState, places: Sequence[_PartAndState]) -> str:
+def _label_of_measured_part(one: _MeasuredPart, places: Sequence[_MeasuredPart]) -> str:
     name = name_of(one.part)
     alike = [other for other in places if name_of(other.part) == name]
     if len(alike) == 1:
@@ -137,7 +137,7 @@ def _label(one: _PartAndState, places: Sequence[_PartAndState]) -> str:
     return f"{name}{next(i for i, other in enumerate(alike) if other is one)}"
 
 
-def _sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
+def _mesh_sizes_for_measures(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
     shape: Any = mesh.shape if isinstance(mesh, Mesh) else mesh
     sizes: dict[str, int] = dict(shape) if isinstance(shape, Mapping) else {}
     if not sizes or not all(isinstance(n, int) and n > 0 for n in sizes.values()):
@@ -154,11 +154,11 @@ def _sizes(mesh: Any, parts: Sequence[Any]) -> dict[str, int]:
     return sizes
 
 
-def _shape(p: Any, replicas: bool) -> jax.ShapeDtypeStruct:
+def _shape_for_measures(p: Any, replicas: bool) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape_of(p)[1 if replicas else 0 :], dtype_of(p))
 
 
-def _distances(params: Params) -> dict[str, Array]:
+def _measured_distances_to_mean(params: Params) -> dict[str, Array]:
     """Return how far replicas are from their mean."""
     squares = []
     for p in jax.tree.leaves(params):
@@ -173,21 +173,21 @@ def _distances(params: Params) -> dict[str, Array]:
     return {name: jnp.mean(each), f"{name}/min": jnp.min(each), f"{name}/max": jnp.max(each)}
 
 
-def _of_part(
-    one: _PartAndState, sizes: dict[str, int], shapes: Params, steps: Any, extra: dict[str, Any]
+def _measures_of_part(
+    one: _MeasuredPart, sizes: dict[str, int], shapes: Params, steps: Any, extra: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the numbers of one part that exchanges."""
     part, state = one
     numbers: dict[str, Any] = {}
     if isinstance(part, Exchanging):
         after_warmup = jnp.maximum(state.schedule_step - getattr(part, "warmup", 0), 0)
-        alone = state.schedule_step % _interval(part)
+        alone = state.schedule_step % _interval_of_measured_part(part)
         numbers["steps_since_exchange"] = jnp.minimum(alone, after_warmup)
     if isinstance(part, sync_replicas):
         numbers["contributing"] = state.count
-    each = _bytes_per_exchange(part, sizes, shapes, extra)
+    each = _measured_bytes_per_exchange(part, sizes, shapes, extra)
     numbers["bytes_per_exchange"] = sum(each) / len(each)
-    count = _exchange_count(part, state, sizes, steps)
+    count = _measured_exchange_count(part, state, sizes, steps)
     if count is None:
         return numbers
     numbers["exchanges"] = count
@@ -201,15 +201,15 @@ def _of_part(
     return numbers
 
 
-def _interval(part: Any) -> int:
+def _interval_of_measured_part(part: Any) -> int:
     return part.period // getattr(part, "fragments", 1)
 
 
-def _exchange_count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
+def _measured_exchange_count(part: Any, state: Any, sizes: dict[str, int], steps: Any) -> Any:
     """Return the number of exchanges since the start; None where nothing counts them."""
     if isinstance(part, Exchanging):
         if isinstance(part, outer) and part.delay:  # a global step is one that has landed
-            return state.schedule_step // _interval(part)
+            return state.schedule_step // _interval_of_measured_part(part)
         in_turns = isinstance(part, elastic_average) or (
             isinstance(part, agn) and part.order == "sequential"
         )
@@ -224,26 +224,28 @@ def _exchange_count(part: Any, state: Any, sizes: dict[str, int], steps: Any) ->
 # ------------------------------------------------------------------------------ bytes, by tracing
 
 
-def _bytes_per_exchange(
+def _measured_bytes_per_exchange(
     part: Any, sizes: dict[str, int], shapes: Params, extra: dict[str, Any]
 ) -> list[float]:
     """Return the bytes that a device sends in an exchange, for each fragment."""
     leaves, treedef = jax.tree.flatten(shapes)
     kinds = tuple((p.shape, p.dtype) for p in leaves)
     if extra:
-        return _traced(part, tuple(sizes.items()), treedef, kinds, extra)
+        return _bytes_measured_by_tracing(part, tuple(sizes.items()), treedef, kinds, extra)
     try:
-        return _remembered(part, tuple(sizes.items()), treedef, kinds)
+        return _remembered_measured_bytes(part, tuple(sizes.items()), treedef, kinds)
     except TypeError:  # a part that cannot be hashed
-        return _traced(part, tuple(sizes.items()), treedef, kinds, {})
+        return _bytes_measured_by_tracing(part, tuple(sizes.items()), treedef, kinds, {})
 
 
 @functools.lru_cache(maxsize=64)
-def _remembered(part: Any, sizes: Any, treedef: Any, kinds: Any) -> list[float]:
-    return _traced(part, sizes, treedef, kinds, {})
+def _remembered_measured_bytes(part: Any, sizes: Any, treedef: Any, kinds: Any) -> list[float]:
+    return _bytes_measured_by_tracing(part, sizes, treedef, kinds, {})
 
 
-def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, Any]) -> list[float]:
+def _bytes_measured_by_tracing(
+    part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, Any]
+) -> list[float]:
     """Count what a step of a part asks for, less what its inner parts would do alone."""
     params = treedef.unflatten([jax.ShapeDtypeStruct(*kind) for kind in kinds])
     mesh = AbstractMesh(
@@ -263,12 +265,15 @@ def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, An
         return count_jaxpr(mapped, params, extra)
 
     if not isinstance(part, Exchanging):
-        inside = [one for one in inner_parts(part) if _has_exchange(one)]
-        return [_sent(asked(part)) - sum(_sent(asked(one)) for one in inside)]
+        inside = [one for one in inner_parts(part) if _has_measured_exchange(one)]
+        return [
+            _measured_bytes_sent(asked(part))
+            - sum(_measured_bytes_sent(asked(one)) for one in inside)
+        ]
     with_it, without = asked(part, sync=True), asked(part, sync=False)
     turns = getattr(part, "fragments", 1)
     if turns == 1:
-        return [_sent(with_it) - _sent(without)]
+        return [_measured_bytes_sent(with_it) - _measured_bytes_sent(without)]
     # Fragments take turns by a switch: the one condition with as many branches as fragments.
     chosen: dict[str, dict[int, float]] = {}
     for c in with_it:
@@ -280,9 +285,9 @@ def _traced(part: Any, sizes: Any, treedef: Any, kinds: Any, extra: dict[str, An
     return [by_branch[i] for i in range(turns)]
 
 
-def _sent(collectives: list[Collective]) -> float:
+def _measured_bytes_sent(collectives: list[Collective]) -> float:
     return sum(c.sent for c in collectives)
 
 
-def _has_exchange(tx: Any) -> bool:
+def _has_measured_exchange(tx: Any) -> bool:
     return any(isinstance(part, _EXCHANGES) for part in all_parts(tx))

@@ -32,7 +32,7 @@ class Roles:
           **given: positions and names of arguments, for the roles `static`, `shared` and `keys`.
         """
         self.by_entry: dict[int | str, str] = {}
-        positions, names, takes_any_position, takes_any_name = _parameters(function)
+        positions, names, takes_any_position, takes_any_name = _arguments_of_replica_step(function)
         for role, which in given.items():
             for entry in [which] if isinstance(which, int | str) else which:
                 if isinstance(entry, bool) or not isinstance(entry, int | str):
@@ -51,7 +51,7 @@ class Roles:
                         f"have; it has {', '.join(map(repr, names)) or 'none'}."
                         f"{did_you_mean(entry, names)}"
                     )
-                for alias in _aliases(entry, positions):
+                for alias in _aliases_of_replica_argument(entry, positions):
                     other = self.by_entry.setdefault(alias, role)
                     if other != role:
                         raise ValueError(
@@ -64,7 +64,9 @@ class Roles:
         return self.by_entry.get(entry, EACH)
 
 
-def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str], bool, bool]:
+def _arguments_of_replica_step(
+    function: Callable[..., Any],
+) -> tuple[list[str], list[str], bool, bool]:
     """Return the names by position, all names, and whether it takes any position and any name."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -79,7 +81,7 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], list[str], boo
     return by_position, names, any_position, inspect.Parameter.VAR_KEYWORD in kinds
 
 
-def _aliases(entry: int | str, positions: list[str]) -> list[int | str]:
+def _aliases_of_replica_argument(entry: int | str, positions: list[str]) -> list[int | str]:
     """Return the position and the name of an argument, as far as it has both."""
     if isinstance(entry, int):
         return [entry, positions[entry]] if entry < len(positions) else [entry]
@@ -102,7 +104,7 @@ class Call:
                 )
         for entry, x in self.dynamic.items():
             if roles.of(entry) == KEY:
-                _check_keys(entry, x)
+                _check_replica_key_arguments(entry, x)
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -167,14 +169,14 @@ class Call:
         return of_values
 
 
-def _is_typed_key(x: Any) -> bool:
+def _is_typed_key_argument(x: Any) -> bool:
     return jnp.issubdtype(dtype_of(x), jax.dtypes.prng_key)
 
 
-def _check_keys(entry: int | str, tree: PyTree) -> None:
+def _check_replica_key_arguments(entry: int | str, tree: PyTree) -> None:
     for path, x in jax.tree_util.tree_flatten_with_path(tree)[0]:
         is_raw = dtype_of(x) == jnp.uint32 and jnp.ndim(x) == 1
-        if not is_raw and not (_is_typed_key(x) and jnp.ndim(x) == 0):
+        if not is_raw and not (_is_typed_key_argument(x) and jnp.ndim(x) == 0):
             raise TypeError(
                 f"Replicas: the argument {entry!r} is in keys, so {leaf_path(path) or 'it'} must "
                 f"be one key, as jax.random.key(0), got {shown(x)} of shape {jnp.shape(x)}."

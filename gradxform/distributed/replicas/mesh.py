@@ -52,7 +52,7 @@ def replica_mesh(
         return jax.make_mesh((size,), outer, axis_types=(AxisType.Auto,), devices=devices[:size])
     if not isinstance(mesh, Mesh):
         raise TypeError(f"Replicas: mesh must be a jax.sharding.Mesh, got {shown(mesh)}.")
-    _check_mesh(mesh, (*outer, *inner_axes))
+    _check_mesh_of_replicas(mesh, (*outer, *inner_axes))
     size = math.prod(mesh.shape[name] for name in outer)
     if n is not None and n != size:
         listed = " and ".join(map(repr, outer))
@@ -62,7 +62,7 @@ def replica_mesh(
     return mesh
 
 
-def _check_mesh(mesh: Mesh, axes: tuple[str, ...]) -> None:
+def _check_mesh_of_replicas(mesh: Mesh, axes: tuple[str, ...]) -> None:
     for axis in axes:
         check_in_mesh("Replicas", axis, mesh.axis_names)
     for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
@@ -93,10 +93,10 @@ def fetched(tree: PyTree, replica: int | None, mesh: Mesh | None) -> PyTree:
         for i, x in zip(remote, copy([leaves[i] for i in remote]), strict=True):
             leaves[i], rows[i] = x.addressable_data(0), None
     own = [x if r is None else x[r] for x, r in zip(leaves, rows, strict=True)]
-    return treedef.unflatten(map(_on_host, own))
+    return treedef.unflatten(map(_array_of_mesh_on_host, own))
 
 
-def _on_host(x: Any) -> Any:
+def _array_of_mesh_on_host(x: Any) -> Any:
     """Return a NumPy array, or PRNG keys as keys, read from the devices."""
     if not jnp.issubdtype(dtype_of(x), jax.dtypes.prng_key):
         return np.asarray(x)

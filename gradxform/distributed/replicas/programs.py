@@ -104,15 +104,15 @@ def compiled(
     leaves = jax.tree.leaves(call.values)
     rows = zip(leaves, inputs.flags, inputs.inner, strict=True)
     pieces = [piece_of(x, shared, spec, pod.sizes) for x, shared, spec in rows]
-    of_values = _with_aux(pod, call.program(function, pod.outer), has_aux)
+    of_values = _replica_program_with_aux(pod, call.program(function, pod.outer), has_aux)
 
     def in_their_memories(*one: Any) -> Any:
         return of_values(*returned(one, call.values))
 
     one = inputs.treedef.unflatten(pieces)
     program, results = traced_along(in_their_memories, one, pod.sizes)
-    own = _differing(pod, program, inputs, pieces)
-    chosen = _chosen(shared_outputs, results, has_aux)
+    own = _results_differing_between_replicas(pod, program, inputs, pieces)
+    chosen = _results_shared_by_replicas(shared_outputs, results, has_aux)
     for axis in pod.outer:
         for i, (shared, differs) in enumerate(zip(chosen, own[axis], strict=True)):
             if shared and differs:
@@ -131,13 +131,15 @@ def compiled(
                 refuse_different(results, i, axis, False)
     donated = call.donated(donate_argnums)
     if pod.mode == "pmap" and pod.mesh is not None:
-        return _pmapped(of_values, pod.outer[0], pod.mesh, inputs, outputs, donated)
+        return _pmapped_replica_program(of_values, pod.outer[0], pod.mesh, inputs, outputs, donated)
     if pod.mode == "shard_map":
-        return _shard_mapped(pod, of_values, inputs, outputs, program, donated)
-    return _vmapped(pod, of_values, inputs, outputs, chosen, call, program, donated)
+        return _shard_mapped_replica_program(pod, of_values, inputs, outputs, program, donated)
+    return _vmapped_replica_program(pod, of_values, inputs, outputs, chosen, call, program, donated)
 
 
-def _with_aux(pod: Pod, function: Callable[..., Any], has_aux: bool) -> Callable[..., Any]:
+def _replica_program_with_aux(
+    pod: Pod, function: Callable[..., Any], has_aux: bool
+) -> Callable[..., Any]:
     """Return a function whose auxiliary results are averaged."""
     if not has_aux:
         return function
@@ -156,14 +158,14 @@ def _with_aux(pod: Pod, function: Callable[..., Any], has_aux: bool) -> Callable
     return with_means
 
 
-def _chosen(shared_outputs: Any, results: PyTree, has_aux: bool) -> list[bool]:
+def _results_shared_by_replicas(shared_outputs: Any, results: PyTree, has_aux: bool) -> list[bool]:
     if not has_aux:
         return shared_results(shared_outputs, results)
     rest, aux = results
     return shared_results(shared_outputs, rest) + [True] * len(jax.tree.leaves(aux))
 
 
-def _differing(
+def _results_differing_between_replicas(
     pod: Pod, program: Any, inputs: Layout, pieces: Sequence[Any]
 ) -> dict[str, list[bool]]:
     """Return for every axis which results may differ along it; check decisions along the way."""
@@ -184,7 +186,7 @@ def _differing(
 # ------------------------------------------------------------------------------------- the modes
 
 
-def _shard_mapped(
+def _shard_mapped_replica_program(
     pod: Pod,
     function: Callable[..., Any],
     inputs: Layout,
@@ -208,7 +210,7 @@ def _shard_mapped(
                 refuse_different(results, index, axis, False)
         marked = [axis for axis in pod.outer if axis in varying_axes(x)]
         # What is equal although JAX does not know it, such as a gathered array.
-        return _of_the_first(x, tuple(marked)) if shared and marked else x
+        return _array_of_first_replica(x, tuple(marked)) if shared and marked else x
 
     mapped = jax.shard_map(
         body,
@@ -230,14 +232,14 @@ def _shard_mapped(
     return jax.jit(mapped, out_shardings=made, donate_argnums=donated)
 
 
-def _of_the_first(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+def _array_of_first_replica(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
     """Return the array of the first replica."""
     number = x.astype(jnp.int32) if x.dtype == jnp.bool_ else x
     only = jnp.where(lax.axis_index(axes) == 0, number, jnp.zeros_like(number))
     return lax.psum(only, axes).astype(x.dtype)
 
 
-def _vmapped(
+def _vmapped_replica_program(
     pod: Pod,
     function: Callable[..., Any],
     inputs: Layout,
@@ -279,7 +281,7 @@ def _vmapped(
     return jax.jit(whole, in_shardings=given, out_shardings=made, donate_argnums=donated)
 
 
-def _pmapped(
+def _pmapped_replica_program(
     function: Callable[..., Any],
     axis: str,
     mesh: Mesh,

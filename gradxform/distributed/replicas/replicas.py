@@ -35,7 +35,7 @@ __all__ = [
 MODES = ("shard_map", "pmap", "jit", "vmap")
 
 
-def _check_mode(
+def _check_mode_of_replicas(
     mode: str, outer: tuple[str, ...], inner_axes: tuple[str, ...], manual: bool
 ) -> None:
     """Require a mode that exists, and that has what is asked of it."""
@@ -53,7 +53,7 @@ def _check_mode(
         )
 
 
-def _check_number(n: int | None) -> None:
+def _check_number_of_replicas(n: int | None) -> None:
     """Require a number of replicas, where it is given."""
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise ValueError(f"Replicas: n must be an int of at least 1, got {shown(n)}.")
@@ -104,8 +104,8 @@ class Replicas:
     ) -> None:
         outer, inner_axes = axis_names(axis), axis_names(inner_axes)
         check_axes(outer, inner_axes)
-        _check_mode(mode, outer, inner_axes, manual)
-        _check_number(n)
+        _check_mode_of_replicas(mode, outer, inner_axes, manual)
+        _check_number_of_replicas(n)
         self.axis: Any = outer[0] if len(outer) == 1 else outer
         self.inner_axes, self.mode, self.check_vma = inner_axes, mode, check_vma
         self.manual = manual

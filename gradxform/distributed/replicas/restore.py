@@ -50,7 +50,7 @@ def abstract(
     params = jax.tree.map(lambda p: jax.ShapeDtypeStruct((n, *p.shape), p.dtype), kinds)
     treedef = jax.tree.structure(kinds)
     places = treedef.unflatten([PartitionSpec(lead, *spec) for spec in inner])
-    put = _putting(mesh)
+    put = _putting_on_restored_mesh(mesh)
     if tx is None:
         return jax.tree.map(put, params, places)
     told = state_specs(tx, kinds, treedef.unflatten(inner), mesh=old, replicas=axis, extra=extra)
@@ -68,7 +68,7 @@ def abstract(
     return jax.tree.map(put, params, places), jax.tree.map(put, state, told)
 
 
-def _putting(mesh: Mesh) -> Callable[[Any, Any], jax.ShapeDtypeStruct]:
+def _putting_on_restored_mesh(mesh: Mesh) -> Callable[[Any, Any], jax.ShapeDtypeStruct]:
     """Return the function that gives an array of the old mesh its place on the new one."""
 
     def put(x: Any, spec: Any) -> jax.ShapeDtypeStruct:

@@ -57,7 +57,7 @@ class Division(NamedTuple):
         An array that is known not to vary along the axes must be marked by `as_varying` first.
         """
         for axis, dim in self.cuts:
-            x = _psum_scatter(x, axis, dim)
+            x = _psum_scatter_division(x, axis, dim)
         return lax.psum(x, self.whole) if self.whole else x
 
     def gather(self, x: Array, is_tracked: bool) -> Array:
@@ -97,7 +97,7 @@ class Division(NamedTuple):
         return x
 
 
-def _psum_scatter(x: Array, axis: str, dim: int) -> Array:
+def _psum_scatter_division(x: Array, axis: str, dim: int) -> Array:
     """Return this device's piece, along one dimension, of the sum over one axis.
 
     Pieces of the first or last dimension are moved to a new leading axis first. Compilers for TPUs
@@ -148,7 +148,7 @@ def divide(
         if not divisible or 0 in shard:
             whole.append(axis)
             continue
-        tiled = [d for d in divisible if _fills_tiles(shard, d, size)]
+        tiled = [d for d in divisible if _division_fills_tiles(shard, d, size)]
         best = tiled[0] if tiled else max(divisible, key=lambda d: shard[d])
         best = favorite if favorite in divisible else best
         shard[best] //= size
@@ -156,6 +156,6 @@ def divide(
     return Division(tuple(cuts), tuple(whole))
 
 
-def _fills_tiles(shape: list[int], d: int, size: int) -> bool:
+def _division_fills_tiles(shape: list[int], d: int, size: int) -> bool:
     from_end = len(shape) - d
     return from_end > len(_TILE) or (shape[d] // size) % _TILE[-from_end] == 0

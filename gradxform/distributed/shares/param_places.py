@@ -51,7 +51,7 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
     else:
         leaves, treedef = jax.tree.flatten(places, is_leaf=is_place)
         if treedef != jax.tree.structure(params):
-            leaves = _by_path(caller, paths, places)
+            leaves = _param_places_by_path(caller, paths, places)
     out = []
     for i, (path, (_, p), place) in enumerate(zip(paths, flat, leaves, strict=True)):
         where = path_at(params, i)
@@ -77,7 +77,7 @@ def read_places(caller: str, params: Params, places: PyTree) -> list[Parameter]:
     return out
 
 
-def _by_path(caller: str, paths: list[Path], places: PyTree) -> list[Any]:
+def _param_places_by_path(caller: str, paths: list[Path], places: PyTree) -> list[Any]:
     """Return the place of each path: the one at the longest beginning of it."""
     by_beginning = dict(flatten_with_names(places, is_place)[0])
     out, used = [], set()

@@ -56,13 +56,13 @@ def _reach(part: Any, tx: Any) -> tuple[str, list[Any]]:
         elif inner_parts(one):
             # Only what the wrapper adds itself: its inner parts are among `all_parts` too.
             part_reach = "entry" if one.asks_for_sums else own_locality_of(one)
-        elif _declares_locality(one):
+        elif _declares_own_reach(one):
             part_reach = locality_of(one)
         else:
             undeclared.append(one)
             continue
         if part_reach in _LOOKS_AT:
-            _refuse(part, one, f"looks at {_LOOKS_AT[part_reach]}", _NOT_ON_SHARDS)
+            _refuse_reach(part, one, f"looks at {_LOOKS_AT[part_reach]}", _NOT_ON_SHARDS)
         reach = "row" if part_reach == "row" else reach
     return reach, undeclared
 
@@ -84,10 +84,10 @@ def check_leafwise(part: Any, tx: Any, params: Params) -> None:
     """
     undeclared = []
     for one in all_parts(tx):
-        if not isinstance(one, ArrayRule) and not inner_parts(one) and not _declares_locality(one):
+        if not isinstance(one, ArrayRule) and not inner_parts(one) and not _declares_own_reach(one):
             undeclared.append(one)
         elif own_locality_of(one) == "tree":
-            _refuse(part, one, f"looks at {_LOOKS_AT['tree']}", _NOT_IN_SHARDS)
+            _refuse_reach(part, one, f"looks at {_LOOKS_AT['tree']}", _NOT_IN_SHARDS)
     check_entrywise(part, undeclared, params, _NOT_IN_SHARDS)
 
 
@@ -97,7 +97,7 @@ def sees_pieces(tx: Any) -> bool:
     return any(isinstance(one, GradientTransformation) and one.sees_pieces for one in parts)
 
 
-def _declares_locality(tx: Any) -> bool:
+def _declares_own_reach(tx: Any) -> bool:
     """Whether a transform's class declares a locality; one that holds a function cannot."""
     if not isinstance(tx, GradientTransformation) or isinstance(
         tx, stateless | stateless_with_tree_map
@@ -106,7 +106,7 @@ def _declares_locality(tx: Any) -> bool:
     return any("locality" in vars(c) for c in type(tx).__mro__ if c is not Traits)
 
 
-def _refuse(part: Any, one: Any, why: str, so: str) -> NoReturn:
+def _refuse_reach(part: Any, one: Any, why: str, so: str) -> NoReturn:
     name = name_of(one)
     if not isinstance(one, GradientTransformation):  # name the function that made it: optax.adam
         function = getattr(one, "update", one)
@@ -135,14 +135,14 @@ def check_entrywise(
     leaves, treedef = jax.tree.flatten(params)
     kinds = tuple((jnp.shape(p), dtype_of(p)) for p in leaves)
     for one in undeclared:
-        ask = _why_not_entrywise if is_hashable(one) else _why_not_entrywise.__wrapped__
+        ask = _why_reach_not_entrywise if is_hashable(one) else _why_reach_not_entrywise.__wrapped__
         why = ask(one, treedef, kinds)
         if why:
-            _refuse(part, one, why, so)
+            _refuse_reach(part, one, why, so)
 
 
 @functools.lru_cache(maxsize=128)
-def _why_not_entrywise(tx: Any, treedef: Any, kinds: tuple[Any, ...]) -> str | None:
+def _why_reach_not_entrywise(tx: Any, treedef: Any, kinds: tuple[Any, ...]) -> str | None:
     """Return why a transform is not known to be entrywise; None if it is."""
     # Also trace it with long dimensions that differ between the arrays: a program may depend on
     # sizes, and one that mixes arrays of such shapes must look further than at single entries.
@@ -155,20 +155,20 @@ def _why_not_entrywise(tx: Any, treedef: Any, kinds: tuple[Any, ...]) -> str | N
             update = jax.make_jaxpr(lambda g, s, p: tx.update(g, s, p))(params, state, params)
         except Exception as error:  # whatever another library may raise
             return f"does not declare its locality and cannot be traced ({type(error).__name__})"
-        operation = _far_operation(init) or _far_operation(update)
+        operation = _far_reaching_operation(init) or _far_reaching_operation(update)
         if operation:
             return f"looks further than at single entries ({operation})"
     return None
 
 
-def _far_operation(closed: Any) -> str | None:
+def _far_reaching_operation(closed: Any) -> str | None:
     """Return the name of an operation that is not entrywise; None if all are."""
     if any(jnp.ndim(c) for c in getattr(closed, "consts", ())):
         return "an array of its own"
     for eqn in opened(closed)[0].eqns:
         inner = [x for _, x in jaxprs_of(eqn)]
         for one in inner:
-            operation = _far_operation(one)
+            operation = _far_reaching_operation(one)
             if operation:
                 return operation
         shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]

@@ -28,10 +28,10 @@ class Match(NamedTuple):
 
 def as_seen(state: PyTree) -> PyTree:
     """Return the shapes of a state's leaves as a rule sees them, whatever form keeps them."""
-    return jax.tree.map(_as_seen, state, is_leaf=is_stored)
+    return jax.tree.map(_slot_as_seen, state, is_leaf=is_stored)
 
 
-def _as_seen(x: Any) -> Any:
+def _slot_as_seen(x: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, StoredArray) else x
 
 
@@ -63,14 +63,14 @@ def match_leaves(
     has_fragments = any(getattr(part, "fragments", 1) > 1 for part in all_parts(tx))
     out = []
     for (names, leaf), owner in zip(named, jax.tree.leaves(owners), strict=True):
-        index, rest = (owner, ()) if owner != _NO_OWNER else _owner_by_path(names, parameters)
+        index, rest = (owner, ()) if owner != _NO_OWNER else _owner_of_slot(names, parameters)
         dims: Dims = [None] * len(leaf.shape)
         if index is not None:
             shape = parameters[index].shape
-            if has_fragments and _OF_FRAGMENTS & set(names) and _is_slice(shape, leaf.shape):
+            if has_fragments and _OF_FRAGMENTS & set(names) and _is_slot_a_slice(shape, leaf.shape):
                 dims = list(range(len(shape)))
             else:
-                dims = _kept_dims(shape, leaf.shape, names, rest)
+                dims = _kept_slot_dims(shape, leaf.shape, names, rest)
         out.append(Match(index, dims))
     return out
 
@@ -79,7 +79,7 @@ def match_leaves(
 _OF_FRAGMENTS = {"outer", "pending", "feedback"}
 
 
-def _is_slice(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
+def _is_slot_a_slice(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
     """Whether a leaf may be a slice of a parameter along one axis."""
     if len(leaf_shape) != len(shape):
         return False
@@ -87,7 +87,7 @@ def _is_slice(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> bool:
     return len(pairs) < 2 and all(a < b for a, b in pairs)
 
 
-def _owner_by_path(names: Path, parameters: Sequence[Parameter]) -> tuple[int | None, Path]:
+def _owner_of_slot(names: Path, parameters: Sequence[Parameter]) -> tuple[int | None, Path]:
     """Return the parameter whose path the path of a leaf contains, and the names after it."""
     best: tuple[int, int, int] | None = None
     for i, parameter in enumerate(parameters):
@@ -103,7 +103,7 @@ def _owner_by_path(names: Path, parameters: Sequence[Parameter]) -> tuple[int | 
     return i, names[start + length :]
 
 
-def _kept_dims(
+def _kept_slot_dims(
     shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path, rest: Path
 ) -> Dims:
     """Return for each dimension of a leaf the one of its parameter that it keeps.
@@ -123,13 +123,13 @@ def _kept_dims(
             d if size == n else None
             for d, (size, n) in enumerate(zip(leaf_shape, shape, strict=True))
         ]
-    dims = _dims_of_kth_array(shape, leaf_shape, rest)
+    dims = _slot_dims_of_kth_array(shape, leaf_shape, rest)
     if dims is None:
-        dims = _dims_of_means(shape, leaf_shape, names)
-    return _first_dims(shape, leaf_shape) if dims is None else dims
+        dims = _slot_dims_of_means(shape, leaf_shape, names)
+    return _first_slot_dims(shape, leaf_shape) if dims is None else dims
 
 
-def _dims_of_kth_array(
+def _slot_dims_of_kth_array(
     shape: tuple[int, ...], leaf_shape: tuple[int, ...], rest: tuple[str, ...]
 ) -> Dims | None:
     """Match the first dimension of the k-th of several arrays to the parameter's k-th."""
@@ -139,7 +139,9 @@ def _dims_of_kth_array(
     return [k] + [None] * (len(leaf_shape) - 1)
 
 
-def _dims_of_means(shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path) -> Dims | None:
+def _slot_dims_of_means(
+    shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: Path
+) -> Dims | None:
     """Match the means of Adafactor: `v_row` lacks the longest dimension, `v_col` the second.
 
     The last of several dimensions of one length counts as the longest, as in NumPy's stable sort.
@@ -153,7 +155,7 @@ def _dims_of_means(shape: tuple[int, ...], leaf_shape: tuple[int, ...], names: P
     return None
 
 
-def _first_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
+def _first_slot_dims(shape: tuple[int, ...], leaf_shape: tuple[int, ...]) -> Dims:
     """Match each dimension of a leaf to the first of its length after the one matched before."""
     dims: Dims = []
     start = 0
@@ -185,8 +187,8 @@ def divide_feedback(
     inner = dict.fromkeys(name for part in sending for name in part.divides)
     slicing = tuple(name for name in inner if name not in apart)
     rest = iter(axes)
-    for x in jax.tree.leaves(state, is_leaf=_is_feedback):
-        if not _is_feedback(x):
+    for x in jax.tree.leaves(state, is_leaf=_is_feedback_slot):
+        if not _is_feedback_slot(x):
             next(rest)
             continue
         owns, others = ([(leaf, next(rest)) for leaf in jax.tree.leaves(tree)] for tree in x)
@@ -202,7 +204,7 @@ def divide_feedback(
                 other[0] = of_pieces
 
 
-def _is_feedback(x: Any) -> bool:
+def _is_feedback_slot(x: Any) -> bool:
     return isinstance(x, FeedbackState | LowRankState)
 
 

@@ -56,18 +56,21 @@ def state_sharding(tx: Any, params: Params, param_shardings: PyTree = None) -> P
     """
     check_transform("state_sharding", tx, "tx")
     parameters = read_places("state_sharding", params, param_shardings)
-    replicated = _with_entries(parameters[0].place, ()) if parameters else PartitionSpec()
+    replicated = _sharding_with_entries(parameters[0].place, ()) if parameters else PartitionSpec()
     jaxpr, stored = jax.make_jaxpr(tx.init, return_shape=True)(params)
     state = as_seen(stored)
     matches = match_leaves(tx, params, parameters, state)
     pairs = zip(jax.tree.leaves(stored, is_leaf=is_stored), matches, strict=True)
-    out = [_as_stored(x, _place_of(m, parameters, replicated), replicated) for x, m in pairs]
+    out = [
+        _shardings_of_stored_leaf(x, _sharding_of_state_leaf(m, parameters, replicated), replicated)
+        for x, m in pairs
+    ]
     places = jax.tree.unflatten(jax.tree.structure(state), out)
     types = jax.tree.unflatten(jax.tree.structure(stored), jaxpr.out_avals)
     return jax.tree.map(in_memory, places, types, is_leaf=is_place)
 
 
-def _place_of(match: Match, parameters: list[Parameter], replicated: Place) -> Place:
+def _sharding_of_state_leaf(match: Match, parameters: list[Parameter], replicated: Place) -> Place:
     """Return the place of a leaf."""
     if match.parameter is None:
         return replicated
@@ -77,27 +80,29 @@ def _place_of(match: Match, parameters: list[Parameter], replicated: Place) -> P
     entries = entries_of(parameter.place)
     entries += (None,) * (len(parameter.shape) - len(entries))
     of_dims = tuple(None if d is None else entries[d] for d in match.dims)
-    return _with_entries(parameter.place, of_dims)
+    return _sharding_with_entries(parameter.place, of_dims)
 
 
-def _as_stored(x: Any, place: Place, replicated: Place) -> Any:
+def _shardings_of_stored_leaf(x: Any, place: Place, replicated: Place) -> Any:
     """Return the places of the arrays that make up a leaf, from that of the leaf."""
     if not isinstance(x, StoredArray):
         return place
     placed = x.placed(place, replicated)
-    return jax.tree.map(_fitting, placed, x, is_leaf=is_place)
+    return jax.tree.map(_sharding_fitting_array, placed, x, is_leaf=is_place)
 
 
-def _fitting(place: Place, array: Any) -> Place:
+def _sharding_fitting_array(place: Place, array: Any) -> Place:
     """Return a place without the axes that do not divide the array, such as that of its scales."""
     if not isinstance(place, NamedSharding):
         return place
     sizes = [math.prod(place.mesh.shape[name] for name in axes_in(axes)) for axes in place.spec]
     entries = zip(place.spec, sizes, array.shape, strict=False)
-    return _with_entries(place, tuple(axes if n % size == 0 else None for axes, size, n in entries))
+    return _sharding_with_entries(
+        place, tuple(axes if n % size == 0 else None for axes, size, n in entries)
+    )
 
 
-def _with_entries(place: Place, entries: tuple[Any, ...]) -> Place:
+def _sharding_with_entries(place: Place, entries: tuple[Any, ...]) -> Place:
     """Return a place like `place`, but with these entries of a partition spec."""
     while entries and entries[-1] is None:
         entries = entries[:-1]

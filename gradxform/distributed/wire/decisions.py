@@ -33,8 +33,8 @@ def check_decisions(closed: Any, args: Sequence[Any], shared: Sequence[bool], ax
     Raises:
       ValueError: if a condition around an exchange may differ; the message has its line.
     """
-    flags = [not s and _may_differ(x) for x, s in zip(args, shared, strict=True)]
-    _Reader(axis).read(closed, flags)
+    flags = [not s and _may_decide_differently(x) for x, s in zip(args, shared, strict=True)]
+    _DecisionReader(axis).read(closed, flags)
 
 
 def differing(closed: Any, flags: Sequence[bool], axis: str) -> list[bool]:
@@ -45,15 +45,15 @@ def differing(closed: Any, flags: Sequence[bool], axis: str) -> list[bool]:
       flags: for each argument, whether it may differ.
       axis: the axis of replicas.
     """
-    return _Reader(axis, refuses=False).read(closed, flags)
+    return _DecisionReader(axis, refuses=False).read(closed, flags)
 
 
-def _may_differ(x: Any) -> bool:
+def _may_decide_differently(x: Any) -> bool:
     dtype = dtype_of(x)
     return jnp.issubdtype(dtype, jnp.inexact) or dtype == jnp.bool_
 
 
-class _Reader:
+class _DecisionReader:
     """Tracks through a program which values may differ between replicas."""
 
     def __init__(self, axis: str, refuses: bool = True) -> None:
@@ -123,8 +123,8 @@ class _Reader:
         body = eqn.params["jaxpr"]
         inner = opened(body)[0]
         # Arrays that the loop slices have one more axis outside; others are carried or constant.
-        k = len(eqn.outvars) - _with_another_rank(eqn.outvars, inner.outvars)
-        n = len(flags) - k - _with_another_rank(eqn.invars, inner.invars)
+        k = len(eqn.outvars) - _decisions_with_another_rank(eqn.outvars, inner.outvars)
+        n = len(flags) - k - _decisions_with_another_rank(eqn.invars, inner.invars)
         rows = flags[n + k :]
         carry = self.settled(lambda x: self.read(body, flags[:n] + x + rows)[:k], flags[n : n + k])
         return self.read(body, flags[:n] + carry + rows)
@@ -152,6 +152,7 @@ class _Reader:
         )
 
 
-def _with_another_rank(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+def _decisions_with_another_rank(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """Return how many values of a scan have another rank in its body."""
     pairs = zip(outside, inside, strict=True)
     return sum(len(a.aval.shape) != len(b.aval.shape) for a, b in pairs)

@@ -105,7 +105,10 @@ def first_feedback(
     sliced = iter([inner_axes] * len(jax.tree.leaves(params)) if slices is None else slices)
     for path, p in with_paths(params):
         if not is_hole(p):
-            first = _first(part, path, p, axis, next(sliced), flat) or (nothing(), nothing())
+            first = _first_feedback(part, path, p, axis, next(sliced), flat) or (
+                nothing(),
+                nothing(),
+            )
             pairs.append([marked(x, varying_axes(p)) for x in first])  # each device has its own
     treedef = jax.tree.structure(params)
     residuals, other = (treedef.unflatten(column) for column in zip(*pairs, strict=True))
@@ -125,7 +128,7 @@ def is_nothing(x: Any) -> bool:
     return not x.size or not jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _first(
+def _first_feedback(
     part: Any, path: Path, p: Any, axis: Axes, inner_axes: tuple[str, ...], flat: bool
 ) -> Any:
     shape, dtype = jnp.shape(p), dtype_of(p)
@@ -215,7 +218,7 @@ def summed(
             codec = codec_of(part, jnp.shape(x), x.dtype, dtype, axis, inner)
             if codec is not None and memory[i] is not None:
                 needed = new_error(x.shape, codec, axis, inner, flat)
-                _check_error(part, updates, i, memory[i], needed)
+                _check_feedback_error(part, updates, i, memory[i], needed)
             outgoing[i] = Sent(x, codec, memory[i], inner)
     results, rests = sums(list(outgoing.values()), axis, ok, divisor)
     for i, total, rest in zip(outgoing, results, rests, strict=True):
@@ -231,7 +234,7 @@ def summed(
     return totals, type(feedback)(*new)
 
 
-def _check_error(part: Any, updates: PyTree, i: int, error: Error, needed: Error) -> None:
+def _check_feedback_error(part: Any, updates: PyTree, i: int, error: Error, needed: Error) -> None:
     shapes, wanted = (tuple(jnp.shape(x) for x in pair) for pair in (error, needed))
     if shapes != wanted:
         raise ValueError(

@@ -24,11 +24,11 @@ def require_alike(part: Any, decision: Array) -> Array:
       ValueError: where a `vmap`, of whatever axis, batches it; also when a program that was traced
         before is batched.
     """
-    return _checked(name_of(part))(decision)
+    return _trap_for_vmap(name_of(part))(decision)
 
 
 @functools.cache
-def _checked(name: str) -> Callable[[Array], Array]:
+def _trap_for_vmap(name: str) -> Callable[[Array], Array]:
     def unchanged(decision: Array) -> Array:
         return decision
 

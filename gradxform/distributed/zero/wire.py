@@ -100,7 +100,10 @@ def first_memory(
     treedef, names = jax.tree.structure(params), axis_names(part.axes)
     arrays = [(path, jnp.asarray(p)) for path, p in with_paths(params) if not is_hole(p)]
     if isinstance(part.compress, powersgd):
-        firsts = [part.compress.first(path, p.shape) if _is_sent(p) else None for path, p in arrays]
+        firsts = [
+            part.compress.first(path, p.shape) if _is_sent_by_zero1(p) else None
+            for path, p in arrays
+        ]
         owns = [nothing(2) if x is None else x.own[None] for x in firsts]
         rights = [nothing() if x is None else x.right for x in firsts]
         residuals = as_varying(treedef.unflatten(owns), names)
@@ -109,25 +112,31 @@ def first_memory(
     columns: dict[str, list[Array]] = {name: [] for name in names}
     means = []
     for (_, p), division, shard in zip(arrays, divisions, shards, strict=True):
-        stages = _stages(division, p.shape)
+        stages = _stages_of_zero1_wire(division, p.shape)
         for name in names:
             shape = stages.get(name, p.shape)
-            columns[name].append(_zeros(1, *shape) if _is_sent(p) else nothing(2))
-        means.append(_zeros(*shard.shape) if shard is not None and _is_sent(p) else nothing())
+            columns[name].append(
+                _zeros_for_zero1_feedback(1, *shape) if _is_sent_by_zero1(p) else nothing(2)
+            )
+        means.append(
+            _zeros_for_zero1_feedback(*shard.shape)
+            if shard is not None and _is_sent_by_zero1(p)
+            else nothing()
+        )
     residuals = {name: treedef.unflatten(column) for name, column in columns.items()}
     return ZeroFeedbackState(as_varying(residuals, names), treedef.unflatten(means))
 
 
-def _zeros(*shape: int) -> Array:
+def _zeros_for_zero1_feedback(*shape: int) -> Array:
     return jnp.zeros(shape, jnp.float32)
 
 
-def _is_sent(p: Array) -> bool:
+def _is_sent_by_zero1(p: Array) -> bool:
     """Whether a compression takes the gradients of a parameter."""
     return jnp.issubdtype(p.dtype, jnp.floating) and p.size > 0
 
 
-def _stages(division: Division, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def _stages_of_zero1_wire(division: Division, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Return the shape of what a device cuts along each axis that cuts an array."""
     rest, out = list(shape), {}
     for axis, dim in division.cuts:
@@ -159,7 +168,7 @@ def memory_of(part: Any, params: Params, divisions: Sequence[Division], feedback
         if is_nothing(residuals[0]):
             out.append(None)
             continue
-        stages = _stages(division, jnp.shape(p))
+        stages = _stages_of_zero1_wire(division, jnp.shape(p))
         wanted = [stages.get(name, jnp.shape(p)) for name in names or ("",)]
         for x, shape in zip(residuals, wanted, strict=True):
             if jnp.shape(x) != (1, *shape):
@@ -216,7 +225,9 @@ def mean_shards(
     """
     n, left = size_of(part.axes), list(memory)
     codecs = [
-        None if isinstance(before, LowRank) else _gradient_codec(part, g.shape, g.dtype, division)
+        None
+        if isinstance(before, LowRank)
+        else _zero1_gradient_codec(part, g.shape, g.dtype, division)
         for g, division, before in zip(gs, divisions, memory, strict=True)
     ]
     coded = [i for i, codec in enumerate(codecs) if codec is not None]
@@ -227,7 +238,7 @@ def mean_shards(
             total, left[i] = part.compress.sum(g, before, part.axes, (), True, 1)
             sums.append(division.cut(total))
         elif codecs[i] is None:
-            sums.append(division.reduce(after(_as_summed(part, g), *earlier)))
+            sums.append(division.reduce(after(_as_summed_by_zero1(part, g), *earlier)))
             earlier = sums[-1:] if coded else []
         else:
             sums.append(widen(g))
@@ -237,7 +248,7 @@ def mean_shards(
             cuts = tuple(cut for cut in divisions[i].cuts if cut[0] == name)
             if cuts:
                 stage = Division(cuts, ())
-                codec = _gradient_codec(part, sums[i].shape, gs[i].dtype, stage)
+                codec = _zero1_gradient_codec(part, sums[i].shape, gs[i].dtype, stage)
                 x = sums[i] if left[i] is None else sums[i] + owed(left[i].own[name], codec)
                 parcels[i] = Parcel(stage.pieces(x), codec, stage)
         for i, (total, rest) in zip(parcels, to_owners([*parcels.values()], earlier), strict=True):
@@ -252,14 +263,14 @@ def mean_shards(
     return [x / jnp.asarray(n, x.dtype) for x in map(widen, sums)], left
 
 
-def _as_summed(part: Any, g: Array) -> Array:
+def _as_summed_by_zero1(part: Any, g: Array) -> Array:
     """Return a gradient that travels as plain numbers in the dtype in which it is summed."""
     if part.reduce_dtype is None or jnp.iscomplexobj(g):
         return widen(g)
     return cast(g, jnp.dtype(part.reduce_dtype))
 
 
-def _gradient_codec(part: Any, shape: tuple[int, ...], dtype: Any, division: Division) -> Any:
+def _zero1_gradient_codec(part: Any, shape: tuple[int, ...], dtype: Any, division: Division) -> Any:
     """Return the form in which gradients travel along the axes that cut; None for plain numbers."""
     if not division.cuts or part.reduce_dtype is not None:
         return None
@@ -299,15 +310,15 @@ def to_owners(parcels: Sequence[Parcel], earlier: list[Array]) -> list[tuple[Arr
         earlier[:] = [total]
         return total, rest
 
-    return _sent(parcels, send)
+    return _sent_zero1_parcels(parcels, send)
 
 
 def to_all(parcels: Sequence[Parcel]) -> list[tuple[Array, Array]]:
     """Return for each the shards of all devices, (n, *shard), and what is left out of this one."""
-    return _sent(parcels, lambda x, codec, axes: put_together(x[0], codec, axes))
+    return _sent_zero1_parcels(parcels, lambda x, codec, axes: put_together(x[0], codec, axes))
 
 
-def _sent(
+def _sent_zero1_parcels(
     parcels: Sequence[Parcel], send: Callable[[Array, Codec, Any], tuple[Array, Array]]
 ) -> list[tuple[Array, Array]]:
     """Return the two results of `send` for each parcel; small ones travel together."""
@@ -320,22 +331,24 @@ def _sent(
         batch = [parcels[i] for i in group]
         _, codec, division = batch[0]
         keeps_shape = len(batch) == 1 and codec.unit == 1
-        xs = [one.x if keeps_shape else _flat(one) for one in batch]
+        xs = [one.x if keeps_shape else _flat_zero1_parcel(one) for one in batch]
         lengths = [x.shape[-1] for x in xs]
         arrays = send(joined(xs), codec, division.axes)
         for i, *pair in zip(group, *(parted(x, lengths) for x in arrays), strict=True):
             shape = parcels[i].x.shape[1:]
-            results[i] = tuple(pair if keeps_shape else (_unflat(x, shape) for x in pair))
+            results[i] = tuple(
+                pair if keeps_shape else (_unflat_zero1_parcel(x, shape) for x in pair)
+            )
     return results
 
 
-def _flat(parcel: Parcel) -> Array:
+def _flat_zero1_parcel(parcel: Parcel) -> Array:
     """Return the pieces as rows, filled up to a multiple of the numbers that are coded together."""
     rows = jnp.reshape(parcel.x, (len(parcel.x), -1))
     missing = -rows.shape[1] % parcel.codec.unit
     return jnp.pad(rows, ((0, 0), (0, missing))) if missing else rows
 
 
-def _unflat(x: Array, shape: tuple[int, ...]) -> Array:
+def _unflat_zero1_parcel(x: Array, shape: tuple[int, ...]) -> Array:
     """Return arrays of that shape from filled-up rows, or from a single row."""
     return jnp.reshape(x[..., : math.prod(shape)], (*x.shape[:-1], *shape))

@@ -245,7 +245,7 @@ def parts(of, params=PARAMS):
 @pytest.fixture
 def start(monkeypatch, told):
     def start(of, resume=False, restarted=False):
-        monkeypatch.setattr(shard_module, "_is_restarted", lambda: restarted)
+        monkeypatch.setattr(shard_module, "_is_ray_shard_restarted", lambda: restarted)
         shard = shard_module.Shard(of)
         return shard, shard.start(parts(of), resume)[1]
 

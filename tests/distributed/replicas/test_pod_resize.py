@@ -112,7 +112,7 @@ def test_a_run_goes_on_with_other_slices(last, monkeypatch, name, new):
         target = dict(zip(("params", "state"), target, strict=True))
         restored = checkpointer.restore(path, args=ocp.args.StandardRestore(target))
     with monkeypatch.context() as patch:  # CPUs have no guard of what goes to the host
-        patch.setattr(resize, "_rows", lambda *_: pytest.fail("a whole array on the host"))
+        patch.setattr(resize, "_resized_rows", lambda *_: pytest.fail("a whole array on the host"))
         carry = gd.resize_replicas(restored, new[0], fresh=fresh)
     assert [x.sharding for x in jax.tree.leaves(restored)] == [
         x.sharding for x in jax.tree.leaves(target)
