@@ -49,24 +49,28 @@ def checked_call(
     try:
         result = function(*args, **kwargs)
     except Exception as error:  # wrong arguments may raise anything; others are raised again
-        for argument, x, refusal in _refusals(function, args, kwargs, signature, name):
+        for argument, x, refusal in _refused_args(function, args, kwargs, signature, name):
             # A part that calls the argument otherwise would leave the caller to guess which it is,
             # and so would one that got another value, computed from it.
-            if not isinstance(error, TypeError | ValueError) or not _says_of(error, argument, x):
+            if not isinstance(error, TypeError | ValueError) or not _blames_argument(
+                error, argument, x
+            ):
                 raise refusal from None
             raise
         if isinstance(error, TypeError | ValueError):
-            blamed = _blamed(function, args, kwargs, signature, error)
+            blamed = _blamed_argument(function, args, kwargs, signature, error)
             if blamed is not None:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(f"{name}: {blamed}: {error}") from None
         raise
-    for *_, refusal in _refusals(function, args, kwargs, signature, name):  # what no part checked
+    for *_, refusal in _refused_args(
+        function, args, kwargs, signature, name
+    ):  # what no part checked
         raise refusal
     return result
 
 
-def _blamed(
+def _blamed_argument(
     function: Callable[..., Any],
     args: Any,
     kwargs: Any,
@@ -81,9 +85,9 @@ def _blamed(
     except TypeError:  # Python's own message says it
         return None
     set_here = {k: x for k, x in arguments.items() if x is not parameters[k].default}
-    named = [argument for argument in set_here if _mentions(error, argument)]
+    named = [argument for argument in set_here if _mentions_argument(error, argument)]
     # A part may call another argument by the name of this one, which then has another value.
-    if any(_says_of(error, argument, set_here[argument]) for argument in named):
+    if any(_blames_argument(error, argument, set_here[argument]) for argument in named):
         return None
     for argument in set_here:
         if parameters[argument].default is not inspect.Parameter.empty:
@@ -95,32 +99,34 @@ def _blamed(
             except (TypeError, ValueError):
                 continue
             return None if argument in named else argument
-    shows = [k for k, x in set_here.items() if _shows(error, x)]
+    shows = [k for k, x in set_here.items() if _shows_argument(error, x)]
     return shows[0] if len(shows) == 1 else None
 
 
-def _shows(error: Exception, x: Any) -> bool:
+def _shows_argument(error: Exception, x: Any) -> bool:
     # A field of floats holds an integer as a float, and says so; some are too large for one.
     texts = {shown(x), repr(float(x)) if isinstance(x, int) and abs(x) < 2**1023 else shown(x)}
     return any(f"got {text}{end}" in str(error) for text in texts for end in ".;,")
 
 
-def _says_of(error: Exception, argument: str, x: Any) -> bool:
+def _blames_argument(error: Exception, argument: str, x: Any) -> bool:
     """Whether an error names an argument, and does not show a value that is not its own."""
-    return _mentions(error, argument) and (", got " not in str(error) or _shows(error, x))
+    return _mentions_argument(error, argument) and (
+        ", got " not in str(error) or _shows_argument(error, x)
+    )
 
 
-def _mentions(error: Exception, argument: str) -> bool:
+def _mentions_argument(error: Exception, argument: str) -> bool:
     return re.search(rf"\b{argument}\b", str(error)) is not None
 
 
 @functools.cache
-def _arguments_of(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
+def _annotated_arguments(function: Callable[..., Any]) -> tuple[inspect.Signature, dict[str, Any]]:
     hints = typing.get_type_hints(function, include_extras=True)
     return inspect.signature(function), hints
 
 
-def _refusals(
+def _refused_args(
     function: Callable[..., Any],
     args: Any,
     kwargs: Any,
@@ -129,7 +135,7 @@ def _refusals(
 ) -> Iterator[tuple[str, Any, Exception]]:
     """Yield the arguments that their annotations do not allow: name, value and the error."""
     if signature is None:
-        signature, hints = _arguments_of(function)
+        signature, hints = _annotated_arguments(function)
     else:
         hints = {p.name: p.annotation for p in signature.parameters.values()}
     try:

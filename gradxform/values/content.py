@@ -88,7 +88,7 @@ def parts_of(x: Any) -> tuple[Any, ...] | None:
         return tuple(x)
     if isinstance(x, functools.partial):
         return (x.func, *x.args, *x.keywords.values())
-    names = _record_fields(type(x))
+    names = _content_fields(type(x))
     return None if names is None else tuple(getattr(x, name) for name in names)
 
 
@@ -121,13 +121,13 @@ def with_parts(x: Any, parts: Sequence[Any]) -> Any:
         args, named = arguments[: len(x.args)], arguments[len(x.args) :]
         return type(x)(function, *args, **dict(zip(x.keywords, named, strict=True)))
     new = copy.copy(x)
-    for name, part in zip(_record_fields(type(x)) or (), parts, strict=True):
+    for name, part in zip(_content_fields(type(x)) or (), parts, strict=True):
         object.__setattr__(new, name, part)
     return new
 
 
 @functools.cache
-def _record_fields(cls: type) -> tuple[str, ...] | None:
+def _content_fields(cls: type) -> tuple[str, ...] | None:
     """Return the fields of a dataclass that hashes by them, None for any other class."""
     if not dataclasses.is_dataclass(cls) or cls.__hash__ in (None, object.__hash__):
         return None
@@ -140,10 +140,10 @@ def normal(x: Any) -> Any:
     if parts is None:
         return plain(x)
     new = [normal(part) for part in parts]
-    return x if _all_same(new, parts) else with_parts(x, new)
+    return x if _is_content_unchanged(new, parts) else with_parts(x, new)
 
 
-def _all_same(new: Sequence[Any], old: Sequence[Any]) -> bool:
+def _is_content_unchanged(new: Sequence[Any], old: Sequence[Any]) -> bool:
     return all(n is o for n, o in zip(new, old, strict=True))
 
 
@@ -165,22 +165,22 @@ def key_of(x: Any) -> Any:
     if isinstance(x, enum.Enum) or x is None:  # before numbers, which some enums are
         return (type(x), x)
     if isinstance(x, bool | int | float | complex | str | bytes):
-        return _scalar_key(x)
+        return _content_key_of_scalar(x)
     if is_live(x):
         raise TypeError("a value that holds a live number is not hashable")
     if isinstance(x, frozenset):
         return (type(x), frozenset(map(key_of, x)))
     if isinstance(x, functools.partial):
-        return _partial_key(x)
+        return _content_key_of_partial(x)
     parts = parts_of(x)
-    if parts is not None and not _is_foreign(x):
+    if parts is not None and not _is_foreign_content(x):
         return (type(x), *map(key_of, parts))
     try:
         hash(x)
     except TypeError:
-        if not _is_foreign(x):
+        if not _is_foreign_content(x):
             raise
-        return (type(x), _Itself(x))
+        return (type(x), _KeyByIdentity(x))
     return (type(x), x)
 
 
@@ -192,7 +192,7 @@ def equal_keys(x: Any, other: Any) -> bool:
         return False
 
 
-def _attributes_of(x: Any) -> dict[str, Any]:
+def _attributes_for_key(x: Any) -> dict[str, Any]:
     """Return the attributes in an object's dict and slots."""
     attributes = dict(getattr(x, "__dict__", ()))
     for cls in type(x).__mro__:
@@ -203,20 +203,20 @@ def _attributes_of(x: Any) -> dict[str, Any]:
     return attributes
 
 
-def _scalar_key(x: Any) -> tuple[Any, ...]:
+def _content_key_of_scalar(x: Any) -> tuple[Any, ...]:
     if isinstance(x, float):
         content: Any = float.hex(x)
     elif isinstance(x, complex):
         content = (x.real.hex(), x.imag.hex())
     else:
         content = int(x) if isinstance(x, int) else x
-    attributes = _attributes_of(x)  # only instances of a subclass have any
+    attributes = _attributes_for_key(x)  # only instances of a subclass have any
     if attributes:
         return (type(x), content, key_of(tuple(attributes.items())))
     return (type(x), content)
 
 
-def _partial_key(x: functools.partial) -> Any:
+def _content_key_of_partial(x: functools.partial) -> Any:
     """Return the key of a partial: that of its parts if these are values, else its identity."""
     try:
         named = frozenset((name, key_of(arg)) for name, arg in x.keywords.items())
@@ -224,22 +224,22 @@ def _partial_key(x: functools.partial) -> Any:
     except TypeError:
         if any(map(is_live, jax.tree.leaves((x.args, x.keywords)))):
             raise
-        return (type(x), _Itself(x))
+        return (type(x), _KeyByIdentity(x))
 
 
-def _is_foreign(x: Any) -> bool:
+def _is_foreign_content(x: Any) -> bool:
     """Whether `x` is a transformation of another library, which is not looked into."""
     return not isinstance(x, Made | type) and isinstance(x, SupportsTransform)
 
 
-class _Itself:
+class _KeyByIdentity:
     """Wraps an object that is equal only to itself."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.x is other.x
+        return isinstance(other, _KeyByIdentity) and self.x is other.x
 
     def __hash__(self) -> int:
         return id(self.x)
@@ -253,11 +253,11 @@ def flaw_of(x: Any) -> str | None:
         return None
     if isinstance(x, np.ndarray | jax.Array):
         return None if is_live(x) and not x.ndim else f"{shown(x)}. {_NO_ARRAYS}"
-    if _is_foreign(x):
+    if _is_foreign_content(x):
         return None
     if isinstance(x, functools.partial):
-        return _flaw_of_partial(x)
-    if isinstance(x, tuple | frozenset) and _attributes_of(x):
+        return _content_flaw_of_partial(x)
+    if isinstance(x, tuple | frozenset) and _attributes_for_key(x):
         return f"{shown(x)}, which has attributes besides its entries. {_FREEZE}"
     parts = parts_of(x)
     if parts is not None:
@@ -266,12 +266,12 @@ def flaw_of(x: Any) -> str | None:
         return f"a {type(x).__name__}, which can change. Give a tuple or a frozenset."
     if not is_hashable(x):
         return f"{shown(x)}, which cannot be hashed. {_FREEZE}"
-    if type(x).__hash__ is object.__hash__ and not callable(x) and _attributes_of(x):
+    if type(x).__hash__ is object.__hash__ and not callable(x) and _attributes_for_key(x):
         return f"{shown(x)}, which can change and is equal only to itself. {_FREEZE}"
     return None
 
 
-def _flaw_of_partial(x: functools.partial) -> str | None:
+def _content_flaw_of_partial(x: functools.partial) -> str | None:
     """Return why a partial is not a value: it has an array other than the live numbers."""
     numbers: list[Any] = []
     take_live(x, numbers)
@@ -337,4 +337,4 @@ def put_live(x: Any, taken: tuple[Any, ...]) -> Any:
     if parts is None:
         return x
     new = [put_live(part, taken) for part in parts]
-    return x if _all_same(new, parts) else with_parts(x, new)
+    return x if _is_content_unchanged(new, parts) else with_parts(x, new)

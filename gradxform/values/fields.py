@@ -85,13 +85,13 @@ def made_value(cls: Any, name: str | None) -> Any:
     check = cls.__dict__.get("__post_init__") or getattr(cls, "__post_init__", None)
 
     def __post_init__(self: Any) -> None:
-        for key, annotation in _annotations(type(self)).items():
+        for key, annotation in _field_annotations(type(self)).items():
             x = getattr(self, key)
             object.__setattr__(self, key, normalized(self, key, x, annotation))
             require_range(self, key, range_of(annotation))
         if check is not None:
             check(self)
-        for key, annotation in _annotations(type(self)).items():
+        for key, annotation in _field_annotations(type(self)).items():
             flaw = flaw_of(getattr(self, key))
             if flaw is not None and not (annotation is types.Key and is_live(getattr(self, key))):
                 raise TypeError(f"{name_of(self)}: {key} must be a value, got {flaw}")
@@ -102,7 +102,7 @@ def made_value(cls: Any, name: str | None) -> Any:
     open_class: Any = cls  # what follows sets attributes that `type` does not declare
     open_class.__post_init__ = __post_init__
     variadic = getattr(cls, "variadic", None)
-    new_class = _as_dataclass(cls)
+    new_class = _with_value_fields(cls)
     for key in ("name", "version"):
         if key in {f.name for f in dataclasses.fields(new_class)}:
             raise TypeError(
@@ -110,7 +110,7 @@ def made_value(cls: Any, name: str | None) -> Any:
                 "configs; choose another word."
             )
     if variadic is not None:
-        new_class.__init__ = _variadic_init(new_class, variadic)
+        new_class.__init__ = _init_of_variadic_field(new_class, variadic)
     new_class.__signature__ = ClassSignature()
     # An attribute of the class itself, never inherited: a subclass must be named by itself.
     new_class.registered_name = name
@@ -119,7 +119,7 @@ def made_value(cls: Any, name: str | None) -> Any:
     return new_class
 
 
-def _as_dataclass(cls: Any) -> Any:
+def _with_value_fields(cls: Any) -> Any:
     """Make a class a frozen dataclass, without compiling what `Value` defines.
 
     Otherwise Python compiles three functions for each class, and most are never used.
@@ -128,11 +128,11 @@ def _as_dataclass(cls: Any) -> Any:
     new_class = dataclasses.dataclass(init=False, frozen=has_frozen_base, eq=False, repr=False)(cls)
     new_class.__dataclass_params__.frozen = True
     if "__init__" not in cls.__dict__:
-        new_class.__init__ = _Init(new_class)
+        new_class.__init__ = _InitOfFields(new_class)
     return new_class
 
 
-class _Init:
+class _InitOfFields:
     """The `__init__` of a class of values, compiled at the first call of the class."""
 
     def __init__(self, cls: type) -> None:
@@ -161,7 +161,7 @@ class _Init:
         return init.__get__(instance, owner)
 
 
-def _variadic_init(cls: type, variadic: str) -> Callable[..., None]:
+def _init_of_variadic_field(cls: type, variadic: str) -> Callable[..., None]:
     others = {f.name: f for f in dataclasses.fields(cls) if f.name != variadic}
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -184,7 +184,7 @@ def set_fields(part: Any, **fields: Any) -> None:
     part.__post_init__()
 
 
-def _annotations(cls: type) -> dict[str, Any]:
+def _field_annotations(cls: type) -> dict[str, Any]:
     annotations = cls.__dict__.get(_HINTS)
     if annotations is None:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -206,7 +206,7 @@ def range_words(cls: Any, field: str) -> str:
     """Return what a field of a class may hold, in words; "" where its annotation names no range."""
     if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return ""
-    limits = range_of(_annotations(cls).get(field))
+    limits = range_of(_field_annotations(cls).get(field))
     return "" if limits is None else limits.words
 
 
@@ -241,50 +241,50 @@ def normalized(part: Any, field: str, x: Any, annotation: Any) -> Any:
         return None if is_none else static_key(part, field, x)
     if types.StaticMask in kinds:
         is_none = x is None and type(None) in kinds
-        x = None if is_none else _static(part, field, normal(x))
+        x = None if is_none else _static_field(part, field, normal(x))
         if not is_none:
             check_mask(part, x, field)
         return x
     if types.StaticTree in kinds:
-        return _static(part, field, x)
+        return _static_field(part, field, x)
     if any(k is Any or typing.get_origin(k) is typing.Annotated for k in kinds):
-        return _refuse_arrays(part, field, normal(x), "a value without arrays")
-    x = _refuse_arrays(part, field, normal(x), _rule(kinds))
+        return _refuse_arrays_in_field(part, field, normal(x), "a value without arrays")
+    x = _refuse_arrays_in_field(part, field, normal(x), _field_rule(kinds))
     if isinstance(x, bool):  # first, because Python takes a bool for an int
         ok = bool in kinds
     elif x is None:
         ok = type(None) in kinds
     elif isinstance(x, int):
         ok = int in kinds or float in kinds
-        x = _number(part, field, x, kinds) if ok else x
+        x = _number_in_field(part, field, x, kinds) if ok else x
     elif isinstance(x, float):
         ok = float in kinds
         if ok and math.isnan(x):
-            raise ValueError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got nan.")
+            raise ValueError(f"{name_of(part)}: {field} must be {_field_rule(kinds)}, got nan.")
     elif isinstance(x, str):
         ok = str in kinds
     else:
-        return _other(part, field, x, kinds)
+        return _field_of_other_kind(part, field, x, kinds)
     if not ok:
-        raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.")
+        raise TypeError(f"{name_of(part)}: {field} must be {_field_rule(kinds)}, got {shown(x)}.")
     return x
 
 
-def _static(part: Any, field: str, x: Any) -> Any:
+def _static_field(part: Any, field: str, x: Any) -> Any:
     """Return a tree as a FrozenTree; a value or a function as it is."""
     if isinstance(x, Value) or is_function(x):
-        return _refuse_arrays(part, field, normal(x), "a value without arrays")
-    _refuse_arrays(part, field, x, "a tree of Python values")
+        return _refuse_arrays_in_field(part, field, normal(x), "a value without arrays")
+    _refuse_arrays_in_field(part, field, x, "a tree of Python values")
     return x if isinstance(x, FrozenTree | bool) or x is None else FrozenTree(x)
 
 
-def _other(part: Any, field: str, x: Any, kinds: list[Any]) -> Any:
+def _field_of_other_kind(part: Any, field: str, x: Any, kinds: list[Any]) -> Any:
     """Return an `x` that is not a scalar: a value of a class in the annotation, or a function."""
     for k in kinds:
         origin = typing.get_origin(k) or k
         if origin is collections.abc.Callable:
             schedule = k == types.Schedule or float in kinds or int in kinds
-            if callable(x) and not (schedule and _never_schedule(x)):
+            if callable(x) and not (schedule and _field_is_never_schedule(x)):
                 if schedule:
                     check_schedule(part, field, x)
                 return x
@@ -299,8 +299,10 @@ def _other(part: Any, field: str, x: Any, kinds: list[Any]) -> Any:
         elif isinstance(origin, type) and origin is not jax.Array:
             if isinstance(x, origin):
                 return x
-    remedy = _STATEFUL if _is_stateful(x) and (float in kinds or int in kinds) else ""
-    raise TypeError(f"{name_of(part)}: {field} must be {_rule(kinds)}, got {shown(x)}.{remedy}")
+    remedy = _STATEFUL if _is_stateful_field(x) and (float in kinds or int in kinds) else ""
+    raise TypeError(
+        f"{name_of(part)}: {field} must be {_field_rule(kinds)}, got {shown(x)}.{remedy}"
+    )
 
 
 def check_schedule(part: Any, field: str, x: Any) -> None:
@@ -325,16 +327,16 @@ def check_schedule(part: Any, field: str, x: Any) -> None:
 _STATEFUL = " A schedule with a state needs inject_hyperparams, which keeps its state."
 
 
-def _is_stateful(x: Any) -> bool:
+def _is_stateful_field(x: Any) -> bool:
     return isinstance(x, types.StatefulSchedule) and not isinstance(x, type)
 
 
-def _never_schedule(x: Any) -> bool:
+def _field_is_never_schedule(x: Any) -> bool:
     is_other = isinstance(x, Value) and x.never_schedule
-    return isinstance(x, type) or is_other or _is_stateful(x)
+    return isinstance(x, type) or is_other or _is_stateful_field(x)
 
 
-def _refuse_arrays(part: Value, field: str, x: Any, rule: str) -> Any:
+def _refuse_arrays_in_field(part: Value, field: str, x: Any, rule: str) -> Any:
     if isinstance(x, np.ndarray | jax.Array) and x.ndim > 0:
         raise TypeError(
             f"{name_of(part)}: {field} must be {rule}, got {shown(x)}. "
@@ -345,7 +347,7 @@ def _refuse_arrays(part: Value, field: str, x: Any, rule: str) -> Any:
     return x
 
 
-def _number(part: Any, field: str, x: int, kinds: list[Any]) -> float:
+def _number_in_field(part: Any, field: str, x: int, kinds: list[Any]) -> float:
     """Return an integer as the field holds it."""
     fits = -(2**31) <= x < 2**31  # what counts steps or entries is an int32
     if int in kinds and fits:
@@ -358,7 +360,7 @@ def _number(part: Any, field: str, x: int, kinds: list[Any]) -> float:
         raise ValueError(must_be(part, field, "in the range of a float", x)) from None
 
 
-def _rule(kinds: list[Any]) -> str:
+def _field_rule(kinds: list[Any]) -> str:
     words = {float: "a number", int: "an integer", bool: "True or False", str: "a string"}
     words |= {type(None): "None", tuple: "a tuple"}
     said = [words.get(typing.get_origin(k) or k) for k in kinds]

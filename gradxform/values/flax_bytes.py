@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 
-def _states_by_name(x: OrderedDict[str, Any]) -> dict[str, Any]:
+def _flax_states_by_name(x: OrderedDict[str, Any]) -> dict[str, Any]:
     flax: Any = sys.modules["flax.serialization"]
     return {str(k): flax.to_state_dict(v) for k, v in x.items()}
 
 
-def _with_states(like: OrderedDict[str, Any], states: Any) -> OrderedDict[str, Any]:
+def _with_flax_states(like: OrderedDict[str, Any], states: Any) -> OrderedDict[str, Any]:
     flax: Any = sys.modules["flax.serialization"]
     return OrderedDict((k, flax.from_state_dict(v, states[str(k)])) for k, v in like.items())
 
@@ -24,7 +24,7 @@ def _with_states(like: OrderedDict[str, Any], states: Any) -> OrderedDict[str, A
 # and the one from an object of the same form and such a dict to the object. An OrderedDict is the
 # state of transforms by name.
 _UNTOLD: dict[type, tuple[Callable[[Any], dict[str, Any]], Callable[[Any, Any], Any]]] = {
-    OrderedDict: (_states_by_name, _with_states)
+    OrderedDict: (_flax_states_by_name, _with_flax_states)
 }
 
 

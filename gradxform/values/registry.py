@@ -95,6 +95,7 @@ def register(name: str, made: Callable[..., T]) -> Callable[..., T]:
 
 
 def _origin(x: Any) -> tuple[str, str]:
+    """Return the module and the name under which what is registered was defined."""
     return str(getattr(x, "__module__", "")), str(getattr(x, "__qualname__", repr(x)))
 
 

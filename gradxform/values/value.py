@@ -41,12 +41,14 @@ class FrozenTree(Made):
 
     def __init__(self, tree: PyTree) -> None:
         try:
-            leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_none)
+            leaves, treedef = jax.tree.flatten(tree, is_leaf=_is_none_in_value)
         except (TypeError, ValueError):
-            leaves, treedef = jax.tree.flatten(_with_nodes(tree), is_leaf=_is_none)
-        if any(map(_is_mapping, leaves)):
-            nodes = [_mapping_as_node(leaf) for leaf in leaves]
-            leaves, treedef = jax.tree.flatten(treedef.unflatten(nodes), is_leaf=_is_none)
+            leaves, treedef = jax.tree.flatten(
+                _value_tree_with_nodes(tree), is_leaf=_is_none_in_value
+            )
+        if any(map(_is_mapping_in_value, leaves)):
+            nodes = [_mapping_in_value_as_node(leaf) for leaf in leaves]
+            leaves, treedef = jax.tree.flatten(treedef.unflatten(nodes), is_leaf=_is_none_in_value)
         object.__setattr__(self, "leaves", tuple(normal(leaf) for leaf in leaves))
         object.__setattr__(self, "treedef", treedef)
 
@@ -67,7 +69,12 @@ class FrozenTree(Made):
         return tree
 
     def _key_of(self) -> Any:
-        return (FrozenTree, self.treedef, _structure_key(self.treedef), *map(key_of, self.leaves))
+        return (
+            FrozenTree,
+            self.treedef,
+            _structure_key_of_value(self.treedef),
+            *map(key_of, self.leaves),
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FrozenTree) and equal_keys(self, other)
@@ -82,18 +89,22 @@ class FrozenTree(Made):
         return FrozenTree, (self.unfreeze(),)
 
 
-def _is_none(x: Any) -> bool:
+def _is_none_in_value(x: Any) -> bool:
     return x is None
 
 
-def _is_mapping(x: Any) -> bool:
+def _is_mapping_in_value(x: Any) -> bool:
     """Whether a leaf is a mapping that JAX does not know, such as an ml_collections.ConfigDict."""
     is_like_one = hasattr(x, "keys") and hasattr(x, "__getitem__") and not isinstance(x, type)
     return isinstance(x, Mapping) or is_like_one
 
 
-def _mapping_as_node(x: Any) -> Any:
-    return as_node({k: _mapping_as_node(x[k]) for k in list(x.keys())}) if _is_mapping(x) else x
+def _mapping_in_value_as_node(x: Any) -> Any:
+    return (
+        as_node({k: _mapping_in_value_as_node(x[k]) for k in list(x.keys())})
+        if _is_mapping_in_value(x)
+        else x
+    )
 
 
 def is_function(x: Any) -> bool:
@@ -107,11 +118,11 @@ def is_function(x: Any) -> bool:
     return isinstance(x, jax.tree_util.Partial) or all(map(callable, jax.tree.leaves(x)))
 
 
-def _structure_key(treedef: Any) -> Any:
+def _structure_key_of_value(treedef: Any) -> Any:
     """Return a key with the types of dict keys, which a tree's structure compares by `==`."""
     kind, keys = treedef.node_data() or (None, None)
     key_types = tuple(map(type, keys)) if isinstance(keys, list | tuple) else ()
-    return (kind, key_types, *map(_structure_key, treedef.children()))
+    return (kind, key_types, *map(_structure_key_of_value, treedef.children()))
 
 
 def as_node(x: Any) -> Any:
@@ -120,22 +131,26 @@ def as_node(x: Any) -> Any:
     JAX sorts the keys of a dict, which fails for keys of several types. It does not sort those of
     an OrderedDict.
     """
-    if not _cannot_sort(x):
+    if not _is_unsortable_in_value(x):
         return x
     tell_flax()
     return OrderedDict((k, x[k]) for k in sorted(x, key=lambda k: (type(k).__qualname__, repr(k))))
 
 
-def _with_nodes(tree: PyTree) -> PyTree:
+def _value_tree_with_nodes(tree: PyTree) -> PyTree:
     """Return `tree` with every dict in it `as_node`."""
 
     def one(x: Any) -> Any:
-        return as_node({k: _with_nodes(v) for k, v in x.items()}) if _cannot_sort(x) else x
+        return (
+            as_node({k: _value_tree_with_nodes(v) for k, v in x.items()})
+            if _is_unsortable_in_value(x)
+            else x
+        )
 
-    return jax.tree.map(one, tree, is_leaf=lambda x: x is None or _cannot_sort(x))
+    return jax.tree.map(one, tree, is_leaf=lambda x: x is None or _is_unsortable_in_value(x))
 
 
-def _cannot_sort(x: Any) -> bool:
+def _is_unsortable_in_value(x: Any) -> bool:
     if type(x) is not dict:
         return False
     try:
@@ -149,7 +164,7 @@ def as_dicts(tree: PyTree) -> PyTree:
     """Undo `as_node` throughout `tree`, for code that does not flatten it."""
 
     def is_ordered(x: Any) -> bool:
-        return type(x) is OrderedDict and _cannot_sort(dict(x))
+        return type(x) is OrderedDict and _is_unsortable_in_value(dict(x))
 
     def unordered(x: Any) -> Any:
         return {k: as_dicts(v) for k, v in x.items()} if is_ordered(x) else x
@@ -209,12 +224,12 @@ class Value(Made):
         return True
 
     def __setattr__(self, name: str, x: Any) -> None:
-        if _is_frozen(type(self), name):
+        if _is_frozen_value_field(type(self), name):
             raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
         object.__setattr__(self, name, x)
 
     def __delattr__(self, name: str) -> None:
-        if _is_frozen(type(self), name):
+        if _is_frozen_value_field(type(self), name):
             raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
         object.__delattr__(self, name)
 
@@ -231,13 +246,13 @@ class Value(Made):
         return number
 
     def __repr__(self) -> str:
-        return f"{call_name(type(self))}({', '.join(_call_arguments(self))})"
+        return f"{call_name(type(self))}({', '.join(_call_arguments_of_value(self))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return rebuild, (type(self), fields_of(self))
 
 
-def _is_frozen(cls: type[Value], name: str) -> bool:
+def _is_frozen_value_field(cls: type[Value], name: str) -> bool:
     """Whether an attribute cannot be set: every one of a class of values, and fields below it."""
     key = "__dataclass_fields__"
     return key in cls.__dict__ or name in getattr(cls, key, ())
@@ -298,7 +313,7 @@ def printed(x: Any) -> str:
     return repr(x)
 
 
-def _call_arguments(v: Value) -> Iterator[str]:
+def _call_arguments_of_value(v: Value) -> Iterator[str]:
     """Yield the arguments of the call that makes `v`; switches at their default are left out."""
     for f in dataclasses.fields(typing.cast(Any, v)):
         x = getattr(v, f.name)

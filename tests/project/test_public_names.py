@@ -198,7 +198,7 @@ kinds.append(type(vars(gx.scale_by_lion)["__init__"]).__name__)
 own = [name in vars(gx.scale_by_lion) for name in ("__setattr__", "__delattr__", "__eq__")]
 print(json.dumps([kinds, own]))
 """
-    assert run(code) == [["_Init", "function"], [False, False, False]]
+    assert run(code) == [["_InitOfFields", "function"], [False, False, False]]
 
 
 def test_threads_may_make_the_first_value_of_a_class_at_once():
