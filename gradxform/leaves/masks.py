@@ -111,7 +111,7 @@ class path_matches(Mask):
         return re.search(self.pattern, "/".join(path)) is not None
 
 
-class _Combination(Mask):
+class _MaskCombination(Mask):
     """Base of the masks that combine masks."""
 
     variadic = "masks"
@@ -127,7 +127,7 @@ class _Combination(Mask):
 
 
 @value
-class all_of(_Combination):
+class all_of(_MaskCombination):
     """Select the leaves that every one of the masks selects; written `a & b`."""
 
     masks: tuple[Any, ...] = ()
@@ -142,7 +142,7 @@ class all_of(_Combination):
 
 
 @value
-class any_of(_Combination):
+class any_of(_MaskCombination):
     """Select the leaves that at least one of the masks selects; written `a | b`."""
 
     masks: tuple[Any, ...] = ()
@@ -157,7 +157,7 @@ class any_of(_Combination):
 
 
 @value
-class none_of(_Combination):
+class none_of(_MaskCombination):
     """Select the leaves that none of the masks selects; written `~a`."""
 
     masks: tuple[Any, ...] = ()
@@ -231,7 +231,7 @@ def resolve(part: Any, mask: Any, tree: PyTree, kind: type = bool) -> PyTree:
       ValueError: if a pattern or an entry of a mask tree matches nothing, or a leaf lacks an entry.
     """
     named, treedef = flatten_with_names(tree, is_update_leaf)
-    return jax.tree.unflatten(treedef, _entries(part, mask, tree, named, kind).of_leaves)
+    return jax.tree.unflatten(treedef, _entries_of_mask(part, mask, tree, named, kind).of_leaves)
 
 
 def by_path(
@@ -255,7 +255,7 @@ def by_path(
       whole: whether every pattern must match. Updates may have one hole for a whole branch.
     """
     named = with_paths(tree)
-    entries = _entries(part, mask, tree, named, kind, is_entry, whole)
+    entries = _entries_of_mask(part, mask, tree, named, kind, is_entry, whole)
     pairs = zip(named, entries.of_leaves, strict=True)
     leaves = {path: entry for (path, leaf), entry in pairs if not is_hole(leaf)}
     return leaves, {path: x for path, x in entries.of_branches.items() if path not in leaves}
@@ -275,14 +275,14 @@ def tells_by_shape(mask: Any) -> bool:
     return type(mask) in (ndim_at_least, path_matches)
 
 
-class _Entries(NamedTuple):
+class _MaskEntries(NamedTuple):
     """The entries of a mask for a tree."""
 
     of_leaves: list[Any]  # in order; a hole of the tree stays
     of_branches: dict[Path, Any]  # of a mask tree, by their paths in it
 
 
-def _entries(
+def _entries_of_mask(
     part: Any,
     mask: Any,
     tree: PyTree,
@@ -290,14 +290,16 @@ def _entries(
     kind: type,
     is_entry: Callable[[Any], bool] = is_update_leaf,
     whole: bool = True,
-) -> _Entries:
+) -> _MaskEntries:
     """Evaluate `mask` for the leaves of `tree`, which `named` lists with their paths."""
     if isinstance(mask, Mask | label_by):
         if whole:
-            _check_patterns(part, mask, named)
+            _check_mask_patterns(part, mask, named)
         if isinstance(mask, label_by):
-            return _Entries([x if is_hole(x) else mask.label(path, x) for path, x in named], {})
-        return _Entries([x if is_hole(x) else bool(mask.test(path, x)) for path, x in named], {})
+            return _MaskEntries([x if is_hole(x) else mask.label(path, x) for path, x in named], {})
+        return _MaskEntries(
+            [x if is_hole(x) else bool(mask.test(path, x)) for path, x in named], {}
+        )
     if is_function(mask):
         mask = FrozenTree(mask(tree))
     if not isinstance(mask, FrozenTree):
@@ -324,38 +326,38 @@ def _entries(
 
     of_leaves = [look_up(path, leaf) for path, leaf in named]
     for path, entry in entries.items():
-        if path not in used and not is_hole(entry) and not _is_vacant(path, tree):
+        if path not in used and not is_hole(entry) and not _is_vacant_for_mask(path, tree):
             raise ValueError(
                 f"{name_of(part)}: the entry {path_str(path)}: {shown(entry)} matches no parameter."
             )
-    return _Entries(of_leaves, {path: x for path, x in entries.items() if not is_hole(x)})
+    return _MaskEntries(of_leaves, {path: x for path, x in entries.items() if not is_hole(x)})
 
 
-def _is_vacant(path: Path, tree: PyTree) -> bool:
+def _is_vacant_for_mask(path: Path, tree: PyTree) -> bool:
     """Whether `tree` has a hole or an empty container at `path`, and so no array."""
     return any(
-        (leaf_path[: len(path)] == path and (is_hole(x) or _is_empty(x)))
+        (leaf_path[: len(path)] == path and (is_hole(x) or _is_empty_for_mask(x)))
         or (is_hole(x) and path[: len(leaf_path)] == leaf_path)
-        for leaf_path, x in with_paths(tree, lambda x: is_update_leaf(x) or _is_empty(x))
+        for leaf_path, x in with_paths(tree, lambda x: is_update_leaf(x) or _is_empty_for_mask(x))
     )
 
 
-def _is_empty(x: Any) -> bool:
+def _is_empty_for_mask(x: Any) -> bool:
     return jax.tree.structure(x).num_nodes == 1 and not jax.tree.leaves(x)
 
 
-def _patterns(x: Any) -> Iterator[path_matches]:
+def _patterns_in_mask(x: Any) -> Iterator[path_matches]:
     """Yield every `path_matches` in a mask, or in pairs of labels and masks."""
     if isinstance(x, path_matches):
         yield x
     else:
         for part in parts_of(x) or ():
-            yield from _patterns(part)
+            yield from _patterns_in_mask(part)
 
 
 def check_patterns(part: Any, mask: Any, params: PyTree) -> None:
     """Require every pattern in a mask to match the path of a parameter."""
-    _check_patterns(part, mask, with_paths(params))
+    _check_mask_patterns(part, mask, with_paths(params))
 
 
 # The paths of parameters in branches that an outer mask leaves out as a whole.
@@ -377,22 +379,22 @@ def hidden_paths() -> tuple[Path, ...]:
     return _HIDDEN.get()
 
 
-def _check_patterns(part: Any, mask: Any, named: Sequence[tuple[Path, Any]]) -> None:
+def _check_mask_patterns(part: Any, mask: Any, named: Sequence[tuple[Path, Any]]) -> None:
     if all(x is None for _, x in named):  # nothing to match in a tree without parameters
         return
     paths = [path for path, _ in named] + [*hidden_paths()]
-    for mask_part in _patterns(mask):
+    for mask_part in _patterns_in_mask(mask):
         if mask_part.optional or not paths or any(mask_part.test(path, None) for path in paths):
             continue
         pattern, some = mask_part.pattern, [repr("/".join(path)) for path in paths[:8]]
         listed = ", ".join(some + ["..."] * (len(paths) > 8))
         raise ValueError(
             f"{name_of(part)}: {name_of(mask_part)}({pattern!r}) matches none of the parameters "
-            f"{listed}.{_nearest(pattern, paths)} {mask_part.remedy}"
+            f"{listed}.{_nearest_to_mask_pattern(pattern, paths)} {mask_part.remedy}"
         )
 
 
-def _nearest(pattern: str, paths: Sequence[Path]) -> str:
+def _nearest_to_mask_pattern(pattern: str, paths: Sequence[Path]) -> str:
     """Suggest pieces of the paths with as many names as the pattern."""
     for words in re.sub(r"[\\^$()?:]", "", pattern).strip("/").split("|"):
         n = words.count("/") + 1

@@ -28,7 +28,7 @@ from gradxform.values.extra_args import OF_PARAMS, wrapped
 
 
 @functools.cache
-def _is_inexact(dtype: Any) -> bool:
+def _dtype_takes_gradient(dtype: Any) -> bool:
     return jnp.issubdtype(dtype, jnp.inexact)
 
 
@@ -37,14 +37,14 @@ def takes_gradient(x: Any) -> bool:
     if callable(x):  # also a class such as jnp.float32, which has a dtype
         return False
     dtype = getattr(x, "dtype", None)
-    return isinstance(x, float | complex) if dtype is None else _is_inexact(dtype)
+    return isinstance(x, float | complex) if dtype is None else _dtype_takes_gradient(dtype)
 
 
-def _is_array(x: Any) -> bool:
+def _is_array_for_gradient(x: Any) -> bool:
     return isinstance(x, int | float | complex) or (hasattr(x, "dtype") and not callable(x))
 
 
-def _is_float0(x: Any) -> bool:
+def _is_float0_gradient(x: Any) -> bool:
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 
@@ -59,12 +59,12 @@ def as_holes(params: Params) -> Params:
 def float0_as_holes(updates: Updates) -> Updates:
     """Return updates with a MaskedNode in the place of every `float0`, a gradient of an integer."""
     leaves, treedef = jax.tree.flatten(updates)
-    if not any(map(_is_float0, leaves)):
+    if not any(map(_is_float0_gradient, leaves)):
         return updates
-    return treedef.unflatten(MaskedNode() if _is_float0(x) else x for x in leaves)
+    return treedef.unflatten(MaskedNode() if _is_float0_gradient(x) else x for x in leaves)
 
 
-def _as_holes_of(updates: Updates, params: Params) -> Params:
+def _without_gradient_as_holes(updates: Updates, params: Params) -> Params:
     """Return `as_holes(params)`, but with the leaves for which there are updates all the same."""
     if as_holes(params) is params:
         return params
@@ -93,15 +93,15 @@ def init_without(tx: Any, init: Callable[[Params], OptState], params: Params) ->
         if not any(map(is_abstract, jax.tree.leaves(params))):
             raise
         state = jax.eval_shape(init, holed)  # it computes with the parameters
-    if holed is params or all(map(_is_array, jax.tree.leaves(params))):
+    if holed is params or all(map(_is_array_for_gradient, jax.tree.leaves(params))):
         return state
     stand_in = jax.ShapeDtypeStruct((1,), np.float32)
     leaves, treedef = jax.tree.flatten(params)
-    arrays = [x if takes_gradient(x) or _is_array(x) else stand_in for x in leaves]
+    arrays = [x if takes_gradient(x) or _is_array_for_gradient(x) else stand_in for x in leaves]
     full = jax.eval_shape(init, as_holes(treedef.unflatten(arrays)))
     if len(jax.tree.leaves(full)) == len(jax.tree.leaves(state)):
         return state
-    index = next(i for i, x in enumerate(leaves) if not _is_array(x))
+    index = next(i for i, x in enumerate(leaves) if not _is_array_for_gradient(x))
     raise TypeError(
         f"{tx.written_as or name_of(tx)}: parameter {path_at(params, index)} is "
         f"{shown(leaves[index])}, which is not an array, and this transform keeps arrays for each "
@@ -120,16 +120,16 @@ def update_without(
     arguments = given_by_name(args, kwargs)
     updates, params = arguments.get("updates"), arguments.get("params")
     holed_updates = float0_as_holes(updates)
-    holed_params = _as_holes_of(holed_updates, params)
+    holed_params = _without_gradient_as_holes(holed_updates, params)
     if holed_updates is updates and holed_params is params:
         return update(*args, **kwargs)
     if holed_params is not params:
-        arguments = seen_whole(arguments, lambda part: _with_holes_filled(part, params), as_holes)
+        arguments = seen_whole(arguments, lambda part: _no_gradient_filled(part, params), as_holes)
     arguments["updates"] = holed_updates
     if holed_params is not params:
         arguments["params"] = holed_params
     new, state = update(**arguments)
-    return (new if holed_updates is updates else _with_holes_filled(new, updates)), state
+    return (new if holed_updates is updates else _no_gradient_filled(new, updates)), state
 
 
 def moved_without(moved: Callable[..., OptState]) -> Callable[..., OptState]:
@@ -151,12 +151,12 @@ def step_of_gradients(step: Callable[..., tuple[Params, Any]]) -> Callable[..., 
     @functools.wraps(step)
     def call(owner: Any, grads: Updates, state: Any, params: Params, **extra: Any) -> Any:
         holed_grads = float0_as_holes(grads)
-        holed_params = _as_holes_of(holed_grads, params)
+        holed_params = _without_gradient_as_holes(holed_grads, params)
         if holed_params is params:
             return step(owner, holed_grads, state, params, **extra)
-        extra = seen_whole(extra, lambda part: _with_holes_filled(part, params), as_holes)
+        extra = seen_whole(extra, lambda part: _no_gradient_filled(part, params), as_holes)
         new, state = step(owner, holed_grads, state, holed_params, **extra)
-        return _with_holes_filled(new, params), state
+        return _no_gradient_filled(new, params), state
 
     return call
 
@@ -166,7 +166,7 @@ def given_by_name(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str,
     return {**dict(zip(("updates", "state", "params"), args, strict=False)), **kwargs}
 
 
-def _with_holes_filled(tree: PyTree, whole: PyTree) -> PyTree:
+def _no_gradient_filled(tree: PyTree, whole: PyTree) -> PyTree:
     """Return `tree` with the leaves of `whole` in the places of its holes."""
     return jax.tree.map(
         lambda old, new: old if is_hole(new) else new, whole, tree, is_leaf=is_update_leaf

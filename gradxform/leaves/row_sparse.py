@@ -22,7 +22,7 @@ from gradxform.values.flax_bytes import announce, tell_flax
 MAX_ROWS = 2**31 - 2
 
 
-class _Named(type):
+class _RowSparseType(type):
     """Prints the class with a remedy, for messages of JAX about trees that do not match."""
 
     def __repr__(cls) -> str:
@@ -31,7 +31,7 @@ class _Named(type):
         )
 
 
-class RowSparse(metaclass=_Named):
+class RowSparse(metaclass=_RowSparseType):
     """An array that is zero except in a few rows, such as the gradient of an embedding table.
 
     Represents zeros of shape `(num_rows, *values.shape[1:])` with `values[i]` added to row
@@ -70,7 +70,7 @@ class RowSparse(metaclass=_Named):
         rows = operator.index(num_rows)
         if not 0 <= rows <= MAX_ROWS:
             raise ValueError(f"RowSparse: num_rows must be from 0 to 2**31 - 2, got {rows}.")
-        indices, values = _as_array("indices", indices), _as_array("values", values)
+        indices, values = _row_sparse_array("indices", indices), _row_sparse_array("values", values)
         if not jnp.issubdtype(indices.dtype, jnp.integer):
             if indices.size:
                 raise TypeError(f"RowSparse: indices must be integers, got dtype {indices.dtype}.")
@@ -87,7 +87,7 @@ class RowSparse(metaclass=_Named):
                 f"RowSparse: values must have one row for each of the {indices.shape[0]} indices, "
                 f"got shape {values.shape}."
             )
-        self._fill(_hidden(_in_range(indices, rows)), values, rows, False, False)
+        self._fill(_hidden_rows(_rows_in_range(indices, rows)), values, rows, False, False)
 
     def _fill(self, rows: Any, values: Any, num_rows: int, coalesced: bool, raw: bool) -> None:
         object.__setattr__(self, "_rows", rows)
@@ -105,7 +105,7 @@ class RowSparse(metaclass=_Named):
     @property
     def indices(self) -> Array:
         """The rows, int32 of shape [n]; `num_rows` for padding."""
-        return _revealed(self._rows, self.num_rows)
+        return _revealed_rows(self._rows, self.num_rows)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -139,12 +139,12 @@ class RowSparse(metaclass=_Named):
 
     def with_values(self, values: Array) -> "RowSparse":
         """Return the same rows with other values, set to zero in the padding."""
-        masked = jnp.where(_beside(self.padding, values), jnp.zeros_like(values), values)
-        return _unchecked(self._rows, masked, self.num_rows, self.coalesced, self.raw)
+        masked = jnp.where(_flags_beside_rows(self.padding, values), jnp.zeros_like(values), values)
+        return _row_sparse(self._rows, masked, self.num_rows, self.coalesced, self.raw)
 
     def with_raw(self, raw: bool) -> "RowSparse":
         """Return the same rows, marked as to whether repeated ones must stay apart."""
-        return _unchecked(self._rows, self.values, self.num_rows, self.coalesced, raw)
+        return _row_sparse(self._rows, self.values, self.num_rows, self.coalesced, raw)
 
     def coalesce(self) -> "RowSparse":
         """Return the same array with every row once, in order, and padding after the last.
@@ -154,8 +154,8 @@ class RowSparse(metaclass=_Named):
         """
         if self.coalesced and not self.raw:
             return self
-        indices, values = _coalesced(self.indices, self.values, self.num_rows)
-        return _unchecked(_hidden(indices), values, self.num_rows, True, False)
+        indices, values = _coalesced_rows(self.indices, self.values, self.num_rows)
+        return _row_sparse(_hidden_rows(indices), values, self.num_rows, True, False)
 
     def to_dense(self) -> Array:
         """Return the represented array."""
@@ -174,20 +174,20 @@ class RowSparse(metaclass=_Named):
         rows = array.at[self.indices].get(
             mode="clip",
             indices_are_sorted=self.coalesced,
-            out_sharding=_sharding(array, of_rows=True),
+            out_sharding=_sharding_of_rows(array, of_rows=True),
         )
         return looked_up(rows)
 
     def put(self, array: Any, rows: Array) -> Array:
         """Return `array` with these rows replaced; if a row repeats, by its last value."""
         array = jnp.asarray(array)
-        indices = self.indices if self.coalesced else _last(self.indices, self.num_rows)
+        indices = self.indices if self.coalesced else _last_rows(self.indices, self.num_rows)
         return array.at[indices].set(
             rows,
             mode="drop",  # padding, which is out of range
             indices_are_sorted=self.coalesced,
             unique_indices=True,
-            out_sharding=_sharding(array),
+            out_sharding=_sharding_of_rows(array),
         )
 
     def add_to(self, array: Any) -> Array:
@@ -211,7 +211,7 @@ class RowSparse(metaclass=_Named):
                 mode="drop",
                 indices_are_sorted=self.coalesced,
                 unique_indices=self.coalesced,
-                out_sharding=_sharding(array),
+                out_sharding=_sharding_of_rows(array),
             )
         # Rounded only once, after the entries of each row are summed.
         rows = self.coalesce()
@@ -223,7 +223,7 @@ class RowSparse(metaclass=_Named):
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, RowSparse):
-            return _sum(self, other)
+            return _sum_of_row_sparse(self, other)
         if isinstance(other, int | float) and other == 0:  # the start of a `sum`
             return self
         if getattr(other, "shape", None) is None:
@@ -258,7 +258,7 @@ class RowSparse(metaclass=_Named):
             )
         wide = at_least_float32(self.dtype)
         values = cast(op(cast(self.values, wide), cast(jnp.asarray(other), wide)), self.dtype)
-        return _unchecked(self._rows, values, self.num_rows, self.coalesced, self.raw)
+        return _row_sparse(self._rows, values, self.num_rows, self.coalesced, self.raw)
 
 
 # Whether an object is a RowSparse. JAX asks this of every node of a tree in every step, so it is
@@ -271,8 +271,8 @@ def coalesced(x: Any) -> Any:
     return x if not isinstance(x, RowSparse) or x.raw else x.coalesce()
 
 
-def _unchecked(rows: Any, values: Any, num_rows: int, coalesced: bool, raw: bool) -> RowSparse:
-    """Return a RowSparse of these fields; its values need not be arrays (see `_unflatten`)."""
+def _row_sparse(rows: Any, values: Any, num_rows: int, coalesced: bool, raw: bool) -> RowSparse:
+    """Return a RowSparse of these fields; its values need not be arrays (see `_unflatten_rows`)."""
     new = object.__new__(RowSparse)
     new._fill(rows, values, num_rows, coalesced, raw)
     return new
@@ -283,22 +283,22 @@ def _unchecked(rows: Any, values: Any, num_rows: int, coalesced: bool, raw: bool
 # Stored inverted, so that a `zeros_like` of them is padding, not row 0.
 
 
-def _hidden(indices: Array) -> Any:
+def _hidden_rows(indices: Array) -> Any:
     return opaque(~indices.astype(jnp.uint32))
 
 
-def _revealed(rows: Any, num_rows: int) -> Array:
+def _revealed_rows(rows: Any, num_rows: int) -> Array:
     return jnp.minimum(~transparent(rows), jnp.uint32(num_rows)).astype(jnp.int32)
 
 
-def _as_array(name: str, x: Any) -> Array:
+def _row_sparse_array(name: str, x: Any) -> Array:
     try:
         return jnp.asarray(x)
     except (TypeError, ValueError) as error:
         raise TypeError(f"RowSparse: {name} must be an array, got {shown(x)}.") from error
 
 
-def _in_range(indices: Array, num_rows: int) -> Array:
+def _rows_in_range(indices: Array, num_rows: int) -> Array:
     """Return the indices as int32; if they are traced, those out of range become padding."""
     if not is_tracer(indices) and indices.size and indices.is_fully_addressable:
         values = np.asarray(indices)
@@ -314,12 +314,12 @@ def _in_range(indices: Array, num_rows: int) -> Array:
     return jnp.where(in_range, indices, num_rows).astype(jnp.int32)
 
 
-def _beside(flags: Array, values: Array) -> Array:
+def _flags_beside_rows(flags: Array, values: Array) -> Array:
     """Return `flags` of shape [n] in a shape that broadcasts against `values`."""
     return flags.reshape(-1, *[1] * (values.ndim - 1))
 
 
-def _coalesced(indices: Array, values: Array, num_rows: int) -> tuple[Array, Array]:
+def _coalesced_rows(indices: Array, values: Array, num_rows: int) -> tuple[Array, Array]:
     n = indices.shape[0]
     if not n:
         return indices, values
@@ -331,11 +331,11 @@ def _coalesced(indices: Array, values: Array, num_rows: int) -> tuple[Array, Arr
     destination = jnp.searchsorted(unique, indices, method="scan_unrolled")
     wide = at_least_float32(values.dtype)
     sums = jnp.zeros(values.shape, wide).at[destination].add(cast(values, wide))
-    padding = _beside(unique >= num_rows, values)
+    padding = _flags_beside_rows(unique >= num_rows, values)
     return unique, cast(jnp.where(padding, jnp.zeros_like(sums), sums), values.dtype)
 
 
-def _sharding(array: Array, of_rows: bool = False) -> NamedSharding | None:
+def _sharding_of_rows(array: Array, of_rows: bool = False) -> NamedSharding | None:
     """Return the sharding of an array, or of rows of it, that an Explicit mesh requires."""
     sharding = jax.typeof(array).sharding
     if AxisType.Explicit not in sharding.mesh.axis_types:
@@ -345,7 +345,7 @@ def _sharding(array: Array, of_rows: bool = False) -> NamedSharding | None:
     return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec[1:]))
 
 
-def _last(indices: Array, num_rows: int) -> Array:
+def _last_rows(indices: Array, num_rows: int) -> Array:
     """Return the indices with all but the last of equal ones replaced by padding."""
     if not indices.shape[0]:
         return indices
@@ -356,44 +356,44 @@ def _last(indices: Array, num_rows: int) -> Array:
     return jnp.where(is_last, indices, num_rows)
 
 
-def _sum(a: RowSparse, b: RowSparse) -> RowSparse:
+def _sum_of_row_sparse(a: RowSparse, b: RowSparse) -> RowSparse:
     if a.shape != b.shape:
         raise ValueError(f"RowSparse: arrays of shapes {a.shape} and {b.shape} cannot be added.")
     dtype = promote(a.dtype, b.dtype)
     values = jnp.concatenate([cast(a.values, dtype), cast(b.values, dtype)])
-    rows = _hidden(jnp.concatenate([a.indices, b.indices]))
-    return _unchecked(rows, values, a.num_rows, False, a.raw and b.raw)
+    rows = _hidden_rows(jnp.concatenate([a.indices, b.indices]))
+    return _row_sparse(rows, values, a.num_rows, False, a.raw and b.raw)
 
 
 def _restored(indices: Array, *rest: Any) -> RowSparse:
     """Return a RowSparse from its pickled form; pickles name this function."""
-    return _unchecked(_hidden(indices), *rest)
+    return _row_sparse(_hidden_rows(indices), *rest)
 
 
-def _flatten(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _flatten_rows(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return (x._rows, x.values), (x.num_rows, x.coalesced, x.raw)
 
 
-def _flatten_with_keys(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    children, aux = _flatten(x)
+def _rows_with_keys(x: RowSparse) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    children, aux = _flatten_rows(x)
     names = map(jax.tree_util.GetAttrKey, ("indices", "values"))
     return tuple(zip(names, children, strict=True)), aux
 
 
-def _unflatten(aux: tuple[Any, ...], children: Any) -> RowSparse:
+def _unflatten_rows(aux: tuple[Any, ...], children: Any) -> RowSparse:
     rows, values = children  # not always arrays: JAX unflattens with placeholders, too
-    return _unchecked(rows, values, *aux)
+    return _row_sparse(rows, values, *aux)
 
 
-jax.tree_util.register_pytree_with_keys(RowSparse, _flatten_with_keys, _unflatten, _flatten)
+jax.tree_util.register_pytree_with_keys(RowSparse, _rows_with_keys, _unflatten_rows, _flatten_rows)
 
 
-def _as_dict(x: RowSparse) -> dict[str, Any]:
+def _row_sparse_as_dict(x: RowSparse) -> dict[str, Any]:
     return {"indices": x.indices, "values": x.values}
 
 
-def _of_dict(like: RowSparse, arrays: Any) -> RowSparse:
+def _row_sparse_of_dict(like: RowSparse, arrays: Any) -> RowSparse:
     return _restored(arrays["indices"], arrays["values"], like.num_rows, like.coalesced, like.raw)
 
 
-announce(RowSparse, _as_dict, _of_dict)
+announce(RowSparse, _row_sparse_as_dict, _row_sparse_of_dict)

@@ -58,7 +58,7 @@ def non_negative_fields(cls: type) -> tuple[str, ...]:
     return marked_fields(cls, NonNegativeSlot)
 
 
-def _named_tuples(tree: PyTree) -> list[Any]:
+def _states_in_tree(tree: PyTree) -> list[Any]:
     nodes: list[Any] = []
     jax.tree.flatten(tree, is_leaf=lambda node: bool(nodes.append(node)))
     return [x for x in nodes if hasattr(type(x), "_fields") and not is_hole(x)]
@@ -66,7 +66,7 @@ def _named_tuples(tree: PyTree) -> list[Any]:
 
 def named_tuples_in(tree: PyTree) -> set[type]:
     """Return the classes of the NamedTuples in a tree, except for those of holes."""
-    return {type(x) for x in _named_tuples(tree)}
+    return {type(x) for x in _states_in_tree(tree)}
 
 
 def kinds_of_params(tree: PyTree) -> frozenset[type]:
@@ -74,7 +74,7 @@ def kinds_of_params(tree: PyTree) -> frozenset[type]:
 
     A slot is like the parameters, which may be a NamedTuple or have some.
     """
-    slots = [getattr(x, k) for x in _named_tuples(tree) for k in slot_fields(type(x))]
+    slots = [getattr(x, k) for x in _states_in_tree(tree) for k in slot_fields(type(x))]
     return frozenset(kind for slot in slots for kind in named_tuples_in(slot))
 
 

@@ -119,13 +119,13 @@ def flatten_with_names(
         leaves, treedef = jax.tree.flatten(tree, is_leaf)
         names = _NAMES.get(treedef)
         if names is None:
-            names = [path for path, _ in _with_names(tree, is_leaf, ())[0]]
+            names = [path for path, _ in _flatten_tree_with_names(tree, is_leaf, ())[0]]
             _NAMES.keep(treedef, names)
         return list(zip(names, leaves, strict=True)), treedef
-    return _with_names(tree, is_leaf, branches)
+    return _flatten_tree_with_names(tree, is_leaf, branches)
 
 
-def _with_names(
+def _flatten_tree_with_names(
     tree: PyTree, is_leaf: Callable[[Any], bool] | None, branches: Collection[Path]
 ) -> tuple[list[tuple[Path, Any]], Any]:
     variables = set()
@@ -294,7 +294,7 @@ def align(part: Any, lead: PyTree, lead_def: Any, tree: PyTree, what: str) -> Al
         if path not in indices:
             raise ValueError(
                 f"{name_of(part)}: the updates have a leaf {path_str(path)}, {what} none. "
-                f"{_remedy(what)}"
+                f"{_remedy_for_unlike_trees(what)}"
             )
         where.append(indices[path])
     covered = set(paths)
@@ -332,7 +332,7 @@ def path_str(path: Path) -> str:
     return "".join(f"[{k!r}]" for k in path) or "at the root"
 
 
-def _remedy(what: str) -> str:
+def _remedy_for_unlike_trees(what: str) -> str:
     if "parameters" in what:
         return "Updates and parameters must have the same structure."
     return (

@@ -49,7 +49,7 @@ class Blocks(StoredArray):
 
     @classmethod
     def _scaled(cls, x: Array, scales: Array, form: BlockForm) -> "Blocks":
-        return cls(_codes(x, scales, form), scales, fitted(form, x.shape[-1]))
+        return cls(_codes_of_blocks(x, scales, form), scales, fitted(form, x.shape[-1]))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class Blocks(StoredArray):
             blocks = form.code.decode(unpacked(self.codes)) * self.scales[..., None]
             x = joined(blocks)[..., :length]
         else:
-            x = _by_block(form.code.decode(self.codes), self.scales, form, jnp.multiply)
+            x = _mapped_by_block(form.code.decode(self.codes), self.scales, form, jnp.multiply)
         return cast(x, form.dtype)
 
     def store(self, new: Array) -> "Blocks":
@@ -88,7 +88,7 @@ class Blocks(StoredArray):
     def folds(self) -> Folds | None:
         """How the last axis is cut into parts of blocks; None if it cannot be."""
         # Of 4 bits, two of a block share a byte, whether there is something in all of it or not.
-        return None if self.form.length is not None else _folds(self.form, self.shape[-1])
+        return None if self.form.length is not None else _folds_of_blocks(self.form, self.shape[-1])
 
     def load_folded(self, folds: Folds) -> Array:
         """Return the array, cut."""
@@ -129,15 +129,15 @@ def fitted(form: BlockForm, length: int) -> BlockForm:
     return form._replace(length=length if filled else None)
 
 
-def _folds(form: BlockForm, length: int) -> Folds | None:
+def _folds_of_blocks(form: BlockForm, length: int) -> Folds | None:
     return Folds.into(block_length(form, length), length) if length else None
 
 
-def _by_block(
+def _mapped_by_block(
     x: Array, scales: Array, form: BlockForm, f: Callable[[Array, Array], Array]
 ) -> Array:
     """Return `f` of the array and the scales of its blocks, in the shape of the array."""
-    folds = _folds(form, x.shape[-1])
+    folds = _folds_of_blocks(form, x.shape[-1])
     if folds is not None:  # without padding
         parts = x.reshape(*x.shape[:-1], folds.count, x.shape[-1] // folds.count)
         return joined(f(parts, folds.scales(scales)[..., None]))
@@ -159,12 +159,12 @@ def blocked(x: Array, form: BlockForm) -> Array:
     return x.reshape(*x.shape[:-1], x.shape[-1] // block, block)
 
 
-def _codes(x: Array, scales: Array, form: BlockForm) -> Array:
+def _codes_of_blocks(x: Array, scales: Array, form: BlockForm) -> Array:
     """Return the codes of a float32 array; entries beyond the scale of their block become it."""
     below = divisors(scales)
     if form.code.bits == 4:
         return packed(form.code.encode(quotient(blocked(x, form), below[..., None])))
-    return form.code.encode(_by_block(x, below, form, quotient))
+    return form.code.encode(_mapped_by_block(x, below, form, quotient))
 
 
 def finite(x: Array) -> Array:

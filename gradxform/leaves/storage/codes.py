@@ -52,13 +52,13 @@ class Code(abc.ABC):
         """Return the float32 numbers of codes."""
 
 
-class _Bits(NamedTuple):
+class _FloatCodeFields(NamedTuple):
     bits: int
     signed: bool
     mantissa: int
 
 
-class FloatCode(_Bits, Code):
+class FloatCode(_FloatCodeFields, Code):
     """A float of a few bits whose largest number is 1.
 
     The codes of a sign are consecutive float32 numbers that end at 1, in steps of `2**-mantissa` of
@@ -123,12 +123,12 @@ class FloatCode(_Bits, Code):
         return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
 
-class _Linear(NamedTuple):
+class _LinearCodeFields(NamedTuple):
     bits: int
     signed: bool = False
 
 
-class LinearCode(_Linear, Code):
+class LinearCode(_LinearCodeFields, Code):
     """Numbers in equal steps from the first one to 1, without a sign. 0 does not have a code.
 
     Reference: Li et al., Memory Efficient Optimizers with 4-bit States, 2023, Section 4.1.
@@ -161,12 +161,12 @@ class LinearCode(_Linear, Code):
         return (codes.astype(jnp.float32) + 1) * self.least
 
 
-class _Float8(NamedTuple):
+class _Float8CodeFields(NamedTuple):
     dtype_name: str
     signed: bool
 
 
-class Float8Code(_Float8, Code):
+class Float8Code(_Float8CodeFields, Code):
     """A float8 dtype of JAX, from its largest number down. Platforms without it are slow."""
 
     __slots__ = ()
@@ -211,12 +211,12 @@ class Float8Code(_Float8, Code):
         return codes.astype(jnp.float32) / self._top
 
 
-class _Dynamic(NamedTuple):
+class _DynamicCodeFields(NamedTuple):
     bits: int
     signed: bool
 
 
-class DynamicCode(_Dynamic, Code):
+class DynamicCode(_DynamicCodeFields, Code):
     """A code whose exponent takes as many bits as it needs, and leaves the others to the fraction.
 
     Zeros before the first one are a power of ten, and the bits behind it a fraction from 0.1 to 1:

@@ -55,8 +55,8 @@ class Crossed(StoredArray):
         x = finite(x)
         size = jnp.abs(x)
         rows = jnp.max(blocked(size, form), axis=-1, initial=0.0)
-        columns = jnp.max(_by_square(size, form), axis=-2, initial=0.0)
-        scales = _scales(rows, columns, form, x.shape[-2])
+        columns = jnp.max(_matrix_in_squares(size, form), axis=-2, initial=0.0)
+        scales = _crossed_scales(rows, columns, form, x.shape[-2])
         codes = packed(form.code.encode(quotient(blocked(x, form), divisors(scales))))
         return cls(codes, rows, columns, fitted(form, x.shape[-1]))
 
@@ -82,7 +82,7 @@ class Crossed(StoredArray):
 
     def load(self) -> Array:
         """Return the array."""
-        scales = _scales(self.rows, self.columns, self.form, self.shape[-2])
+        scales = _crossed_scales(self.rows, self.columns, self.form, self.shape[-2])
         blocks = self.form.code.decode(unpacked(self.codes)) * scales
         x = joined(blocks)[..., : self.shape[-1]]
         return cast(x, self.dtype)
@@ -106,14 +106,14 @@ class Crossed(StoredArray):
         return Crossed(place, place, place, self.form)
 
 
-def _by_square(x: Array, form: BlockForm) -> Array:
+def _matrix_in_squares(x: Array, form: BlockForm) -> Array:
     """Return the array as (..., squares, block, n), filled up with zeros."""
     missing = -x.shape[-2] % form.block
     x = jnp.pad(whole(x, -2), [(0, 0)] * (x.ndim - 2) + [(0, missing), (0, 0)])
     return x.reshape(*x.shape[:-2], -1, form.block, x.shape[-1])
 
 
-def _scales(rows: Array, columns: Array, form: BlockForm, m: int) -> Array:
+def _crossed_scales(rows: Array, columns: Array, form: BlockForm, m: int) -> Array:
     """Return the scale of each entry, as (..., m, squares, block)."""
     below = jnp.repeat(columns, form.block, axis=-2)[..., :m, :]
     return jnp.minimum(rows[..., None], blocked(below, form))

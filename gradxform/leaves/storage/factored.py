@@ -34,7 +34,7 @@ class FactoredForm(NamedTuple):
     dtype: Any  # in which a rule sees the array
 
 
-class _OfMeans(StoredArray):
+class _StoredFactors(StoredArray):
     """An array that is kept as means."""
 
     __slots__ = ()
@@ -53,7 +53,7 @@ class _OfMeans(StoredArray):
 
 
 @stored_array
-class Factored(_OfMeans):
+class Factored(_StoredFactors):
     """A matrix, or a stack of them, as the means of each row and of each column.
 
     It is the matrix of rank 1 with these means: of all such the closest in the generalized
@@ -73,7 +73,7 @@ class Factored(_OfMeans):
     def of(cls, x: Array, axes: tuple[int, int], mean: Mean | None = None) -> "Factored":
         """Return the means of an array over the axes of a matrix, as `matrix_axes` has them."""
         form = FactoredForm(*axes, jnp.dtype(x.dtype))
-        return cls(*_means(x, form, mean or _mean), form)
+        return cls(*_factored_means(x, form, mean or _mean_for_factors), form)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,22 +85,22 @@ class Factored(_OfMeans):
 
     def load(self) -> Array:
         """Return the product of the means, over the mean of all."""
-        return self.load_with(_mean)
+        return self.load_with(_mean_for_factors)
 
     def load_with(self, mean: Mean) -> Array:
         """Return the product of the means, over the mean of all."""
         rows, columns, dtype = self.form
         # Shares of the rows first: the product of two means may leave float32.
-        share = _shares(jnp.expand_dims(self.row, columns), rows, mean)
-        return cast(_outer_product(share, jnp.expand_dims(self.col, rows)), dtype)
+        share = _shares_of_factor(jnp.expand_dims(self.row, columns), rows, mean)
+        return cast(_outer_product_of_factors(share, jnp.expand_dims(self.col, rows)), dtype)
 
     def store(self, new: Array) -> "Factored":
         """Return the means of another array."""
-        return self.store_with(new, _mean)
+        return self.store_with(new, _mean_for_factors)
 
     def store_with(self, new: Array, mean: Mean) -> "Factored":
         """Return the means of another array."""
-        return Factored(*_means(new, self.form, mean), self.form)
+        return Factored(*_factored_means(new, self.form, mean), self.form)
 
     @property
     def is_by_rows(self) -> bool:
@@ -129,18 +129,18 @@ class Factored(_OfMeans):
             [x for x, axis in self._parts() if (axis == 0) == is_across]
             for is_across in (False, True)
         )
-        share = _shares(along, 0, _mean)
+        share = _shares_of_factor(along, 0, _mean_for_factors)
         total = jnp.zeros((ways, *across.shape), across.dtype)
         return OpenMeans(share, across, total, self.form, self.shape[0])
 
     def placed(self, place: Any, replicated: Any) -> "Factored":
         """Return the shardings of the means: that of the array, along the axes that they have."""
         rows, columns, _ = self.form
-        return Factored(_without(place, columns), _without(place, rows), self.form)
+        return Factored(_factor_place(place, columns), _factor_place(place, rows), self.form)
 
 
 @stored_array
-class OpenMeans(_OfMeans):
+class OpenMeans(_StoredFactors):
     """The means of a matrix, or of a stack of them, in the middle of a loop over its rows.
 
     The means along the first axis become those of the new array tile by tile. The others stay,
@@ -167,12 +167,12 @@ class OpenMeans(_OfMeans):
     def load(self) -> Array:
         """Return the product of the shares and the means."""
         share = jnp.expand_dims(self.along, self._axis)
-        return cast(_outer_product(share, self.across[None]), self.dtype)
+        return cast(_outer_product_of_factors(share, self.across[None]), self.dtype)
 
     def store(self, new: Array) -> "OpenMeans":
         """Return the means of other rows, and add to the others what these rows make of them."""
-        new = _non_negative(new)
-        along = jnp.squeeze(_mean(new, self._axis), self._axis)
+        new = _non_negative_for_factors(new)
+        along = jnp.squeeze(_mean_for_factors(new, self._axis), self._axis)
         parts = new.reshape(self.total.shape[0], -1, *new.shape[1:])
         total = self.total + jnp.sum(parts / self.length, axis=1)
         return OpenMeans(along, self.across, total, self.form, self.length)
@@ -197,16 +197,16 @@ class OpenMeans(_OfMeans):
         raise TypeError("means in the middle of a loop do not have a place in a state")
 
 
-def _non_negative(x: Array) -> Array:
+def _non_negative_for_factors(x: Array) -> Array:
     return jnp.maximum(cast(x, jnp.float32), 0.0)
 
 
-def _mean(x: Array, axis: int) -> Array:
+def _mean_for_factors(x: Array, axis: int) -> Array:
     # A sum of the largest numbers would overflow.
     return jnp.sum(x / x.shape[axis], axis=axis, keepdims=True)
 
 
-def _shares(means: Array, axis: int, mean_of: Mean) -> Array:
+def _shares_of_factor(means: Array, axis: int, mean_of: Mean) -> Array:
     """Return means over their mean along an axis; 0 where that is 0, infinite where it is huge."""
     mean = mean_of(means, axis)
     is_zero = mean == 0
@@ -214,29 +214,27 @@ def _shares(means: Array, axis: int, mean_of: Mean) -> Array:
     return jnp.where(mean > _HUGE, jnp.inf, shares)
 
 
-def _outer_product(shares: Array, means: Array) -> Array:
+def _outer_product_of_factors(shares: Array, means: Array) -> Array:
     """Return the matrix. One with an infinity is infinite: no other entry may seem to be small."""
     return jnp.where(jnp.isinf(shares), shares, shares * means)
 
 
-def _means(x: Array, form: FactoredForm, mean: Mean) -> tuple[Array, Array]:
+def _factored_means(x: Array, form: FactoredForm, mean: Mean) -> tuple[Array, Array]:
     """Return the means over the columns and over the rows."""
-    x = _non_negative(x)
+    x = _non_negative_for_factors(x)
     row, col = (jnp.squeeze(mean(x, axis), axis) for axis in (form.columns, form.rows))
     return row, col
 
 
-def _without(place: Any, axis: int) -> Any:
+def _factor_place(place: Any, axis: int) -> Any:
     """Return a sharding of an array without one of its axes."""
     if isinstance(place, NamedSharding):
-        spec = PartitionSpec(*_without_entry(place.spec, axis))
+        spec = PartitionSpec(*_factor_spec(place.spec, axis))
         return NamedSharding(place.mesh, spec, memory_kind=place.memory_kind)
-    return (
-        PartitionSpec(*_without_entry(place, axis)) if isinstance(place, PartitionSpec) else place
-    )
+    return PartitionSpec(*_factor_spec(place, axis)) if isinstance(place, PartitionSpec) else place
 
 
-def _without_entry(entries: Any, axis: int) -> list[Any]:
+def _factor_spec(entries: Any, axis: int) -> list[Any]:
     rest = [entry for i, entry in enumerate(entries) if i != axis]
     while rest and rest[-1] is None:
         rest.pop()

@@ -59,7 +59,7 @@ class Folds(NamedTuple):
         zeros = tuple(np.zeros((), x.dtype) for x in arrays)
         # With an operation of its own, XLA computes what it reduces on the way, in one loop. A
         # maximum would go to a library, which needs the arrays in memory.
-        largest = jax.lax.reduce(tuple(arrays), zeros, _larger, axes)
+        largest = jax.lax.reduce(tuple(arrays), zeros, _larger_in_folds, axes)
         return [self._of_blocks(jnp.abs(x)) for x in largest]  # one entry is not reduced
 
     def _of_blocks(self, of_parts: Array) -> Array:
@@ -72,6 +72,6 @@ class Folds(NamedTuple):
         return jnp.max(padded.reshape(*of_parts.shape[:-1], blocks, self.parts), axis=-1)
 
 
-def _larger(some: Sequence[Array], others: Sequence[Array]) -> tuple[Array, ...]:
+def _larger_in_folds(some: Sequence[Array], others: Sequence[Array]) -> tuple[Array, ...]:
     pairs = zip(some, others, strict=True)
     return tuple(jax.lax.max(jax.lax.abs(a), jax.lax.abs(b)) for a, b in pairs)

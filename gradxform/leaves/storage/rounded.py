@@ -82,7 +82,7 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
       dtype: a real one of 16 bits or fewer.
     """
     x = cast(x, jnp.float32)
-    noise = _mixed(_entry_numbers(x.shape) ^ _mixed(key[0] ^ _mixed(key[1]))) >> 16
+    noise = _chance_bits(_chance_seeds(x.shape) ^ _chance_bits(key[0] ^ _chance_bits(key[1]))) >> 16
     if jnp.dtype(dtype) != jnp.bfloat16:
         limits = jnp.finfo(dtype)
         # The power of two below |x|, and from it the distance of its two neighbors.
@@ -101,7 +101,7 @@ def rounded_by_chance(x: Array, key: Array, dtype: Any = jnp.bfloat16) -> Array:
     return jnp.where(jnp.isfinite(x), jnp.clip(upper, -largest, largest), cast(x, jnp.bfloat16))
 
 
-def _entry_numbers(shape: tuple[int, ...]) -> Array:
+def _chance_seeds(shape: tuple[int, ...]) -> Array:
     """Return a different uint32 for each entry of an array, made without a sum over its axes."""
     place = jnp.zeros(shape, jnp.uint32)
     stride = 1
@@ -113,7 +113,7 @@ def _entry_numbers(shape: tuple[int, ...]) -> Array:
     return place
 
 
-def _mixed(x: Array) -> Array:
+def _chance_bits(x: Array) -> Array:
     """Return the bits of uint32 numbers, mixed: each depends on all of them.
 
     These few operations compile in no time for every leaf; those of `jax.random` take minutes.
