@@ -77,7 +77,7 @@ class _FreedAxes:
     def free(self, tree: PyTree) -> PyTree:
         """Return a tree whose types do not say how its arrays lie; they stay where they are."""
         with self.within():
-            return self._retyped(tree, self._mesh, self._freed, lambda i, x: _spec(x))
+            return self._retyped(tree, self._mesh, self._freed, lambda i, x: _axes_spec(x))
 
     def place(self, tree: PyTree, *olds: PyTree) -> PyTree:
         """Return a tree whose arrays lie like those of `olds` in their places; others are whole."""
@@ -86,7 +86,7 @@ class _FreedAxes:
 
         def spec(i: int, x: Array) -> Any:
             same = (old[i] for old in like if isinstance(old[i], jax.Array))
-            return next((_spec(old) for old in same if old.shape == x.shape), jax.P())
+            return next((_axes_spec(old) for old in same if old.shape == x.shape), jax.P())
 
         return self._retyped(tree, self._freed, self._mesh, spec)
 
@@ -145,7 +145,7 @@ def _mesh(x: Any) -> Any:
     return jax.typeof(x).sharding.mesh if isinstance(x, jax.Array) else None
 
 
-def _spec(x: Array) -> Any:
+def _axes_spec(x: Array) -> Any:
     """Return how an array lies along the axes of its mesh."""
     sharding: Any = jax.typeof(x).sharding if is_tracer(x) else x.sharding
     return getattr(sharding, "spec", jax.P())

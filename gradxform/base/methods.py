@@ -22,14 +22,14 @@ _CALL = ("updates", "state", "params")
 _INITS: ContextVar[list[tuple[Any, Any]] | None] = ContextVar("inits", default=None)
 
 
-class _Changes(NamedTuple):
+class _InitMethodChanges(NamedTuple):
     """The changes by wrappers to the states of the transforms in them, the innermost first."""
 
     functions: tuple[Callable[[Any, Any], Any], ...]
     results: list[Any]  # the changed states
 
 
-_CHANGES: ContextVar[_Changes | None] = ContextVar("changes", default=None)
+_CHANGES: ContextVar[_InitMethodChanges | None] = ContextVar("changes", default=None)
 
 
 @contextlib.contextmanager
@@ -49,8 +49,8 @@ def changing_states(change: Callable[[Any, Any], Any]) -> Iterator[None]:
 
     A wrapper without a state of its own returns that of its inner transform, already changed.
     """
-    outer = _CHANGES.get() or _Changes((), [])
-    token = _CHANGES.set(_Changes((change, *outer.functions), outer.results))
+    outer = _CHANGES.get() or _InitMethodChanges((), [])
+    token = _CHANGES.set(_InitMethodChanges((change, *outer.functions), outer.results))
     try:
         yield
     finally:

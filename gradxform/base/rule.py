@@ -154,12 +154,12 @@ def transform(cls: type[T] | None = None, /, *, name: str | None = None) -> Any:
     """
 
     def decorate(cls: Any) -> Any:
-        return _as_transform(cls, name)
+        return _as_transform_or_rule(cls, name)
 
     return decorate if cls is None else decorate(cls)
 
 
-def _as_transform(cls: Any, name: str | None) -> Any:
+def _as_transform_or_rule(cls: Any, name: str | None) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, GradientTransformation)):
         class_name = getattr(cls, "__name__", "transform")
         raise TypeError(
@@ -176,7 +176,7 @@ def _as_transform(cls: Any, name: str | None) -> Any:
         )
     kind = made_value(cls, name)
     if getattr(kind, "static", None) is not None:
-        kind.statics = _static_of_each_leaf
+        kind.statics = _rule_statics_of_leaves
     for method in ("init", "update"):
         function = getattr(kind, method)
         if method == "init" and issubclass(kind, ArrayRule):
@@ -185,9 +185,9 @@ def _as_transform(cls: Any, name: str | None) -> Any:
                 kind.State = EmptyState
             elif default and isinstance(kind.State, type):  # `init` checks that of a property
                 starts_of(kind, kind.State)
-            function = _default_init if default else _checked_init(function)
+            function = _default_init if default else _checked_rule_init(function)
         if method == "update" and not kind.handles_rows:
-            function = _without_rows(function)
+            function = _rule_update_without_rows(function)
         setattr(kind, method, ValueMethod(function))
     # Their signatures are cached here, so that a user's first trace need not read them.
     for method in ("update", "prepare"):
@@ -196,12 +196,12 @@ def _as_transform(cls: Any, name: str | None) -> Any:
     return kind
 
 
-def _static_of_each_leaf(rule: Any, updates: Updates) -> list[Any]:
+def _rule_statics_of_leaves(rule: Any, updates: Updates) -> list[Any]:
     leaves = [(path, leaf) for path, leaf in with_paths(updates) if not is_hole(leaf)]
     return [rule.static(path, leaf) for path, leaf in leaves]
 
 
-def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
+def _checked_rule_init(function: Callable[..., Any]) -> Callable[..., Any]:
     def init(self: Any, params: Params) -> OptState:
         state = function(self, params)
         if not hasattr(state, "_fields"):
@@ -217,10 +217,10 @@ def _checked_init(function: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-_default_init = _checked_init(ArrayRule.init)
+_default_init = _checked_rule_init(ArrayRule.init)
 
 
-def _without_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+def _rule_update_without_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def update(
         self: Any, updates: Any, state: Any, params: Any = None, **extra: Any

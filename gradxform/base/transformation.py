@@ -51,7 +51,7 @@ class GradientTransformation(Value, Traits, _OptaxClass):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make an instance; for two functions, of a class whose fields hold them."""
         takes_functions = cls.made_of_functions and not dataclasses.is_dataclass(cls)
-        kind: Any = _with_functions(cls) if takes_functions else cls
+        kind: Any = _transformation_with_functions(cls) if takes_functions else cls
         return object.__new__(kind)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -93,11 +93,11 @@ class GradientTransformation(Value, Traits, _OptaxClass):
             return named
         if getattr(type(self), method).__module__.split(".")[0] != "gradxform":
             return None
-        return _with_extra_names(named, self.inner_transforms())
+        return _parts_extra_names(named, self.inner_transforms())
 
     def inner_transforms(self) -> list[Any]:
         """Return the transforms in the fields, in order."""
-        return list(_transforms_in(self))
+        return list(_transformations_in(self))
 
     def check_extra(self, extra: dict[str, Any]) -> None:
         """Refuse misspelt extra arguments of a method such as `step`, in place of `update`."""
@@ -191,7 +191,7 @@ class GradientTransformation(Value, Traits, _OptaxClass):
 
 
 @functools.cache
-def _with_functions(cls: Any) -> Any:
+def _transformation_with_functions(cls: Any) -> Any:
     """Return a subclass of a pair's class whose fields hold the two functions."""
     holder: Any = REGISTRY["GradientTransformation"]
     if issubclass(cls, GradientTransformationExtraArgs):
@@ -239,7 +239,7 @@ def extra_names(tx: SupportsTransform) -> frozenset[str] | None:
     return None if anything else named
 
 
-def _with_extra_names(names: frozenset[str], parts: Sequence[Any]) -> frozenset[str] | None:
+def _parts_extra_names(names: frozenset[str], parts: Sequence[Any]) -> frozenset[str] | None:
     for part in parts:
         part_names = extra_names(part)
         if part_names is None:
@@ -248,19 +248,19 @@ def _with_extra_names(names: frozenset[str], parts: Sequence[Any]) -> frozenset[
     return names
 
 
-def _transforms_in(x: Any) -> Iterator[Any]:
+def _transformations_in(x: Any) -> Iterator[Any]:
     """Yield the transforms that `x` is made of, but not those inside them."""
     within: Any = parts_of(x) or ()
     if isinstance(x, FrozenTree):  # in which a transform of Optax, a tuple, would be a branch
-        within = jax.tree.leaves(x.unfreeze(), is_leaf=_is_transform)
+        within = jax.tree.leaves(x.unfreeze(), is_leaf=_is_transformation)
     for part in within:
-        if _is_transform(part):
+        if _is_transformation(part):
             yield part
         else:
-            yield from _transforms_in(part)
+            yield from _transformations_in(part)
 
 
-def _is_transform(x: Any) -> bool:
+def _is_transformation(x: Any) -> bool:
     return isinstance(x, SupportsTransform) and not isinstance(x, type)
 
 
@@ -269,7 +269,7 @@ def unwrapped(tx: Any) -> Any:
 
     For `as_optax(tx)` and `GradientTransformation(*tx)`, that is `tx`.
     """
-    init, update = _functions_of(tx)
+    init, update = _functions_of_transformation(tx)
     if not isinstance(init, BoundMethod) or not isinstance(update, BoundMethod):
         return tx
     owner = init.owner
@@ -278,7 +278,7 @@ def unwrapped(tx: Any) -> Any:
     return unwrapped(owner)
 
 
-def _functions_of(tx: Any) -> tuple[Any, Any]:
+def _functions_of_transformation(tx: Any) -> tuple[Any, Any]:
     if isinstance(tx, GradientTransformation):
         return tx.given_functions()
     return getattr(tx, "init", None), getattr(tx, "update", None)
