@@ -28,22 +28,22 @@ def scale_gradient(inputs: PyTree, scale: Any) -> PyTree:
         return inputs
     if isinstance(scale, int | float) and scale == 0:
         return jax.tree.map(lax.stop_gradient, inputs)
-    return jax.tree.map(lambda x: _scaled_backward(x, scale), inputs)
+    return jax.tree.map(lambda x: _with_scaled_derivative(x, scale), inputs)
 
 
-def _scaled_backward(x: Any, scale: Any) -> Any:
+def _with_scaled_derivative(x: Any, scale: Any) -> Any:
     if not jnp.issubdtype(dtype_of(x), jnp.inexact):
         return x
-    return _with_tangent(jnp.asarray(x), lax.stop_gradient(jnp.asarray(scale)))
+    return _identity_with_derivative(jnp.asarray(x), lax.stop_gradient(jnp.asarray(scale)))
 
 
 @jax.custom_jvp
-def _with_tangent(x: Array, scale: Array) -> Array:
+def _identity_with_derivative(x: Array, scale: Array) -> Array:
     return x
 
 
-@_with_tangent.defjvp
-def _scaled_tangent(primals: Any, tangents: Any) -> tuple[Array, Array]:
+@_identity_with_derivative.defjvp
+def _tangent_of_scaled_derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
     x, scale = primals
     t = tangents[0]
     wide = at_least_float32(promote(t.dtype, dtype_of(scale)))
@@ -79,7 +79,7 @@ def value_and_grad_from_state(
     def value_and_grad(
         params: Params, *args: Any, state: OptState, **kwargs: Any
     ) -> tuple[Any, Updates]:
-        value, grad = _stored(state)
+        value, grad = _stored_value_and_grad(state)
 
         def look_up() -> tuple[tuple[Array, PyTree], Updates]:
             aux = value_fn(params, *args, **kwargs)[1] if has_aux else None
@@ -104,19 +104,21 @@ def value_and_grad_from_state(
 
 def stored_pair(state: OptState) -> tuple[Array, Updates] | None:
     """Return the value and the gradient in a state; None if it does not hold just one of each."""
-    values, grads = _stored_fields(state)
+    values, grads = _stored_values_and_grads(state)
     if len(values) != 1 or len(grads) != 1:
         return None
     return jnp.asarray(values[0]), grads[0]
 
 
-def _stored_fields(state: OptState) -> tuple[list[Any], list[Any]]:
+def _stored_values_and_grads(state: OptState) -> tuple[list[Any], list[Any]]:
     """Return the values and the gradients in a state, those of one part of it first."""
     # A parameter may be called "value" too; only fields of states count.
     values, grads = (
         {
             path: x
-            for path, x in tree.get_all_with_path(state, name, lambda path, _: _is_field(path[-1]))
+            for path, x in tree.get_all_with_path(
+                state, name, lambda path, _: _is_state_field(path[-1])
+            )
             if x is not None
         }
         for name in ("value", "grad")
@@ -130,11 +132,11 @@ def _stored_fields(state: OptState) -> tuple[list[Any], list[Any]]:
     return list(values.values()), list(grads.values())
 
 
-def _stored(state: OptState) -> tuple[Array, Updates]:
+def _stored_value_and_grad(state: OptState) -> tuple[Array, Updates]:
     """Return the value and the gradient in a state."""
     pair = stored_pair(state)
     if pair is None:
-        values, grads = _stored_fields(state)
+        values, grads = _stored_values_and_grads(state)
         raise (KeyError if values and grads else ValueError)(
             "value_and_grad_from_state: state must hold one value and one gradient, got "
             f"{len(values)} fields named 'value' and {len(grads)} named 'grad'. Use one line "
@@ -143,5 +145,5 @@ def _stored(state: OptState) -> tuple[Array, Updates]:
     return pair
 
 
-def _is_field(entry: Any) -> bool:
+def _is_state_field(entry: Any) -> bool:
     return isinstance(entry, tree.NamedTupleKey)

@@ -77,7 +77,7 @@ def check_loss_fn(part: str, loss_fn: Any) -> None:
         )
 
 
-def _check_called(part: str, loss_fn: Any, *arguments: Any) -> None:
+def _check_call_of_loss(part: str, loss_fn: Any, *arguments: Any) -> None:
     """Require a function that can be called with the parameters and the batch."""
     try:
         signature = inspect.signature(loss_fn)
@@ -107,14 +107,14 @@ def gradients_of(
     With a scale the gradients are those of the loss times the scale.
     """
     check_loss_fn(part, loss_fn)
-    _check_called(part, loss_fn, params, *args)
+    _check_call_of_loss(part, loss_fn, params, *args)
     leaves, treedef = jax.tree.flatten(params)
     paths = [path for path, leaf in with_paths(params) if not is_hole(leaf)]
-    on = _selected_params(part, "var_list", asked.var_list, params, paths, default=True)
-    tables = _selected_params(part, "sparse", asked.sparse, params, paths, default=False)
+    on = _params_for_gradients(part, "var_list", asked.var_list, params, paths, default=True)
+    tables = _params_for_gradients(part, "sparse", asked.sparse, params, paths, default=False)
     for path, leaf, is_on in zip(paths, leaves, on, strict=True):
         if is_on:
-            _check_floating(part, path, leaf)
+            _check_takes_gradient(part, path, leaf)
 
     sparse = {path for path, i, table in zip(paths, on, tables, strict=True) if i and table}
     dependence = Dependence()
@@ -127,7 +127,7 @@ def gradients_of(
                 all_leaves[i] = dependence.watched(i, all_leaves[i])
         out = loss_fn(jax.tree.unflatten(treedef, all_leaves), *args)
         loss, aux = pair_of(part, out) if asked.has_aux else (out, None)
-        total = _scalar(part, loss, grad_loss)
+        total = _scalar_to_differentiate(part, loss, grad_loss)
         return (total if scale is None else times_scale(part, total, scale)), (loss, aux)
 
     # What is left out is a constant to JAX: no cotangent of it is ever computed.
@@ -148,7 +148,7 @@ def gradients_of(
     return ((loss, aux) if asked.has_aux else loss), gradients
 
 
-def _selected_params(
+def _params_for_gradients(
     part: str, field: str, choice: Any, params: Params, paths: list[Path], default: bool
 ) -> list[bool]:
     """Return for each parameter whether the field selects it."""
@@ -162,7 +162,7 @@ def _selected_params(
     return chosen
 
 
-def _check_floating(part: str, path: Path, leaf: Any) -> None:
+def _check_takes_gradient(part: str, path: Path, leaf: Any) -> None:
     try:
         dtype = dtype_of(leaf)
         is_floating = jnp.issubdtype(dtype, jnp.inexact)
@@ -175,7 +175,7 @@ def _check_floating(part: str, path: Path, leaf: Any) -> None:
         )
 
 
-def _scalar(part: str, loss: Any, grad_loss: Any) -> Array:
+def _scalar_to_differentiate(part: str, loss: Any, grad_loss: Any) -> Array:
     """Return the scalar to differentiate: the loss, or its product with its cotangent."""
     if grad_loss is None:
         check_loss(part, loss)

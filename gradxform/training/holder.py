@@ -319,7 +319,7 @@ class Optimizer(Held):
         static, numbers = Update(tx, flags), Numbers(live, None, step)
         begun_at = self._begun_at or begun_now(self._tx, self._state)
         arrays = grads, self._state, params, begun_at | self._flags() | extra
-        if all(map(_is_array, jax.tree.leaves(extra))):
+        if all(map(_holder_takes_as_array, jax.tree.leaves(extra))):
             params, state = run(apply, self._tx, self._replicas, static, numbers, *arrays)
         elif self._replicas is None:  # only arrays can enter a program
             update = functools.partial(apply, static, numbers, extra=arrays[-1])
@@ -328,7 +328,7 @@ class Optimizer(Held):
         else:
             raise TypeError(
                 "apply_gradients: over replicas, extra arguments must be arrays, got "
-                f"{', '.join(k for k, x in extra.items() if not _is_array(x))}."
+                f"{', '.join(k for k, x in extra.items() if not _holder_takes_as_array(x))}."
             )
         self._advance(state)
         return params
@@ -397,5 +397,5 @@ class Optimizer(Held):
         return numbers.with_holes(tx, self._live, len(live)), (*live, *live_numbers)
 
 
-def _is_array(x: Any) -> bool:
+def _holder_takes_as_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic | bool | int | float)

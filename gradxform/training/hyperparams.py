@@ -108,7 +108,7 @@ class Hyperparams(MutableMapping[str, Any]):
                 f"Optimizer: the hyperparameter {k!r} follows a schedule, and the next update "
                 "would undo what is set. Make the optimizer with a number."
             )
-        _check_real(k, value)
+        _check_real_hyperparam(k, value)
         old = jnp.asarray(part.hyperparams[k])
         parts = list(numbers.injected_parts(self._holder._tx))
         if len(parts) == 1:  # its factory checks the range
@@ -125,12 +125,12 @@ class Hyperparams(MutableMapping[str, Any]):
         if number.place not in holder._live and holder._first_params is not None:
             if holder._tx == tx:
                 return
-            _check_can_be_traced(holder, number)
+            _check_traceable_hyperparam(holder, number)
             holder._live.append(number.place)
         holder._tx = tx
 
 
-def _check_can_be_traced(holder: Any, number: numbers.Number) -> None:
+def _check_traceable_hyperparam(holder: Any, number: numbers.Number) -> None:
     """Require that a number does not decide what is computed."""
     now = of_this_moment(holder._tx)
 
@@ -154,7 +154,7 @@ def _check_can_be_traced(holder: Any, number: numbers.Number) -> None:
         return
 
 
-def _check_real(name: str, value: Any) -> None:
+def _check_real_hyperparam(name: str, value: Any) -> None:
     is_number = isinstance(value, int | float) or getattr(value, "shape", None) == ()
     if not is_number or isinstance(value, bool) or not np.isfinite(value):
         raise TypeError(

@@ -30,7 +30,7 @@ def attribute(tx: Any, name: str) -> Any:
     Raises:
       AttributeError: if the optimizer is not Keras's, or does not have the argument.
     """
-    _, config, name = _argument(tx, name)
+    _, config, name = _keras_argument(tx, name)
     value = config.get(name)
     return float(value(0)) if isinstance(value, Called) else value
 
@@ -42,7 +42,7 @@ def with_attribute(tx: Any, name: str, value: Any) -> Any:
       AttributeError: if the optimizer is not Keras's, or the argument cannot be set.
       TypeError, ValueError: as the optimizer's own for this value.
     """
-    whole, config, name = _argument(tx, name)
+    whole, config, name = _keras_argument(tx, name)
     if name in _FIXED:
         raise AttributeError(
             f"Optimizer: {name} decides what the state holds. Make another optimizer, and carry "
@@ -62,7 +62,7 @@ def with_attribute(tx: Any, name: str, value: Any) -> Any:
         raise kind(f"Optimizer: {str(error).removeprefix('config.config: ')}") from None
 
 
-def _argument(tx: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+def _keras_argument(tx: Any, name: str) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Return the plain data of an optimizer, its arguments, and today's name of one of them."""
     whole = described(tx)
     config = {} if whole is None else whole["config"]

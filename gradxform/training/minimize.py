@@ -48,7 +48,7 @@ class MinimizeResult(NamedTuple):
         return np.asarray(REASONS)[np.asarray(self.reason)]
 
 
-class _Run(NamedTuple):
+class _MinimizeRun(NamedTuple):
     params: Params  # where to evaluate next
     state: OptState
     best: Params
@@ -98,13 +98,13 @@ def minimize(
         or if `params` is None.
       ValueError: if `tol` or `max_evaluations` is out of its range.
     """
-    _check_arguments(fun, params, tx, tol, max_evaluations)
-    params = jax.tree.map(_array, params)
+    _check_minimize(fun, params, tx, tol, max_evaluations)
+    params = jax.tree.map(_array_to_minimize, params)
     with scalars_as(widest_dtype(params)):  # also in JAX's mode of 64 bits
-        return _minimized(fun, params, tx, tol, max_evaluations, has_aux)
+        return _run_minimization(fun, params, tx, tol, max_evaluations, has_aux)
 
 
-def _minimized(
+def _run_minimization(
     fun: Callable[[Params], Any],
     params: Params,
     tx: Any,
@@ -112,7 +112,7 @@ def _minimized(
     max_evaluations: int,
     has_aux: bool,
 ) -> MinimizeResult:
-    state = jax.tree.map(_array, tx.init(params))
+    state = jax.tree.map(_array_to_minimize, tx.init(params))
     refuse_scale("minimize", state, "call it with the optimizer inside.")
 
     def loss(params: Params, **_: Any) -> Array:
@@ -121,10 +121,10 @@ def _minimized(
 
     dtype = jax.eval_shape(loss, params).dtype
     zero = jnp.zeros((), jnp.int32)
-    begun = _Run(params, state, params, jnp.asarray(jnp.inf, dtype), zero, zero, zero)
+    begun = _MinimizeRun(params, state, params, jnp.asarray(jnp.inf, dtype), zero, zero, zero)
 
-    def turn(run: _Run) -> _Run:
-        value, grad, evaluations = _evaluated(loss, run)
+    def turn(run: _MinimizeRun) -> _MinimizeRun:
+        value, grad, evaluations = _evaluate_run(loss, run)
         value = cast(value, dtype)
         # Values that are equal up to roundings do not hide a gradient that is short enough.
         noise = 8 * jnp.finfo(dtype).eps * jnp.abs(value)
@@ -132,7 +132,7 @@ def _minimized(
         is_best = is_first | (value < run.value)
         length = engine.global_norm(grad)
         # A length of 0 may be that of a gradient whose squares are too small for its dtype.
-        is_short = (length <= tol) & ((length > 0) | _is_zero(grad))
+        is_short = (length <= tol) & ((length > 0) | _is_minimized_grad_zero(grad))
         is_short &= is_best | (value <= run.value + noise)
         best, lowest = where(is_best | is_short, (run.params, value), (run.best, run.value))
 
@@ -148,18 +148,18 @@ def _minimized(
             (x for _, x in tree.get_all_with_path(state, "num_linesearch_steps")), zero
         )
         reason = jnp.where(evaluations >= max_evaluations, _MAX_EVALUATIONS, 0)
-        reason = jnp.where(_is_finite(params), reason, _NOT_FINITE)
+        reason = jnp.where(_is_minimizer_finite(params), reason, _NOT_FINITE)
         for name, end in (
             ("failed", _FAILED),
             ("stalled", _STALLED),
             ("converged", _CONVERGED),
         ):
-            for said in _ends(state):
+            for said in _ends_of_minimization(state):
                 reason = jnp.where(getattr(said, name), end, reason)
         reason = jnp.where(is_short, _CONVERGED, reason)
-        return _Run(
-            params=jax.tree.map(_like, params, run.params),
-            state=jax.tree.map(_like, state, run.state),
+        return _MinimizeRun(
+            params=jax.tree.map(_cast_in_minimization, params, run.params),
+            state=jax.tree.map(_cast_in_minimization, state, run.state),
             best=best,
             value=lowest,
             evaluations=evaluations,
@@ -168,7 +168,9 @@ def _minimized(
         )
 
     run = by_program(lambda begun: lax.while_loop(lambda run: run.reason == 0, turn, begun), begun)
-    iterations = [said.iterations for said in _ends(run.state) if hasattr(said, "iterations")]
+    iterations = [
+        said.iterations for said in _ends_of_minimization(run.state) if hasattr(said, "iterations")
+    ]
     return MinimizeResult(
         params=run.best,
         value=run.value,
@@ -180,7 +182,7 @@ def _minimized(
     )
 
 
-def _check_arguments(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: Any) -> None:
+def _check_minimize(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: Any) -> None:
     if not callable(fun):
         raise TypeError(
             must_be("minimize", "fun", "a function of the parameters that returns the value", fun)
@@ -191,10 +193,12 @@ def _check_arguments(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: 
             "minimize: params is None; pass the parameters to start from, a tree of arrays."
         )
     check_params("minimize", params)
-    is_real = _is_number(tol, int | float | np.floating | np.integer, jnp.floating, jnp.integer)
+    is_real = _is_minimize_number(
+        tol, int | float | np.floating | np.integer, jnp.floating, jnp.integer
+    )
     if not is_real or (not isinstance(tol, jax.Array) and not tol >= 0):
         raise ValueError(f"minimize: tol must be a number of at least 0, got {shown(tol)}.")
-    is_integer = _is_number(max_evaluations, int | np.integer, jnp.integer)
+    is_integer = _is_minimize_number(max_evaluations, int | np.integer, jnp.integer)
     is_known = not isinstance(max_evaluations, jax.Array)
     if not is_integer or (is_known and not 1 <= max_evaluations <= _MOST):
         raise ValueError(
@@ -203,14 +207,14 @@ def _check_arguments(fun: Any, params: Any, tx: Any, tol: Any, max_evaluations: 
         )
 
 
-def _is_number(x: Any, known: Any, *kinds: Any) -> bool:
+def _is_minimize_number(x: Any, known: Any, *kinds: Any) -> bool:
     """Whether `x` is a scalar: of the classes `known`, or an array of the dtypes `kinds`."""
     if isinstance(x, jax.Array):
         return x.shape == () and any(jnp.issubdtype(x.dtype, kind) for kind in kinds)
     return isinstance(x, known) and not isinstance(x, bool)
 
 
-def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Array]:
+def _evaluate_run(loss: Callable[..., Array], run: _MinimizeRun) -> tuple[Array, PyTree, Array]:
     """Return the value and the gradient, and the number of evaluations with this one."""
     stored = stored_pair(run.state)
     if stored is None:
@@ -227,29 +231,29 @@ def _evaluated(loss: Callable[..., Array], run: _Run) -> tuple[Array, PyTree, Ar
     return value, grad, run.evaluations + is_new.astype(jnp.int32)
 
 
-def _array(x: Any) -> Array:
+def _array_to_minimize(x: Any) -> Array:
     x = jnp.asarray(x)
     return cast(x, x.dtype)
 
 
-def _like(new: Any, old: Array) -> Array:
+def _cast_in_minimization(new: Any, old: Array) -> Array:
     return cast(jnp.asarray(new), old.dtype)
 
 
-def _is_zero(grad: PyTree) -> Array:
+def _is_minimized_grad_zero(grad: PyTree) -> Array:
     leaves = [jnp.all(x == 0) for x in jax.tree.leaves(grad)]
     return jnp.all(jnp.stack(leaves)) if leaves else jnp.ones((), jnp.bool_)
 
 
-def _is_finite(params: Params) -> Array:
+def _is_minimizer_finite(params: Params) -> Array:
     leaves = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(params)]
     return jnp.all(jnp.stack(leaves)) if leaves else jnp.ones((), jnp.bool_)
 
 
-def _says(x: Any) -> bool:
+def _says_minimization_ends(x: Any) -> bool:
     return all(hasattr(x, name) for name in ("converged", "stalled", "failed"))
 
 
-def _ends(state: OptState) -> Iterator[Any]:
+def _ends_of_minimization(state: OptState) -> Iterator[Any]:
     """Yield the states that say when they are at an end."""
-    return filter(_says, jax.tree.leaves(state, is_leaf=_says))
+    return filter(_says_minimization_ends, jax.tree.leaves(state, is_leaf=_says_minimization_ends))

@@ -39,25 +39,25 @@ def run(program: Program, tx: Any, replicas: Replicas | None, *arguments: Any) -
     Without `replicas`, a transform that names an axis runs as its only replica.
     """
     if replicas is not None:
-        return _wrapped(program, replicas)(*arguments)
-    return _compiled(program, axes_named_by(tx))(*arguments)
+        return _replicated_holder_program(program, replicas)(*arguments)
+    return _compiled_holder_program(program, axes_named_by(tx))(*arguments)
 
 
 def as_one_replica(function: Callable[..., Any], axes: tuple[str, ...]) -> Callable[..., Any]:
     """Return a function of trees as the one replica along each of some axes."""
     for axis in axes:
-        function = functools.partial(_on_one, function, axis)
+        function = functools.partial(_holder_program_on_one, function, axis)
     return function
 
 
-def _on_one(function: Callable[..., Any], axis: str, *trees: Any) -> Any:
+def _holder_program_on_one(function: Callable[..., Any], axis: str, *trees: Any) -> Any:
     # Nothing is batched: what all replicas share stays so, and a condition stays one.
     out = jax.vmap(function, in_axes=None, axis_name=axis, axis_size=1)(*trees)
     return jax.tree.map(lambda x: x[0], out)
 
 
 @functools.cache
-def _compiled(program: Program, axes: tuple[str, ...]) -> Callable[..., Any]:
+def _compiled_holder_program(program: Program, axes: tuple[str, ...]) -> Callable[..., Any]:
     if not axes:
         return jax.jit(program, static_argnums=0)
 
@@ -68,7 +68,7 @@ def _compiled(program: Program, axes: tuple[str, ...]) -> Callable[..., Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def _wrapped(program: Program, replicas: Replicas) -> Callable[..., Any]:
+def _replicated_holder_program(program: Program, replicas: Replicas) -> Callable[..., Any]:
     return replicas.wrap(program, static=(0,), shared=(1,))
 
 

@@ -38,7 +38,7 @@ class StateNames:
     with_weights: Callable[[Any, OptState, Params, Sequence[Any]], tuple[OptState, int | None]]
 
 
-class _Field(NamedTuple):
+class _NamedStateField(NamedTuple):
     """A field of a state: what it holds, and where it is."""
 
     name: str
@@ -48,7 +48,7 @@ class _Field(NamedTuple):
 
 def _fields(
     state: Any, of_params: Collection[type], place: tuple[str, ...] = ()
-) -> Iterator[_Field]:
+) -> Iterator[_NamedStateField]:
     """Yield the fields of all states in a state, in the order of its leaves.
 
     NamedTuples of the classes `of_params` are not states.
@@ -67,7 +67,7 @@ def _fields(
         here = (*place, name)
         if names is not None and not holds_states(x, of_params):
             if jax.tree.leaves(x):
-                yield _Field(name, here, x)
+                yield _NamedStateField(name, here, x)
         else:
             yield from _fields(x, of_params, here)
 
@@ -79,7 +79,7 @@ def own_slots(tx: Any, state: OptState) -> dict[str, PyTree]:
     return {("/".join(f.place) if count[f.name] > 1 else f.name): f.value for f in fields}
 
 
-def _own_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
+def _own_state_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
     weights: Weights = [("iterations", iterations)]
     for name, value in own_slots(tx, state).items():
         for path, leaf in with_paths(value):
@@ -87,10 +87,10 @@ def _own_weights(tx: Any, state: OptState, params: Params, iterations: int) -> W
     return weights
 
 
-def _with_own_weights(
+def _with_own_state_weights(
     tx: Any, state: OptState, params: Params, arrays: Sequence[Any]
 ) -> tuple[OptState, int | None]:
-    names = [name for name, _ in _own_weights(tx, state, params, 0)]
+    names = [name for name, _ in _own_state_weights(tx, state, params, 0)]
     check_count(names, arrays)
     iterations = as_like(names[0], arrays[0], jnp.zeros((), jnp.int32))
     old, treedef = jax.tree.flatten(state)
@@ -110,7 +110,7 @@ def check_count(names: Sequence[str], arrays: Sequence[Any]) -> None:
 
 def as_like(name: str, new: Any, old: Any) -> Any:
     """Return a weight as an array of JAX like the old one, which must have its shape and kind."""
-    if _is_prng_key(old):
+    if _is_prng_key_in_state(old):
         return jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(old))
     try:
         array = np.asarray(new)
@@ -148,14 +148,14 @@ def fitting(tx: Any, state: OptState, like: OptState) -> OptState:
 
 def as_numpy(x: Any) -> np.ndarray:
     """Return a copy of an array for the host; of a random key, its words."""
-    return np.array(jax.random.key_data(x) if _is_prng_key(x) else x)
+    return np.array(jax.random.key_data(x) if _is_prng_key_in_state(x) else x)
 
 
-def _is_prng_key(x: Any) -> bool:
+def _is_prng_key_in_state(x: Any) -> bool:
     return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _of_keras(version: int, style: str) -> StateNames:
+def _state_names_of_keras(version: int, style: str) -> StateNames:
     """Return the names and the order of Keras 2 or 3."""
 
     def weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
@@ -170,7 +170,7 @@ def _of_keras(version: int, style: str) -> StateNames:
     return StateNames(lambda tx, state: get_slots(tx, state, style), weights, with_weights)
 
 
-def _tf1_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
+def _tf1_state_weights(tx: Any, state: OptState, params: Params, iterations: int) -> Weights:
     """Return the variables of TensorFlow 1's optimizer, sorted by name, as it does."""
     param_names = {"/".join(path) for path, _ in with_paths(params)}
     absent = jax.tree.map(lambda p: np.broadcast_to(np.float32(0), p.shape), params)
@@ -178,22 +178,22 @@ def _tf1_weights(tx: Any, state: OptState, params: Params, iterations: int) -> W
     return sorted((name, x) for name, x in variables.items() if name not in param_names)
 
 
-def _with_tf1_weights(
+def _with_tf1_state_weights(
     tx: Any, state: OptState, params: Params, arrays: Sequence[Any]
 ) -> tuple[OptState, int | None]:
-    names = [name for name, _ in _tf1_weights(tx, state, params, 0)]
+    names = [name for name, _ in _tf1_state_weights(tx, state, params, 0)]
     check_count(names, arrays)
     variables = dict(zip(names, arrays, strict=True))
     return tf1_checkpoints.with_variables(tx, state, params, variables), None
 
 
 NAMES = {
-    "gradxform": StateNames(own_slots, _own_weights, _with_own_weights),
+    "gradxform": StateNames(own_slots, _own_state_weights, _with_own_state_weights),
     "tf1": StateNames(
-        lambda tx, state: get_slots(tx, state, "tf1"), _tf1_weights, _with_tf1_weights
+        lambda tx, state: get_slots(tx, state, "tf1"), _tf1_state_weights, _with_tf1_state_weights
     ),
-    "keras": _of_keras(2, "keras"),
-    "keras3": _of_keras(3, "keras3"),
+    "keras": _state_names_of_keras(2, "keras"),
+    "keras3": _state_names_of_keras(3, "keras3"),
 }
 
 

@@ -110,7 +110,7 @@ def one_tree(part: str, grads: Any, grads_and_vars: Any, params: Params) -> Upda
     Raises:
       TypeError: if they have both, or a gradient is not an array.
     """
-    if grads_and_vars is None and _are_pairs(grads):
+    if grads_and_vars is None and _are_gradient_pairs(grads):
         grads, grads_and_vars = None, grads
     if grads_and_vars is not None:
         if grads is not None:
@@ -126,7 +126,7 @@ def one_tree(part: str, grads: Any, grads_and_vars: Any, params: Params) -> Upda
     return grads
 
 
-def _are_pairs(grads: Any) -> bool:
+def _are_gradient_pairs(grads: Any) -> bool:
     """Whether gradients come as pairs with a path, in TensorFlow's order or the other."""
     if isinstance(grads, Iterator):
         return True
@@ -290,7 +290,7 @@ def one_step(
     unscaled_grads = (
         grads if scale is None else unscaled(grads, scale)
     )  # left out if no part wants it
-    extra = _offered(tx, asked, numbers, batch, out, unscaled_grads)
+    extra = _extra_arguments_of_step(tx, asked, numbers, batch, out, unscaled_grads)
     if scale is not None and "grad_fn" in extra:
         raise ValueError(
             f"{part}: a part of {name_of(tx)} takes gradients at other places by grad_fn, whose "
@@ -311,7 +311,7 @@ def begun_now(tx: Any, state: OptState) -> dict[str, Array]:
     return {"grad_step": steps[0]} if steps and "grad_step" in (extra_names(tx) or ()) else {}
 
 
-def _offered(
+def _extra_arguments_of_step(
     tx: Any, asked: Asked, numbers: Numbers, batch: tuple[Any, ...], out: Any, grads: Updates
 ) -> dict[str, Any]:
     """Return the extra arguments that parts may want, as far as the transform takes them."""

@@ -32,16 +32,16 @@ def selected(part: str, field: str, choice: Any, tree: PyTree) -> list[bool]:
       TypeError: if `choice` is none of these.
     """
     leaves = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
-    if _takes(choice, 0) and not _takes(choice, 1):
+    if _is_var_list_function(choice, 0) and not _is_var_list_function(choice, 1):
         choice = choice()
     if isinstance(choice, str):
         raise TypeError(
             f"{part}: {field} must be a list of paths, got the string {choice!r}; write "
             f"[{choice!r}]."
         )
-    if _is_paths(choice):
-        return _by_paths(part, field, choice, [path for path, _ in leaves])
-    if _takes(choice, 2) and not _takes(choice, 1):
+    if _is_var_list_of_paths(choice):
+        return _var_list_by_paths(part, field, choice, [path for path, _ in leaves])
+    if _is_var_list_function(choice, 2) and not _is_var_list_function(choice, 1):
         return [bool(choice(path, leaf)) for path, leaf in leaves]
     frozen = choice
     if not isinstance(choice, bool | masks.Mask | FrozenTree) and not is_function(choice):
@@ -57,7 +57,7 @@ def selected(part: str, field: str, choice: Any, tree: PyTree) -> list[bool]:
 
 def as_static(choice: Any) -> Any:
     """Return a choice that hashes, so that equal ones share a compiled program."""
-    if isinstance(choice, list | tuple) and _is_paths(choice):
+    if isinstance(choice, list | tuple) and _is_var_list_of_paths(choice):
         return tuple(choice)
     is_tree = isinstance(choice, dict | list | tuple) and jax.tree.leaves(choice)
     return FrozenTree(choice) if is_tree else choice
@@ -84,11 +84,11 @@ def index_of(part: str, field: str, path: Any, paths: Sequence[Path]) -> int:
         )
     path_names = ["/".join(names) for names in paths]
     if path not in path_names:
-        raise _no_such_path(part, field, path, paths, path_names)
+        raise _no_such_path_in_var_list(part, field, path, paths, path_names)
     return path_names.index(path)
 
 
-def _no_such_path(
+def _no_such_path_in_var_list(
     part: str, field: str, path: str, paths: Sequence[Path], path_names: Sequence[str]
 ) -> ValueError:
     ends = [name for name in path_names if path and name.endswith("/" + path)]
@@ -99,12 +99,14 @@ def _no_such_path(
     )
 
 
-def _is_paths(choice: Any) -> bool:
+def _is_var_list_of_paths(choice: Any) -> bool:
     is_list = isinstance(choice, list | tuple) and not hasattr(choice, "_fields")
     return is_list and bool(choice) and all(isinstance(path, str) for path in choice)
 
 
-def _by_paths(part: str, field: str, choice: Sequence[str], paths: Sequence[Path]) -> list[bool]:
+def _var_list_by_paths(
+    part: str, field: str, choice: Sequence[str], paths: Sequence[Path]
+) -> list[bool]:
     path_names = ["/".join(path) for path in paths]
     chosen = [False] * len(paths)
     for i, path in enumerate(choice):
@@ -113,13 +115,13 @@ def _by_paths(part: str, field: str, choice: Sequence[str], paths: Sequence[Path
         below = [k for k, name in enumerate(path_names) if (name + "/").startswith(path + "/")]
         if not below or not path:
             branches = {"/".join(p[:n]) for p in paths for n in range(1, len(p) + 1)}
-            raise _no_such_path(part, field, path, paths, sorted(branches))
+            raise _no_such_path_in_var_list(part, field, path, paths, sorted(branches))
         for k in below:
             chosen[k] = True
     return chosen
 
 
-def _takes(x: Any, count: int) -> bool:
+def _is_var_list_function(x: Any, count: int) -> bool:
     """Whether `x` is a function that can be called with that many arguments."""
     if isinstance(x, masks.Mask) or not is_function(x):
         return False
