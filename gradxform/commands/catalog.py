@@ -55,7 +55,7 @@ class Entry:
         texts = self.doc.arguments
         return tuple(
             Argument(name, default, texts.get(name.lstrip("*"), ""), range_words(self.part, name))
-            for name, default in _defaults(self.part)
+            for name, default in _catalog_defaults(self.part)
         )
 
     @property
@@ -81,7 +81,9 @@ class Entry:
             return self.doc.rule
         names = dict.fromkeys(row.name for row in self.parts.rows if row.name in REGISTRY)
         rules = {name: doc_of(REGISTRY[name]).rule for name in names}
-        return "\n\n".join(f"{name}:\n\n{_indented(rule)}" for name, rule in rules.items() if rule)
+        return "\n\n".join(
+            f"{name}:\n\n{_indented_rule(rule)}" for name, rule in rules.items() if rule
+        )
 
     def as_data(self) -> dict[str, Any]:
         """Return the entry as plain data, ready for JSON."""
@@ -139,23 +141,23 @@ def kind_of(part: Any) -> str | None:
     return None
 
 
-def _indented(text: str) -> str:
+def _indented_rule(text: str) -> str:
     return "\n".join(f"    {line}" if line.strip() else "" for line in text.split("\n"))
 
 
-def _defaults(part: Any) -> list[tuple[str, str | None]]:
+def _catalog_defaults(part: Any) -> list[tuple[str, str | None]]:
     """Return names with defaults as they print; None for those without a default."""
     if isinstance(part, type) and issubclass(part, Value):  # its `__init__` may take old names too
         return [
-            (f"*{f.name}", "") if f.name == part.variadic else (f.name, _default(f.default))
+            (f"*{f.name}", "") if f.name == part.variadic else (f.name, _catalog_default(f.default))
             for f in sorted(dataclasses.fields(cast(Any, part)), key=lambda f: f.kw_only is True)
         ]
     return [
-        (f"*{p.name}", "") if p.kind is p.VAR_POSITIONAL else (p.name, _default(p.default))
+        (f"*{p.name}", "") if p.kind is p.VAR_POSITIONAL else (p.name, _catalog_default(p.default))
         for p in inspect.signature(part).parameters.values()
     ]
 
 
-def _default(x: Any) -> str | None:
+def _catalog_default(x: Any) -> str | None:
     required = x is dataclasses.MISSING or x is inspect.Parameter.empty
     return None if required else printed(x)

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
     except (TypeError, ValueError) as error:
         parser.error(one_line(error))
     if args.json:
-        print(json.dumps(_as_data(description), indent=2))
+        print(json.dumps(_description_as_data(description), indent=2))
     elif (screen := console()) is not None:
         show(screen, [("", table) for table in description.tables()], description.total())
     else:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
 ADD = {"describe": add_command}
 
 
-def _as_data(description: Description) -> dict[str, Any]:
+def _description_as_data(description: Description) -> dict[str, Any]:
     rows = []
     for row in description.rows:
         data = {k: v for k, v in row._asdict().items() if k != "defaults"}

@@ -52,24 +52,24 @@ def read(text: str) -> Any:
     except SyntaxError as error:
         column = error.offset or 1
         raise ExpressionError(
-            f"{_short(source)!r} is not an expression: {error.msg} at column {column}"
-            f"{_word(source[column - 1 : column + 19])}."
+            f"{_short_expression(source)!r} is not an expression: {error.msg} at column {column}"
+            f"{_word_of_expression(source[column - 1 : column + 19])}."
         ) from None
     except (ValueError, MemoryError, RecursionError) as error:
         raise ExpressionError(f"the expression cannot be parsed: {error}.") from None
-    return _Reader(source).read(tree.body, 0)
+    return _ExpressionReader(source).read(tree.body, 0)
 
 
-def _word(text: str) -> str:
+def _word_of_expression(text: str) -> str:
     words = text.split()
-    return f", {_short(words[0])!r}" if words else ""
+    return f", {_short_expression(words[0])!r}" if words else ""
 
 
-def _short(text: str) -> str:
+def _short_expression(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class _Reader:
+class _ExpressionReader:
     """Reads the nodes of one expression."""
 
     def __init__(self, source: str) -> None:
@@ -78,7 +78,7 @@ class _Reader:
     def fail(self, node: Any, message: str) -> NoReturn:
         """Raise an error that points to a node."""
         word = ast.get_source_segment(self.source, node) or ""
-        word = _short(word)
+        word = _short_expression(word)
         before = self.source.encode()[: node.col_offset].decode()
         raise ExpressionError(f"at column {len(before) + 1}, {word!r}: {message}")
 

@@ -48,7 +48,7 @@ def add_command(parser: Parser) -> None:
 def run(args: argparse.Namespace, parser: Parser) -> int:
     """Draw, and write the file."""
     try:
-        figure = _figure(args, parser)
+        figure = _plotted_figure(args, parser)
         figure.savefig(args.out)
     except ExpressionError as error:
         parser.error(str(error))
@@ -61,18 +61,18 @@ def run(args: argparse.Namespace, parser: Parser) -> int:
 ADD = {"plot": add_command}
 
 
-def _figure(args: argparse.Namespace, parser: Parser) -> Any:
+def _plotted_figure(args: argparse.Namespace, parser: Parser) -> Any:
     look = {"title": args.title, "dark": args.dark}
     texts = list(dict.fromkeys(args.expressions))
     if any(text.lower().endswith(".csv") for text in texts):
         if len(texts) > 1:
             parser.error("draw a CSV file alone, without other expressions.")
-        _refuse(args, parser, "a CSV file", "steps", "surface", "params")
+        _refuse_plot_options(args, parser, "a CSV file", "steps", "surface", "params")
         keys = args.keys.split(",") if args.keys else None
         return plot.training(texts[0], keys, **look)
     values = {text: read(text) for text in texts}
     if all(isinstance(x, Schedule | int | float) for x in values.values()):
-        _refuse(args, parser, "schedules", "surface", "params", "keys")
+        _refuse_plot_options(args, parser, "schedules", "surface", "params", "keys")
         only = next(iter(values.values())) if len(values) == 1 else values
         return plot.schedule(only, args.steps or 1000, **look)
     for text, x in values.items():
@@ -80,15 +80,15 @@ def _figure(args: argparse.Namespace, parser: Parser) -> Any:
             others = "with optimizers" if isinstance(x, Schedule) else "at all"
             parser.error(f"{text!r} cannot be drawn {others}; draw schedules or optimizers.")
     if args.params is not None:
-        _refuse(args, parser, "--params", "surface", "steps", "keys")
+        _refuse_plot_options(args, parser, "--params", "surface", "steps", "keys")
         if len(values) > 1:
             parser.error("--params goes with one optimizer.")
         return plot.state_memory(values[texts[0]], args.params, **look)
-    _refuse(args, parser, "optimizers", "keys")
+    _refuse_plot_options(args, parser, "optimizers", "keys")
     return plot.paths(values, args.surface or "valley", steps=args.steps or 100, **look)
 
 
-def _refuse(args: argparse.Namespace, parser: Parser, what: str, *names: str) -> None:
+def _refuse_plot_options(args: argparse.Namespace, parser: Parser, what: str, *names: str) -> None:
     """Refuse options that would not do anything."""
     for name in names:
         if getattr(args, name) is not None:

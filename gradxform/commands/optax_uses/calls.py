@@ -23,15 +23,15 @@ def applying(use: Use, part: Any) -> list[Difference]:
     about = [row for row in differences() if row.is_about(use.name)]
     if not about:
         return []
-    arguments = _arguments(use.call, part)
-    return [row for row in about if all(_any_holds(c, use, arguments) for c in row.when)]
+    arguments = _arguments_of_call(use.call, part)
+    return [row for row in about if all(_any_holds_for_call(c, use, arguments) for c in row.when)]
 
 
-def _any_holds(choices: Any, use: Use, arguments: dict[str, Any] | None) -> bool:
-    return any(_holds(choice, use, arguments) for choice in choices)
+def _any_holds_for_call(choices: Any, use: Use, arguments: dict[str, Any] | None) -> bool:
+    return any(_holds_for_call(choice, use, arguments) for choice in choices)
 
 
-def _holds(condition: dict[str, Any], use: Use, arguments: dict[str, Any] | None) -> bool:
+def _holds_for_call(condition: dict[str, Any], use: Use, arguments: dict[str, Any] | None) -> bool:
     """Whether a condition holds, or may hold."""
     if "within" in condition:
         return use.within == condition["within"]
@@ -47,14 +47,14 @@ def _holds(condition: dict[str, Any], use: Use, arguments: dict[str, Any] | None
     if condition["argument"] not in arguments:
         return False
     expected = math.inf if condition["value"] == "inf" else condition["value"]
-    return value is UNKNOWN or (_is_literal_number(value) and value == expected)
+    return value is UNKNOWN or (_is_number_in_call(value) and value == expected)
 
 
-def _is_literal_number(x: Any) -> bool:
+def _is_number_in_call(x: Any) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool)
 
 
-def _arguments(call: ast.Call | None, part: Any) -> dict[str, Any] | None:
+def _arguments_of_call(call: ast.Call | None, part: Any) -> dict[str, Any] | None:
     """Return the arguments of a call by name; None if stars hide some.
 
     An argument of `None` counts as left out.
@@ -70,11 +70,11 @@ def _arguments(call: ast.Call | None, part: Any) -> dict[str, Any] | None:
         with contextlib.suppress(TypeError, ValueError):
             names = list(inspect.signature(part).parameters)
     pairs = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
-    values = {name: _value(node) for name, node in pairs if name is not None}
+    values = {name: _value_in_call(node) for name, node in pairs if name is not None}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _value(node: ast.expr) -> Any:
+def _value_in_call(node: ast.expr) -> Any:
     """Return a number or another constant, infinity, or `UNKNOWN`."""
     match node:
         case ast.Constant():

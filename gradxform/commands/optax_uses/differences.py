@@ -63,8 +63,8 @@ class Section:
 def sections() -> tuple[Section, ...]:
     """Return the sections, in the order of the page."""
     return tuple(
-        Section(section["title"], section["text"], tuple(map(_row, section["rows"])))
-        for section in _data()["sections"]
+        Section(section["title"], section["text"], tuple(map(_difference_of_row, section["rows"])))
+        for section in _data_of_differences()["sections"]
     )
 
 
@@ -77,7 +77,7 @@ def differences() -> tuple[Difference, ...]:
 
 def page() -> str:
     """Return the page of the documentation."""
-    blocks = ["# Differences from Optax", _data()["intro"]]
+    blocks = ["# Differences from Optax", _data_of_differences()["intro"]]
     for section in sections():
         blocks += [f"## {section.title}", section.text]
         if section.rows:
@@ -90,11 +90,11 @@ def page() -> str:
     return "\n\n".join(filter(None, blocks)) + "\n"
 
 
-def _data() -> dict[str, Any]:
+def _data_of_differences() -> dict[str, Any]:
     return json.loads(DATA.read_text(encoding="utf-8"))
 
 
-def _row(data: dict[str, Any]) -> Difference:
+def _difference_of_row(data: dict[str, Any]) -> Difference:
     fields = {k: data[k] for k in ("where", "optax", "here", "why", "numbers")}
     when = tuple(tuple(choices) for choices in data.get("when", ()))
     return Difference(**fields, names=tuple(data["names"]), when=when)

@@ -56,7 +56,7 @@ def python_files(paths: Iterable[str]) -> list[pathlib.Path]:
     files: dict[pathlib.Path, None] = {}
     for path in map(pathlib.Path, paths):
         if path.is_dir():
-            inside = _in_folder(path)
+            inside = _python_files_in_folder(path)
             if not inside:
                 raise PortError(f"{path}: no Python files or notebooks in this folder.")
             files |= dict.fromkeys(inside)
@@ -69,7 +69,7 @@ def python_files(paths: Iterable[str]) -> list[pathlib.Path]:
     return list(files)
 
 
-def _in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
+def _python_files_in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     files = []
     for here, folders, names in os.walk(folder):
         place = pathlib.Path(here)
@@ -93,27 +93,27 @@ def port(path: pathlib.Path) -> Ported:
       PortError: if it cannot be read, or is not Python.
     """
     if path.suffix == ".ipynb":
-        return _port_notebook(path)
+        return _port_notebook_file(path)
     source = text_of(path)
     tree = tree_of(path, source)
     uses = find_uses(tree)
-    judged = tuple(_judged(str(path), use) for use in uses)
+    judged = tuple(_judged_use_in_file(str(path), use) for use in uses)
     return Ported(str(path), judged, diff(path.as_posix(), source, changed(source, tree, uses)))
 
 
-def _port_notebook(path: pathlib.Path) -> Ported:
+def _port_notebook_file(path: pathlib.Path) -> Ported:
     book = read_notebook(path)
     tree = tree_of(path, book.program)
     uses = find_uses(tree)
     judged = []
     for use in uses:
         cell, line = book.cell_of(use.line)
-        judged.append(_judged(str(path), use)._replace(line=line, cell=cell))
+        judged.append(_judged_use_in_file(str(path), use)._replace(line=line, cell=cell))
     new = book.changed(edits_of(book.program, tree, uses))
     return Ported(str(path), tuple(judged), diff(path.as_posix(), book.text, new))
 
 
-def _judged(path: str, use: Use) -> Judged:
+def _judged_use_in_file(path: str, use: Use) -> Judged:
     name = f"optax.{use.name}" if use.name else "optax"
     if use.name == "*" or use.name.endswith(".*"):
         remedy = "import the names that you use, so that they can be looked up"

@@ -38,7 +38,7 @@ def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
     A name that gradxform does not have keeps its import of Optax. If it is used as an attribute,
     as `optax.name`, Optax is imported as `original_optax` beside gradxform.
     """
-    place = _locator(source)
+    place = _locator_of_imports(source)
     edits = []
     words = {word.id for word in ast.walk(tree) if isinstance(word, ast.Name)}
     of_optax: dict[str, list[Use]] = {}  # by the word in front: uses that must stay with Optax
@@ -50,13 +50,13 @@ def edits_of(source: str, tree: ast.Module, uses: list[Use]) -> list[Edit]:
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.Import):
-            lines = _imports(node, of_optax, words, originals)
+            lines = _changed_import(node, of_optax, words, originals)
         elif not node.level and is_optax(node.module):
-            lines = _imports_from(node)
+            lines = _changed_import_from(node)
         else:
             continue
         if lines is not None:
-            start, end = place(node.lineno, node.col_offset), place(*_end(node))
+            start, end = place(node.lineno, node.col_offset), place(*_end_of_import(node))
             line_start = place(node.lineno, 0)
             before = source[line_start:start]
             alone = not before.strip() and not source[end:].lstrip(" \t").startswith(";")
@@ -80,11 +80,11 @@ def diff(path: str, source: str, new: str) -> str:
     )
 
 
-def _end(node: ast.stmt) -> tuple[int, int]:
+def _end_of_import(node: ast.stmt) -> tuple[int, int]:
     return node.end_lineno or node.lineno, node.end_col_offset or 0
 
 
-def _locator(source: str) -> Callable[[int, int], int]:
+def _locator_of_imports(source: str) -> Callable[[int, int], int]:
     """Return a function from a line and a column in bytes to a place in the text."""
     lines = source.splitlines(keepends=True)
     starts = [0]
@@ -98,7 +98,7 @@ def _locator(source: str) -> Callable[[int, int], int]:
     return place
 
 
-def _imports(
+def _changed_import(
     node: ast.Import, of_optax: dict[str, list[Use]], words: set[str], originals: dict[str, str]
 ) -> list[str] | None:
     """Return the statements for `import optax`, None if it has nothing of Optax."""
@@ -107,26 +107,26 @@ def _imports(
     lines, others = [], []
     for alias in node.names:
         if not is_optax(alias.name):
-            others.append(_alias(alias.name, alias.asname))
+            others.append(_import_alias(alias.name, alias.asname))
             continue
         word, name = alias.asname or "optax", inner(alias.name) if alias.asname else ""
         counterpart = find(name)
         if counterpart.status == MISSING:
-            lines.append(f"import {_alias(alias.name, alias.asname)}")
+            lines.append(f"import {_import_alias(alias.name, alias.asname)}")
             continue
-        lines.append(f"import {_alias(counterpart.here, word)}")
+        lines.append(f"import {_import_alias(counterpart.here, word)}")
         if word in of_optax:
             original = ORIGINAL if word == "optax" else f"original_{word}"
             while original in words:
                 original = f"_{original}"
             originals[word] = original
-            lines.append(f"import {_alias(dotted('optax', name), original)}")
+            lines.append(f"import {_import_alias(dotted('optax', name), original)}")
     if others:
         lines.insert(0, f"import {', '.join(others)}")
     return list(dict.fromkeys(lines))
 
 
-def _imports_from(node: ast.ImportFrom) -> list[str] | None:
+def _changed_import_from(node: ast.ImportFrom) -> list[str] | None:
     """Return the statements for `from optax import ...`, None where it stays as it is."""
     groups: dict[str, list[str]] = {}
     for alias in node.names:
@@ -138,7 +138,7 @@ def _imports_from(node: ast.ImportFrom) -> list[str] | None:
         else:
             home, _, name = counterpart.here.rpartition(".")
         asname = alias.asname if alias.asname != name else None
-        groups.setdefault(home, []).append(_alias(name, asname))
+        groups.setdefault(home, []).append(_import_alias(name, asname))
     if set(groups) == {node.module}:
         return None
     lines = []
@@ -147,5 +147,5 @@ def _imports_from(node: ast.ImportFrom) -> list[str] | None:
     return lines
 
 
-def _alias(name: str, asname: str | None) -> str:
+def _import_alias(name: str, asname: str | None) -> str:
     return f"{name} as {asname}" if asname else name

@@ -26,40 +26,40 @@ def masked(source: str) -> str:
         blank = source[: len(source) - len(source.lstrip("\n"))]
         if not _OF_CELLS.match(first):
             return re.sub(r"[^\n]", "#", source)  # another language, or a file to be written
-        return f"{blank}{_zero(first)}{newline}{masked(rest)}"
-    if _is_python(source):
+        return f"{blank}{_zero_for_magic(first)}{newline}{masked(rest)}"
+    if _is_python_without_magic(source):
         return source
     lines: list[str] = []
     continued = False  # whether the line before ends in a backslash, and is not Python
     for line in source.split("\n"):
         if continued:
             new = "#" * len(line)
-        elif _is_open("\n".join(lines)):
+        elif _is_open_before_magic("\n".join(lines)):
             new = line
         else:
-            new = _line(line)
+            new = _line_without_magic(line)
         continued = (continued or new != line) and line.rstrip().endswith("\\")
         lines.append(new)
     return "\n".join(lines)
 
 
-def _line(line: str) -> str:
+def _line_without_magic(line: str) -> str:
     timed = _OF_LINES.match(line)
-    if timed and _is_python(timed[3]):
+    if timed and _is_python_without_magic(timed[3]):
         return f"{timed[1]}0;{' ' * (len(timed[2]) - 2)}{timed[3]}"
     if _WHOLE.match(line):
-        return _zero(line)
+        return _zero_for_magic(line)
     match = _ASSIGNED.match(line)
-    return match[1] + _zero(match[2]) if match else line
+    return match[1] + _zero_for_magic(match[2]) if match else line
 
 
-def _zero(text: str) -> str:
+def _zero_for_magic(text: str) -> str:
     """Return a 0 and a comment of the same length, behind the same indentation."""
     inner = text.lstrip()
     return f"{text[: len(text) - len(inner)]}0{'#' * (len(inner) - 1)}"
 
 
-def _is_python(source: str) -> bool:
+def _is_python_without_magic(source: str) -> bool:
     try:
         parsed(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -67,7 +67,7 @@ def _is_python(source: str) -> bool:
     return True
 
 
-def _is_open(source: str) -> bool:
+def _is_open_before_magic(source: str) -> bool:
     """Whether lines end inside a string, brackets or a statement, which the next one goes on."""
     if source.rstrip(" ").endswith("\\"):
         return True

@@ -47,16 +47,16 @@ def find(name: str) -> Found:
             return Found(FORWARDED, f"gradxform.{name}", "", None)
         if at_top and word in forwards.NAMES:
             return Found(FORWARDED, f"gradxform.{name}", "", None)
-        inside = _attribute(part, word)
+        inside = _attribute_of_optax_name(part, word)
         if inside is None:
             if i and not isinstance(part, ModuleType):  # an attribute of a class, an instance, ...
                 return Found(SAME, f"gradxform.{name}", "", None)
-            return Found(MISSING, "", _remedy(part, words, i), None)
+            return Found(MISSING, "", _remedy_for_optax_name(part, words, i), None)
         part = inside
     return Found(SAME, f"gradxform.{name}", "", part)
 
 
-def _attribute(part: Any, word: str) -> Any:
+def _attribute_of_optax_name(part: Any, word: str) -> Any:
     """Return a public attribute or submodule; None if there is none."""
     if not isinstance(part, ModuleType):
         return getattr(part, word, None)
@@ -73,7 +73,7 @@ def _attribute(part: Any, word: str) -> Any:
 _PACKAGES = frozenset({"contrib", "experimental", "schedules", "transforms", "tree_utils"})
 
 
-def _remedy(part: ModuleType, words: list[str], i: int) -> str:
+def _remedy_for_optax_name(part: ModuleType, words: list[str], i: int) -> str:
     """Return what to do about a name that a module does not have."""
     last = words[-1]
     if i and find(last).status != MISSING:

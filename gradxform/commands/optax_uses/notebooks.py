@@ -48,7 +48,7 @@ class Notebook(NamedTuple):
             ]
             if cell_edits:
                 start, stop = cell.place
-                new = _written(text[start:stop], applied(cell.source, cell_edits))
+                new = _written_notebook_source(text[start:stop], applied(cell.source, cell_edits))
                 text = text[:start] + new + text[stop:]
         return text
 
@@ -63,8 +63,8 @@ def read_notebook(path: pathlib.Path) -> Notebook:
     text = text_of(path, "utf-8")
     try:
         book = json.loads(text)
-        code = [_is_code(cell) for cell in book["cells"]]
-        language = _language(book)
+        code = [_is_notebook_code(cell) for cell in book["cells"]]
+        language = _notebook_language(book)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PortError(
             f"{path}: not a notebook of format 4; `jupyter nbconvert --to notebook` converts "
@@ -74,7 +74,7 @@ def read_notebook(path: pathlib.Path) -> Notebook:
         return Notebook(text, (), "")
     cells, program = [], ""
     # Places in the text, and not the cells of `book`: an edit must leave all else as it is.
-    for i, place in sorted(_sources(text).items()):
+    for i, place in sorted(_notebook_sources(text).items()):
         if i < len(code) and code[i]:
             content = json.loads(text[slice(*place)])
             source = content if isinstance(content, str) else "".join(content)
@@ -86,13 +86,13 @@ def read_notebook(path: pathlib.Path) -> Notebook:
     return Notebook(text, tuple(cells), program)
 
 
-def _is_code(cell: dict[str, Any]) -> bool:
+def _is_notebook_code(cell: dict[str, Any]) -> bool:
     source = cell.get("source")
     is_text = isinstance(source, str) or all(isinstance(line, str) for line in source or [0])
     return cell["cell_type"] == "code" and is_text
 
 
-def _language(book: dict[str, Any]) -> str:
+def _notebook_language(book: dict[str, Any]) -> str:
     metadata = book.get("metadata") or {}
     named = metadata.get("language_info") or {}
     return (named.get("name") or (metadata.get("kernelspec") or {}).get("language") or "").lower()
@@ -101,7 +101,7 @@ def _language(book: dict[str, Any]) -> str:
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]')
 
 
-def _sources(text: str) -> dict[int, tuple[int, int]]:
+def _notebook_sources(text: str) -> dict[int, tuple[int, int]]:
     """Return where in the text of a notebook the source of each cell stands."""
     path: list[Any] = []  # of the value at hand: a key, or the index in a list
     spans, start = {}, 0
@@ -128,7 +128,7 @@ def _sources(text: str) -> dict[int, tuple[int, int]]:
     return spans
 
 
-def _written(old: str, source: str) -> str:
+def _written_notebook_source(old: str, source: str) -> str:
     """Return a source as JSON, in the form of the old one; lines that are in both keep theirs."""
     ascii_only = old.isascii()
 
@@ -137,7 +137,7 @@ def _written(old: str, source: str) -> str:
 
     if old.startswith('"'):
         return string(source)
-    same = {json.loads(token): token for token in _strings(old)}
+    same = {json.loads(token): token for token in _strings_in_notebook(old)}
     lines = [same.get(line) or string(line) for line in source.splitlines(keepends=True)]
     inside = old[1:-1]
     before = inside[: len(inside) - len(inside.lstrip())]
@@ -146,5 +146,5 @@ def _written(old: str, source: str) -> str:
     return f"[{before}{between.join(lines)}{after}]"
 
 
-def _strings(text: str) -> Iterator[str]:
+def _strings_in_notebook(text: str) -> Iterator[str]:
     return (token[0] for token in _TOKENS.finditer(text) if token[0].startswith('"'))

@@ -28,16 +28,16 @@ def text(files: Sequence[Ported], width: int) -> str:
     for status in STATUSES:
         of_status = [use for use in uses if use.status == status]
         if status == DIFFERENT:
-            first = [use for use in of_status if _changes_numbers(use)]
-            blocks.append(_block(f"different here, {NUMBERS}", first, width))
-            rest = [use for use in of_status if not _changes_numbers(use)]
-            blocks.append(_block("different here", rest, width))
+            first = [use for use in of_status if _use_changes_numbers(use)]
+            blocks.append(_block_of_port_report(f"different here, {NUMBERS}", first, width))
+            rest = [use for use in of_status if not _use_changes_numbers(use)]
+            blocks.append(_block_of_port_report("different here", rest, width))
         else:
-            blocks.append(_block(TITLES[status], of_status, width))
+            blocks.append(_block_of_port_report(TITLES[status], of_status, width))
     general = [row for row in differences() if row.is_general and row.numbers]
     lines = [f"of every optimizer, {NUMBERS}"]
     for row in general:
-        lines += _row(row, width, mark=False)
+        lines += _row_of_port_report(row, width, mark=False)
     blocks.append("\n".join(lines))
     counts = {status: sum(use.status == status for use in uses) for status in STATUSES}
     said = ", ".join(f"{n} {TITLES[status]}" for status, n in counts.items() if n)
@@ -45,11 +45,11 @@ def text(files: Sequence[Ported], width: int) -> str:
     return "\n\n".join(filter(None, blocks))
 
 
-def _changes_numbers(use: Judged) -> bool:
+def _use_changes_numbers(use: Judged) -> bool:
     return any(row.numbers for row in use.differences)
 
 
-def _block(title: str, uses: list[Judged], width: int) -> str:
+def _block_of_port_report(title: str, uses: list[Judged], width: int) -> str:
     """Return the uses of one kind; those with the same name and differences stand together."""
     if not uses:
         return ""
@@ -64,11 +64,11 @@ def _block(title: str, uses: list[Judged], width: int) -> str:
             end = "" if members[0].remedy.endswith("?") else "."
             lines += wrap(members[0].remedy + end, width, " " * 6, " " * 6)
         for row in rows:
-            lines += _row(row, width, mark=title.endswith(NUMBERS))
+            lines += _row_of_port_report(row, width, mark=title.endswith(NUMBERS))
     return "\n".join(lines)
 
 
-def _row(row: Difference, width: int, mark: bool) -> Iterator[str]:
+def _row_of_port_report(row: Difference, width: int, mark: bool) -> Iterator[str]:
     star = "! " if mark and row.numbers else "- "
     why = f" ({row.why})" if row.why else ""
     said = f"{star}{row.where}. Optax: {row.optax}. Here: {row.here}{why}."

@@ -66,7 +66,7 @@ def find_uses(tree: ast.Module) -> list[Use]:
                     star = alias.name == "*"
                     name = "*" if star else dotted(inner(node.module or ""), alias.name)
                     uses.append(Use(alias.lineno, alias.col_offset + 1, name, None, "import", None))
-    visitor = _Visitor(names_of_words)
+    visitor = _OptaxUseVisitor(names_of_words)
     visitor.visit(tree)
     used = {use.name for use in visitor.uses}
     # An import is listed where nothing else would tell of the name.
@@ -74,7 +74,7 @@ def find_uses(tree: ast.Module) -> list[Use]:
     return sorted(imported + visitor.uses, key=lambda use: use[:3])
 
 
-class _Visitor(ast.NodeVisitor):
+class _OptaxUseVisitor(ast.NodeVisitor):
     """Finds the words that are bound to Optax, with the attributes behind them."""
 
     def __init__(self, names_of_words: dict[str, str]) -> None:
