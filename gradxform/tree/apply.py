@@ -24,26 +24,26 @@ from gradxform.numerics import add, at_least_float32, cast, promote
 from gradxform.types import Array, Params, PyTree, Updates
 
 
-def _add_update(p: Any, u: Any) -> Array:
+def _updated_leaf(p: Any, u: Any) -> Array:
     if isinstance(u, RowSparse):
         return u.add_to(p)
     p, u = jnp.asarray(p), jnp.asarray(u)
     return cast(add(p, u), p.dtype)
 
 
-def _interpolate(new: Any, old: Any, step_size: Any) -> Array:
+def _incremental_leaf(new: Any, old: Any, step_size: Any) -> Array:
     new, old = jnp.asarray(new), jnp.asarray(old)
     dtype = at_least_float32(promote(new.dtype, old.dtype))
     weight = cast(jnp.asarray(step_size), dtype)
     return cast(weight * cast(new, dtype) + (1 - weight) * cast(old, dtype), old.dtype)
 
 
-def _select(new: Any, old: Any, due: Any) -> Array:
+def _periodic_leaf(new: Any, old: Any, due: Any) -> Array:
     old = jnp.asarray(old)
     return jnp.where(due, cast(jnp.asarray(new), old.dtype), old)
 
 
-def _paired(
+def _paired_for_update(
     part: str, new_tensors: PyTree, old_tensors: PyTree, old_name: str
 ) -> tuple[list[Any], Aligned]:
     """Return the leaves of two trees, and require equal shapes; `old_name` is for messages."""
@@ -58,7 +58,7 @@ def _paired(
     return news, olds
 
 
-def _without_holes_of(params: Params, updates: Updates) -> Updates:
+def _applicable_updates(params: Params, updates: Updates) -> Updates:
     """Return `updates` with None wherever `params` have a hole."""
     holes = {path for path, leaf in with_paths(params) if is_hole(leaf)}
 
@@ -82,7 +82,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
     updates = float0_as_holes(updates)
     us, treedef = flatten_updates(updates)
     if jax.tree.structure(params) != treedef:
-        updates = _without_holes_of(params, updates)
+        updates = _applicable_updates(params, updates)
         us, treedef = flatten_updates(updates)
     ps = align("apply_updates", updates, treedef, params, "the parameters have")
     for i, (p, u) in enumerate(zip(ps.leaves, us, strict=True)):
@@ -98,7 +98,7 @@ def apply_updates(params: Params, updates: Updates) -> Params:
                     f"apply_updates: the update of {path_at(updates, i)} has dtype {new}, "
                     f"which a parameter of dtype {old} cannot take."
                 )
-    return ps.rebuilt(engine.map_rows(_add_update, [ps.leaves, us]))
+    return ps.rebuilt(engine.map_rows(_updated_leaf, [ps.leaves, us]))
 
 
 def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Any) -> PyTree:
@@ -114,8 +114,8 @@ def incremental_update(new_tensors: PyTree, old_tensors: PyTree, step_size: Any)
     """
     if isinstance(step_size, int | float) and not 0 <= step_size <= 1:
         raise ValueError(f"incremental_update: step_size must be in [0, 1], got {step_size!r}.")
-    news, olds = _paired("incremental_update", new_tensors, old_tensors, "the average")
-    return olds.rebuilt(engine.map_rows(_interpolate, [news, olds.leaves], step_size))
+    news, olds = _paired_for_update("incremental_update", new_tensors, old_tensors, "the average")
+    return olds.rebuilt(engine.map_rows(_incremental_leaf, [news, olds.leaves], step_size))
 
 
 def periodic_update(
@@ -136,6 +136,6 @@ def periodic_update(
         raise ValueError(
             f"periodic_update: update_period must be at least 1, got {update_period!r}."
         )
-    news, olds = _paired("periodic_update", new_tensors, old_tensors, "the copy")
+    news, olds = _paired_for_update("periodic_update", new_tensors, old_tensors, "the copy")
     due = jnp.asarray(steps) % update_period == 0
-    return olds.rebuilt(engine.map_rows(_select, [news, olds.leaves], due))
+    return olds.rebuilt(engine.map_rows(_periodic_leaf, [news, olds.leaves], due))

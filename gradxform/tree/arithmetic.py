@@ -24,7 +24,7 @@ from gradxform.leaves import as_dtype, dtype_of, in_one_dtype, is_hole
 from gradxform.types import Array, PyTree
 
 
-def _map(f: Callable[..., Any], tree: PyTree, *others: PyTree) -> PyTree:
+def _map_leaves(f: Callable[..., Any], tree: PyTree, *others: PyTree) -> PyTree:
     """Map `f` over the leaves of trees of equal structure; holes stay."""
 
     def map_leaf(*leaves: Any) -> Any:
@@ -34,47 +34,49 @@ def _map(f: Callable[..., Any], tree: PyTree, *others: PyTree) -> PyTree:
     return jax.tree.map(map_leaf, tree, *others, is_leaf=is_hole)
 
 
-def _wide(x: Any) -> Array:
+def _wide_for_arithmetic(x: Any) -> Array:
     x = jnp.asarray(x)
     return numerics.cast(x, numerics.at_least_float32(x.dtype))
 
 
-def _add(x: Any, y: Any) -> Any:
+def _add_leaves(x: Any, y: Any) -> Any:
     return operator.add(*in_one_dtype(x, y))
 
 
-def _mul(x: Any, y: Any) -> Any:
+def _multiply_leaves(x: Any, y: Any) -> Any:
     return operator.mul(*in_one_dtype(x, y))
 
 
 def add(tree_x: PyTree, tree_y: PyTree, *other_trees: PyTree) -> PyTree:
     """Return the sum of two or more trees, leaf by leaf."""
-    return _map(lambda *leaves: functools.reduce(_add, leaves), tree_x, tree_y, *other_trees)
+    return _map_leaves(
+        lambda *leaves: functools.reduce(_add_leaves, leaves), tree_x, tree_y, *other_trees
+    )
 
 
 def sub(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Return the difference `tree_x - tree_y`."""
-    return _map(lambda x, y: operator.sub(*in_one_dtype(x, y)), tree_x, tree_y)
+    return _map_leaves(lambda x, y: operator.sub(*in_one_dtype(x, y)), tree_x, tree_y)
 
 
 def mul(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Return the product of two trees, entry by entry."""
-    return _map(_mul, tree_x, tree_y)
+    return _map_leaves(_multiply_leaves, tree_x, tree_y)
 
 
 def div(tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Return the quotient `tree_x / tree_y`, entry by entry."""
-    return _map(lambda x, y: operator.truediv(*in_one_dtype(x, y)), tree_x, tree_y)
+    return _map_leaves(lambda x, y: operator.truediv(*in_one_dtype(x, y)), tree_x, tree_y)
 
 
 def scale(scalar: ArrayLike, tree: PyTree) -> PyTree:
     """Return `scalar * tree`."""
-    return _map(lambda x: _mul(scalar, x), tree)
+    return _map_leaves(lambda x: _multiply_leaves(scalar, x), tree)
 
 
 def add_scale(tree_x: PyTree, scalar: ArrayLike, tree_y: PyTree) -> PyTree:
     """Return `tree_x + scalar * tree_y`."""
-    return _map(lambda x, y: _add(x, _mul(scalar, y)), tree_x, tree_y)
+    return _map_leaves(lambda x, y: _add_leaves(x, _multiply_leaves(scalar, y)), tree_x, tree_y)
 
 
 def clip(
@@ -88,50 +90,50 @@ def clip(
         low = None if min_value is None else bounds[0]
         return jnp.clip(x, low, None if max_value is None else bounds[-1])
 
-    return _map(clip_leaf, tree)
+    return _map_leaves(clip_leaf, tree)
 
 
 def conj(tree: PyTree) -> PyTree:
     """Return the complex conjugate of every entry."""
-    return _map(jnp.conj, tree)
+    return _map_leaves(jnp.conj, tree)
 
 
 def real(tree: PyTree) -> PyTree:
     """Return the real part of every entry."""
-    return _map(jnp.real, tree)
+    return _map_leaves(jnp.real, tree)
 
 
 def where(condition: ArrayLike, tree_x: PyTree, tree_y: PyTree) -> PyTree:
     """Return `tree_x` where the condition, usually a boolean scalar, holds, else `tree_y`."""
-    return _map(lambda x, y: jnp.where(condition, *in_one_dtype(x, y)), tree_x, tree_y)
+    return _map_leaves(lambda x, y: jnp.where(condition, *in_one_dtype(x, y)), tree_x, tree_y)
 
 
 def zeros_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     """Return zeros of the same shapes, in the leaves' own dtypes or in `dtype`."""
-    return _map(lambda x: jnp.zeros_like(x, dtype=dtype), tree)
+    return _map_leaves(lambda x: jnp.zeros_like(x, dtype=dtype), tree)
 
 
 def ones_like(tree: PyTree, dtype: DTypeLike | None = None) -> PyTree:
     """Return ones of the same shapes, in the leaves' own dtypes or in `dtype`."""
-    return _map(lambda x: jnp.ones_like(x, dtype=dtype), tree)
+    return _map_leaves(lambda x: jnp.ones_like(x, dtype=dtype), tree)
 
 
 def full_like(tree: PyTree, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> PyTree:
     """Return arrays of the same shapes with one value, in the leaves' own dtypes or `dtype`."""
-    return _map(lambda x: jnp.full_like(x, fill_value, dtype=dtype), tree)
+    return _map_leaves(lambda x: jnp.full_like(x, fill_value, dtype=dtype), tree)
 
 
 def batch_shape(tree: PyTree, shape: tuple[int, ...] = ()) -> PyTree:
     """Repeat every leaf along new leading axes of the given shape."""
-    return _map(lambda x: jnp.broadcast_to(x, (*shape, *jnp.shape(x))), tree)
+    return _map_leaves(lambda x: jnp.broadcast_to(x, (*shape, *jnp.shape(x))), tree)
 
 
 def size(tree: PyTree) -> int:
     """Return the number of entries of all leaves together."""
-    return functools.reduce(operator.add, map(_size, jax.tree.leaves(tree)), 0)
+    return functools.reduce(operator.add, map(_size_of_leaf, jax.tree.leaves(tree)), 0)
 
 
-def _size(x: Any) -> int:
+def _size_of_leaf(x: Any) -> int:
     return math.prod(getattr(x, "shape", ()))
 
 
@@ -143,17 +145,17 @@ def sum(tree: PyTree, associative_reduction: bool = False) -> Array:
       associative_reduction: whether to add the leaves' sums in pairs, which compiles faster for
         many leaves and rounds differently.
     """
-    sums = [jnp.sum(_summable(x)) for x in jax.tree.leaves(tree)]
+    sums = [jnp.sum(_summable_leaf(x)) for x in jax.tree.leaves(tree)]
     paired = associative_reduction and sums
-    return jax.tree.reduce_associative(_add, sums) if paired else _total(sums)
+    return jax.tree.reduce_associative(_add_leaves, sums) if paired else _total_over_leaves(sums)
 
 
-def _summable(x: Any) -> Array:
-    return _wide(x) if jnp.issubdtype(dtype_of(x), jnp.inexact) else jnp.asarray(x)
+def _summable_leaf(x: Any) -> Array:
+    return _wide_for_arithmetic(x) if jnp.issubdtype(dtype_of(x), jnp.inexact) else jnp.asarray(x)
 
 
-def _total(sums: list[Array]) -> Array:
-    return functools.reduce(_add, sums) if sums else jnp.zeros((), jnp.float32)
+def _total_over_leaves(sums: list[Array]) -> Array:
+    return functools.reduce(_add_leaves, sums) if sums else jnp.zeros((), jnp.float32)
 
 
 def vdot(tree_x: PyTree, tree_y: PyTree) -> Array:
@@ -171,34 +173,34 @@ def vdot(tree_x: PyTree, tree_y: PyTree) -> Array:
                 f"vdot: {leaf_path(path)} has shape {jnp.shape(x)} in the first tree and "
                 f"{jnp.shape(y)} in the second."
             )
-        return _vdot(*map(_summable, in_one_dtype(x, y)))
+        return _vdot_of_leaves(*map(_summable_leaf, in_one_dtype(x, y)))
 
     products = jax.tree_util.tree_map_with_path(product, tree_x, tree_y, is_leaf=is_hole)
-    return _total(jax.tree.leaves(products))
+    return _total_over_leaves(jax.tree.leaves(products))
 
 
 @jax.jit
-def _vdot(x: Array, y: Array) -> Array:
+def _vdot_of_leaves(x: Array, y: Array) -> Array:
     return jnp.sum(jnp.conj(x) * y)
 
 
 def max(tree: PyTree) -> Array:
     """Return the largest entry; -inf for an empty tree."""
-    return _extreme(tree, jnp.max, jnp.maximum, -math.inf)
+    return _extreme_over_leaves(tree, jnp.max, jnp.maximum, -math.inf)
 
 
 def min(tree: PyTree) -> Array:
     """Return the smallest entry; inf for an empty tree."""
-    return _extreme(tree, jnp.min, jnp.minimum, math.inf)
+    return _extreme_over_leaves(tree, jnp.min, jnp.minimum, math.inf)
 
 
-def _extreme(
+def _extreme_over_leaves(
     tree: PyTree,
     of_leaf: Callable[[Any], Array],
     of_two: Callable[[Any, Any], Array],
     of_none: float,
 ) -> Array:
-    extremes = [of_leaf(x) for x in jax.tree.leaves(tree) if _size(x)]
+    extremes = [of_leaf(x) for x in jax.tree.leaves(tree) if _size_of_leaf(x)]
     if not extremes:
         return jnp.asarray(of_none, jnp.float32)
     return functools.reduce(lambda x, y: of_two(*in_one_dtype(x, y)), extremes)
@@ -219,7 +221,7 @@ def norm(tree: PyTree, ord: int | str | float | None = None, squared: bool = Fal
         return engine.sum_of_squares(tree) if squared else engine.global_norm(tree)
     if ord not in (1, math.inf, "inf", "infinity"):
         raise ValueError(f"norm: ord must be 1, 2, inf, 'inf' or None, got {ord!r}.")
-    sizes = _map(lambda x: jnp.abs(_wide(x)), tree)
+    sizes = _map_leaves(lambda x: jnp.abs(_wide_for_arithmetic(x)), tree)
     total = max(sizes) if ord != 1 and size(tree) else sum(sizes)
     return jnp.square(total) if squared else total
 
@@ -243,7 +245,7 @@ def allclose(
 
 def cast(tree: PyTree, dtype: DTypeLike | None) -> PyTree:
     """Return the tree in one dtype, or as it is if `dtype` is None."""
-    return tree if dtype is None else _map(lambda x: as_dtype(x, jnp.dtype(dtype)), tree)
+    return tree if dtype is None else _map_leaves(lambda x: as_dtype(x, jnp.dtype(dtype)), tree)
 
 
 def cast_like(tree: PyTree, other_tree: PyTree) -> PyTree:
@@ -281,7 +283,7 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> Any:
         return numerics.promote(*(d for _, d in dtypes))
     if mixed_dtype_handler is not None:
         index = 1 if mixed_dtype_handler == "highest" else 0
-        return functools.reduce(lambda a, b: _ordered(a, b)[index], [d for _, d in dtypes])
+        return functools.reduce(lambda a, b: _ordered_dtypes(a, b)[index], [d for _, d in dtypes])
     first, expected = dtypes[0]
     for path, d in dtypes:
         if d != expected:
@@ -292,7 +294,7 @@ def dtype(tree: PyTree, mixed_dtype_handler: str | None = None) -> Any:
     return expected
 
 
-def _ordered(a: Any, b: Any) -> tuple[Any, Any]:
+def _ordered_dtypes(a: Any, b: Any) -> tuple[Any, Any]:
     """Return the lower and the higher of two dtypes."""
     top = numerics.promote(a, b)
     if top not in (a, b):
@@ -337,21 +339,23 @@ def unwrap_random_key_data(input_tree: PyTree) -> PyTree:
         is_key = jnp.issubdtype(dtype_of(x), jax.dtypes.prng_key)
         return jax.random.key_data(x) if is_key else x
 
-    return _map(unwrap, input_tree)
+    return _map_leaves(unwrap, input_tree)
 
 
 def update_moment(updates: PyTree, moments: PyTree, decay: Any, order: Any) -> PyTree:
     """Return `decay * moments + (1 - decay) * updates**order`: a step of a moving average."""
-    return _map(lambda g, t: _average(in_one_dtype(g, t)[0] ** order, t, decay), updates, moments)
+    return _map_leaves(
+        lambda g, t: _average_leaves(in_one_dtype(g, t)[0] ** order, t, decay), updates, moments
+    )
 
 
 def update_infinity_moment(updates: PyTree, moments: PyTree, decay: Any, eps: Any) -> PyTree:
     """Return `max(decay * moments, |updates| + eps)`: a step of a decaying maximum."""
 
     def update(g: Any, t: Any) -> Array:
-        return jnp.maximum(*in_one_dtype(_add(jnp.abs(g), eps), _mul(decay, t)))
+        return jnp.maximum(*in_one_dtype(_add_leaves(jnp.abs(g), eps), _multiply_leaves(decay, t)))
 
-    return _map(update, updates, moments)
+    return _map_leaves(update, updates, moments)
 
 
 def update_moment_per_elem_norm(updates: PyTree, moments: PyTree, decay: Any, order: Any) -> PyTree:
@@ -360,15 +364,17 @@ def update_moment_per_elem_norm(updates: PyTree, moments: PyTree, decay: Any, or
     def update(g: Any, t: Any) -> Array:
         g = in_one_dtype(g, t)[0]  # cast first, so that its powers are rounded once
         if jnp.isrealobj(g):
-            return _average(g**order, t, decay)
+            return _average_leaves(g**order, t, decay)
         half = order / 2
-        return _average(numerics.abs_sq(g) ** (int(half) if half == int(half) else half), t, decay)
+        return _average_leaves(
+            numerics.abs_sq(g) ** (int(half) if half == int(half) else half), t, decay
+        )
 
-    return _map(update, updates, moments)
+    return _map_leaves(update, updates, moments)
 
 
-def _average(new: Any, old: Any, decay: Any) -> Any:
-    return _add(_mul(1 - decay, new), _mul(decay, old))
+def _average_leaves(new: Any, old: Any, decay: Any) -> Any:
+    return _add_leaves(_multiply_leaves(1 - decay, new), _multiply_leaves(decay, old))
 
 
 def bias_correction(moment: PyTree, decay: Any, count: Any) -> PyTree:
@@ -381,7 +387,7 @@ def bias_correction(moment: PyTree, decay: Any, count: Any) -> PyTree:
     factor = numerics.bias_correction(decay, jnp.asarray(count))
 
     def correct(t: Any) -> Array:
-        wide = _wide(t)
+        wide = _wide_for_arithmetic(t)
         return numerics.cast(wide * numerics.cast(factor, wide.dtype), jnp.asarray(t).dtype)
 
-    return _map(correct, moment)
+    return _map_leaves(correct, moment)

@@ -19,17 +19,17 @@ from gradxform.values import Value
 from gradxform.values.content import is_hashable
 
 
-class _Array:
+class _ByValueArray:
     """Stands in a key for an array, which is an argument of the program."""
 
 
-class _Key(NamedTuple):
+class _ByValueKey(NamedTuple):
     """All that a program depends on, besides the arrays that it gets."""
 
     function: Callable[..., Any]  # of the module, which is the same at each call
     form: Any
     treedef: Any
-    leaves: tuple[Any, ...]  # `_Array` in the places of arrays
+    leaves: tuple[Any, ...]  # `_ByValueArray` in the places of arrays
     context: tuple[Any, ...]  # what the library reads from the context while it traces
 
 
@@ -46,28 +46,28 @@ def by_value(function: Callable[..., Any], form: Any, args: tuple[Any, ...]) -> 
     leaves, treedef = jax.tree.flatten(args)
     if any(map(is_tracer, leaves)) or is_tracing():
         return function(form, *args)
-    fixed = tuple(_Array if _is_array(x) else x for x in leaves)
+    fixed = tuple(_ByValueArray if _is_by_value_array(x) else x for x in leaves)
     context = str(scalar_dtype()), hidden_paths()
-    key = _Key(function, form, treedef, fixed, context)
-    arrays = [x for x in leaves if _is_array(x)]
-    if not all(map(_is_known, leaves)) or not is_hashable(key):
-        return by_program(lambda arrays: _called(key, arrays), arrays)
+    key = _ByValueKey(function, form, treedef, fixed, context)
+    arrays = [x for x in leaves if _is_by_value_array(x)]
+    if not all(map(_can_be_in_by_value_key, leaves)) or not is_hashable(key):
+        return by_program(lambda arrays: _called_by_value(key, arrays), arrays)
     return _run(key, arrays)
 
 
-def _is_array(x: Any) -> bool:
+def _is_by_value_array(x: Any) -> bool:
     number = isinstance(x, int | float | complex) and not isinstance(x, bool)
     return number or isinstance(x, jax.Array | np.ndarray | np.generic)
 
 
-def _is_known(x: Any) -> bool:
-    return _is_array(x) or isinstance(x, bool | str | Value)
+def _can_be_in_by_value_key(x: Any) -> bool:
+    return _is_by_value_array(x) or isinstance(x, bool | str | Value)
 
 
-def _called(key: _Key, arrays: list[Any]) -> Any:
+def _called_by_value(key: _ByValueKey, arrays: list[Any]) -> Any:
     rest = iter(arrays)
-    leaves = [next(rest) if x is _Array else x for x in key.leaves]
+    leaves = [next(rest) if x is _ByValueArray else x for x in key.leaves]
     return key.function(key.form, *key.treedef.unflatten(leaves))
 
 
-_run = jax.jit(_called, static_argnums=0)
+_run = jax.jit(_called_by_value, static_argnums=0)
