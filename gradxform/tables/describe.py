@@ -110,8 +110,8 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     """
     check_transform("describe", tx, "tx")
     if params is None:
-        return Description(tuple(_parts(tx, 0, "", None)))
-    recorder = _Recorder({path: getattr(p, "sharding", None) for path, p in with_paths(params)})
+        return Description(tuple(_described_rows(tx, 0, "", None)))
+    recorder = _PartRecorder({path: getattr(p, "sharding", None) for path, p in with_paths(params)})
     placed = placed_bytes(tx, params, param_shardings)
     copy = recorder.copied(tx, ())
     total = 0
@@ -119,21 +119,21 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     def init(params: Params) -> None:
         nonlocal total
         state = jax.tree.leaves(copy.init(params))
-        total = _total_bytes(state)
+        total = _described_bytes(state)
         if placed is not None:
             recorder.held = dict(zip(map(id, state), placed.state, strict=True))
         recorder.assign()
 
     jax.eval_shape(init, params)
     leaves = jax.tree.leaves(params)
-    rows = tuple(_parts(tx, 0, "", recorder))
+    rows = tuple(_described_rows(tx, 0, "", recorder))
     device_bytes = None if placed is None else placed.by_memory()
     param_device_bytes = None if placed is None else sum(placed.params)
-    notes = tuple(_notes(tx, leaves))
+    notes = tuple(_described_notes(tx, leaves))
     return Description(
         rows,
         len(leaves),
-        _total_bytes(leaves),
+        _described_bytes(leaves),
         total,
         tuple(recorder.groups),
         device_bytes,
@@ -142,7 +142,7 @@ def describe(tx: Any, params: Params | None = None, param_shardings: PyTree = No
     )
 
 
-def _notes(tx: Any, params: list[Any]) -> Iterator[str]:
+def _described_notes(tx: Any, params: list[Any]) -> Iterator[str]:
     """Yield what parts cannot do with parameters of such dtypes."""
     narrow = [dtype for x in params if (dtype := jax.typeof(x).dtype).itemsize < 4]
     if not narrow or getattr(tx, "exact_updates", False):  # what is inside sees wide parameters
@@ -154,10 +154,10 @@ def _notes(tx: Any, params: list[Any]) -> Iterator[str]:
             "master_weights(...)."
         )
     for part in inner_parts(tx):
-        yield from _notes(part, params)
+        yield from _described_notes(part, params)
 
 
-def _total_bytes(leaves: list[Any]) -> int:
+def _described_bytes(leaves: list[Any]) -> int:
     return sum(x.size * x.dtype.itemsize for x in map(jax.typeof, leaves))
 
 
@@ -167,32 +167,33 @@ def _total_bytes(leaves: list[Any]) -> int:
 Place = tuple[Any, ...]
 
 
-def _is_part(x: Any) -> bool:
+def _has_row(x: Any) -> bool:
+    """Whether `describe` gives a row to `x`, because it is a part."""
     if isinstance(x, type):
         return False
     return callable(getattr(x, "init", None)) and callable(getattr(x, "update", None))
 
 
-def _parts_inside(x: Any, place: Place, label: str) -> Iterator[tuple[Any, Place, str]]:
+def _described_inside(x: Any, place: Place, label: str) -> Iterator[tuple[Any, Place, str]]:
     """Yield the parts in a field, with their places and labels."""
-    if _is_part(x):
+    if _has_row(x):
         yield x, place, label
     elif isinstance(x, FrozenTree):
-        for path, leaf in jax.tree_util.tree_flatten_with_path(x.unfreeze(), is_leaf=_is_part)[0]:
-            yield from _parts_inside(leaf, (*place, *path), _dotted(path))
+        for path, leaf in jax.tree_util.tree_flatten_with_path(x.unfreeze(), is_leaf=_has_row)[0]:
+            yield from _described_inside(leaf, (*place, *path), _described_path(path))
     elif type(x) is tuple:
-        is_named = len(x) == 2 and isinstance(x[0], str) and _is_part(x[1])
+        is_named = len(x) == 2 and isinstance(x[0], str) and _has_row(x[1])
         for i, item in enumerate(x):
-            yield from _parts_inside(item, (*place, i), x[0] if is_named else label)
+            yield from _described_inside(item, (*place, i), x[0] if is_named else label)
     elif isinstance(x, param_group):
-        yield from _parts_inside(x.inner, (*place, "inner"), x.title or label)
+        yield from _described_inside(x.inner, (*place, "inner"), x.title or label)
 
 
-def _dotted(path: Any) -> str:
+def _described_path(path: Any) -> str:
     return ".".join(names_of(path))
 
 
-def _fields(tx: Any) -> dict[str, Any]:
+def _described_fields(tx: Any) -> dict[str, Any]:
     """Return the fields of a value by name, or the arguments of `inject_hyperparams`."""
     if isinstance(tx, injected):
         return {k: thawed(v) for k, v in tx.arguments}
@@ -201,18 +202,20 @@ def _fields(tx: Any) -> dict[str, Any]:
     return fields_of(tx)
 
 
-def _defaults(tx: Any) -> dict[str, Any]:
+def _described_defaults(tx: Any) -> dict[str, Any]:
     """Return the defaults of the fields."""
     if isinstance(tx, injected):
         parameters = inspect.signature(tx.factory.inner_factory).parameters.values()
         return {p.name: p.default for p in parameters if p.default is not p.empty}
-    fields = dataclasses.fields(cast(Any, tx)) if _fields(tx) else ()
+    fields = dataclasses.fields(cast(Any, tx)) if _described_fields(tx) else ()
     return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
 
 
-def _inner(tx: injected) -> Any:
+def _described_inner(tx: injected) -> Any:
     """Return the inner transform, with schedules at step 0 if the factory takes only numbers."""
-    arguments = {k: float(x(x.init())) if is_stateful(x) else x for k, x in _fields(tx).items()}
+    arguments = {
+        k: float(x(x.init())) if is_stateful(x) else x for k, x in _described_fields(tx).items()
+    }
     try:
         return tx.factory.inner_factory(**arguments)
     except (TypeError, ValueError):
@@ -220,11 +223,13 @@ def _inner(tx: injected) -> Any:
         return tx.factory.inner_factory(**arguments | first)
 
 
-def _children(tx: Any) -> list[tuple[Any, Place, str]]:
+def _described_children(tx: Any) -> list[tuple[Any, Place, str]]:
     """Return the parts directly inside a transform, with their places and labels."""
     if isinstance(tx, injected):
-        return [(_inner(tx), ("inner",), "")]
-    by_field = {name: list(_parts_inside(x, (name,), "")) for name, x in _fields(tx).items()}
+        return [(_described_inner(tx), ("inner",), "")]
+    by_field = {
+        name: list(_described_inside(x, (name,), "")) for name, x in _described_fields(tx).items()
+    }
     several = sum(bool(parts) for parts in by_field.values()) > 1
     return [
         (part, place, label or (name if several else ""))
@@ -233,33 +238,35 @@ def _children(tx: Any) -> list[tuple[Any, Place, str]]:
     ]
 
 
-def _parts(
-    tx: Any, depth: int, label: str, recorder: "_Recorder | None", place: Place = ()
+def _described_rows(
+    tx: Any, depth: int, label: str, recorder: "_PartRecorder | None", place: Place = ()
 ) -> Iterator[Row]:
     """Yield the rows of a transform and of all parts in it."""
-    children = _children(tx)
+    children = _described_children(tx)
     fields_of_parts = {child_place[0] for _, child_place, _ in children}
     fields_of_parts.add(getattr(tx, "variadic", None))
     fields_of_parts |= {"rules"} if isinstance(tx, param_groups) else set()
-    fields = {k: v for k, v in _fields(tx).items() if k not in fields_of_parts}
-    defaults = _defaults(tx)
-    at_default = frozenset(k for k, v in fields.items() if k in defaults and _equal(v, defaults[k]))
+    fields = {k: v for k, v in _described_fields(tx).items() if k not in fields_of_parts}
+    defaults = _described_defaults(tx)
+    at_default = frozenset(
+        k for k, v in fields.items() if k in defaults and _is_described_default(v, defaults[k])
+    )
     slots, leaves = ((), None) if recorder is None else recorder.slots(place)
     own_bytes = None if recorder is None else sum(slot.bytes for slot in slots)
-    (name, package), foreign = _origin(tx), not isinstance(tx, GradientTransformation)
+    (name, package), foreign = _described_origin(tx), not isinstance(tx, GradientTransformation)
     yield Row(name, depth, label, fields, at_default, package, foreign, slots, leaves, own_bytes)
     for part, child_place, child_label in children:
-        yield from _parts(part, depth + 1, child_label, recorder, (*place, *child_place))
+        yield from _described_rows(part, depth + 1, child_label, recorder, (*place, *child_place))
 
 
-def _equal(x: Any, default: Any) -> bool:
+def _is_described_default(x: Any, default: Any) -> bool:
     try:
         return key_of(x) == key_of(default)
     except TypeError:  # a live number, or something that does not hash
         return x is default
 
 
-def _origin(tx: Any) -> tuple[str, str]:
+def _described_origin(tx: Any) -> tuple[str, str]:
     """Return the name of a part, and the package that it comes from."""
     if isinstance(tx, injected):
         return f"inject_hyperparams({name_of(tx.factory.inner_factory)})", "gradxform"
@@ -274,7 +281,7 @@ def _origin(tx: Any) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------ the sizes
 
 
-class _Recorder:
+class _PartRecorder:
     """Records which part's `init` returned which leaf of the state.
 
     `copied` copies a transform with all its parts, and replaces each `init` by one that records the
@@ -299,27 +306,27 @@ class _Recorder:
             init = functools.partial(x.init_with, inner_with)
             return self._recording(with_parts(x, (x.factory, x.arguments)), init, place)
         if isinstance(x, GradientTransformation):
-            parts = [self._field(v, (*place, k)) for k, v in _fields(x).items()]
+            parts = [self._field(v, (*place, k)) for k, v in _described_fields(x).items()]
             copy = with_parts(x, parts) if parts else object.__new__(type(x))
             init = noted(type(x).init).__get__(copy)
             if isinstance(x, param_groups):
                 init = functools.partial(self._with_groups, x, init)
             return self._recording(copy, init, place)
-        return self._recording(_Foreign(x), x.init, place)
+        return self._recording(_DescribedCopy(x), x.init, place)
 
     def _field(self, x: Any, place: Place) -> Any:
-        if _is_part(x):
+        if _has_row(x):
             return self.copied(x, place)
         if isinstance(x, FrozenTree):
-            leaves, treedef = jax.tree_util.tree_flatten_with_path(x.unfreeze(), is_leaf=_is_part)
-            if not any(_is_part(leaf) for _, leaf in leaves):
+            leaves, treedef = jax.tree_util.tree_flatten_with_path(x.unfreeze(), is_leaf=_has_row)
+            if not any(_has_row(leaf) for _, leaf in leaves):
                 return x
             copies = [self._field(leaf, (*place, *path)) for path, leaf in leaves]
             return FrozenTree(jax.tree.unflatten(treedef, copies))
         if type(x) is tuple:
             return tuple(self._field(item, (*place, i)) for i, item in enumerate(x))
         if isinstance(x, param_group):
-            parts = [self._field(v, (*place, k)) for k, v in _fields(x).items()]
+            parts = [self._field(v, (*place, k)) for k, v in _described_fields(x).items()]
             return with_parts(x, parts)
         return x
 
@@ -353,7 +360,7 @@ class _Recorder:
                 if of_parts[id(leaf)]:
                     of_parts[id(leaf)] -= 1
                 else:
-                    slots.setdefault(_field_of(path), []).append(leaf)
+                    slots.setdefault(_described_field_of(path), []).append(leaf)
             outermost.append((place, state))
             rows = tuple(self._slot(name, xs) for name, xs in slots.items())
             self.rows[place] = rows, leaves
@@ -362,20 +369,20 @@ class _Recorder:
         dtypes = dict.fromkeys(str(jax.typeof(x).dtype) for x in leaves)
         held = [self.held.get(id(x)) for x in leaves]
         on_device = sum(n for n in held if n is not None) if None not in held else None
-        return SlotRow(name, tuple(dtypes), len(leaves), _total_bytes(leaves), on_device)
+        return SlotRow(name, tuple(dtypes), len(leaves), _described_bytes(leaves), on_device)
 
     def slots(self, place: Place) -> tuple[tuple[SlotRow, ...], int | None]:
         """Return the slots of a part, and how many parameters it sees."""
         return self.rows.get(place, ((), None))
 
 
-def _field_of(path: Any) -> str:
+def _described_field_of(path: Any) -> str:
     """Return the path of a leaf down to its field of a NamedTuple, or else its first key."""
     attributes = [i for i, k in enumerate(path) if isinstance(k, jax.tree_util.GetAttrKey)]
-    return _dotted(path[: attributes[0] + 1 if attributes else 1])
+    return _described_path(path[: attributes[0] + 1 if attributes else 1])
 
 
-class _Foreign:
+class _DescribedCopy:
     """A copy of an object of another library."""
 
     def __init__(self, tx: Any) -> None:
