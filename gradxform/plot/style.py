@@ -66,11 +66,11 @@ def new_figure(function: str, width: float, height: float, look: Look) -> "Figur
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained", facecolor=look.paper)
     FigureCanvasAgg(figure)
     # IPython looks for this, and knows figures by itself only after pyplot was imported.
-    vars(figure)["_repr_png_"] = functools.partial(_png, figure)
+    vars(figure)["_repr_png_"] = functools.partial(_png_of_styled_figure, figure)
     return figure
 
 
-def _png(figure: "Figure") -> bytes:
+def _png_of_styled_figure(figure: "Figure") -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()
