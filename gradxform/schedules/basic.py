@@ -123,7 +123,7 @@ class polynomial_schedule(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the interpolated value."""
-        return _transition(self, self.power, self.cycle, count)
+        return _polynomial_transition(self, self.power, self.cycle, count)
 
 
 @value
@@ -154,10 +154,10 @@ class linear_schedule(Schedule):
 
     def __call__(self, count: Any) -> Array:
         """Return the interpolated value."""
-        return _transition(self, 1.0, False, count)
+        return _polynomial_transition(self, 1.0, False, count)
 
 
-def _transition(
+def _polynomial_transition(
     part: linear_schedule | polynomial_schedule, power: Any, cycle: bool, count: Any
 ) -> Array:
     init, end, steps = number(part.init_value), number(part.end_value), part.transition_steps
@@ -166,7 +166,7 @@ def _transition(
         return jnp.broadcast_to(scalar(init), count.shape)
     count = since(count, part.transition_begin)
     if cycle:
-        remaining, elapsed = _cycle_fractions(count, steps)
+        remaining, elapsed = _polynomial_cycle_fractions(count, steps)
     else:
         remaining, elapsed = fractions(count, steps)
     if not (is_known(power) and power == 1):
@@ -176,7 +176,7 @@ def _transition(
     return y if is_known(steps) else jnp.where(scalar(steps) > 0.0, y, scalar(init))
 
 
-def _cycle_fractions(count: Array, steps: Any) -> tuple[Array, Array]:
+def _polynomial_cycle_fractions(count: Array, steps: Any) -> tuple[Array, Array]:
     """Return the `fractions` of a period that ends at the next multiple of `steps`."""
     count, steps = same_dtype(count, steps)
     past = count % steps

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-def _periods(part: Any, count: Any) -> Array:
+def _decay_periods(part: Any, count: Any) -> Array:
     """Return how many periods of `transition_steps` have passed; rounded down for a staircase."""
     k = since(count, part.transition_begin)
     if part.staircase:
@@ -47,7 +47,7 @@ def _periods(part: Any, count: Any) -> Array:
     return scalar(k) / scalar(part.transition_steps)
 
 
-def _check_periods(part: Any) -> None:
+def _check_decay_periods(part: Any) -> None:
     require_positive(part, "transition_steps")
     require_non_negative(part, "transition_begin")
     check_steps(part, "transition_steps", "transition_begin")
@@ -84,13 +84,13 @@ class exponential_decay(Schedule):
     end_value: Finite | None = None
 
     def __post_init__(self):
-        _check_periods(self)
+        _check_decay_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value, within its bound."""
         rate = self.decay_rate
         log = math.log(rate) if is_known(rate) else jnp.log(scalar(rate))
-        y = number(self.init_value) * jnp.exp(_periods(self, count) * log)
+        y = number(self.init_value) * jnp.exp(_decay_periods(self, count) * log)
         if self.end_value is None:
             return y
         bound = scalar(self.end_value)
@@ -123,12 +123,12 @@ class natural_exp_decay(Schedule):
     staircase: bool = False
 
     def __post_init__(self):
-        _check_periods(self)
+        _check_decay_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
         rate = number(self.decay_rate)
-        return number(self.init_value) * jnp.exp(-rate * _periods(self, count))
+        return number(self.init_value) * jnp.exp(-rate * _decay_periods(self, count))
 
 
 @value
@@ -156,11 +156,13 @@ class inverse_time_decay(Schedule):
     staircase: bool = False
 
     def __post_init__(self):
-        _check_periods(self)
+        _check_decay_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
-        return number(self.init_value) / (1.0 + number(self.decay_rate) * _periods(self, count))
+        return number(self.init_value) / (
+            1.0 + number(self.decay_rate) * _decay_periods(self, count)
+        )
 
 
 @value
@@ -185,7 +187,7 @@ class inverse_sqrt_decay(Schedule):
     transition_begin: int | float = 0
 
     def __post_init__(self):
-        _check_periods(self)
+        _check_decay_periods(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the decayed value."""
@@ -323,14 +325,14 @@ class cosine_decay_restarts(Schedule):
                     f"{name_of(self)}: {name} must be a Python number, got a traced one; the "
                     "starts of the cycles are computed beforehand."
                 )
-        cycle, remaining = _cycle(as_count(count), self.first_decay_steps, self.t_mul)
+        cycle, remaining = _decay_cycle(as_count(count), self.first_decay_steps, self.t_mul)
         height = jnp.power(scalar(self.m_mul), cycle)
         init, alpha = number(self.init_value), number(self.alpha)
         y = init * ((1.0 - alpha) * height * half_cosine(remaining) + alpha)
         return jnp.where(as_count(count) <= 0, scalar(init), y)
 
 
-def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
+def _decay_cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
     """Return the index of the cycle of each count, and the remaining fraction of the cycle."""
     if t_mul == 1:
         cycle = quotient(count, first)
@@ -339,7 +341,7 @@ def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
         else:
             count = scalar(count) % first
         return cycle, fractions(count, first)[0]
-    starts, lengths = _cycles(first, t_mul)
+    starts, lengths = _decay_cycles(first, t_mul)
     cycle = segment(count, starts[1:])
     if jnp.issubdtype(count.dtype, jnp.integer):
         # Subtracted as integers, because float32 rounds counts above 2**24.
@@ -353,7 +355,7 @@ def _cycle(count: Array, first: Any, t_mul: float) -> tuple[Array, Array]:
 
 
 @functools.lru_cache(maxsize=64)
-def _cycles(first: float, t_mul: float) -> tuple[np.ndarray, np.ndarray]:
+def _decay_cycles(first: float, t_mul: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the starts and the lengths of the cycles that an integer count can reach."""
     starts, lengths = [0.0], [float(first)]
     while (start := starts[-1] + lengths[-1]) <= LARGEST:

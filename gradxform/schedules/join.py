@@ -121,11 +121,11 @@ class warmup_constant_schedule(Composite):
     warmup_steps: int | float
 
     def __post_init__(self):
-        _check_warmup(self)
+        _check_joined_warmup(self)
 
     def expand(self) -> join_schedules:
         """Return the line joined to the constant."""
-        return _warmed_up(self, constant_schedule(number(self.peak_value)))
+        return _joined_after_warmup(self, constant_schedule(number(self.peak_value)))
 
 
 @value
@@ -157,7 +157,7 @@ class warmup_cosine_decay_schedule(Schedule):
     exponent: NonNegative = 1.0
 
     def __post_init__(self):
-        _check_warmup(self)
+        _check_joined_warmup(self)
         check_steps(self, "decay_steps")
         warmup, steps = self.warmup_steps, self.decay_steps
         if is_known(warmup) and is_known(steps) and not steps > warmup:
@@ -170,7 +170,7 @@ class warmup_cosine_decay_schedule(Schedule):
         """Return the value on the climb or on the cosine."""
         count = as_count(count)
         climb = linear_schedule(self.init_value, self.peak_value, self.warmup_steps)(count)
-        steps = _add_steps(self.decay_steps, self.warmup_steps, sign=-1)
+        steps = _add_joined_steps(self.decay_steps, self.warmup_steps, sign=-1)
         remaining, _ = fractions(since(count, self.warmup_steps), steps)
         cosine = half_cosine(remaining)
         if not (is_known(self.exponent) and self.exponent == 1):
@@ -215,7 +215,7 @@ class warmup_exponential_decay_schedule(Composite):
         require_positive(self, "transition_steps")
         require_non_negative(self, "transition_begin")
         check_steps(self, "transition_steps", "transition_begin")
-        _check_warmup(self)
+        _check_joined_warmup(self)
 
     def expand(self) -> join_schedules:
         """Return the line joined to the decay."""
@@ -227,7 +227,7 @@ class warmup_exponential_decay_schedule(Composite):
             staircase=self.staircase,
             end_value=self.end_value,
         )
-        return _warmed_up(self, decay)
+        return _joined_after_warmup(self, decay)
 
 
 def sgdr_schedule(cosine_kwargs: Iterable[dict[str, Any]]) -> join_schedules:
@@ -255,25 +255,27 @@ def sgdr_schedule(cosine_kwargs: Iterable[dict[str, Any]]) -> join_schedules:
         raise ValueError("sgdr_schedule: cosine_kwargs must hold at least one cycle.")
     begins: list[Any] = []
     for cycle in cycles[:-1]:
-        begins.append(_add_steps(begins[-1], cycle.decay_steps) if begins else cycle.decay_steps)
+        begins.append(
+            _add_joined_steps(begins[-1], cycle.decay_steps) if begins else cycle.decay_steps
+        )
     return join_schedules(tuple(cycles), tuple(begins))
 
 
 register("sgdr_schedule", sgdr_schedule)
 
 
-def _check_warmup(part: Any) -> None:
+def _check_joined_warmup(part: Any) -> None:
     require_non_negative(part, "warmup_steps")
     check_steps(part, "warmup_steps")
 
 
-def _add_steps(a: Any, b: Any, sign: int = 1) -> Any:
+def _add_joined_steps(a: Any, b: Any, sign: int = 1) -> Any:
     """Return `a + sign * b` for numbers of steps, known ones or live ones."""
     if not (is_known(a) and is_known(b)):
         a, b = same_dtype(as_count(a), b)
     return a + sign * b
 
 
-def _warmed_up(part: Any, after: Schedule) -> join_schedules:
+def _joined_after_warmup(part: Any, after: Schedule) -> join_schedules:
     climb = linear_schedule(part.init_value, part.peak_value, part.warmup_steps)
     return join_schedules((climb, after), (part.warmup_steps,))

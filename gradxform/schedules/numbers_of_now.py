@@ -22,7 +22,7 @@ def with_numbers_of_now(tx: Any) -> tuple[Any, tuple[Any, ...]]:
     def constant(called: Called) -> Any:
         if called not in live:
             live[called] = value_at(called, zero_count())
-        return _held(list(live).index(called))
+        return _schedule_of_number_now(list(live).index(called))
 
     return replace_called(tx, constant), tuple(live.values())
 
@@ -35,7 +35,7 @@ def of_this_moment(tx: Any) -> Any:
     return put_live(bare, tuple(x.item() for x in live))
 
 
-def _held(index: int) -> Any:
+def _schedule_of_number_now(index: int) -> Any:
     """Return a schedule of the number that a program gets as an argument."""
     hole: Any = Hole(index)
     return constant_schedule(hole)

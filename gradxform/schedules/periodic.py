@@ -33,7 +33,7 @@ __all__ = [
 
 def wave(count: Array, steps: Any, periods: Any) -> Array:
     """Return (1 + cos(2 pi periods t)) / 2, with t = min(count / steps, 1)."""
-    halves = _exact(count, steps, 2 * periods) if is_known(periods) else None
+    halves = _exact_periods(count, steps, 2 * periods) if is_known(periods) else None
     if halves is None:
         _, elapsed = fractions(count, steps)
         return jnp.square(jnp.cos(math.pi * number(periods) * elapsed))
@@ -41,16 +41,16 @@ def wave(count: Array, steps: Any, periods: Any) -> Array:
     return jnp.square(jnp.sin(scalar(phase - steps) * (0.5 * math.pi / steps)))
 
 
-def _sawtooth(count: Array, steps: Any, periods: Any) -> Array:
+def _periodic_sawtooth(count: Array, steps: Any, periods: Any) -> Array:
     """Return the remaining fraction of the current one of the `periods` in `steps`, 1 to 0."""
-    multiple = _exact(count, steps, periods)
+    multiple = _exact_periods(count, steps, periods)
     if multiple is None:
         _, elapsed = fractions(count, steps)
         return 1.0 - (number(periods) * elapsed) % 1.0
     return scalar(steps - (multiple * jnp.minimum(count, steps)) % steps) / float(steps)
 
 
-def _exact(count: Array, steps: Any, times: Any) -> int | None:
+def _exact_periods(count: Array, steps: Any, times: Any) -> int | None:
     """Return `times` as an int if `times * count` modulo `steps` is exact in int32, else None."""
     if not isinstance(steps, int) or not is_known(times) or times != int(times):
         return None
@@ -58,7 +58,7 @@ def _exact(count: Array, steps: Any, times: Any) -> int | None:
     return int(times) if fits and jnp.issubdtype(count.dtype, jnp.integer) else None
 
 
-def _zeroed(y: Array, part: Any, count: Array) -> Array:
+def _zeroed_after_periods(y: Array, part: Any, count: Array) -> Array:
     """Return `y`, but 0 once `zero_after` periods have passed."""
     after, periods, steps = part.zero_after, part.num_periods, part.decay_steps
     if after is None:
@@ -73,7 +73,7 @@ def _zeroed(y: Array, part: Any, count: Array) -> Array:
     return jnp.where(count >= first, 0.0, y)
 
 
-def _check_steps(part: Any) -> None:
+def _check_periodic_steps(part: Any) -> None:
     require_positive(part, "decay_steps")
     check_steps(part, "decay_steps")
 
@@ -93,7 +93,7 @@ class linear_sign_decay(Schedule):
     decay_steps: int | float
 
     def __post_init__(self):
-        _check_steps(self)
+        _check_periodic_steps(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the remaining fraction of the decay."""
@@ -123,12 +123,12 @@ class cosine_sign_decay(Schedule):
     zero_after: NonNegative | None = None
 
     def __post_init__(self):
-        _check_steps(self)
+        _check_periodic_steps(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the cosine's value."""
         count = as_count(count)
-        return _zeroed(wave(count, self.decay_steps, self.num_periods), self, count)
+        return _zeroed_after_periods(wave(count, self.decay_steps, self.num_periods), self, count)
 
 
 @value
@@ -156,13 +156,13 @@ class restart_sign_decay(Schedule):
     zero_after: NonNegative | None = None
 
     def __post_init__(self):
-        _check_steps(self)
+        _check_periodic_steps(self)
 
     def __call__(self, count: Any) -> Array:
         """Return the value in the current period."""
         count = as_count(count)
-        remaining = _sawtooth(count, self.decay_steps, self.num_periods)
-        return _zeroed(half_cosine(remaining), self, count)
+        remaining = _periodic_sawtooth(count, self.decay_steps, self.num_periods)
+        return _zeroed_after_periods(half_cosine(remaining), self, count)
 
 
 _MODES = ("triangular", "triangular2", "exp_range")
