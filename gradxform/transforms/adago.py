@@ -145,8 +145,8 @@ class scale_by_adago(Orthogonalizing):
 
     def rule(self, g: Array, a: Array, total: Array, rate: Scalar) -> tuple[Array, Array]:
         """Return the update of a batch of matrices, and the sums."""
-        total = total + jnp.minimum(_norm(g), self.max_norm) ** 2
-        clipped = jnp.minimum(_norm(a if self.nesterov else g), self.max_norm)
+        total = total + jnp.minimum(_adago_norm(g), self.max_norm) ** 2
+        clipped = jnp.minimum(_adago_norm(a if self.nesterov else g), self.max_norm)
         divisor = root(total) if self.root else total
         least = not_zero(self.initial_accumulator_value, total.dtype)
         size = rate * self._factor(*g.shape[-2:]) * over(clipped, divisor, least)
@@ -159,5 +159,5 @@ class scale_by_adago(Orthogonalizing):
         return max(1, k / max(n, 1)) ** 0.5 if self.by_shape else 1.0
 
 
-def _norm(x: Array) -> Array:
+def _adago_norm(x: Array) -> Array:
     return linalg.frobenius_norm(x)[:, 0, 0]

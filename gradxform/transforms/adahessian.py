@@ -94,7 +94,9 @@ class AdaHessianState(NamedTuple):
     hessian_fn_state: Any  # the state of the estimator
 
 
-def _average(v: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar) -> Array:
+def _average_of_hessian_square(
+    v: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar
+) -> Array:
     """Return b2 v + (1 - b2) D^2 in the dtype of v."""
     dtype = at_least_float32(promote(dtype_of(v), dtype_of(estimate)))
     d = bounded_square(cast(estimate, dtype))
@@ -154,7 +156,9 @@ class scale_by_adahessian(WithDiagonal):
         of_m = bias_correction(self.b1, count)
         of_v = bias_correction(self.b2, safe_increment(state.count // self.update_interval))
         _, _, vs, _ = columns(self, updates, state, params)
-        estimator_state, vs = curvature_now(self, updates, state, params, extra, vs, _average)
+        estimator_state, vs = curvature_now(
+            self, updates, state, params, extra, vs, _average_of_hessian_square
+        )
         state = state._replace(count=count, hessian_fn_state=estimator_state)
         return state, of_m, of_v, PerLeaf(vs)
 

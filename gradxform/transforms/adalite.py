@@ -127,11 +127,14 @@ class scale_by_adalite(ArrayRule):
         v_out, v_in = engine.array_sums((v, rows), (v, columns), keepdims=True)
         k = engine.whole_shape(g)[-1]
         of_out, of_in = v_out / (array_size(g) // k), v_in / k
-        m = m + (1 - _softmax(of_out, columns) * _softmax(of_in, rows)) * (g - m)
+        m = m + (1 - _adalite_softmax(of_out, columns) * _adalite_softmax(of_in, rows)) * (g - m)
         u = self._divided(g, m, of_v * v)
         total = engine.array_sums((v_out, columns), keepdims=True)
         v_in = v_in / jnp.maximum(total, self.eps2)
-        of_out, of_in = _softmax(of_out / self.tau, columns), _softmax(of_in / self.tau, rows)
+        of_out, of_in = (
+            _adalite_softmax(of_out / self.tau, columns),
+            _adalite_softmax(of_in / self.tau, rows),
+        )
         m_out, m_in = engine.array_sums((m * of_in, rows), (m * of_out, columns), keepdims=True)
         product = engine.array_sums(m_in * m * m_out)
         of_out = engine.array_sums((m_out * m_out, columns), keepdims=True)
@@ -156,7 +159,7 @@ class scale_by_adalite(ArrayRule):
         return g * shrinking(largest, float(jnp.finfo(g.dtype).max) ** 0.2)
 
 
-def _softmax(x: Array, axes: tuple[int, ...]) -> Array:
+def _adalite_softmax(x: Array, axes: tuple[int, ...]) -> Array:
     """Return exp(x) over its sum along axes, of all pieces; `x` is at least 0."""
     below = x - jax.lax.stop_gradient(engine.array_max(x, axes, keepdims=True))
     # XLA may compute x anew for the maximum, and round otherwise: of the largest numbers, all may

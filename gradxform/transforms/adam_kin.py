@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def _factors(part: Any, state: Any) -> tuple[Any, ...]:
+def _adam_kin_factors(part: Any, state: Any) -> tuple[Any, ...]:
     """Return the advanced count, the factors of m and v, and for nesterov that of the next m."""
     state, of_m, of_v = count_and_debias(state, part.b1, part.b2)
     of_next_m = of_m
@@ -40,7 +40,7 @@ def _factors(part: Any, state: Any) -> tuple[Any, ...]:
     return state, of_m, of_v, of_next_m
 
 
-def _numerator(part: Any, g: Array, m: Array, of_m: Scalar, of_next_m: Scalar) -> Array:
+def _adam_kin_numerator(part: Any, g: Array, m: Array, of_m: Scalar, of_next_m: Scalar) -> Array:
     """Return the debiased first moment; with nesterov one step ahead, in Dozat's form."""
     if part.nesterov:
         return (part.b1 * of_next_m) * m + ((1 - part.b1) * of_m) * g
@@ -113,7 +113,7 @@ class scale_by_belief(AdamMoments):
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the count; the factors of m, s and the next m; with a threshold, two more."""
-        state, *factors = _factors(self, state)
+        state, *factors = _adam_kin_factors(self, state)
         if self.threshold is not None:
             factors += rectification(self.b2, state.count, self.threshold)
         return state, *factors
@@ -125,7 +125,7 @@ class scale_by_belief(AdamMoments):
         s = self.b2 * s + (1 - self.b2) * abs_sq(g - m) + self.eps_root
         averages = m, s, *[jnp.maximum(h, s) for h in largest]
         # A half, because the sum for the largest gradients is beyond the range.
-        half = _numerator(self, g, m, of_m / 2, of_next_m / 2)
+        half = _adam_kin_numerator(self, g, m, of_m / 2, of_next_m / 2)
         u = 2 * over_root(half, of_s * averages[-1], self.eps)
         if rectified:
             uses_s, c = rectified
@@ -277,7 +277,7 @@ class scale_by_radam(AdamMoments):
 
     def prepare(self, updates: None, state: Any, params: Params | None) -> tuple[Any, ...]:
         """Return the advanced count; the factors of m, v and the next m; c; whether to use v."""
-        state, of_m, of_v, of_next_m = _factors(self, state)
+        state, of_m, of_v, of_next_m = _adam_kin_factors(self, state)
         uses_v, c = rectification(self.b2, state.count, self.threshold)
         if self.eps_before_correction:
             of_v, c = jnp.ones_like(of_v), c * jnp.sqrt(1 / of_v)
@@ -287,6 +287,6 @@ class scale_by_radam(AdamMoments):
         """Return the update and the moments."""
         of_m, of_v, of_next_m, c, uses_v = factors
         m, v = self.moments(g, m, v)
-        top = _numerator(self, g, m, of_m, of_next_m)
+        top = _adam_kin_numerator(self, g, m, of_m, of_next_m)
         scaled = over_root(c * top, of_v * v, self.eps, self.eps_root)
         return jnp.where(uses_v, scaled, top), m, v

@@ -58,18 +58,18 @@ class moment_blocks(Value):
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "size")
-        if self.size > 1 and (self.axes is None or len(_axes(self)) != 1):
+        if self.size > 1 and (self.axes is None or len(_axes_of_adam_mini(self)) != 1):
             raise ValueError(
                 f"moment_blocks: size counts neighbours along one axis, got axes={self.axes!r}."
             )
 
 
-def _axes(blocks: moment_blocks) -> tuple[int, ...]:
+def _axes_of_adam_mini(blocks: moment_blocks) -> tuple[int, ...]:
     axes: Any = blocks.axes
     return axes if isinstance(axes, tuple) else (axes,)
 
 
-class _Blocks(NamedTuple):
+class _AdamMiniBlocks(NamedTuple):
     """The blocks of one array, or of this device's piece of it."""
 
     inside: tuple[int, ...]  # the axes that a block has in full
@@ -145,7 +145,7 @@ class scale_by_adam_mini(ArrayRule):
         if isinstance(blocks, masks.label_by):
             entries = [label for label, _ in blocks.pairs]
         elif isinstance(blocks, FrozenTree):
-            entries = [x for _, x in with_paths(blocks.unfreeze(), _is_entry)]
+            entries = [x for _, x in with_paths(blocks.unfreeze(), _is_adam_mini_entry)]
         elif is_function(blocks):
             entries = []
         for entry in entries:
@@ -153,7 +153,7 @@ class scale_by_adam_mini(ArrayRule):
                 what = "moment_blocks, None, or a tree, label_by or function that says which"
                 raise TypeError(must_be(self, "blocks", what, entry))
 
-    def statics(self, updates: Updates) -> list[_Blocks]:
+    def statics(self, updates: Updates) -> list[_AdamMiniBlocks]:
         """Return the blocks of every leaf."""
         whole = engine.whole_shapes(updates)
         if is_function(self.blocks):
@@ -161,19 +161,19 @@ class scale_by_adam_mini(ArrayRule):
         what = ("blocks", self.blocks, masks.hidden_paths(), tuple(engine.cuts_of(updates)))
         return remembered(what, whole, lambda: self._of_leaves(whole, updates))
 
-    def _of_leaves(self, whole: Updates, updates: Updates) -> list[_Blocks]:
+    def _of_leaves(self, whole: Updates, updates: Updates) -> list[_AdamMiniBlocks]:
         tree = self.blocks
         if tree is None or isinstance(tree, moment_blocks):
             tree = FrozenTree(tree)
         named = [(path, x) for path, x in with_paths(whole) if not is_hole(x)]
-        leaves, _ = masks.by_path(self, tree, whole, object, _is_entry, whole=False)
+        leaves, _ = masks.by_path(self, tree, whole, object, _is_adam_mini_entry, whole=False)
         cuts = engine.cuts_of(updates)
         return [
             self._of_leaf(path, x, leaves[path], cut)
             for (path, x), cut in zip(named, cuts, strict=True)
         ]
 
-    def _of_leaf(self, path: Any, x: Any, blocks: Any, cut: engine.Cut) -> _Blocks:
+    def _of_leaf(self, path: Any, x: Any, blocks: Any, cut: engine.Cut) -> _AdamMiniBlocks:
         shape = shape_of(x)
         n, where = len(shape), f"parameter {path_str(path)} of shape {shape}"
         if blocks is None:
@@ -181,7 +181,7 @@ class scale_by_adam_mini(ArrayRule):
             blocks = moment_blocks(() if n < 2 else 0 if is_table else -1)
         if not isinstance(blocks, moment_blocks):
             raise TypeError(must_be(self, f"the blocks of {where}", "moment_blocks", blocks))
-        apart = tuple(range(n)) if blocks.axes is None else _axes(blocks)
+        apart = tuple(range(n)) if blocks.axes is None else _axes_of_adam_mini(blocks)
         if not all(-n <= axis < n for axis in apart):
             raise ValueError(
                 f"{name_of(self)}: {blocks!r} names an axis that {where} does not have."
@@ -197,7 +197,7 @@ class scale_by_adam_mini(ArrayRule):
                     f"blocks of {blocks!r}. Give a size that divides it."
                 )
         inside = tuple(i for i in range(n) if i not in apart)
-        return _Blocks(inside, axis, size, size * math.prod(shape[i] for i in inside))
+        return _AdamMiniBlocks(inside, axis, size, size * math.prod(shape[i] for i in inside))
 
     def init(self, params: Params) -> ScaleByAdamMiniState:
         """Return moments of zeros."""
@@ -228,7 +228,7 @@ class scale_by_adam_mini(ArrayRule):
         p: Array | None,
         of_m: Scalar,
         of_v: Scalar,
-        blocks: _Blocks,
+        blocks: _AdamMiniBlocks,
     ) -> tuple[Array, Array, Array]:
         """Return the update and the moments."""
         m = self.b1 * m + (1 - self.b1) * g
@@ -244,5 +244,5 @@ class scale_by_adam_mini(ArrayRule):
         return of_m * over_root(m, of_v * v, self.eps), m, v
 
 
-def _is_entry(x: Any) -> bool:
+def _is_adam_mini_entry(x: Any) -> bool:
     return x is None or isinstance(x, moment_blocks)

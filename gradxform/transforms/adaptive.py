@@ -49,7 +49,7 @@ class ScaleByRmsWithCountState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
-class _Averages(ArrayRule):
+class _AdaptiveAverages(ArrayRule):
     """Base of the rules with averages, which need a count for their bias correction only."""
 
     decay: Any
@@ -63,7 +63,7 @@ class _Averages(ArrayRule):
         return count_and_debias(state, self.decay) if self.bias_correction else (state,)
 
 
-def _over_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
+def _over_adaptive_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
     """Return g / sqrt(x + eps), or g / (sqrt(x) + eps); 0 where that divides by 0."""
     if eps_in_sqrt and not is_zero(eps):
         return g * lax.rsqrt(x + not_zero(eps, x.dtype))
@@ -71,7 +71,7 @@ def _over_root(g: Array, x: Array, eps: Scalar, eps_in_sqrt: bool) -> Array:
 
 
 @transform
-class scale_by_rms(_Averages):
+class scale_by_rms(_AdaptiveAverages):
     """Rescale updates as RMSProp does: the gradient over its root mean square.
 
     Update rule, from v = initial_scale and t = 1, 2, ...:
@@ -107,7 +107,7 @@ class scale_by_rms(_Averages):
     def rule(self, g: Array, v: Array, p: Array | None, debias: Scalar = 1) -> tuple[Array, Array]:
         """Return the update and the average."""
         v = self.decay * v + (1 - self.decay) * abs_sq(g)
-        return _over_root(g, debias * v, self.eps, self.eps_in_sqrt), v
+        return _over_adaptive_root(g, debias * v, self.eps, self.eps_in_sqrt), v
 
 
 class ScaleByRStdDevState(NamedTuple):
@@ -126,7 +126,7 @@ class ScaleByRStdDevWithCountState(NamedTuple):
 
 
 @transform
-class scale_by_stddev(_Averages):
+class scale_by_stddev(_AdaptiveAverages):
     """Rescale updates as centered RMSProp does: the gradient over its standard deviation.
 
     Update rule, from m = 0, v = initial_scale and t = 1, 2, ...:
@@ -170,7 +170,7 @@ class scale_by_stddev(_Averages):
         m = self.decay * m + (1 - self.decay) * g
         v = self.decay * v + (1 - self.decay) * abs_sq(g)
         variance = jnp.maximum(debias * v - abs_sq(debias * m), 0)
-        return _over_root(g, variance, self.eps, self.eps_in_sqrt), m, v
+        return _over_adaptive_root(g, variance, self.eps, self.eps_in_sqrt), m, v
 
 
 class ScaleByRssState(NamedTuple):

@@ -45,7 +45,7 @@ class ScaleByAgreementState(NamedTuple):
     mu: Slot  # like params, at least float32; the moving average m
 
 
-class _Agreement(ArrayRule, abc.ABC):
+class _AgreementRule(ArrayRule, abc.ABC):
     """The base of the rules that compare signs: an average, and one factor per entry."""
 
     b1: float
@@ -81,7 +81,7 @@ class _Agreement(ArrayRule, abc.ABC):
 
 
 @transform
-class scale_by_add_sign(_Agreement):
+class scale_by_add_sign(_AgreementRule):
     """Rescale updates as AddSign does: by a sum, larger where gradient and average agree in sign.
 
     Update rule, from m = 0 and with n = 0, 1, ... the number of earlier updates:
@@ -111,7 +111,7 @@ class scale_by_add_sign(_Agreement):
 
 
 @transform
-class scale_by_power_sign(_Agreement):
+class scale_by_power_sign(_AgreementRule):
     """Rescale updates as PowerSign does: by a power, larger where gradient and average agree.
 
     Update rule, from m = 0 and with n = 0, 1, ... the number of earlier updates:
@@ -141,7 +141,7 @@ class scale_by_power_sign(_Agreement):
 
 
 @transform
-class scale_by_sign_agreement(_Agreement):
+class scale_by_sign_agreement(_AgreementRule):
     """Rescale updates as NeuralOptimizer1 does: shrink entries of another sign than their average.
 
     Update rule, from m = 0:
@@ -172,11 +172,11 @@ class scale_by_sign_agreement(_Agreement):
 
     def slice_rule(self, g: RowSparse, m: Array, p: Array | None) -> tuple[Array, Array]:
         """Return the scaled slices and the average."""
-        m = _add_slices(self.b1, m, g, g.values)
+        m = _add_slices_for_agreement(self.b1, m, g, g.values)
         return self.factor(jnp.sign(g.values) * jnp.sign(g.take(m))) * g.values, m
 
 
-def _add_slices(decay: Scalar, average: Array, g: RowSparse, values: Array) -> Array:
+def _add_slices_for_agreement(decay: Scalar, average: Array, g: RowSparse, values: Array) -> Array:
     """Let the whole average decay, and add `values`, one slice for each of `g`, to their rows."""
     return g.with_values((1 - decay) * values).add_to(decay * average)
 
@@ -234,9 +234,9 @@ class scale_by_grad_variance(ArrayRule):
         self, g: RowSparse, m: Array, v: Array, p: Array | None
     ) -> tuple[Array, Array, Array]:
         """Return the scaled slices and the averages."""
-        m = _add_slices(self.b1, m, g, g.values)
+        m = _add_slices_for_agreement(self.b1, m, g, g.values)
         w = saturated(jnp.square(g.values - g.take(m)))
-        v = _add_slices(self.b2, v, g, w)
+        v = _add_slices_for_agreement(self.b2, v, g, w)
         return self._scale(g.values, w, g.take(v)), m, v
 
     def _scale(self, g: Array, w: Array, v: Array) -> Array:

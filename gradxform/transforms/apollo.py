@@ -67,7 +67,7 @@ class ScaleByApolloState(NamedTuple):
     last_norm: NonNegativeSlot
 
 
-class _Projected(NamedTuple):
+class _ApolloProjection(NamedTuple):
     """A matrix that is projected."""
 
     axes: MatrixAxes
@@ -141,12 +141,12 @@ class scale_by_apollo(ArrayRule):
         require_one_of(self, "granularity", ("channel", "tensor"))
         check_numbers(self, "weight_dimension_numbers", GaLoreDimensionNumbers)
 
-    def statics(self, updates: Updates) -> list[_Projected | None]:
+    def statics(self, updates: Updates) -> list[_ApolloProjection | None]:
         """Return for every leaf how it is projected."""
         paths = [path for path, x in with_paths(updates) if not is_hole(x)]
         every = low_rank_axes(self, self.weight_dimension_numbers, updates)
         return [
-            None if axes is None else _Projected(axes, zlib.crc32("/".join(path).encode()))
+            None if axes is None else _ApolloProjection(axes, zlib.crc32("/".join(path).encode()))
             for path, axes in zip(paths, every, strict=True)
         ]
 
@@ -157,7 +157,7 @@ class scale_by_apollo(ArrayRule):
         for p, how in zip(ps, self.statics(params), strict=True):
             dtype, batch = at_least_float32(dtype_of(p)), ()
             if how is not None:
-                *batch, n, k = _stack_shape(how.axes, shape_of(p))
+                *batch, n, k = _apollo_stack_shape(how.axes, shape_of(p))
                 short = min(self.rank, n, k)
                 p = jnp.zeros((*batch, *((n, short) if n > k else (short, k))), dtype)
             projected.append(p)
@@ -189,7 +189,7 @@ class scale_by_apollo(ArrayRule):
         p: Array | None,
         key: Array,
         factor: Scalar,
-        how: _Projected | None,
+        how: _ApolloProjection | None,
     ) -> tuple[Array, Array, Array, Array]:
         """Return the update, the moments and the norm."""
         if how is None:
@@ -199,7 +199,7 @@ class scale_by_apollo(ArrayRule):
         n, k = stack.shape[-2:]
         rank, axis = min(self.rank, n, k), -1 if n > k else -2
         shape = (*stack.shape[:-2], rank, min(n, k))
-        P = _normal(jax.random.fold_in(key, how.number), shape, g.dtype) / rank**0.5
+        P = _apollo_normal(jax.random.fold_in(key, how.number), shape, g.dtype) / rank**0.5
         R = matmul(stack, jnp.swapaxes(P, -1, -2)) if n > k else matmul(P, stack)
         N, m, v = self._moments(R, m, v)
         axes = axis if self.granularity == "channel" else (-2, -1)
@@ -220,11 +220,11 @@ class scale_by_apollo(ArrayRule):
         return over_root(m, v, self.eps), m, v
 
 
-def _stack_shape(axes: MatrixAxes, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _apollo_stack_shape(axes: MatrixAxes, shape: tuple[int, ...]) -> tuple[int, ...]:
     _, n, k = axes.sizes(shape)
     return (*(shape[i] for i in axes.batch), n, k)
 
 
-def _normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+def _apollo_normal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
     """Return standard normal numbers; where recordings of PyTorch are replayed, its own."""
     return jax.random.normal(key, shape, dtype)

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-def _check_betas(part: Any) -> None:
+def _check_dadapt_betas(part: Any) -> None:
     pair = part.betas
     numbers = [isinstance(x, int | float | Array) and not isinstance(x, bool) for x in pair]
     if len(pair) != 2 or not all(numbers):
@@ -54,17 +54,17 @@ def _check_betas(part: Any) -> None:
         raise ValueError(f"{name_of(part)}: betas must both be in [0, 1), got {shown(pair)}.")
 
 
-def _moment_correction(betas: tuple[Scalar, Scalar], count: Array) -> Array:
+def _dadapt_moment_correction(betas: tuple[Scalar, Scalar], count: Array) -> Array:
     """Return Adam's correction of both moments, sqrt(1 - b2^t) / (1 - b1^t)."""
     b1, b2 = betas
     return bias_correction(b1, count) / jnp.sqrt(bias_correction(b2, count))
 
 
-def _add_gradient(s: Array, g: Array, decay: Scalar, weight: Scalar) -> Array:
+def _add_gradient_for_dadapt(s: Array, g: Array, decay: Scalar, weight: Scalar) -> Array:
     return decay * s + weight * g
 
 
-def _zero_sums(part: Any, params: Params) -> dict[str, Any]:
+def _zero_dadapt_sums(part: Any, params: Params) -> dict[str, Any]:
     """Return the fields that both states have, before the first update."""
     return {
         "exp_avg": zeros_like(params),
@@ -91,7 +91,7 @@ def _dadapt_sums(
     g: Array, m: Array, v: Array, s: Array, p: Array, decay: Scalar, weight: Scalar, eps: Scalar
 ) -> tuple[Array, Array]:
     g = bounded_square(g)
-    return over_root(g * s, v, eps), jnp.abs(_add_gradient(s, g, decay, weight))
+    return over_root(g * s, v, eps), jnp.abs(_add_gradient_for_dadapt(s, g, decay, weight))
 
 
 @transform
@@ -139,11 +139,11 @@ class step_by_dadapt_adamw(ArrayRule):
     needs_params = True
 
     def __post_init__(self) -> None:
-        _check_betas(self)
+        _check_dadapt_betas(self)
 
     def init(self, params: Params) -> DAdaptAdamWState:
         """Return averages of zeros and the first estimate."""
-        return DAdaptAdamWState(**_zero_sums(self, params))
+        return DAdaptAdamWState(**_zero_dadapt_sums(self, params))
 
     def prepare(
         self, updates: Updates, state: DAdaptAdamWState, params: Params
@@ -151,7 +151,7 @@ class step_by_dadapt_adamw(ArrayRule):
         """Return the new estimate, and the step size k from the old one."""
         count, q = safe_increment(state.count), self.betas[1] ** 0.5
         k = state.estim_lr * value_at(self.learning_rate, state.count)
-        k = k * _moment_correction(self.betas, count)
+        k = k * _dadapt_moment_correction(self.betas, count)
         leaves = columns(self, updates, state, params)
         product, sum_abs_s = tree_sums(_dadapt_sums, updates, leaves, q, (1 - q) * k, self.eps)
         r = q * state.numerator_weighted + (1 - q) * k * product
@@ -165,7 +165,7 @@ class step_by_dadapt_adamw(ArrayRule):
         """Return the step, the moments and the slower average."""
         (b1, b2), q = self.betas, self.betas[1] ** 0.5
         g = bounded_square(g)
-        s = _add_gradient(s, g, q, (1 - q) * k)
+        s = _add_gradient_for_dadapt(s, g, q, (1 - q) * k)
         m = b1 * m + ((1 - b1) * k) * g
         v = b2 * v + (1 - b2) * jnp.square(g)
         u = -over_root(m, v, self.eps)
@@ -187,7 +187,7 @@ class ProdigyState(NamedTuple):
 def _prodigy_sums(
     g: Array, m: Array, v: Array, s: Array, p0: Array, p: Array, decay: Scalar, weight: Scalar
 ) -> tuple[Array, Array]:
-    return g * (p0 - p), jnp.abs(_add_gradient(s, g, decay, weight))
+    return g * (p0 - p), jnp.abs(_add_gradient_for_dadapt(s, g, decay, weight))
 
 
 @transform
@@ -250,12 +250,12 @@ class step_by_prodigy(ArrayRule):
     needs_params = True
 
     def __post_init__(self) -> None:
-        _check_betas(self)
+        _check_dadapt_betas(self)
 
     def init(self, params: Params) -> ProdigyState:
         """Return averages of zeros, a copy of the parameters, and the first estimate."""
         masks.check_patterns(self, self.weight_decay_mask, params)
-        return ProdigyState(params0=copied(params), **_zero_sums(self, params))
+        return ProdigyState(params0=copied(params), **_zero_dadapt_sums(self, params))
 
     def statics(self, updates: Updates) -> list[Any]:
         """Return for every leaf whether it decays."""
@@ -269,7 +269,11 @@ class step_by_prodigy(ArrayRule):
     ) -> tuple[ProdigyState, Scalar, Scalar, Scalar, Scalar]:
         """Return the new estimate d'; d, the step size k, the weight of g in s, and d' eps."""
         count, d, beta3 = safe_increment(state.count), state.estim_lr, self._beta3()
-        k = d * value_at(self.learning_rate, state.count) * _moment_correction(self.betas, count)
+        k = (
+            d
+            * value_at(self.learning_rate, state.count)
+            * _dadapt_moment_correction(self.betas, count)
+        )
         growth = d / self.estim_lr0
         weight = growth * (d if self.safeguard_warmup else k)
         leaves = columns(self, updates, state, params)
@@ -296,7 +300,7 @@ class step_by_prodigy(ArrayRule):
         """Return the step, the moments, the sum and p0."""
         b1, b2 = self.betas
         g = bounded_square(g)
-        s = _add_gradient(s, g, self._beta3(), weight)
+        s = _add_gradient_for_dadapt(s, g, self._beta3(), weight)
         m = b1 * m + ((1 - b1) * d) * g
         v = b2 * v + (1 - b2) * jnp.square(d * g)
         if self.eps is None:

@@ -22,7 +22,7 @@ __all__ = [
 FIRST_STEPS = ("distance", "learning_rate", "heuristic")
 
 
-def _squares(g: Array, p0: Array, p: Array) -> tuple[Array, Array]:
+def _dog_squares(g: Array, p0: Array, p: Array) -> tuple[Array, Array]:
     return jnp.square(p - p0), jnp.square(g)
 
 
@@ -75,7 +75,7 @@ class scale_by_dog(ArrayRule):
     needs_params = True
 
     def __post_init__(self) -> None:
-        _check_first_step(self, self.init_step)
+        _check_dog_first_step(self, self.init_step)
 
     def init(self, params: Params) -> DoGState:
         """Return a copy of the parameters, and the first distance."""
@@ -96,7 +96,7 @@ class scale_by_dog(ArrayRule):
     def prepare(self, updates: Updates, state: DoGState, params: Params) -> tuple[DoGState, Scalar]:
         """Return the new distance and sum, and the step size."""
         leaves = columns(self, updates, state, params)
-        squared_dist, squared_g = tree_sums(_squares, updates, leaves)
+        squared_dist, squared_g = tree_sums(_dog_squares, updates, leaves)
         r = jnp.maximum(state.max_dist, root(squared_dist))
         s = state.sum_sq_norm_grads + squared_g
         rate = ratio_or_zero(r, root(plus(s, self.eps)))
@@ -113,7 +113,7 @@ class scale_by_dog(ArrayRule):
         return rate * g, p0
 
 
-def _check_first_step(part: Any, pair: Any) -> None:
+def _check_dog_first_step(part: Any, pair: Any) -> None:
     rule = "a pair of a kind ('distance', 'learning_rate' or 'heuristic') and a number"
     if not (isinstance(pair, tuple) and len(pair) == 2):
         raise TypeError(f"{name_of(part)}: init_step must be {rule}, got {shown(pair)}.")
@@ -194,7 +194,7 @@ class scale_by_dowg(ArrayRule):
     ) -> tuple[DoWGState, Scalar]:
         """Return the new distance and sum, and the step size."""
         squared_dist, squared_g = tree_sums(
-            _squares, updates, columns(self, updates, state, params)
+            _dog_squares, updates, columns(self, updates, state, params)
         )
         r2 = jnp.maximum(state.estim_sq_dist, squared_dist)
         s = state.weighted_sq_norm_grads + r2 * squared_g

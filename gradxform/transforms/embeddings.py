@@ -25,17 +25,17 @@ __all__ = [
 LOG_OF_ZERO = -1e4
 
 
-def _zeros_per_row(p: Any, dtype: Any) -> Array:
+def _zeros_per_embedding_row(p: Any, dtype: Any) -> Array:
     """Return one zero for each row of `p`."""
     return zeros_along(p, (0,) if jnp.ndim(p) else (), dtype)
 
 
-def _broadcastable(per_row: Array, x: Array) -> Array:
+def _broadcastable_per_embedding_row(per_row: Array, x: Array) -> Array:
     """Return one number per row of `x` in a shape that broadcasts against `x`."""
     return per_row.reshape(per_row.shape + (1,) * (x.ndim - per_row.ndim))
 
 
-def _log(x: Scalar) -> Scalar:
+def _log_for_embeddings(x: Scalar) -> Scalar:
     if isinstance(x, float):
         return math.log(x) if x > 0 else LOG_OF_ZERO
     return jnp.maximum(jnp.log(x), LOG_OF_ZERO)
@@ -118,7 +118,7 @@ class scale_by_adam_catching_up(ArrayRule):
             count=zero_count(),
             mu=zeros_like(params, self.mu_dtype),
             nu=real_zeros_like(params),
-            last_touched=jax.tree.map(lambda p: _zeros_per_row(p, jnp.int32), params),
+            last_touched=jax.tree.map(lambda p: _zeros_per_embedding_row(p, jnp.int32), params),
         )
 
     def prepare(
@@ -152,8 +152,11 @@ class scale_by_adam_catching_up(ArrayRule):
 
     def _coast(self, m: Array, v: Array, n: Array, k: Array) -> tuple[Array, Array, Array]:
         """Return c, the sum of k updates without a gradient after step n, and the moments then."""
-        n, k = cast(_broadcastable(n, m), v.dtype), cast(_broadcastable(k, m), v.dtype)
-        log_b1, log_b2 = _log(self.b1), _log(self.b2)
+        n, k = (
+            cast(_broadcastable_per_embedding_row(n, m), v.dtype),
+            cast(_broadcastable_per_embedding_row(k, m), v.dtype),
+        )
+        log_b1, log_b2 = _log_for_embeddings(self.b1), _log_for_embeddings(self.b2)
         log_r = jnp.asarray(log_b1 - log_b2 / 2, v.dtype)
         log_r = jnp.minimum(log_r, -1e-6)  # if b1 and b2 are live, r may be anything
         S = jnp.exp(log_r) * jnp.expm1(k * log_r) / jnp.expm1(log_r)
@@ -206,7 +209,7 @@ class scale_by_rowwise_rss(ArrayRule):
 
     def init(self, params: Params) -> ScaleByRowwiseRssState:
         """Return sums of `initial_accumulator_value`."""
-        rows = jax.tree.map(lambda p: _zeros_per_row(p, real_dtype(dtype_of(p))), params)
+        rows = jax.tree.map(lambda p: _zeros_per_embedding_row(p, real_dtype(dtype_of(p))), params)
         return ScaleByRowwiseRssState(real_full_like(rows, self.initial_accumulator_value))
 
     def rule(self, g: Array, s: Array, p: Array | None) -> tuple[Array, Array]:
@@ -214,4 +217,4 @@ class scale_by_rowwise_rss(ArrayRule):
         d = max(math.prod(g.shape[1:]), 1)  # the rows of an empty array may be empty
         s = s + jnp.sum(abs_sq(g), axis=tuple(range(1, g.ndim))) / d
         divisor = root(s) + self.eps
-        return g * _broadcastable(over(jnp.ones_like(divisor), divisor), g), s
+        return g * _broadcastable_per_embedding_row(over(jnp.ones_like(divisor), divisor), g), s

@@ -113,8 +113,10 @@ class scale_by_ggt(ArrayRule):
         count = safe_increment(state.count)
         column = jnp.mod(state.count, self.window)
         cuts = engine.cuts_of(updates)
-        scalars = (column, self.b1, 1 - self.b1, _taming(gs, cuts))
-        leaves = engine.map_rows(_remember, [gs, mu.leaves, buffer.leaves], *scalars, cuts=cuts)
+        scalars = (column, self.b1, 1 - self.b1, _ggt_taming(gs, cuts))
+        leaves = engine.map_rows(
+            _remember_in_ggt_window, [gs, mu.leaves, buffer.leaves], *scalars, cuts=cuts
+        )
         state = state._replace(
             count=count,
             mu=mu.rebuilt([m for m, _, _ in leaves]),
@@ -154,19 +156,21 @@ class scale_by_ggt(ArrayRule):
         return jnp.tensordot(weights, past, axes=1, precision=linalg.HIGHEST), m, past
 
 
-def _taming(gs: list[Any], cuts: list[engine.Cut]) -> Array:
+def _ggt_taming(gs: list[Any], cuts: list[engine.Cut]) -> Array:
     """Return one factor for all gradients with which no square overflows in any of their dtypes."""
-    sizes = engine.map_rows(_largest_of_leaf, [gs], cuts=cuts) or [jnp.zeros((), scalar_dtype())]
+    sizes = engine.map_rows(_largest_of_ggt_leaf, [gs], cuts=cuts) or [
+        jnp.zeros((), scalar_dtype())
+    ]
     narrow = min((s.dtype for s in sizes), key=lambda dtype: dtype.itemsize)
     return taming(cast(functools.reduce(jnp.maximum, map(scalar, sizes)), narrow))
 
 
-def _largest_of_leaf(g: Any) -> Array:
+def _largest_of_ggt_leaf(g: Any) -> Array:
     g = jnp.asarray(g)
     return engine.array_max(jnp.abs(cast(g, at_least_float32(g.dtype))))
 
 
-def _remember(
+def _remember_in_ggt_window(
     g: Any, m: Array, past: Array, column: Array, b1: Scalar, one_minus_b1: Scalar, factor: Array
 ) -> tuple[Array, Array, Array]:
     """Return the new average, the buffer with it, and the inner products of the averages."""

@@ -91,7 +91,7 @@ class keep_matrix_norms(ArrayRule):
         before, after = axes.to_matrices(p), axes.to_matrices(p + g)
         if whole.rows or whole.columns:
             return axes.from_matrices(self._on_devices(before, after, whole), p.shape)
-        old, new = _scaled(before), _scaled(after)
+        old, new = _scaled_for_kept_norm(before), _scaled_for_kept_norm(after)
         size, length = self._norm(old) * largest_entry(before), self._norm(new)
         target = jnp.where(length == 0, before, over(size * new, length, 0))
         return axes.from_matrices(target - before, p.shape)
@@ -110,6 +110,6 @@ class keep_matrix_norms(ArrayRule):
         return norm(x, _AXES[self.norm])
 
 
-def _scaled(x: Array) -> Array:
+def _scaled_for_kept_norm(x: Array) -> Array:
     """Return matrices with a largest entry of 1, whose squares neither overflow nor vanish."""
     return over(x, largest_entry(x), 0)

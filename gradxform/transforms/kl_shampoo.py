@@ -142,11 +142,13 @@ class scale_by_kl_shampoo(InEigenbases):
 
         def later() -> tuple[Array, ...]:
             args = (left, right), (q_left, q_right), count, self.precondition_frequency
-            return engine.renewed(_renewed, *args)
+            return engine.renewed(_renewed_kl_shampoo_bases, *args)
 
         q_left, q_right = lax.cond(count == 0, first, later)
         return u, m, left, right, q_left, q_right
 
 
-def _renewed(left: Array, right: Array, q_left: Array, q_right: Array) -> tuple[Array, ...]:
+def _renewed_kl_shampoo_bases(
+    left: Array, right: Array, q_left: Array, q_right: Array
+) -> tuple[Array, ...]:
     return power_iterated(left, q_left)[0], power_iterated(right, q_right)[0]

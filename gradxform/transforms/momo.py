@@ -44,7 +44,7 @@ __all__ = [
 TINY = float(np.finfo(np.float64).eps)
 
 
-class _Model(NamedTuple):
+class _MomoModel(NamedTuple):
     """The scalars that model the loss around the parameters."""
 
     f: Array  # the average of the loss
@@ -53,7 +53,9 @@ class _Model(NamedTuple):
     norm: Array  # |m|^2, in the metric of the step
 
 
-def _polyak(part: Any, a: Array, s: Scalar, model: _Model, lb: Array) -> tuple[Array, Array]:
+def _momo_polyak_step(
+    part: Any, a: Array, s: Scalar, model: _MomoModel, lb: Array
+) -> tuple[Array, Array]:
     """Return Polyak's step size k and the next bound, in the letters of the rules.
 
     Args:
@@ -81,7 +83,7 @@ def _polyak(part: Any, a: Array, s: Scalar, model: _Model, lb: Array) -> tuple[A
     return k, lb
 
 
-def _shrinkage(a: Array, weight_decay: Scalar) -> Array:
+def _momo_shrinkage(a: Array, weight_decay: Scalar) -> Array:
     """Return d / (1 + d) with d = a weight_decay, also for an infinite learning rate a."""
     if is_zero(weight_decay):
         return jnp.zeros_like(a)
@@ -90,11 +92,11 @@ def _shrinkage(a: Array, weight_decay: Scalar) -> Array:
     return jnp.where(decay == jnp.inf, 1, decay / (1 + decay))
 
 
-def _average(old: Array, new: Array, decay: Scalar, weight: Scalar) -> Array:
+def _momo_average(old: Array, new: Array, decay: Scalar, weight: Scalar) -> Array:
     return decay * old + weight * new
 
 
-def _first_fields(part: Any, params: Params) -> dict[str, Any]:
+def _first_momo_fields(part: Any, params: Params) -> dict[str, Any]:
     """Return the fields that both states have, before the first update."""
     return {
         "exp_avg": zeros_like(params),
@@ -118,7 +120,7 @@ class MomoState(NamedTuple):
 def _momo_sums(
     g: Array, m: Array, p: Array, beta: Scalar, one_minus_beta: Scalar
 ) -> tuple[Array, Array, Array]:
-    m = _average(m, g, beta, one_minus_beta)
+    m = _momo_average(m, g, beta, one_minus_beta)
     return m * m, m * p, g * p
 
 
@@ -174,7 +176,7 @@ class step_by_momo(ArrayRule):
 
     def init(self, params: Params) -> MomoState:
         """Return averages of zeros and the first bound."""
-        return MomoState(**_first_fields(self, params))
+        return MomoState(**_first_momo_fields(self, params))
 
     def prepare(
         self, updates: Updates, state: MomoState, params: Params, *, value: Any
@@ -186,11 +188,11 @@ class step_by_momo(ArrayRule):
         a = value_at(self.learning_rate, state.count)
         leaves = columns(self, updates, state, params)
         norm, mp, gp = tree_sums(_momo_sums, updates, leaves, beta, one_minus_beta)
-        f = _average(state.barf, as_loss(self, value), beta, one_minus_beta)
-        c = _average(state.gamma, gp, beta, one_minus_beta)
-        k, lb = _polyak(self, a, 1, _Model(f, c, mp, norm), state.lb)
+        f = _momo_average(state.barf, as_loss(self, value), beta, one_minus_beta)
+        c = _momo_average(state.gamma, gp, beta, one_minus_beta)
+        k, lb = _momo_polyak_step(self, a, 1, _MomoModel(f, c, mp, norm), state.lb)
         state = state._replace(barf=f, gamma=c, lb=lb, count=safe_increment(state.count))
-        return state, beta, one_minus_beta, k, _shrinkage(a, self.weight_decay)
+        return state, beta, one_minus_beta, k, _momo_shrinkage(a, self.weight_decay)
 
     def rule(
         self,
@@ -203,7 +205,7 @@ class step_by_momo(ArrayRule):
         shrinkage: Scalar,
     ) -> tuple[Array, Array]:
         """Return the step and the average."""
-        m = _average(m, g, beta, one_minus_beta)
+        m = _momo_average(m, g, beta, one_minus_beta)
         return -k * m - shrinkage * p, m
 
 
@@ -230,8 +232,8 @@ def _momo_adam_moments(
     eps: Scalar,
 ) -> tuple[Array, Array, Array]:
     """Return the new moments m and v, and the direction x."""
-    m = _average(m, g, b1, one_minus_b1)
-    v = _average(v, g * g, b2, one_minus_b2)
+    m = _momo_average(m, g, b1, one_minus_b1)
+    v = _momo_average(v, g * g, b2, one_minus_b2)
     return m, v, over_root(m, of_v * v, eps)
 
 
@@ -300,7 +302,7 @@ class step_by_momo_adam(ArrayRule):
 
     def init(self, params: Params) -> MomoAdamState:
         """Return averages of zeros and the first bound."""
-        return MomoAdamState(exp_avg_sq=zeros_like(params), **_first_fields(self, params))
+        return MomoAdamState(exp_avg_sq=zeros_like(params), **_first_momo_fields(self, params))
 
     def prepare(
         self, updates: Updates, state: MomoAdamState, params: Params, *, value: Any
@@ -312,11 +314,11 @@ class step_by_momo_adam(ArrayRule):
         scalars = b1, one_minus_b1, *decay_at(self.b2, count), of_v, self.eps
         leaves = columns(self, updates, state, params)
         norm, mp, gp = tree_sums(_momo_adam_sums, updates, leaves, *scalars)
-        f = _average(state.barf, as_loss(self, value), b1, one_minus_b1)
-        c = _average(state.gamma, gp, b1, one_minus_b1)
-        k, lb = _polyak(self, a, s, _Model(f, c, mp, norm), state.lb)
+        f = _momo_average(state.barf, as_loss(self, value), b1, one_minus_b1)
+        c = _momo_average(state.gamma, gp, b1, one_minus_b1)
+        k, lb = _momo_polyak_step(self, a, s, _MomoModel(f, c, mp, norm), state.lb)
         state = state._replace(barf=f, gamma=c, lb=lb, count=count)
-        return state, k, _shrinkage(a, self.weight_decay), *scalars
+        return state, k, _momo_shrinkage(a, self.weight_decay), *scalars
 
     def rule(
         self,

@@ -246,7 +246,7 @@ class scale_by_muon(MatrixRule):
     @property
     def finish(self) -> Any:
         """Where the update follows the gradient's size: the multiplication by the dual norm."""
-        return _by_dual_norm if self.adaptive else None
+        return _muon_by_dual_norm if self.adaptive else None
 
 
 def weights_of(rule: Any, count: Array) -> tuple[Scalar, Scalar]:
@@ -264,7 +264,7 @@ def weights_of(rule: Any, count: Array) -> tuple[Scalar, Scalar]:
     return rule.beta * then, (1 - rule.beta) * now
 
 
-def _by_dual_norm(u: Array, a: Array, *_: Any) -> Array:
+def _muon_by_dual_norm(u: Array, a: Array, *_: Any) -> Array:
     return engine.array_sum(jnp.conj(a) * u) * u
 
 

@@ -63,7 +63,7 @@ class ScaleByNewtonCGState(NamedTuple):
     info: NewtonCGInfo
 
 
-class _Step(NamedTuple):
+class _NewtonStep(NamedTuple):
     """What a step computes from the leaves."""
 
     damping: Array
@@ -199,9 +199,9 @@ class scale_by_newton_cg(ArrayRule):
         if self.product.draws:
             next_key, key = jax.random.split(state.key)
 
-        def step(gs: list[Any], ps: list[Any], xs: list[Any], state: Any, key: Any) -> _Step:
+        def step(gs: list[Any], ps: list[Any], xs: list[Any], state: Any, key: Any) -> _NewtonStep:
             return self._step(
-                _Batch(self, updates, aligned, value_fn, extra, value), gs, ps, xs, state, key
+                _NewtonBatch(self, updates, aligned, value_fn, extra, value), gs, ps, xs, state, key
             )
 
         wide = [at_least_float32(dtype_of(p)) for p in aligned.leaves]
@@ -234,8 +234,14 @@ class scale_by_newton_cg(ArrayRule):
         return not (isinstance(self.damping_factor, float) and self.damping_factor == 1)
 
     def _step(
-        self, batch: "_Batch", gs: list[Any], ps: list[Any], xs: list[Any], damping: Array, key: Any
-    ) -> _Step:
+        self,
+        batch: "_NewtonBatch",
+        gs: list[Any],
+        ps: list[Any],
+        xs: list[Any],
+        damping: Array,
+        key: Any,
+    ) -> _NewtonStep:
         # A power of 2 by which gradients are divided, so that no square leaves their range.
         largest = jnp.max(jnp.stack([scalar(jnp.max(jnp.abs(g), initial=0)) for g in gs]))
         size = lax.stop_gradient(largest)
@@ -260,11 +266,11 @@ class scale_by_newton_cg(ArrayRule):
         us = [jnp.where(is_known, jnp.where(accepted, v, 0), g) for v, g in zip(d, gs, strict=True)]
         goes_on = is_known & jnp.isfinite(x_squared)
         info = NewtonCGInfo(ratio, products, solved.is_convex, accepted)
-        return _Step(damping, info, us, [jnp.where(goes_on, v, 0) for v in d])
+        return _NewtonStep(damping, info, us, [jnp.where(goes_on, v, 0) for v in d])
 
     def _solved(
         self,
-        batch: "_Batch",
+        batch: "_NewtonBatch",
         b: list[Any],
         ps: list[Any],
         xs: list[Any],
@@ -294,7 +300,7 @@ class scale_by_newton_cg(ArrayRule):
         return solved, solved.steps + more
 
     def _trusted(
-        self, batch: "_Batch", ps: list[Any], d: list[Any], predicted: Array, damping: Array
+        self, batch: "_NewtonBatch", ps: list[Any], d: list[Any], predicted: Array, damping: Array
     ) -> tuple[Array, Array, Array]:
         """Return the damping of the next step, the ratio, and whether the step is taken."""
         value = self.product.averaged(as_loss(self, batch.value))
@@ -315,7 +321,7 @@ class scale_by_newton_cg(ArrayRule):
         return jnp.where(is_hidden, damping, other), ratio, accepted
 
 
-class _Batch(NamedTuple):
+class _NewtonBatch(NamedTuple):
     """The loss of a batch as a function of the leaves that have a gradient."""
 
     part: scale_by_newton_cg
@@ -327,7 +333,7 @@ class _Batch(NamedTuple):
 
     def inner(self, xs: list[Any], ys: list[Any]) -> Array:
         """Return an inner product, over all devices where leaves are shards."""
-        return tree_sums(_product, self.updates, [xs, ys])[0]
+        return tree_sums(_newton_cg_product, self.updates, [xs, ys])[0]
 
     def seen(self, ps: list[Any]) -> Seen:
         """Return how functions of the parameters see the leaves."""
@@ -347,5 +353,5 @@ class _Batch(NamedTuple):
         return product.averaged(as_loss(self.part, loss(place)))
 
 
-def _product(x: Array, y: Array) -> tuple[Scalar]:
+def _newton_cg_product(x: Array, y: Array) -> tuple[Scalar]:
     return (x * y,)

@@ -128,7 +128,7 @@ class normalize_adaptively(ArrayRule):
     ) -> tuple[EmptyState, Array]:
         """Return 1 / |t g|."""
         (square,) = tree_sums(
-            _stretched_square, updates, columns(self, updates, state, params), self.eta
+            _square_for_normalization, updates, columns(self, updates, state, params), self.eta
         )
         return state, over(scalar(1.0), root(square), 0)
 
@@ -138,7 +138,7 @@ class normalize_adaptively(ArrayRule):
         return t * (factor * (t * g))
 
 
-def _stretched_square(g: Array, p: Array, eta: Scalar) -> tuple[Array]:
+def _square_for_normalization(g: Array, p: Array, eta: Scalar) -> tuple[Array]:
     return (jnp.square((jnp.abs(p) + eta) * g),)
 
 

@@ -38,7 +38,7 @@ class DebiasedMuonMomentsState(NamedTuple):
     nu: MatrixSlot  # as in `MuonMomentsState`
 
 
-class _Debiasing(Orthogonalizing):
+class _DebiasingNorMuon(Orthogonalizing):
     """Base of the rules here: two moments, and a count with `debias`."""
 
     debias: bool
@@ -61,7 +61,9 @@ class _Debiasing(Orthogonalizing):
         return state._replace(count=count), *weights_of(self, count)
 
 
-def _ahead(rule: Any, g: Array, m: Array, weights: tuple[Scalar, ...]) -> tuple[Array, Array]:
+def _normuon_nesterov_direction(
+    rule: Any, g: Array, m: Array, weights: tuple[Scalar, ...]
+) -> tuple[Array, Array]:
     m = rule.beta * m + (1 - rule.beta) * g
     if not weights and not rule.nesterov:
         return m, m
@@ -70,7 +72,7 @@ def _ahead(rule: Any, g: Array, m: Array, weights: tuple[Scalar, ...]) -> tuple[
 
 
 @transform
-class scale_by_normuon(_Debiasing):
+class scale_by_normuon(_DebiasingNorMuon):
     """Orthogonalize an average of the gradient, and divide each neuron by its root mean square.
 
     Update rule for a matrix of n rows, its inputs, and k columns, its neurons, from m = 0, v = 0:
@@ -130,7 +132,7 @@ class scale_by_normuon(_Debiasing):
 
     def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""
-        return _ahead(self, g, m, weights)
+        return _normuon_nesterov_direction(self, g, m, weights)
 
     def rule(self, a: Array, v: Array, *_: Scalar) -> tuple[Array, Array]:
         """Return the update of a batch of matrices, and the average of the squares."""
@@ -145,7 +147,7 @@ class scale_by_normuon(_Debiasing):
 
 
 @transform
-class scale_by_adamuon(_Debiasing):
+class scale_by_adamuon(_DebiasingNorMuon):
     """Orthogonalize the signs of a momentum, and divide each entry by its root mean square.
 
     Update rule for a matrix of n rows and k columns, from m = 0, v = 0:
@@ -204,7 +206,7 @@ class scale_by_adamuon(_Debiasing):
 
     def entries(self, g: Array, m: Array, p: Array | None, *weights: Scalar) -> tuple[Array, Array]:
         """Return what is orthogonalized, and the average."""
-        a, m = _ahead(self, g, m, weights)
+        a, m = _normuon_nesterov_direction(self, g, m, weights)
         return jnp.sign(a) if self.signs else a, m
 
     def rule(self, a: Array, v: Array, *_: Scalar) -> tuple[Array, Array]:

@@ -42,29 +42,29 @@ class DifferentiallyPrivateAggregateState(NamedTuple):
     rng_key: Array  # the PRNG key of the next draw
 
 
-def _wide(g: Any) -> Array:
+def _wide_private_gradient(g: Any) -> Array:
     return cast(g, at_least_float32(dtype_of(g)))
 
 
-def _sum_sq_per_example(g: Any) -> Array:
-    return jnp.sum(abs_sq(_wide(g)), axis=tuple(range(1, g.ndim)))
+def _sum_sq_per_private_example(g: Any) -> Array:
+    return jnp.sum(abs_sq(_wide_private_gradient(g)), axis=tuple(range(1, g.ndim)))
 
 
-def _weighted_sum(g: Any, factors: Array) -> Array:
+def _weighted_private_sum(g: Any, factors: Array) -> Array:
     """Return the sum over the examples, each with its factor, in float32 or wider."""
-    wide = _wide(g)
+    wide = _wide_private_gradient(g)
     # A dot product, because XLA would fuse a sum of products with later draws, entry by entry.
     return jnp.tensordot(
         cast(factors, wide.dtype), wide, axes=1, precision=jax.lax.Precision.HIGHEST
     )
 
 
-def _clipped_sum(g: Any, factors: Array) -> Array:
-    return cast(_weighted_sum(g, factors), dtype_of(g))
+def _clipped_private_sum(g: Any, factors: Array) -> Array:
+    return cast(_weighted_private_sum(g, factors), dtype_of(g))
 
 
 def _private_mean(g: Any, key: Array, factors: Array, deviation: Scalar) -> Array:
-    total = _weighted_sum(g, factors)
+    total = _weighted_private_sum(g, factors)
     noise = jax.random.normal(key, g.shape[1:], total.dtype)
     total = total + jnp.asarray(deviation, total.dtype) * noise
     return cast(total / g.shape[0], dtype_of(g))
@@ -129,12 +129,12 @@ class differentially_private_aggregate(Transform):
         """Return the mean of the clipped gradients, with noise."""
         check_state(self, state, DifferentiallyPrivateAggregateState)
         gs, treedef = jax.tree.flatten(updates)
-        _check_examples(self, updates, gs, treedef, params)
+        _check_private_examples(self, updates, gs, treedef, params)
         rng_key, *keys = jax.random.split(state.rng_key, len(gs) + 1)
         state = state._replace(rng_key=rng_key)
         if not gs:
             return updates, state
-        factors = shrinking(_norms_per_example(gs), self.l2_norm_clip)
+        factors = shrinking(_norms_of_private_examples(gs), self.l2_norm_clip)
         deviation = 0.0
         if not is_zero(self.noise_multiplier):  # else an infinite bound would make it NaN
             deviation = self.l2_norm_clip * self.noise_multiplier
@@ -163,12 +163,12 @@ def per_example_global_norm_clip(grads: Updates, l2_norm_clip: Any) -> tuple[Upd
     Reference: Abadi et al., Deep Learning with Differential Privacy, 2016, Algorithm 1.
     """
     part = "per_example_global_norm_clip"
-    gs, treedef = _examples(part, "l2_norm_clip", grads, l2_norm_clip)
+    gs, treedef = _private_examples(part, "l2_norm_clip", grads, l2_norm_clip)
     if not gs:
         return grads, zero_count()
-    factors = shrinking(_norms_per_example(gs), l2_norm_clip)
-    sums = engine.map_rows(_clipped_sum, [gs], factors)
-    return jax.tree.unflatten(treedef, sums), _count_clipped(factors)
+    factors = shrinking(_norms_of_private_examples(gs), l2_norm_clip)
+    sums = engine.map_rows(_clipped_private_sum, [gs], factors)
+    return jax.tree.unflatten(treedef, sums), _count_clipped_private_examples(factors)
 
 
 def per_example_layer_norm_clip(
@@ -197,39 +197,41 @@ def per_example_layer_norm_clip(
     section 3.
     """
     part = "per_example_layer_norm_clip"
-    gs, treedef = _examples(part, "global_l2_norm_clip", grads, global_l2_norm_clip)
+    gs, treedef = _private_examples(part, "global_l2_norm_clip", grads, global_l2_norm_clip)
     sizes = [1 if uniform else math.prod(g.shape[1:]) for g in gs]
     sums, counts = [], []
     for g, size in zip(gs, sizes, strict=True):
         share = math.sqrt(size / max(sum(sizes), 1))
         # An array without entries has a share of 0, and infinity times 0 is NaN.
-        factors = shrinking(_norms_per_example([g]), global_l2_norm_clip * share if share else 0.0)
-        sums += engine.map_rows(_clipped_sum, [[g]], factors)
-        counts.append(_count_clipped(factors))
+        factors = shrinking(
+            _norms_of_private_examples([g]), global_l2_norm_clip * share if share else 0.0
+        )
+        sums += engine.map_rows(_clipped_private_sum, [[g]], factors)
+        counts.append(_count_clipped_private_examples(factors))
     return jax.tree.unflatten(treedef, sums), jax.tree.unflatten(treedef, counts)
 
 
-def _examples(part: str, name: str, grads: Updates, bound: Any) -> tuple[list[Any], Any]:
+def _private_examples(part: str, name: str, grads: Updates, bound: Any) -> tuple[list[Any], Any]:
     """Return the leaves of gradients of examples, and check them and the bound on their norm."""
     if isinstance(bound, int | float) and not bound >= 0:
         raise ValueError(f"{part}: {name} must be at least 0, got {bound!r}.")
     engine.refuse_rows(part, grads, "needs one gradient for each example")
     gs, treedef = jax.tree.flatten(grads)
-    _check_examples(part, grads, gs, treedef, None)
+    _check_private_examples(part, grads, gs, treedef, None)
     return gs, treedef
 
 
-def _norms_per_example(gs: list[Any]) -> Array:
+def _norms_of_private_examples(gs: list[Any]) -> Array:
     """Return the norm of each example over several arrays."""
-    total: Any = sum(map(scalar, engine.map_rows(_sum_sq_per_example, [gs])))
+    total: Any = sum(map(scalar, engine.map_rows(_sum_sq_per_private_example, [gs])))
     return root(total)
 
 
-def _count_clipped(factors: Array) -> Array:
+def _count_clipped_private_examples(factors: Array) -> Array:
     return jnp.sum(factors < 1, dtype=jnp.int32)
 
 
-def _check_examples(
+def _check_private_examples(
     part: Any, updates: Updates, gs: list[Any], treedef: Any, params: Params | None
 ) -> None:
     """Require real gradients, one per example, that have the shapes of the parameters."""

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-class _Assigning(ArrayRule, abc.ABC):
+class _ProximalRule(ArrayRule, abc.ABC):
     """The base of these rules: a count, and a learning rate that each uses in its own place."""
 
     learning_rate: ScalarOrSchedule
@@ -56,15 +56,15 @@ class _Assigning(ArrayRule, abc.ABC):
         return state._replace(count=safe_increment(state.count)), rate
 
 
-def _shrink(x: Array, threshold: Scalar) -> Array:
+def _proximal_shrink(x: Array, threshold: Scalar) -> Array:
     """Move x towards 0 by the threshold, and stop there: soft thresholding."""
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
 
 
-def _proximal(w: Array, step: Scalar, l1: Scalar, l2: Scalar) -> Array:
+def _proximal_minimizer(w: Array, step: Scalar, l1: Scalar, l2: Scalar) -> Array:
     """Return the minimizer of |x - w|^2 / 2 + step (l1 |x|_1 + l2 |x|^2 / 2)."""
     if not is_zero(l1):
-        w = _shrink(w, step * l1)
+        w = _proximal_shrink(w, step * l1)
     return w / (1 + step * l2)
 
 
@@ -75,7 +75,7 @@ class ProximalGradientState(NamedTuple):
 
 
 @transform
-class step_by_proximal_gradient(_Assigning):
+class step_by_proximal_gradient(_ProximalRule):
     """Emit the whole step of proximal gradient descent: down the gradient, then towards 0.
 
     Update rule, with n = 0, 1, ... the number of earlier updates and lr = learning_rate(n):
@@ -104,7 +104,7 @@ class step_by_proximal_gradient(_Assigning):
     def rule(self, g: Array, p: Array, rate: Scalar) -> Array:
         """Return the step."""
         w = p - rate * g
-        return _proximal(w, rate, self.l1, self.l2) - p
+        return _proximal_minimizer(w, rate, self.l1, self.l2) - p
 
 
 class ProximalAdagradState(NamedTuple):
@@ -115,7 +115,7 @@ class ProximalAdagradState(NamedTuple):
 
 
 @transform
-class step_by_proximal_adagrad(_Assigning):
+class step_by_proximal_adagrad(_ProximalRule):
     """Emit the whole step of proximal Adagrad: Adagrad's step, then towards 0.
 
     Update rule, from s = initial_accumulator_value and with n = 0, 1, ... the number of earlier
@@ -156,7 +156,7 @@ class step_by_proximal_adagrad(_Assigning):
         s = s + jnp.square(g)
         e = rate / root(s)
         w = p - e * g
-        return _proximal(w, e, self.l1, self.l2) - p, s
+        return _proximal_minimizer(w, e, self.l1, self.l2) - p, s
 
 
 class AdagradDAState(NamedTuple):
@@ -168,7 +168,7 @@ class AdagradDAState(NamedTuple):
 
 
 @transform
-class step_by_dual_averaging(_Assigning):
+class step_by_dual_averaging(_ProximalRule):
     """Emit the whole step of dual averaging: to the minimizer of all gradients so far.
 
     Update rule, from G = 0, Q = initial_accumulator_value and t = 1, 2, ...:
@@ -230,7 +230,7 @@ class step_by_dual_averaging(_Assigning):
     ) -> tuple[Array, Array, Array]:
         """Return the step and the sums."""
         G, Q = G + g, Q + jnp.square(g)
-        shrunk = G if is_zero(self.l1) else _shrink(G, l1_t)
+        shrunk = G if is_zero(self.l1) else _proximal_shrink(G, l1_t)
         return -rate * shrunk / (l2_t_rate + root(Q)) - p, G, Q
 
 
@@ -243,7 +243,7 @@ class FtrlState(NamedTuple):
 
 
 @transform
-class step_by_ftrl(_Assigning):
+class step_by_ftrl(_ProximalRule):
     """Emit the whole step of FTRL: follow the regularized leader, with a step size per entry.
 
     Update rule, from n = initial_accumulator_value, z = 0, with k = 0, 1, ... the number of earlier

@@ -216,9 +216,11 @@ class scale_by_psgd_kron(MatrixRule):
         # The factors meet numbers near 1, and the size comes last, so that nothing overflows.
         size = jnp.max(jnp.abs(c), axis=(-2, -1), keepdims=True)
         product = functools.partial(linalg.matmul_in, dtype=self.compute_dtype)
-        u = _from_left(left, _from_right(over(c, size), right, product=product), product=product)
-        u = _from_right(u, right, True, product)
-        u = _from_left(left, u, True, product)
+        u = _psgd_from_left(
+            left, _psgd_from_right(over(c, size), right, product=product), product=product
+        )
+        u = _psgd_from_right(u, right, True, product)
+        u = _psgd_from_left(left, u, True, product)
         entries = (u.shape[-2] * u.shape[-1]) ** 0.5
         bound = over(jnp.asarray(TRUST * entries, u.dtype), linalg.frobenius_norm(u))
         return u * jnp.minimum(size, bound), m, left, right
@@ -232,8 +234,8 @@ class scale_by_psgd_kron(MatrixRule):
             return jax.random.normal(jax.random.fold_in(keys, i), (m, n), jnp.float32)
 
         v = cast(jax.vmap(draw)(engine.matrix_numbers(count)), g.dtype)
-        a = _from_left(left, _from_right(g, right))
-        b = _solved(left, right, v)
+        a = _psgd_from_left(left, _psgd_from_right(g, right))
+        b = _psgd_solved(left, right, v)
         # Only the ratio of the two counts.
         largest = jnp.maximum(largest_entry(a), largest_entry(b))
         is_seen = jnp.all(jnp.isfinite(a) & jnp.isfinite(b), axis=(-2, -1), keepdims=True)
@@ -242,7 +244,7 @@ class scale_by_psgd_kron(MatrixRule):
         at, bt = jnp.swapaxes(a, -1, -2), jnp.swapaxes(b, -1, -2)
         new_left = self._stepped(left, a, at, b, bt, is_seen)
         new_right = self._stepped(right, at, a, bt, b, is_seen)
-        return _balanced(new_left, new_right)
+        return _balanced_psgd_factors(new_left, new_right)
 
     def _stepped(self, q: Array, a: Array, at: Array, b: Array, bt: Array, is_seen: Array) -> Array:
         if q.ndim == 2:
@@ -251,11 +253,11 @@ class scale_by_psgd_kron(MatrixRule):
             new = q - self.precond_lr * over(one - two, norm) * q
             return jnp.where(is_seen[..., 0], new, q)
         one, two = linalg.matmul(a, at), linalg.matmul(b, bt)
-        step = over(jnp.triu(one - two), _norm_bound(one + two))
+        step = over(jnp.triu(one - two), _psgd_norm_bound(one + two))
         return jnp.where(is_seen, q - self.precond_lr * linalg.matmul(step, q), q)
 
 
-def _from_left(
+def _psgd_from_left(
     q: Array, x: Array, turned: bool = False, product: Callable[..., Array] = linalg.matmul
 ) -> Array:
     """Return Q x, or Q^T x, with a factor that may be a diagonal."""
@@ -264,7 +266,7 @@ def _from_left(
     return product(jnp.swapaxes(q, -1, -2) if turned else q, x)
 
 
-def _from_right(
+def _psgd_from_right(
     x: Array, q: Array, turned: bool = False, product: Callable[..., Array] = linalg.matmul
 ) -> Array:
     """Return x Q^T, or x Q where turned."""
@@ -273,36 +275,36 @@ def _from_right(
     return product(x, q if turned else jnp.swapaxes(q, -1, -2))
 
 
-def _solved(left: Array, right: Array, v: Array) -> Array:
+def _psgd_solved(left: Array, right: Array, v: Array) -> Array:
     """Return Q_l^-T v Q_r^-1."""
     if left.ndim == 2:
         v = v / left[..., :, None]
     else:
-        v = linalg.one_by_one(_left_solved, left, v)
+        v = linalg.one_by_one(_psgd_left_solved, left, v)
     if right.ndim == 2:
         return v / right[..., None, :]
     return linalg.one_by_one(lax.linalg.triangular_solve, right, v)
 
 
-def _left_solved(q: Array, v: Array) -> Array:
+def _psgd_left_solved(q: Array, v: Array) -> Array:
     return lax.linalg.triangular_solve(q, v, left_side=True, transpose_a=True)
 
 
-def _balanced(left: Array, right: Array) -> tuple[Array, Array]:
+def _balanced_psgd_factors(left: Array, right: Array) -> tuple[Array, Array]:
     """Return both factors with the same largest entry; their product stays."""
 
     def largest(q: Array) -> Array:
         return jnp.max(jnp.abs(q), axis=tuple(range(1, q.ndim)))
 
     ratio = jnp.sqrt(largest(right)) / jnp.sqrt(largest(left))
-    return left * _beside(ratio, left), right / _beside(ratio, right)
+    return left * _beside_psgd_factor(ratio, left), right / _beside_psgd_factor(ratio, right)
 
 
-def _beside(x: Array, like: Array) -> Array:
+def _beside_psgd_factor(x: Array, like: Array) -> Array:
     return x.reshape(-1, *(1,) * (like.ndim - 1))
 
 
-def _norm_bound(a: Array) -> Array:
+def _psgd_norm_bound(a: Array) -> Array:
     """Return a lower bound of the spectral norm of symmetric matrices, (..., 1, 1).
 
     The length of A x for x = A r, normalized, with r the row of the largest norm: in practice

@@ -86,10 +86,10 @@ class scale_by_rows_and_columns(ArrayRule):
         b, a = engine.array_sums((square, rows), (square, columns), keepdims=True)
         b = b / n
         if self.iterations:
-            a = _quotient(b, square, columns)
+            a = _racs_quotient(b, square, columns)
             for _ in range(self.iterations - 1):
-                b = _quotient(a, square, rows)
-                a = _quotient(b, square, columns)
+                b = _racs_quotient(a, square, rows)
+                a = _racs_quotient(b, square, columns)
         else:
             a = largest * (largest * (a / k))
         b = largest * (largest * b)
@@ -110,7 +110,7 @@ def sums_of_rows_and_columns(params: Params) -> tuple[PyTree, PyTree]:
     return zero_sums(params, over_rows), zero_sums(params, over_columns)
 
 
-def _quotient(x: Array, square: Array, axes: tuple[int, ...]) -> Array:
+def _racs_quotient(x: Array, square: Array, axes: tuple[int, ...]) -> Array:
     """Return (sum of x square) / (sum of x^2) over some axes; 0 where x is."""
     top, below = engine.array_sums((x * square, axes), (x * x, axes), keepdims=True)
     return over(top, below, 0)

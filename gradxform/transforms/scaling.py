@@ -86,7 +86,7 @@ class scale(ArrayRule):
         return times(self.step_size, g)
 
 
-class _Scheduled(ArrayRule):
+class _ScheduledScaling(ArrayRule):
     """Base of the rules that scale by a number or a schedule: the count, and the factor."""
 
     factor: ClassVar[str]  # the name of the field with the number or schedule
@@ -116,7 +116,7 @@ class _Scheduled(ArrayRule):
 
 
 @transform
-class scale_by_schedule(_Scheduled):
+class scale_by_schedule(_ScheduledScaling):
     """Multiply every update by a schedule's value.
 
     Update rule, with n = 0, 1, ... the number of earlier updates: u = step_size_fn(n) g.
@@ -131,7 +131,7 @@ class scale_by_schedule(_Scheduled):
 
 
 @transform
-class scale_by_learning_rate(_Scheduled):
+class scale_by_learning_rate(_ScheduledScaling):
     """Multiply every update by the negative learning rate.
 
     Update rule, with n = 0, 1, ... the number of earlier updates: u = -lr(n) g.

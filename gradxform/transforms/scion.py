@@ -73,18 +73,18 @@ class scale_by_lmo(ArrayRule):
         """Return the step of norm 1."""
         n, k = whole.sides
         if whole.axes is None:
-            return _with_norm(g, k**0.5, tuple(range(g.ndim)), whole.columns)
+            return _scion_with_norm(g, k**0.5, tuple(range(g.ndim)), whole.columns)
         x = whole.axes.to_matrices(g)
         if self.norm == "sign":
             x = jnp.sign(x) / max(n, 1)
         elif self.norm == "inputs":
-            x = _with_norm(x, k**0.5, (-1,), whole.columns)
+            x = _scion_with_norm(x, k**0.5, (-1,), whole.columns)
         else:
-            x = _with_norm(x, max(n, 1) ** -0.5, (-2,), whole.rows)
+            x = _scion_with_norm(x, max(n, 1) ** -0.5, (-2,), whole.rows)
         return whole.axes.from_matrices(x, g.shape)
 
 
-def _with_norm(x: Array, size: float, axes: tuple[int, ...], names: tuple[str, ...]) -> Array:
+def _scion_with_norm(x: Array, size: float, axes: tuple[int, ...], names: tuple[str, ...]) -> Array:
     """Return arrays of the given norm over some axes and the devices along mesh axes."""
     if not names:
         return with_norm(x, size, axes)

@@ -210,7 +210,9 @@ class scale_by_soap(InEigenbases):
 
         def later() -> tuple[Array, ...]:
             factors, old = (left, right), (q_left, q_right, m, v)
-            return engine.renewed(_renewed, factors, old, count, self.precondition_frequency)
+            return engine.renewed(
+                _renewed_soap_bases, factors, old, count, self.precondition_frequency
+            )
 
         if is_basis(left, g, -2) or is_basis(right, g, -1):
             # The first step needs the eigenvectors of all matrices. It is once in a run, so that a
@@ -219,7 +221,7 @@ class scale_by_soap(InEigenbases):
         return u, m, v, left, right, q_left, q_right
 
 
-def _renewed(
+def _renewed_soap_bases(
     left: Array, right: Array, q_left: Array, q_right: Array, m: Array, v: Array
 ) -> tuple[Array, ...]:
     """Return the next bases, with both averages in them."""

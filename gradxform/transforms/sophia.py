@@ -58,7 +58,7 @@ class HutchinsonState(NamedTuple):
     key: Array  # the PRNG key of the next draw
 
 
-def _entry_product(h: Array, z: Array, g: Array) -> Array:
+def _sophia_entry_product(h: Array, z: Array, g: Array) -> Array:
     """Return h z in the dtype of g."""
     dtype = at_least_float32(dtype_of(h))
     return cast(cast(h, dtype) * cast(z, dtype), dtype_of(g))
@@ -126,7 +126,7 @@ class hutchinson_estimator_diag_hessian(Transform):
         next_key, key = jax.random.split(state.key)
         z = jax.tree.unflatten(params_treedef, random_signs(ps, key))
         hz = jax.jvp(jax.grad(obj_fn), (params,), (z,))[1]
-        us = engine.map_rows(_entry_product, [aligned(hz), aligned(z), gs])
+        us = engine.map_rows(_sophia_entry_product, [aligned(hz), aligned(z), gs])
         return jax.tree.unflatten(treedef, us), state._replace(key=next_key)
 
 
@@ -139,7 +139,7 @@ class SophiaState(NamedTuple):
     hessian_fn_state: Any  # the state of the estimator
 
 
-def _average(h: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar) -> Array:
+def _sophia_curvature_average(h: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar) -> Array:
     """Return b2 h + (1 - b2) D in the dtype of h."""
     dtype = at_least_float32(promote(dtype_of(h), dtype_of(estimate)))
     old = jnp.asarray(b2, dtype) * cast(h, dtype)
@@ -147,7 +147,7 @@ def _average(h: Array, estimate: Array, b2: Scalar, one_minus_b2: Scalar) -> Arr
     return cast(old + new, dtype_of(h))
 
 
-def _direction(
+def _sophia_direction(
     g: Array, m: Array, h: Array, b1: Scalar, of_m: Scalar, gamma: Scalar, eps: Scalar
 ) -> tuple[Array, Array]:
     """Return the new average, and the update before it is clipped."""
@@ -155,14 +155,16 @@ def _direction(
     return m, of_m * m / jnp.maximum(gamma * h, eps)
 
 
-def _is_not_clipped(
+def _is_sophia_not_clipped(
     g: Array, m: Array, h: Array, p: Array, threshold: Scalar, *scalars: Scalar
 ) -> tuple[Array]:
-    _, u = _direction(g, m, h, *scalars)
+    _, u = _sophia_direction(g, m, h, *scalars)
     return (jnp.abs(u) < threshold,)
 
 
-def _if_due(is_due: Array, f: Callable[..., tuple[Any, ...]], *operands: Any) -> Any:
+def _sophia_estimate_if_due(
+    is_due: Array, f: Callable[..., tuple[Any, ...]], *operands: Any
+) -> Any:
     """Return `f(*operands)` if it is due, else the operands."""
     if is_tracer(is_due):
         return lax.cond(is_due, f, lambda *old: old, *operands)
@@ -224,7 +226,7 @@ def curvature_now(
         return new_state, engine.map_rows(average, [hs, ds], part.b2, 1 - part.b2)
 
     is_due = state.count % part.update_interval == 0
-    return _if_due(is_due, estimate, state.hessian_fn_state, hs)
+    return _sophia_estimate_if_due(is_due, estimate, state.hessian_fn_state, hs)
 
 
 class WithDiagonal(ArrayRule):
@@ -317,7 +319,9 @@ class scale_by_sophia(WithDiagonal):
         leaves = columns(self, updates, state, params)
 
         gs, ms, hs, ps = leaves
-        estimator_state, hs = curvature_now(self, updates, state, params, extra, hs, _average)
+        estimator_state, hs = curvature_now(
+            self, updates, state, params, extra, hs, _sophia_curvature_average
+        )
         if self.verbose and self.print_win_rate_every_n_steps and self.clip_threshold is not None:
             used = leaves if self.delayed else [gs, ms, hs, ps]
             self._print_win_rate(count, updates, used, of_m, self.clip_threshold)
@@ -328,7 +332,7 @@ class scale_by_sophia(WithDiagonal):
     ) -> tuple[Array, Array, Array]:
         """Return the update, the average and the curvature."""
         used = h if self.delayed else next_h
-        m, u = _direction(g, m, used, self.b1, of_m, self.gamma, self.eps)
+        m, u = _sophia_direction(g, m, used, self.b1, of_m, self.gamma, self.eps)
         if self.clip_threshold is not None:
             bound = within(self.clip_threshold, u.dtype)
             u = jnp.clip(u, -bound, bound)
@@ -338,7 +342,7 @@ class scale_by_sophia(WithDiagonal):
         self, count: Array, updates: Updates, leaves: Columns, of_m: Array, threshold: Scalar
     ) -> None:
         scalars = threshold, self.b1, of_m, self.gamma, self.eps
-        (wins,) = tree_sums(_is_not_clipped, updates, leaves, *scalars)
+        (wins,) = tree_sums(_is_sophia_not_clipped, updates, leaves, *scalars)
         rate = wins / max(sum(jnp.size(g) for g in leaves[0]), 1)
         lax.cond(
             count % self.print_win_rate_every_n_steps == 0,

@@ -100,7 +100,7 @@ class scale_by_spectral_sphere(Orthogonalizing):
 
     def rule(self, a: Array, p: Array) -> Array:
         """Return the update of a batch of matrices."""
-        a, p = _normalized(a), _normalized(p)
+        a, p = _normalized_for_spectral_sphere(a), _normalized_for_spectral_sphere(p)
         transposed = jnp.swapaxes(p, -1, -2)
         v = jnp.ones_like(p[..., :, :1])
         for _ in range(self.power_steps):
@@ -114,17 +114,21 @@ class scale_by_spectral_sphere(Orthogonalizing):
             return jnp.sum(direction * at(l), axis=(-2, -1))
 
         return at(
-            _zero_of(product, jnp.zeros_like(a[:, 0, 0]), self.tolerance, self.max_iterations)
+            _spectral_sphere_zero(
+                product, jnp.zeros_like(a[:, 0, 0]), self.tolerance, self.max_iterations
+            )
         )
 
 
-def _normalized(x: Array) -> Array:
+def _normalized_for_spectral_sphere(x: Array) -> Array:
     """Return matrices of Frobenius norm 1, also of the largest numbers; zeros stay zeros."""
     largest, share = (jnp.where(part == 0, 1, part) for part in norm_in_parts(x))
     return quotient(x, largest) / share
 
 
-def _zero_of(f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: int) -> Array:
+def _spectral_sphere_zero(
+    f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: int
+) -> Array:
     """Return where rising functions are 0, for each entry; 0 for one that stays away from it."""
 
     def at(l: Array) -> Array:  # a place and the value there
@@ -148,7 +152,7 @@ def _zero_of(f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: in
 
     carry = jnp.int32(0), step, start, start, start, jnp.abs(start[1]) < tolerance
     *_, low, high, found = lax.while_loop(widens, widen, carry)
-    best = _nearer(low, high)
+    best = _nearer_spectral_sphere_zero(low, high)
 
     def goes_on(carry: Any) -> Any:
         return (carry[0] < most) & ~jnp.all(carry[-1])
@@ -157,7 +161,7 @@ def _zero_of(f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: in
         i, low, high, best, done = carry
         middle = 0.5 * (low + high)
         here = at(middle)
-        best = jnp.where(done, best, _nearer(here, best))
+        best = jnp.where(done, best, _nearer_spectral_sphere_zero(here, best))
         # Between neighbouring numbers, further turns would not change anything.
         done |= (jnp.abs(here[1]) <= tolerance) | (middle == low) | (middle == high)
         below = here[1] < 0
@@ -168,6 +172,6 @@ def _zero_of(f: Callable[[Array], Array], zeros: Array, tolerance: Any, most: in
     return jnp.where(found, best[0], 0)
 
 
-def _nearer(a: Array, b: Array) -> Array:
+def _nearer_spectral_sphere_zero(a: Array, b: Array) -> Array:
     """Return which of two places, each with the value there, has the value nearer to 0."""
     return jnp.where(jnp.abs(a[1]) < jnp.abs(b[1]), a, b)

@@ -66,7 +66,7 @@ def next_spread(
     return new, var + share * (square - var)
 
 
-def _share(part: Any, count: Array) -> Array:
+def _share_of_spikes(part: Any, count: Array) -> Array:
     """Return which part of the updates were clipped; 0 before the first."""
     return jnp.asarray(part) / jnp.maximum(count, 1)
 
@@ -81,7 +81,7 @@ class ZClipState(NamedTuple):
 
     def metrics(self) -> dict[str, Array]:
         """Return the numbers that `gradxform.metrics` shows."""
-        return self._asdict() | {"clip_fraction": _share(self.total_clipped, self.count)}
+        return self._asdict() | {"clip_fraction": _share_of_spikes(self.total_clipped, self.count)}
 
 
 @transform
@@ -158,7 +158,7 @@ class AdaGCState(NamedTuple):
     def metrics(self) -> dict[str, Array]:
         """Return the numbers that `gradxform.metrics` shows; the fraction is of all arrays."""
         totals = jax.tree.leaves(self.total_clipped)
-        fraction = _share(sum(totals), self.count) / max(len(totals), 1)
+        fraction = _share_of_spikes(sum(totals), self.count) / max(len(totals), 1)
         return {"count": self.count, "clip_fraction": fraction}
 
 

@@ -143,17 +143,17 @@ class scale_by_splus(InEigenbases):
             return u, left, right, q_left, q_right
 
         def all_new() -> tuple[Array, ...]:
-            return _renewed(left, right)
+            return _renewed_splus_bases(left, right)
 
         def some_new() -> tuple[Array, ...]:
             args = (left, right), (q_left, q_right), count, self.precondition_frequency
-            return engine.renewed(_renewed, *args)
+            return engine.renewed(_renewed_splus_bases, *args)
 
         q_left, q_right = lax.cond(count == 1, all_new, some_new)
         return u, left, right, q_left, q_right
 
 
-def _renewed(left: Array, right: Array, *old: Array) -> tuple[Array, Array]:
+def _renewed_splus_bases(left: Array, right: Array, *old: Array) -> tuple[Array, Array]:
     """Return the eigenvectors in place of the old ones."""
     return eigenvectors(left), eigenvectors(right)
 

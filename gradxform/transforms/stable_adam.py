@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-def _usual(g: Array, v: Array, eps: Scalar) -> Array:
+def _stable_adam_shortening(g: Array, v: Array, eps: Scalar) -> Array:
     """Return 1 / max(1, rms(g / max(sqrt(v), eps))): less than 1 where g is unusually large."""
     eps = not_zero(eps, v.dtype, 0.5)
     return shrinking(array_rms(over(g, jnp.maximum(root(v), eps), eps)), 1.0)
@@ -89,7 +89,7 @@ class clip_by_moving_rms(ArrayRule):
         """Return the update, scaled down if it is unusually large, and the second moment."""
         x = bounded_square(g)  # one infinity would stay in v for good
         v = self.b2 * v + (1 - self.b2) * abs_sq(x)
-        return g * _usual(x, of_v * v, self.eps), v
+        return g * _stable_adam_shortening(x, of_v * v, self.eps), v
 
 
 @transform
@@ -155,7 +155,7 @@ class scale_by_stable_adam(AdamMoments):
         m, v = self.moments(g, m, v)
         u = of_m * over_root(m, of_v * v, self.eps)
         u = u + weight_decay * p if decays else u
-        return u * _usual(g, of_v * v, self.eps), m, v
+        return u * _stable_adam_shortening(g, of_v * v, self.eps), m, v
 
 
 @transform

@@ -100,7 +100,9 @@ class scale_by_distance_over_gradients(ArrayRule):
 
     def init(self, params: Params) -> ScaleByDistanceOverGradientsState:
         """Return the first distance, a sum of 0, and a copy of the parameters."""
-        squares = {path: _sum_of_squares(p) for path, p in with_paths(params) if not is_hole(p)}
+        squares = {
+            path: _squares_for_step_size(p) for path, p in with_paths(params) if not is_hole(p)
+        }
         squares = engine.over_all_shards(squares)
 
         def first_distance(path: Path, p: Array) -> Array:
@@ -134,7 +136,7 @@ class scale_by_distance_over_gradients(ArrayRule):
         return (self.global_scale * rate) * g, d, s, p_0
 
 
-def _sum_of_squares(p: Any) -> Array:
+def _squares_for_step_size(p: Any) -> Array:
     return jnp.sum(abs_sq(cast(jnp.asarray(p), at_least_float32(dtype_of(p)))))
 
 

@@ -48,7 +48,7 @@ class ScaleByAdaTamState(NamedTuple):
     nu: NonNegativeSlot  # like params, at least float32; the second moment v
 
 
-class _TorqueAware(ArrayRule):
+class _TorqueAwareMomentum(ArrayRule):
     """Base of the rules: the damped gradient."""
 
     decay: Decay
@@ -84,7 +84,7 @@ class _TorqueAware(ArrayRule):
 
 
 @transform
-class scale_by_tam(_TorqueAware):
+class scale_by_tam(_TorqueAwareMomentum):
     """Accumulate gradients as TAM does: those that turn against the momentum count less.
 
     Update rule, with cos the cosine of the angle between two arrays (0 if one is all zeros), from
@@ -138,7 +138,7 @@ class scale_by_tam(_TorqueAware):
 
 
 @transform
-class scale_by_adatam(_TorqueAware):
+class scale_by_adatam(_TorqueAwareMomentum):
     """Rescale updates as AdaTAM does: TAM's momentum over the root of the second moment.
 
     Update rule, with cos as in `scale_by_tam`, from m = s = v = 0:

@@ -76,11 +76,11 @@ class scale_by_tf_adam(ArrayRule):
         self, g: RowSparse, m: Array, v: Array, p: Array | None, of_m: Scalar
     ) -> tuple[Array, Array, Array]:
         """Return the update of the slices and the moments."""
-        u, m_rows, v_rows = self.rule(_last_slices(g), g.take(m), g.take(v), p, of_m)
+        u, m_rows, v_rows = self.rule(_tf_adam_last_slices(g), g.take(m), g.take(v), p, of_m)
         return u, g.put(m, m_rows), g.put(v, v_rows)
 
 
-def _last_slices(g: RowSparse) -> Array:
+def _tf_adam_last_slices(g: RowSparse) -> Array:
     """Return, for each slice, the last slice of the same row."""
     order = jnp.argsort(g.indices, stable=True)
     ends = jnp.searchsorted(g.indices[order], g.indices, side="right") - 1

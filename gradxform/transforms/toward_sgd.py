@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 
-class _Moments(AdamMoments):
+class _MomentsTowardSGD(AdamMoments):
     """Base of the rules here: Adam's moments, corrected, if at all, in the step only."""
 
     amsgrad: bool
@@ -34,7 +34,7 @@ class _Moments(AdamMoments):
 
 
 @transform
-class scale_by_padam(_Moments):
+class scale_by_padam(_MomentsTowardSGD):
     """Rescale updates as Padam does: Adam that divides by a power between 0 and the root.
 
     Update rule, from m = v = h = 0 and t = 1, 2, ...:
@@ -80,7 +80,7 @@ class scale_by_padam(_Moments):
 
 
 @transform
-class scale_by_adabound(_Moments):
+class scale_by_adabound(_MomentsTowardSGD):
     """Rescale updates as AdaBound does: Adam whose rates end in that of SGD.
 
     Update rule, from m = v = h = 0 and t = 1, 2, ..., with c = sqrt(1 - b2^t) / (1 - b1^t)

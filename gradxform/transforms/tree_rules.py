@@ -151,7 +151,7 @@ def columns(part: Any, updates: Updates, state: Any, params: Params) -> Columns:
 
 
 @dataclass(frozen=True)
-class _Summed:
+class _SummedTreeRule:
     """The sums of the arrays that `arrays` returns; equal for equal functions."""
 
     arrays: Callable[..., tuple[Any, ...]]
@@ -179,7 +179,7 @@ def tree_sums(
       leaves: lists of leaves of equal length, as `columns` returns them.
       *scalars: further arguments of every call.
     """
-    summed = _Summed(arrays)
+    summed = _SummedTreeRule(arrays)
     common = [scalar(x) for x in scalars]
     if not leaves[0]:  # no leaf has a gradient
         return summed(*(jnp.zeros(0, scalar_dtype()) for _ in leaves), *common)
@@ -201,11 +201,13 @@ def mean_moment(updates: Updates, gs: Any, vs: Any, b2: Scalar, of_v: Scalar) ->
     whole = with_paths(engine.whole_shapes(updates))
     entries = max(sum(math.prod(shape_of(x)) for _, x in whole if not is_hole(x)), 1)
     share = of_v / entries
-    (mean,) = tree_sums(_moment, updates, [gs, vs], b2, share, share * scalar(1 - b2))
+    (mean,) = tree_sums(_tree_rule_moment, updates, [gs, vs], b2, share, share * scalar(1 - b2))
     return mean, entries
 
 
-def _moment(g: Array, v: Array, b2: Scalar, of_old: Scalar, of_new: Scalar) -> tuple[Array]:
+def _tree_rule_moment(
+    g: Array, v: Array, b2: Scalar, of_old: Scalar, of_new: Scalar
+) -> tuple[Array]:
     """Return the terms of a mean of second moments; none is beyond the range, nor is their sum."""
     return (of_old * (b2 * v) + of_new * jnp.square(bounded_square(g)),)
 

@@ -105,7 +105,7 @@ class subtract_surrogate_gap(TakesFirstGradients):
         """Return <g, h> / |h|^2, and g for every leaf."""
         firsts = self._first(updates, first_gradients)
         hs = jax.tree.leaves(updates)
-        both, square = tree_sums(_product_and_square, updates, [firsts, hs])
+        both, square = tree_sums(_two_gradients_product_and_square, updates, [firsts, hs])
         return state, over(both, square, 0), PerLeaf(firsts)
 
     def rule(self, h: Array, p: Array, share: Scalar, g: Array) -> Array:
@@ -113,7 +113,7 @@ class subtract_surrogate_gap(TakesFirstGradients):
         return h - self.alpha * (g - share * h)
 
 
-def _product_and_square(g: Array, h: Array) -> tuple[Array, Array]:
+def _two_gradients_product_and_square(g: Array, h: Array) -> tuple[Array, Array]:
     return g * h, h * h
 
 
@@ -165,7 +165,7 @@ class reuse_sharpness(TakesFirstGradients):
         firsts = self._first(updates, first_gradients)
         hs, vs, _ = columns(self, updates, state, params)
         leaves = [firsts, hs, vs]
-        both, of_first, of_last, of_part = tree_sums(_products, updates, leaves)
+        both, of_first, of_last, of_part = tree_sums(_products_of_two_gradients, updates, leaves)
         of_g = over(both, of_first, 0)
         of_v = scalar(self.alpha) * over(root(of_last), root(of_part), 0)
         return state, climbed, of_g, of_v, PerLeaf(firsts)
@@ -177,5 +177,5 @@ class reuse_sharpness(TakesFirstGradients):
         return jnp.where(climbed, h, h + of_v * v), jnp.where(climbed, h - of_g * g, v)
 
 
-def _products(g: Array, h: Array, v: Array) -> tuple[Array, Array, Array, Array]:
+def _products_of_two_gradients(g: Array, h: Array, v: Array) -> tuple[Array, Array, Array, Array]:
     return g * h, g * g, h * h, v * v

@@ -32,7 +32,7 @@ def with_their_draws(
     drawn = recorded.arrays["aux/draws"][12:].reshape(2, 4)  # after 12 that are not used
     with (
         jax.disable_jit(),
-        mock.patch.object(apollo, "_normal", lambda key, shape, dtype: jnp.asarray(drawn)),
+        mock.patch.object(apollo, "_apollo_normal", lambda key, shape, dtype: jnp.asarray(drawn)),
     ):
         params, state = by_gradient(tx, state, params, recorded, t)
     return params, forgot_zeros(state, recorded, t)

@@ -115,10 +115,10 @@ def quasidefinite(e: Array, c: Array, g: Array, right: Array) -> Array:
       g: (m, m), symmetric, such that g + c e^{-1} c^T is positive definite.
       right: (2m, k).
     """
-    return linalg.one_by_one(_by_blocks, e, c, g, right)
+    return linalg.one_by_one(_solve_compact_by_blocks, e, c, g, right)
 
 
-def _by_blocks(e: Array, c: Array, g: Array, right: Array) -> Array:
+def _solve_compact_by_blocks(e: Array, c: Array, g: Array, right: Array) -> Array:
     m = len(e)
     top, bottom = right[:m], right[m:]
     root = jnp.linalg.cholesky(e)

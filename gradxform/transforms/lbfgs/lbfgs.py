@@ -115,8 +115,8 @@ class scale_by_lbfgs(ArrayRule):
         has_pair = state.count > 0
         newest = jnp.mod(state.count - 1, self.memory_size)
         columns = [gs, ps, *(slot.leaves for slot in slots)]
-        leaves = engine.map_rows(_remember, columns, has_pair, newest)
-        products, g_squared = _total([leaf[4:] for leaf in leaves], self.memory_size)
+        leaves = engine.map_rows(_remember_lbfgs_pair, columns, has_pair, newest)
+        products, g_squared = _total_lbfgs_products([leaf[4:] for leaf in leaves], self.memory_size)
 
         s_y = products[: self.memory_size]
         y_y = products[self.memory_size :]
@@ -177,7 +177,7 @@ def empty_memory(params: Params, memory_size: int) -> Any:
     return jax.tree.map(lambda z: jnp.stack([z] * memory_size), zeros_like(params))
 
 
-def _remember(
+def _remember_lbfgs_pair(
     g: Any,
     p: Any,
     last_p: Array,
@@ -217,7 +217,9 @@ def inner(a: Array, b: Array) -> Array:
     return jnp.real(jnp.tensordot(jnp.conj(a), b, axes=(axes, axes), precision=linalg.HIGHEST))
 
 
-def _total(products: list[tuple[Array, ...]], memory_size: int) -> tuple[Array, Array]:
+def _total_lbfgs_products(
+    products: list[tuple[Array, ...]], memory_size: int
+) -> tuple[Array, Array]:
     """Return the sums over the leaves of their inner products, and of |g|^2."""
     zeros = jnp.zeros((2 * memory_size, memory_size + 1), scalar_dtype())
     total = functools.reduce(add, (x for x, _ in products), zeros)

@@ -75,10 +75,10 @@ class StepByLBFGSState(NamedTuple):
 _SLOTS = ("params", "updates", "direction", "diff_params_memory", "diff_updates_memory")
 
 
-def _measure(gs: list[Any], ps: list[Any], state: StepByLBFGSState) -> Sums:
+def _measure_lbfgs_step(gs: list[Any], ps: list[Any], state: StepByLBFGSState) -> Sums:
     """Return what is known of a point: one sum over the leaves, which is one exchange on a mesh."""
     columns = [gs, ps, *(getattr(state, k) for k in _SLOTS)]
-    leaves = engine.map_rows(_products, columns, 1 / state.scale, 1 / state.unit)
+    leaves = engine.map_rows(_products_of_lbfgs_step, columns, 1 / state.scale, 1 / state.unit)
     (total,) = summed([(leaf,) for leaf in leaves])
     slope, far, near, size, moving = total[:5]
     own, memory = total[5:14].reshape(3, 3), total[14:].reshape(2, len(state.s_y), 3)
@@ -98,7 +98,7 @@ def _measure(gs: list[Any], ps: list[Any], state: StepByLBFGSState) -> Sums:
     )
 
 
-def _products(
+def _products_of_lbfgs_step(
     g: Any,
     p: Any,
     x: Array,
@@ -109,7 +109,7 @@ def _products(
     per_scale: Array,
     per_unit: Array,
 ) -> Array:
-    """Return what `_measure` sums, of one leaf: numbers, then products with the new s, y and g."""
+    """Return what `_measure_lbfgs_step` sums: numbers, then products with the new s, y and g."""
     g, p, per_scale, per_unit = (cast(jnp.asarray(v), x.dtype) for v in (g, p, per_scale, per_unit))
     moving = jnp.sum(g != 0, dtype=real_dtype(x.dtype))
     g = g * per_scale
@@ -120,12 +120,12 @@ def _products(
     return jnp.concatenate([jnp.stack(numbers), *products])
 
 
-def _aim(
+def _aim_lbfgs_step(
     state: StepByLBFGSState, sums: Sums, step: Step
 ) -> tuple[StepByLBFGSState, Array, Array, Array, Array]:
     """Return the state with the direction -H g, and the slope along it."""
     own, (of_s, of_y) = sums.of_memory
-    state = _remembered(state, own, of_s, of_y, step)
+    state = _remembered_lbfgs_step(state, own, of_s, of_y, step)
     m, indices = len(state.s_y), jnp.arange(len(state.s_y), dtype=jnp.int32)
     is_new, has = step.stored & (indices == step.newest), indices < step.pairs
     s_g, y_g = (jnp.where(is_new, own[i, 2], x[:, 2]) for i, x in enumerate((of_s, of_y)))
@@ -144,7 +144,7 @@ def _aim(
     slope = jnp.where(keeps, slope, -step.squared * gamma)
     of_s, of_y = (jnp.where(keeps, w, 0) for w in (of_s, of_y))
     columns = [state.updates, state.direction, state.diff_params_memory, state.diff_updates_memory]
-    directions = engine.map_rows(_direct, columns, step.starts, gamma, of_s, of_y)
+    directions = engine.map_rows(_direct_lbfgs_step, columns, step.starts, gamma, of_s, of_y)
     size = root(step.squared)
     first = jnp.minimum(1, step.reach / jnp.where(size > 0, size, 1) * step.theta)
     first = jnp.where(step.is_known, 1, first)
@@ -152,7 +152,7 @@ def _aim(
     return state._replace(direction=directions), slope, pairs, first, jnp.asarray(LARGEST)
 
 
-def _remembered(
+def _remembered_lbfgs_step(
     state: StepByLBFGSState, own: Array, of_s: Array, of_y: Array, step: Step
 ) -> StepByLBFGSState:
     """Return the state with the products of the new pair, if it is stored."""
@@ -164,7 +164,7 @@ def _remembered(
     )
 
 
-def _direct(
+def _direct_lbfgs_step(
     g: Array, d: Array, s: Array, y: Array, starts: Array, of_g: Array, of_s: Array, of_y: Array
 ) -> Array:
     """Return the direction of one leaf: another combination of g and the memory, if any starts."""
@@ -172,12 +172,14 @@ def _direct(
     return jnp.where(starts, -new, d)
 
 
-def _move(gs: list[Any], ps: list[Any], state: StepByLBFGSState, t: Array) -> list[Array]:
+def _move_lbfgs_step(
+    gs: list[Any], ps: list[Any], state: StepByLBFGSState, t: Array
+) -> list[Array]:
     columns = [gs, ps, state.params, state.direction]
-    return engine.map_rows(_step, columns, t, state.unit)
+    return engine.map_rows(_lbfgs_step_of_leaf, columns, t, state.unit)
 
 
-def _step(g: Any, p: Any, x: Array, d: Array, t: Array, unit: Array) -> Array:
+def _lbfgs_step_of_leaf(g: Any, p: Any, x: Array, d: Array, t: Array, unit: Array) -> Array:
     """Return the update of one leaf that leads to x + t d, in the dtype of the gradient."""
     p, t, unit = (cast(jnp.asarray(v), x.dtype) for v in (p, t, unit))
     g = jnp.asarray(g)
@@ -246,7 +248,7 @@ class step_by_lbfgs(SearchingTransform):
     tol: NonNegative = 0.0
 
     State = StepByLBFGSState
-    way = Way(_SLOTS, 3, _measure, _aim, _move)
+    way = Way(_SLOTS, 3, _measure_lbfgs_step, _aim_lbfgs_step, _move_lbfgs_step)
     handles_complex = True
 
     def init(self, params: Params) -> StepByLBFGSState:

@@ -98,9 +98,9 @@ _SLOTS = (
 )
 
 
-def _measure(gs: list[Any], ps: list[Any], state: StepByLBFGSBState) -> Sums:
+def _measure_lbfgsb_point(gs: list[Any], ps: list[Any], state: StepByLBFGSBState) -> Sums:
     columns = [gs, ps, *(getattr(state, k) for k in _SLOTS[:5])]
-    leaves = engine.map_rows(_look, columns, 1 / state.scale, 1 / state.unit)
+    leaves = engine.map_rows(_measure_lbfgsb_leaf, columns, 1 / state.scale, 1 / state.unit)
     slope, s_s, s_y, y_y, *rest = summed(leaves)
     absolute, size, moving, outside = rest[6:]
     return Sums(
@@ -117,7 +117,7 @@ def _measure(gs: list[Any], ps: list[Any], state: StepByLBFGSBState) -> Sums:
     )
 
 
-def _look(
+def _measure_lbfgsb_leaf(
     g: Any,
     p: Any,
     low: Array,
@@ -128,7 +128,7 @@ def _look(
     per_scale: Array,
     per_unit: Array,
 ) -> tuple[Array, ...]:
-    """Return what `_measure` sums, of one leaf."""
+    """Return what `_measure_lbfgsb_point` sums, of one leaf."""
     g, p, per_scale, per_unit = (cast(jnp.asarray(v), x.dtype) for v in (g, p, per_scale, per_unit))
     is_held = ((g <= 0) & (p >= high)) | ((g >= 0) & (p <= low))
     moving = jnp.sum(~is_held & (g != 0), dtype=x.dtype)
@@ -144,7 +144,7 @@ def _look(
     return *products, *free, *squares(projected), *sizes, moving, outside
 
 
-def _aim(
+def _aim_lbfgsb_search(
     state: StepByLBFGSBState, sums: Sums, step: Step
 ) -> tuple[StepByLBFGSBState, Array, Array, Array, Array]:
     """Return the state with the direction to the target of the model, and how to search along it.
@@ -152,8 +152,8 @@ def _aim(
     Where the memory leads uphill, or roundings spoil its matrices, it is forgotten.
     """
     s_y = jnp.where(step.stored, state.s_y.at[step.newest].set(sums.s_y), state.s_y)
-    box = _around(state)
-    memory = _memory(state, s_y, step)
+    box = _lbfgsb_box_around_point(state)
+    memory = _lbfgsb_memory(state, s_y, step)
 
     def attempt(carry: tuple[Any, ...]) -> tuple[Any, ...]:
         _, _, _, pairs = carry
@@ -170,7 +170,7 @@ def _aim(
     return state, slope, pairs, first, largest
 
 
-def _around(state: StepByLBFGSBState) -> Box:
+def _lbfgsb_box_around_point(state: StepByLBFGSBState) -> Box:
     """Return the box as it lies around the accepted point, which is its origin."""
     walls = [state.params, state.lower, state.upper]
     leaves = engine.map_rows(bounds.walls, walls, 1 / state.unit)
@@ -178,13 +178,15 @@ def _around(state: StepByLBFGSBState) -> Box:
     return Box([jnp.zeros_like(x) for x in state.params], state.updates, low, high)
 
 
-def _memory(state: StepByLBFGSBState, s_y: Array, step: Step) -> Memory:
+def _lbfgsb_memory(state: StepByLBFGSBState, s_y: Array, step: Step) -> Memory:
     has, later = order_of(step.pairs, len(s_y))
     scales = jnp.where(has, lax.rsqrt(jnp.where(has, s_y, 1)), 0)
     return Memory(state.diff_params_memory, state.diff_updates_memory, scales, later, step.theta)
 
 
-def _move(gs: list[Any], ps: list[Any], state: StepByLBFGSBState, t: Array) -> list[Array]:
+def _move_lbfgsb_params(
+    gs: list[Any], ps: list[Any], state: StepByLBFGSBState, t: Array
+) -> list[Array]:
     columns = [gs, ps, state.params, state.direction, state.lower, state.upper]
     return engine.map_rows(bounds.update_along, columns, t, state.unit)
 
@@ -249,7 +251,7 @@ class step_by_lbfgsb(SearchingTransform):
     tol: NonNegative = 0.0
 
     State = StepByLBFGSBState
-    way = Way(_SLOTS, 5, _measure, _aim, _move)
+    way = Way(_SLOTS, 5, _measure_lbfgsb_point, _aim_lbfgsb_search, _move_lbfgsb_params)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -78,7 +78,7 @@ class Line(NamedTuple):
 
     def slope_of(self, grad: Updates) -> Array:
         """Return the derivative by t of a loss with this gradient."""
-        return _slope(self.part, self.updates, grad)
+        return _slope_for_line_search(self.part, self.updates, grad)
 
 
 def line_through(
@@ -105,7 +105,7 @@ def line_through(
             f"{shown(value_fn)}."
         )
     at_params = given_what_it_names(part, "value_fn", value_fn, extra)
-    slope = _slope(part, updates, grad)
+    slope = _slope_for_line_search(part, updates, grad)
     return Line(part, at_params, params, updates, as_loss(part, value), slope)
 
 
@@ -119,7 +119,7 @@ def without_aux(part: Any, function: str, result: Any) -> Any:
     return result[0]
 
 
-def _slope(part: Any, updates: Updates, grad: Updates) -> Array:
+def _slope_for_line_search(part: Any, updates: Updates, grad: Updates) -> Array:
     """Return the sum of the products of all entries, in float32 or wider."""
     us, treedef = jax.tree.flatten(updates)
     gs = align(part, updates, treedef, grad, "grad has").leaves
@@ -160,7 +160,7 @@ class ScaleByBacktrackingLinesearchState(NamedTuple):
     info: BacktrackingLinesearchInfo
 
 
-class _Search(NamedTuple):
+class _BacktrackingLineSearch(NamedTuple):
     t: Array
     value: Array
     grad: Any
@@ -250,7 +250,7 @@ class scale_by_backtracking_linesearch(Transform):
         state = check_state(self, state, ScaleByBacktrackingLinesearchState)
         line = line_through(self, updates, params, value, grad, value_fn, extra)
         guess = jnp.where(state.learning_rate > 0, self.increase_factor * state.learning_rate, 1.0)
-        begun = _Search(
+        begun = _BacktrackingLineSearch(
             t=scalar(jnp.minimum(guess, self.max_learning_rate)),
             value=line.value,
             grad=state.grad,
@@ -277,11 +277,11 @@ class scale_by_backtracking_linesearch(Transform):
         )
         return line.step(t), laid_like(tree.cast_like(new, state), state)
 
-    def _goes_on(self, search: _Search) -> Array:
+    def _goes_on(self, search: _BacktrackingLineSearch) -> Array:
         is_good = search.error <= self.atol
         return ~is_good & (search.count <= self.max_backtracking_steps)
 
-    def _step(self, line: Line, search: _Search) -> _Search:
+    def _step(self, line: Line, search: _BacktrackingLineSearch) -> _BacktrackingLineSearch:
         """Try the next step length."""
         t = jnp.where(search.count > 0, self.decrease_factor * search.t, search.t)
         place, grad = line.at(t), search.grad
@@ -298,7 +298,7 @@ class scale_by_backtracking_linesearch(Transform):
         else:
             value = line.loss(place)
             error = self._error(line, t, value)
-        return _Search(t, value, grad, error, search.count + 1)
+        return _BacktrackingLineSearch(t, value, grad, error, search.count + 1)
 
     def _error(self, line: Line, t: Array, value: Array) -> Array:
         """Return what is missing of the decrease, at least 0; infinite for a NaN."""
@@ -310,10 +310,10 @@ class scale_by_backtracking_linesearch(Transform):
 
 def print_failure(part: Any, failed: Array, line: Line, t: Array, error: Array) -> None:
     """Print a line where a search failed."""
-    by_value(_print_failure, name_of(part), (failed, t, error, line.value, line.slope))
+    by_value(_print_line_search_failure, name_of(part), (failed, t, error, line.value, line.slope))
 
 
-def _print_failure(
+def _print_line_search_failure(
     name: str, failed: Array, t: Array, error: Array, value: Array, slope: Array
 ) -> None:
     text = name + (

@@ -144,7 +144,7 @@ class SearchingTransform(Transform):
         if not gs:
             return updates, state._replace(count=safe_increment(state.count))
         leaves = state._replace(**{name: slot.leaves for name, slot in slots.items()})
-        us, new = _advanced(way, gs, leaves, ps, value, scalar(self.tol), scalar_dtype())
+        us, new = _advanced_machine(way, gs, leaves, ps, value, scalar(self.tol), scalar_dtype())
         new = new._replace(**{k: slot.rebuilt(getattr(new, k)) for k, slot in slots.items()})
         return jax.tree.unflatten(treedef, us), laid_like(new, given)
 
@@ -180,7 +180,7 @@ def own_buffers(state: Any) -> Any:
     return jax.tree.map(lambda x: x if is_abstract(x) else jnp.copy(x), state)
 
 
-class _Point(NamedTuple):
+class _MachinePoint(NamedTuple):
     """The point that the parameters are at, measured in the units of the run."""
 
     value: Array
@@ -192,7 +192,7 @@ class _Point(NamedTuple):
     factor: Array  # brings into the units what was measured without them
 
 
-class _Verdict(NamedTuple):
+class _MachineVerdict(NamedTuple):
     """The verdict of the line search on the point."""
 
     search: Any  # after the point
@@ -204,7 +204,7 @@ class _Verdict(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 6))
-def _advanced(
+def _advanced_machine(
     way: Way,
     gs: list[Any],
     state: Any,
@@ -216,18 +216,18 @@ def _advanced(
     """Return the updates and the state, all trees as lists of their leaves."""
     old, sums = state, way.measure(gs, ps, state)
     started = jnp.isfinite(state.last_squared)
-    point = _in_units(state, sums, started, value)
-    verdict = _judged(state, sums, started, point)
+    point = _machine_point_in_units(state, sums, started, value)
+    verdict = _judged_by_machine(state, sums, started, point)
     accepted = verdict.accepted
 
     # A pair needs two accepted points.
-    stored = accepted & started & _is_curved(sums, state.squared)
+    stored = accepted & started & _is_machine_pair_curved(sums, state.squared)
     theta = jnp.where(stored, sums.y_y / jnp.where(stored, sums.s_y, 1), state.theta)
-    newest, pairs = _ring(state, stored, verdict.restarts)
-    kept = _kept(gs, ps, state, accepted, stored, newest, point.factor)
+    newest, pairs = _machine_memory_ring(state, stored, verdict.restarts)
+    kept = _kept_by_machine(gs, ps, state, accepted, stored, newest, point.factor)
     here = jnp.where(accepted, point.value, state.search.value)
-    progress = _progressed(state, accepted, here, point.squared, verdict.search.noise)
-    flags = _flags(state, sums, point, verdict, progress["idle"], tol)
+    progress = _machine_progress(state, accepted, here, point.squared, verdict.search.noise)
+    flags = _machine_flags(state, sums, point, verdict, progress["idle"], tol)
 
     # The next search begins where this one ended, or from the old point without a memory.
     free = jnp.where(accepted, point.free, state.squared)
@@ -256,16 +256,16 @@ def _advanced(
     search = where(step.starts, begun, verdict.search)
     count = safe_increment(state.count)
     state = state._replace(count=count, pairs=pairs, search=search, **flags, **progress)
-    goes_on = jnp.isfinite(state.last_squared) & ~_is_over(state)
+    goes_on = jnp.isfinite(state.last_squared) & ~_is_machine_over(state)
     us = way.move(gs, ps, state, jnp.where(goes_on, state.search.t, 0))
     return us, tree.cast_like(state, old)
 
 
-def _is_over(state: Any) -> Array:
+def _is_machine_over(state: Any) -> Array:
     return state.converged | state.stalled | state.failed
 
 
-def _in_units(state: Any, sums: Sums, started: Array, value: Array) -> _Point:
+def _machine_point_in_units(state: Any, sums: Sums, started: Array, value: Array) -> _MachinePoint:
     """Return the point in the units of the run, which the first point gives."""
     scale = jnp.where(started, state.scale, power_of(sums.size))
     unit = jnp.where(started, state.unit, power_of(over(jnp.abs(value), sums.size, 0)))
@@ -274,12 +274,14 @@ def _in_units(state: Any, sums: Sums, started: Array, value: Array) -> _Point:
     squared, free = (divided(x, factor) for x in (sums.projected, sums.free))
     # A gradient whose square is 0 in this dtype may be longer than `tol`.
     length = jnp.where(squared > 0, scale * root(squared), sums.absolute * state.scale)
-    return _Point(value / unit / scale, squared, free, length, scale, unit, factor)
+    return _MachinePoint(value / unit / scale, squared, free, length, scale, unit, factor)
 
 
-def _judged(state: Any, sums: Sums, started: Array, point: _Point) -> _Verdict:
+def _judged_by_machine(
+    state: Any, sums: Sums, started: Array, point: _MachinePoint
+) -> _MachineVerdict:
     """Return what becomes of the search at the point."""
-    is_over = _is_over(state)
+    is_over = _is_machine_over(state)
     is_finite = jnp.isfinite(point.value + sums.slope + point.squared + point.free)
     slope = jnp.where(is_finite, sums.slope, jnp.nan)
     search = more_thuente.advanced(state.search, point.value, slope)
@@ -287,18 +289,18 @@ def _judged(state: Any, sums: Sums, started: Array, point: _Point) -> _Verdict:
     accepted = jnp.where(started, ~is_over & search.accepted, begins & is_finite)
     gave_up = ~is_over & started & search.failed
     restarts = gave_up & (state.pairs > 0)
-    return _Verdict(search, is_finite, begins, accepted, restarts, gave_up & ~restarts)
+    return _MachineVerdict(search, is_finite, begins, accepted, restarts, gave_up & ~restarts)
 
 
-def _ring(state: Any, stored: Array, restarts: Array) -> tuple[Array, Array]:
+def _machine_memory_ring(state: Any, stored: Array, restarts: Array) -> tuple[Array, Array]:
     """Return where in the memory the last pair belongs, and how many pairs there are with it."""
     m = len(state.s_y)
-    pairs = jnp.where(stored, _one_more(state.pairs, m), state.pairs)
+    pairs = jnp.where(stored, _one_more_machine_pair(state.pairs, m), state.pairs)
     return jnp.mod(state.pairs, m), jnp.where(restarts, 0, pairs)
 
 
-def _flags(
-    state: Any, sums: Sums, point: _Point, verdict: _Verdict, idle: Array, tol: Array
+def _machine_flags(
+    state: Any, sums: Sums, point: _MachinePoint, verdict: _MachineVerdict, idle: Array, tol: Array
 ) -> dict[str, Array]:
     """Return the fields of the state that say whether the run is over, and why."""
     is_short = (point.length <= tol) & ((point.length > 0) | (sums.moving == 0))
@@ -317,7 +319,7 @@ def _flags(
 # ------------------------------------------------------------------------------- pairs and points
 
 
-def _is_curved(sums: Sums, squared: Array) -> Array:
+def _is_machine_pair_curved(sums: Sums, squared: Array) -> Array:
     """Return whether a pair is worth storing: whether <s, y> is more than roundings.
 
     Args:
@@ -329,13 +331,13 @@ def _is_curved(sums: Sums, squared: Array) -> Array:
     return (s_y > bound) & jnp.isfinite(s_y + y_y + bound)
 
 
-def _one_more(pairs: Array, m: int) -> Array:
+def _one_more_machine_pair(pairs: Array, m: int) -> Array:
     """Return `pairs + 1`, or where that would overflow a number with the same place in the ring."""
     last = jnp.iinfo(pairs.dtype).max
     return jnp.where(pairs == last, m + (last + 1) % m, safe_increment(pairs))
 
 
-def _kept(
+def _kept_by_machine(
     gs: list[Any],
     ps: list[Any],
     state: Any,
@@ -348,11 +350,11 @@ def _kept(
     names = ("params", "updates", "diff_params_memory", "diff_updates_memory")
     columns = [gs, ps, *(getattr(state, k) for k in names)]
     scalars = accepted, stored, newest, factor / state.scale, 1 / state.unit
-    leaves = engine.map_rows(_keep, columns, *scalars)
+    leaves = engine.map_rows(_keep_leaf_in_machine, columns, *scalars)
     return {k: [leaf[i] for leaf in leaves] for i, k in enumerate(names)}
 
 
-def _keep(
+def _keep_leaf_in_machine(
     g: Any,
     p: Any,
     x: Array,
@@ -368,18 +370,21 @@ def _keep(
     """Return x, the gradient there, and the memory of one leaf after this point."""
     g, p, per_scale, per_unit = (cast(jnp.asarray(v), x.dtype) for v in (g, p, per_scale, per_unit))
     g = g * per_scale
-    kept = _put(s, (p - x) * per_unit, newest, stored), _put(y, g - last_g, newest, stored)
+    kept = (
+        _put_in_machine_memory(s, (p - x) * per_unit, newest, stored),
+        _put_in_machine_memory(y, g - last_g, newest, stored),
+    )
     return jnp.where(accepted, p, x), jnp.where(accepted, g, last_g), *kept
 
 
-def _put(memory: Array, new: Array, place: Array, stored: Array) -> Array:
+def _put_in_machine_memory(memory: Array, new: Array, place: Array, stored: Array) -> Array:
     """Return a leaf's memory with a new array at a place, if it is stored."""
     last = lax.dynamic_index_in_dim(memory, place, 0, keepdims=False)
     new = jnp.where(stored, cast(new, memory.dtype), last)
     return lax.dynamic_update_index_in_dim(memory, new, place, 0)
 
 
-def _progressed(
+def _machine_progress(
     state: Any, accepted: Array, value: Array, squared: Array, noise: Array
 ) -> dict[str, Array]:
     """Return the fields of the state that say how long there has not been progress.

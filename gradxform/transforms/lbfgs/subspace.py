@@ -25,38 +25,42 @@ def target(box: Box, memory: Memory) -> tuple[list[Array], Array]:
     cauchy = cauchy_point(box, memory)
     of_y, of_s = memory.weights(cauchy.k)
     left = engine.map_rows(
-        _left, [box.x, box.g, *cauchy[:2], memory.s, memory.y], of_y, of_s, memory.theta
+        _subspace_gradient,
+        [box.x, box.g, *cauchy[:2], memory.s, memory.y],
+        of_y,
+        of_s,
+        memory.theta,
     )
     *grams, of_y, of_s = summed([leaf[1:] for leaf in left])
     x = memory.reduced(Products(*grams[:3]), Products(*grams[3:]), memory.both(of_y, of_s))
     of_y, of_s = memory.weights(x / memory.theta)
     r = [leaf[0] for leaf in left]
     columns = [r, *cauchy[:2], memory.s, memory.y]
-    steps = engine.map_rows(_step, columns, of_y, of_s, memory.theta)
+    steps = engine.map_rows(_subspace_step, columns, of_y, of_s, memory.theta)
 
-    ends = engine.map_rows(_project, [*box, *cauchy[:1], steps])
+    ends = engine.map_rows(_project_subspace_step, [*box, *cauchy[:1], steps])
     slope, is_cut, reach = (
         f([cast(leaf[i], memory.theta.dtype) for leaf in ends])
-        for i, f in ((1, _sum), (2, _sum), (3, _least))
+        for i, f in ((1, _sum_in_subspace), (2, _sum_in_subspace), (3, _least_in_subspace))
     )
     # The projected step may lead uphill. Then the step ends at the first bound in its way.
     goes_back = (is_cut > 0) & (slope > 0)
     ends = [leaf[0] for leaf in ends]
     columns = [*box, *cauchy[:1], steps, ends]
-    ends = engine.map_rows(_go_back, columns, goes_back, jnp.minimum(reach, 1))
-    slope = _sum([cast(leaf[1], memory.theta.dtype) for leaf in ends])
+    ends = engine.map_rows(_go_back_in_subspace, columns, goes_back, jnp.minimum(reach, 1))
+    slope = _sum_in_subspace([cast(leaf[1], memory.theta.dtype) for leaf in ends])
     return [leaf[0] for leaf in ends], slope
 
 
-def _sum(xs: list[Array]) -> Array:
+def _sum_in_subspace(xs: list[Array]) -> Array:
     return functools.reduce(jnp.add, xs)
 
 
-def _least(xs: list[Array]) -> Array:
+def _least_in_subspace(xs: list[Array]) -> Array:
     return functools.reduce(jnp.minimum, xs)
 
 
-def _left(
+def _subspace_gradient(
     x: Array,
     g: Array,
     z: Array,
@@ -74,14 +78,14 @@ def _left(
     return r, *products(s, y, free), *products(s, y, ~free), *of_r
 
 
-def _step(
+def _subspace_step(
     r: Array, z: Array, free: Array, s: Array, y: Array, of_y: Array, of_s: Array, theta: Array
 ) -> Array:
     """Return the step from z to the minimum over the free entries, bounds apart."""
     return jnp.where(free, -(r + combined(of_y, y) + combined(of_s, s)) / cast(theta, r.dtype), 0)
 
 
-def _project(
+def _project_subspace_step(
     x: Array, g: Array, low: Array, high: Array, z: Array, step: Array
 ) -> tuple[Array, ...]:
     """Return z + step in the box; <end - x, g>; how many entries are cut; how far all fit."""
@@ -96,7 +100,7 @@ def _project(
     )
 
 
-def _go_back(
+def _go_back_in_subspace(
     x: Array,
     g: Array,
     low: Array,
@@ -127,7 +131,7 @@ def lengths(
       is_known: whether it is.
       is_begin: whether the search must not go beyond the target.
     """
-    leaves = engine.map_rows(_limit, [box.x, box.low, box.high, aim])
+    leaves = engine.map_rows(_limits_in_subspace, [box.x, box.low, box.high, aim])
     squared, bounded, boxed = summed([leaf[:3] for leaf in leaves])
     size = sum(x.size for x in box.x)
     room = functools.reduce(jnp.minimum, (cast(leaf[3], squared.dtype) for leaf in leaves))
@@ -138,7 +142,7 @@ def lengths(
     return first, jnp.where(bounded > 0, largest, more_thuente.LARGEST)
 
 
-def _limit(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
+def _limits_in_subspace(x: Array, low: Array, high: Array, aim: Array) -> tuple[Array, ...]:
     """Return |aim - x|^2; how many entries have a bound, and both; how far all can go."""
     has = [jnp.isfinite(bound) for bound in (low, high)]
     bounded, boxed = (jnp.sum(f(*has), dtype=x.dtype) for f in (jnp.logical_or, jnp.logical_and))

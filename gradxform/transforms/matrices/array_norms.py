@@ -66,7 +66,7 @@ def whole_norm(x: Array, axes: tuple[int, ...], names: tuple[str, ...]) -> Array
 
 def whole_norms(xs: Sequence[Array], axes: tuple[int, ...], names: tuple[str, ...]) -> list[Array]:
     """Return `whole_norm` of several arrays, by as many exchanges as for one."""
-    local = [_norm_here(x, axes) for x in xs]
+    local = [_array_norm_here(x, axes) for x in xs]
     if not names:
         return local
     # At least the norms, and at most as many times as there are devices.
@@ -76,7 +76,7 @@ def whole_norms(xs: Sequence[Array], axes: tuple[int, ...], names: tuple[str, ..
     return [bound * root(x) for bound, x in zip(bounds, squares, strict=True)]
 
 
-def _norm_here(x: Array, axes: tuple[int, ...]) -> Array:
+def _array_norm_here(x: Array, axes: tuple[int, ...]) -> Array:
     largest = jnp.max(jnp.abs(x), axis=axes, keepdims=True, initial=0)
     return largest * norm(over(x, largest, 0), axes)
 

@@ -91,7 +91,9 @@ class matrix_split(Value):
                 f"matrix_split: sizes must be a length of at least 1, or a tuple of them, got "
                 f"{shown(self.sizes)}."
             )
-        object.__setattr__(self, "numbers", _ours(self.numbers, MuonDimensionNumbers))
+        object.__setattr__(
+            self, "numbers", _dimensions_from_optax(self.numbers, MuonDimensionNumbers)
+        )
         if not isinstance(self.numbers, MuonDimensionNumbers):
             raise TypeError(
                 f"matrix_split: numbers must be MuonDimensionNumbers, got {shown(self.numbers)}."
@@ -104,12 +106,12 @@ _ACCEPTED: dict[type, tuple[type, ...]] = {
 }
 
 
-def _kinds(kind: type) -> tuple[type, ...]:
+def _dimension_kinds(kind: type) -> tuple[type, ...]:
     return _ACCEPTED.get(kind, (kind,))
 
 
-def _named(kind: type) -> str:
-    return ", ".join(k.__name__ for k in _kinds(kind))
+def _names_of_dimensions(kind: type) -> str:
+    return ", ".join(k.__name__ for k in _dimension_kinds(kind))
 
 
 def check_numbers(part: Value, field: str, kind: type) -> None:
@@ -120,21 +122,23 @@ def check_numbers(part: Value, field: str, kind: type) -> None:
     """
     numbers = getattr(part, field)
     if isinstance(numbers, FrozenTree):
-        ours = _ours(numbers.unfreeze(), kind)
+        ours = _dimensions_from_optax(numbers.unfreeze(), kind)
         leaves = jax.tree.leaves(ours, is_leaf=lambda x: x is None)
         for leaf in leaves:
-            if leaf is not None and not isinstance(leaf, _kinds(kind)):
+            if leaf is not None and not isinstance(leaf, _dimension_kinds(kind)):
                 raise TypeError(
-                    f"{name_of(part)}: the entries of {field} must be {_named(kind)} or None, "
-                    f"got {shown(leaf)}."
+                    f"{name_of(part)}: the entries of {field} must be {_names_of_dimensions(kind)} "
+                    f"or None, got {shown(leaf)}."
                 )
         object.__setattr__(
-            part, field, ours if isinstance(ours, _kinds(kind)) else FrozenTree(ours)
+            part, field, ours if isinstance(ours, _dimension_kinds(kind)) else FrozenTree(ours)
         )
-    elif not (numbers is None or isinstance(numbers, _kinds(kind)) or is_function(numbers)):
+    elif not (
+        numbers is None or isinstance(numbers, _dimension_kinds(kind)) or is_function(numbers)
+    ):
         raise TypeError(
-            f"{name_of(part)}: {field} must be {_named(kind)}, a tree of them or a function of "
-            f"the parameters, got {shown(numbers)}."
+            f"{name_of(part)}: {field} must be {_names_of_dimensions(kind)}, a tree of them or a "
+            f"function of the parameters, got {shown(numbers)}."
         )
 
 
@@ -154,10 +158,14 @@ def matrices(
     """
     named = [(path, leaf) for path, leaf in with_paths(tree) if not is_hole(leaf)]
     if is_function(dimension_numbers):
-        axes = _axes(part, FrozenTree(_ours(dimension_numbers(tree), kind)), kind, tree)
+        axes = _axes_of_dimensions(
+            part, FrozenTree(_dimensions_from_optax(dimension_numbers(tree), kind)), kind, tree
+        )
     else:
         what = ("axes", dimension_numbers, kind, masks.hidden_paths())
-        axes = remembered(what, tree, lambda: _axes(part, dimension_numbers, kind, tree))
+        axes = remembered(
+            what, tree, lambda: _axes_of_dimensions(part, dimension_numbers, kind, tree)
+        )
     return [(path, leaf, x) for (path, leaf), x in zip(named, axes, strict=True)]
 
 
@@ -210,17 +218,17 @@ def low_rank_axes(part: Value, numbers: Any, tree: PyTree) -> list[Any]:
     return out
 
 
-def _axes(part: Value, tree_of_numbers: Any, kind: type, tree: PyTree) -> list[Any]:
+def _axes_of_dimensions(part: Value, tree_of_numbers: Any, kind: type, tree: PyTree) -> list[Any]:
     """Return the axes of every leaf; None where no numbers are given."""
     entries = with_paths(masks.resolve(part, tree_of_numbers, tree, kind=object))
     out = []
     for (path, leaf), (_, numbers) in zip(with_paths(tree), entries, strict=True):
         if is_hole(leaf):
             continue
-        if numbers is not None and not isinstance(numbers, _kinds(kind)):
+        if numbers is not None and not isinstance(numbers, _dimension_kinds(kind)):
             raise TypeError(
                 f"{name_of(part)}: the dimension numbers of {path_str(path)} must be "
-                f"{_named(kind)} or None, got {shown(numbers)}."
+                f"{_names_of_dimensions(kind)} or None, got {shown(numbers)}."
             )
         out.append(numbers and axes_of(part, path, leaf, numbers))
     return out
@@ -229,7 +237,7 @@ def _axes(part: Value, tree_of_numbers: Any, kind: type, tree: PyTree) -> list[A
 def axes_of(part: Value, path: Path, x: Any, numbers: Any) -> Any:
     """Return the axes that dimension numbers mean for one array."""
     if isinstance(numbers, matrix_split):
-        return _axes_of_split(part, path, x, numbers)
+        return _axes_of_matrix_split(part, path, x, numbers)
     n, where = jnp.ndim(x), f"parameter {path_str(path)} of shape {jnp.shape(x)}"
     groups = []
     for entry in (numbers.reduction_axis, numbers.output_axis):
@@ -248,7 +256,7 @@ def axes_of(part: Value, path: Path, x: Any, numbers: Any) -> Any:
     return MatrixAxes(tuple(i for i in range(n) if i not in rows + columns), rows, columns)
 
 
-def _axes_of_split(part: Value, path: Path, x: Any, split: matrix_split) -> Any:
+def _axes_of_matrix_split(part: Value, path: Path, x: Any, split: matrix_split) -> Any:
     """Return the axes that a split means for one array."""
     axes = axes_of(part, path, x, split.numbers)
     n, shape = jnp.ndim(x), jnp.shape(x)
@@ -276,7 +284,7 @@ def _axes_of_split(part: Value, path: Path, x: Any, split: matrix_split) -> Any:
 _FIELDS = ("reduction_axis", "output_axis")
 
 
-def _ours(tree: PyTree, kind: type) -> PyTree:
+def _dimensions_from_optax(tree: PyTree, kind: type) -> PyTree:
     """A tree with Optax's dimension numbers, which are tuples there, as values."""
 
     def convert(x: Any) -> Any:

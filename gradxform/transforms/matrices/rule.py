@@ -167,7 +167,7 @@ class MatrixRule(Transform):
         live: list[Any] = []
         bare = self if self.is_static else take_live(self, live)
         columns = [gs, ps, *[slot.leaves for slot in slots.values()]]
-        rows = engine.map_rows(_Entries(bare), columns, tuple(live), *scalars)
+        rows = engine.map_rows(_MatrixRuleEntries(bare), columns, tuple(live), *scalars)
         us, of_matrices = self._of_matrices(rows, views, kept, scalars)
         if self.finish is not None:
             us = self._finished(gs, us, [x for x, _ in rows], views, bare, live, scalars)
@@ -229,11 +229,11 @@ class MatrixRule(Transform):
         columns = list(map(list, [gs, us, *zip(*xs, strict=True)]))
         psum = getattr(engine.exchange_now(), "psum", None)
         axes = [view.cut.axes for view in views]
-        finish = _Finish(bare, psum)
+        finish = _MatrixRuleFinish(bare, psum)
         return engine.map_rows(finish, columns, tuple(live), *scalars, statics=axes)
 
 
-class _Entries(NamedTuple):
+class _MatrixRuleEntries(NamedTuple):
     """The part of a rule that looks at single entries; the key of its compiled call."""
 
     rule: Any
@@ -243,7 +243,7 @@ class _Entries(NamedTuple):
         n = len(slot_fields(self.rule.State))
         slots, live, scalars = rest[:n], rest[n], rest[n + 1 :]
         dtype = at_least_float32(promote(dtype_of(g), *(s.dtype for s in slots)))
-        rule, scalars = _with_scalars(self.rule, live, scalars, dtype)
+        rule, scalars = _matrix_rule_with_scalars(self.rule, live, scalars, dtype)
         p = None if p is None else cast(jnp.asarray(p), dtype)
         wide = [cast(s, dtype) for s in slots]
         made = rule.entries(cast(jnp.asarray(g), dtype), *wide, p, *scalars)
@@ -252,7 +252,7 @@ class _Entries(NamedTuple):
         return x, tuple(cast(a, s.dtype) for a, s in zip(new, slots, strict=True))
 
 
-class _Finish(NamedTuple):
+class _MatrixRuleFinish(NamedTuple):
     """The part of a rule that looks at a whole array; the key of its compiled call."""
 
     rule: Any
@@ -263,12 +263,14 @@ class _Finish(NamedTuple):
         *given, axes = rest
         split = next(i for i, x in enumerate(given) if isinstance(x, tuple))
         x, live, scalars = given[:split], given[split], tuple(given[split + 1 :])
-        rule, scalars = _with_scalars(self.rule, live, scalars, u.dtype)
+        rule, scalars = _matrix_rule_with_scalars(self.rule, live, scalars, u.dtype)
         with engine.summing_over(axes, self.psum):
             return rule.finish(u, *(cast(a, u.dtype) for a in x), *scalars)
 
 
-def _with_scalars(rule: Any, live: Any, scalars: Any, dtype: Any) -> tuple[Any, list[Any]]:
+def _matrix_rule_with_scalars(
+    rule: Any, live: Any, scalars: Any, dtype: Any
+) -> tuple[Any, list[Any]]:
     """Return a rule with its live numbers, and the scalars of the step, as wide as its arrays."""
     live = [engine.widened(x, dtype) for x in live]
     return put_live(rule, tuple(live)) if live else rule, [

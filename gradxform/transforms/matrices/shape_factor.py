@@ -52,7 +52,7 @@ class ShapeFactor(ArrayRule):
             axes = axes_of_all(self, numbers, whole)
             leaves = [x for _, x in with_paths(whole) if not is_hole(x)]
             triples = zip(axes, leaves, cuts, strict=True)
-            return [(_sides(a, shape_of(x)), cut) for a, x, cut in triples]
+            return [(_sides_for_shape_factor(a, shape_of(x)), cut) for a, x, cut in triples]
 
         if is_function(numbers):  # which may look at anything
             return sides()
@@ -86,7 +86,9 @@ class ShapeFactor(ArrayRule):
         """
 
 
-def _sides(axes: Any, shape: tuple[int, ...]) -> tuple[int, tuple[tuple[int, ...], ...]]:
+def _sides_for_shape_factor(
+    axes: Any, shape: tuple[int, ...]
+) -> tuple[int, tuple[tuple[int, ...], ...]]:
     """Return the axis along which parts lie; of each the sides, the places, its length there."""
     parts = parts_of(axes)
     shapes = [part.shape(shape) for part in parts]

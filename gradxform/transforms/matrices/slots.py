@@ -42,14 +42,18 @@ def with_slots(
     params: Params | None,
 ) -> list[MatrixLeaf]:
     """Return views that know how their slots are divided, and the numbers of their matrices."""
-    dims = _divisions(rule, updates, kept)
+    dims = _divisions_of_matrix_slots(rule, updates, kept)
     views = [v.with_slots(d) for v, d in zip(views, dims, strict=True)] if dims else views
     slots = list(kept.values())
     # At this step, some leaf of the state is without a gradient.
-    return _numbered(rule, views, slots, params) if len(slots[0].own) > len(views) else views
+    return (
+        _numbered_by_matrix_slots(rule, views, slots, params)
+        if len(slots[0].own) > len(views)
+        else views
+    )
 
 
-def _divisions(rule: Any, updates: Updates, kept: dict[str, Aligned]) -> list[Any]:
+def _divisions_of_matrix_slots(rule: Any, updates: Updates, kept: dict[str, Aligned]) -> list[Any]:
     """Require the slots for matrices to have the shapes that `init` gives them.
 
     Returns:
@@ -67,7 +71,7 @@ def _divisions(rule: Any, updates: Updates, kept: dict[str, Aligned]) -> list[An
     key = shapes, tuple(engine.cuts_of(updates))
     if key in fitting:
         return fitting[key]
-    wanted = _shapes(rule, updates, kept)
+    wanted = _shapes_of_matrix_slots(rule, updates, kept)
     for (name, slot), leaves in zip(kept.items(), wanted, strict=True):
         for i, (had, needed) in enumerate(zip(map(jnp.shape, slot.leaves), leaves, strict=True)):
             if had != needed:
@@ -80,23 +84,23 @@ def _divisions(rule: Any, updates: Updates, kept: dict[str, Aligned]) -> list[An
     fitting[key] = []
     if engine.exchange_now() is not None:
         with engine.whole_slots():
-            whole = _shapes(rule, updates, kept)
+            whole = _shapes_of_matrix_slots(rule, updates, kept)
         of_slots = [
-            [_divided(*pair) for pair in zip(*both, strict=True)]
+            [_divided_axis_of_matrix_slot(*pair) for pair in zip(*both, strict=True)]
             for both in zip(wanted, whole, strict=True)
         ]
         fitting[key] = list(zip(*of_slots, strict=True))
     return fitting[key]
 
 
-def _shapes(rule: Any, updates: Updates, names: Any) -> list[list[tuple[int, ...]]]:
+def _shapes_of_matrix_slots(rule: Any, updates: Updates, names: Any) -> list[list[tuple[int, ...]]]:
     """Return the shapes of the slots for matrices that `init` makes."""
     # A function of its own: JAX would answer from its cache, which contexts are not part of.
     state = jax.eval_shape(lambda params: rule.init(params), like_params(updates))
     return [[x.shape for x in jax.tree.leaves(getattr(state, name))] for name in names]
 
 
-def _numbered(
+def _numbered_by_matrix_slots(
     rule: Any, views: list[MatrixLeaf], kept: Any, params: Params | None
 ) -> list[MatrixLeaf]:
     """Return views with the numbers of matrices among those of all leaves of the state.
@@ -127,7 +131,7 @@ def _numbered(
     ]
 
 
-def _divided(piece: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
+def _divided_axis_of_matrix_slot(piece: tuple[int, ...], whole: tuple[int, ...]) -> int | None:
     """Return the axis along which a piece of a slot for matrices is shorter than the whole."""
     pairs = zip(piece, whole, strict=True)
     return next((d for d, (n, full) in enumerate(pairs) if n != full), None)

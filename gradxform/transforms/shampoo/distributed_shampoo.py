@@ -292,10 +292,10 @@ class scale_by_distributed_shampoo(MatrixRule):
         """Return a^(-1/p), or the old root where it fails."""
 
         def by_eigenvectors(a: Array, old: Array) -> Array:
-            return _where(*self._root_by_eigenvectors(a), old)
+            return _distributed_roots_where(*self._root_by_eigenvectors(a), old)
 
         def by_products(a: Array, old: Array) -> Array:
-            return _where(*self._root_by_products(a), old)
+            return _distributed_roots_where(*self._root_by_products(a), old)
 
         def by_either(a: Array, old: Array) -> Array:
             new, good = self._root_by_products(a)
@@ -320,7 +320,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         ridge = self.matrix_epsilon * jnp.maximum(linalg.largest_eigenvalue(a), _LEAST)
         damped = a + ridge[..., None, None] * jnp.eye(a.shape[-1], dtype=a.dtype)[None]
         new, error = linalg.inverse_root_within(damped, self._power)
-        return new, (error < self.inverse_failure_threshold) & _are_finite(new)
+        return new, (error < self.inverse_failure_threshold) & _are_distributed_roots_finite(new)
 
     def _root_by_eigenvectors(self, a: Array) -> tuple[Array, Array]:
         """Return a^(-1/p) of each block, and whether it is finite."""
@@ -329,7 +329,7 @@ class scale_by_distributed_shampoo(MatrixRule):
         ridge = self.matrix_epsilon * jnp.maximum(largest, _LEAST)
         powers = (jnp.maximum(values, 0) + ridge) ** (-1 / self._power)
         new = linalg.matmul(vectors * powers[..., None, :], jnp.swapaxes(vectors, -1, -2))
-        return new, _are_finite(new)
+        return new, _are_distributed_roots_finite(new)
 
     @property
     def _power(self) -> int:
@@ -350,9 +350,9 @@ class scale_by_distributed_shampoo(MatrixRule):
         return x.reshape(count, p * r, q * c)[:, :m, :n]
 
 
-def _are_finite(x: Array) -> Array:
+def _are_distributed_roots_finite(x: Array) -> Array:
     return jnp.all(jnp.isfinite(x), axis=(-2, -1))
 
 
-def _where(new: Array, good: Array, old: Array) -> Array:
+def _distributed_roots_where(new: Array, good: Array, old: Array) -> Array:
     return jnp.where(good[..., None, None], new, old)
